@@ -5,7 +5,6 @@
 //! are documented on the struct that the command serialises and are only ever added to.
 
 use std::borrow::Cow;
-use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::hub::Progress;
+use thane_hub::Progress;
+
+pub use thane_audit::number::{bytes, counted};
+
 use crate::screen::{Wrap, printable, printable_painted};
 
 /// Work that is done sooner shows nothing.
@@ -339,36 +341,6 @@ fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// `98.4 MB`: decimal units, as disks are sold and as the Hub shows them.
-pub fn bytes(n: u64) -> String {
-    let mut value = n as f64;
-    for unit in ["B", "kB", "MB", "GB"] {
-        if value < 1000.0 {
-            return if unit == "B" {
-                format!("{n} B")
-            } else {
-                format!("{value:.1} {unit}")
-            };
-        }
-        value /= 1000.0;
-    }
-    format!("{value:.1} TB")
-}
-
-/// `1 finding`, `2 findings`, `3 dispatches`: a count and what is counted.
-pub fn counted<N: Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
-    if n == N::from(1) {
-        return format!("{n} {noun}");
-    }
-    match noun.as_bytes() {
-        [.., b'x' | b's'] | [.., b'c' | b's', b'h'] => format!("{n} {noun}es"),
-        [stem @ .., b'y'] if !stem.ends_with(b"a") && !stem.ends_with(b"e") => {
-            format!("{n} {}ies", &noun[..noun.len() - 1])
-        }
-        _ => format!("{n} {noun}s"),
-    }
-}
-
 /// `2026-11-21T06:31:02Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time
@@ -421,41 +393,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_decimal() {
-        let cases = [
-            (0, "0 B"),
-            (999, "999 B"),
-            (1000, "1.0 kB"),
-            (98_362_432, "98.4 MB"),
-            (2_000_000_000_000, "2.0 TB"),
-        ];
-        for (n, text) in cases {
-            assert_eq!(bytes(n), text);
-        }
-    }
-
-    #[test]
     fn lines_of_stderr_are_broken_but_for_commands() {
         let text =
             "thane: one two three four\n  because: five\n  try: thane run x with a long command";
         let shown =
             "thane: one two\nthree four\n  because: five\n  try: thane run x with a long command";
         assert_eq!(broken(text, 16), shown);
-    }
-
-    #[test]
-    fn one_of_a_thing_is_singular() {
-        let cases = [
-            (0, "op", "0 ops"),
-            (1, "finding", "1 finding"),
-            (2, "dispatch", "2 dispatches"),
-            (2, "entry", "2 entries"),
-            (7, "key", "7 keys"),
-            (2, "prefix", "2 prefixes"),
-        ];
-        for (n, noun, text) in cases {
-            assert_eq!(counted(n, noun), text);
-        }
     }
 
     #[test]

@@ -7,50 +7,16 @@
 //! taken apart to name the site that did it.
 
 use thane_mil::edit::{Patch, PatchError};
-use thane_mil::program::{Function, OpId, Program};
+use thane_mil::program::{OpId, Program};
 use thane_mil::valid;
 
 use crate::graph::label;
+use crate::pass::{Outcome, Pass, Site};
 use crate::report::{Refusal, Report};
 
 /// Rounds over all passes; a program that still changes after so many is one that passes change
 /// back and forth.
 const MAX_ROUNDS: usize = 16;
-
-/// What a pass answers for one place.
-#[derive(Debug)]
-pub enum Outcome {
-    /// It matches, and this is the change.
-    Applied(Patch),
-    /// It does not match; the same as no answer.
-    NoMatch,
-    /// It matches, but the change would gain nothing.
-    NoEffect,
-    /// It matches, but must not be changed, because of this.
-    Refused(&'static str),
-}
-
-/// What a pass answers for one op.
-#[derive(Debug)]
-pub struct Site {
-    /// The op.
-    pub op: OpId,
-    /// The answer.
-    pub outcome: Outcome,
-}
-
-/// Looks at a function and answers site by site. Any first part of the answers must be a legal
-/// change, and the same function must get the same answers.
-pub type Answers = fn(&Function) -> Vec<Site>;
-
-/// One pass.
-#[derive(Clone, Copy, Debug)]
-pub struct Pass {
-    /// Name, such as `eliminate_dead_code`.
-    pub name: &'static str,
-    /// What it would do to a function.
-    pub run: Answers,
-}
 
 /// How passes are run.
 #[derive(Clone, Copy, Debug)]

@@ -1,11 +1,12 @@
-//! What passes ask of a function.
+//! What passes and fixes ask of a function: how often values are used, which ops touch state,
+//! which values stand for others.
 
 use thane_mil::edit::{New, Patch};
 use thane_mil::opset::{Accepts, OpDef};
 use thane_mil::program::{Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::Type;
 
-use crate::driver::Outcome;
+use crate::pass::Outcome;
 
 /// An op and the first value that it makes, for messages.
 pub fn label(f: &Function, op: OpId) -> String {
@@ -51,6 +52,7 @@ pub struct Aliases<'a> {
 }
 
 impl<'a> Aliases<'a> {
+    /// No value of the function stands for another yet.
     pub fn new(f: &'a Function) -> Self {
         let mut is_output = vec![false; f.n_values()];
         f.body()

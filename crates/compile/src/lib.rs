@@ -1,31 +1,49 @@
-//! Programs to better programs, and a report of what was done.
+//! Turns MIL programs into better MIL programs, and reports what was done.
 //!
-//! A pass looks at a function and says, place by place, what it would change; the [`driver`] does
-//! it, checks the program before and after, and counts. [`pipeline`] is the list of passes in their
-//! order. Start reading there.
+//! A [`pass`] looks at a function and answers, place by place, what it would change. The [`driver`]
+//! applies the answers, verifies the program before and after, and counts. [`pipeline`] lists the
+//! passes in their order: start reading there. [`cut`] copies some ops of a function into a
+//! function of their own, and [`price`] is what a caller gives to choose between two forms.
 //!
-//! Beside the passes stand the planners ([`plan`]) and the numbers of chips that they reckon with
-//! ([`target`]).
+//! This crate knows ops and functions. It must not know chips, checkpoints, model families or
+//! tokens; it runs nothing and does no I/O. Every pass here leaves each result as it is, bit for
+//! bit, on any backend that computes in IEEE arithmetic.
 //!
-//! This crate knows ops and functions. It knows nothing of checkpoints, model families or tokens,
-//! runs nothing, and does no I/O. Every pass here leaves each result as it is, bit for bit, on any
-//! backend that computes in IEEE arithmetic.
+//! # Example
+//!
+//! ```
+//! use thane_compile::Options;
+//! use thane_mil::text::parse;
+//!
+//! let text = "program(1.3) {
+//!   func main<ios18>(tensor<fp16, [4]> x) {
+//!     tensor<fp16, [4]> a = relu(x = x)[name = string(\"a\")];
+//!     tensor<fp16, [4]> b = relu(x = x)[name = string(\"b\")];
+//!     tensor<fp16, [4]> y = add(x = a, y = b)[name = string(\"y\")];
+//!   } -> (y);
+//! }";
+//! let program = parse(text, &|_, _, _| None)?;
+//! let (program, report) = thane_compile::run(program, &Options::default())?;
+//! assert_eq!(program.functions()[0].body().ops.len(), 2);
+//! assert_eq!(report.functions[0].to_string(), "main: 2 ops of 3");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![deny(missing_docs)]
 
-pub mod audit;
+pub mod cut;
 pub mod driver;
-mod graph;
-pub mod nearest;
+pub mod graph;
+pub mod pass;
 pub mod passes;
 pub mod pipeline;
-pub mod plan;
+pub mod price;
 mod report;
-pub mod target;
-pub mod weight;
 
 use thane_mil::program::Program;
 
-pub use driver::{CompileError, Options, Outcome, Pass, Site};
+pub use driver::{CompileError, Options};
+pub use pass::{Outcome, Pass, Site};
+pub use price::{Cost, Price};
 pub use report::{FunctionReport, PassReport, Refusal, Report};
 
 /// Run the whole pipeline over every function of a program.

@@ -3,7 +3,7 @@
 //! A pass is a file in `passes/`, its line in `passes/mod.rs`, its line here, and
 //! `tests/passes/<name>.mil`.
 
-use crate::driver::Pass;
+use crate::pass::Pass;
 use crate::passes;
 
 /// Every pass. Values that only no-ops set apart become identical, and what that leaves unused goes

@@ -4,7 +4,7 @@ use std::fmt;
 
 use thane_mil::program::Program;
 
-use crate::driver::Pass;
+use crate::pass::Pass;
 
 /// What the passes did to a program.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,49 +4,38 @@
 //! Weights are mapped and not read; hashes of folders are not checked, which would read them
 //! (`thane verify` does).
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use thane_mil::package::{Interface, Package, PackageError, read_lines, read_source};
+use thane_audit::report::{Part, Subject};
+use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
 
 use crate::app::App;
-use crate::cmd::convert;
 use crate::contract::{self, Facts};
 use crate::embed::{bundle, packages};
 use crate::exit::{Code, Failure};
-use crate::hub;
 use crate::model::{self, is_package};
 use crate::output::counted;
+use crate::packaging;
 
-/// A program that loads by itself.
-pub struct Part {
-    /// The package's name in its folder; empty where there is one program only.
-    pub package: String,
-    pub program: Program,
-    /// The shapes that functions declare, by their names.
-    pub interfaces: BTreeMap<String, Interface>,
-    /// The function that takes what is too long for the others, by what was written with the
-    /// program: it has no fixed shape and is not meant for the engine.
-    pub catch_all: Option<String>,
-}
-
-/// What is audited.
-pub struct Subject {
-    /// As it was asked for.
-    pub name: String,
-    /// `package`, `compiled`, `text`, `folder`, `decoder` or `encoder`.
-    pub kind: &'static str,
-    /// What was built, of a checkpoint.
-    pub built: Option<String>,
-    /// Constants of a text whose file is not there.
-    pub n_absent: usize,
-    pub parts: Vec<Part>,
+/// What is audited, with what was opened for it.
+pub struct Opened {
+    /// The programs.
+    pub subject: Subject,
     /// The checkpoint of a decoder, which can be built for other contexts.
     pub decoder: Option<(PathBuf, Box<Checkpoint>)>,
+}
+
+impl From<Subject> for Opened {
+    fn from(subject: Subject) -> Self {
+        Self {
+            subject,
+            decoder: None,
+        }
+    }
 }
 
 /// How a checkpoint is built.
@@ -57,19 +46,17 @@ pub struct Build<'a> {
     pub embedding: &'a bundle::Flags,
 }
 
-impl Subject {
-    /// Where functions and values stand, if it is a text.
-    pub fn lines(&self) -> Result<Option<Lines>, PackageError> {
-        if self.kind == "text" {
-            read_lines(Path::new(&self.name)).map(Some)
-        } else {
-            Ok(None)
-        }
+/// Where functions and values stand, if the subject is a text.
+pub fn lines(subject: &Subject) -> Result<Option<Lines>, PackageError> {
+    if subject.kind == "text" {
+        read_lines(Path::new(&subject.name)).map(Some)
+    } else {
+        Ok(None)
     }
 }
 
 /// Find and read what is to be audited.
-pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
     let path = Path::new(spec);
     let named = path
@@ -83,26 +70,26 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Subject, Failure
             .remedy("the path of a package, a compiled model or a .mil file"));
     }
     if exists && path.is_file() && named == "mil" {
-        return text(spec, path);
+        return Ok(text(spec, path)?.into());
     }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
         let packages = packages_in(path).map_err(|e| {
             Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned()))
         })?;
         if !packages.is_empty() {
-            return folder(spec, &packages, app);
+            return Ok(folder(spec, &packages, app)?.into());
         }
         // One that is named as a package is a damaged package.
-        if !hub::is_model_name(spec, &app.hub) && named.is_empty() {
+        if !app.hub.is_model_name(spec) && named.is_empty() {
             return Err(nothing_in(path));
         }
     }
     if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
-        return package(spec, path, app);
+        return Ok(package(spec, path, app)?.into());
     }
-    let files = hub::resolve(spec, &app.hub)?;
+    let files = app.hub.resolve(spec)?;
     if is_package(&files.path) {
-        return package(spec, &files.path, app);
+        return Ok(package(spec, &files.path, app)?.into());
     }
     checkpoint(spec, &files.path, build, app)
 }
@@ -120,28 +107,14 @@ pub fn nothing_in(path: &Path) -> Failure {
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {
     let source = read_source(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let (program, interfaces) = (source.program, source.interfaces);
     let part = Part {
-        package: String::new(),
-        program,
-        interfaces,
-        catch_all: None,
+        interfaces: source.interfaces,
+        ..Part::new(source.program)
     };
     Ok(Subject {
         n_absent: source.n_absent,
-        ..of_parts(spec, "text", vec![part])
+        ..Subject::new(spec, "text", vec![part])
     })
-}
-
-fn of_parts(spec: &str, kind: &'static str, parts: Vec<Part>) -> Subject {
-    Subject {
-        name: spec.to_owned(),
-        kind,
-        built: None,
-        n_absent: 0,
-        parts,
-        decoder: None,
-    }
 }
 
 fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
@@ -150,24 +123,15 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
     } else {
         "compiled"
     };
-    let Package {
-        program,
-        interfaces,
-        ..
-    } = read(path, app)?;
+    let package = read(path, app)?;
     let facts = contract::facts(path).map_err(|e| Failure::new(Code::Usage, e))?;
     let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
-    let catch_all = if is_bundle { catch_all(&program) } else { None };
-    Ok(of_parts(
-        spec,
-        kind,
-        vec![Part {
-            package: String::new(),
-            program,
-            interfaces,
-            catch_all,
-        }],
-    ))
+    let catch_all = is_bundle.then(|| catch_all(&package.program)).flatten();
+    let part = Part {
+        catch_all,
+        ..Part::from(package)
+    };
+    Ok(Subject::new(spec, kind, vec![part]))
 }
 
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
@@ -230,52 +194,42 @@ fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failur
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let Package {
-            program,
-            interfaces,
-            ..
-        } = read(path, app)?;
-        let any = program
+        let read = read(path, app)?;
+        let any = read
+            .program
             .functions()
             .iter()
             .find(|f| takes_any(&package) && is_flexible(f));
         let catch_all = any.map(|f| f.name.clone());
         Ok(Part {
             package,
-            program,
-            interfaces,
             catch_all,
+            ..Part::from(read)
         })
     };
-    Ok(of_parts(
-        spec,
-        "folder",
-        packages.iter().map(part).collect::<Result<_, _>>()?,
-    ))
+    let parts = packages.iter().map(part).collect::<Result<_, _>>()?;
+    Ok(Subject::new(spec, "folder", parts))
 }
 
-fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Subject, Failure> {
+fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     let checkpoint = Checkpoint::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
     // What has modules of sentence-transformers makes vectors, whatever else it could.
     if path.join("modules.json").is_file() {
-        return encoder(spec, &checkpoint, build, app);
+        return Ok(encoder(spec, &checkpoint, build, app)?.into());
     }
     match decoder(&checkpoint, build.context, build, app) {
         Ok((program, said)) => {
-            let part = Part {
-                package: String::new(),
-                program,
-                interfaces: BTreeMap::new(),
-                catch_all: None,
+            let subject = Subject {
+                built: Some(said),
+                ..Subject::new(spec, "decoder", vec![Part::new(program)])
             };
             let decoder = Some((path.to_owned(), Box::new(checkpoint)));
-            Ok(Subject {
-                built: Some(said),
-                decoder,
-                ..of_parts(spec, "decoder", vec![part])
-            })
+            Ok(Opened { subject, decoder })
         }
-        Err(failure) => encoder(spec, &checkpoint, build, app).map_err(|_| failure),
+        Err(failure) => {
+            let encoder = encoder(spec, &checkpoint, build, app).map_err(|_| failure)?;
+            Ok(encoder.into())
+        }
     }
 }
 
@@ -294,7 +248,7 @@ pub fn decoder(
     };
     let made = thane_models::build(checkpoint, &options)
         .map_err(|e| model::unusable(&checkpoint.path, e))?;
-    let program = convert::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
+    let program = packaging::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
     let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
         "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` writes it",
@@ -319,7 +273,7 @@ fn encoder(
     }
     let model = bundle::Model {
         name: spec,
-        licence: None,
+        license: None,
         checkpoint,
     };
     let made = bundle::build(&model, build.embedding, app)?;
@@ -332,18 +286,22 @@ fn encoder(
     let said = format!(
         "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine"
     );
-    let program = convert::in_opset(made.program, None)?;
+    let program = packaging::in_opset(made.program, None)?;
     let catch_all = catch_all(&program);
-    let declared = |f: &Function| (f.name.clone(), convert::interface(f, made.info.max_tokens));
+    let declared = |f: &Function| {
+        (
+            f.name.clone(),
+            packaging::interface(f, made.info.max_tokens),
+        )
+    };
     let interfaces = program.functions().iter().map(declared).collect();
     let part = Part {
-        package: String::new(),
-        program,
         interfaces,
         catch_all,
+        ..Part::new(program)
     };
     Ok(Subject {
         built: Some(said),
-        ..of_parts(spec, "encoder", vec![part])
+        ..Subject::new(spec, "encoder", vec![part])
     })
 }

@@ -4,18 +4,16 @@
 use std::path::Path;
 
 use serde::Serialize;
-use thane_compile::target::Target;
+use thane_audit::form::sentence::sentence;
+use thane_audit::number::{counted, share};
+use thane_audit::report::require::STOPS;
+use thane_audit::report::{self, FunctionRow, LengthRow, Report, Scope, TargetRow};
+use thane_audit::target::Target;
 
-use super::length::LengthRow;
-use super::plan::{self, Scope};
-use super::report::{FunctionRow, Report, TargetRow};
-use super::require::STOPS;
 use super::subject::{self, Build};
-use super::text::{interval, sentence, share, shown_length};
 use crate::app::App;
-use crate::cmd::convert;
 use crate::exit::Failure;
-use crate::output::counted;
+use crate::packaging;
 
 /// What is said of a program.
 #[derive(Debug, Serialize)]
@@ -23,7 +21,7 @@ pub struct Verdict {
     pub target: String,
     /// What of the target was not given but follows from the tables: `chip`, `release` or both.
     pub implied: Vec<&'static str>,
-    /// A word of [`plan::Verdict`].
+    /// A word of [`report::Verdict`].
     pub verdict: &'static str,
     pub ops: usize,
     pub ane_ops: usize,
@@ -52,15 +50,15 @@ pub fn of(
     build: &Build<'_>,
     app: &App,
 ) -> Result<Verdict, Failure> {
-    let subject = subject::open(&path.to_string_lossy(), build, app)?;
-    let report = plan::report(&subject, std::slice::from_ref(target), Scope::default());
+    let subject = subject::open(&path.to_string_lossy(), build, app)?.subject;
+    let report = report::build(&subject, std::slice::from_ref(target), Scope::default());
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
     let has_states = subject
         .parts
         .iter()
-        .any(|part| convert::has_states(&part.program));
+        .any(|part| packaging::has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -133,8 +131,8 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
         format!(
             "; {}{} takes {} ms",
             f.name,
-            shown_length(f),
-            interval(&f.latency)
+            f.shown_length(),
+            f.latency.interval()
         )
     });
     format!(
@@ -155,7 +153,7 @@ fn newer_system(t: &TargetRow) -> String {
     } else {
         "macos15"
     };
-    format!("--target {chip}+{system}: {}", convert::STATES_NEED)
+    format!("--target {chip}+{system}: {}", packaging::STATES_NEED)
 }
 
 fn remedy(

@@ -4,20 +4,26 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thane_compile::audit::fix::Options;
-use thane_compile::target::{CHIPS, RELEASES, Route, Target, TargetError, Units};
+use thane_audit::fix::Options;
+use thane_audit::form::text::{Detail, Paint};
+use thane_audit::form::{concise, html, json, mil, sarif, text};
+use thane_audit::labeled::score::{self, CARRIED, Scores};
+use thane_audit::report::require::{self, Deny};
+use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};
+use thane_audit::target::{Route, Target, Units};
+use thane_mil::package::read_small;
 
 use crate::app::App;
-use crate::audit::plan::{self, Context, Scope};
-use crate::audit::report::Report;
-use crate::audit::require::{self, Deny};
-use crate::audit::subject::{self, Build, Subject};
-use crate::audit::text::{Detail, Paint};
-use crate::audit::wrap::wrap;
-use crate::audit::{baseline, compare, concise, fix, html, json, length, mil, sarif, score, text};
+use crate::audit::subject::{self, Build, Opened};
+use crate::audit::{fix, values};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::out;
+
+/// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
+const MOST_REPORT_BYTES: u64 = 1 << 28;
+/// Bytes of the longest table of labeled data.
+const MOST_TABLE_BYTES: u64 = 1 << 26;
 
 /// Predict where each op runs on Apple hardware, how fast, and what to change.
 #[derive(Debug, clap::Args)]
@@ -28,11 +34,11 @@ pub struct Args {
     #[arg(value_name = "X", required_unless_present = "self_check")]
     subject: Option<String>,
     /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
-    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
-    #[arg(long, value_name = "UNITS", value_parser = units)]
+    #[arg(long, value_name = "UNITS", value_parser = values::units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
     #[arg(long, conflicts_with = "units")]
@@ -43,15 +49,15 @@ pub struct Args {
     /// Lengths that functions of any length are priced at [default: the most that they take].
     ///
     /// Tokens, or elements along any axis that an input leaves open.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = values::length)]
     length: Vec<usize>,
     /// Fail where fewer of a function's ops, in percent, run on the engine.
     ///
     /// Also where a finding says that the program does not compile, load or run there.
-    #[arg(long, value_name = "PERCENT", value_parser = require::percentage)]
+    #[arg(long, value_name = "PERCENT", value_parser = values::percentage)]
     require_ane: Option<f64>,
     /// Fail where a rule or a severity (note, warning, error) is found.
-    #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = Deny::parse)]
+    #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = values::deny)]
     deny: Vec<Deny>,
     /// How to report: text, concise, json, sarif, html or mil.
     ///
@@ -159,53 +165,6 @@ impl Format {
     }
 }
 
-/// The target of a text; what may be used is said by other flags.
-pub fn target(text: &str) -> Result<Target, String> {
-    Target::parse(text, Units::default(), Route::default()).map_err(|error| match error {
-        TargetError::Unknown { word, nearest, .. } => {
-            let near = nearest
-                .map(|name| format!("; the nearest name is {name}"))
-                .unwrap_or_default();
-            let chips: Vec<&str> = CHIPS.iter().map(|chip| chip.name).collect();
-            let systems: Vec<&str> = RELEASES
-                .iter()
-                .flat_map(|release| release.names())
-                .collect();
-            let lists = [
-                wrap("  chips", 11, &chips.join(", ")),
-                wrap("  systems", 11, &systems.join(", ")),
-            ]
-            .concat();
-            format!(
-                "{word:?} is neither a chip nor a system{near}\n{}",
-                lists.trim_end()
-            )
-        }
-        other => other.to_string(),
-    })
-}
-
-/// Compute units as Core ML spells them, in capitals or not.
-pub fn units(text: &str) -> Result<Units, String> {
-    let names = || Units::ALL.map(Units::name).join(", ");
-    let found = Units::ALL
-        .into_iter()
-        .find(|u| u.name().eq_ignore_ascii_case(text));
-    found.ok_or_else(|| format!("the settings are {}", names()))
-}
-
-/// A length that a call can have.
-fn length(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1 << 30;
-    let n = text.trim().parse().ok().filter(|n| (1..=MOST).contains(n));
-    n.ok_or_else(|| format!("expected a number from 1 to {MOST}"))
-}
-
-/// What is meant where no target is said.
-pub fn usual() -> Target {
-    Target::usual()
-}
-
 pub fn run(args: &Args, app: &App) -> Outcome {
     if let Some(files) = &args.self_check {
         return self_check(files, args, app);
@@ -228,40 +187,56 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         embedding: &args.embedding,
     };
     let spec = args.subject.as_deref().unwrap_or_default();
-    let subject = subject::open(spec, &build, app)?;
-    check_function(args, &subject)?;
+    let opened = subject::open(spec, &build, app)?;
+    let subject = &opened.subject;
+    check_function(args, subject)?;
     if format == Format::Mil {
-        return annotated(&subject, &targets[0], args, app);
+        return annotated(subject, &targets[0], args, app);
     }
     app.output.busy("judging");
-    let mut report = {
-        let functions = subject.parts.iter().flat_map(|part| {
-            part.program
-                .functions()
-                .iter()
-                .map(|f| (f, part.interfaces.get(&f.name)))
-        });
-        length::check(functions, &args.length)?;
-        plan::report(
-            &subject,
-            &targets,
-            Scope {
-                only: args.function.as_deref(),
-                lengths: &args.length,
-            },
-        )
+    check_lengths(subject, &args.length)?;
+    let scope = Scope {
+        only: args.function.as_deref(),
+        lengths: &args.length,
     };
-    report.contexts = contexts(&subject, &targets, &build, args, app)?;
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let mut report = report::build(subject, &targets, scope);
+    report.contexts = contexts(&opened, &targets, &build, args, app)?;
     if let Some(file) = &args.baseline {
-        baseline::apply(&mut report, file).map_err(usage)?;
+        apply_baseline(&mut report, file).map_err(usage_in(file))?;
     }
     if let (Some(file), Some(target)) = (&args.compare, report.targets.first()) {
-        report.comparison = Some(compare::with(target, file).map_err(usage)?);
+        report.comparison = Some(compared(target, file).map_err(usage_in(file))?);
     }
     require::judge(&mut report, args.require_ane, &args.deny);
-    write(&printed(&report, &subject, format, args, app)?, args, app)?;
+    write(&printed(&report, subject, format, args, app)?, args, app)?;
     verdict(&report)
+}
+
+/// The failure of a file that is an input.
+fn usage_in(file: &Path) -> impl FnOnce(anyhow::Error) -> Failure + '_ {
+    |e| Failure::new(Code::Usage, e.context(file.display().to_string()))
+}
+
+fn apply_baseline(report: &mut Report, file: &Path) -> anyhow::Result<()> {
+    let json = read_small(file, MOST_REPORT_BYTES)?;
+    Ok(baseline::apply(report, &file.display().to_string(), &json)?)
+}
+
+fn compared(target: &report::TargetRow, file: &Path) -> anyhow::Result<report::Comparison> {
+    let text = String::from_utf8(read_small(file, MOST_REPORT_BYTES)?)?;
+    Ok(compare::with(target, &file.display().to_string(), &text)?)
+}
+
+/// Some function must take each length that is asked for.
+fn check_lengths(subject: &Subject, lengths: &[usize]) -> Outcome {
+    let functions = subject.parts.iter().flat_map(|part| {
+        let functions = part.program.functions().iter();
+        functions.map(|f| (f, part.interfaces.get(&f.name)))
+    });
+    length::check(functions, lengths).map_err(|e| {
+        Failure::new(Code::Usage, e)
+            .remedy("no --length: the report names the lengths that it prices")
+    })
 }
 
 fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
@@ -326,7 +301,7 @@ fn check_out(args: &Args) -> Outcome {
 
 fn targets(args: &Args) -> Vec<Target> {
     let mut targets = if args.target.is_empty() {
-        vec![usual()]
+        vec![Target::usual()]
     } else {
         args.target.clone()
     };
@@ -365,16 +340,17 @@ fn check_function(args: &Args, subject: &Subject) -> Result<(), Failure> {
 
 /// What a call of `decode` takes with caches of several lengths.
 fn contexts(
-    subject: &Subject,
+    opened: &Opened,
     targets: &[Target],
     build: &Build<'_>,
     args: &Args,
     app: &App,
-) -> Result<Vec<Context>, Failure> {
+) -> Result<Vec<ContextRow>, Failure> {
     if args.context.is_empty() {
         return Ok(Vec::new());
     }
-    let Some((_, checkpoint)) = &subject.decoder else {
+    let Some((_, checkpoint)) = &opened.decoder else {
+        let subject = &opened.subject;
         let error = anyhow::anyhow!(
             "{}: --context builds a checkpoint anew, and this is a {}",
             subject.name,
@@ -389,12 +365,12 @@ fn contexts(
     for context in lengths {
         let (program, _) = subject::decoder(checkpoint, Some(context), build, app)?;
         for target in targets {
-            let judged = thane_compile::audit::audit(&program, target);
+            let judged = thane_audit::audit(&program, target);
             let Some(decode) = judged.functions.iter().find(|f| f.name == "decode") else {
                 continue;
             };
             let l = &decode.latency;
-            rows.push(Context {
+            rows.push(ContextRow {
                 context,
                 target: target.to_string(),
                 ms: l.ms,
@@ -445,16 +421,16 @@ fn printed(
     args: &Args,
     app: &App,
 ) -> Result<String, Failure> {
-    let bug = |e: anyhow::Error| Failure::new(Code::Other, e);
+    let bug = |e: serde_json::Error| Failure::new(Code::Other, e);
     match format {
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
-            let lines = subject.lines().map_err(|e| Failure::new(Code::Usage, e))?;
+            let lines = subject::lines(subject).map_err(|e| Failure::new(Code::Usage, e))?;
             sarif::print(report, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),
         Format::Concise => {
-            let lines = subject.lines().map_err(|e| Failure::new(Code::Other, e))?;
+            let lines = subject::lines(subject).map_err(|e| Failure::new(Code::Other, e))?;
             Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
         }
         Format::Text | Format::Mil => {
@@ -502,16 +478,33 @@ fn verdict(report: &Report) -> Outcome {
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
     check_out(args)?;
     // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
-    let target = args.target.first().copied().unwrap_or_else(usual);
+    let target = args.target.first().copied().unwrap_or_else(Target::usual);
     let target = Target {
         units: args.units.unwrap_or(Units::All),
         ..target
     };
-    let scores = score::score(files, &target).map_err(|e| Failure::new(Code::Usage, e))?;
+    let scores = scores(files, &target)?;
     let text = if app.output.is_json() {
         serde_json::to_string(&scores).map_err(|e| Failure::new(Code::Other, e))? + "\n"
     } else {
         score::text(&scores)
     };
     write(&text, args, app)
+}
+
+/// Score files, or the published data that the audit carries.
+fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {
+    let mut scores = Scores::default();
+    for (name, text) in CARRIED.iter().filter(|_| files.is_empty()) {
+        let added = scores.add(name, text, target).map_err(anyhow::Error::new);
+        added.map_err(usage_in(Path::new(name)))?;
+    }
+    for file in files {
+        let mut add = || -> anyhow::Result<()> {
+            let text = String::from_utf8(read_small(file, MOST_TABLE_BYTES)?)?;
+            Ok(scores.add(&file.display().to_string(), &text, target)?)
+        };
+        add().map_err(usage_in(file))?;
+    }
+    Ok(scores)
 }

@@ -4,21 +4,21 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_compile::audit::Severity;
-use thane_compile::audit::bisect::{BisectError, Part, Wanted, bisect};
-use thane_compile::target::{Route, Target, Units};
+use thane_audit::Severity;
+use thane_audit::bisect::{BisectError, Part, Wanted, bisect};
+use thane_audit::report::require::Deny;
+use thane_audit::target::{Route, Target, Units};
 use thane_mil::package::{Package, write_source};
 use thane_mil::text::{Blobs, print};
 
 use crate::app::App;
 use crate::audit::fix::place;
-use crate::audit::require::Deny;
 use crate::audit::subject::{self, Build};
-use crate::cmd::audit;
-use crate::cmd::convert::unwritten;
+use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
+use crate::packaging::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]
@@ -31,14 +31,14 @@ pub struct Args {
     /// The finding to keep: a rule or a severity [default: the worst].
     ///
     /// A rule is one such as ANE128, a severity is note, warning or error.
-    #[arg(long, value_name = "RULE|SEVERITY", value_parser = Deny::parse)]
+    #[arg(long, value_name = "RULE|SEVERITY", value_parser = values::deny)]
     rule: Option<Deny>,
     /// A chip, a system, or both, such as m4 or m4+macos26 [default: m4].
-    #[arg(long, value_name = "TARGET", value_parser = audit::target)]
+    #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
     /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
-    #[arg(long, value_name = "UNITS", value_parser = audit::units)]
+    #[arg(long, value_name = "UNITS", value_parser = values::units)]
     units: Option<Units>,
     /// Judge for the way straight to the engine, around Core ML.
     #[arg(long, conflicts_with = "units")]
@@ -76,7 +76,7 @@ const MOST_PRINTED: usize = 40;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     place::check(&args.out, args.force, Path::new(&args.subject))?;
-    let mut target = args.target.unwrap_or_else(audit::usual);
+    let mut target = args.target.unwrap_or_else(Target::usual);
     target.units = args.units.unwrap_or(target.units);
     target.route = if args.direct {
         Route::Direct
@@ -87,7 +87,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         context: None,
         embedding: &args.embedding,
     };
-    let subject = subject::open(&args.subject, &build, app)?;
+    let subject = subject::open(&args.subject, &build, app)?.subject;
     let wanted = match args.rule {
         Some(Deny::Rule(id)) => Wanted::Rule(id),
         Some(Deny::Severity(severity)) => Wanted::Severity(severity),

@@ -4,34 +4,32 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_compile::target::Target;
-use thane_mil::lower;
+use thane_audit::target::Target;
 use thane_mil::opset::Opset;
-use thane_mil::package::{
-    Feature, Interface, Metadata, Package, PackageError, Shape, SizeRange, Summary,
-};
+use thane_mil::package::{Metadata, Package, Summary};
 use thane_mil::program::{Function, Program};
-use thane_mil::types::{DType, Type};
+use thane_mil::types::DType;
 use thane_models::Options;
 use thane_models::checkpoint::Checkpoint;
 
 use crate::app::App;
 use crate::audit::subject::Build;
+use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
 use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::form::Form;
-use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
 use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
+use crate::packaging::{Wanted, in_opset, interface, unwritten, weight_files};
 
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
@@ -66,7 +64,7 @@ pub struct Args {
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
     /// The chip, system or both that the package is audited for, such as a19 [default: m4].
-    #[arg(long, value_name = "TARGET", value_parser = crate::cmd::audit::target)]
+    #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
 }
 
@@ -135,7 +133,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Before a model is fetched for nothing.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
-    let files = hub::resolve(&args.model, &app.hub)?;
+    let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let checkpoint = model::checkpoint(&files)?;
     let task = match args.task {
@@ -236,7 +234,12 @@ fn is_compiled(out: &Path) -> bool {
     out.extension().is_some_and(|e| e == "mlmodelc")
 }
 
-fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &App) -> Outcome {
+fn generate(
+    args: &Args,
+    files: thane_hub::ModelFiles,
+    checkpoint: Checkpoint,
+    app: &App,
+) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
@@ -253,7 +256,7 @@ fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &A
     };
     let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
     let program = std::mem::take(&mut opened.model.program);
-    let program = in_opset(chosen(program, &args.functions)?, Wanted::of(args))?;
+    let program = in_opset(chosen(program, &args.functions)?, wanted(args))?;
     model::check_numbers(&opened.path, &opened.model.stored)?;
     let package = package(&opened, program);
     let written = if is_compiled(&args.out) {
@@ -294,17 +297,17 @@ struct Embeds<'a> {
     audit: Option<Verdict>,
 }
 
-fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)
             .remedy("--form engine, which is what --task embed writes"));
     }
-    let hub::ModelFiles { name, licence, .. } = files;
+    let thane_hub::ModelFiles { name, license, .. } = files;
     let model = bundle::Model {
         name: &name,
-        licence,
+        license,
         checkpoint,
     };
     app.output.busy("writing the package");
@@ -391,86 +394,12 @@ fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
     ))
 }
 
-/// The opset that is asked for, and by which flag.
-pub struct Wanted {
-    opset: Opset,
-    flag: &'static str,
-}
-
-impl Wanted {
-    fn of(args: &Args) -> Option<Self> {
-        let of = |flag: &'static str| move |opset| Self { opset, flag };
-        args.opset
-            .map(of("--opset"))
-            .or(args.min_os.map(of("--min-os")))
-    }
-}
-
-pub fn in_opset(program: Program, asked: Option<Wanted>) -> Result<Program, Failure> {
-    let lowest = lower::lowest_opset(&program);
-    let wanted = asked
-        .as_ref()
-        .map(|asked| asked.opset)
-        .or(lowest)
-        .unwrap_or(Opset::CoreMl8);
-    lower::with_opset(&program, wanted).map_err(|violations| {
-        let lines: Vec<String> = violations
-            .iter()
-            .take(8)
-            .map(|v| format!("\n  {v}"))
-            .collect();
-        let more = violations.len().saturating_sub(lines.len());
-        let more = if more > 0 {
-            format!("\n  and {more} more")
-        } else {
-            String::new()
-        };
-        let states = if has_states(&program) {
-            format!(" {STATES_NEED};")
-        } else {
-            String::new()
-        };
-        let name = wanted.name();
-        let error = anyhow::anyhow!(
-            "opset {name} cannot say this program:{states}{}{more}",
-            lines.concat()
-        );
-        let failure = Failure::new(Code::Usage, error);
-        match (lowest, asked) {
-            (
-                Some(lowest),
-                Some(Wanted {
-                    flag: "--min-os", ..
-                }),
-            ) => failure.remedy(format!("--min-os {}", systems(lowest))),
-            (Some(lowest), _) => failure.remedy(format!("--opset {}", lowest.name())),
-            (None, _) => failure,
-        }
-    })
-}
-
-/// Why no older system runs a package with a cache.
-pub const STATES_NEED: &str = "caches are states, which need iOS 18 or macOS 15";
-
-/// Whether a program keeps anything from call to call.
-pub fn has_states(program: &Program) -> bool {
-    let is_state = |f: &Function| {
-        f.body()
-            .inputs
-            .iter()
-            .any(|v| matches!(f.value(*v).ty, Type::State(_)))
-    };
-    program.functions().iter().any(is_state)
-}
-
-/// The oldest systems that have an opset: `macos15 or ios18`.
-fn systems(opset: Opset) -> String {
-    let ios = opset.name();
-    let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
-    version.map_or_else(
-        || ios.to_owned(),
-        |n| format!("macos{} or {ios}", n.saturating_sub(3)),
-    )
+/// The opset that the user asked for.
+fn wanted(args: &Args) -> Option<Wanted> {
+    let of = |flag: &'static str| move |opset| Wanted { opset, flag };
+    args.opset
+        .map(of("--opset"))
+        .or(args.min_os.map(of("--min-os")))
 }
 
 /// Tokenizer and template; a checkpoint without one makes a package that other programs must feed
@@ -498,26 +427,6 @@ fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
     })
 }
 
-/// The files that the weights are read from.
-pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, Failure> {
-    if !checkpoint.path.is_dir() {
-        return Ok(vec![checkpoint.path.clone()]);
-    }
-    let entries =
-        std::fs::read_dir(&checkpoint.path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let unread = |e| {
-        Failure::new(
-            Code::Usage,
-            anyhow::Error::new(e).context(checkpoint.path.display().to_string()),
-        )
-    };
-    let entries = entries.map_err(unread)?;
-    let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
-    files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
-    files.sort();
-    Ok(files)
-}
-
 fn package(opened: &Opened, program: Program) -> Package {
     let info = &opened.model.info;
     let interfaces = program
@@ -539,7 +448,7 @@ fn package(opened: &Opened, program: Program) -> Package {
             counted(info.n_layers, "layer"),
             counted(info.context, "token")
         ),
-        license: opened.licence.clone().unwrap_or_default(),
+        license: opened.license.clone().unwrap_or_default(),
         user_defined,
         ..Metadata::default()
     };
@@ -548,58 +457,4 @@ fn package(opened: &Opened, program: Program) -> Package {
         interfaces,
         ..Package::new(program)
     }
-}
-
-/// Inputs of any number of tokens take 1 up to a full cache.
-pub fn interface(f: &Function, context: usize) -> Interface {
-    let open = f
-        .body()
-        .inputs
-        .iter()
-        .map(|v| f.value(*v))
-        .filter_map(|v| match &v.ty {
-            Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
-            _ => None,
-        });
-    let features = open.map(|(name, ty)| {
-        let size = |d: &thane_mil::types::Dim| d.known().unwrap_or(1);
-        let range = |d: &thane_mil::types::Dim| match d.known() {
-            Some(n) => SizeRange {
-                lower: n,
-                upper: Some(n),
-            },
-            None => SizeRange {
-                lower: 1,
-                upper: Some(context),
-            },
-        };
-        let shape = Shape::Ranges {
-            default: ty.shape.iter().map(size).collect(),
-            ranges: ty.shape.iter().map(range).collect(),
-        };
-        (
-            name,
-            Feature {
-                shape,
-                ..Feature::default()
-            },
-        )
-    });
-    Interface {
-        features: features.collect(),
-        ..Interface::default()
-    }
-}
-
-pub fn unwritten(error: PackageError, path: &Path) -> Failure {
-    let code = match &error {
-        PackageError::Io { fault, .. } if fault.kind() != std::io::ErrorKind::InvalidInput => {
-            Code::Other
-        }
-        _ => Code::Usage,
-    };
-    Failure::new(
-        code,
-        anyhow::Error::new(error).context(format!("{} is not written", path.display())),
-    )
 }

@@ -1,18 +1,17 @@
 //! `thane explain`: what an error of Apple's stack means, or what a rule says.
 
 use serde::Serialize;
-use thane_compile::audit::errors::{self, Cause, ErrorRow};
-use thane_compile::audit::{Audit, Severity, audit, rules};
-use thane_compile::target::Target;
+use thane_audit::errors::{self, Cause, ErrorRow};
+use thane_audit::form::rule::explanation;
+use thane_audit::form::wrap::{INDENT, shorten, wrap};
+use thane_audit::report::RuleRow;
+use thane_audit::report::require::nearest_rule;
+use thane_audit::target::Target;
+use thane_audit::{Audit, Severity, audit, rules};
 
 use crate::app::App;
-use crate::audit::plan::{rule_row, severity_name};
-use crate::audit::report::RuleRow;
-use crate::audit::require::nearest_rule;
 use crate::audit::subject::{self, Build};
-use crate::audit::text::explanation;
-use crate::audit::wrap::{shorten, wrap};
-use crate::cmd::audit::{target, usual};
+use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
@@ -31,7 +30,7 @@ pub struct Args {
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
     /// What to judge the program for, such as m4,a19 [default: m4].
-    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = target)]
+    #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
     /// List all rules.
     #[arg(long, conflicts_with = "what")]
@@ -80,7 +79,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     let what = args.what.as_deref().unwrap_or_default().trim();
     if let Some(rule) = rules::all().find(|r| r.id.eq_ignore_ascii_case(what)) {
-        let rule = rule_row(rule);
+        let rule = RuleRow::from(rule);
         if app.output.is_json() {
             let report = Report {
                 query: Some(what),
@@ -145,9 +144,10 @@ fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
             embedding: &args.embedding,
         },
         app,
-    )?;
+    )?
+    .subject;
     let targets = if args.target.is_empty() {
-        vec![usual()]
+        vec![Target::usual()]
     } else {
         args.target.clone()
     };
@@ -185,10 +185,14 @@ fn text(report: &Report<'_>) -> String {
     for (i, e) in report.errors.iter().enumerate() {
         out += if i > 0 { "\n" } else { "" };
         out += &format!("{}\n", e.title);
-        out += &wrap("  meaning", 12, e.meaning);
-        out += &wrap("  evidence", 12, &format!("{}: {}", e.evidence, e.source));
+        out += &wrap("  meaning", INDENT, e.meaning);
+        out += &wrap(
+            "  evidence",
+            INDENT,
+            &format!("{}: {}", e.evidence, e.source),
+        );
         for remedy in &e.remedies {
-            out += &wrap("  try", 12, remedy);
+            out += &wrap("  try", INDENT, remedy);
         }
         out += &causes(e, report.program);
     }
@@ -226,7 +230,7 @@ fn causes(e: &ErrorText, program: Option<&str>) -> String {
         };
         out += &wrap(
             &format!("  {}", c.rule),
-            12,
+            INDENT,
             &format!("{}{times}{fix}", c.title),
         );
     }
@@ -253,12 +257,12 @@ fn list(app: &App) -> Outcome {
             query: None,
             program: None,
             errors: Vec::new(),
-            rules: rules::all().map(rule_row).collect(),
+            rules: rules::all().map(RuleRow::from).collect(),
         };
         return Ok(app.output.json(&report)?);
     }
     let line = |id: &str, severity: Severity, title: &str| {
-        format!("{id}  {:<8} {title}\n", severity_name(severity))
+        format!("{id}  {:<8} {title}\n", severity.name())
     };
     Ok(app.output.data(
         &rules::all()

@@ -17,12 +17,12 @@ use thane_models::{Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, Pooli
 use super::encoder;
 use super::golden::Reference;
 use crate::app::App;
-use crate::cmd::convert;
 use crate::contract::{self, Contract, Embeds, Facts, FileHash, SCHEMA, Source};
 use crate::exit::{Code, Failure};
 use crate::form::FormFlags;
 use crate::language::Parts;
 use crate::output::counted;
+use crate::packaging::{interface, unwritten, weight_files};
 
 /// The manifest of a folder of packages.
 pub const MANIFEST: &str = "manifest.json";
@@ -75,7 +75,7 @@ pub fn pooling(name: &str) -> Result<Pooling, String> {
 pub struct Model<'a> {
     /// As it was asked for.
     pub name: &'a str,
-    pub licence: Option<String>,
+    pub license: Option<String>,
     pub checkpoint: &'a Checkpoint,
 }
 
@@ -136,7 +136,7 @@ pub fn write(
         .then(|| Reference::new(model.checkpoint, &options, app))
         .transpose()?;
     let reference = RefCell::new(reference);
-    let source = contract::hash_files(convert::weight_files(model.checkpoint)?);
+    let source = contract::hash_files(weight_files(model.checkpoint)?);
     let source = source
         .join()
         .map_err(|_| usage(anyhow::anyhow!("a file could not be hashed")))?;
@@ -333,7 +333,7 @@ impl Bundle<'_> {
         let interfaces = program
             .functions()
             .iter()
-            .map(|f| (f.name.clone(), convert::interface(f, most)))
+            .map(|f| (f.name.clone(), interface(f, most)))
             .collect();
         let generator = concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned();
         let metadata = Metadata {
@@ -343,7 +343,7 @@ impl Bundle<'_> {
                 counted(facts.layers, "layer"),
                 facts.dimensions
             ),
-            license: self.model.licence.clone().unwrap_or_default(),
+            license: self.model.license.clone().unwrap_or_default(),
             user_defined: BTreeMap::from([
                 ("ai.thane.generator".to_owned(), generator.clone()),
                 ("ai.thane.source".to_owned(), self.model.name.to_owned()),
@@ -384,7 +384,7 @@ impl Bundle<'_> {
         } else {
             package.write(out, &items)
         };
-        written.map(drop).map_err(|e| convert::unwritten(e, out))
+        written.map(drop).map_err(|e| unwritten(e, out))
     }
 }
 

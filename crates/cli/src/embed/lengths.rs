@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
-use thane_compile::plan::bucket::Histogram;
+use thane_audit::plan::bucket::Histogram;
 use thane_mil::package::read_small;
 
 use super::encoder::Words;

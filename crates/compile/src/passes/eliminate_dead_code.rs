@@ -25,8 +25,8 @@
 use thane_mil::edit::Patch;
 use thane_mil::program::{Function, OpId};
 
-use crate::driver::{Outcome, Pass, Site};
 use crate::graph::{count_uses, touches_state};
+use crate::pass::{Outcome, Pass, Site};
 
 /// The pass.
 pub const PASS: Pass = Pass {

@@ -31,8 +31,8 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
-use crate::driver::{Pass, Site};
 use crate::graph::{Aliases, touches_state};
+use crate::pass::{Pass, Site};
 
 /// The pass.
 pub const PASS: Pass = Pass {

@@ -1,6 +1,7 @@
 //! The driver: what it says of passes that are wrong, and where it stops.
 
-use thane_compile::driver::{self, Answers};
+use thane_compile::driver;
+use thane_compile::pass::Answers;
 use thane_compile::{CompileError, Options, Outcome, Pass, Site, pipeline, run};
 use thane_mil::edit::{New, NewArg, Patch};
 use thane_mil::opset::find;

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::error::PackageError;
-use super::map::{lfs_pointer, map};
+use super::map::lfs_pointer;
 use crate::data::{Bytes, Data};
 use crate::types::{DType, TensorType};
 
@@ -172,9 +172,8 @@ pub(super) struct Storage {
 }
 
 impl Storage {
-    /// Maps a weight file and checks its header.
-    pub fn open(path: PathBuf) -> Result<Self, PackageError> {
-        let bytes = map(&path).map_err(PackageError::io(&path))?;
+    /// A weight file with these bytes; checks its header.
+    pub fn open(path: PathBuf, bytes: Bytes) -> Result<Self, PackageError> {
         if let Some(reason) = lfs_pointer(bytes.as_slice()) {
             return Err(PackageError::unusable(&path, reason));
         }
@@ -217,8 +216,10 @@ impl Storage {
             ));
         }
         let file = self.bytes.as_slice();
-        let start =
-            usize::try_from(offset).map_err(|_| "the offset is beyond the end of the file")?;
+        let start = usize::try_from(offset).map_err(|_| {
+            "the offset is beyond the end of the \
+                                                         file"
+        })?;
         let end = start
             .checked_add(ALIGNMENT as usize)
             .ok_or("the offset is beyond the end of the file")?;
@@ -314,8 +315,8 @@ mod tests {
         assert_eq!(file[..8], [3, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!(
             file[64..104],
-            *b"\xef\xbe\xad\xde\x02\0\0\0\x28\0\0\0\0\0\0\0\x80\0\0\0\0\0\0\0\
-               \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+            *b"\xef\xbe\xad\xde\x02\0\0\0\x28\0\0\0\0\0\0\0\x80\0\0\0\0\0\0\0\0\
+               \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
         );
         assert_eq!(
             file[320..352],

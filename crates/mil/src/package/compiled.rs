@@ -17,10 +17,11 @@ use prost::Message;
 use super::blob::Plan;
 use super::description::{Feature, Interface, Shape, SizeRange};
 use super::error::PackageError;
-use super::manifest::{DESCRIPTION, resolve};
+use super::files::{Files, MAX_MODEL_BYTES, Weights};
+use super::manifest::{DESCRIPTION, FILE_NAME};
 use super::partial::Partial;
 use super::proto;
-use super::read::{MAX_MODEL_BYTES, Weights, assemble, read_capped};
+use super::read::assemble;
 use super::write::{create_in, model, put, replaceable, vacant};
 use super::{Package, Summary, check, description, report, state};
 use crate::data::Data;
@@ -45,29 +46,6 @@ const TRAILER_BYTES: usize = 16;
 const FLEXIBLE: &str = "FlexibleShapeInformation";
 
 impl Package {
-    pub(super) fn open_compiled(path: &Path) -> Result<Self, PackageError> {
-        let file = path.join(DESCRIPTION);
-        let bytes = read_capped(
-            &resolve(path, path, Path::new(DESCRIPTION))?,
-            MAX_MODEL_BYTES,
-        )?;
-        let described = unwrapped(&bytes)
-            .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
-        let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
-        let text = path.join(TEXT);
-        if !text.is_file() {
-            return Err(PackageError::unusable(
-                path,
-                format!("has no {TEXT}: only compiled ML Programs are supported"),
-            ));
-        }
-        let source = read_capped(&resolve(path, path, Path::new(TEXT))?, MAX_MODEL_BYTES)?;
-        let source = String::from_utf8(source)
-            .map_err(|_| PackageError::unusable(&text, "is not UTF-8 text"))?;
-        let program = program(&source, &text, Weights::new(path, path))?;
-        assemble(described, program, path, &file)
-    }
-
     /// Writes the package as a compiled model to `path`, where nothing may exist.
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         vacant(path)?;
@@ -121,6 +99,34 @@ impl Package {
     }
 }
 
+/// Whether the files are a compiled model instead of a package.
+pub(super) fn is_compiled(files: Files<'_>) -> bool {
+    files.has(DESCRIPTION) && !files.has(FILE_NAME)
+}
+
+/// Reads a compiled model.
+pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+    let path = files.path();
+    let top = Path::new("");
+    let file = path.join(DESCRIPTION);
+    let (_, bytes) = files.read(top, Path::new(DESCRIPTION), MAX_MODEL_BYTES)?;
+    let described = unwrapped(&bytes)
+        .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
+    let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
+    if !files.has(TEXT) {
+        return Err(PackageError::unusable(
+            path,
+            format!("has no {TEXT}: only compiled ML Programs are supported"),
+        ));
+    }
+    let text = path.join(TEXT);
+    let (_, source) = files.read(top, Path::new(TEXT), MAX_MODEL_BYTES)?;
+    let source = String::from_utf8(source)
+        .map_err(|_| PackageError::unusable(&text, "is not UTF-8 text"))?;
+    let program = program(&source, &text, Weights::new(files, top))?;
+    assemble(described, program, path, &file)
+}
+
 /// Parses the program of a compiled model.
 fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
     Ok(parsed(source, path, &mut |name, offset, ty| {
@@ -148,7 +154,10 @@ pub(super) fn parsed(
         (Err(e), None) => {
             return Err(PackageError::unusable(
                 path,
-                format!("is not valid MIL text: {e}"),
+                format!(
+                    "is not valid MIL text: \
+                                                                           {e}"
+                ),
             ));
         }
         (Ok(program), None) => program,
@@ -342,7 +351,8 @@ fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
     }
     if header.get(KIND_AT + 8..KIND_AT + 8 + KIND.len()) != Some(KIND) {
         return Err(
-            "has a header of unknown layout: use the .mlpackage that it was compiled from"
+            "has a header of unknown layout: use the .mlpackage that it was compiled \
+             from"
                 .to_owned(),
         );
     }

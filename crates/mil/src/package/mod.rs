@@ -1,12 +1,13 @@
 //! Core ML packages (`.mlpackage`): folders with a program, its weights and a description, in the
 //! format of Core ML and coremltools.
 //!
-//! [`Package::open`] maps the weights without copying them; [`Package::write`] writes them in
-//! pieces. Start reading at [`Package`]. `read` and `write` handle the folder, `manifest` its list
-//! of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the program,
-//! `value` types and literals, `state` updates of states, `description` inputs and outputs,
-//! `compiled` and `report` compiled models, and `source` single files of MIL text. `partial` makes
-//! writes atomic and `map` maps files.
+//! [`Package::open`] maps the weights without copying them, [`Package::from_files`] reads a package
+//! that is in memory, and [`Package::write`] writes the weights in pieces. Start reading at
+//! [`Package`]. `read` and `write` handle the folder, `files` the source of its bytes, `manifest`
+//! its list of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the
+//! program, `value` types and literals, `state` updates of states, `description` inputs and
+//! outputs, `compiled` and `report` compiled models, and `source` single files of MIL text.
+//! `partial` makes writes atomic and `map` maps files.
 //!
 //! This is the only module of the crate that reads and writes files.
 //!
@@ -31,6 +32,7 @@ mod decode;
 mod description;
 mod encode;
 mod error;
+mod files;
 mod manifest;
 mod map;
 mod partial;
@@ -59,6 +61,9 @@ pub use read::items;
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
 pub use write::Summary;
 
+use files::Files;
+
+use crate::data::Bytes;
 use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
@@ -78,6 +83,27 @@ pub struct Package {
 }
 
 impl Package {
+    /// Opens the package (`.mlpackage`) or compiled model (`.mlmodelc`) at `path`. Weights are
+    /// mapped: the files must not change while the package or a slice of its weights lives.
+    pub fn open(path: &Path) -> Result<Self, PackageError> {
+        Self::read(Files::Folder(path))
+    }
+
+    /// Opens a package or compiled model whose files are in memory. `files` maps paths inside the
+    /// package, such as `Manifest.json`, to their bytes; `name` names the package in messages.
+    /// Constants are slices of these bytes.
+    pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
+        Self::read(Files::Memory(Path::new(name), files))
+    }
+
+    fn read(files: Files<'_>) -> Result<Self, PackageError> {
+        if compiled::is_compiled(files) {
+            compiled::open(files)
+        } else {
+            read::open(files)
+        }
+    }
+
     /// A package of `program` without metadata. The first function is the default one.
     pub fn new(program: Program) -> Self {
         let default_function = program

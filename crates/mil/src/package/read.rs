@@ -1,58 +1,41 @@
 //! Reads packages. The content is not trusted: paths must stay inside the package, sizes must fit
 //! the files, and types are inferred again.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::Read;
+use std::collections::BTreeMap;
+use std::fs;
 use std::path::Path;
 
 use prost::Message;
 
-use super::blob::Storage;
 use super::error::PackageError;
-use super::lfs_pointer;
-use super::manifest::{CORE_ML, DATA, DESCRIPTION, FILE_NAME, MAX_BYTES, Manifest, resolve};
+use super::files::{Files, MAX_MODEL_BYTES, Weights};
+use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
-use crate::data::Data;
 use crate::program::Program;
-use crate::types::TensorType;
 
-/// Maximum length of a model file in bytes. Model files contain no weights; those of large models
-/// are a few MB. Decoded messages take up to 60 times their bytes in memory.
-pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
-/// Prefix of weight file names in a program: the folder of the model file.
-pub(super) const MODEL_PATH: &str = "@model_path/";
-
-impl Package {
-    /// Opens the package (`.mlpackage`) or compiled model (`.mlmodelc`) at `path`. Weights are
-    /// mapped: the files must not change while the package or a slice of its weights lives.
-    pub fn open(path: &Path) -> Result<Self, PackageError> {
-        if path.join(DESCRIPTION).is_file() && !path.join(FILE_NAME).exists() {
-            return Self::open_compiled(path);
-        }
-        let manifest = manifest(path)?;
-        let manifest_path = path.join(FILE_NAME);
-        let Some(root) = manifest.root() else {
-            return Err(PackageError::unusable(
-                &manifest_path,
-                "does not name the item that is the model",
-            ));
-        };
-        let named = path.join(DATA).join(&root.path);
-        let file = resolve(path, &path.join(DATA), Path::new(&root.path))?;
-        let model = read_capped(&file, MAX_MODEL_BYTES)?;
-        let model = proto::Model::decode(model.as_slice());
-        let model = model
-            .map_err(|e| PackageError::unusable(&file, format!("is not a Core ML model: {e}")))?;
-        // Weights are relative to the model's path in the manifest, even if that path is a link.
-        let folder = named.parent().unwrap_or(path);
-        package(model, path, &file, Weights::new(path, folder))
-    }
+/// Reads a package.
+pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
+    let path = files.path();
+    let manifest = manifest(files)?;
+    let Some(root) = manifest.root() else {
+        return Err(PackageError::unusable(
+            &path.join(FILE_NAME),
+            "does not name the item that is the model",
+        ));
+    };
+    let named = Path::new(DATA).join(&root.path);
+    let (file, model) = files.read(Path::new(DATA), Path::new(&root.path), MAX_MODEL_BYTES)?;
+    let model = proto::Model::decode(model.as_slice());
+    let model =
+        model.map_err(|e| PackageError::unusable(&file, format!("is not a Core ML model: {e}")))?;
+    // Weights are relative to the model's path in the manifest, even if that path is a link.
+    let folder = named.parent().unwrap_or(Path::new(""));
+    package(model, path, &file, Weights::new(files, folder))
 }
 
 /// The items of the package at `path` except Core ML's own.
 pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
-    let manifest = manifest(path)?;
+    let manifest = manifest(Files::Folder(path))?;
     let others = manifest.entries().filter(|e| e.author != CORE_ML);
     let stored = others.map(|e| {
         Ok(StoredItem {
@@ -65,21 +48,21 @@ pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
     stored.collect()
 }
 
-fn manifest(path: &Path) -> Result<Manifest, PackageError> {
-    if !fs::metadata(path).map_err(PackageError::io(path))?.is_dir() {
+fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
+    let path = files.path();
+    if let Files::Folder(path) = files
+        && !fs::metadata(path).map_err(PackageError::io(path))?.is_dir()
+    {
         return Err(PackageError::unusable(path, not_a_folder(path)));
     }
-    let file = path.join(FILE_NAME);
-    if !file.is_file() {
+    if !files.has(FILE_NAME) {
         return Err(PackageError::unusable(
             path,
             format!("has no {FILE_NAME}: it is not a package, or its copy is incomplete"),
         ));
     }
-    Manifest::parse(
-        &read_capped(&resolve(path, path, Path::new(FILE_NAME))?, MAX_BYTES)?,
-        &file,
-    )
+    let (_, text) = files.read(Path::new(""), Path::new(FILE_NAME), MAX_BYTES)?;
+    Manifest::parse(&text, &path.join(FILE_NAME))
 }
 
 /// Explains why a file is not a package.
@@ -92,32 +75,6 @@ fn not_a_folder(path: &Path) -> &'static str {
         }
         _ => "is a file, expected a folder: a package is a folder",
     }
-}
-
-pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
-    let io = || PackageError::io(path);
-    if !fs::metadata(path).map_err(io())?.is_file() {
-        return Err(PackageError::unusable(
-            path,
-            "is not a regular file: copy the package again",
-        ));
-    }
-    let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(io())?
-        .take(max_bytes + 1)
-        .read_to_end(&mut bytes)
-        .map_err(io())?;
-    if bytes.len() as u64 > max_bytes {
-        return Err(PackageError::unusable(
-            path,
-            format!("is longer than {max_bytes} bytes, the limit for such a file"),
-        ));
-    }
-    if let Some(reason) = lfs_pointer(&bytes) {
-        return Err(PackageError::unusable(path, reason));
-    }
-    Ok(bytes)
 }
 
 fn package(
@@ -181,44 +138,6 @@ pub(super) fn assemble(
         violations,
     })?;
     Ok(package)
-}
-
-/// The opened weight files, by the names in the program.
-pub(super) struct Weights<'a> {
-    path: &'a Path,
-    folder: &'a Path,
-    files: HashMap<String, Storage>,
-}
-
-impl<'a> Weights<'a> {
-    /// Weights of the package at `path` with its model in `folder`.
-    pub fn new(path: &'a Path, folder: &'a Path) -> Self {
-        Self {
-            path,
-            folder,
-            files: HashMap::new(),
-        }
-    }
-
-    /// The constant at `offset` of the weight file `name`.
-    pub fn constant(
-        &mut self,
-        name: &str,
-        offset: u64,
-        ty: &TensorType,
-    ) -> Result<Data, PackageError> {
-        if !self.files.contains_key(name) {
-            let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason = format!(
-                    "has weights in {name:?}, expected a path that starts with {MODEL_PATH}"
-                );
-                return Err(PackageError::unusable(self.path, reason));
-            };
-            let file = resolve(self.path, self.folder, Path::new(relative))?;
-            self.files.insert(name.to_owned(), Storage::open(file)?);
-        }
-        self.files[name].constant(offset, ty)
-    }
 }
 
 fn default_function(described: &proto::ModelDescription, program: &Program) -> String {

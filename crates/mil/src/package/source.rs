@@ -8,8 +8,8 @@ use super::blob::code;
 use super::compiled::parsed;
 use super::description::Interface;
 use super::error::PackageError;
+use super::files::{Files, MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::partial::create_folders;
-use super::read::{MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::write::create;
 use crate::data::Data;
 use crate::program::Program;
@@ -18,9 +18,9 @@ use crate::types::TensorType;
 
 /// Maximum bytes of a constant in a missing weight file: three times the largest known embedding
 /// table.
-const MAX_MISSING_BYTES: usize = 1 << 33;
+const MAX_MISSING_BYTES: u64 = 1 << 33;
 /// The same limit for wide integers, which are indices and sizes.
-const MAX_MISSING_INDEX_BYTES: usize = 1 << 26;
+const MAX_MISSING_INDEX_BYTES: u64 = 1 << 26;
 
 /// A program read from a file of MIL text.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         .parent()
         .filter(|p| !p.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
-    let mut weights = Weights::new(folder, folder);
+    let mut weights = Weights::new(Files::Folder(folder), Path::new(""));
     let mut n_absent = 0;
     let (program, interfaces) = parsed(&text, path, &mut |name, offset, ty: &TensorType| {
         let relative = name.strip_prefix(MODEL_PATH).unwrap_or(name);
@@ -112,7 +112,10 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         let len = len.ok_or_else(|| {
             PackageError::unusable(
                 path,
-                format!("has a constant of type {ty}, expected a known size"),
+                format!(
+                    "has a constant of type {ty}, expected a known \
+                                                  size"
+                ),
             )
         })?;
         // Missing constants take no memory, but small ones are read where shapes and rules need
@@ -122,7 +125,7 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         } else {
             MAX_MISSING_INDEX_BYTES
         };
-        if len > most || code(ty.dtype).is_none() {
+        if len as u64 > most || code(ty.dtype).is_none() {
             let reason = format!(
                 "has a constant of type {ty}, too large or of a type that weight files do not \
                  hold, in the \

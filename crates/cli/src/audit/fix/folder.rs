@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use thane_compile::audit::fix::{Measure, Report};
+use thane_audit::fix::{Measure, Report};
 use thane_mil::package::create_folders;
 
 use super::{Request, of_package, unfit};

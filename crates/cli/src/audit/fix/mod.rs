@@ -1,7 +1,7 @@
 //! `thane audit --fix`: rewrites what the audit finds, runs each rewrite here, and writes the
 //! program with those kept.
 //!
-//! The rewrites are [`thane_compile::audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is
+//! The rewrites are [`thane_audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is
 //! the files. A package keeps what it says of itself and, where it is Thane's, its contract: no
 //! rewrite changes an interface.
 
@@ -14,19 +14,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use thane_compile::audit::fix::{self, Changed, FixError, Options, Report};
-use thane_compile::target::Target;
+use thane_audit::fix::{self, Changed, FixError, Options, Report};
+use thane_audit::target::Target;
 use thane_cpu::equal::{OnCpu, Settings};
 use thane_mil::package::{self, Package, read_source, write_source};
 use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
 use crate::app::App;
-use crate::cmd::convert::unwritten;
 use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::is_package;
 use crate::out::{self, Kind};
+use crate::packaging::unwritten;
 use samples::Samples;
 
 /// What is to be fixed.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde::Serialize;
-use thane_compile::audit::fix::{Measure, Proof, Report, Verdict};
+use thane_audit::fix::{Measure, Proof, Report, Verdict};
+use thane_audit::form::wrap::{COLUMNS, wrap};
 
-use super::super::wrap::{COLUMNS, wrap};
 use super::Request;
 use crate::app::App;
 use crate::exit::Outcome;

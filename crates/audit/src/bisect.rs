@@ -1,0 +1,371 @@
+//! The smallest part of a program in which a rule still fires.
+//!
+//! It begins with the op that was found, and takes in what is around it until the rule fires; then
+//! it takes ops away, half of them at once at first, as long as it still does (delta debugging). A
+//! rule about a function or a program begins with all of it. The number of trials is bounded: what
+//! is left then is small, though perhaps not smallest.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use thane_compile::cut::{cut, is_constant};
+use thane_mil::package::{self, Package};
+use thane_mil::program::{Definition, Function, OpId, Program};
+use thane_mil::valid;
+
+use crate::rule::{Check, Rule, Severity};
+use crate::rules;
+use crate::target::Target;
+use crate::view::View;
+
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// A rule.
+    Rule(&'a str),
+    /// Any rule of this severity or worse, the worst first.
+    Severity(Severity),
+}
+
+/// What is left.
+#[derive(Clone, Debug)]
+pub struct Part {
+    /// The part.
+    pub program: Program,
+    /// The rule that fires in it.
+    pub rule: &'static Rule,
+    /// What the rule says of it.
+    pub message: String,
+    /// The function of the whole program in which it was found; empty where it is about the
+    /// program.
+    pub function: String,
+    /// Ops that compute: of the whole program, and of the part.
+    pub n_ops: (usize, usize),
+    /// Trials that it took.
+    pub n_trials: usize,
+    /// Whether no single op can be taken away.
+    pub is_smallest: bool,
+}
+
+/// Why there is no part.
+#[derive(Debug, thiserror::Error)]
+pub enum BisectError {
+    /// The program is not legal.
+    #[error("the program is not legal: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Illegal(Vec<valid::Violation>),
+    /// There is no such rule.
+    #[error("there is no rule {id:?}; rules are ANE001 to {last}")]
+    NoRule {
+        /// What was asked for.
+        id: String,
+        /// The last rule.
+        last: &'static str,
+    },
+    /// Nothing is found in the whole program.
+    #[error("{what} finds nothing in the program for {target}")]
+    Nothing {
+        /// What was looked for.
+        what: String,
+        /// What it is judged for.
+        target: String,
+    },
+}
+
+/// An op: its function and itself.
+type Item = (usize, OpId);
+
+/// Trials, and ops that all of them may look at together: a bound on time.
+const MAX_TRIALS: usize = 600;
+const MAX_OPS: usize = 1_000_000;
+
+/// Find the smallest part.
+pub fn bisect(program: &Program, target: &Target, wanted: Wanted<'_>) -> Result<Part, BisectError> {
+    valid::check(program).map_err(BisectError::Illegal)?;
+    let (rule, at) = find(program, target, wanted)?;
+    let mut search = Search {
+        program,
+        target,
+        rule,
+        n_trials: 0,
+        n_ops: 0,
+        best: None,
+    };
+    let all = search.all();
+    let n_all = all.len();
+    let mut kept = at.and_then(|item| search.grow(item)).unwrap_or(all);
+    if search.best.is_none() {
+        search.fires(&kept);
+    }
+    let is_smallest = search.shrink(&mut kept);
+    let function = at.map_or(String::new(), |(f, _)| program.functions()[f].name.clone());
+    let n_trials = search.n_trials;
+    // A part that cannot be cut out by itself, such as one with a list as an input, is the program.
+    let (part, message, n) = search.best.unwrap_or_else(|| {
+        let message = first(program, target, rule).unwrap_or_default();
+        (program.clone(), message, n_all)
+    });
+    Ok(Part {
+        program: part,
+        rule,
+        message,
+        function,
+        n_ops: (n_all, n),
+        n_trials,
+        is_smallest,
+    })
+}
+
+/// The rule to keep, and the op where it fires.
+fn find(
+    program: &Program,
+    target: &Target,
+    wanted: Wanted<'_>,
+) -> Result<(&'static Rule, Option<Item>), BisectError> {
+    if let Wanted::Rule(id) = wanted
+        && !rules::all().any(|r| r.id.eq_ignore_ascii_case(id))
+    {
+        let last = rules::all().map(|r| r.id).max().unwrap_or_default();
+        return Err(BisectError::NoRule {
+            id: id.to_owned(),
+            last,
+        });
+    }
+    let fits = |rule: &Rule| match wanted {
+        Wanted::Rule(id) => rule.id.eq_ignore_ascii_case(id),
+        Wanted::Severity(least) => rule.severity >= least,
+    };
+    let mut found: Vec<(&'static Rule, Option<Item>)> = Vec::new();
+    for (at, f) in program.functions().iter().enumerate() {
+        let findings = rules::find(&View::new(program, f, target));
+        found.extend(
+            findings
+                .into_iter()
+                .filter(|x| fits(x.rule))
+                .map(|x| (x.rule, x.op.map(|op| (at, op)))),
+        );
+    }
+    let findings = rules::find_in_program(program, target);
+    found.extend(
+        findings
+            .into_iter()
+            .filter(|x| fits(x.rule))
+            .map(|x| (x.rule, None)),
+    );
+    // The worst; of those, one that names an op; of those, the first.
+    found
+        .into_iter()
+        .min_by_key(|(rule, op)| (std::cmp::Reverse(rule.severity), op.is_none()))
+        .ok_or_else(|| {
+            let what = match wanted {
+                Wanted::Rule(id) => id.to_owned(),
+                Wanted::Severity(least) => {
+                    format!("no rule of severity {least:?} or worse").to_lowercase()
+                }
+            };
+            BisectError::Nothing {
+                what,
+                target: target.to_string(),
+            }
+        })
+}
+
+/// What a rule says first of a program; no other rule is asked.
+fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
+    let mut views = program
+        .functions()
+        .iter()
+        .map(|f| View::new(program, f, target));
+    match rule.check {
+        Check::Program(check) => check(program, target).into_iter().next(),
+        Check::Function(check) => {
+            views.find_map(|view| check(&view).into_iter().next().map(|hit| hit.message))
+        }
+        Check::Op(check) => views.find_map(|view| {
+            let ops = view.f.all_ops();
+            ops.into_iter()
+                .filter(|id| !view.op(*id).def.is_const())
+                .find_map(|id| check(&view, id))
+        }),
+    }
+}
+
+struct Search<'a> {
+    program: &'a Program,
+    target: &'a Target,
+    rule: &'static Rule,
+    n_trials: usize,
+    n_ops: usize,
+    /// The smallest part so far, what the rule says of it, and its ops.
+    best: Option<(Program, String, usize)>,
+}
+
+impl Search<'_> {
+    fn all(&self) -> Vec<Item> {
+        let of = |(at, f): (usize, &Function)| {
+            let ops = f.body().ops.iter().filter(|id| !is_constant(f.op(**id)));
+            ops.map(|id| (at, *id)).collect::<Vec<Item>>()
+        };
+        self.program
+            .functions()
+            .iter()
+            .enumerate()
+            .flat_map(of)
+            .collect()
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.n_trials < MAX_TRIALS && self.n_ops < MAX_OPS
+    }
+
+    /// Whether the rule fires in the program of these ops; the smallest that it does in is kept.
+    fn fires(&mut self, items: &[Item]) -> bool {
+        self.n_trials += 1;
+        self.n_ops += items.len();
+        // What functions say of their shapes names inputs, which may be gone: first without.
+        for with_attributes in [false, true] {
+            let Some(program) = self.part(items, with_attributes) else {
+                continue;
+            };
+            let Some(message) = first(&program, self.target, self.rule) else {
+                continue;
+            };
+            // Last, since it takes longest.
+            if valid::check(&program).is_err()
+                || package::check(&Package::new(program.clone())).is_err()
+            {
+                continue;
+            }
+            if self.best.as_ref().is_none_or(|(_, _, n)| items.len() <= *n) {
+                self.best = Some((program, message, items.len()));
+            }
+            return true;
+        }
+        false
+    }
+
+    /// The program of some ops.
+    fn part(&self, items: &[Item], with_attributes: bool) -> Option<Program> {
+        let mut of: HashMap<usize, HashSet<OpId>> = HashMap::new();
+        items.iter().for_each(|(at, op)| {
+            of.entry(*at).or_default().insert(*op);
+        });
+        let mut functions = Vec::new();
+        for (at, f) in self.program.functions().iter().enumerate() {
+            let Some(ops) = of.get(&at) else { continue };
+            let mut part = cut(f, ops)?.ok()?;
+            if with_attributes {
+                part.attributes.clone_from(&f.attributes);
+            }
+            functions.push(part);
+        }
+        (!functions.is_empty()).then(|| Program::new(functions))
+    }
+
+    /// The op with what is around it, further and further, until the rule fires.
+    fn grow(&mut self, (at, op): Item) -> Option<Vec<Item>> {
+        let f = &self.program.functions()[at];
+        let users = users(f);
+        // An op in a block stands for the op that runs the block.
+        let mut ops: BTreeSet<OpId> = f
+            .body()
+            .ops
+            .iter()
+            .copied()
+            .filter(|id| *id == op || runs(f, *id, op))
+            .collect();
+        let mut edge: Vec<OpId> = ops.iter().copied().collect();
+        let mut n_before = 0;
+        while self.may_go_on() && ops.len() > n_before {
+            let items: Vec<Item> = f
+                .body()
+                .ops
+                .iter()
+                .filter(|id| ops.contains(id))
+                .map(|id| (at, *id))
+                .collect();
+            if self.fires(&items) {
+                return Some(items);
+            }
+            n_before = ops.len();
+            // As much again, so that long ways take few trials.
+            let most = 2 * ops.len() + 4;
+            while ops.len() < most && !edge.is_empty() {
+                edge = edge
+                    .iter()
+                    .flat_map(|id| neighbours(f, &users, *id))
+                    .filter(|id| ops.insert(*id))
+                    .collect();
+            }
+        }
+        None
+    }
+
+    /// Take ops away as long as the rule fires; whether no single one can go any more.
+    fn shrink(&mut self, kept: &mut Vec<Item>) -> bool {
+        let mut n_parts = 2;
+        while kept.len() > 1 {
+            let len = kept.len().div_ceil(n_parts);
+            let mut smaller = None;
+            // From the front: what computes an operand goes first, and an input stands for it.
+            for begin in (0..kept.len()).step_by(len) {
+                if !self.may_go_on() {
+                    return false;
+                }
+                let rest: Vec<Item> =
+                    [&kept[..begin], &kept[(begin + len).min(kept.len())..]].concat();
+                if !rest.is_empty() && self.fires(&rest) {
+                    smaller = Some(rest);
+                    break;
+                }
+            }
+            match smaller {
+                Some(rest) => {
+                    *kept = rest;
+                    n_parts = (n_parts - 1).max(2);
+                }
+                None if len == 1 => return true,
+                None => n_parts = (2 * n_parts).min(kept.len()),
+            }
+        }
+        true
+    }
+}
+
+fn users(f: &Function) -> Vec<Vec<OpId>> {
+    let mut users = vec![Vec::new(); f.n_values()];
+    f.body().ops.iter().for_each(|id| {
+        f.uses(*id)
+            .into_iter()
+            .for_each(|v| users[v.index()].push(*id))
+    });
+    users
+}
+
+/// Whether an op runs another in a block of its own.
+fn runs(f: &Function, outer: OpId, inner: OpId) -> bool {
+    let mut found = false;
+    f.op(outer)
+        .blocks
+        .iter()
+        .for_each(|b| f.visit(*b, &mut |op| found |= op == inner));
+    found
+}
+
+/// The ops that make what an op uses, and that use what it makes; no constants.
+fn neighbours(f: &Function, users: &[Vec<OpId>], id: OpId) -> Vec<OpId> {
+    let makers = f
+        .uses(id)
+        .into_iter()
+        .filter_map(|v| match f.value(v).definition {
+            Definition::Result(op, _) => Some(op),
+            Definition::Input(_) => None,
+        });
+    let takers = f
+        .op(id)
+        .results
+        .iter()
+        .flat_map(|r| users[r.index()].iter().take(64).copied());
+    makers
+        .chain(takers)
+        .filter(|op| !is_constant(f.op(*op)))
+        .collect()
+}

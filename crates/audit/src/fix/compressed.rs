@@ -1,0 +1,594 @@
+//! Weights as fixes cut them: plain constants, and those that are computed from codes, scales and
+//! tables.
+//!
+//! A part of a compressed weight is compressed in the same way, of parts of what it is made of.
+//! Where a cut does not fall on the border of a block of scales or of a table, it is refused.
+
+use thane_mil::data::Data;
+use thane_mil::edit::{New, NewArg};
+use thane_mil::literal::Literal;
+use thane_mil::opset::OpDef;
+use thane_mil::program::{Arg, Op};
+use thane_mil::types::DType;
+
+use super::rewrite::{NamedArg, Rewrite};
+use super::weights::{Constant, move_bits};
+use crate::rules::query::wrap;
+use crate::view::View;
+
+/// A constant operand of a product.
+#[derive(Clone, Debug)]
+pub struct Weight {
+    /// Lengths of its axes.
+    pub shape: Vec<usize>,
+    form: Form,
+}
+
+#[derive(Clone, Debug)]
+enum Form {
+    Plain(Constant),
+    /// `constexpr_blockwise_shift_scale`.
+    Blocks {
+        def: &'static OpDef,
+        data: Constant,
+        scale: Constant,
+        offset: Option<Constant>,
+    },
+    /// `constexpr_lut_to_dense` with a type for its codes; `vector` is the axis along which entries
+    /// of several lie.
+    Palette {
+        def: &'static OpDef,
+        indices: Constant,
+        lut: Constant,
+        vector: Option<usize>,
+    },
+    /// The same with codes packed in bytes, here a constant of so many bits.
+    PackedPalette {
+        def: &'static OpDef,
+        indices: Constant,
+        lut: Constant,
+    },
+    /// `constexpr_affine_dequantize`.
+    Affine {
+        def: &'static OpDef,
+        data: Constant,
+        zero: Constant,
+        scale: Constant,
+        axis: usize,
+    },
+    /// `constexpr_cast`.
+    Cast {
+        def: &'static OpDef,
+        source: Constant,
+        dtype: Literal,
+    },
+    /// `constexpr_sparse_to_dense` of either kind; the mask has a bit an element.
+    Sparse {
+        def: &'static OpDef,
+        elements: Constant,
+        mask: Constant,
+    },
+}
+
+const NO_CONSTANT: &str = "its weight is no constant";
+const ODD: &str = "its weight is compressed twice, or in a form that is not cut";
+const NO_BORDER: &str = "its weight is compressed in blocks, and the cut falls within one";
+
+impl Weight {
+    /// What the parameter of an op is bound to.
+    pub fn of(view: &View<'_>, op: &Op, name: &str) -> Result<Self, &'static str> {
+        if let Some(plain) = Constant::of(view, op, name) {
+            return Ok(Self {
+                shape: plain.shape.clone(),
+                form: Form::Plain(plain),
+            });
+        }
+        let value = op.value_arg(name).ok_or(NO_CONSTANT)?;
+        let made = view
+            .f
+            .definer(value)
+            .filter(|op| op.def.name.starts_with("constexpr_"))
+            .ok_or(NO_CONSTANT)?;
+        let shape = view.known_shape(value).ok_or(NO_CONSTANT)?;
+        let form = Form::of(view, made, &shape).ok_or(ODD)?;
+        Ok(Self { shape, form })
+    }
+
+    /// `len` elements of an axis from `begin` on.
+    pub fn slice(&self, axis: usize, begin: usize, len: usize) -> Result<Self, &'static str> {
+        let mut shape = self.shape.clone();
+        shape[axis] = len;
+        let n = self.shape[axis];
+        let whole = |part: &Constant| part.slice(axis, begin, len);
+        // Of what has a row for several of this axis.
+        let rows = |part: &Constant| rows_of(part, axis, n, begin, len);
+        let form = match &self.form {
+            Form::Plain(c) => Form::Plain(whole(c)),
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
+                def,
+                data: whole(data),
+                scale: rows(scale)?,
+                offset: offset.as_ref().map(rows).transpose()?,
+            },
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
+                let is_entry = *vector == Some(axis) && indices.shape[axis] == 1 && len != n;
+                if is_entry {
+                    return Err(NO_BORDER);
+                }
+                Form::Palette {
+                    def,
+                    indices: rows(indices)?,
+                    lut: rows(lut)?,
+                    vector: *vector,
+                }
+            }
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: whole(indices),
+                lut: lut.clone(),
+            },
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis: own,
+            } => {
+                let along = |c: &Constant| {
+                    if *own == axis && c.shape.len() == 1 {
+                        c.slice(0, begin, len)
+                    } else {
+                        c.clone()
+                    }
+                };
+                Form::Affine {
+                    def,
+                    data: whole(data),
+                    zero: along(zero),
+                    scale: along(scale),
+                    axis: *own,
+                }
+            }
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: whole(source),
+                dtype: dtype.clone(),
+            },
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => {
+                let (elements, mask) =
+                    kept(elements, mask, &self.shape, (axis, begin, len)).ok_or(ODD)?;
+                Form::Sparse {
+                    def,
+                    elements,
+                    mask,
+                }
+            }
+        };
+        Ok(Self { shape, form })
+    }
+
+    /// Without axes of length 1 before the last two, and with `n_ones` of them behind.
+    pub fn matrix(self, n_ones: usize) -> Result<Self, &'static str> {
+        let before = self
+            .shape
+            .len()
+            .checked_sub(2)
+            .ok_or("its weight is no matrix")?;
+        if self.shape[..before].iter().any(|n| *n != 1) {
+            return Err("there is a matrix for each batch");
+        }
+        let reshaped = |mut c: Constant| {
+            c.shape.drain(..before);
+            c.shape.splice(2..2, std::iter::repeat_n(1, n_ones));
+            c
+        };
+        let form = match self.form {
+            Form::Plain(c) => Form::Plain(reshaped(c)),
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
+                def,
+                data: reshaped(data),
+                scale: reshaped(scale),
+                offset: offset.map(reshaped),
+            },
+            Form::Palette {
+                vector: Some(axis), ..
+            } if axis < before => return Err(ODD),
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
+                let vector = vector.map(|axis| axis - before);
+                Form::Palette {
+                    def,
+                    indices: reshaped(indices),
+                    lut: reshaped(lut),
+                    vector,
+                }
+            }
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: reshaped(indices),
+                lut,
+            },
+            Form::Affine {
+                axis, zero, scale, ..
+            } if axis < before && zero.shape.len() + scale.shape.len() > 0 => {
+                return Err(ODD);
+            }
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis,
+            } => Form::Affine {
+                def,
+                data: reshaped(data),
+                zero,
+                scale,
+                axis: axis.saturating_sub(before),
+            },
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: reshaped(source),
+                dtype,
+            },
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => Form::Sparse {
+                def,
+                elements,
+                mask: reshaped(mask),
+            },
+        };
+        let mut shape = self.shape[before..].to_vec();
+        shape.extend(std::iter::repeat_n(1, n_ones));
+        Ok(Self { shape, form })
+    }
+
+    /// A matrix with rows and columns exchanged.
+    pub fn transposed(self) -> Result<Self, &'static str> {
+        let form = match self.form {
+            Form::Plain(c) => Form::Plain(c.transposed()),
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => Form::Blocks {
+                def,
+                data: data.transposed(),
+                scale: scale.transposed(),
+                offset: offset.map(Constant::transposed),
+            },
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => Form::Palette {
+                def,
+                indices: indices.transposed(),
+                lut: lut.transposed(),
+                vector: vector.map(|axis| 1 - axis),
+            },
+            Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
+                def,
+                indices: indices.transposed(),
+                lut,
+            },
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis,
+            } => Form::Affine {
+                def,
+                data: data.transposed(),
+                zero,
+                scale,
+                axis: 1 - axis,
+            },
+            Form::Cast { def, source, dtype } => Form::Cast {
+                def,
+                source: source.transposed(),
+                dtype,
+            },
+            Form::Sparse { .. } => {
+                return Err("its weight is sparse, and would have to be transposed");
+            }
+        };
+        Ok(Self {
+            shape: vec![self.shape[1], self.shape[0]],
+            form,
+        })
+    }
+
+    /// The constants of it, and the op that computes it from them.
+    pub fn write(self, new: &mut Rewrite<'_>) -> New {
+        let shape = Literal::Tensor(
+            thane_mil::types::TensorType::new(DType::Uint32, [self.shape.len()]),
+            Data::owned(
+                self.shape
+                    .iter()
+                    .flat_map(|n| u32::try_from(*n).unwrap_or(u32::MAX).to_le_bytes())
+                    .collect(),
+            ),
+        );
+        let axis = |axis: usize| Literal::i32(axis as i32);
+        let (def, args) = match self.form {
+            Form::Plain(c) => return new.literal(c.literal()),
+            Form::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => {
+                let mut args = vec![("data", data.literal()), ("scale", scale.literal())];
+                args.extend(offset.map(|o| ("offset", o.literal())));
+                (def, args)
+            }
+            Form::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
+                let mut args = vec![("indices", indices.literal()), ("lut", lut.literal())];
+                args.extend(vector.map(|v| ("vector_axis", axis(v))));
+                (def, args)
+            }
+            Form::PackedPalette { def, indices, lut } => (
+                def,
+                vec![
+                    ("indices", bytes(indices).literal()),
+                    ("lut", lut.literal()),
+                    ("shape", shape),
+                ],
+            ),
+            Form::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis: own,
+            } => {
+                let (data, zero) = (data.literal(), zero.literal());
+                (
+                    def,
+                    vec![
+                        ("quantized_data", data),
+                        ("zero_point", zero),
+                        ("scale", scale.literal()),
+                        ("axis", axis(own)),
+                    ],
+                )
+            }
+            Form::Cast { def, source, dtype } => (
+                def,
+                vec![("source_val", source.literal()), ("output_dtype", dtype)],
+            ),
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } if def.attributes => (
+                def,
+                vec![
+                    ("nonzero_data", elements.literal()),
+                    ("mask", bytes(mask).literal()),
+                    ("shape", shape),
+                ],
+            ),
+            Form::Sparse {
+                def,
+                elements,
+                mask,
+            } => (
+                def,
+                vec![
+                    ("nonzero_data", elements.literal()),
+                    ("mask", mask.literal()),
+                ],
+            ),
+        };
+        let bound = args.into_iter().map(|(name, literal)| -> NamedArg {
+            // Before iOS 18 what such an op is made of stands in it.
+            let arg = if def.attributes {
+                NewArg::Same(Arg::Literal(literal))
+            } else {
+                NewArg::One(new.literal(literal))
+            };
+            (name, arg)
+        });
+        let bound = bound.collect();
+        new.defined(def, bound)
+    }
+}
+
+impl Form {
+    fn of(view: &View<'_>, op: &Op, shape: &[usize]) -> Option<Self> {
+        let (def, part) = (op.def, |name: &str| Constant::stated(view, op, name));
+        let axis = |name: &str, rank: usize| {
+            wrap(
+                view.f
+                    .literal_arg(op, name)
+                    .and_then(|l| l.to_ints()?.first().copied())
+                    .unwrap_or(0),
+                rank,
+            )
+        };
+        Some(match def.name {
+            "constexpr_blockwise_shift_scale" => {
+                let offset = match op.arg("offset") {
+                    None => None,
+                    Some(_) => Some(part("offset")?),
+                };
+                Self::Blocks {
+                    def,
+                    data: part("data")?,
+                    scale: part("scale")?,
+                    offset,
+                }
+            }
+            "constexpr_lut_to_dense" if def.attributes => {
+                let (indices, lut) = (part("indices")?, part("lut")?);
+                let dtype = code_type(lut.shape.iter().product::<usize>().checked_ilog2()?)?;
+                Self::PackedPalette {
+                    def,
+                    indices: Constant {
+                        dtype,
+                        shape: shape.to_vec(),
+                        ..indices
+                    },
+                    lut,
+                }
+            }
+            "constexpr_lut_to_dense" => {
+                let (indices, lut) = (part("indices")?, part("lut")?);
+                let has_vectors = *lut.shape.last()? > 1;
+                let vector = has_vectors
+                    .then(|| axis("vector_axis", shape.len()))
+                    .flatten();
+                if has_vectors && vector.is_none() {
+                    return None;
+                }
+                Self::Palette {
+                    def,
+                    indices,
+                    lut,
+                    vector,
+                }
+            }
+            "constexpr_affine_dequantize" => {
+                let (data, zero, scale) =
+                    (part("quantized_data")?, part("zero_point")?, part("scale")?);
+                Self::Affine {
+                    def,
+                    data,
+                    zero,
+                    scale,
+                    axis: axis("axis", shape.len())?,
+                }
+            }
+            "constexpr_cast" => Self::Cast {
+                def,
+                source: part("source_val")?,
+                dtype: view.f.literal_arg(op, "output_dtype")?.clone(),
+            },
+            "constexpr_sparse_to_dense" => {
+                let mask = Constant {
+                    dtype: DType::Uint1,
+                    shape: shape.to_vec(),
+                    ..part("mask")?
+                };
+                Self::Sparse {
+                    def,
+                    elements: part("nonzero_data")?,
+                    mask,
+                }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// The type of codes of so many bits.
+fn code_type(n_bits: u32) -> Option<DType> {
+    [
+        DType::Uint1,
+        DType::Uint2,
+        DType::Uint4,
+        DType::Uint6,
+        DType::Uint8,
+    ]
+    .into_iter()
+    .find(|t| t.bits() == n_bits as usize)
+}
+
+/// The bytes of packed codes as a vector.
+fn bytes(codes: Constant) -> Constant {
+    Constant {
+        dtype: DType::Uint8,
+        shape: vec![codes.data.byte_len()],
+        data: codes.data,
+    }
+}
+
+/// The rows of a part that belong to `len` of `n` elements of an axis.
+fn rows_of(
+    part: &Constant,
+    axis: usize,
+    n: usize,
+    begin: usize,
+    len: usize,
+) -> Result<Constant, &'static str> {
+    let block = n / part.shape[axis].max(1);
+    match part.shape[axis] {
+        1 => Ok(part.clone()),
+        _ if begin.is_multiple_of(block) && len.is_multiple_of(block) => {
+            Ok(part.slice(axis, begin / block, len / block))
+        }
+        _ => Err(NO_BORDER),
+    }
+}
+
+/// The elements that a mask keeps within a part of a tensor, and the mask of that part.
+fn kept(
+    elements: &Constant,
+    mask: &Constant,
+    shape: &[usize],
+    (axis, begin, len): (usize, usize, usize),
+) -> Option<(Constant, Constant)> {
+    let (bits, stored, width) = (
+        mask.data.to_vec(),
+        elements.data.to_vec(),
+        elements.dtype.bits(),
+    );
+    let part = mask.slice(axis, begin, len);
+    let inner: usize = shape[axis + 1..].iter().product();
+    let is_set = |i: usize| bits[i / 8] >> (i % 8) & 1 == 1;
+    let n: usize = shape.iter().product();
+    let set = (0..n).filter(|i| is_set(*i)).enumerate();
+    let within: Vec<usize> = set
+        .filter(|(_, i)| (begin..begin + len).contains(&(i / inner % shape[axis])))
+        .map(|(k, _)| k)
+        .collect();
+    let mut out = vec![0; (within.len() * width).div_ceil(8)];
+    for (to, from) in within.iter().enumerate() {
+        if 8 * stored.len() < (from + 1) * width {
+            return None;
+        }
+        move_bits(&stored, from * width, width, &mut out, to * width);
+    }
+    let elements = Constant {
+        dtype: elements.dtype,
+        shape: vec![within.len()],
+        data: Data::owned(out),
+    };
+    Some((elements, part))
+}

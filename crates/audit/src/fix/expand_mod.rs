@@ -1,0 +1,62 @@
+//! Remainders as x - floor(x / y) * y: in fp16 only of a constant of few digits, up to 1. Another
+//! quotient may be rounded up to a whole number, or to 0 from below, and the remainder is then off
+//! by the divisor.
+//!
+//! ```text
+//! func f<ios18>(tensor<fp16, [2, 4]> x) {
+//!     tensor<fp16, [2, 4]> y = mod(x = x, y = fp16(0x1.8p-1));
+//! } -> (y);
+//! ```
+
+use thane_mil::edit::New;
+use thane_mil::program::{Arg, Op, OpId};
+use thane_mil::types::DType;
+
+use super::rewrite::Rewrite;
+use super::weights::Constant;
+use super::{Answer, Fix, Numbers};
+use crate::view::View;
+
+/// The fix.
+pub const FIX: Fix = Fix {
+    name: "expand_mod",
+    rules: &["ANE003"],
+    what: "a remainder by a quotient that is rounded down",
+    numbers: Numbers::Exact,
+    run,
+};
+
+fn run(view: &View<'_>, id: OpId) -> Answer {
+    let op = view.op(id);
+    let result = *op.results.first().ok_or("it has no result")?;
+    if !matches!(view.dtype(result), Some(DType::Fp16 | DType::Fp32)) {
+        return Err(
+            "it is a remainder of integers, which are not on the engine either: compute it on the host",
+        );
+    }
+    if view.dtype(result) == Some(DType::Fp16) && !is_safe_divisor(view, op) {
+        return Err("its divisor in fp16 is no constant of few digits up to 1: compute it in fp32");
+    }
+    let mut new = Rewrite::new(view, id, FIX.name);
+    let [x, y] = ["x", "y"].map(|name| match op.arg(name) {
+        Some(Arg::Value(v)) => Some(New::Value(*v)),
+        Some(Arg::Literal(l)) => Some(new.literal(l.clone())),
+        _ => None,
+    });
+    let (x, y) = x.zip(y).ok_or("an operand is missing")?;
+    let quotient = new.binary("real_div", x, y);
+    let whole = new.unary("floor", quotient);
+    let part = new.binary("mul", whole, y);
+    let rest = new.binary("sub", x, part);
+    new.instead(rest)
+}
+
+/// Whether the divisor is a constant whose numbers have five digits or fewer in binary, so that
+/// fp16 holds multiples of it, and are no larger than 1, so that no quotient is below what fp16
+/// holds.
+fn is_safe_divisor(view: &View<'_>, op: &Op) -> bool {
+    /// Digits of an f32 that are behind those.
+    const BEHIND: u32 = (1 << 19) - 1;
+    let is_refused = |x: f32| x.to_bits() & BEHIND != 0 || x.abs() > 1.0;
+    Constant::of(view, op, "y").is_some_and(|divisor| !divisor.any(is_refused))
+}

@@ -1,0 +1,79 @@
+//! A report as lines that grep and editors read: one for each finding, then one for each target.
+
+use thane_mil::text::Lines;
+
+use super::sentence::closing;
+use crate::number::{counted, share};
+use crate::report::groups::{Place, counts, groups};
+use crate::report::{Report, RuleRow, TargetRow};
+
+/// The report; of a text with the lines that findings are about.
+pub fn print(report: &Report, lines: Option<&Lines>, with_failures: bool) -> String {
+    let groups = groups(report);
+    let mut out = String::new();
+    for group in &groups {
+        for place in &group.places {
+            out += &finding(report, group.rule, place, lines);
+        }
+    }
+    report.targets.iter().for_each(|t| out += &target(t));
+    out += &format!("{}\n", counts(&groups));
+    closing(report, with_failures)
+        .iter()
+        .for_each(|line| out += &format!("{line}\n"));
+    out
+}
+
+fn finding(report: &Report, rule: &RuleRow, place: &Place<'_>, lines: Option<&Lines>) -> String {
+    let f = place.finding;
+    let line = lines
+        .and_then(|lines| f.line(lines))
+        .map(|line| format!(":{line}"))
+        .unwrap_or_default();
+    let of = f
+        .place
+        .as_ref()
+        .map(|p| format!(" of {p}"))
+        .unwrap_or_default();
+    let at = match (&f.function, &f.op) {
+        (Some(function), Some(op)) => format!("{function}: {} `{op}`{of}", f.kind.unwrap_or("op")),
+        (Some(function), None) => function.clone(),
+        (None, Some(package)) => package.clone(),
+        (None, None) => "the program".to_owned(),
+    };
+    let targets = report.names_of(&place.targets);
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" [{targets}]")
+    };
+    let known = if place.known {
+        " (in the baseline)"
+    } else {
+        ""
+    };
+    format!(
+        "{}{line}: {} {} {at}: {}{known}{targets}\n",
+        report.subject.name, rule.severity, rule.id, f.message
+    )
+}
+
+fn target(t: &TargetRow) -> String {
+    let calls = t
+        .functions
+        .iter()
+        .map(|f| format!("{}{} {} ms", f.name, f.shown_length(), f.latency.interval()));
+    let calls: Vec<String> = calls.collect();
+    let ops = counted(t.ops, "op");
+    let all = format!(
+        "{}: {}, {} % of {ops} on the engine",
+        t.short(),
+        t.verdict,
+        share(t.residency)
+    );
+    if calls.is_empty() {
+        format!("{all}\n")
+    } else {
+        format!("{all}; {}\n", calls.join(", "))
+    }
+}

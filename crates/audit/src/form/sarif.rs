@@ -1,0 +1,308 @@
+//! A report as SARIF 2.1.0, which code review bots read: a result for each rule that fired,
+//! whatever the number of places and targets. Source: OASIS standard of 27 March 2020, sections
+//! 3.13 to 3.52.
+
+use serde_json::{Value, json};
+use thane_mil::text::Lines;
+
+use crate::report::groups::{Group, groups};
+use crate::report::{FindingRow, Report, RuleRow};
+
+const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
+
+/// The report; of a text with the lines that findings are about.
+pub fn print(report: &Report, lines: Option<&Lines>) -> serde_json::Result<String> {
+    let mut text = serde_json::to_string_pretty(&log(report, lines))?;
+    text.push('\n');
+    Ok(text)
+}
+
+fn log(report: &Report, lines: Option<&Lines>) -> Value {
+    let results: Vec<Value> = groups(report)
+        .iter()
+        .map(|group| result(report, group, lines))
+        .collect();
+    json!({
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "thane",
+                "version": env!("CARGO_PKG_VERSION"),
+                "semanticVersion": env!("CARGO_PKG_VERSION"),
+                "rules": report.rules.iter().map(rule).collect::<Vec<_>>(),
+            }},
+            "columnKind": "unicodeCodePoints",
+            "artifacts": [{"location": {"uri": uri(&report.subject.name)}}],
+            "invocations": [{
+                "executionSuccessful": true,
+                "exitCode": i32::from(!report.passed),
+            }],
+            "results": results,
+        }],
+    })
+}
+
+fn rule(r: &RuleRow) -> Value {
+    let dispute = r
+        .disputed
+        .map(|d| format!(" Disputed: {d}."))
+        .unwrap_or_default();
+    let link = help_uri(r.source)
+        .map(|uri| format!("\n\n[The source]({uri})"))
+        .unwrap_or_default();
+    let help = format!(
+        "{} {}\n\nEvidence: {}: {}.{dispute}",
+        r.why, r.fix, r.evidence, r.source
+    );
+    let markdown = format!(
+        "{}\n\n**Fix.** {}\n\n**Evidence.** {}: {}.{dispute}{link}",
+        escaped(r.why),
+        escaped(r.fix),
+        r.evidence,
+        escaped(r.source)
+    );
+    let mut out = json!({
+        "id": r.id,
+        "name": r.id,
+        "shortDescription": {"text": r.title},
+        "fullDescription": {"text": r.why},
+        "help": {"text": help, "markdown": markdown},
+        "defaultConfiguration": {"level": r.severity},
+        "properties": {
+            "effect": r.effect,
+            "code": r.code,
+            "evidence": r.evidence,
+            "disputed": r.disputed.is_some(),
+            "tags": ["ane", r.effect, r.evidence],
+        },
+    });
+    if let (Some(uri), Some(object)) = (help_uri(r.source), out.as_object_mut()) {
+        object.insert("helpUri".to_owned(), json!(uri));
+    }
+    out
+}
+
+/// Text as Markdown shows it unchanged.
+fn escaped(text: &str) -> String {
+    text.chars()
+        .fold(String::with_capacity(text.len()), |mut out, c| {
+            if "\\`*_{}[]<>#|".contains(c) {
+                out.push('\\');
+            }
+            out.push(c);
+            out
+        })
+}
+
+/// A result for each rule that fired, at its first place; others are related ones, as many as a
+/// reader looks at.
+fn result(report: &Report, group: &Group<'_>, lines: Option<&Lines>) -> Value {
+    const MOST_RELATED: usize = 50;
+    let index = report.rules.iter().position(|r| r.id == group.rule.id);
+    let first = group.places.first();
+    let related = group
+        .places
+        .iter()
+        .skip(1)
+        .take(MOST_RELATED)
+        .enumerate()
+        .map(|(i, place)| {
+            let mut location = location(report, place.finding, lines);
+            if let Some(object) = location.as_object_mut() {
+                object.insert("id".to_owned(), json!(i + 1));
+                object.insert(
+                    "message".to_owned(),
+                    json!({"text": message(place.finding)}),
+                );
+            }
+            location
+        });
+    let targets: Vec<&str> = group
+        .targets
+        .iter()
+        .filter_map(|i| report.targets.get(*i))
+        .map(|t| t.target.as_str())
+        .collect();
+    let n = group.places.len();
+    let more = if n > 1 {
+        format!(" ({n} places)")
+    } else {
+        String::new()
+    };
+    let said = first
+        .map(|place| message(place.finding))
+        .unwrap_or_default();
+    let mut out = json!({
+        "ruleId": group.rule.id,
+        "ruleIndex": index,
+        "level": group.rule.severity,
+        "message": {"text": format!("{}{more}: {said}", group.rule.title)},
+        "locations": first.map(|place| location(report, place.finding, lines)).into_iter().collect::<Vec<_>>(),
+        "relatedLocations": related.collect::<Vec<_>>(),
+        "occurrenceCount": n,
+        "partialFingerprints": {"thane/v2": fingerprint(group)},
+        "properties": {"targets": targets, "place": first.and_then(|place| place.finding.place.as_ref())},
+    });
+    if let (true, Some(object)) = (report.baseline.is_some(), out.as_object_mut()) {
+        let known = group.places.iter().all(|place| place.known);
+        object.insert(
+            "baselineState".to_owned(),
+            json!(if known { "unchanged" } else { "new" }),
+        );
+    }
+    out
+}
+
+fn message(f: &FindingRow) -> String {
+    let place = f
+        .place
+        .as_ref()
+        .map(|p| format!(" ({p})"))
+        .unwrap_or_default();
+    let at =
+        f.op.as_ref()
+            .map(|op| format!("`{op}`{place}: "))
+            .unwrap_or_default();
+    format!("{at}{}", f.message)
+}
+
+fn location(report: &Report, f: &FindingRow, lines: Option<&Lines>) -> Value {
+    json!({"physicalLocation": physical(report, f, lines), "logicalLocations": logical(f)})
+}
+
+/// The file, and the line in it where there are lines.
+fn physical(report: &Report, f: &FindingRow, lines: Option<&Lines>) -> Value {
+    let mut out = json!({"artifactLocation": {"uri": uri(&report.subject.name), "index": 0}});
+    // What is about the whole program is shown where the text begins.
+    let line = lines.map(|lines| f.line(lines).unwrap_or(1));
+    if let (Some(line), Some(object)) = (line, out.as_object_mut()) {
+        object.insert("region".to_owned(), json!({"startLine": line}));
+    }
+    out
+}
+
+fn logical(f: &FindingRow) -> Vec<Value> {
+    match (&f.function, &f.op) {
+        (Some(function), Some(op)) => vec![
+            json!({"name": op, "fullyQualifiedName": format!("{function}/{op}"), "kind": "member"}),
+            json!({"name": function, "fullyQualifiedName": function, "kind": "function"}),
+        ],
+        (Some(function), None) => {
+            vec![json!({"name": function, "fullyQualifiedName": function, "kind": "function"})]
+        }
+        (None, Some(package)) => {
+            vec![json!({"name": package, "fullyQualifiedName": package, "kind": "module"})]
+        }
+        (None, None) => {
+            vec![json!({"name": "program", "fullyQualifiedName": "program", "kind": "module"})]
+        }
+    }
+}
+
+/// What makes a result the same in the next run: its rule and where it fires first, not its
+/// numbers.
+fn fingerprint(group: &Group<'_>) -> String {
+    let part = |text: Option<&String>| text.cloned().unwrap_or_default();
+    let first = group.places.first().map(|place| place.finding);
+    format!(
+        "{}/{}",
+        group.rule.id,
+        part(first.and_then(|f| f.function.as_ref()))
+    )
+}
+
+/// Who says it: the published work that a rule's source begins with. A word of a source, and where
+/// that work is.
+const WORKS: &[(&str, &str)] = &[
+    (
+        "751K",
+        "https://github.com/751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
+    ),
+    (
+        "M6 study",
+        "https://github.com/751K/Apple-Neural-Engine-Microarchitecture-Study-M6",
+    ),
+    ("ANEForge", "https://github.com/sbryngelson/ANEForge"),
+    (
+        "coreml-llm-cli",
+        "https://github.com/smpanaro/coreml-llm-cli",
+    ),
+    ("CoreML-LLM", "https://github.com/john-rocky/CoreML-LLM"),
+    ("pplx-embed", "https://github.com/john-rocky/CoreML-LLM"),
+    ("qwen-ane", "https://github.com/True2456/qwen-ane"),
+    ("maderix/ANE", "https://github.com/maderix/ANE"),
+    (
+        "ane-bridge-rs",
+        "https://github.com/electricapp/ane-bridge-rs",
+    ),
+    (
+        "field-guide",
+        "https://github.com/skyfallsin/apple-neural-engine-field-guide",
+    ),
+    (
+        "cadamcat",
+        "https://github.com/cadamcat/llms-on-apple-neural-engine",
+    ),
+    ("mlx-serve", "https://github.com/ddalcu/mlx-serve"),
+    (
+        "more-ane-transformers",
+        "https://github.com/smpanaro/more-ane-transformers",
+    ),
+    (
+        "ane-linux-experiments",
+        "https://github.com/joshuaswarren/ane-linux-experiments",
+    ),
+    ("anemll-profile", "https://github.com/Anemll/anemll-profile"),
+    ("ANEMLL", "https://github.com/Anemll/Anemll"),
+    ("Espresso", "https://github.com/christopherkarani/Espresso"),
+    ("ExecuTorch", "https://github.com/pytorch/executorch"),
+    ("coremltools", "https://github.com/apple/coremltools"),
+    ("Apple", "https://apple.github.io/coremltools/docs-guides/"),
+];
+
+/// Where a rule's source can be read.
+fn help_uri(source: &str) -> Option<&'static str> {
+    let places = WORKS
+        .iter()
+        .filter_map(|(word, uri)| Some((source.find(word)?, *uri)));
+    places.min_by_key(|(at, _)| *at).map(|(_, uri)| uri)
+}
+
+/// A path as a URI reference: RFC 3986's characters stay, each other byte is `%XX`. A name of the
+/// Hub stays what it is.
+fn uri(path: &str) -> String {
+    let mut out = String::new();
+    for byte in path.bytes() {
+        let plain = byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte);
+        if plain {
+            out.push(char::from(byte))
+        } else {
+            out += &format!("%{byte:02X}")
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearly_every_rule_says_where_its_source_can_be_read() {
+        let without: Vec<&str> = crate::rules::all()
+            .filter(|r| help_uri(r.source).is_none())
+            .map(|r| r.source)
+            .collect();
+        assert!(without.len() <= 8, "{without:#?}");
+        let study =
+            help_uri("751K/Apple-Neural-Engine-Microarchitecture-Study-M6, M4; coremltools");
+        assert!(study.is_some_and(|uri| uri.ends_with("Study-M6")));
+    }
+
+    #[test]
+    fn paths_are_uri_references() {
+        assert_eq!(uri("a b/ü#.mil"), "a%20b/%C3%BC%23.mil");
+        assert_eq!(uri("hf:org/x@1"), "hf%3Aorg/x%401");
+    }
+}

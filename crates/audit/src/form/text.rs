@@ -1,0 +1,414 @@
+//! A report for a terminal: 80 columns, the verdicts first, findings by rule over all targets with
+//! the worst first.
+
+use super::comparison;
+use super::rule::{effect, explanation};
+use super::sentence::{closing, sentence};
+use super::table;
+use super::wrap::{COLUMNS, INDENT, shorten, wrap};
+use crate::number::{counted, predicted_bytes, share, short};
+use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::{FunctionRow, LatencyRow, Report, TargetRow};
+
+/// Places of a rule that are listed; the rest is counted.
+const MOST_PLACES: usize = 3;
+/// Functions that are described; the rest is counted.
+const MOST_FUNCTIONS: usize = 12;
+
+/// What paints words, where the terminal can.
+#[derive(Clone, Copy, Debug)]
+pub struct Paint(pub bool);
+
+impl Paint {
+    /// A severity in its colour, at least as wide as the longest.
+    fn severity(self, name: &str) -> String {
+        let code = match name {
+            "error" => "31;1",
+            "warning" => "33;1",
+            _ => "36",
+        };
+        self.with(code, name)
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.with("1", text)
+    }
+
+    fn with(self, code: &str, text: &str) -> String {
+        if self.0 {
+            format!("\x1b[{code}m{text}\x1b[0m")
+        } else {
+            text.to_owned()
+        }
+    }
+}
+
+/// How much is said.
+#[derive(Clone, Copy, Debug)]
+pub struct Detail {
+    /// Each function, and the reason and sources of each rule.
+    pub all: bool,
+    /// Which requirements do not hold, where nothing else says it.
+    pub failures: bool,
+}
+
+/// The whole report.
+pub fn print(report: &Report, paint: Paint, detail: Detail) -> String {
+    let mut out = subject(report);
+    out.push('\n');
+    out += &table::print(report);
+    for target in report
+        .targets
+        .iter()
+        .filter(|_| detail.all || report.targets.len() == 1)
+    {
+        out += &one(target, paint, detail);
+    }
+    let groups = groups(report);
+    out += &format!("\n{}\n", counts(&groups));
+    groups
+        .iter()
+        .for_each(|g| out += &rule_group(report, g, paint, detail));
+    if !groups.is_empty() && !detail.all {
+        out += "\nthane explain RULE says why, and who measured it; -v says it here\n";
+    }
+    out += &contexts(report);
+    out += &report
+        .comparison
+        .as_ref()
+        .map(comparison::text)
+        .unwrap_or_default();
+    out += &baseline(report);
+    let end: String = closing(report, detail.failures)
+        .iter()
+        .map(|line| wrap("", 0, line))
+        .collect();
+    if end.is_empty() {
+        out
+    } else {
+        format!("{out}\n{end}")
+    }
+}
+
+fn subject(report: &Report) -> String {
+    let s = &report.subject;
+    let mut out = format!("{}\n", shorten(&s.name, COLUMNS));
+    if let Some(built) = &s.built {
+        out += &wrap("  built", INDENT, built);
+    }
+    if s.absent_constants > 0 {
+        let n = s.absent_constants;
+        let (constants, are, their) = if n == 1 {
+            ("constant", "is", "its numbers count")
+        } else {
+            ("constants", "are", "their numbers count")
+        };
+        let said = format!("{n} {constants} {are} not beside the text; {their} as zeros");
+        out += &wrap("  weights", INDENT, &said);
+    }
+    for t in report.targets.iter().filter(|t| t.implied == ["chip"]) {
+        let said = format!(
+            "{} of {}: the newest chip of its kind here; --target CHIP+{} names another",
+            t.chip, t.release, t.release
+        );
+        out += &wrap("  implied", INDENT, &said);
+    }
+    if let Some(t) = report.targets.first() {
+        let ways = if t.route == "direct" {
+            "straight to the engine".to_owned()
+        } else {
+            format!("Core ML, {}", t.units)
+        };
+        out += &wrap("  way", INDENT, &ways);
+    }
+    out
+}
+
+/// What the table does not say of a target.
+fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
+    /// Functions that are described where nobody asks for all.
+    const FEW: usize = 3;
+    let mut out = format!("\n{}: {}\n", paint.bold(&t.target), sentence(t));
+    let all = format!(
+        "{} %: {} of {} (const and constexpr are not counted)",
+        share(t.residency),
+        t.ane_ops,
+        counted(t.ops, "op")
+    );
+    out += &wrap("  on engine", INDENT, &all);
+    if !t.inferred.is_empty() {
+        let said = format!(
+            "{} of this chip are taken from kindred ones",
+            t.inferred.join(", ")
+        );
+        out += &wrap("  inferred", INDENT, &said);
+    }
+    let most = if detail.all { MOST_FUNCTIONS } else { FEW };
+    for f in t.functions.iter().take(most) {
+        out += &function(f, paint);
+    }
+    if t.functions.len() > most {
+        let left = counted(t.functions.len() - most, "more function");
+        let way = if detail.all {
+            ""
+        } else {
+            "-v describes more, "
+        };
+        out += &format!("\nand {left}; {way}--function NAME shows one\n");
+    }
+    out
+}
+
+fn function(f: &FunctionRow, paint: Paint) -> String {
+    let l = &f.latency;
+    let mut out = format!(
+        "\n{}\n",
+        paint.bold(&format!("function {}", shorten(&f.name, COLUMNS - 10)))
+    );
+    let share = format!(
+        "{} % of {}, {} % of the operations, {} % of the estimated time; {}",
+        share(f.residency),
+        counted(f.ops, "op"),
+        share(f.residency_of_flops),
+        share(f.residency_of_cost),
+        counted(f.segments.len(), "segment")
+    );
+    out += &wrap("  on engine", INDENT, &share);
+    if !f.may_leave.is_empty() && f.ane_ops > 0 {
+        out += &wrap(
+            "  or",
+            INDENT,
+            &format!(
+                "0 %, if {} is right, which is not sure",
+                f.may_leave.join(" or ")
+            ),
+        );
+    }
+    if f.catch_all {
+        let said = "for what is too long for the others: of any length, so off the engine; --require-ane leaves it out";
+        out += &wrap("  catch-all", INDENT, said);
+    }
+    if let Some(elsewhere) = f.elsewhere() {
+        out += &wrap("  elsewhere", INDENT, &elsewhere);
+    }
+    if f.refused > 0 {
+        out += &wrap(
+            "  refused",
+            INDENT,
+            &format!("{} that nothing else may run", counted(f.refused, "op")),
+        );
+    }
+    if let Some(length) = &f.length {
+        out += &wrap("  length", INDENT, &length.describe());
+    }
+    out += &wrap("  call", INDENT, &call(l));
+    let memory = format!(
+        "{} of weights and {} of activations a call, {} at most at once; {}",
+        predicted_bytes(l.weight_bytes),
+        predicted_bytes(l.activation_bytes),
+        predicted_bytes(l.peak_bytes),
+        match l.load_risk {
+            "none" => "small enough to load",
+            "possible" => "may be too large to load",
+            _ => "is likely too large to load",
+        }
+    );
+    out += &wrap("  memory", INDENT, &memory);
+    if l.energy_mj > 0.0 {
+        let energy = format!(
+            "{} mJ a call on the engine, {} to {}; the CPU and GPU are not counted",
+            short(l.energy_mj),
+            short(l.low_energy_mj),
+            short(l.high_energy_mj)
+        );
+        out += &wrap("  energy", INDENT, &energy);
+    }
+    if let Some(reason) = &f.uncut {
+        out += &wrap(
+            "  cut",
+            INDENT,
+            &format!("not into programs that load for sure: {reason}"),
+        );
+    } else if f.chunks.len() > 1 {
+        let chunks: Vec<String> = f
+            .chunks
+            .iter()
+            .map(|c| format!("{} up to `{}`", predicted_bytes(c.weight_bytes), c.last))
+            .collect();
+        out += &wrap(
+            "  cut",
+            INDENT,
+            &format!(
+                "best into {}: {}",
+                counted(chunks.len(), "program"),
+                chunks.join(", ")
+            ),
+        );
+    }
+    out
+}
+
+fn call(l: &LatencyRow) -> String {
+    let tokens = l
+        .tokens_per_second
+        .map(|t| format!(", {} tokens/s", short(t)))
+        .unwrap_or_default();
+    let dispatches = format!(
+        "{} dispatch{}",
+        l.dispatches,
+        if l.dispatches == 1 { "" } else { "es" }
+    );
+    format!(
+        "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
+        short(l.ms),
+        short(l.low_ms),
+        short(l.high_ms),
+        l.bound
+    )
+}
+
+fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) -> String {
+    let rule = group.rule;
+    let places = if group.places.len() == 1 {
+        String::new()
+    } else {
+        format!(" ({} places)", group.places.len())
+    };
+    let targets = report.names_of(&group.targets);
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" [{targets}]")
+    };
+    // Wrapped before it is painted: colours take no columns.
+    let head = wrap(
+        "",
+        0,
+        &format!(
+            "{} {} {}{places}{targets}",
+            rule.severity, rule.id, rule.title
+        ),
+    );
+    let head = head.replacen(rule.severity, &paint.severity(rule.severity), 1);
+    let mut out = format!("\n{}", head.replacen(rule.id, &paint.bold(rule.id), 1));
+    let most = if detail.all {
+        MOST_PLACES * 2
+    } else {
+        MOST_PLACES
+    };
+    for place in group.places.iter().take(most) {
+        out += &at(report, group, place);
+    }
+    if group.places.len() > most {
+        out += &format!(
+            "  and {} more; --format concise has all\n",
+            group.places.len() - most
+        );
+    }
+    if detail.all {
+        return out + &explanation(rule);
+    }
+    let disputed = if rule.disputed.is_some() {
+        "; disputed"
+    } else {
+        ""
+    };
+    out += &wrap(
+        "  effect",
+        INDENT,
+        &format!("{} ({}{disputed})", effect(rule), rule.evidence),
+    );
+    out + &wrap("  fix", INDENT, rule.fix)
+}
+
+fn at(report: &Report, group: &Group<'_>, place: &Place<'_>) -> String {
+    let f = place.finding;
+    let at = match (&f.function, &f.op) {
+        (Some(function), Some(op)) => format!(
+            "{function}: {} `{}`",
+            f.kind.unwrap_or("op"),
+            shorten(op, 40)
+        ),
+        (Some(function), None) => function.clone(),
+        (None, Some(package)) => package.clone(),
+        (None, None) => "the program".to_owned(),
+    };
+    let of = f
+        .place
+        .as_ref()
+        .map(|p| format!(" of {}", shorten(p, 48)))
+        .unwrap_or_default();
+    let known = if place.known {
+        " (in the baseline)"
+    } else {
+        ""
+    };
+    let targets = if place.targets == group.targets {
+        String::new()
+    } else {
+        report.names_of(&place.targets)
+    };
+    let targets = if targets.is_empty() {
+        targets
+    } else {
+        format!(" [{targets}]")
+    };
+    wrap(
+        "  at",
+        INDENT,
+        &format!("{at}{of}{known}: {}{targets}", f.message),
+    )
+}
+
+fn contexts(report: &Report) -> String {
+    if report.contexts.is_empty() {
+        return String::new();
+    }
+    let mut out = format!(
+        "\n{:>8} {:>9} {:>18} {:>9}  {}\n",
+        "context", "ms", "80 % of calls", "tokens/s", "target"
+    );
+    for c in &report.contexts {
+        let between = format!("{} to {}", short(c.low_ms), short(c.high_ms));
+        let tokens = c.tokens_per_second.map(short).unwrap_or_default();
+        out += &format!(
+            "{:>8} {:>9} {between:>18} {tokens:>9}  {}\n",
+            c.context,
+            short(c.ms),
+            shorten(&c.target, COLUMNS - 50)
+        );
+    }
+    out
+}
+
+fn baseline(report: &Report) -> String {
+    let Some(b) = &report.baseline else {
+        return String::new();
+    };
+    let are = |n: usize| if n == 1 { "is" } else { "are" };
+    let mut out = format!(
+        "\nbaseline: {} {} known, {} {} new, {} {} fixed\n",
+        counted(b.known, "finding"),
+        are(b.known),
+        b.new,
+        are(b.new),
+        b.fixed.len(),
+        are(b.fixed.len())
+    );
+    for f in b.fixed.iter().take(MOST_PLACES * 4) {
+        let at =
+            f.op.as_deref()
+                .or(f.function.as_deref())
+                .unwrap_or("the program");
+        out += &wrap(
+            "  fixed",
+            INDENT,
+            &format!("{} at {} ({})", f.rule, shorten(at, 48), f.target),
+        );
+    }
+    let left = b.fixed.len().saturating_sub(MOST_PLACES * 4);
+    if left > 0 {
+        out += &format!("  and {left} more\n");
+    }
+    out
+}

@@ -1,0 +1,75 @@
+//! Text that fits a terminal.
+
+/// Columns that reports are written for.
+pub const COLUMNS: usize = 80;
+
+/// The column at which text after a label begins.
+pub const INDENT: usize = 12;
+
+/// Words of a text in lines behind an indent; the first line has a head instead. A word that is
+/// longer than a line is not cut.
+pub fn wrap(head: &str, indent: usize, text: &str) -> String {
+    let mut out = format!("{head:<indent$}");
+    let mut column = out.chars().count();
+    let start = column;
+    let mut fresh = true;
+    for word in text.split_whitespace() {
+        let len = word.chars().count();
+        if !fresh && column + 1 + len > COLUMNS {
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            column = indent;
+            fresh = true;
+        }
+        if !fresh || column == start && column > indent && !out.ends_with(' ') {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        column += len;
+        fresh = false;
+    }
+    out.push('\n');
+    out
+}
+
+/// A text of at most `most` characters, the middle left out.
+pub fn shorten(text: &str, most: usize) -> String {
+    let n = text.chars().count();
+    if n <= most || most < 5 {
+        return text.to_owned();
+    }
+    let head = (most - 2) / 2;
+    let tail = most - 2 - head;
+    let first: String = text.chars().take(head).collect();
+    let last: String = text.chars().skip(n - tail).collect();
+    format!("{first}..{last}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fit() {
+        let text = "word ".repeat(60);
+        let wrapped = wrap("  why", 12, &text);
+        assert!(
+            wrapped.lines().all(|l| l.chars().count() <= COLUMNS),
+            "{wrapped}"
+        );
+        assert!(
+            wrapped.starts_with("  why       word word") && wrapped.matches("word").count() == 60
+        );
+        assert_eq!(wrap("a", 2, ""), "a \n");
+        assert_eq!(wrap("long head", 2, "b"), "long head b\n");
+        let long = "x".repeat(100);
+        assert_eq!(wrap("", 4, &long), format!("    {long}\n"));
+    }
+
+    #[test]
+    fn names_are_shortened_in_the_middle() {
+        assert_eq!(shorten("abcdefghij", 8), "abc..hij");
+        assert_eq!(shorten("abc", 8), "abc");
+    }
+}

@@ -1,0 +1,33 @@
+//! An op that is to be called, and what its parameters can be bound to.
+
+use thane_mil::literal::Literal;
+use thane_mil::opset::OpDef;
+use thane_mil::types::DType;
+
+use super::notation::Notation;
+
+/// An op that is to be called.
+pub struct Call<'a> {
+    /// Its row in the opset.
+    pub def: &'static OpDef,
+    /// What the description says.
+    pub notation: &'a Notation,
+    /// Shape of its first operand.
+    pub x: Vec<usize>,
+    /// Element type of its operands.
+    pub dtype: DType,
+}
+
+/// An argument before it is part of a function.
+pub enum Argument {
+    /// Left unbound.
+    Left,
+    /// A tensor input of this type and shape.
+    Input(DType, Vec<usize>),
+    /// Several tensor inputs of the operands' type.
+    Inputs(Vec<Vec<usize>>),
+    /// A constant of one number, repeated.
+    Filled(DType, Vec<usize>, f64),
+    /// A constant.
+    Is(Literal),
+}

@@ -1,0 +1,386 @@
+//! Functions for what was measured: products in every form of weights, and the ops around them.
+
+use std::collections::HashMap;
+
+use thane_mil::build::{BuildError, FunctionBuilder};
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
+use thane_mil::opset::Opset;
+use thane_mil::program::{Arg, Function, ValueId};
+use thane_mil::types::{DType, TensorType};
+
+/// How weights are stored, as far as measurements tell them apart.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Weights {
+    /// As fp16.
+    Fp16,
+    /// Codes of 4 or 8 bits with a scale an output channel.
+    Codes(DType),
+    /// int4 with a scale for each 32 inputs.
+    Blocks,
+    /// Palettes of these indices; the second says whether each output channel has a table.
+    Palette(DType, bool),
+    /// This part is zero and left out.
+    Sparse(f64),
+    /// int8, and so are activations.
+    Int8,
+}
+
+impl Weights {
+    /// Bits of a weight.
+    pub fn bits(self) -> f64 {
+        match self {
+            Self::Fp16 => 16.0,
+            Self::Codes(dtype) | Self::Palette(dtype, _) => dtype.bits() as f64,
+            Self::Blocks => 4.0,
+            Self::Sparse(part) => 1.0 + 16.0 * (1.0 - part),
+            Self::Int8 => 8.0,
+        }
+    }
+}
+
+/// Why a function cannot be built.
+#[derive(Debug, thiserror::Error)]
+pub enum GraphError {
+    /// An op does not take its arguments.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A constant is larger than what a measurement can have had.
+    #[error("a constant of {0:?} is too large")]
+    TooLarge(Vec<usize>),
+}
+
+type Made = Result<ValueId, GraphError>;
+
+/// Bytes that a constant may have here: more than any that was measured.
+const MOST_BYTES: u64 = 1 << 33;
+
+/// A function in the making.
+pub struct Graph {
+    builder: FunctionBuilder,
+    weights: Weights,
+    /// Weights by shape, where they are to be shared.
+    shared: Option<HashMap<Vec<usize>, ValueId>>,
+}
+
+impl Graph {
+    /// A function without ops, whose weights are stored in some way.
+    pub fn new(weights: Weights) -> Self {
+        Self {
+            builder: FunctionBuilder::new("main", Opset::CoreMl8),
+            weights,
+            shared: None,
+        }
+    }
+
+    /// Store the weights of the products that follow in some way.
+    pub fn set_weights(&mut self, weights: Weights) {
+        self.weights = weights;
+    }
+
+    /// Let weights of one shape be one constant.
+    pub fn share_weights(&mut self) {
+        self.shared = Some(HashMap::new());
+    }
+
+    /// Add an input.
+    pub fn input(&mut self, shape: &[usize]) -> ValueId {
+        self.builder
+            .input("x", TensorType::new(DType::Fp16, shape.iter().copied()))
+    }
+
+    /// Lengths of the axes of a value.
+    pub fn shape(&self, value: ValueId) -> Vec<usize> {
+        let ty = self.builder.function().value(value).ty.tensor();
+        ty.and_then(TensorType::known_shape).unwrap_or_default()
+    }
+
+    /// Add an op whose result is called after it.
+    pub fn op<const N: usize>(&mut self, op: &str, args: [(&'static str, Arg); N]) -> Made {
+        Ok(self.builder.op(op, op, args)?)
+    }
+
+    /// Add an op of `x`.
+    pub fn unary(&mut self, op: &str, x: ValueId) -> Made {
+        self.op(op, [("x", Arg::Value(x))])
+    }
+
+    /// Add an op of `x` and `y`.
+    pub fn binary(&mut self, op: &str, x: ValueId, y: ValueId) -> Made {
+        self.op(op, [("x", Arg::Value(x)), ("y", Arg::Value(y))])
+    }
+
+    /// Add a reduction over axes that stay.
+    pub fn reduce(&mut self, op: &str, x: ValueId, axes: &[i32]) -> Made {
+        let (axes, keep) = (Literal::i32s(axes), Literal::bool(true));
+        self.op(
+            op,
+            [
+                ("x", Arg::Value(x)),
+                ("axes", Arg::Literal(axes)),
+                ("keep_dims", Arg::Literal(keep)),
+            ],
+        )
+    }
+
+    /// Add softmax over the last axis.
+    pub fn softmax(&mut self, x: ValueId) -> Made {
+        self.op(
+            "softmax",
+            [
+                ("x", Arg::Value(x)),
+                ("axis", Arg::Literal(Literal::i32(-1))),
+            ],
+        )
+    }
+
+    /// Give a value another shape.
+    pub fn reshape(&mut self, x: ValueId, shape: &[usize]) -> Made {
+        let shape: Vec<i32> = shape
+            .iter()
+            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
+            .collect();
+        self.op(
+            "reshape",
+            [
+                ("x", Arg::Value(x)),
+                ("shape", Arg::Literal(Literal::i32s(&shape))),
+            ],
+        )
+    }
+
+    /// Channels `from` to `to` of x [b, c, h, w].
+    pub fn channels(&mut self, x: ValueId, from: usize, to: usize) -> Made {
+        let mut begin = vec![0; 4];
+        let mut size: Vec<i32> = self
+            .shape(x)
+            .iter()
+            .map(|n| i32::try_from(*n).unwrap_or(i32::MAX))
+            .collect();
+        begin[1] = i32::try_from(from).unwrap_or(i32::MAX);
+        if let Some(channels) = size.get_mut(1) {
+            *channels = i32::try_from(to - from).unwrap_or(i32::MAX);
+        }
+        let (begin, size) = (Literal::i32s(&begin), Literal::i32s(&size));
+        self.op(
+            "slice_by_size",
+            [
+                ("x", Arg::Value(x)),
+                ("begin", Arg::Literal(begin)),
+                ("size", Arg::Literal(size)),
+            ],
+        )
+    }
+
+    /// Exchange axes.
+    pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> Made {
+        self.op(
+            "transpose",
+            [
+                ("x", Arg::Value(x)),
+                ("perm", Arg::Literal(Literal::i32s(perm))),
+            ],
+        )
+    }
+
+    /// Multiply two activations as matrices.
+    pub fn matmul(&mut self, x: ValueId, y: ValueId, transpose_y: bool) -> Made {
+        let flag = Literal::bool(transpose_y);
+        self.op(
+            "matmul",
+            [
+                ("x", Arg::Value(x)),
+                ("y", Arg::Value(y)),
+                ("transpose_y", Arg::Literal(flag)),
+            ],
+        )
+    }
+
+    /// A convolution of x [b, c, h, w] that keeps its spatial axes.
+    pub fn conv(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        groups: usize,
+    ) -> Made {
+        self.convolution(x, outputs, kernel, (groups, 1))
+    }
+
+    /// A convolution of x [b, c, h, w] with a square kernel and a stride.
+    pub fn strided(&mut self, x: ValueId, outputs: usize, kernel: usize, stride: i32) -> Made {
+        self.convolution(x, outputs, (kernel, kernel), (1, stride))
+    }
+
+    fn convolution(
+        &mut self,
+        x: ValueId,
+        outputs: usize,
+        kernel: (usize, usize),
+        (groups, stride): (usize, i32),
+    ) -> Made {
+        let channels = self.shape(x).get(1).copied().unwrap_or(1);
+        let x = self.quantized(x)?;
+        let weight = self.weight(&[outputs, channels / groups.max(1), kernel.0, kernel.1])?;
+        let groups = Literal::i32(i32::try_from(groups).unwrap_or(i32::MAX));
+        let args = [
+            ("x", Arg::Value(x)),
+            ("weight", Arg::Value(weight)),
+            ("pad_type", Arg::Literal(Literal::string("same"))),
+            ("strides", Arg::Literal(Literal::i32s(&[stride, stride]))),
+            ("groups", Arg::Literal(groups)),
+        ];
+        self.op("conv", args)
+    }
+
+    /// `linear` of x [.., in].
+    pub fn linear(&mut self, x: ValueId, outputs: usize) -> Made {
+        let inputs = self.shape(x).last().copied().unwrap_or(1);
+        let x = self.quantized(x)?;
+        let weight = self.weight(&[outputs, inputs])?;
+        self.op(
+            "linear",
+            [("x", Arg::Value(x)), ("weight", Arg::Value(weight))],
+        )
+    }
+
+    /// `matmul` of x [.., in] with a constant [in, out].
+    pub fn product(&mut self, x: ValueId, outputs: usize) -> Made {
+        let inputs = self.shape(x).last().copied().unwrap_or(1);
+        let weight = self.weight(&[inputs, outputs])?;
+        self.matmul(x, weight, false)
+    }
+
+    /// The norm that language models have: x over the root of the mean of its squares, along an
+    /// axis.
+    pub fn rms_norm(&mut self, x: ValueId, axis: i32) -> Made {
+        let square = self.unary("square", x)?;
+        let mean = self.reduce("reduce_mean", square, &[axis])?;
+        let root = self.op("rsqrt", [("x", Arg::Value(mean))])?;
+        self.binary("mul", x, root)
+    }
+
+    /// Activations as int8, where weights are.
+    fn quantized(&mut self, x: ValueId) -> Made {
+        if self.weights != Weights::Int8 {
+            return Ok(x);
+        }
+        let scale = || {
+            Arg::Literal(Literal::Tensor(
+                TensorType::scalar(DType::Fp16),
+                Data::owned(vec![0, 0x3c]),
+            ))
+        };
+        let dtype = Arg::Literal(Literal::string("int8"));
+        let codes = self.op(
+            "quantize",
+            [
+                ("input", Arg::Value(x)),
+                ("scale", scale()),
+                ("output_dtype", dtype),
+            ],
+        )?;
+        self.op(
+            "dequantize",
+            [("input", Arg::Value(codes)), ("scale", scale())],
+        )
+    }
+
+    fn weight(&mut self, shape: &[usize]) -> Made {
+        if let Some(known) = self.shared.as_ref().and_then(|s| s.get(shape)) {
+            return Ok(*known);
+        }
+        let value = self.fresh_weight(shape)?;
+        if let Some(shared) = &mut self.shared {
+            shared.insert(shape.to_vec(), value);
+        }
+        Ok(value)
+    }
+
+    fn fresh_weight(&mut self, shape: &[usize]) -> Made {
+        let mut scales = vec![1; shape.len()];
+        match self.weights {
+            Weights::Fp16 => {
+                let literal = self.zeros(DType::Fp16, shape)?;
+                Ok(self.builder.constant("w", literal)?)
+            }
+            Weights::Codes(dtype) => {
+                scales[0] = shape[0];
+                self.codes(dtype, shape, &scales)
+            }
+            Weights::Blocks => {
+                scales[0] = shape[0];
+                scales[1] = if shape[1].is_multiple_of(32) {
+                    shape[1] / 32
+                } else {
+                    shape[1]
+                };
+                self.codes(DType::Int4, shape, &scales)
+            }
+            Weights::Int8 => self.codes(DType::Int8, shape, &scales),
+            Weights::Palette(dtype, by_channel) => {
+                scales[0] = if by_channel { shape[0] } else { 1 };
+                scales.extend([1 << dtype.bits(), 1]);
+                let (indices, lut) = (self.zeros(dtype, shape)?, self.zeros(DType::Fp16, &scales)?);
+                self.op(
+                    "constexpr_lut_to_dense",
+                    [
+                        ("indices", Arg::Literal(indices)),
+                        ("lut", Arg::Literal(lut)),
+                    ],
+                )
+            }
+            Weights::Sparse(part) => self.sparse(shape, part),
+        }
+    }
+
+    fn codes(&mut self, dtype: DType, shape: &[usize], scales: &[usize]) -> Made {
+        let (data, scale) = (self.zeros(dtype, shape)?, self.zeros(DType::Fp16, scales)?);
+        let args = [("data", Arg::Literal(data)), ("scale", Arg::Literal(scale))];
+        self.op("constexpr_blockwise_shift_scale", args)
+    }
+
+    fn sparse(&mut self, shape: &[usize], part: f64) -> Made {
+        let n = product(shape)
+            .filter(|n| (*n as u64) < MOST_BYTES / 16)
+            .ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
+        let kept = ((n as f64 * (1.0 - part)).round() as usize).min(n);
+        let mut mask = vec![0u8; n.div_ceil(8)];
+        mask[..kept / 8].fill(0xff);
+        if !kept.is_multiple_of(8) {
+            mask[kept / 8] = (1u8 << (kept % 8)) - 1;
+        }
+        let ty = TensorType::new(DType::Uint1, shape.iter().copied());
+        let mask = Literal::Tensor(ty, Data::owned(mask));
+        let data = self.zeros(DType::Fp16, &[kept])?;
+        self.op(
+            "constexpr_sparse_to_dense",
+            [
+                ("nonzero_data", Arg::Literal(data)),
+                ("mask", Arg::Literal(mask)),
+            ],
+        )
+    }
+
+    fn zeros(&self, dtype: DType, shape: &[usize]) -> Result<Literal, GraphError> {
+        let bytes = product(shape)
+            .and_then(|n| dtype.byte_len(n))
+            .filter(|n| (*n as u64) < MOST_BYTES);
+        let bytes = bytes.ok_or_else(|| GraphError::TooLarge(shape.to_vec()))?;
+        let data = Data::zeros(bytes);
+        Ok(Literal::Tensor(
+            TensorType::new(dtype, shape.iter().copied()),
+            data,
+        ))
+    }
+
+    /// Hand the function over.
+    pub fn finish(self, outputs: &[ValueId]) -> Function {
+        let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|v| ("y", *v)).collect();
+        self.builder.finish(&outputs)
+    }
+}
+
+fn product(shape: &[usize]) -> Option<usize> {
+    shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
+}

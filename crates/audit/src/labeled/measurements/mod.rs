@@ -1,0 +1,285 @@
+//! Published latencies and throughputs against what [`latency`](crate::latency) predicts.
+//!
+//! A row says in words what was measured ([`express`] turns them into a function); the function is
+//! audited for the row's chip, release and way in, as any other program is; what comes out is
+//! compared in milliseconds. Rows that the words do not suffice for are kept with the reason. Start
+//! reading at [`score`].
+
+mod express;
+mod graph;
+mod text;
+
+use thane_mil::program::Program;
+
+use super::csv::{CsvError, Table};
+use crate::latency::{Call, Latency, predict_call};
+use crate::place::place;
+use crate::target::Target;
+use crate::{View, rules};
+
+/// A measurement as it was published.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Row {
+    /// Number of the row in the collection.
+    pub id: String,
+    /// `op`, `graph`, `layer`, `peak`, `model`, `llm`.
+    pub kind: String,
+    /// What ran.
+    pub model: String,
+    /// In which sizes.
+    pub shape: String,
+    /// How weights were stored.
+    pub dtype: String,
+    /// On which chip.
+    pub chip: String,
+    /// Under which release.
+    pub os: String,
+    /// By which way in.
+    pub path: String,
+    /// What was measured.
+    pub metric: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit.
+    pub unit: String,
+    /// Operations, where the source tells.
+    pub flops: Option<f64>,
+    /// Bytes of weights, where the source tells.
+    pub weight_bytes: Option<f64>,
+    /// Remarks.
+    pub note: String,
+    /// Whether the model has seen it: `fit`, `check`, `constants`, or not: `unused`.
+    pub split: String,
+}
+
+impl Row {
+    /// Whether numbers of the model were chosen with it in view.
+    pub fn is_seen(&self) -> bool {
+        ["fit", "check", "constants"].contains(&self.split.as_str())
+    }
+}
+
+/// Why a file has no measurements.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// It is no table with the columns that are due.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    /// A value is no number above 0.
+    #[error("measurement {id}: {value:?} is no number above 0")]
+    Value {
+        /// Of the row.
+        id: String,
+        /// What stands there.
+        value: String,
+    },
+}
+
+/// The measurements of a file with the columns of `ane_measurements.csv`.
+pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
+    let table = Table::parse(text)?;
+    let names = [
+        "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
+        "note", "split",
+    ];
+    let at = table.columns(names)?;
+    let [value, flops, weight_bytes] = table.columns(["value", "flops", "weight_bytes"])?;
+    let row = |row: &Vec<String>| -> Result<Row, LoadError> {
+        let [
+            id,
+            kind,
+            model,
+            shape,
+            dtype,
+            chip,
+            os,
+            path,
+            metric,
+            unit,
+            _,
+            note,
+            split,
+        ] = at.map(|i| row[i].clone());
+        let number = |i: usize| {
+            row[i]
+                .trim()
+                .parse()
+                .ok()
+                .filter(|v: &f64| v.is_finite() && *v > 0.0)
+        };
+        let Some(value) = number(value) else {
+            return Err(LoadError::Value {
+                id,
+                value: row[value].clone(),
+            });
+        };
+        let (flops, weight_bytes) = (number(flops), number(weight_bytes));
+        Ok(Row {
+            id,
+            kind,
+            model,
+            shape,
+            dtype,
+            chip,
+            os,
+            path,
+            metric,
+            value,
+            unit,
+            flops,
+            weight_bytes,
+            note,
+            split,
+        })
+    };
+    table.rows().iter().map(row).collect()
+}
+
+/// How a number follows from milliseconds of a call.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Measure {
+    /// It is the time of a call, in milliseconds over this.
+    Time(f64),
+    /// So much is done a call, and the number is how much a second.
+    Rate(f64),
+    /// Operations a second, counted in the function.
+    Operations(f64),
+}
+
+/// What was measured, as a program.
+struct Case {
+    program: Program,
+    target: Target,
+    call: Call,
+    measure: Measure,
+    /// How often the program is called, as the equal parts of a model are.
+    calls: f64,
+    /// Calls beside that which do nothing.
+    idle_calls: f64,
+    /// Layers that the time is divided by, the cost of the call left out.
+    layers: Option<f64>,
+}
+
+/// A row with what is predicted for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scored {
+    /// The row.
+    pub row: Row,
+    /// Name of the chip in the tables.
+    pub chip: &'static str,
+    /// Milliseconds that were measured.
+    pub measured_ms: f64,
+    /// Milliseconds that are predicted.
+    pub predicted_ms: f64,
+    /// About 80 % are expected between these.
+    pub interval_ms: (f64, f64),
+    /// The whole prediction.
+    pub latency: Latency,
+}
+
+impl Scored {
+    /// How far the prediction is off, over what was measured.
+    pub fn error(&self) -> f64 {
+        (self.predicted_ms / self.measured_ms - 1.0).abs()
+    }
+
+    /// Whether the interval holds what was measured.
+    pub fn is_inside(&self) -> bool {
+        self.interval_ms.0 <= self.measured_ms && self.measured_ms <= self.interval_ms.1
+    }
+}
+
+/// Predictions for rows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scores {
+    /// Rows that are predicted.
+    pub scored: Vec<Scored>,
+    /// Rows that cannot be, each with the reason.
+    pub inexpressible: Vec<(Row, String)>,
+}
+
+/// How well rows are predicted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Summary {
+    /// Rows.
+    pub n: usize,
+    /// Median error.
+    pub median: f64,
+    /// How many, 0 to 1, are off by a quarter at most.
+    pub within_quarter: f64,
+    /// The largest error.
+    pub worst: f64,
+    /// How many, 0 to 1, lie in their interval.
+    pub inside: f64,
+}
+
+/// Sum up errors; none of no rows.
+pub fn summary<'a>(rows: impl IntoIterator<Item = &'a Scored>) -> Option<Summary> {
+    let rows: Vec<&Scored> = rows.into_iter().collect();
+    let mut errors: Vec<f64> = rows.iter().map(|r| r.error()).collect();
+    errors.sort_by(f64::total_cmp);
+    let n = errors.len();
+    let worst = *errors.last()?;
+    let median = (errors[(n - 1) / 2] + errors[n / 2]) / 2.0;
+    let part = |count: usize| count as f64 / n as f64;
+    let within_quarter = part(errors.iter().filter(|e| **e <= 0.25).count());
+    let inside = part(rows.iter().filter(|r| r.is_inside()).count());
+    Some(Summary {
+        n,
+        median,
+        within_quarter,
+        worst,
+        inside,
+    })
+}
+
+/// Predict every row that can be.
+pub fn score(rows: &[Row]) -> Scores {
+    let mut scores = Scores::default();
+    for row in rows {
+        match express::case(row).and_then(|case| predict(row, &case)) {
+            Ok(scored) => scores.scored.push(scored),
+            Err(reason) => scores.inexpressible.push((row.clone(), reason)),
+        }
+    }
+    scores
+}
+
+fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
+    let function = case
+        .program
+        .functions()
+        .first()
+        .ok_or("there is no function")?;
+    let view = View::new(&case.program, function, &case.target);
+    let findings = rules::find(&view);
+    let placement = place(&view, &findings);
+    let latency = predict_call(&view, &placement, case.call);
+    let mut predicted_ms = latency.ms * case.calls + latency.parts.dispatch * 1e3 * case.idle_calls;
+    if let Some(layers) = case.layers {
+        predicted_ms = (latency.ms - latency.parts.dispatch * 1e3) / layers;
+    }
+    let flops: f64 = placement.ops.iter().map(|op| op.work.flops).sum();
+    let measured_ms = match case.measure {
+        Measure::Time(unit) => row.value * unit,
+        Measure::Rate(n) => 1e3 * n / row.value,
+        Measure::Operations(unit) => row.flops.unwrap_or(flops) / (row.value * unit) * 1e3,
+    };
+    let scale = if latency.ms > 0.0 {
+        predicted_ms / latency.ms
+    } else {
+        1.0
+    };
+    let interval_ms = (latency.interval_ms.0 * scale, latency.interval_ms.1 * scale);
+    let usable = measured_ms.is_finite() && measured_ms > 0.0 && predicted_ms.is_finite();
+    usable
+        .then(|| Scored {
+            row: row.clone(),
+            chip: case.target.chip.name,
+            measured_ms,
+            predicted_ms,
+            interval_ms,
+            latency,
+        })
+        .ok_or_else(|| "it has no time".to_owned())
+}

@@ -1,0 +1,353 @@
+//! Scores the audit on what others measured and published: the data that this crate carries
+//! ([`CARRIED`]), or tables with the same columns.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::csv::{CsvError, Table};
+use super::measurements::{self, LoadError, Scored, Summary, summary};
+use super::placement::{self, Confusion, Miss};
+use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::number::short;
+use crate::target::Target;
+
+/// Name and text of the published data that this crate carries.
+pub const CARRIED: [(&str, &str); 2] = [
+    (
+        "ane_placement_m4.csv",
+        include_str!("../../data/ane_placement_m4.csv"),
+    ),
+    (
+        "ane_measurements.csv",
+        include_str!("../../data/ane_measurements.csv"),
+    ),
+];
+
+/// What `--self-check --json` prints.
+#[derive(Debug, Default, Serialize)]
+pub struct Scores {
+    /// Files of placements.
+    pub placement: Vec<PlacementScore>,
+    /// Files of measurements.
+    pub latency: Vec<LatencyScore>,
+}
+
+/// A file of placements.
+#[derive(Debug, Serialize)]
+pub struct PlacementScore {
+    /// Name of the file.
+    pub file: String,
+    /// The target.
+    pub target: String,
+    /// Rows of the file.
+    pub rows: usize,
+    /// Rows predicted right.
+    pub right: usize,
+    /// Of the groups, support by the engine.
+    pub groups: Vec<Matrix>,
+    /// Support by the GPU.
+    pub gpu: Matrix,
+    /// Rows whose support by the Neural Engine was predicted wrong.
+    pub misses: Vec<MissRow>,
+    /// Rows whose support by the GPU was predicted wrong.
+    pub gpu_misses: Vec<MissRow>,
+}
+
+/// Labels against what was said.
+#[derive(Debug, Serialize)]
+pub struct Matrix {
+    /// Group of rows.
+    pub group: &'static str,
+    /// Rows of the group.
+    pub rows: usize,
+    /// Rows predicted right.
+    pub right: usize,
+    /// Supported, and said to be.
+    pub true_positive: usize,
+    /// Not supported, but predicted to be.
+    pub false_positive: usize,
+    /// Not supported, and predicted not to be.
+    pub true_negative: usize,
+    /// Supported, but predicted not to be.
+    pub false_negative: usize,
+    /// No program could be made of the row.
+    pub not_built: usize,
+}
+
+/// A row that was said wrong.
+#[derive(Debug, Serialize)]
+pub struct MissRow {
+    /// The row.
+    pub case: String,
+    /// The prediction.
+    pub said: String,
+    /// The label.
+    pub label: String,
+}
+
+/// A file of measurements.
+#[derive(Debug, Serialize)]
+pub struct LatencyScore {
+    /// Name of the file.
+    pub file: String,
+    /// Rows of the file.
+    pub rows: usize,
+    /// Rows that a program could be made of.
+    pub predicted: usize,
+    /// Errors by kind, chip and route.
+    pub groups: Vec<ErrorRow>,
+    /// Rows that no program could be made of.
+    pub left_out: Vec<LeftOut>,
+}
+
+/// Errors of some rows.
+#[derive(Debug, Serialize)]
+pub struct ErrorRow {
+    /// `all`, `kind`, `chip` or `path`.
+    pub by: &'static str,
+    /// Name of the group.
+    pub name: String,
+    /// Whether numbers of the model were chosen with these rows in view.
+    pub seen: bool,
+    /// Rows of the group.
+    pub n: usize,
+    /// Of the measured time, as are the next.
+    pub median: f64,
+    /// Share of rows, 0 to 1, that are off by a quarter at most.
+    pub within_quarter: f64,
+    /// The largest error.
+    pub worst: f64,
+    /// How many lie in their interval, 0 to 1.
+    pub inside: f64,
+}
+
+/// A row that no program says.
+#[derive(Debug, Serialize)]
+pub struct LeftOut {
+    /// Id of the row.
+    pub id: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// Why a file cannot be scored.
+#[derive(Debug, thiserror::Error)]
+pub enum ScoreError {
+    /// It is no table.
+    #[error(transparent)]
+    Csv(#[from] CsvError),
+    /// A row of measurements cannot be read.
+    #[error(transparent)]
+    Measurement(#[from] LoadError),
+    /// It has no rows.
+    #[error("it has a header and no rows")]
+    Empty,
+    /// Its columns are those of no kind of data.
+    #[error(
+        "it has neither the columns of placements (case, op, shape_or_params, ane_supported, \
+         gpu_supported, reason) nor those of measurements (id, kind, model, shape, dtype, chip, \
+         os, path, metric, value, unit, ..)"
+    )]
+    Columns,
+}
+
+impl Scores {
+    /// Score the text of one file; `name` is the file's name for the report.
+    pub fn add(&mut self, name: &str, text: &str, target: &Target) -> Result<(), ScoreError> {
+        let table = Table::parse(text)?;
+        if table.rows().is_empty() {
+            return Err(ScoreError::Empty);
+        }
+        if table.column("case").is_ok() {
+            self.placement.push(placements(name, text, target)?);
+        } else if table.column("metric").is_ok() {
+            self.latency.push(latencies(name, text)?);
+        } else {
+            return Err(ScoreError::Columns);
+        }
+        Ok(())
+    }
+}
+
+fn placements(name: &str, text: &str, target: &Target) -> Result<PlacementScore, ScoreError> {
+    let rows = placement::read(text)?;
+    let score = placement::score(&rows, target);
+    let groups: Vec<Matrix> = score
+        .ane
+        .iter()
+        .map(|(group, c)| matrix(group, c))
+        .collect();
+    let misses = |of: &[Miss]| of.iter().map(miss).collect();
+    Ok(PlacementScore {
+        file: name.to_owned(),
+        target: target.to_string(),
+        rows: rows.len(),
+        right: groups.iter().map(|g| g.right).sum(),
+        groups,
+        gpu: matrix("GPU", &score.gpu),
+        misses: misses(&score.misses),
+        gpu_misses: misses(&score.gpu_misses),
+    })
+}
+
+fn matrix(group: &'static str, c: &Confusion) -> Matrix {
+    Matrix {
+        group,
+        rows: c.n_rows(),
+        right: c.n_right(),
+        true_positive: c.true_positive,
+        false_positive: c.false_positive,
+        true_negative: c.true_negative,
+        false_negative: c.false_negative,
+        not_built: c.other,
+    }
+}
+
+fn miss(m: &Miss) -> MissRow {
+    MissRow {
+        case: m.case.clone(),
+        said: m.said.clone(),
+        label: m.label.clone(),
+    }
+}
+
+fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
+    let rows = measurements::load(text)?;
+    let scores = measurements::score(&rows);
+    let mut groups: BTreeMap<(usize, String, bool), Vec<&Scored>> = BTreeMap::new();
+    for row in &scores.scored {
+        let names = ["all", &row.row.kind, row.chip, &row.row.path];
+        for (by, name) in names.into_iter().enumerate() {
+            groups
+                .entry((by, name.to_owned(), row.row.is_seen()))
+                .or_default()
+                .push(row);
+        }
+    }
+    let error = |((by, name, seen), rows): ((usize, String, bool), Vec<&Scored>)| {
+        let Summary {
+            n,
+            median,
+            within_quarter,
+            worst,
+            inside,
+        } = summary(rows)?;
+        let by = ["all", "kind", "chip", "path"][by];
+        Some(ErrorRow {
+            by,
+            name,
+            seen,
+            n,
+            median,
+            within_quarter,
+            worst,
+            inside,
+        })
+    };
+    let left_out = scores.inexpressible.iter();
+    Ok(LatencyScore {
+        file: name.to_owned(),
+        rows: rows.len(),
+        predicted: scores.scored.len(),
+        groups: groups.into_iter().filter_map(error).collect(),
+        left_out: left_out
+            .map(|(row, why)| LeftOut {
+                id: row.id.clone(),
+                reason: why.clone(),
+            })
+            .collect(),
+    })
+}
+
+/// For a terminal.
+pub fn text(scores: &Scores) -> String {
+    let blocks = scores
+        .placement
+        .iter()
+        .map(placement_text)
+        .chain(scores.latency.iter().map(latency_text));
+    blocks.collect::<Vec<_>>().join("\n")
+}
+
+fn placement_text(s: &PlacementScore) -> String {
+    let share = |right: usize, rows: usize| right as f64 / rows.max(1) as f64 * 100.0;
+    let mut out = format!(
+        "placement: {} of {} rows right, {:.1} %\n  {} for {}\n\n",
+        s.right,
+        s.rows,
+        share(s.right, s.rows),
+        shorten(&s.file, 40),
+        s.target
+    );
+    out += &format!(
+        "{:<15} {:>5} {:>6}   on the engine      not on it       not\n",
+        "", "", ""
+    );
+    out += &format!(
+        "{:<15} {:>5} {:>6}   {:>5} {:>8}   {:>5} {:>8}   {:>5}\n",
+        "group", "rows", "right", "right", "missed", "right", "missed", "built"
+    );
+    for m in s.groups.iter().chain([&s.gpu]) {
+        out += &format!(
+            "{:<15} {:>5} {:>4.0} %   {:>5} {:>8}   {:>5} {:>8}   {:>5}\n",
+            m.group,
+            m.rows,
+            share(m.right, m.rows),
+            m.true_positive,
+            m.false_negative,
+            m.true_negative,
+            m.false_positive,
+            m.not_built
+        );
+    }
+    for (word, misses) in [("  engine", &s.misses), ("  GPU", &s.gpu_misses)] {
+        for m in misses {
+            out += &wrap(
+                word,
+                INDENT,
+                &format!("{}: {} - the source: {}", m.case, m.said, m.label),
+            );
+        }
+    }
+    out
+}
+
+fn latency_text(s: &LatencyScore) -> String {
+    let mut out = format!(
+        "latency: {} of {} rows predicted\n  {}; errors are of the measured time, in percent\n\n",
+        s.predicted,
+        s.rows,
+        shorten(&s.file, 40)
+    );
+    out += &format!(
+        "{:<26} {:<6} {:>4} {:>7} {:>10} {:>7} {:>11}\n",
+        "rows", "fitted", "n", "median", "within 25%", "worst", "in interval"
+    );
+    for g in &s.groups {
+        let name = if g.by == "all" {
+            "all".to_owned()
+        } else {
+            format!("{} {}", g.by, g.name)
+        };
+        let percent = |v: f64| short(v * 100.0);
+        out += &format!(
+            "{:<26} {:<6} {:>4} {:>7} {:>10} {:>7} {:>11}\n",
+            shorten(&name, 26),
+            if g.seen { "yes" } else { "no" },
+            g.n,
+            percent(g.median),
+            percent(g.within_quarter),
+            percent(g.worst),
+            percent(g.inside)
+        );
+    }
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    s.left_out
+        .iter()
+        .for_each(|l| *reasons.entry(&l.reason).or_insert(0) += 1);
+    for (reason, n) in reasons {
+        out += &wrap("  left out", INDENT, &format!("{n}: {reason}"));
+    }
+    out
+}

@@ -1,0 +1,241 @@
+//! What a call takes, expected and within what, and what limits it.
+//!
+//! On the engine, op by op ([`engine`]): products by [`stream`](crate::plan::stream), the rest by
+//! results, bytes or operations; then what crosses its edge or outgrows it ([`traffic`]); then a
+//! call, and a hop for each further segment. What runs elsewhere takes what the segmenter reckons
+//! with, products on CPUs less.
+//!
+//! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8 s;
+//! 2.5 times slower where calls are 0.4 ms apart); heat; other work on the engine or on memory;
+//! what an app does between calls; masked positions that A19 leaves out; programs that Core ML
+//! takes off the engine without telling, unless a rule finds it; packages of several programs. GPUs
+//! are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements
+//! stand behind.
+
+pub mod energy;
+pub mod engine;
+pub mod traffic;
+
+use crate::place::{Backend, Placement};
+use crate::target::{Chip, Figure, Route};
+use crate::view::View;
+use crate::work::Kind;
+use energy::Energy;
+use engine::{Parts, Total};
+
+/// What limits a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bound {
+    /// Products.
+    Compute,
+    /// Reading weights.
+    Weights,
+    /// Reading and writing activations, elementwise ops among them.
+    Activations,
+    /// Entering and leaving the engine.
+    #[default]
+    Dispatch,
+    /// What runs on the CPU or GPU.
+    Host,
+}
+
+impl Bound {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Compute => "compute",
+            Self::Weights => "weights",
+            Self::Activations => "activations",
+            Self::Dispatch => "dispatch",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// Whether a program is small enough to load.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LoadRisk {
+    /// Smaller than any limit that is known.
+    #[default]
+    None,
+    /// Larger than the least of the limits that sources give.
+    Possible,
+    /// Larger than the likely limit.
+    Likely,
+}
+
+/// What a call takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Latency {
+    /// Milliseconds expected.
+    pub ms: f64,
+    /// About 80 % of calls take between these.
+    pub interval_ms: (f64, f64),
+    /// What limits it.
+    pub bound: Bound,
+    /// What the milliseconds are made of.
+    pub parts: Parts,
+    /// Calls a second times the positions of a call, where it has one position.
+    pub tokens_per_second: Option<f64>,
+    /// Positions of most of its products with weights.
+    pub positions: f64,
+    /// Bytes of weights that a call reads, those read again included.
+    pub weight_bytes: f64,
+    /// Bytes of activations that cross the edge of the engine.
+    pub activation_bytes: f64,
+    /// Segments on the engine.
+    pub n_dispatches: usize,
+    /// Bytes of weights and of what is alive at once, at most.
+    pub peak_bytes: f64,
+    /// What it costs on the engine and in memory.
+    pub energy: Energy,
+    /// Whether it is small enough to load.
+    pub load_risk: LoadRisk,
+}
+
+/// How a call is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// The host copies inputs and outputs in each call, as ANEForge's bindings do.
+    pub copies: bool,
+}
+
+/// Bytes a host copies into and out of surfaces in a second. 20 to 24 GB/s: ANEForge's streaming
+/// figure of M5 and M5 Pro and the companion book's of M1 and M5.
+const COPY_BYTES: f64 = 24e9;
+
+/// What each further segment on the engine adds, in seconds: 0.25 to 0.5 ms, by the segmenter's
+/// constants and what M4 and M6 need on the host.
+const HOP: f64 = 375e-6;
+
+/// A call of Core ML that stays on the CPU, in seconds (ane-bridge-rs, M5: 32 us).
+const CPU_CALL: f64 = 32e-6;
+
+/// Predict what a call takes.
+pub fn predict(view: &View<'_>, placement: &Placement) -> Latency {
+    predict_call(view, placement, Call::default())
+}
+
+/// Predict what a call takes that is made in some way.
+pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Latency {
+    let chip = view.target.chip;
+    let traffic = traffic::of(view, placement);
+    let mut work = engine::run(view, placement);
+    work.parts.activations += traffic.spilled_bytes * 2.0 / gbps(chip);
+    // Inputs and outputs move while products are computed, but by the same wires as weights.
+    let moved = traffic.edge_bytes / gbps(chip);
+    let hidden = (work.parts.on_engine() - work.parts.weights).max(0.0);
+    work.parts.activations += (moved - hidden).max(0.0);
+    if call.copies {
+        work.parts.activations += traffic.call_bytes / COPY_BYTES;
+    }
+    work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
+    let parts = work.parts;
+    let ms = parts.total() * 1e3;
+    let spread = spread(view, &work, placement.ops.len());
+    Latency {
+        ms,
+        interval_ms: (ms / spread, ms * spread),
+        bound: parts.bound(),
+        parts,
+        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view))
+            .then(|| 1e3 / ms),
+        positions: work.positions,
+        weight_bytes: work.weight_bytes,
+        activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
+        n_dispatches: placement.n_dispatches(),
+        peak_bytes: traffic.peak_bytes,
+        energy: energy::of(view, placement, work.weight_bytes, &traffic),
+        load_risk: load_risk(view, traffic.program_bytes),
+    }
+}
+
+/// Whether all inputs have lengths that are known: what has not is counted as one position, and is
+/// none.
+fn has_one_size(view: &View<'_>) -> bool {
+    view.f.body().inputs.iter().all(|input| {
+        view.shape(*input)
+            .is_none_or(|dims| dims.iter().all(Option::is_some))
+    })
+}
+
+fn gbps(chip: &Chip) -> f64 {
+    chip.activation_gbps.value * 1e9
+}
+
+fn dispatch(view: &View<'_>, placement: &Placement, busy: f64) -> f64 {
+    let n = match view.target.route {
+        Route::Direct => placement.ops.len().min(1),
+        Route::CoreMl => placement.n_dispatches(),
+    };
+    match n {
+        0 if placement.ops.is_empty() => 0.0,
+        0 => CPU_CALL,
+        n => view.target.chip.dispatch_seconds(view.target.route, busy) + HOP * (n - 1) as f64,
+    }
+}
+
+fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
+    let limit = view.target.release.program_bytes(view.target.is_mobile());
+    match bytes {
+        b if b > limit.value => LoadRisk::Likely,
+        b if b > limit.low => LoadRisk::Possible,
+        _ => LoadRisk::None,
+    }
+}
+
+/// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong
+/// independently, each by what its figures leave open and by what the model leaves out.
+fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
+    let (chip, parts) = (view.target.chip, &work.parts);
+    let of_figure = |f: Figure| f.spread();
+    let call = match view.target.route {
+        Route::CoreMl => chip.dispatch_us,
+        Route::Direct => chip.direct_us,
+    };
+    let tables = chip
+        .family
+        .streaming
+        .grouped_palette_gps
+        .map_or(0.0, of_figure);
+    let terms = [
+        (parts.compute, 0.16 + 0.5 * of_figure(chip.peak_tflops)),
+        (
+            parts.weights - work.grouped,
+            0.10 + 0.5 * of_figure(chip.weight_gbps),
+        ),
+        (
+            work.grouped,
+            0.10 + 0.5 * of_figure(chip.weight_gbps) + tables,
+        ),
+        (parts.elements, 0.35),
+        (
+            parts.activations,
+            0.25 + 0.5 * of_figure(chip.activation_gbps),
+        ),
+        (parts.dispatch, 0.10 + 0.7 * of_figure(call)),
+        (parts.host, 0.5),
+    ];
+    let total = parts.total();
+    if total <= 0.0 {
+        return 1.0;
+    }
+    let squares: f64 = terms
+        .iter()
+        .map(|(seconds, s)| (seconds / total * s).powi(2))
+        .sum();
+    // Whole models take more or less than their ops: an encoder of 2,000 ops 0.9 to 1.5 of what is
+    // predicted (pplx-embed, M4 Max).
+    let whole = 0.3 * (n_ops as f64 / 200.0).min(1.0);
+    (squares + whole * whole).sqrt().exp()
+}
+
+/// Whether an op of a placement is on the engine.
+fn on_engine(backend: Backend) -> bool {
+    backend == Backend::Ane
+}
+
+/// Whether an op only gives a value another shape.
+fn renames(kind: Kind) -> bool {
+    matches!(kind, Kind::Free)
+}

@@ -1,0 +1,164 @@
+//! What of the activations goes through memory, and what is alive at once.
+
+use thane_mil::program::{Definition, Function, ValueId};
+
+use super::{on_engine, renames};
+use crate::place::{self, Placement};
+use crate::plan::stream::RESIDENT_BYTES;
+use crate::view::View;
+use crate::weight::Stored;
+use crate::work;
+
+/// Bytes of a call that go through memory or lie in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Traffic {
+    /// Of what enters or leaves the engine.
+    pub edge_bytes: f64,
+    /// Of inputs and outputs of the function.
+    pub call_bytes: f64,
+    /// Of values inside that are too large to stay on the engine.
+    pub spilled_bytes: f64,
+    /// Of weights as they reach the engine.
+    pub program_bytes: f64,
+    /// Of weights as stored and of what is alive at once, at most.
+    pub peak_bytes: f64,
+}
+
+/// What is known of a value, by its index.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// Made on the engine.
+    on_engine: bool,
+    /// Made by an op, wherever.
+    is_made: bool,
+    /// Crosses the edge of the engine.
+    crosses: bool,
+    /// Some op that makes or takes it needs all of it at once.
+    is_whole: bool,
+    /// Position of the last op that takes it.
+    last: usize,
+}
+
+/// What of a placed function goes through memory.
+pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
+    let f = view.f;
+    let roots = roots(f, placement);
+    let places = places(view, placement, &roots);
+    let mut traffic = Traffic::default();
+    for (at, place) in places.iter().enumerate() {
+        let Some(value) = roots.values[at] else {
+            continue;
+        };
+        let bytes = work::bytes(view, value);
+        if place.crosses {
+            traffic.edge_bytes += bytes;
+        } else if place.on_engine && place.is_whole && bytes > RESIDENT_BYTES {
+            traffic.spilled_bytes += bytes;
+        }
+    }
+    let ends = f.body().inputs.iter().chain(&f.body().outputs);
+    traffic.call_bytes = ends
+        .filter(|v| f.value(**v).ty.tensor().is_some())
+        .map(|v| work::bytes(view, *v))
+        .sum();
+    let mut stored_bytes = 0.0;
+    for weight in place::weights(placement).into_keys() {
+        let stored = Stored::of(f, weight);
+        let n = work::count(view, weight);
+        traffic.program_bytes += n * stored.streamed_bits(view.target.chip) / 8.0;
+        stored_bytes += n * stored.bits / 8.0;
+    }
+    traffic.peak_bytes = stored_bytes + most_alive(view, placement, &roots, &places);
+    traffic
+}
+
+/// For each value, the value whose elements it has under another shape.
+struct Roots {
+    of: Vec<usize>,
+    values: Vec<Option<ValueId>>,
+}
+
+fn roots(f: &Function, placement: &Placement) -> Roots {
+    let n = f.n_values();
+    let mut roots = Roots {
+        of: (0..n).collect(),
+        values: vec![None; n],
+    };
+    f.body()
+        .inputs
+        .iter()
+        .for_each(|v| roots.values[v.index()] = Some(*v));
+    for op in &placement.ops {
+        let mil = f.op(op.op);
+        mil.results
+            .iter()
+            .for_each(|v| roots.values[v.index()] = Some(*v));
+        let x = mil.value_arg("x").or_else(|| mil.value_arg("input"));
+        if let (true, Some(x), Some(result)) = (renames(op.work.kind), x, mil.results.first()) {
+            roots.of[result.index()] = roots.of[x.index()];
+            roots.values[result.index()] = None;
+        }
+    }
+    roots
+}
+
+fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
+    let f = view.f;
+    let mut places = vec![Place::default(); f.n_values()];
+    for (at, op) in placement.ops.iter().enumerate() {
+        let engine = on_engine(op.chosen);
+        let mil = f.op(op.op);
+        for value in mil.uses().filter(|v| !view.is_constant(*v)) {
+            let is_state = f.value(value).ty.tensor().is_none();
+            let place = &mut places[roots.of[value.index()]];
+            place.last = at;
+            place.is_whole |= op.work.takes_all();
+            let elsewhere = if place.is_made {
+                place.on_engine != engine
+            } else {
+                engine
+            };
+            place.crosses |= elsewhere && !is_state && !renames(op.work.kind);
+        }
+        for value in &mil.results {
+            let place = &mut places[roots.of[value.index()]];
+            place.is_whole |= op.work.takes_all();
+            if roots.of[value.index()] == value.index() {
+                (place.is_made, place.on_engine, place.last) = (true, engine, at);
+            }
+        }
+    }
+    for value in &f.body().outputs {
+        let place = &mut places[roots.of[value.index()]];
+        place.crosses |= place.on_engine;
+        place.last = placement.ops.len();
+    }
+    places
+}
+
+/// Most bytes of activations that are needed at once, going through the ops in order.
+fn most_alive(view: &View<'_>, placement: &Placement, roots: &Roots, places: &[Place]) -> f64 {
+    let mut change = vec![0.0; placement.ops.len() + 2];
+    let mut born: Vec<usize> = vec![0; places.len()];
+    for (at, op) in placement.ops.iter().enumerate() {
+        view.f
+            .op(op.op)
+            .results
+            .iter()
+            .for_each(|v| born[v.index()] = at);
+    }
+    for (at, place) in places.iter().enumerate() {
+        let Some(value) = roots.values[at] else {
+            continue;
+        };
+        let is_input = matches!(view.f.value(value).definition, Definition::Input(_));
+        let bytes = work::bytes(view, value);
+        change[if is_input { 0 } else { born[at] }] += bytes;
+        change[(place.last + 1).min(placement.ops.len() + 1)] -= bytes;
+    }
+    let mut alive = 0.0;
+    change.into_iter().fold(0.0f64, |most, delta| {
+        alive += delta;
+        most.max(alive)
+    })
+}

@@ -1,0 +1,128 @@
+//! Numbers and counts as reports for people show them.
+
+use std::fmt::Display;
+
+/// A value with a low and a high bound: `0.801 (0.684-0.937)`.
+pub fn between(value: f64, low: f64, high: f64) -> String {
+    format!("{} ({}-{})", short(value), short(low), short(high))
+}
+
+/// A number with three significant digits.
+pub fn short(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() || v >= 99_999.5 => format!("{value:.2e}"),
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        v if v >= 0.0005 => format!("{value:.3}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.1e}"),
+    }
+}
+
+/// A percentage with one decimal place; less than all is never shown as 100.0.
+pub fn share(percent: f64) -> String {
+    let rounded = format!("{percent:.1}");
+    match rounded.as_str() {
+        "100.0" if percent < 100.0 => {
+            format!("{:.2}", (percent.min(99.99) * 100.0).floor() / 100.0)
+        }
+        _ => rounded,
+    }
+}
+
+/// A number of bytes in decimal units, as disks are sold and as the Hugging Face Hub shows them:
+/// `98.4 MB`.
+pub fn bytes(n: u64) -> String {
+    let mut value = n as f64;
+    for unit in ["B", "kB", "MB", "GB"] {
+        if value < 1000.0 {
+            return if unit == "B" {
+                format!("{n} B")
+            } else {
+                format!("{value:.1} {unit}")
+            };
+        }
+        value /= 1000.0;
+    }
+    format!("{value:.1} TB")
+}
+
+/// [`bytes`] of a predicted size, which can be larger than any integer: the cast saturates.
+pub fn predicted_bytes(n: f64) -> String {
+    bytes(n.max(0.0) as u64)
+}
+
+/// A count and what is counted: `1 finding`, `2 findings`, `3 dispatches`.
+pub fn counted<N: Display + PartialEq + From<u8>>(n: N, noun: &str) -> String {
+    if n == N::from(1) {
+        return format!("{n} {noun}");
+    }
+    match noun.as_bytes() {
+        [.., b'x' | b's'] | [.., b'c' | b's', b'h'] => format!("{n} {noun}es"),
+        [stem @ .., b'y'] if !stem.ends_with(b"a") && !stem.ends_with(b"e") => {
+            format!("{n} {}ies", &noun[..noun.len() - 1])
+        }
+        _ => format!("{n} {noun}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let cases = [
+            (0.0, "0"),
+            (0.00012, "1.2e-4"),
+            (0.1234, "0.123"),
+            (1.0, "1.00"),
+            (12.34, "12.3"),
+            (123.4, "123"),
+            (1e9, "1.00e9"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(short(value), text);
+        }
+        let shares = [
+            (100.0, "100.0"),
+            (99.974, "99.97"),
+            (99.9999, "99.99"),
+            (99.94, "99.9"),
+            (0.0, "0.0"),
+        ];
+        for (value, text) in shares {
+            assert_eq!(share(value), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_decimal() {
+        let cases = [
+            (0, "0 B"),
+            (999, "999 B"),
+            (1000, "1.0 kB"),
+            (98_362_432, "98.4 MB"),
+            (2_000_000_000_000, "2.0 TB"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn counts_of_one_are_singular() {
+        let cases = [
+            (0, "op", "0 ops"),
+            (1, "finding", "1 finding"),
+            (2, "dispatch", "2 dispatches"),
+            (2, "entry", "2 entries"),
+            (7, "key", "7 keys"),
+            (2, "prefix", "2 prefixes"),
+        ];
+        for (n, noun, text) in cases {
+            assert_eq!(counted(n, noun), text);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What Core ML's segmenter takes each backend to need for an op: numbers for choosing between
+//! them.
+//!
+//! Elementwise ops have no estimate of their own and cost their bytes at 100 GB/s everywhere, so
+//! that backends tie. On the engine the rest costs `max(operations / peak, bytes / bandwidth)`, but
+//! for convolutions and `linear`, which have a decision tree; here its published leaves are joined
+//! by lines over operations per byte. On the CPU products have a rate each, and all else costs its
+//! bytes. Fitted to values of the M6 study (M4, macOS 27); between them, and for GPUs, inferred.
+
+use super::Backend;
+use crate::target::{Chip, Segmenter};
+use crate::work::{Kind, Work};
+
+/// Bytes an elementwise op is taken to move in a second, on any backend: 64x32x32 of fp16 in 2.6214
+/// us.
+const ELEMENTWISE_BYTES: f64 = 100e9;
+
+const GIB: f64 = 1_073_741_824.0;
+
+/// Operations per byte and what they reach of the best of a convolution on H16G: depthwise 3x3 (471
+/// GFLOP/s), 1x1 (7,161) and 3x3 (16,152) of 64 channels over 32x32, and `linear` 128x256 -> 512
+/// (10,581).
+const CONV_LEAVES: [(f64, f64); 4] = [
+    (4.481, 0.02917),
+    (31.03, 0.4434),
+    (73.14, 0.6551),
+    (181.8, 1.0),
+];
+
+/// Bytes a second of the first leaf (depthwise 3x3: 263,296 in 2.5036 us), and of what has fewer
+/// operations per byte: inferred.
+const LEAN_BYTES: f64 = 105.2e9;
+
+/// On BNNS, over the rate of a 3x3 convolution: 1x1 kernels (388 of 754.5 GFLOP/s).
+const BNNS_POINTWISE: f64 = 388.0 / 754.5;
+/// `linear` (335).
+const BNNS_LINEAR: f64 = 335.0 / 754.5;
+/// A group a channel (27).
+const BNNS_DEPTHWISE: f64 = 27.06 / 754.5;
+/// Any other number of groups: not published; half-way, in logarithms, between depthwise and 1x1.
+const BNNS_GROUPED: f64 = 102.0 / 754.5;
+/// `conv_transpose` (2,126 us for 64 channels, kernel and stride 2, to 64x64).
+const BNNS_TRANSPOSED: f64 = 15.8 / 754.5;
+/// Results of a bilinear resize in a second (499.6 us for 64 channels to 64x64).
+const BNNS_RESIZED: f64 = 524.7e6;
+
+/// fp16 operations a GPU core is taken to do in a second, and bytes it is fed: 128 lanes, two
+/// operations, 1.3 GHz. Espresso's own numbers of GPUs are not published.
+const GPU_CORE: (f64, f64) = (0.33e12, 12e9);
+
+/// Seconds that the segmenter takes a backend to need for an op.
+pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
+    if matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) {
+        return work.bytes() / ELEMENTWISE_BYTES;
+    }
+    let segmenter = &chip.family.segmenter;
+    match backend {
+        Backend::Ane => ane(work, name, segmenter),
+        Backend::Bnns => bnns(work, name, segmenter),
+        Backend::ClassicCpu if is_product(work) => {
+            segmenter.classic_slower * bnns(work, name, segmenter)
+        }
+        Backend::ClassicCpu => bnns(work, name, segmenter),
+        Backend::MpsGraph => {
+            let cores = f64::from(chip.gpu_cores);
+            (work.flops / (GPU_CORE.0 * cores)).max(work.bytes() / (GPU_CORE.1 * cores))
+        }
+    }
+}
+
+fn is_product(work: &Work) -> bool {
+    matches!(
+        work.kind,
+        Kind::Product(..) | Kind::Matmul | Kind::Attention | Kind::Resize
+    )
+}
+
+fn ane(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
+    let peak = segmenter.ane_gflops * 1e9;
+    if ["conv", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0 {
+        let intensity = work.flops / work.bytes().max(1.0);
+        if intensity <= CONV_LEAVES[0].0 {
+            return work.bytes() / LEAN_BYTES;
+        }
+        return work.flops / (peak * segmenter.ane_conv * reached(intensity));
+    }
+    (work.flops / peak).max(work.bytes() / (segmenter.ane_gibps * GIB))
+}
+
+/// What a convolution of so many operations per byte reaches of the best; for fewer than the first
+/// leaf has, bytes count.
+fn reached(intensity: f64) -> f64 {
+    for pair in CONV_LEAVES.windows(2) {
+        let ((x, low), (y, high)) = (pair[0], pair[1]);
+        if intensity <= y {
+            let part = (intensity / x).ln() / (y / x).ln();
+            return low * (high / low).powf(part);
+        }
+    }
+    1.0
+}
+
+fn bnns(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
+    let conv = segmenter.bnns_conv * 1e9;
+    let by_bytes = work.bytes() / (segmenter.cpu_gibps * GIB);
+    // That weights have to be read at all is inferred: the published products are small.
+    let by_rate = |rate: f64| (work.flops / rate).max(by_bytes);
+    match (work.kind, name) {
+        (
+            Kind::Resize,
+            "upsample_bilinear" | "resize_bilinear" | "resample" | "affine" | "crop_resize",
+        ) => work.outputs / BNNS_RESIZED,
+        (_, "conv_transpose") => by_rate(conv * BNNS_TRANSPOSED),
+        (_, "linear") => by_rate(conv * BNNS_LINEAR),
+        (Kind::Product(gemm, _), "conv") => by_rate(match () {
+            () if gemm.groups > 1.0 && gemm.groups >= gemm.outputs => conv * BNNS_DEPTHWISE,
+            () if gemm.groups > 1.0 => conv * BNNS_GROUPED,
+            () if gemm.taps > 1.0 => conv,
+            () => conv * BNNS_POINTWISE,
+        }),
+        (Kind::Matmul, "conv") => by_rate(conv * BNNS_POINTWISE),
+        (_, "matmul" | "einsum") => by_rate(segmenter.bnns_matmul * 1e9),
+        (Kind::Attention, _) => by_rate(segmenter.bnns_matmul * 1e9),
+        _ => by_bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The leaves of the tree are met, and what lies between them lies between.
+    #[test]
+    fn the_tree_goes_through_its_leaves() {
+        for (intensity, part) in CONV_LEAVES {
+            assert!(
+                (reached(intensity) / part - 1.0).abs() < 1e-9,
+                "{intensity}"
+            );
+        }
+        let rising: Vec<f64> = (36..4000).map(|i| reached(f64::from(i) / 8.0)).collect();
+        assert!(rising.is_sorted() && rising.iter().all(|r| *r > 0.0 && *r <= 1.0));
+        assert_eq!(reached(1e9), 1.0);
+    }
+}

@@ -1,0 +1,292 @@
+//! Where each op runs: what supports it ([`place`]), what each backend would take by the numbers of
+//! Apple's segmenter ([`estimate`]), and the cheapest way through ([`segment`]).
+//!
+//! These estimates are for choosing. What a call takes is another matter: see
+//! [`latency`](crate::latency).
+
+pub mod estimate;
+pub mod segment;
+
+use std::collections::{BTreeMap, HashMap};
+
+use thane_mil::program::{OpId, ValueId};
+
+use crate::finding::Finding;
+use crate::rule::{Effect, Rule, Severity};
+use crate::rules::gpu_supports;
+use crate::target::{Evidence, Route, Units};
+use crate::view::View;
+use crate::work::{Kind, Work};
+
+/// What can run an op, in the order of `BackendSupport` in Apple's `analytics.mil`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Backend {
+    /// The GPU.
+    MpsGraph,
+    /// The CPU, by BNNS.
+    Bnns,
+    /// The CPU, by Espresso's own kernels.
+    ClassicCpu,
+    /// The Neural Engine.
+    Ane,
+}
+
+impl Backend {
+    /// Every backend.
+    pub const ALL: [Self; 4] = [Self::MpsGraph, Self::Bnns, Self::ClassicCpu, Self::Ane];
+
+    /// As `analytics.mil` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MpsGraph => "mps_graph",
+            Self::Bnns => "bnns",
+            Self::ClassicCpu => "classic_cpu",
+            Self::Ane => "ane",
+        }
+    }
+
+    /// Whether it may be used at all.
+    pub fn is_allowed(self, units: Units) -> bool {
+        match self {
+            Self::Bnns | Self::ClassicCpu => true,
+            Self::MpsGraph => matches!(units, Units::All | Units::CpuAndGpu),
+            Self::Ane => matches!(units, Units::All | Units::CpuAndNeuralEngine),
+        }
+    }
+}
+
+/// What a slot says that cannot run an op.
+pub const UNSUPPORTED: &str = "unsupported";
+
+/// The five slots of `BackendSupport`; the second is not modelled, and always unsupported here.
+pub const SLOTS: [&str; 5] = ["mps_graph", "e5_minimal_cpu", "bnns", "classic_cpu", "ane"];
+
+/// An op, placed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Placed {
+    /// The op.
+    pub op: OpId,
+    /// What can run it, and the milliseconds that the segmenter reckons with.
+    pub estimates: Vec<(Backend, f64)>,
+    /// What runs it.
+    pub chosen: Backend,
+    /// Why something cannot run it, as Apple's tools say it.
+    pub validation: Vec<(Backend, String)>,
+    /// What it does.
+    pub work: Work,
+}
+
+impl Placed {
+    /// Whether a backend can run it.
+    pub fn is_supported(&self, backend: Backend) -> bool {
+        self.estimates.iter().any(|(b, _)| *b == backend)
+    }
+
+    /// What the segmenter takes a backend to need, in milliseconds, if it can run the op.
+    pub fn estimate(&self, backend: Backend) -> Option<f64> {
+        self.estimates
+            .iter()
+            .find(|(b, _)| *b == backend)
+            .map(|(_, ms)| *ms)
+    }
+}
+
+/// Ops in a row on one backend.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Segment {
+    /// What runs them.
+    pub backend: Backend,
+    /// Position of the first in [`Placement::ops`].
+    pub first: usize,
+    /// How many.
+    pub n_ops: usize,
+}
+
+/// The ops of a function, placed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Placement {
+    /// Ops that compute, in order; constants are left out.
+    pub ops: Vec<Placed>,
+    /// Runs of ops.
+    pub segments: Vec<Segment>,
+    /// Ops that the engine refuses where nothing else may run them: the program does not compile.
+    pub refused: Vec<OpId>,
+    /// Rules that would take all of it off the engine, but that other sources contradict or nobody
+    /// checked.
+    pub may_leave: Vec<&'static str>,
+}
+
+impl Placement {
+    /// How much of its ops run on the engine, 0 to 1; constants do not count, and nothing of
+    /// nothing is all.
+    pub fn residency(&self) -> f64 {
+        self.share(|_| 1.0)
+    }
+
+    /// How much of the operations run on the engine, 0 to 1.
+    pub fn residency_of_flops(&self) -> f64 {
+        self.share(|op| op.work.flops)
+    }
+
+    /// How much of the time that the segmenter reckons with is spent on the engine, 0 to 1.
+    pub fn residency_of_cost(&self) -> f64 {
+        self.share(|op| op.estimate(op.chosen).unwrap_or(0.0))
+    }
+
+    /// Segments on the engine.
+    pub fn n_dispatches(&self) -> usize {
+        self.segments
+            .iter()
+            .filter(|s| s.backend == Backend::Ane)
+            .count()
+    }
+
+    fn share(&self, weight: impl Fn(&Placed) -> f64) -> f64 {
+        let sum = |on: &dyn Fn(&Placed) -> bool| {
+            self.ops
+                .iter()
+                .filter(|op| on(op))
+                .map(&weight)
+                .sum::<f64>()
+        };
+        let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
+        // The sum of nothing is -0.
+        if all > 0.0 { (ane / all).abs() } else { 1.0 }
+    }
+}
+
+/// Place the ops of a function. An op that a finding takes off the engine is not supported there;
+/// one that takes the whole program off leaves nothing supported, unless that is disputed or
+/// folklore: then ops stay where they are, and the rule is named.
+pub fn place(view: &View<'_>, findings: &[Finding]) -> Placement {
+    let refusals = refusals(findings);
+    let leaves = findings
+        .iter()
+        .find(|f| takes_all(view, f) && is_sure(f.rule));
+    let doubted = findings
+        .iter()
+        .filter(|f| f.rule.effect == Effect::ProgramLeaves && !is_sure(f.rule));
+    let mut may_leave: Vec<&'static str> = doubted.map(|f| f.rule.id).collect();
+    may_leave.dedup();
+    let computes = view
+        .f
+        .all_ops()
+        .into_iter()
+        .filter(|id| !view.op(*id).def.is_constexpr());
+    let mut ops: Vec<Placed> = Vec::new();
+    for op in computes {
+        let refusal = refusals
+            .get(&op)
+            .copied()
+            .or(leaves)
+            .map(|f| f.message.as_str());
+        ops.push(candidate(view, op, refusal));
+    }
+    let refused = if view.target.route == Route::Direct {
+        direct(&mut ops)
+    } else {
+        segment::choose(&mut ops)
+    };
+    Placement {
+        segments: segment::runs(&ops),
+        ops,
+        refused,
+        may_leave,
+    }
+}
+
+/// Whether a finding takes all ops off the engine. Core ML says nothing where the engine's compiler
+/// fails, and runs all of a function without state elsewhere; one with state does not load.
+fn takes_all(view: &View<'_>, finding: &Finding) -> bool {
+    let rule = finding.rule;
+    let has_state = || {
+        view.f
+            .body()
+            .inputs
+            .iter()
+            .any(|input| view.f.value(*input).ty.tensor().is_none())
+    };
+    match rule.effect {
+        Effect::ProgramLeaves => true,
+        Effect::CompileFails(_) => {
+            view.target.route == Route::CoreMl && rule.severity == Severity::Error && !has_state()
+        }
+        _ => false,
+    }
+}
+
+/// Whether a rule is measured or documented, and nobody contradicts it.
+fn is_sure(rule: &Rule) -> bool {
+    rule.disputed.is_none() && rule.evidence <= Evidence::Measured
+}
+
+/// The first finding that takes each op off the engine.
+fn refusals(findings: &[Finding]) -> HashMap<OpId, &Finding> {
+    let mut found = HashMap::new();
+    for finding in findings
+        .iter()
+        .filter(|f| f.rule.effect == Effect::OpLeaves)
+    {
+        if let Some(op) = finding.op {
+            found.entry(op).or_insert(finding);
+        }
+    }
+    found
+}
+
+/// An op with what may run it.
+fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
+    let work = Work::of(view, op);
+    let name = view.op(op).def.name;
+    let direct = view.target.route == Route::Direct;
+    let mut placed = Placed {
+        op,
+        estimates: Vec::new(),
+        chosen: Backend::Bnns,
+        validation: Vec::new(),
+        work,
+    };
+    for backend in Backend::ALL {
+        let reason = match backend {
+            Backend::Ane => refusal.map(str::to_owned),
+            Backend::MpsGraph if !gpu_supports(view, op) => {
+                Some(format!("{name} runs on the CPU only"))
+            }
+            _ => None,
+        };
+        let allowed = if direct {
+            backend == Backend::Ane
+        } else {
+            backend.is_allowed(view.target.units)
+        };
+        match reason {
+            Some(reason) => placed.validation.push((backend, reason)),
+            None if allowed => {
+                let seconds = estimate::seconds(&work, name, backend, view.target.chip);
+                placed.estimates.push((backend, seconds * 1e3));
+            }
+            None => {}
+        }
+    }
+    placed
+}
+
+/// All on the engine; what it refuses.
+fn direct(ops: &mut [Placed]) -> Vec<OpId> {
+    ops.iter_mut().for_each(|op| op.chosen = Backend::Ane);
+    ops.iter()
+        .filter(|op| !op.is_supported(Backend::Ane))
+        .map(|op| op.op)
+        .collect()
+}
+
+/// The constants with weights that the ops of a placement use, each once, with how often.
+pub fn weights(placement: &Placement) -> BTreeMap<ValueId, usize> {
+    let mut uses = BTreeMap::new();
+    for op in &placement.ops {
+        if let Kind::Product(_, weight) = op.work.kind {
+            *uses.entry(weight).or_insert(0) += 1;
+        }
+    }
+    uses
+}

@@ -1,0 +1,451 @@
+//! From a subject and targets to a report.
+
+use std::collections::{BTreeMap, HashMap};
+
+use thane_mil::program::{Function, OpId, Program};
+
+use super::length::{self, Call};
+use super::module::modules;
+use super::subject::{Part, Subject};
+use super::{
+    Ceilings, ChunkRow, Estimate, FindingRow, FunctionRow, LatencyRow, NOT_COVERED, OpRow,
+    PartsRow, PricedRow, Reason, Report, RuleRow, SCHEMA, SegmentRow, SubjectRow, TargetRow,
+};
+use crate::finding::Finding;
+use crate::judged::{FunctionAudit, audit_calls};
+use crate::latency::{self, Latency, LoadRisk, engine};
+use crate::place::{Backend, Placed, Segment, place};
+use crate::plan::chunk;
+use crate::rule::{Effect, Rule, Severity};
+use crate::target::{Evidence, Route, Target};
+use crate::view::View;
+
+/// What comes of a program on a target, worst first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It does not compile, load or run.
+    Fails,
+    /// The same by a source that others contradict or nobody checked.
+    MayFail,
+    /// It gives wrong numbers.
+    Wrong,
+    /// No op runs on the engine.
+    Off,
+    /// All of it may run elsewhere, by a source that others contradict or nobody checked.
+    MayLeave,
+    /// Some do.
+    Partly,
+    /// 95 % or more do.
+    Mostly,
+    /// All do.
+    On,
+}
+
+impl Verdict {
+    /// The word in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fails => "fails",
+            Self::MayFail => "may-fail",
+            Self::Wrong => "wrong-results",
+            Self::MayLeave => "may-leave-engine",
+            Self::Off => "off-engine",
+            Self::Partly => "partly-on-engine",
+            Self::Mostly => "mostly-on-engine",
+            Self::On => "on-engine",
+        }
+    }
+}
+
+/// What of a subject is judged.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope<'a> {
+    /// The one function that is in the report.
+    pub only: Option<&'a str>,
+    /// Lengths that functions of any length are priced at.
+    pub lengths: &'a [usize],
+}
+
+/// Judge a subject for targets.
+pub fn build(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report {
+    let mut rules = BTreeMap::new();
+    let targets = targets
+        .iter()
+        .map(|t| target(subject, t, scope, &mut rules))
+        .collect();
+    Report {
+        schema: SCHEMA,
+        generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
+        subject: SubjectRow {
+            name: subject.name.clone(),
+            kind: subject.kind,
+            built: subject.built.clone(),
+            absent_constants: subject.n_absent,
+        },
+        passed: true,
+        requirements: Vec::new(),
+        unmet: Vec::new(),
+        failures: Vec::new(),
+        denied: Vec::new(),
+        targets,
+        rules: rules.into_values().map(RuleRow::from).collect(),
+        contexts: Vec::new(),
+        baseline: None,
+        comparison: None,
+        not_covered: NOT_COVERED,
+    }
+}
+
+type Fired = BTreeMap<&'static str, &'static Rule>;
+
+fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fired) -> TargetRow {
+    let (mut functions, mut findings) = (Vec::new(), Vec::new());
+    let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
+    for part in &subject.parts {
+        let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
+        let first = |f: &Function| calls(f).into_iter().next().unwrap_or_default().inputs;
+        let audit = audit_calls(&part.program, target, &first);
+        findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
+        judged.extend(audit.findings.iter().map(|f| f.rule));
+        for (f, done) in part.program.functions().iter().zip(&audit.functions) {
+            let name = named(part, &f.name);
+            if scope
+                .only
+                .is_some_and(|only| only != name && only != f.name)
+            {
+                continue;
+            }
+            let catch_all =
+                part.catch_all.as_ref().is_some_and(|of| *of == f.name) && scope.only.is_none();
+            let calls = calls(f);
+            let function = Judged {
+                catch_all,
+                ..Judged::new(&part.program, f, done, target, name, calls)
+            };
+            judged.extend(done.findings.iter().map(|f| f.rule));
+            findings.extend(function.findings());
+            let row = function.row();
+            refused |= row.refused > 0;
+            functions.push(row);
+        }
+    }
+    fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
+    let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
+    findings.sort_by_key(|f| (std::cmp::Reverse(Severity::parse(f.severity)), f.rule));
+    let ops = functions.iter().map(|f| f.ops).sum();
+    let ane_ops = functions.iter().map(|f| f.ane_ops).sum();
+    TargetRow {
+        target: target.to_string(),
+        chip: target.chip.name,
+        release: target.release_name(),
+        implied: implied(target),
+        units: target.units.name(),
+        route: if target.route == Route::Direct {
+            "direct"
+        } else {
+            "coreml"
+        },
+        verdict: verdict(&judged, refused, ane_ops, ops).name(),
+        ops,
+        ane_ops,
+        residency: percent(ane_ops, ops),
+        errors: severities(Severity::Error),
+        warnings: severities(Severity::Warning),
+        notes: severities(Severity::Note),
+        functions,
+        findings,
+        inferred: target.chip.inferred(),
+        ceilings: Ceilings {
+            gflops: target.chip.peak_tflops.value * 1e3 * f64::from(target.chip.engines.max(1)),
+            weight_gbps: target.chip.weight_gbps.value,
+            local_gbps: target.chip.local_gbps.value,
+        },
+    }
+}
+
+fn implied(target: &Target) -> Vec<&'static str> {
+    let words = [
+        (target.implied.chip, "chip"),
+        (target.implied.release, "release"),
+    ];
+    words
+        .into_iter()
+        .filter_map(|(implied, word)| implied.then_some(word))
+        .collect()
+}
+
+/// How functions are told apart where several packages have a `main`.
+fn named(part: &Part, function: &str) -> String {
+    if part.package.is_empty() {
+        function.to_owned()
+    } else {
+        format!("{}/{function}", part.package)
+    }
+}
+
+/// Percent of ops; nothing of nothing is all.
+pub fn percent(part: usize, all: usize) -> f64 {
+    if all == 0 {
+        100.0
+    } else {
+        part as f64 / all as f64 * 100.0
+    }
+}
+
+/// A share as percent; a sum over nothing is minus zero, which nobody wants to read.
+fn percent_of(share: f64) -> f64 {
+    share * 100.0 + 0.0
+}
+
+fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
+    let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
+    let stops = |r: &&&Rule| {
+        matches!(
+            r.effect,
+            Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_)
+        )
+    };
+    let is_sure = |r: &&Rule| r.evidence != Evidence::Folklore && r.disputed.is_none();
+    match () {
+        () if refused || errors().filter(stops).any(is_sure) => Verdict::Fails,
+        () if errors().any(|r| stops(&r)) => Verdict::MayFail,
+        () if errors().any(|r| r.effect == Effect::WrongResult) => Verdict::Wrong,
+        () if ane_ops == 0 && ops > 0 => Verdict::Off,
+        () if rules.iter().any(|r| r.effect == Effect::ProgramLeaves) => Verdict::MayLeave,
+        () if ane_ops == ops => Verdict::On,
+        () if percent(ane_ops, ops) >= 95.0 => Verdict::Mostly,
+        () => Verdict::Partly,
+    }
+}
+
+fn about_program(part: &Part, finding: &Finding) -> FindingRow {
+    FindingRow {
+        rule: finding.rule.id,
+        severity: finding.rule.severity.name(),
+        function: None,
+        op: (!part.package.is_empty()).then(|| part.package.clone()),
+        kind: None,
+        place: None,
+        message: finding.message.clone(),
+        known: false,
+    }
+}
+
+/// A function with what its rows are made of.
+struct Judged<'a> {
+    view: View<'a>,
+    done: &'a FunctionAudit,
+    name: String,
+    catch_all: bool,
+    /// What it is priced at; figures are of the first.
+    calls: Vec<Call>,
+    places: HashMap<OpId, String>,
+}
+
+impl<'a> Judged<'a> {
+    fn new(
+        program: &'a Program,
+        f: &'a Function,
+        done: &'a FunctionAudit,
+        target: &'a Target,
+        name: String,
+        calls: Vec<Call>,
+    ) -> Self {
+        let view = match calls.first() {
+            Some(call) => View::of_call(program, f, target, &call.inputs),
+            None => View::new(program, f, target),
+        };
+        let ids: Vec<OpId> = f
+            .all_ops()
+            .into_iter()
+            .filter(|id| !f.op(*id).def.is_const())
+            .collect();
+        let places = modules(&view, &ids);
+        Self {
+            view,
+            done,
+            name,
+            catch_all: false,
+            calls,
+            places,
+        }
+    }
+
+    fn findings(&self) -> impl Iterator<Item = FindingRow> + '_ {
+        let f = self.view.f;
+        self.done.findings.iter().map(move |finding| FindingRow {
+            rule: finding.rule.id,
+            severity: finding.rule.severity.name(),
+            function: Some(self.name.clone()),
+            op: finding.op.map(|op| label(f, op)),
+            kind: finding.op.map(|op| f.op(op).def.name),
+            place: finding
+                .op
+                .and_then(|op| self.places.get(&op).cloned())
+                .filter(|p| !p.is_empty()),
+            message: finding.message.clone(),
+            known: false,
+        })
+    }
+
+    fn table(&self) -> Vec<OpRow> {
+        let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
+        for finding in &self.done.findings {
+            if let Some(op) = finding.op {
+                at.entry(op).or_default().push(finding.rule.id);
+            }
+        }
+        let seconds = engine::each(&self.view, &self.done.placement);
+        let ops = self.done.placement.ops.iter().zip(seconds);
+        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default()))
+            .collect()
+    }
+
+    fn op(&self, op: &Placed, seconds: f64, findings: Vec<&'static str>) -> OpRow {
+        OpRow {
+            name: label(self.view.f, op.op),
+            kind: self.view.op(op.op).def.name,
+            place: self.places.get(&op.op).cloned().unwrap_or_default(),
+            backend: op.chosen.name(),
+            supported: op
+                .estimates
+                .iter()
+                .map(|(b, ms)| Estimate {
+                    backend: b.name(),
+                    ms: *ms,
+                })
+                .collect(),
+            ms: seconds * 1e3,
+            flops: op.work.flops,
+            bytes: op.work.bytes(),
+            reasons: op
+                .validation
+                .iter()
+                .map(|(b, m)| Reason {
+                    backend: b.name(),
+                    message: m.clone(),
+                })
+                .collect(),
+            findings,
+        }
+    }
+
+    /// Where to cut a function that may be too large, or why it cannot be.
+    fn chunks(&self) -> (Vec<ChunkRow>, Option<String>) {
+        if self.done.latency.load_risk == LoadRisk::None {
+            return (Vec::new(), None);
+        }
+        let f = self.view.f;
+        let row = |c: chunk::Chunk| ChunkRow {
+            last: label(f, c.last),
+            ops: c.n_ops,
+            weight_bytes: c.weight_bytes,
+            out_bytes: c.out_bytes,
+        };
+        match chunk::of_function(f, self.view.target) {
+            Ok(chunks) => (chunks.into_iter().map(row).collect(), None),
+            Err(e) => (Vec::new(), Some(e.to_string())),
+        }
+    }
+
+    /// What calls of each length take.
+    fn lengths(&self) -> Vec<PricedRow> {
+        let View {
+            program, f, target, ..
+        } = self.view;
+        let price = |call: &Call| {
+            let view = View::of_call(program, f, target, &call.inputs);
+            latency::predict(&view, &place(&view, &self.done.findings))
+        };
+        let first = std::iter::once(self.done.latency).chain(self.calls.iter().skip(1).map(price));
+        let row = |(call, l): (&Call, Latency)| {
+            let length = call.length.clone()?;
+            Some(PricedRow {
+                length,
+                ms: l.ms,
+                low_ms: l.interval_ms.0,
+                high_ms: l.interval_ms.1,
+            })
+        };
+        self.calls.iter().zip(first).filter_map(row).collect()
+    }
+
+    fn row(self) -> FunctionRow {
+        let table = self.table();
+        let placement = &self.done.placement;
+        let segment = |s: &Segment| SegmentRow {
+            backend: s.backend.name(),
+            first: s.first,
+            ops: s.n_ops,
+            ms: table[s.first..s.first + s.n_ops]
+                .iter()
+                .map(|op| op.ms)
+                .sum(),
+        };
+        let (chunks, uncut) = self.chunks();
+        FunctionRow {
+            chunks,
+            uncut,
+            ops: placement.ops.len(),
+            ane_ops: placement
+                .ops
+                .iter()
+                .filter(|op| op.chosen == Backend::Ane)
+                .count(),
+            residency: percent_of(placement.residency()),
+            residency_of_flops: percent_of(placement.residency_of_flops()),
+            residency_of_cost: percent_of(placement.residency_of_cost()),
+            refused: placement.refused.len(),
+            may_leave: placement.may_leave.clone(),
+            latency: latency_row(self.done),
+            length: self.calls.first().and_then(|call| call.length.clone()),
+            lengths: self.lengths(),
+            segments: placement.segments.iter().map(segment).collect(),
+            name: self.name,
+            catch_all: self.catch_all,
+            table,
+        }
+    }
+}
+
+fn latency_row(done: &FunctionAudit) -> LatencyRow {
+    let l = &done.latency;
+    let p = &l.parts;
+    LatencyRow {
+        ms: l.ms,
+        low_ms: l.interval_ms.0,
+        high_ms: l.interval_ms.1,
+        tokens_per_second: l.tokens_per_second,
+        bound: l.bound.name(),
+        parts: PartsRow {
+            compute_ms: p.compute * 1e3,
+            weights_ms: p.weights * 1e3,
+            elements_ms: p.elements * 1e3,
+            activations_ms: p.activations * 1e3,
+            dispatch_ms: p.dispatch * 1e3,
+            host_ms: p.host * 1e3,
+        },
+        positions: l.positions,
+        weight_bytes: l.weight_bytes,
+        activation_bytes: l.activation_bytes,
+        dispatches: l.n_dispatches,
+        energy_mj: l.energy.mj,
+        low_energy_mj: l.energy.interval_mj.0,
+        high_energy_mj: l.energy.interval_mj.1,
+        peak_bytes: l.peak_bytes,
+        load_risk: match l.load_risk {
+            LoadRisk::None => "none",
+            LoadRisk::Possible => "possible",
+            LoadRisk::Likely => "likely",
+        },
+    }
+}
+
+/// What an op is called: its first result, which Apple's tools show too.
+pub fn label(f: &Function, id: OpId) -> String {
+    let op = f.op(id);
+    let named = || op.name.clone().unwrap_or_else(|| op.def.name.to_owned());
+    op.results
+        .first()
+        .map_or_else(named, |r| f.value(*r).name.clone())
+}

@@ -1,0 +1,105 @@
+//! Findings by rule, over all targets: what every form for people and for reviews is made of.
+
+use super::{FindingRow, Report, RuleRow};
+use crate::number::counted;
+
+/// A rule that fired.
+pub struct Group<'a> {
+    /// The rule.
+    pub rule: &'a RuleRow,
+    /// Where it fired.
+    pub places: Vec<Place<'a>>,
+    /// Positions of the targets that it fired for.
+    pub targets: Vec<usize>,
+}
+
+/// A place that a rule fired at.
+pub struct Place<'a> {
+    /// The finding on the first of these targets.
+    pub finding: &'a FindingRow,
+    /// Positions of the targets that it fired for.
+    pub targets: Vec<usize>,
+    /// Whether the baseline has it for all of these.
+    pub known: bool,
+}
+
+/// The rules that fired, errors first.
+pub fn groups(report: &Report) -> Vec<Group<'_>> {
+    let mut groups: Vec<Group<'_>> = Vec::new();
+    for severity in ["error", "warning", "note"] {
+        let rules = report.rules.iter().filter(|r| r.severity == severity);
+        groups.extend(
+            rules
+                .map(|rule| group(report, rule))
+                .filter(|group| !group.places.is_empty()),
+        );
+    }
+    groups
+}
+
+fn group<'a>(report: &'a Report, rule: &'a RuleRow) -> Group<'a> {
+    let mut places: Vec<Place<'a>> = Vec::new();
+    let mut at = std::collections::HashMap::new();
+    let mut targets = Vec::new();
+    for (i, target) in report.targets.iter().enumerate() {
+        // Two findings that say the same of one target are two places.
+        let mut seen = std::collections::HashMap::new();
+        for f in target.findings.iter().filter(|f| f.rule == rule.id) {
+            if !targets.contains(&i) {
+                targets.push(i);
+            }
+            let what = (&f.function, &f.op, &f.message);
+            let nth = seen.entry(what).and_modify(|n| *n += 1).or_insert(0usize);
+            let index = *at.entry((what, *nth)).or_insert_with(|| {
+                places.push(Place {
+                    finding: f,
+                    targets: Vec::new(),
+                    known: true,
+                });
+                places.len() - 1
+            });
+            let place: &mut Place<'_> = &mut places[index];
+            place.targets.push(i);
+            place.known &= f.known;
+        }
+    }
+    Group {
+        rule,
+        places,
+        targets,
+    }
+}
+
+/// `6 findings: 1 error, 4 warnings, 1 note`; what several targets have in common counts once.
+pub fn counts(groups: &[Group<'_>]) -> String {
+    let of = |severity: &str| {
+        groups
+            .iter()
+            .filter(|g| g.rule.severity == severity)
+            .map(|g| g.places.len())
+            .sum::<usize>()
+    };
+    let all = of("error") + of("warning") + of("note");
+    if all == 0 {
+        return "no findings".to_owned();
+    }
+    let parts = ["error", "warning", "note"]
+        .map(|s| counted(of(s), s))
+        .join(", ");
+    format!("{}: {parts}", counted(all, "finding"))
+}
+
+impl Report {
+    /// Some of the targets by name, without what all have in common; empty where it is all of them.
+    pub fn names_of(&self, targets: &[usize]) -> String {
+        if targets.len() == self.targets.len() {
+            return String::new();
+        }
+        targets
+            .iter()
+            .filter_map(|i| self.targets.get(*i))
+            .map(|t| t.short())
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}

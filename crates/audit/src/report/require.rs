@@ -1,0 +1,254 @@
+//! What is asked of a program: how much of it is to run on the engine, and what may not be found in
+//! it.
+
+use std::collections::BTreeSet;
+
+use super::{FindingRow, Report, TargetRow};
+use crate::nearest::nearest;
+use crate::number::counted;
+use crate::rule::Severity;
+use crate::rules;
+
+/// A word that is neither a severity nor a rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "neither a severity (note, warning, error) nor a rule: thane explain --list has them all{}",
+    nearest.map(|name| format!("; the nearest name is {name}")).unwrap_or_default()
+)]
+pub struct UnknownDeny {
+    /// The severity or rule that is spelled most like it.
+    pub nearest: Option<&'static str>,
+}
+
+/// A value of `--deny`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Deny {
+    /// Findings of this rule.
+    Rule(&'static str),
+    /// Findings as bad as this, or worse.
+    Severity(Severity),
+}
+
+impl Deny {
+    /// Parses `ANE102`, `error`, `warning` or `note`.
+    pub fn parse(text: &str) -> Result<Self, UnknownDeny> {
+        if let Some(severity) = Severity::parse(text) {
+            return Ok(Self::Severity(severity));
+        }
+        let rule = rules::all().find(|r| r.id.eq_ignore_ascii_case(text));
+        rule.map(|r| Self::Rule(r.id)).ok_or_else(|| {
+            let severity = nearest(text, Severity::ALL.map(Severity::name));
+            let nearest = severity.or_else(|| nearest_rule(text));
+            UnknownDeny { nearest }
+        })
+    }
+
+    fn holds(self, rule: &str, severity: &str) -> bool {
+        match self {
+            Self::Rule(id) => id == rule,
+            Self::Severity(least) => Severity::parse(severity) >= Some(least),
+        }
+    }
+
+    /// The value as a flag has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rule(id) => id,
+            Self::Severity(severity) => severity.name(),
+        }
+    }
+}
+
+/// The rule whose id is written most like this: `ANE7` is ANE007.
+pub fn nearest_rule(text: &str) -> Option<&'static str> {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    let id = format!("ANE{digits:0>3}");
+    let exact = rules::all()
+        .map(|r| r.id)
+        .find(|r| !digits.is_empty() && *r == id);
+    exact.or_else(|| nearest(text, rules::all().map(|r| r.id)))
+}
+
+/// Judge a report by what is asked; findings that the baseline has do not count.
+pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
+    let asked = least.map(|least| format!("--require-ane {least}"));
+    let requirements: Vec<String> = asked
+        .into_iter()
+        .chain(denied.iter().map(|d| format!("--deny {}", d.name())))
+        .collect();
+    let denials = &requirements[requirements.len() - denied.len()..];
+    let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+    for target in &report.targets {
+        let missing = least.map_or_else(Vec::new, |least| unmet(report, target, least));
+        broken_ones.extend(requirements.first().filter(|_| !missing.is_empty()));
+        failures.extend(missing);
+        for (deny, requirement) in denied.iter().zip(denials) {
+            if let Some(failure) = broken(report, target, *deny) {
+                broken_ones.insert(requirement);
+                failures.push(failure);
+            }
+        }
+        let is_denied =
+            |f: &&FindingRow| !f.known && denied.iter().any(|deny| deny.holds(f.rule, f.severity));
+        found.extend(target.findings.iter().filter(is_denied).map(|f| f.rule));
+    }
+    report.unmet = requirements
+        .iter()
+        .filter(|one| broken_ones.contains(one))
+        .cloned()
+        .collect();
+    report.requirements = requirements;
+    report.passed = failures.is_empty();
+    report.denied = found.into_iter().collect();
+    report.failures = failures;
+}
+
+/// What of a target is not on the engine as it must be: a function that has too few ops there, or
+/// one of which a finding says that it does not get there at all. The function for what is too long
+/// for the others is not asked for.
+fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
+    let name = target.short();
+    let mut failures = Vec::new();
+    for f in target.functions.iter().filter(|f| !f.catch_all) {
+        if f.residency < least {
+            failures.push(format!(
+                "{name}: {} of {} of `{}` are on the engine, {:.2} %, {least} % are required",
+                f.ane_ops,
+                counted(f.ops, "op"),
+                f.name,
+                f.residency
+            ));
+        }
+        if f.refused > 0 {
+            let ops = counted(f.refused, "op");
+            failures.push(format!(
+                "{name}: the engine refuses {ops} of `{}`, so that it does not compile",
+                f.name
+            ));
+        }
+    }
+    let mut stopped: BTreeSet<(&str, Option<&str>)> = BTreeSet::new();
+    for f in target
+        .findings
+        .iter()
+        .filter(|f| !f.known && f.severity == "error")
+    {
+        if report
+            .rule(f.rule)
+            .is_some_and(|r| STOPS.iter().any(|(effect, _)| *effect == r.effect))
+        {
+            stopped.insert((f.rule, f.function.as_deref()));
+        }
+    }
+    let is_asked = |function: &str| {
+        !target
+            .functions
+            .iter()
+            .any(|f| f.name == function && f.catch_all)
+    };
+    for (id, function) in stopped.into_iter().filter(|(_, f)| f.is_none_or(is_asked)) {
+        let Some(rule) = report.rule(id) else {
+            continue;
+        };
+        let what = STOPS
+            .iter()
+            .find(|(effect, _)| *effect == rule.effect)
+            .map_or("", |(_, what)| what);
+        let of = function.map_or("the program".to_owned(), |f| format!("`{f}`"));
+        let doubt = if rule.disputed.is_some() || rule.evidence == "folklore" {
+            ", but sources differ"
+        } else {
+            ""
+        };
+        failures.push(format!(
+            "{name}: {of} {what} on the engine by {id} ({}){doubt}",
+            rule.title
+        ));
+    }
+    failures
+}
+
+/// Effects of rules that keep a program from running on the engine at all.
+pub const STOPS: [(&str, &str); 3] = [
+    ("compile-fails", "does not compile"),
+    ("load-fails", "does not load"),
+    ("run-fails", "fails when it is called"),
+];
+
+/// What is denied and found on a target.
+fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {
+    let found: Vec<&FindingRow> = target
+        .findings
+        .iter()
+        .filter(|f| !f.known && deny.holds(f.rule, f.severity))
+        .collect();
+    if found.is_empty() {
+        return None;
+    }
+    let new = if report.baseline.is_some() {
+        "new "
+    } else {
+        ""
+    };
+    let what = counted(found.len(), &format!("{new}finding"));
+    let by = deny.name();
+    let which = if matches!(deny, Deny::Rule(_)) {
+        String::new()
+    } else {
+        format!(": {}", rules_of(&found))
+    };
+    Some(format!(
+        "{}: {what} denied by --deny {by}{which}",
+        target.short()
+    ))
+}
+
+/// `ANE070, ANE046 (2 places)`, in the order of the findings.
+fn rules_of(found: &[&FindingRow]) -> String {
+    /// Rules that are named.
+    const MOST: usize = 10;
+    let groups: Vec<_> = found.chunk_by(|a, b| a.rule == b.rule).collect();
+    let name = |group: &&[&FindingRow]| match group.len() {
+        1 => group[0].rule.to_owned(),
+        n => format!("{} ({n} places)", group[0].rule),
+    };
+    let mut names: Vec<String> = groups.iter().take(MOST).map(name).collect();
+    if groups.len() > MOST {
+        names.push(format!("and {} more", counted(groups.len() - MOST, "rule")));
+    }
+    names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_denied_is_a_rule_or_a_severity() {
+        assert_eq!(Deny::parse("ane102"), Ok(Deny::Rule("ANE102")));
+        assert_eq!(
+            Deny::parse("Warning"),
+            Ok(Deny::Severity(Severity::Warning))
+        );
+        assert!(
+            Deny::parse("warnings")
+                .unwrap_err()
+                .to_string()
+                .ends_with("the nearest name is warning")
+        );
+        assert!(
+            Deny::parse("ANE-070")
+                .unwrap_err()
+                .to_string()
+                .ends_with("the nearest name is ANE070")
+        );
+        assert!(
+            Deny::parse("ANE999")
+                .unwrap_err()
+                .to_string()
+                .contains("explain --list")
+        );
+        assert!(Deny::Severity(Severity::Warning).holds("ANE001", "error"));
+        assert!(!Deny::Severity(Severity::Warning).holds("ANE001", "note"));
+    }
+}

@@ -1,0 +1,135 @@
+//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a
+//! function that fires it and one that just does not.
+//!
+//! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its
+//! scope says otherwise, and its source names the chips that it is known of.
+
+mod numerics;
+mod ops;
+mod parameters;
+mod program;
+pub(crate) mod query;
+mod shapes;
+mod sharing;
+mod speed;
+mod state;
+mod traffic;
+mod types;
+mod weights;
+
+use thane_mil::program::{OpId, Program};
+
+pub(crate) use shapes::ROW_LEN;
+
+use crate::finding::Finding;
+use crate::rule::{Check, Effect, Rule, Scope, Severity};
+use crate::target::{Evidence, Target};
+use crate::view::View;
+
+/// What rows have that do not say otherwise.
+const ROW: Rule = Rule {
+    id: "",
+    title: "",
+    effect: Effect::OpLeaves,
+    severity: Severity::Warning,
+    scope: Scope::ALL,
+    evidence: Evidence::Measured,
+    source: "",
+    disputed: None,
+    why: "",
+    fix: "",
+    check: Check::Op(|_, _| None),
+};
+
+/// Every rule, in the order of ids.
+pub static RULES: &[&[Rule]] = &[
+    ops::RULES,
+    parameters::RULES,
+    types::RULES,
+    shapes::RULES,
+    state::RULES,
+    weights::RULES,
+    numerics::RULES,
+    speed::RULES,
+    traffic::RULES,
+    program::RULES,
+];
+
+/// Ops that neither the engine nor the GPU runs.
+///
+/// 751K, single-op probes on M4 with macOS 27 (`crates/audit/data/ane_placement_m4.csv`).
+const CPU_ONLY: &[&str] = &[
+    "crop_resize",
+    "non_zero",
+    "range_1d",
+    "sliding_windows",
+    "affine",
+];
+
+/// What Core ML runs on the CPU wherever it is: control flow, lists and the mapping of classes to
+/// names.
+const HOST: &[&str] = &[
+    "cond",
+    "while_loop",
+    "classify",
+    "list_length",
+    "list_write",
+    "list_read",
+    "list_gather",
+    "list_scatter",
+    "make_list",
+];
+
+/// Whether Core ML can run an op on the GPU.
+pub fn gpu_supports(view: &View<'_>, op: OpId) -> bool {
+    !query::is_any(view, op, CPU_ONLY) && !query::is_any(view, op, HOST)
+}
+
+/// All rules, one after the other.
+pub fn all() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().flat_map(|group| group.iter())
+}
+
+/// What the rules about ops and functions find.
+pub fn find(view: &View<'_>) -> Vec<Finding> {
+    let ops = view.f.all_ops();
+    let computes = |op: &OpId| !view.op(*op).def.is_const();
+    let mut findings = Vec::new();
+    for rule in all().filter(|r| r.scope.holds(view.target)) {
+        match rule.check {
+            Check::Op(check) => {
+                findings.extend(ops.iter().filter(|op| computes(op)).filter_map(|op| {
+                    check(view, *op).map(|message| Finding {
+                        rule,
+                        op: Some(*op),
+                        message,
+                    })
+                }))
+            }
+            Check::Function(check) => {
+                findings.extend(check(view).into_iter().map(|hit| Finding {
+                    rule,
+                    op: hit.op,
+                    message: hit.message,
+                }));
+            }
+            Check::Program(_) => {}
+        }
+    }
+    findings
+}
+
+/// What the rules about programs find.
+pub fn find_in_program(program: &Program, target: &Target) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for rule in all().filter(|r| r.scope.holds(target)) {
+        if let Check::Program(check) = rule.check {
+            findings.extend(check(program, target).into_iter().map(|message| Finding {
+                rule,
+                op: None,
+                message,
+            }));
+        }
+    }
+    findings
+}

@@ -1,0 +1,348 @@
+//! What rules ask of an op: its parameters by value, its tensors at run time, the products that it
+//! computes.
+//!
+//! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied:
+//! nothing overflows.
+
+use thane_mil::literal::Literal;
+use thane_mil::program::{Arg, Op, OpId, ValueId};
+use thane_mil::types::{DType, TensorType, Type};
+
+use crate::view::View;
+use crate::weight::{Form, Stored};
+
+/// Parameters longer than this are weights, and not read.
+const MAX_PARAM_BYTES: usize = 1 << 12;
+
+/// The name of an op's kind.
+pub fn kind(view: &View<'_>, op: OpId) -> &'static str {
+    view.op(op).def.name
+}
+
+/// Whether an op is of one of these kinds.
+pub fn is_any(view: &View<'_>, op: OpId, kinds: &[&str]) -> bool {
+    kinds.contains(&kind(view, op))
+}
+
+/// The tensors that an op takes at run time, with the names of the parameters: no constants, and
+/// nothing that follows from constants alone.
+pub fn operands<'a>(
+    view: &'a View<'_>,
+    op: OpId,
+) -> impl Iterator<Item = (&'static str, ValueId)> + 'a {
+    let op = view.op(op);
+    let params = op.def.params.iter().zip(&op.args);
+    params
+        .flat_map(|(p, arg)| {
+            arg.iter()
+                .flat_map(|a| a.values())
+                .map(move |v| (p.name, *v))
+        })
+        .filter(|(_, v)| !view.is_fixed(*v))
+}
+
+/// The types of what an op takes at run time and of what it gives.
+pub fn tensors<'a>(
+    view: &'a View<'_>,
+    op: OpId,
+) -> impl Iterator<Item = (ValueId, &'a TensorType)> + 'a {
+    let values = operands(view, op)
+        .map(|(_, v)| v)
+        .chain(view.op(op).results.iter().copied());
+    values.filter_map(|v| tensor(view, v).map(|t| (v, t)))
+}
+
+/// The type of a tensor.
+pub fn tensor<'a>(view: &'a View<'_>, value: ValueId) -> Option<&'a TensorType> {
+    view.f.value(value).ty.tensor()
+}
+
+/// The type of a parameter, written in place or not.
+pub fn param_type(view: &View<'_>, op: OpId, name: &str) -> Option<TensorType> {
+    match view.op(op).arg(name)? {
+        Arg::Value(v) => tensor(view, *v).cloned(),
+        Arg::Literal(l) => match l.ty() {
+            Type::Tensor(t) => Some(t),
+            _ => None,
+        },
+        Arg::Values(_) => None,
+    }
+}
+
+/// The lengths of the axes of a parameter, if all are known.
+pub fn param_shape(view: &View<'_>, op: OpId, name: &str) -> Option<Vec<usize>> {
+    param_type(view, op, name)?.known_shape()
+}
+
+/// The lengths of the axes of an op's first result, if all are known.
+pub fn result_shape(view: &View<'_>, op: OpId) -> Option<Vec<usize>> {
+    view.known_shape(*view.op(op).results.first()?)
+}
+
+/// The literal of a parameter that is small enough to be one, and no weight.
+pub fn small<'a>(view: &'a View<'_>, op: OpId, name: &str) -> Option<&'a Literal> {
+    let literal = view.f.literal_arg(view.op(op), name)?;
+    match literal {
+        Literal::Tensor(_, data) if data.byte_len() > MAX_PARAM_BYTES => None,
+        _ => Some(literal),
+    }
+}
+
+/// The integers or truth values of a parameter.
+pub fn ints(view: &View<'_>, op: OpId, name: &str) -> Option<Vec<i64>> {
+    small(view, op, name)?.to_ints()
+}
+
+/// The one integer or truth value of a parameter.
+pub fn int(view: &View<'_>, op: OpId, name: &str) -> Option<i64> {
+    match ints(view, op, name)?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    }
+}
+
+/// The one number of a parameter.
+pub fn float(view: &View<'_>, op: OpId, name: &str) -> Option<f32> {
+    match small(view, op, name)?.to_floats()?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    }
+}
+
+/// Whether a parameter is bound to something that only a call knows.
+pub fn is_runtime(view: &View<'_>, op: OpId, name: &str) -> bool {
+    view.op(op)
+        .arg(name)
+        .is_some_and(|a| a.values().iter().any(|v| !view.is_fixed(*v)))
+}
+
+/// Whether a parameter is bound to something that the program states, compressed or not.
+pub fn is_weight(view: &View<'_>, op: OpId, name: &str) -> bool {
+    match view.op(op).arg(name) {
+        Some(Arg::Literal(_)) => true,
+        Some(Arg::Value(v)) => view.is_constant(*v),
+        _ => false,
+    }
+}
+
+/// The op that makes what a parameter is bound to.
+pub fn producer<'a>(view: &View<'a>, op: OpId, name: &str) -> Option<&'a Op> {
+    view.f.definer(view.op(op).value_arg(name)?)
+}
+
+/// Users of an op's first result; the first 64, so that a tensor that everything uses is not walked
+/// for each of them.
+pub fn users<'a>(view: &'a View<'_>, op: OpId) -> impl Iterator<Item = OpId> + 'a {
+    let result = view.op(op).results.first();
+    result
+        .into_iter()
+        .flat_map(|r| view.users(*r).iter().take(64).copied())
+}
+
+/// The ops that make what an op uses; of the first 8 values, for the same reason.
+pub fn producers<'a>(view: &View<'a>, op: &'a Op) -> impl Iterator<Item = &'a Op> {
+    let f = view.f;
+    op.uses().take(8).filter_map(move |value| f.definer(value))
+}
+
+/// The numbers among the arguments of an op, written in place or not.
+pub fn scalars<'a>(view: &'a View<'_>, op: &'a Op) -> impl Iterator<Item = f32> + 'a {
+    let number = |literal: &Literal| match literal.to_floats()?.as_slice() {
+        [v] => Some(*v),
+        _ => None,
+    };
+    op.args.iter().flatten().filter_map(move |arg| match arg {
+        Arg::Value(v) => scalar(view, *v),
+        Arg::Literal(l @ Literal::Tensor(_, data)) if data.byte_len() <= 4 => number(l),
+        _ => None,
+    })
+}
+
+/// The one number that a value is, where the program states it.
+pub fn scalar(view: &View<'_>, value: ValueId) -> Option<f32> {
+    match view.f.constant(value)? {
+        literal @ Literal::Tensor(_, data) if data.byte_len() <= 4 => {
+            match literal.to_floats()?.as_slice() {
+                [v] => Some(*v),
+                _ => None,
+            }
+        }
+        _ => None,
+    }
+}
+
+/// An axis counted from the end when negative.
+pub fn wrap(axis: i64, rank: usize) -> Option<usize> {
+    let axis = if axis < 0 {
+        axis.checked_add(i64::try_from(rank).ok()?)?
+    } else {
+        axis
+    };
+    usize::try_from(axis).ok().filter(|a| *a < rank)
+}
+
+/// The product of lengths.
+pub fn product(lengths: &[usize]) -> f64 {
+    lengths.iter().map(|n| *n as f64).product()
+}
+
+/// Bytes of a tensor, packed, if its lengths are known.
+pub fn bytes(ty: &TensorType) -> Option<f64> {
+    Some(product(&ty.known_shape()?) * ty.dtype.bits() as f64 / 8.0)
+}
+
+/// A product of matrices that an op computes with weights or between activations.
+pub struct Product {
+    /// Inputs that are summed over for one output.
+    pub k: f64,
+    /// Output channels.
+    pub n_outputs: f64,
+    /// Columns: everything that is computed once for each position.
+    pub columns: f64,
+    /// How the weights are stored; nothing where both sides are activations.
+    pub weights: Option<Stored>,
+}
+
+impl Product {
+    /// Multiplications and additions.
+    pub fn flops(&self) -> f64 {
+        2.0 * self.k * self.n_outputs * self.columns
+    }
+
+    /// Bytes of the weights as stored.
+    pub fn weight_bytes(&self) -> f64 {
+        self.weights
+            .map_or(0.0, |w| self.k * self.n_outputs * w.bits / 8.0)
+    }
+}
+
+/// The product that a `conv`, `conv_transpose`, `linear`, `matmul` or attention computes, if its
+/// lengths are known.
+pub fn product_of(view: &View<'_>, op: OpId) -> Option<Product> {
+    const PRODUCTS: [&str; 5] = [
+        "conv",
+        "conv_transpose",
+        "linear",
+        "matmul",
+        "scaled_dot_product_attention",
+    ];
+    let out = is_any(view, op, &PRODUCTS).then(|| result_shape(view, op))??;
+    match kind(view, op) {
+        "conv" => {
+            let w = param_shape(view, op, "weight")?;
+            let (n_outputs, k) = (*w.first()? as f64, product(w.get(1..)?));
+            let columns = *out.first()? as f64 * product(out.get(2..)?);
+            Some(Product {
+                k,
+                n_outputs,
+                columns,
+                weights: stored(view, op, "weight"),
+            })
+        }
+        "conv_transpose" => {
+            let (w, x) = (
+                param_shape(view, op, "weight")?,
+                param_shape(view, op, "x")?,
+            );
+            let columns = *x.first()? as f64 * product(x.get(2..)?);
+            let weights = stored(view, op, "weight");
+            Some(Product {
+                k: *w.first()? as f64,
+                n_outputs: product(w.get(1..)?),
+                columns,
+                weights,
+            })
+        }
+        "linear" => {
+            let w = param_shape(view, op, "weight")?;
+            let [n_outputs, k] = w[..] else { return None };
+            let columns = product(out.get(..out.len().checked_sub(1)?)?);
+            let weights = stored(view, op, "weight");
+            Some(Product {
+                k: k as f64,
+                n_outputs: n_outputs as f64,
+                columns,
+                weights,
+            })
+        }
+        "matmul" => matmul(view, op, &out),
+        "scaled_dot_product_attention" => {
+            let (q, k) = (
+                param_shape(view, op, "query")?,
+                param_shape(view, op, "key")?,
+            );
+            let (rows, keys) = (
+                q.get(..q.len().checked_sub(1)?)?,
+                *k.get(k.len().checked_sub(2)?)?,
+            );
+            Some(Product {
+                k: 2.0 * *q.last()? as f64,
+                n_outputs: keys as f64,
+                columns: product(rows),
+                weights: None,
+            })
+        }
+        _ => None,
+    }
+}
+
+fn matmul(view: &View<'_>, op: OpId, out: &[usize]) -> Option<Product> {
+    let k = contraction(view, op)? as f64;
+    let (n_outputs, rows) = (*out.last()? as f64, out.get(..out.len().checked_sub(1)?)?);
+    let weights = ["y", "x"].iter().find_map(|name| stored(view, op, name));
+    Some(Product {
+        k,
+        n_outputs,
+        columns: product(rows),
+        weights,
+    })
+}
+
+/// The axis that a `matmul` sums over.
+pub fn contraction(view: &View<'_>, op: OpId) -> Option<usize> {
+    let ty = param_type(view, op, "x")?;
+    let transposed = int(view, op, "transpose_x") == Some(1);
+    let at = if transposed && ty.rank() > 1 {
+        ty.rank() - 2
+    } else {
+        ty.rank().checked_sub(1)?
+    };
+    ty.shape.get(at)?.known()
+}
+
+/// How a weight is stored, if it is one.
+pub fn stored(view: &View<'_>, op: OpId, name: &str) -> Option<Stored> {
+    if !is_weight(view, op, name) {
+        return None;
+    }
+    match view.op(op).arg(name)? {
+        Arg::Value(v) => Some(Stored::of(view.f, *v)),
+        // fp32 reaches the engine as fp16.
+        _ => Some(Stored {
+            form: Form::Dense,
+            bits: param_type(view, op, name)?.dtype.bits().min(16) as f64,
+        }),
+    }
+}
+
+/// Whether a type is one that the engine computes in.
+pub fn is_half(dtype: DType) -> bool {
+    dtype == DType::Fp16
+}
+
+/// The name of an op's first result, or of its kind if it has none.
+pub fn label<'a>(view: &'a View<'_>, op: OpId) -> &'a str {
+    view.op(op)
+        .results
+        .first()
+        .map_or(view.op(op).def.name, |r| view.f.value(*r).name.as_str())
+}
+
+/// Bytes, in the unit that they are best read in.
+pub fn show_bytes(n: f64) -> String {
+    match n {
+        n if n >= 1e9 => format!("{:.2} GB", n / 1e9),
+        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
+        n => format!("{:.0} kB", n / 1e3),
+    }
+}

@@ -1,0 +1,347 @@
+//! Ranks, lengths of axes, and shapes that are not fixed.
+
+use thane_mil::literal::Literal;
+use thane_mil::program::{Function, OpId};
+use thane_mil::types::{Dim, TensorType};
+
+use super::ROW;
+use super::query::{
+    bytes, contraction, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor, tensors,
+};
+use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
+use crate::target::{Evidence, Route};
+use crate::view::View;
+
+/// fp16 numbers in the 64 bytes that a row is padded to.
+pub const ROW_LEN: usize = 32;
+
+/// Rows.
+pub static RULES: &[Rule] = &[
+    Rule {
+        id: "ANE055",
+        title: "Axes above 65,536",
+        scope: Scope::generations(16, u8::MAX),
+        source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
+                 and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: heads of 1536 and 2304 to 262,144 channels \
+                 run on the engine, and the softcap behind them does not",
+        disputed: Some(
+            "qwen-ane, straight to the engine: 62,080 output channels compile on M5 Max, 124,160 do not",
+        ),
+        why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make one, such as a head over a large \
+              vocabulary, but what takes its result runs elsewhere.",
+        fix: "Split the axis: two or more heads of at most 65,536 rows, and a concat on the host.",
+        check: Check::Op(|v, op| {
+            const MOST: usize = 65_536;
+            let is_head = v.target.route == Route::CoreMl
+                && kind(v, op) == "conv"
+                && is_weight(v, op, "weight");
+            let takes_little =
+                || param_shape(v, op, "x").is_some_and(|x| x.iter().all(|n| *n <= MOST));
+            if is_head && takes_little() {
+                None
+            } else {
+                long_axis(v, op, &|_, _| MOST)
+            }
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE056",
+        title: "Axes above 16,384 on M1 to M3 and A14 to A16",
+        scope: Scope::generations(0, 15),
+        source: "sbryngelson/ANEForge, measured on M1 and M2; ANEMLL splits heads for the same reason",
+        why: "Width and height end at 16,384 on these chips, channels at 65,536; a head over 32,000 words has to be \
+              split.",
+        fix: "Split the axis into parts of at most 16,384, or put it on the channel axis of a 1x1 convolution.",
+        check: Check::Op(|v, op| {
+            let spatial = |at: usize, rank: usize| {
+                if at + 2 >= rank && (rank < 3 || at > 0) {
+                    16_384
+                } else {
+                    65_536
+                }
+            };
+            long_axis(v, op, &spatial)
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE057",
+        title: "Ranks above 5",
+        severity: Severity::Error,
+        source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be between 0 and \
+                 5\"); CoreML-LLM OP10: a rank-10 view faults on A18 Pro",
+        why: "Tensors have at most five axes in a Core ML program and on the engine, between ops too.",
+        fix: "Merge axes before splitting others: several reshapes of rank 5 or less, or rearrange on the host.",
+        check: Check::Op(|v, op| {
+            let (value, ty) = tensors(v, op).find(|(_, t)| t.rank() > 5)?;
+            Some(format!(
+                "Rank of the shape parameter must be between 0 and 5 (`{}` is {ty})",
+                v.f.value(value).name
+            ))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE058",
+        title: "Axes whose length only the call knows",
+        source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML notes; \
+                 cadamcat/llms-on-apple-neural-engine; coremltools #2600",
+        disputed: Some(
+            "coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the engine",
+        ),
+        why: "Programs of the engine have fixed shapes; an op with an unknown axis runs on the CPU or GPU, ten times \
+              slower in one published case.",
+        fix: "Make one function for each length (they share weights), and pad to the next.",
+        check: Check::Op(|v, op| {
+            let (value, ty) =
+                tensors(v, op).find(|(_, t)| t.shape.iter().any(|d| d.known().is_none()))?;
+            Some(format!(
+                "`{}` is {ty}: its shape is not fixed",
+                v.f.value(value).name
+            ))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE059",
+        title: "Ranges of shapes",
+        effect: Effect::ProgramLeaves,
+        severity: Severity::Error,
+        source: "ExecuTorch's Core ML notes (RangeDim: CPU and GPU only); CoreML-LLM SZ15: 969 ms against 101 ms at \
+                 512 tokens",
+        disputed: Some(
+            "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the engine",
+        ),
+        why: "A function that takes a range of lengths is compiled without the engine.",
+        fix: "Write one function for each length, or enumerated shapes, which compile one program each.",
+        check: Check::Function(|v| {
+            let ranges = flexible(v.f, "RangeDims").is_some_and(has_range);
+            let hit = Hit {
+                op: None,
+                message: format!("`{}` takes ranges of shapes", v.f.name),
+            };
+            ranges.then_some(hit).into_iter().collect()
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE060",
+        title: "Products over more than 32,768 numbers",
+        scope: Scope::generations(16, u8::MAX),
+        source: "751K M6 study, probes with matmul_k16384 (runs) and matmul_k40000 (does not), M4, macOS 27: the \
+                 limit lies between 32,768 and 40,000",
+        disputed: Some("ANEForge gives 65,536 for M4 and newer"),
+        why: "A matmul can sum over 32,768 at least and fewer than 40,000.",
+        fix: "Split the sum: matmuls over parts of the axis, added.",
+        check: Check::Op(|v, op| {
+            let k = contraction(v, op)?;
+            (kind(v, op) == "matmul" && k > 32_768)
+                .then(|| format!("matmul sums over {k}, above 32768"))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE061",
+        title: "Products over more than 16,384 numbers on M1 to M3",
+        scope: Scope::generations(0, 15),
+        source: "sbryngelson/ANEForge, M1 to M3",
+        why: "A matmul sums over at most 16,384 on these chips.",
+        fix: "Split the sum: matmuls over parts of the axis, added.",
+        check: Check::Op(|v, op| {
+            let k = contraction(v, op)?;
+            (kind(v, op) == "matmul" && k > 16_384)
+                .then(|| format!("matmul sums over {k}, above 16384 on this chip"))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE062",
+        title: "Rows of inputs and outputs that do not fill 64 bytes, directly",
+        effect: Effect::RunFails(Some("0x1d")),
+        severity: Severity::Error,
+        scope: Scope::ALL.on(Route::Direct),
+        source: "electricapp/ane-bridge-rs (M5), qwen-ane (M5 Max), mlx-serve (M4 Max), skyfallsin field guide (M3 \
+                 Max): four independent reports",
+        why: "The last axis of what a call passes must be a multiple of 32 fp16 numbers; else rows come back at \
+              another stride, as zeros, or the call ends with status 0x1d.",
+        fix: "Pad the last axis to a multiple of 32, put the sequence there, and mask what is not used.",
+        check: Check::Function(|v| {
+            let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
+            let last = |value| {
+                v.f.value(value)
+                    .ty
+                    .tensor_or_state()
+                    .and_then(|t| t.shape.last()?.known())
+            };
+            let bad = edges
+                .filter_map(|value| last(*value).map(|n| (value, n)))
+                .filter(|(_, n)| n % ROW_LEN != 0);
+            bad.map(|(value, n)| Hit {
+                op: None,
+                message: format!(
+                    "the last axis of `{}` is {n}, no multiple of {ROW_LEN}",
+                    v.f.value(*value).name
+                ),
+            })
+            .collect()
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE063",
+        title: "Short last axes waste memory",
+        effect: Effect::Slow,
+        evidence: Evidence::Documented,
+        source: "Apple, neural_engine_rules.md: last axis contiguous, 64-byte aligned, never of size 1 (32 times the \
+                 memory in fp16); 751K reads the strides in analytics.mil",
+        why: "Each row takes at least 64 bytes, so a last axis of 1 takes 32 times the memory and the time to move it.",
+        fix: "Lay tensors out as (batch, channels, 1, sequence), with the long axis last.",
+        check: Check::Op(|v, op| {
+            let result = *v.op(op).results.first().filter(|r| !v.is_fixed(**r))?;
+            let ty = tensor(v, result)?;
+            let (last, packed) = (ty.shape.last()?.known()?, bytes(ty)?);
+            let padded = packed
+                * ((last.div_ceil(ROW_LEN).max(1) as f64 * ROW_LEN as f64) / last.max(1) as f64);
+            // 1 MB and 4 times: below that, a row's padding is lost among the cost of a call.
+            (padded >= 4.0 * packed && padded >= 1e6).then(|| {
+                format!(
+                    "`{}` is {ty}: {} of numbers take {}",
+                    v.f.value(result).name,
+                    show_bytes(packed),
+                    show_bytes(padded)
+                )
+            })
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE064",
+        title: "Products of rank 5",
+        effect: Effect::Slow,
+        severity: Severity::Note,
+        evidence: Evidence::Folklore,
+        source: "CoreML-LLM OP09: matmuls of rank 5 tend to the CPU, of rank 3 stay on the engine; Mac",
+        why: "A batched product over two batch axes was seen on the CPU more often than one over a single batch axis.",
+        fix: "Merge the batch axes with a reshape before the product; it is free where the layout allows it.",
+        check: Check::Op(|v, op| {
+            let rank = tensor(v, *v.op(op).results.first()?)?.rank();
+            (kind(v, op) == "matmul" && rank == 5).then(|| "matmul of rank 5".to_owned())
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE065",
+        title: "Static gathers on M1 and A14",
+        effect: Effect::Slow,
+        scope: Scope::generations(0, 13),
+        source: "sbryngelson/ANEForge: gather in software on M1 (batch 1, depth 1), in hardware from A14-class \
+                 compilers on",
+        why: "The oldest engine has no unit for it and copies element after element.",
+        fix: "Use slices and a concat where the indices form runs.",
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["gather", "gather_nd", "gather_along_axis"]).then(|| {
+                format!(
+                    "`{}` is done in software on {}",
+                    kind(v, op),
+                    v.target.chip.name
+                )
+            })
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE066",
+        title: "Resizing and sampling on M1 and A14",
+        effect: Effect::Slow,
+        scope: Scope::generations(0, 13),
+        source: "sbryngelson/ANEForge: the texture unit came with M2; M1 falls back to software",
+        why: "Interpolation, affine sampling and reflecting pads use a texture unit that this chip lacks.",
+        fix: "Resize on the GPU before the call, or use a transposed convolution with constant weights.",
+        check: Check::Op(|v, op| {
+            let sampled = [
+                "resize",
+                "resize_bilinear",
+                "resize_nearest_neighbor",
+                "upsample_bilinear",
+                "upsample_nearest_neighbor",
+                "affine",
+                "resample",
+            ];
+            is_any(v, op, &sampled).then(|| {
+                format!(
+                    "`{}` is done in software on {}",
+                    kind(v, op),
+                    v.target.chip.name
+                )
+            })
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE067",
+        title: "Empty axes",
+        evidence: Evidence::Inferred,
+        source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the axis",
+        why: "A tensor without elements has no place in a task of the engine.",
+        fix: "Remove the op: what it gives is known without computing it.",
+        check: Check::Op(|v, op| {
+            let (value, ty) = tensors(v, op).find(|(_, t)| t.shape.contains(&Dim::Known(0)))?;
+            Some(format!(
+                "`{}` is {ty}, which is empty",
+                v.f.value(value).name
+            ))
+        }),
+        ..ROW
+    },
+];
+
+/// What is said of an axis that is longer than `cap` of its place and the rank allows.
+fn long_axis(v: &View<'_>, op: OpId, cap: &dyn Fn(usize, usize) -> usize) -> Option<String> {
+    let too_long = |t: &TensorType| {
+        let axes = t
+            .shape
+            .iter()
+            .enumerate()
+            .filter_map(|(i, d)| d.known().map(|n| (i, n)));
+        axes.clone().find(|(i, n)| *n > cap(*i, t.rank()))
+    };
+    let values = operands(v, op)
+        .map(|(_, value)| value)
+        .chain(v.op(op).results.iter().copied());
+    let (value, (axis, n)) = values
+        .filter_map(|value| Some((value, too_long(tensor(v, value)?)?)))
+        .next()?;
+    let most = cap(axis, tensor(v, value)?.rank());
+    Some(format!(
+        "axis {axis} of `{}` is {n}, above {most}",
+        v.f.value(value).name
+    ))
+}
+
+/// What the function says of its flexible shapes under a name.
+pub fn flexible<'a>(f: &'a Function, name: &str) -> Option<&'a Literal> {
+    let (_, info) = f
+        .attributes
+        .iter()
+        .find(|(key, _)| key == "FlexibleShapeInformation")?;
+    let Literal::Tuple(parts) = info else {
+        return None;
+    };
+    parts.iter().find_map(|part| match part {
+        Literal::Tuple(pair) if pair.first().and_then(Literal::as_str) == Some(name) => pair.get(1),
+        _ => None,
+    })
+}
+
+/// Whether some axis has a range of more than one length.
+pub fn has_range(ranges: &Literal) -> bool {
+    match ranges {
+        Literal::Dict(_, _, items) => items.iter().any(|(_, v)| has_range(v)),
+        Literal::List(_, items) | Literal::Tuple(items) => items.iter().any(has_range),
+        Literal::Tensor(..) => ranges
+            .to_ints()
+            .is_some_and(|ends| matches!(ends[..], [a, b] if a != b)),
+        Literal::String(_) => false,
+    }
+}

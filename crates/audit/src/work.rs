@@ -1,0 +1,421 @@
+//! What an op computes and moves, whatever runs it: operations, bytes, and the kind of work.
+//!
+//! Sizes are floats, so that no program overflows them; an axis that the program leaves open is as
+//! long as in the call that is priced ([`View::priced_shape`]).
+
+use thane_mil::program::{Arg, Op, OpId, ValueId};
+
+use crate::plan::stream::Gemm;
+use crate::view::View;
+use crate::weight::Stored;
+
+/// What an op does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// A product with constant weights, and the operand that has them.
+    Product(Gemm, ValueId),
+    /// A product of two activations.
+    Matmul,
+    /// Scores, softmax and what is read by them, in one.
+    Attention,
+    /// An elementwise op of one input.
+    Unary,
+    /// Any other elementwise op.
+    Elementwise,
+    /// A sum, mean, maximum over axes.
+    Reduction,
+    /// Softmax.
+    Softmax,
+    /// A norm.
+    Normalization,
+    /// A pool.
+    Pool,
+    /// A texture op: resizing, resampling.
+    Resize,
+    /// Elements that change places: a transpose.
+    Transpose,
+    /// Elements that are copied in runs.
+    Copy,
+    /// Names only: a reshape that keeps the last axis.
+    Free,
+    /// A sort of some kind.
+    TopK,
+    /// Reading or writing a state.
+    State,
+    /// Anything else.
+    Other,
+}
+
+/// What an op computes and moves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Work {
+    /// Kind of work.
+    pub kind: Kind,
+    /// Operations; a multiplication and an addition are two.
+    pub flops: f64,
+    /// Bytes of operands that are computed at run time.
+    pub input_bytes: f64,
+    /// Bytes of results.
+    pub output_bytes: f64,
+    /// Bytes of constant operands, at the width that they have for the op.
+    pub constant_bytes: f64,
+    /// Elements of the largest operand that is computed at run time.
+    pub inputs: f64,
+    /// Elements of results.
+    pub outputs: f64,
+}
+
+impl Work {
+    /// What an op of a function does.
+    pub fn of(view: &View<'_>, id: OpId) -> Self {
+        let op = view.op(id);
+        let (mut input_bytes, mut constant_bytes, mut inputs) = (0.0, 0.0, 0.0f64);
+        for value in op.uses() {
+            if view.is_constant(value) {
+                constant_bytes += bytes(view, value);
+            } else {
+                input_bytes += bytes(view, value);
+                inputs = inputs.max(count(view, value));
+            }
+        }
+        let output_bytes = op.results.iter().map(|r| bytes(view, *r)).sum();
+        let outputs = op.results.iter().map(|r| count(view, *r)).sum();
+        let kind = kind(view, op);
+        let flops = flops(view, op, kind, inputs, outputs);
+        Self {
+            kind,
+            flops,
+            input_bytes,
+            output_bytes,
+            constant_bytes,
+            inputs,
+            outputs,
+        }
+    }
+
+    /// Bytes of everything that is read and written.
+    pub fn bytes(&self) -> f64 {
+        self.input_bytes + self.constant_bytes + self.output_bytes
+    }
+
+    /// Whether all of its inputs must be there before any of its results is: what a fused chain
+    /// cannot be tiled through.
+    pub fn takes_all(&self) -> bool {
+        use Kind::{Attention, Matmul, Normalization, Reduction, Softmax, TopK, Transpose};
+        matches!(
+            self.kind,
+            Matmul | Attention | Softmax | Normalization | Reduction | Transpose | TopK
+        )
+    }
+}
+
+/// Lengths of the axes of a value.
+pub fn shape(view: &View<'_>, value: ValueId) -> Vec<f64> {
+    view.priced_shape(value)
+        .into_iter()
+        .map(|n| n as f64)
+        .collect()
+}
+
+/// Elements of a value; more than any memory has count as so many.
+pub fn count(view: &View<'_>, value: ValueId) -> f64 {
+    const MOST: f64 = 1e30;
+    let is_tensor = view.f.value(value).ty.tensor_or_state().is_some();
+    if is_tensor {
+        shape(view, value).into_iter().product::<f64>().min(MOST)
+    } else {
+        0.0
+    }
+}
+
+/// Bytes of a value.
+pub fn bytes(view: &View<'_>, value: ValueId) -> f64 {
+    let bits = view
+        .f
+        .value(value)
+        .ty
+        .tensor_or_state()
+        .map_or(0, |t| t.dtype.bits());
+    count(view, value) * bits as f64 / 8.0
+}
+
+fn kind(view: &View<'_>, op: &Op) -> Kind {
+    if let Some((gemm, weight)) = product(view, op) {
+        return Kind::Product(gemm, weight);
+    }
+    match op.def.name {
+        "matmul" | "einsum" | "conv" | "conv_transpose" | "linear" => Kind::Matmul,
+        "scaled_dot_product_attention" => Kind::Attention,
+        "softmax" => Kind::Softmax,
+        "layer_norm" | "instance_norm" | "l2_norm" | "local_response_norm" => Kind::Normalization,
+        "avg_pool" | "max_pool" | "l2_pool" => Kind::Pool,
+        "transpose" | "gather" | "gather_nd" | "gather_along_axis" | "depth_to_space"
+        | "space_to_depth" | "pixel_shuffle" | "pixel_unshuffle" | "batch_to_space"
+        | "space_to_batch" | "reverse" => Kind::Transpose,
+        "concat" | "split" | "stack" | "slice_by_index" | "slice_by_size" | "slice_update"
+        | "pad" | "tile" | "fill" | "fill_like" | "sliding_windows" => Kind::Copy,
+        "identity" | "expand_dims" | "squeeze" | "cast" | "flatten2d" | "shape" => Kind::Free,
+        "reshape" | "reshape_like" if keeps_rows(view, op) => Kind::Free,
+        "reshape" | "reshape_like" => Kind::Transpose,
+        "topk" | "argsort" => Kind::TopK,
+        "read_state" | "write_state" | "coreml_update_state" => Kind::State,
+        name if name.starts_with("reduce_") => Kind::Reduction,
+        name if ["upsample_", "resize_", "resample", "affine", "crop_resize"]
+            .iter()
+            .any(|p| name.starts_with(p)) =>
+        {
+            Kind::Resize
+        }
+        name if UNARY.contains(&name) => Kind::Unary,
+        name if OTHERS.contains(&name) => Kind::Other,
+        _ => Kind::Elementwise,
+    }
+}
+
+/// Elementwise ops of one input, and those that constants are folded into.
+const UNARY: [&str; 40] = [
+    "abs",
+    "acos",
+    "asin",
+    "atan",
+    "atanh",
+    "batch_norm",
+    "ceil",
+    "clamped_relu",
+    "clip",
+    "cos",
+    "cosh",
+    "dequantize",
+    "elu",
+    "erf",
+    "exp",
+    "exp2",
+    "floor",
+    "gelu",
+    "inverse",
+    "leaky_relu",
+    "linear_activation",
+    "log",
+    "prelu",
+    "quantize",
+    "relu",
+    "relu6",
+    "round",
+    "rsqrt",
+    "scaled_tanh",
+    "sigmoid",
+    "sigmoid_hard",
+    "sign",
+    "silu",
+    "sin",
+    "softplus",
+    "softsign",
+    "sqrt",
+    "square",
+    "tanh",
+    "thresholded_relu",
+];
+
+/// Ops that are nothing of the above, and no elementwise ones either.
+const OTHERS: [&str; 22] = [
+    "band_part",
+    "classify",
+    "cond",
+    "cumsum",
+    "custom",
+    "gru",
+    "list_gather",
+    "list_length",
+    "list_read",
+    "list_scatter",
+    "list_write",
+    "lstm",
+    "make_list",
+    "non_maximum_suppression",
+    "non_zero",
+    "one_hot",
+    "range_1d",
+    "rnn",
+    "scatter",
+    "scatter_along_axis",
+    "scatter_nd",
+    "while_loop",
+];
+
+/// Whether the last axis of a reshape stays as long as it is.
+fn keeps_rows(view: &View<'_>, op: &Op) -> bool {
+    let last = |value: Option<ValueId>| value.and_then(|v| shape(view, v).last().copied());
+    last(op.value_arg("x")) == last(op.results.first().copied())
+}
+
+/// The product with constant weights that an op is, if it is one.
+fn product(view: &View<'_>, op: &Op) -> Option<(Gemm, ValueId)> {
+    let result = *op.results.first()?;
+    let outputs_of = |weight: ValueId| Stored::of(view.f, weight);
+    match op.def.name {
+        "linear" => {
+            let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
+            let [outputs, inputs] = shape(view, weight)[..] else {
+                return None;
+            };
+            let positions = count(view, result) / outputs.max(1.0);
+            Some((
+                quantized(
+                    view,
+                    op,
+                    Gemm::matrix(inputs, outputs, positions, outputs_of(weight)),
+                ),
+                weight,
+            ))
+        }
+        "matmul" => constant_matmul(view, op, result),
+        "conv" => convolution(view, op, result),
+        "conv_transpose" => {
+            let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
+            let [inputs, outputs, ref kernel @ ..] = shape(view, weight)[..] else {
+                return None;
+            };
+            let taps: f64 = kernel.iter().product();
+            let x = op.value_arg("x")?;
+            // Each input position meets every tap of the kernel.
+            let positions = count(view, x) / shape(view, x).get(1).copied().unwrap_or(1.0).max(1.0);
+            let gemm = Gemm::matrix(inputs, outputs * taps, positions, outputs_of(weight));
+            Some((Gemm { taps, ..gemm }, weight))
+        }
+        _ => None,
+    }
+}
+
+/// A `matmul` of which one operand is constant.
+fn constant_matmul(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, ValueId)> {
+    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (weight, other) = match (view.is_constant(x), view.is_constant(y)) {
+        (false, true) => (y, x),
+        (true, false) => (x, y),
+        _ => return None,
+    };
+    let n_weights = count(view, weight);
+    let inputs = contraction(view, op)?;
+    let outputs = n_weights / inputs.max(1.0);
+    let positions = (count(view, result) / outputs.max(1.0))
+        .max(count(view, other) / inputs.max(1.0).max(outputs));
+    Some((
+        Gemm::matrix(inputs, outputs, positions, Stored::of(view.f, weight)),
+        weight,
+    ))
+}
+
+fn convolution(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, ValueId)> {
+    let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
+    let [outputs, channels, ref kernel @ ..] = shape(view, weight)[..] else {
+        return None;
+    };
+    let taps: f64 = kernel.iter().product();
+    let groups = ints(view, op, "groups")
+        .and_then(|g| g.first().copied())
+        .unwrap_or(1)
+        .max(1) as f64;
+    let positions = count(view, result) / outputs.max(1.0);
+    let stored = Stored::of(view.f, weight);
+    let gemm = Gemm {
+        channels: channels * groups,
+        taps,
+        groups,
+        speed: speed(view, op, kernel, groups),
+        ..Gemm::matrix(channels * taps, outputs, positions, stored)
+    };
+    Some((quantized(view, op, gemm), weight))
+}
+
+/// A product whose activations and weights both come as int8 is one of int8.
+fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
+    let made_by =
+        |value: Option<ValueId>| value.and_then(|v| view.f.definer(v)).map(|op| op.def.name);
+    let activations = made_by(op.value_arg("x")) == Some("dequantize");
+    Gemm {
+        int8: activations && gemm.stored.bits <= 8.0,
+        ..gemm
+    }
+}
+
+/// How much faster a convolution is than its operations say.
+fn speed(view: &View<'_>, op: &Op, kernel: &[f64], groups: f64) -> f64 {
+    let ones = |name: &str| ints(view, op, name).is_none_or(|n| n.iter().all(|n| *n == 1));
+    match kernel {
+        [h, w]
+            if *h == 3.0 && *w == 3.0 && groups == 1.0 && ones("strides") && ones("dilations") =>
+        {
+            view.target.chip.family.winograd.value
+        }
+        // M6 study: widths of 9 to 15 are rewritten to sparse ones of stride 2, and reach 42 to 85
+        // %.
+        [_, w] if (9.0..=15.0).contains(w) => 0.6,
+        _ => 1.0,
+    }
+}
+
+fn ints(view: &View<'_>, op: &Op, name: &str) -> Option<Vec<i64>> {
+    view.f.literal_arg(op, name)?.to_ints()
+}
+
+/// What a product of matrices sums up.
+fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
+    let x = shape(view, op.value_arg("x")?);
+    let flipped = view
+        .f
+        .literal_arg(op, "transpose_x")
+        .and_then(|l| l.to_ints())
+        == Some(vec![1]);
+    let back = if flipped { 2 } else { 1 };
+    x.len().checked_sub(back).map(|at| x[at])
+}
+
+fn flops(view: &View<'_>, op: &Op, kind: Kind, inputs: f64, outputs: f64) -> f64 {
+    match kind {
+        Kind::Product(gemm, _) => gemm.flops(),
+        Kind::Matmul if op.def.name == "matmul" => {
+            2.0 * outputs * contraction(view, op).unwrap_or(1.0)
+        }
+        Kind::Matmul => 2.0 * outputs * summed(view, op),
+        Kind::Attention => {
+            let (scores, width) = scores(view, op);
+            2.0 * scores * width + 5.0 * scores
+        }
+        Kind::Unary | Kind::Elementwise | Kind::Other | Kind::Resize => outputs,
+        Kind::Reduction | Kind::Pool | Kind::TopK => inputs,
+        Kind::Softmax | Kind::Normalization => 5.0 * outputs,
+        Kind::Transpose | Kind::Copy | Kind::Free | Kind::State => 0.0,
+    }
+}
+
+/// What a convolution or einsum of two activations sums up for a result.
+fn summed(view: &View<'_>, op: &Op) -> f64 {
+    if let Some(weight) = op.value_arg("weight") {
+        return shape(view, weight).iter().skip(1).product();
+    }
+    let first = match op.arg("values") {
+        Some(Arg::Values(values)) => values.first().copied(),
+        _ => None,
+    };
+    // nchw,nwhr->nchr sums up the last axis of the first.
+    first
+        .and_then(|v| shape(view, v).last().copied())
+        .unwrap_or(1.0)
+}
+
+/// Elements of the scores of attention, and the width of keys and values together.
+pub fn scores(view: &View<'_>, op: &Op) -> (f64, f64) {
+    let of = |name: &str| {
+        op.value_arg(name)
+            .map(|v| shape(view, v))
+            .unwrap_or_default()
+    };
+    let (query, key, value) = (of("query"), of("key"), of("value"));
+    let last = |s: &[f64]| s.last().copied().unwrap_or(1.0);
+    let rows = |s: &[f64]| s.len().checked_sub(2).map_or(1.0, |at| s[at]);
+    let outer: f64 = query[..query.len().saturating_sub(2)].iter().product();
+    (
+        outer * rows(&query) * rows(&key),
+        last(&query) + last(&value),
+    )
+}

@@ -1,0 +1,15 @@
+//! Rules, placement, latency, fixes and planners, on small programs and on published data.
+#![allow(clippy::unwrap_used)]
+
+mod bisect;
+mod bytes;
+mod compressed;
+mod faults;
+mod fixes;
+mod grown;
+mod interface;
+mod measurements;
+mod place;
+mod placement;
+mod plan;
+mod rules;
