@@ -16,7 +16,10 @@ use thane_mil::data::Bytes;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let default = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/packages/ios16_half.mlpackage");
+    let default = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/packages/ios16_half.mlpackage"
+    );
     let path = args.next().unwrap_or_else(|| default.to_owned());
     let target = args.next().unwrap_or_else(|| "m4".to_owned());
 
@@ -41,11 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Collect the files below a folder by their paths in it, as a page in a browser would receive them.
-fn read(
-    folder: &Path,
-    inside: &Path,
-    files: &mut BTreeMap<String, Bytes>,
-) -> std::io::Result<()> {
+fn read(folder: &Path, inside: &Path, files: &mut BTreeMap<String, Bytes>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder.join(inside))? {
         let inner = inside.join(entry?.file_name());
         let path = folder.join(&inner);
