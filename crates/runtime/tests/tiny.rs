@@ -1,6 +1,9 @@
 //! The library's own path from a model's name to answers and vectors, on tiny models whose answers
 //! transformers computed.
 
+// Clippy does not know helpers of tests as tests.
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

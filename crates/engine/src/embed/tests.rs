@@ -275,17 +275,20 @@ fn what_cannot_be_embedded_is_named() {
     };
     assert_eq!(
         refusal(&[vec![1], vec![]]),
-        (Some(1), "it has no tokens".to_owned())
+        (
+            Some(1),
+            "expected at least one token, found none".to_owned()
+        )
     );
     assert_eq!(
         refusal(&[vec![1; 101]]),
-        (Some(0), "it has 101 tokens, the model takes 100".to_owned())
+        (Some(0), "expected at most 100 tokens, found 101".to_owned())
     );
     assert!(
         calls.lock().unwrap().is_empty(),
         "nothing runs before all is known to fit"
     );
-    let message = "its vector holds numbers that are not finite";
+    let message = "the vector contains numbers that are not finite";
     assert_eq!(
         refusal(&[vec![1], vec![2, ODD], vec![1; 9]]),
         (Some(1), message.to_owned())

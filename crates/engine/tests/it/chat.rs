@@ -83,11 +83,11 @@ fn errors_say_what_is_wrong() {
     let cases = [
         (
             "{{ raise_exception('No system role') }}",
-            "the chat template refused the conversation: No system role",
+            "the chat template rejected the conversation: No system role",
         ),
         (
             "a\n{% if x %}",
-            "the chat template cannot be read: expected `elif` or `else` or `endif`, found the \
+            "the chat template is not valid: expected `elif` or `else` or `endif`, found the \
              end of the template (line 2)",
         ),
         (
@@ -96,11 +96,11 @@ fn errors_say_what_is_wrong() {
         ),
         (
             "\n\n{{ x | no_such }}",
-            "the chat template failed: the filter `no_such` is unknown (line 3)",
+            "the chat template failed: unknown filter `no_such` (line 3)",
         ),
         (
             "{{ 1 +\n }}",
-            "the chat template cannot be read: expected an expression, found `}}` (line 2)",
+            "the chat template is not valid: expected an expression, found `}}` (line 2)",
         ),
     ];
     for (source, expected) in cases {

@@ -233,40 +233,43 @@ fn bad_options_are_errors() {
     let options: [(Change, &str); 10] = [
         (
             |o| o.temperature = -0.1,
-            "temperature is -0.1, but must be 0 or more",
+            "option temperature: expected 0 or more, found -0.1",
         ),
         (
             |o| o.temperature = f32::NAN,
-            "temperature is NaN, but must be 0 or more",
+            "option temperature: expected 0 or more, found NaN",
         ),
         (
             |o| o.temperature = f32::INFINITY,
-            "temperature is inf, but must be 0 or more",
+            "option temperature: expected 0 or more, found inf",
         ),
         (
             |o| o.top_p = 0.0,
-            "top_p is 0, but must be above 0 and at most 1",
+            "option top_p: expected above 0 and at most 1, found 0",
         ),
         (
             |o| o.top_p = 1.5,
-            "top_p is 1.5, but must be above 0 and at most 1",
+            "option top_p: expected above 0 and at most 1, found 1.5",
         ),
-        (|o| o.min_p = -0.5, "min_p is -0.5, but must be from 0 to 1"),
+        (
+            |o| o.min_p = -0.5,
+            "option min_p: expected from 0 to 1, found -0.5",
+        ),
         (
             |o| o.min_p = f32::NAN,
-            "min_p is NaN, but must be from 0 to 1",
+            "option min_p: expected from 0 to 1, found NaN",
         ),
         (
             |o| o.repetition_penalty = 0.0,
-            "repetition_penalty is 0, but must be above 0",
+            "option repetition_penalty: expected above 0, found 0",
         ),
         (
             |o| o.presence_penalty = f32::NAN,
-            "presence_penalty is NaN, but must be a finite number",
+            "option presence_penalty: expected a finite number, found NaN",
         ),
         (
             |o| o.frequency_penalty = f32::INFINITY,
-            "frequency_penalty is inf, but must be a finite number",
+            "option frequency_penalty: expected a finite number, found inf",
         ),
     ];
     for (change, message) in options {
@@ -283,20 +286,28 @@ fn bad_logits_are_errors() {
         ..SampleOptions::default()
     })
     .unwrap();
-    let none = "no token can follow: there are 2 logits and none is above minus infinity";
+    let none = "expected a logit above minus infinity, found none among 2 logits";
     let cases: [(&[f32], &[u32], &str); 5] = [
-        (&[0.0, f32::NAN], &[], "the logit of token 1 is NaN"),
-        (&[f32::INFINITY], &[], "the logit of token 0 is inf"),
+        (
+            &[0.0, f32::NAN],
+            &[],
+            "expected finite logits, found NaN for token 1",
+        ),
+        (
+            &[f32::INFINITY],
+            &[],
+            "expected finite logits, found inf for token 0",
+        ),
         (
             &[],
             &[],
-            "no token can follow: there are 0 logits and none is above minus infinity",
+            "expected a logit above minus infinity, found none among 0 logits",
         ),
         (&[f32::NEG_INFINITY; 2], &[], none),
         (
             &[0.0],
             &[0, 1],
-            "the history has token 1, but there are only 1 logits",
+            "expected token ids below 1, the number of logits, found 1 in the history",
         ),
     ];
     for (logits, history, message) in cases {
@@ -311,7 +322,7 @@ fn bad_logits_are_errors() {
 }
 
 #[test]
-fn likeliest_is_the_first_of_the_largest() {
+fn argmax_is_the_first_of_the_largest() {
     use thane_engine::sample::argmax;
     assert_eq!(argmax(&[]), None);
     assert_eq!(argmax(&[f32::NEG_INFINITY; 70]), None);

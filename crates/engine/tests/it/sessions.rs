@@ -222,17 +222,18 @@ fn errors_name_the_sequence() {
     let mut refused = |next: &[(usize, u32)]| sessions.decode(next).unwrap_err().to_string();
     assert!(
         refused(&[(0, 1), (2, 1)])
-            .starts_with("sequence 2: the prompt has 65 tokens, the context holds 64")
+            .starts_with("sequence 2: expected a prompt shorter than the context of 64 tokens")
     );
     assert!(refused(&[(0, 1), (3, 1)]).contains("no sequence 3 in a batch of 3"));
     assert!(refused(&[(1, 1), (1, 2)]).contains("sequence 1 is named twice"));
     let mut refused =
         |prompts: &[(usize, &[u32])]| sessions.feed(prompts, &|| false).unwrap_err().to_string();
-    assert!(
-        refused(&[(0, &full[..2]), (1, &[])]).starts_with("sequence 1: the prompt has no tokens")
-    );
+    assert!(refused(&[(0, &full[..2]), (1, &[])]).starts_with(
+        "sequence 1: expected a prompt of at \
+            least one token"
+    ));
     let long = [full.clone(), vec![1]].concat();
-    assert!(refused(&[(1, &long)]).starts_with("sequence 1: the prompt has 65 tokens"));
+    assert!(refused(&[(1, &long)]).starts_with("sequence 1: expected a prompt shorter than"));
     // Nothing of that is in a cache.
     assert_eq!(sessions.tokens(2).unwrap(), full);
     assert!(

@@ -88,12 +88,12 @@ const OTHER_TESTS: &[&str] = &[
     "test",
     "upper",
 ];
-/// Whether there is a filter of this name.
+/// Whether there is a filter with this name.
 pub(super) fn is_filter(name: &str) -> bool {
     FILTERS.contains(&name)
 }
 
-/// Whether there is a test of this name.
+/// Whether there is a test with this name.
 pub(super) fn is_test(name: &str) -> bool {
     TYPE_TESTS.contains(&name) || OTHER_TESTS.contains(&name)
 }
