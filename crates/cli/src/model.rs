@@ -340,6 +340,14 @@ pub fn unusable(path: &Path, error: ModelError) -> Failure {
             format!("thane convert {shown} --task embed -o PACKAGE.mlpackage"),
         ],
         ModelError::AnswersOnly(_) => vec![format!("thane run {shown} PROMPT")],
+        ModelError::Context { max, .. } => vec![format!("--context 1 to {max}")],
+        ModelError::Bucket { max, .. } => vec![format!("--buckets from 1 to {max}")],
+        ModelError::Block { context, .. } => {
+            vec![format!("--block 1 to {context}, or a longer --context")]
+        }
+        ModelError::Pooling => {
+            vec!["--pooling mean, cls, lasttoken, max or weightedmean".to_owned()]
+        }
         ModelError::Numbers {
             overflow: false, ..
         } => vec![CHECK.to_owned()],
