@@ -77,6 +77,16 @@ step "lock file of fuzzing" cargo fetch --quiet --locked --manifest-path fuzz/Ca
 step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
 step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
+# Without the module that scores labeled data, as pages in a browser use it. A folder of its own keeps what is built for
+# this machine.
+if rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
+    rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then
+    step "audit for WebAssembly" cargo check --quiet -p thane-audit --no-default-features \
+        --target wasm32-unknown-unknown --target-dir target/wasm
+else
+    skip "audit for WebAssembly" "rustup could not add the target wasm32-unknown-unknown"
+fi
+
 # The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimised in it too.
 thane=${CARGO_TARGET_DIR:-$PWD/target}/debug/thane
 if models=$(PROFILE=dev bash scripts/models.sh); then

@@ -1,9 +1,9 @@
-//! The smallest part of a program in which a rule still fires.
+//! Cuts a program to the smallest part in which a rule still fires.
 //!
-//! It begins with the op that was found, and takes in what is around it until the rule fires; then
-//! it takes ops away, half of them at once at first, as long as it still does (delta debugging). A
-//! rule about a function or a program begins with all of it. The number of trials is bounded: what
-//! is left then is small, though perhaps not smallest.
+//! [`bisect`] starts with the op of a finding and adds the ops around it until the rule fires.
+//! Then it removes ops, half of them at once at first, for as long as the rule still fires (delta
+//! debugging). A rule about a function or a program starts with all of it. The number of trials
+//! is bounded, so the result is small but may not be the smallest.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -291,7 +291,7 @@ impl Search<'_> {
             while ops.len() < most && !edge.is_empty() {
                 edge = edge
                     .iter()
-                    .flat_map(|id| neighbours(f, &users, *id))
+                    .flat_map(|id| neighbors(f, &users, *id))
                     .filter(|id| ops.insert(*id))
                     .collect();
             }
@@ -351,7 +351,7 @@ fn runs(f: &Function, outer: OpId, inner: OpId) -> bool {
 }
 
 /// The ops that make what an op uses, and that use what it makes; no constants.
-fn neighbours(f: &Function, users: &[Vec<OpId>], id: OpId) -> Vec<OpId> {
+fn neighbors(f: &Function, users: &[Vec<OpId>], id: OpId) -> Vec<OpId> {
     let makers = f
         .uses(id)
         .into_iter()

@@ -1,9 +1,9 @@
-//! Sizes of a function's values in a call of given lengths: what prices are computed from where the
-//! program leaves sizes open.
+//! Sizes of a function's values in a call of given input lengths, for prices of programs that leave
+//! sizes open.
 //!
-//! Types are inferred anew from inputs of known sizes, and small integers that follow from shapes
-//! are computed. What stays open after that is as long as what it is a part of, so that a cache
-//! counts as full.
+//! Types are inferred again from inputs of known sizes, and small integers that follow from
+//! shapes are computed. A size that stays open takes the size of the tensor that it is a part of,
+//! so a cache counts as full.
 
 use std::collections::HashMap;
 

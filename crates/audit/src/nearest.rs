@@ -1,4 +1,4 @@
-//! Names that a misspelt one may mean.
+//! Suggests the name that a misspelled one may mean.
 
 /// The name that is spelled most like `word`, if one is near enough to be meant.
 pub fn nearest<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,4 +1,5 @@
-//! A function with what rules and estimates ask of it, found once.
+//! A function prepared for rules and estimates: types, users, constants and sizes, each computed
+//! once.
 
 use thane_mil::opset::Accepts;
 use thane_mil::program::{Definition, Function, Op, OpId, Program, ValueId};

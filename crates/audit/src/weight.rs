@@ -1,5 +1,5 @@
-//! How a constant is stored, and what of it has to come out of memory on a chip. Constants are not
-//! read.
+//! How a constant is stored, and how many of its bytes a chip reads from memory. No data of the
+//! constant is read.
 
 use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::{DType, TensorType};

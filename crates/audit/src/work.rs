@@ -1,7 +1,7 @@
-//! What an op computes and moves, whatever runs it: operations, bytes, and the kind of work.
+//! The work of an op on any backend: operations, bytes, and the kind of work.
 //!
-//! Sizes are floats, so that no program overflows them; an axis that the program leaves open is as
-//! long as in the call that is priced ([`View::priced_shape`]).
+//! Sizes are floats, so that no program overflows them. An axis that the program leaves open has
+//! the length of the call that is priced ([`View::priced_shape`]).
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 

@@ -213,7 +213,7 @@ mod tests {
         let failure = Failure::new(Code::Other, anyhow::Error::new(error).context("x.npy"));
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
-        let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, and 0 B of the 10 B that may be used are taken\n  \
+        let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, but 0 B of the allowed 10 B are already in use\n  \
                      try: --memory SIZE, where the machine has more\n";
         assert_eq!(
             (failure.code(), String::from_utf8(text).unwrap().as_str()),

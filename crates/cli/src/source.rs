@@ -123,7 +123,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.starts_with("the text needs 1.0 MB of memory, and 9.4 MB"),
+            error.starts_with("the text needs 1.0 MB of memory, but 9.4 MB"),
             "{error}"
         );
         let (text, held) = read_within("abc".as_bytes(), &budget).unwrap();

@@ -1,8 +1,7 @@
-//! What Apple's stack says when a program does not work, what it means, and which rules tell the
-//! cause.
+//! Explains the errors of Apple's stack: what each means, and which rules find its causes.
 //!
-//! Rows are texts and codes as users meet them. The rules of a row stand in the order in which they
-//! were the cause where somebody found one; a program's own findings come before that order
+//! A row has texts and codes as users see them. Its rules are in the order of how often each was
+//! the cause where somebody found one. Findings of the user's own program come before that order
 //! ([`causes`]).
 
 mod table;

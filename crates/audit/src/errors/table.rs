@@ -1,4 +1,5 @@
-//! The rows: a text or code as users meet it, its meaning, and the rules that find causes.
+//! The rows of [`ERRORS`]: a text or code as users see it, its meaning, and the rules that find its
+//! causes.
 
 use super::ErrorRow;
 use crate::target::Evidence;
@@ -79,7 +80,7 @@ pub static ERRORS: &[ErrorRow] = &[
         remedies: &[
             "Pad last axes of inputs, outputs and states to a multiple of 32.",
             "Keep to one state, of at most two.",
-            "Delete compiled artefacts of an earlier system or process, and compile again.",
+            "Delete compiled artifacts of an earlier system or process, and compile again.",
         ],
         source: "CoreML-LLM (iPhone 17 Pro), Espresso, maderix/ANE, qwen-ane",
         ..ROW

@@ -1,4 +1,4 @@
-//! Masks of minus infinity, and of numbers beyond fp16, filled with 1e4 of their sign.
+//! Fills masks of minus infinity, and of numbers beyond fp16, with -1e4 or 1e4.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 2]> x) {

@@ -1,4 +1,4 @@
-//! Removes rearrangements that undo each other, elementwise ops of one operand in between.
+//! Removes layout changes that undo each other, with elementwise ops of one operand between them.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 3]> x) {
@@ -124,7 +124,7 @@ fn find(f: &Function, id: OpId, n_uses: &[u32]) -> Option<Found> {
         between,
     };
     let outcome = if cancels(f, first, last)? {
-        writer.cancelled()?
+        writer.canceled()?
     } else {
         writer.merged(first, last)?
     };
@@ -190,7 +190,7 @@ impl Writer<'_> {
     }
 
     /// The ops between over what the first rearrangement was given.
-    fn cancelled(self) -> Option<Outcome> {
+    fn canceled(self) -> Option<Outcome> {
         let mut patch = Patch::new();
         let mut value = New::Value(self.source);
         for op in self.between.iter().rev() {

@@ -1,8 +1,9 @@
-//! Weights as fixes cut them: plain constants, and those that are computed from codes, scales and
-//! tables.
+//! Weights as fixes cut them: plain constants, and constants computed from codes, scales and
+//! palettes.
 //!
-//! A part of a compressed weight is compressed in the same way, of parts of what it is made of.
-//! Where a cut does not fall on the border of a block of scales or of a table, it is refused.
+//! A part of a compressed weight is compressed in the same way, from parts of its codes, scales
+//! and palettes. A cut that does not fall on the border of a block of scales or of a palette is
+//! refused.
 
 use thane_mil::data::Data;
 use thane_mil::edit::{New, NewArg};

@@ -1,4 +1,4 @@
-//! A tensor with itself as a tensor times 2, or its square as a power.
+//! Writes a tensor plus itself as a product with 2, and a tensor times itself as a power.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

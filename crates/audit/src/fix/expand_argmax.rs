@@ -1,4 +1,4 @@
-//! Positions of the largest or smallest of up to 2,048 numbers by comparison with it.
+//! Finds the position of the largest or smallest of up to 2,048 numbers by comparing each with it.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 8]> x) {

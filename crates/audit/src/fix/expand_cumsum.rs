@@ -1,4 +1,4 @@
-//! Cumulative sums as products with a triangle of ones.
+//! Writes cumulative sums as products with a triangular matrix of ones.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

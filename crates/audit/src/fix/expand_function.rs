@@ -1,4 +1,4 @@
-//! Functions that the engine has no table for, written with those that it has.
+//! Writes functions that the Neural Engine has no table for with functions that it has.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

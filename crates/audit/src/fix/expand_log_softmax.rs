@@ -1,4 +1,5 @@
-//! The logarithm of a softmax as x - max - log(sum(exp(x - max))), which has no logarithm of 0.
+//! Writes the logarithm of a softmax as x - max - log(sum(exp(x - max))), which takes no logarithm
+//! of 0.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

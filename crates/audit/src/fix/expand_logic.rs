@@ -1,4 +1,4 @@
-//! Logic over 0 and 1 in fp16.
+//! Writes logical ops as arithmetic on 0 and 1 in fp16.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

@@ -1,6 +1,6 @@
-//! Remainders as x - floor(x / y) * y: in fp16 only of a constant of few digits, up to 1. Another
-//! quotient may be rounded up to a whole number, or to 0 from below, and the remainder is then off
-//! by the divisor.
+//! Writes remainders as x - floor(x / y) * y, in fp16 only where y is a constant of few digits,
+//! up to 1. For another y the quotient may be rounded up to a whole number, or up to 0 from
+//! below, and the remainder is then off by y.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

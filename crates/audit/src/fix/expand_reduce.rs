@@ -1,4 +1,4 @@
-//! Reductions of a few numbers as ops on slices.
+//! Writes reductions of a few numbers as ops on slices.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp32, [1, 3, 4]> x) {

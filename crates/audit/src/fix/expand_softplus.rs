@@ -1,4 +1,4 @@
-//! softplus as relu(x) + log(1 + exp(-|x|)), whose exponential never overflows.
+//! Writes softplus as relu(x) + log(1 + exp(-|x|)), whose exponential never overflows.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

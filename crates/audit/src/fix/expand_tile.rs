@@ -1,4 +1,4 @@
-//! Repetitions as joins of one tensor with itself.
+//! Writes repetitions as concatenations of one tensor with itself.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 3]> x) {

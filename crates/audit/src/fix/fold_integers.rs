@@ -1,4 +1,4 @@
-//! Integers that follow from shapes and constants, as constants.
+//! Folds integers that follow from shapes and constants into constants.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

@@ -1,4 +1,4 @@
-//! A transposition of the last two axes before a `matmul`, as its flag.
+//! Folds a transposition of the last two axes before a `matmul` into its flag.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 3, 8]> x, tensor<fp16, [2, 5, 8]> k) {

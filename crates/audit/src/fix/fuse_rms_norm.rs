@@ -1,4 +1,4 @@
-//! Root mean square norms of x as `layer_norm` over x and -x.
+//! Writes root mean square norms of x as `layer_norm` over x and -x.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 64, 1, 4]> x) {

@@ -1,4 +1,4 @@
-//! exp(x) / sum(exp(x)) as the `softmax` that it is, which takes the maximum out first.
+//! Writes exp(x) / sum(exp(x)) as `softmax`, which subtracts the maximum first.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

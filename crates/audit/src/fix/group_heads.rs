@@ -1,4 +1,4 @@
-//! Products of queries with keys or values that are repeated for each group of heads, without the
+//! Multiplies queries with keys or values that are repeated for each group of heads, without the
 //! repetition.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! What a function is worth on a target, in the few numbers that decide whether a fix is kept.
+//! The figures of a function on a target that decide whether a fix is kept.
 
 use std::collections::BTreeMap;
 

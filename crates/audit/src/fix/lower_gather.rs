@@ -1,4 +1,4 @@
-//! Rows of a small table by a product with a one-hot matrix.
+//! Writes gathers from a small table as products with a one-hot matrix.
 //!
 //! ```text
 //! func f<ios18>(tensor<int32, [3]> i) {

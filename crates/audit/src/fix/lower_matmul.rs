@@ -1,4 +1,4 @@
-//! Products with constant matrices as 1x1 convolutions over (batch, channels, 1, positions).
+//! Writes products with constant matrices as 1x1 convolutions over (batch, channels, 1, positions).
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 3, 8]> x) {

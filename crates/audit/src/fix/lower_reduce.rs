@@ -1,4 +1,4 @@
-//! Sums and means along the height as products with a row of ones.
+//! Writes sums and means along the height as products with a row of ones.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 2, 400, 8]> x) {

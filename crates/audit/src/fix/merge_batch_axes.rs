@@ -1,4 +1,4 @@
-//! Products of rank 5 as products of rank 4, two batch axes as one.
+//! Writes products of rank 5 as products of rank 4, by merging two batch axes.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 3, 2, 4, 8]> x, tensor<fp16, [2, 3, 2, 8, 5]> k) {
@@ -31,7 +31,7 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     if a.len() != 5 || b.len() != 5 {
         return Err("one operand has fewer axes and is repeated over the others");
     }
-    // Two neighbours that both operands have alike, or that one of them has not at all.
+    // Two neighbors that both operands have alike, or that one of them has not at all.
     let alike = |i: usize| a[i] == b[i] && a[i + 1] == b[i + 1];
     let alone = |i: usize| {
         [(&a, &b), (&b, &a)]

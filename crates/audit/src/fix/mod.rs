@@ -1,14 +1,14 @@
-//! Rewrites of what the rules find, each kept only where it is proven to compute the same and
-//! predicted to help. One that changes precision or ranges is lossy: it is tried only where the
-//! prover has a bound for it.
+//! Rewrites what the rules find. Each rewrite is kept only if it is proven to compute the same and
+//! predicted to help. A rewrite that changes precision or ranges is lossy: it is tried only if the
+//! prover has a bound for the error.
 //!
 //! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`]
-//! tries each fix on each function, cleans up after it, judges the function anew, and asks a
-//! [`Prover`], which runs both forms: this crate runs nothing. Adding one is a file, its line in
-//! [`FIXES`], and `tests/fixes/<name>.mil`.
+//! tries each fix on each function, cleans up after it, judges the function again, and asks a
+//! [`Prover`], which runs both forms: this crate runs nothing. To add a fix, add a file, its line
+//! in [`FIXES`], and `tests/fixes/<name>.mil`.
 //!
-//! A fix is no `Pass` of the [`driver`](thane_compile::driver): it needs the target and the findings, and
-//! what it writes is not the same bit for bit. What cleans up after it is.
+//! A fix is not a [`Pass`](thane_compile::Pass): it needs the target and the findings, and its
+//! result need not be the same bit for bit. The cleanup after a fix uses passes and their driver.
 
 mod bound_masks;
 pub mod cancel_layouts;

@@ -1,4 +1,4 @@
-//! fp32 ops in fp16, with casts at the border.
+//! Computes fp32 ops in fp16, with casts at the border.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp32, [2, 3]> x) {

@@ -1,4 +1,5 @@
-//! Products whose outputs do not fill the cores, or a row of memory, with outputs of zeros more.
+//! Adds output channels of zeros to products whose outputs do not fill the cores or a row of
+//! memory.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 64, 1, 2000]> x) {

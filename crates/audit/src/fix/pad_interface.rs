@@ -1,8 +1,9 @@
-//! Inputs, outputs and states whose rows do not fill 64 bytes, in longer rows.
+//! Pads the rows of inputs, outputs and states to 64 bytes.
 //!
-//! It changes what callers pass, so it is done where it is asked for only. The last axis grows to
-//! the next multiple of 32. What an input has behind its old end is not read: it is cut off at
-//! once, whatever it is. Outputs and what is written to a state are 0 there.
+//! This changes what callers pass, so it runs only if the user asks for it. The last axis grows
+//! to the next multiple of 32. The program slices inputs back to their old length at once, so the
+//! values behind the old end are never read. Outputs, and what is written to a state, are 0
+//! there.
 
 use std::collections::{HashMap, HashSet};
 

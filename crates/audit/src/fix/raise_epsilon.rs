@@ -1,4 +1,5 @@
-//! Epsilons that fp16 or the engine takes for 0, raised to the least number that is none.
+//! Raises epsilons that fp16 or the Neural Engine rounds to 0 to the smallest number that neither
+//! does.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

@@ -1,4 +1,4 @@
-//! What was fixed, what was not, and why.
+//! The report of [`run`](super::run): what was fixed, what was not, and why.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! The words that fixes are written in: new ops before the one that goes, and a value that stands
-//! for its result.
+//! Helpers that fixes build patches with: new ops before the op that is replaced, and a value that
+//! stands for its result.
 //!
 //! Shapes and element types are the writer's to know; the patch infers each type again, and one
 //! that does not fit is an error there.

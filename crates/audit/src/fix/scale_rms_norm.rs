@@ -1,4 +1,5 @@
-//! Root mean square norms of x over its largest magnitude: no square overflows fp16.
+//! Divides x by its largest magnitude before a root mean square norm, so that no square overflows
+//! fp16.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 64, 1, 4]> x) {

@@ -1,4 +1,4 @@
-//! Padding with a number c as padding of x - c with 0, and c added.
+//! Writes padding with a number c as padding of x - c with 0, and adds c.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [2, 4]> x) {

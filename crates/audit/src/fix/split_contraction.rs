@@ -1,4 +1,4 @@
-//! Products over many numbers as sums of products over fewer.
+//! Writes products over many numbers as sums of products over fewer.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 8192, 1, 4]> x) {

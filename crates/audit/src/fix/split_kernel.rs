@@ -1,4 +1,4 @@
-//! Convolutions with wide or high kernels as sums of convolutions with parts of them.
+//! Writes convolutions with wide or high kernels as sums of convolutions with parts of the kernel.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 2, 1, 64]> x) {

@@ -1,4 +1,4 @@
-//! Products with more outputs than an axis may have as several with fewer, joined.
+//! Splits products with more outputs than an axis may have, and concatenates the parts.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 2, 8]> x) {

@@ -1,4 +1,4 @@
-//! Attention over a long sequence in tiles of its queries.
+//! Computes attention over a long sequence in tiles of queries.
 //!
 //! ```text
 //! func f<ios18>(tensor<fp16, [1, 2, 1536, 8]> q, tensor<fp16, [1, 2, 1536, 8]> k, tensor<fp16, [1, 2, 1536, 8]> v) {

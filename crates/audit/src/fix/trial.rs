@@ -1,4 +1,4 @@
-//! Tries fixes on functions: apply, clean up, check, judge, prove; keep or leave.
+//! Tries fixes on functions: apply, clean up, verify, judge, prove, then keep or reject.
 
 use std::collections::{BTreeMap, HashSet};
 

@@ -1,6 +1,6 @@
-//! Parts of constants, and constants in another form, made where they are read: a part of a mapped
-//! weight takes no memory. Constants that are computed from smaller ones are
-//! [`compressed`](super::compressed).
+//! Parts of constants, and constants in another form, computed when they are read: a part of a
+//! mapped weight takes no memory. [`compressed`](super::compressed) handles constants that are
+//! computed from smaller ones.
 
 use std::sync::{Arc, OnceLock};
 

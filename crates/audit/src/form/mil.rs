@@ -1,5 +1,5 @@
-//! The program as MIL text with the attributes that Apple's compiler leaves in `analytics.mil`:
-//! what can run each op, what it reckons that takes, what it chose, and why not the others.
+//! The program as MIL text with the attributes that Apple's compiler writes to `analytics.mil`:
+//! which backends can run each op, the estimate for each, the choice, and why the others cannot.
 //!
 //! The names of the attributes and the five slots of `BackendSupport` are as published (M6 study,
 //! macOS 27); how Apple writes `EstimatedRuntime` is not, and here it is milliseconds by backend.

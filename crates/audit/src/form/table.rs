@@ -1,5 +1,5 @@
-//! The table that a report for a terminal begins with: a row for each target, and below it one for
-//! each function where there are several, or several lengths.
+//! The table at the top of a report for a terminal: a row for each target, and below it a row for
+//! each function or length where there are several.
 
 use super::wrap::{shorten, wrap};
 use crate::number::{between, share};

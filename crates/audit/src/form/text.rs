@@ -20,7 +20,7 @@ const MOST_FUNCTIONS: usize = 12;
 pub struct Paint(pub bool);
 
 impl Paint {
-    /// A severity in its colour, at least as wide as the longest.
+    /// A severity in its color, at least as wide as the longest.
     fn severity(self, name: &str) -> String {
         let code = match name {
             "error" => "31;1",
@@ -280,7 +280,7 @@ fn rule_group(report: &Report, group: &Group<'_>, paint: Paint, detail: Detail) 
     } else {
         format!(" [{targets}]")
     };
-    // Wrapped before it is painted: colours take no columns.
+    // Wrapped before it is painted: colors take no columns.
     let head = wrap(
         "",
         0,

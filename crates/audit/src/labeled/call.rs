@@ -1,8 +1,8 @@
-//! A program that calls one op as a description says, and with plain arguments where it says
+//! Builds a program that calls one op as a description says, with default arguments where it says
 //! nothing.
 //!
-//! The opset's table says what an op takes; arguments follow from the names and kinds of its
-//! parameters.
+//! The opset defines which parameters an op has; default arguments follow from their names and
+//! kinds.
 
 use std::sync::Arc;
 
@@ -180,7 +180,7 @@ impl Caller<'_> {
         )?)
     }
 
-    /// 8-bit numbers as programs have them: quantised fp16.
+    /// 8-bit numbers as programs have them: quantized fp16.
     fn quantized(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! Comma-separated values as RFC 4180 has them: quotes around a field, a quote twice for a quote.
+//! Comma-separated values as in RFC 4180: quotes around a field, and a doubled quote for a quote.
 
 /// Why a text is not comma-separated values with the columns asked for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! What the parameters of ops are bound to where a description does not say.
+//! Default arguments for parameters that a description leaves out.
 
 use thane_mil::literal::Literal;
 use thane_mil::opset::{Accepts, OpDef, Param};

@@ -1,8 +1,8 @@
-//! Rules and predictions against what others measured and published.
+//! Scores rules and predictions on measurements that others published.
 //!
-//! [`placement`] makes a program of each published single-op probe and compares what the rules say
-//! of it. The data lies in `data`; this crate reads no files, so whoever asks hands the text
-//! over.
+//! [`placement`] builds a program for each published single-op probe and compares the rules'
+//! answer with the label; [`measurements`] does the same for latencies; [`score`] makes the
+//! tables that users see. The data is in the folder `data` of this crate.
 
 mod argument;
 mod call;

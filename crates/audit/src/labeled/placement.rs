@@ -1,4 +1,4 @@
-//! Published placements of single ops against what the rules say.
+//! Scores the rules on published placements of single ops.
 
 use std::collections::BTreeMap;
 

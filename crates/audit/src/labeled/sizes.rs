@@ -1,4 +1,4 @@
-//! Integers that say sizes, places and axes, where a description does not say them by name.
+//! Default sizes, positions and axes for parameters that a description leaves out.
 
 use thane_mil::literal::Literal;
 use thane_mil::opset::Param;

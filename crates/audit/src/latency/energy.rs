@@ -1,9 +1,9 @@
-//! What a call costs in energy: the engine's products and elements, what is read of memory for it,
-//! and the host's part of a call.
+//! The energy of a call: products and elementwise ops on the Neural Engine, reads of memory for
+//! them, and the host's part of a call.
 //!
-//! Figures of the M6 study (M4 and M6, macOS 27, power metrics over long loops); those of other
-//! chips are taken to be alike, which nobody measured. What the CPU and GPU compute is not counted,
-//! nor the rest of the machine.
+//! The figures are those of the M6 study (M4 and M6, macOS 27, power metrics over long loops).
+//! Other chips are assumed to be alike, which nobody measured. Work of the CPU and GPU is not
+//! counted, and neither is the rest of the machine.
 
 use thane_mil::program::{OpId, ValueId};
 

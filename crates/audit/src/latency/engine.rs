@@ -1,4 +1,4 @@
-//! What each op takes on the engine, and elsewhere.
+//! The time of each op on the Neural Engine and elsewhere.
 
 use std::collections::HashSet;
 

@@ -1,16 +1,17 @@
-//! What a call takes, expected and within what, and what limits it.
+//! Predicts how long a call takes, with an interval, and what limits it.
 //!
-//! On the engine, op by op ([`engine`]): products by [`stream`](crate::plan::stream), the rest by
-//! results, bytes or operations; then what crosses its edge or outgrows it ([`traffic`]); then a
-//! call, and a hop for each further segment. What runs elsewhere takes what the segmenter reckons
-//! with, products on CPUs less.
+//! On the Neural Engine, time is summed op by op ([`engine`]): products by
+//! [`stream`](crate::plan::stream), other ops by results, bytes or operations. Data that crosses
+//! the edge of the Neural Engine or outgrows its memory is added ([`traffic`]), then a call, and
+//! a hop for each further segment. Ops elsewhere take what the segmenter estimates; products on
+//! CPUs take less.
 //!
-//! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8 s;
-//! 2.5 times slower where calls are 0.4 ms apart); heat; other work on the engine or on memory;
-//! what an app does between calls; masked positions that A19 leaves out; programs that Core ML
-//! takes off the engine without telling, unless a rule finds it; packages of several programs. GPUs
-//! are taken at the segmenter's own estimates, and so are CPUs but for products: no measurements
-//! stand behind.
+//! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8
+//! s; calls 0.4 ms apart are 2.5 times slower); heat; other work on the Neural Engine or on
+//! memory; what an app does between calls; masked positions that A19 skips; programs that Core ML
+//! silently takes off the Neural Engine, unless a rule finds it; packages of several programs.
+//! Times on GPUs are the segmenter's own estimates, and so are those on CPUs except for products:
+//! there are no measurements behind them.
 
 pub mod energy;
 pub mod engine;

@@ -1,4 +1,4 @@
-//! What of the activations goes through memory, and what is alive at once.
+//! Activations that go through memory, and the bytes that are alive at once.
 
 use thane_mil::program::{Definition, Function, ValueId};
 

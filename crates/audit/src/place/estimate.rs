@@ -1,11 +1,12 @@
-//! What Core ML's segmenter takes each backend to need for an op: numbers for choosing between
-//! them.
+//! Estimates what an op takes on each backend, with the constants of Core ML's segmenter. The
+//! numbers are for choosing between backends, not for predicting time.
 //!
-//! Elementwise ops have no estimate of their own and cost their bytes at 100 GB/s everywhere, so
-//! that backends tie. On the engine the rest costs `max(operations / peak, bytes / bandwidth)`, but
-//! for convolutions and `linear`, which have a decision tree; here its published leaves are joined
-//! by lines over operations per byte. On the CPU products have a rate each, and all else costs its
-//! bytes. Fitted to values of the M6 study (M4, macOS 27); between them, and for GPUs, inferred.
+//! Elementwise ops have no estimate of their own: they cost their bytes at 100 GB/s on every
+//! backend, so backends tie. On the Neural Engine the other ops cost `max(operations / peak,
+//! bytes / bandwidth)`, except convolutions and `linear`, which have a decision tree; its
+//! published leaves are interpolated here over operations per byte. On the CPU, products have a
+//! rate each and all other ops cost their bytes. The constants were fitted to values of the M6
+//! study (M4, macOS 27). Values between those, and all values for GPUs, are inferred.
 
 use super::Backend;
 use crate::target::{Chip, Segmenter};

@@ -1,8 +1,8 @@
-//! Where each op runs: what supports it ([`place`]), what each backend would take by the numbers of
-//! Apple's segmenter ([`estimate`]), and the cheapest way through ([`segment`]).
+//! Chooses where each op runs: [`place`] finds which backends support it, [`estimate`] what each
+//! would take by the constants of Apple's segmenter, and [`segment`] the cheapest way through.
 //!
-//! These estimates are for choosing. What a call takes is another matter: see
-//! [`latency`](crate::latency).
+//! These estimates are for choosing a backend. [`latency`](crate::latency) predicts how long a
+//! call takes.
 
 pub mod estimate;
 pub mod segment;
@@ -58,7 +58,7 @@ impl Backend {
 /// What a slot says that cannot run an op.
 pub const UNSUPPORTED: &str = "unsupported";
 
-/// The five slots of `BackendSupport`; the second is not modelled, and always unsupported here.
+/// The five slots of `BackendSupport`; the second is not modeled, and always unsupported here.
 pub const SLOTS: [&str; 5] = ["mps_graph", "e5_minimal_cpu", "bnns", "classic_cpu", "ane"];
 
 /// An op, placed.

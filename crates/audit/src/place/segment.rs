@@ -1,4 +1,4 @@
-//! The cheapest way through a chain of ops, as Core ML's segmenter finds it.
+//! Finds the cheapest way through a chain of ops, as Core ML's segmenter does.
 //!
 //! ```text
 //!     cost = sum of estimates + 0.125 ms for each segment of the engine that is entered

@@ -1,5 +1,5 @@
-//! Which lengths get a function of their own: a sequence goes to the shortest bucket that holds it
-//! and is padded to it.
+//! Chooses the lengths that get a function of their own. A sequence goes to the shortest bucket
+//! that holds it and is padded to that length.
 
 use std::collections::BTreeMap;
 

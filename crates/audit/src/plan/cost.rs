@@ -1,7 +1,7 @@
-//! What a call of some length costs: measured times where there are some, else a model of the
-//! Neural Engine.
+//! The time of a call of some length: interpolated between measured times where there are some,
+//! else predicted by a model of the Neural Engine.
 //!
-//! The model adds up, over the ops of a program ([`Work`]) and with the numbers of a chip
+//! The model adds up these terms over the ops of a program ([`Work`]), with the numbers of a chip
 //! ([`Chip`]):
 //!
 //! ```text
@@ -11,15 +11,15 @@
 //!     a call      dispatch
 //! ```
 //!
-//! The last terms but one were added with the three points below in view, and no number was fitted
-//! to them.
+//! The terms for attention and elementwise ops were added with the three points below in view. No
+//! number was fitted to those points.
 //!
-//! Of a whole encoder three lengths are published (pplx-embed 0.6B, M4 Max, macOS 26, Core ML;
-//! CoreML-LLM, pull request 169): 14.0 ms at length 128, 31.9 to 36.1 ms at 256 and 82.6 to 101 ms
-//! at 512, by the spelling of its norms. The model says 10.3, 24.4 and 90.9 ms: 26 % and 24 % too
-//! little, and within the range. Between 256 and 512 it jumps, where scores outgrow 2 MiB; whether
-//! the engine does is unverified, and the ratio of 512 to 128 is 8.8 where 5.9 to 7.2 are
-//! published.
+//! Latencies of a whole encoder are published for three lengths (pplx-embed 0.6B, M4 Max, macOS
+//! 26, Core ML; CoreML-LLM, pull request 169): 14.0 ms at length 128, 31.9 to 36.1 ms at 256, and
+//! 82.6 to 101 ms at 512, depending on the form of its norms. The model predicts 10.3, 24.4 and
+//! 90.9 ms: 26 % and 24 % too little, and within the range. The prediction jumps between 256 and
+//! 512, where scores outgrow 2 MiB. Whether the Neural Engine does so is unverified: the
+//! predicted ratio of 512 to 128 is 8.8, and 5.9 to 7.2 are published.
 
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Function, OpId, ValueId};
@@ -359,7 +359,7 @@ impl Times {
         Ok(Self { points })
     }
 
-    /// The time of a length: on the line between its neighbours; outside of what was measured,
+    /// The time of a length: on the line between its neighbors; outside of what was measured,
     /// `model` scaled so that it meets the nearest point.
     pub fn ms(&self, length: usize, model: &dyn Fn(usize) -> f64) -> f64 {
         let scaled = |(at, ms): (usize, f64)| ms * model(length) / model(at);

@@ -1,8 +1,9 @@
-//! Choices that are made before a program is written, by what they would cost.
+//! Chooses forms of a program by predicted time, before the program is written.
 //!
-//! [`bucket`] chooses the lengths that get a function of their own, [`chunk`] where a model is cut
-//! into programs, [`cost`] says what a call of some length costs on a chip, and [`stream`] what one
-//! product with weights takes. None runs anything. Start reading at [`bucket::plan`].
+//! [`bucket`] chooses the lengths that get a function of their own, [`chunk`] chooses where a
+//! model is cut into programs, [`cost`] predicts the time of a call of some length on a chip, and
+//! [`stream`] the time of one product with weights. Nothing here runs a program. Start reading at
+//! [`bucket::plan`].
 
 pub mod bucket;
 pub mod chunk;

@@ -1,5 +1,5 @@
-//! A product of activations with constant weights, on the engine: how often its weights are read,
-//! and what it takes.
+//! The time of a product of activations with constant weights on the Neural Engine, and how often
+//! its weights are read.
 //!
 //! ```text
 //!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)      K inputs, O outputs, S positions
@@ -7,10 +7,11 @@
 //!               else one for each tile of 512 KiB of inputs: 2^18 / K positions of fp16, at most 128
 //! ```
 //!
-//! Fitted to products of one op on M5 Max and M5 Pro (median error 4 %), and in agreement within 25
-//! % with 11 of 13 on other chips (`ane_measurements.csv`, splits `fit` and `check`). The rest is
-//! inferred: int8 activations make a tile twice as long; so do two engines, which is what 4096
-//! cubed on M6 asks for; kernels larger than 1 have no limit of 128.
+//! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees
+//! within 25 % with 11 of 13 products on other chips (`ane_measurements.csv`, splits `fit` and
+//! `check`). Three parts are inferred: int8 activations double the length of a tile; so do two
+//! engines, as a product of 4096 cubed on M6 suggests; kernels larger than 1 have no limit of
+//! 128.
 
 use crate::target::Chip;
 use crate::weight::Stored;

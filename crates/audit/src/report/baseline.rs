@@ -1,7 +1,7 @@
 //! What an earlier audit found, so that only what is new counts.
 //!
-//! A finding is the same where target, rule, function and op are; its numbers may have changed.
-//! Several of one key are counted, so that a second one is new.
+//! Two findings are the same if target, rule, function and op agree; their numbers may differ.
+//! Findings with equal keys are counted, so that a second one is new.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! From a subject and targets to a report.
+//! Builds the report of a subject for some targets.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Findings by rule, over all targets: what every form for people and for reviews is made of.
+//! Groups findings by rule, over all targets, for the forms that people read.
 
 use super::{FindingRow, Report, RuleRow};
 use crate::number::counted;

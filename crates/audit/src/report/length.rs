@@ -1,5 +1,5 @@
-//! The lengths that a call is priced at where a function leaves them open: those that are asked
-//! for, else the most that it declares, its default, or a length that is assumed.
+//! The lengths that a call is priced at where a function leaves them open: those that the user asks
+//! for, else the largest that the function declares, its default, or an assumed length.
 
 use thane_mil::package::{Interface, Shape, SizeRange};
 use thane_mil::program::{Function, ValueId};

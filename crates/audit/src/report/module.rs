@@ -1,5 +1,5 @@
-//! Which module of the checkpoint an op computes: as the program says, or as names of weights and
-//! ops tell.
+//! Finds the module of the checkpoint that an op computes: from the program's own origins, else
+//! from the names of weights and ops.
 
 use std::collections::HashMap;
 

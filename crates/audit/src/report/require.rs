@@ -1,5 +1,5 @@
-//! What is asked of a program: how much of it is to run on the engine, and what may not be found in
-//! it.
+//! Requirements of the user: the share of ops that must run on the Neural Engine, and the findings
+//! that are denied.
 
 use std::collections::BTreeSet;
 

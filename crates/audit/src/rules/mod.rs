@@ -1,8 +1,9 @@
-//! The rules, as rows: a file a group. Adding one is a row and `tests/audit/<ID>.mil` with a
-//! function that fires it and one that just does not.
+//! The rules, as rows: one file for each group. To add one, add a row with the next free id to the
+//! group that it belongs to, and `tests/audit/<ID>.mil` with a function that fires it and one that
+//! just does not. Ids are permanent: they are never renumbered and never reused.
 //!
 //! Most of what is published was measured on M4. A rule is taken to hold on every chip unless its
-//! scope says otherwise, and its source names the chips that it is known of.
+//! scope says otherwise, and its source names the chips that were measured.
 
 mod numerics;
 mod ops;
@@ -16,6 +17,8 @@ mod state;
 mod traffic;
 mod types;
 mod weights;
+
+use std::sync::LazyLock;
 
 use thane_mil::program::{OpId, Program};
 
@@ -41,7 +44,7 @@ const ROW: Rule = Rule {
     check: Check::Op(|_, _| None),
 };
 
-/// Every rule, in the order of ids.
+/// Every rule, by group.
 pub static RULES: &[&[Rule]] = &[
     ops::RULES,
     parameters::RULES,
@@ -85,9 +88,16 @@ pub fn gpu_supports(view: &View<'_>, op: OpId) -> bool {
     !query::is_any(view, op, CPU_ONLY) && !query::is_any(view, op, HOST)
 }
 
-/// All rules, one after the other.
+/// Every rule, in the order of ids. A group's file need not hold consecutive ids.
+static ALL: LazyLock<Vec<&'static Rule>> = LazyLock::new(|| {
+    let mut rules: Vec<&Rule> = RULES.iter().flat_map(|group| group.iter()).collect();
+    rules.sort_by_key(|rule| rule.id);
+    rules
+});
+
+/// Every rule, in the order of ids.
 pub fn all() -> impl Iterator<Item = &'static Rule> {
-    RULES.iter().flat_map(|group| group.iter())
+    ALL.iter().copied()
 }
 
 /// What the rules about ops and functions find.

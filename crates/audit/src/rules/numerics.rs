@@ -1,4 +1,4 @@
-//! Numbers that fp16 and the accumulators of the engine do not hold.
+//! Rules about values that fp16 or the accumulators of the Neural Engine cannot hold.
 
 use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::program::{Op, OpId, ValueId};
@@ -71,7 +71,7 @@ pub static RULES: &[Rule] = &[
         source: "IEEE binary16: nothing but 0 below 2^-25; CoreML-LLM NU02: the engine flushes subnormals, 1/sqrt(0) \
                  = inf",
         disputed: Some(
-            "normalisations of Core ML may keep their epsilon in fp32; nobody published a test",
+            "normalizations of Core ML may keep their epsilon in fp32; nobody published a test",
         ),
         why: "An epsilon of 1e-12 is 0 in fp16, so a row of zeros divides by zero.",
         fix: "Use 1e-5 or larger; the smallest normal fp16 number is 6.1e-5.",
@@ -184,18 +184,18 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "ANE109",
-        title: "A product of two dequantised tensors",
+        title: "A product of two dequantized tensors",
         effect: Effect::WrongResult,
         severity: Severity::Error,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27",
         why: "A multiplication right after two pairs of quantize and dequantize takes the scale of the wrong one.",
-        fix: "Multiply before quantising, or put another op between one of them and the product.",
+        fix: "Multiply before quantizing, or put another op between one of them and the product.",
         check: Check::Op(|v, op| {
             let n = operands(v, op)
                 .filter(|(_, u)| v.f.definer(*u).is_some_and(|d| d.def.name == "dequantize"))
                 .count();
             (kind(v, op) == "mul" && n == 2)
-                .then(|| "multiplies two dequantised tensors".to_owned())
+                .then(|| "multiplies two dequantized tensors".to_owned())
         }),
         ..ROW
     },
@@ -212,7 +212,8 @@ pub static RULES: &[Rule] = &[
             let squashed = ["x", "y"]
                 .iter()
                 .any(|p| producer(v, op, p).is_some_and(|d| d.def.name == "sigmoid"));
-            (kind(v, op) == "mul" && squashed).then(|| "x * sigmoid(x)".to_owned())
+            (kind(v, op) == "mul" && squashed)
+                .then(|| "x * sigmoid(x): inexact where x is small".to_owned())
         }),
         ..ROW
     },
@@ -342,7 +343,7 @@ fn squared(v: &View<'_>, value: ValueId) -> Option<ValueId> {
     }
 }
 
-/// Whether a value was brought into range: divided by its own maximum, or normalised.
+/// Whether a value was brought into range: divided by its own maximum, or normalized.
 fn is_scaled(v: &View<'_>, value: ValueId) -> bool {
     let Some(op) = v.f.definer(value) else {
         return false;

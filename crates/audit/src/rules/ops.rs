@@ -1,4 +1,4 @@
-//! Ops that the engine has no unit or lowering for.
+//! Rules about ops that the Neural Engine has no unit or lowering for.
 
 use super::ROW;
 use super::query::{is_any, is_runtime, kind};
@@ -33,7 +33,7 @@ pub static RULES: &[Rule] = &[
         id: "ANE002",
         title: "sin and cos on engines before M3 and A16",
         scope: Scope::generations(0, 14),
-        source: "sbryngelson/ANEForge op catalogue (direct compiles), M1 and M2: N, M3 to M5: Y",
+        source: "sbryngelson/ANEForge op catalog (direct compiles), M1 and M2: N, M3 to M5: Y",
         why: "The tables for sine and cosine came with the engine of M3 and A16; older ones do not compile the op.",
         fix: "Pass sines and cosines in as inputs (rotary embeddings need one row a position), or target M3 and newer.",
         check: Check::Op(|v, op| {
@@ -106,7 +106,7 @@ pub static RULES: &[Rule] = &[
         id: "ANE007",
         title: "cumsum",
         source: "751K M6 study, probe cumsum_w, M4, macOS 27; CoreML-LLM OP06",
-        disputed: Some("ANEForge's catalogue contradicts itself on cumsum"),
+        disputed: Some("ANEForge's catalog contradicts itself on cumsum"),
         why: "The engine has no prefix sum.",
         fix: "Multiply by a constant triangle of ones: matmul(x, triu(ones)); up to lengths of some thousands that is \
               cheap.",
@@ -297,7 +297,7 @@ pub static RULES: &[Rule] = &[
         id: "ANE021",
         title: "non_maximum_suppression",
         evidence: Evidence::Inferred,
-        source: "CoreML-LLM OP04 (catalogue, iOS 18); 751K M6 study lists a validator for it and a limit of 2048 boxes",
+        source: "CoreML-LLM OP04 (catalog, iOS 18); 751K M6 study lists a validator for it and a limit of 2048 boxes",
         disputed: Some(
             "Apple's compiler has a validator for it on the engine, so small cases may be accepted; no \
                         plan with it was published",
@@ -359,7 +359,7 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "sbryngelson/ANEForge op catalogue, M1 to M5, macOS 26",
+        source: "sbryngelson/ANEForge op catalog, M1 to M5, macOS 26",
         disputed: Some("751K: Core ML accepts logical_and on M4 with macOS 27"),
         why: "Truth values are no tensors of their own on the engine; and, or and xor were not compiled.",
         fix: "Use numbers: mul for and, maximum for or, not_equal for xor, over 0 and 1 in fp16.",

@@ -1,4 +1,4 @@
-//! Ops that the engine has, with parameters that it does not take.
+//! Rules about ops that the Neural Engine has, with parameters that it does not support.
 
 use thane_mil::program::OpId;
 
@@ -156,7 +156,7 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "sbryngelson/ANEForge op catalogue: windows up to 29 to 31, by chip",
+        source: "sbryngelson/ANEForge op catalog: windows up to 29 to 31, by chip",
         why: "The engine's compiler refuses larger windows.",
         fix: "Pool twice, or take the mean of a whole axis with reduce_mean.",
         check: Check::Op(|v, op| {
@@ -191,13 +191,13 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "sbryngelson/ANEForge op catalogue: bridge to C = 15",
+        source: "sbryngelson/ANEForge op catalog: bridge to C = 15",
         why: "The form that compiles directly takes 15 channels at most.",
         fix: "Write it as square, avg_pool over channels, pow and real_div.",
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "x")?.get(1)?;
             (kind(v, op) == "local_response_norm" && channels > 15)
-                .then(|| format!("{channels} channels, 15 are the most"))
+                .then(|| format!("local_response_norm over {channels} channels: 15 are the most"))
         }),
         ..ROW
     },
@@ -274,7 +274,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "weight")?.get(1)?;
             (kind(v, op) == "conv" && channels >= 32_000)
-                .then(|| format!("{channels} input channels"))
+                .then(|| format!("{channels} input channels: 32000 did not compile"))
         }),
         ..ROW
     },
@@ -313,7 +313,7 @@ pub static RULES: &[Rule] = &[
             let depthwise =
                 kind(v, op) == "conv" && int(v, op, "groups") == i64::try_from(channels).ok();
             (depthwise && channels >= 1024 && h == 1 && w > 1)
-                .then(|| format!("{channels} channels by themselves, kernel {h}x{w}"))
+                .then(|| format!("depthwise convolution of {channels} channels, kernel {h}x{w}"))
         }),
         ..ROW
     },
@@ -331,7 +331,7 @@ pub static RULES: &[Rule] = &[
             let masked = ints(v, op, "begin_mask").and_then(|m| m.last().copied()) == Some(1);
             let last = *begin.last()?;
             (is_any(v, op, &["slice_by_index", "slice_by_size"]) && last != 0 && !masked)
-                .then(|| format!("begins at {last} of the last axis"))
+                .then(|| format!("the slice begins at {last} of the last axis"))
         }),
         ..ROW
     },

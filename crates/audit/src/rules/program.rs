@@ -1,4 +1,4 @@
-//! What holds of whole functions and programs: opset, depth, number of functions, weights that are
+//! Rules about whole functions and programs: opset, depth, number of functions, weights that are
 //! not shared.
 
 use thane_mil::program::{Definition, OpId};
@@ -143,7 +143,7 @@ pub static RULES: &[Rule] = &[
             let n = p.functions().len();
             (4..=127)
                 .contains(&n)
-                .then(|| format!("{n} functions"))
+                .then(|| format!("{n} functions: each is compiled and loaded by itself"))
                 .into_iter()
                 .collect()
         }),

@@ -1,5 +1,5 @@
-//! What rules ask of an op: its parameters by value, its tensors at run time, the products that it
-//! computes.
+//! Queries that rules share: parameters of an op by value, its run-time tensors, the product that
+//! it computes.
 //!
 //! Nothing here allocates by the size of a tensor. Sizes are `f64` where they are multiplied:
 //! nothing overflows.

@@ -1,4 +1,4 @@
-//! Ranks, lengths of axes, and shapes that are not fixed.
+//! Rules about ranks, axis lengths, and shapes that are not fixed.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, OpId};

@@ -1,5 +1,5 @@
-//! Constants that functions of a program could share, and do not. Each is looked at in its first
-//! and last bytes only.
+//! Finds constants that functions of a program could share but do not. Only the first and last
+//! bytes of each constant are compared.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,5 @@
-//! Products, kernels and reductions that run far below the peak, and scores that are too large.
+//! Rules about products, kernels and reductions that run far below the peak, and about attention
+//! scores that are too large.
 
 use thane_mil::program::OpId;
 
@@ -68,7 +69,7 @@ pub static RULES: &[Rule] = &[
             let share = (p.n_outputs / 16.0).ceil() * p.k * 2.0;
             let (mib, off) = ((share / 1_048_576.0).round(), share % 1_048_576.0);
             let near = mib >= 1.0 && off.min(1_048_576.0 - off) <= 16_384.0;
-            near.then(|| format!("{share} bytes of weights a core, {mib} MiB"))
+            near.then(|| format!("{share} bytes of weights for each core, just {mib} MiB"))
         }),
         ..ROW
     },
@@ -113,7 +114,9 @@ pub static RULES: &[Rule] = &[
         fix: "Use kernels of 3, 5 or 8, or put the long axis on the height (9x1 runs at 92 %).",
         check: Check::Op(|v, op| {
             let (h, w) = kernel(v, op)?;
-            (9..=15).contains(&w).then(|| format!("kernel {h}x{w}"))
+            (9..=15)
+                .contains(&w)
+                .then(|| format!("kernel {h}x{w}: width {w} is from 9 to 15"))
         }),
         ..ROW
     },
@@ -127,7 +130,8 @@ pub static RULES: &[Rule] = &[
         fix: "Use space_to_depth and a plain kernel, or accept it.",
         check: Check::Op(|v, op| {
             let dilated = ints(v, op, "dilations")?.iter().any(|d| *d > 1);
-            (dilated && kernel(v, op)? == (3, 3)).then(|| "dilated 3x3 kernel".to_owned())
+            (dilated && kernel(v, op)? == (3, 3))
+                .then(|| "dilated 3x3 kernel: computed without the Winograd transform".to_owned())
         }),
         ..ROW
     },
@@ -150,7 +154,9 @@ pub static RULES: &[Rule] = &[
                 && int(v, op, "groups").unwrap_or(1) == 1
                 && channels.max(outputs) <= 64
                 && height.min(width) >= 128)
-                .then(|| format!("{channels} to {outputs} channels over {height}x{width}"))
+                .then(|| {
+                    format!("{channels} to {outputs} channels over an image of {height}x{width}")
+                })
         }),
         ..ROW
     },
@@ -164,7 +170,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some())?;
             (p.n_outputs > 256.0 && p.n_outputs <= 288.0)
-                .then(|| format!("{} output channels", p.n_outputs))
+                .then(|| format!("{} output channels: just above 256", p.n_outputs))
         }),
         ..ROW
     },
@@ -179,7 +185,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some() && p.flops() >= 1e8)?;
             (p.n_outputs % 16.0 != 0.0 && p.n_outputs < 512.0)
-                .then(|| format!("{} output channels", p.n_outputs))
+                .then(|| format!("{} output channels do not fill the cores", p.n_outputs))
         }),
         ..ROW
     },
@@ -199,7 +205,7 @@ pub static RULES: &[Rule] = &[
             let weight = is_weight(v, op, "y")
                 && param_shape(v, op, "y").is_some_and(|s| product(&s) >= 65_536.0);
             (kind(v, op) == "matmul" && weight)
-                .then(|| format!("the weight of `{}` is constant", label(v, op)))
+                .then(|| format!("matmul `{}` has a constant weight", label(v, op)))
         }),
         ..ROW
     },
@@ -218,7 +224,7 @@ pub static RULES: &[Rule] = &[
                 return None;
             };
             (is_pointwise(v, op) && kind(v, op) == "conv" && height == 1 && width == 64)
-                .then(|| "1x1 convolution over 1x64".to_owned())
+                .then(|| "pointwise convolution over one row of 64 positions".to_owned())
         }),
         ..ROW
     },

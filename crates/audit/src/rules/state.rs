@@ -1,4 +1,5 @@
-//! States: how many, how wide, and what stands between reading and writing them.
+//! Rules about states: how many there are, how wide they are, and which ops stand between reading
+//! and writing them.
 
 use thane_mil::program::{OpId, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
@@ -73,7 +74,10 @@ pub static RULES: &[Rule] = &[
                 .filter_map(|(value, t)| narrow(t).map(|n| (value, n)));
             hits.map(|(value, n)| Hit {
                 op: None,
-                message: format!("the last axis of state `{}` is {n}", v.f.value(value).name),
+                message: format!(
+                    "the last axis of state `{}` is {n}, no multiple of 32",
+                    v.f.value(value).name
+                ),
             })
             .collect()
         }),
@@ -127,7 +131,7 @@ pub static RULES: &[Rule] = &[
             other
                 .map(|(value, t)| Hit {
                     op: None,
-                    message: format!("state `{}` is {}", v.f.value(value).name, t.dtype),
+                    message: format!("state `{}` is {}, not fp16", v.f.value(value).name, t.dtype),
                 })
                 .collect()
         }),
@@ -302,7 +306,7 @@ pub static RULES: &[Rule] = &[
         fix: "Test on the device; passing caches in and out always works.",
         check: Check::Function(|v| {
             report(!states(v).is_empty(), None, || {
-                format!("`{}` has states", v.f.name)
+                format!("`{}` has states, and one app's failed on M5", v.f.name)
             })
         }),
     },

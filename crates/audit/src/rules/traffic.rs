@@ -1,4 +1,4 @@
-//! What is moved without being computed: layouts, copies, inputs, tails.
+//! Rules about data that is moved without being computed on: layouts, copies, inputs, tails.
 
 use thane_mil::program::{OpId, ValueId};
 
@@ -140,7 +140,9 @@ pub static RULES: &[Rule] = &[
         disputed: Some("ANEForge and 751K see no such thing"),
         why: "After a program with tile, every program of the process failed until it ended.",
         fix: "Use broadcasting ops, or a concat.",
-        check: Check::Op(|v, op| is_any(v, op, &["tile"]).then(|| "`tile`".to_owned())),
+        check: Check::Op(|v, op| {
+            is_any(v, op, &["tile"]).then(|| "`tile` on the direct route".to_owned())
+        }),
         ..ROW
     },
     Rule {
@@ -348,7 +350,7 @@ fn reaches(v: &View<'_>, op: OpId, there: &dyn Fn(OpId, ValueId) -> bool) -> boo
 }
 
 /// Whether all that takes what an op gives, or a view of it, multiplies activations by it. Rows of
-/// a table that are added up or normalised are embeddings.
+/// a table that are added up or normalized are embeddings.
 fn scales_only(v: &View<'_>, op: OpId) -> bool {
     let mut at = op;
     for _ in 0..5 {

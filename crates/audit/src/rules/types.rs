@@ -1,4 +1,4 @@
-//! Element types.
+//! Rules about element types.
 
 use thane_mil::program::{OpId, ValueId};
 use thane_mil::types::DType;
@@ -78,7 +78,7 @@ pub static RULES: &[Rule] = &[
         title: "int8 outputs of the program",
         source: "751K M6 study, probe quantize_i8, M4, macOS 27",
         why: "An op whose result leaves the program as int8 runs on the CPU.",
-        fix: "Give fp16 out and quantise in the app.",
+        fix: "Give fp16 out and quantize in the app.",
         check: Check::Op(|v, op| {
             let out = v
                 .op(op)
@@ -140,7 +140,10 @@ pub static RULES: &[Rule] = &[
             bad.filter(|(_, d)| !taken.contains(d))
                 .map(|(value, d)| Hit {
                     op: None,
-                    message: format!("`{}` is {d}", v.f.value(*value).name),
+                    message: format!(
+                        "`{}` is {d}, which the direct route does not take",
+                        v.f.value(*value).name
+                    ),
                 })
                 .collect()
         }),
@@ -168,7 +171,11 @@ pub static RULES: &[Rule] = &[
                 .filter(is_large)
                 .map(|value| Hit {
                     op: None,
-                    message: format!("`{}` is {}", v.f.value(*value).name, v.f.value(*value).ty),
+                    message: format!(
+                        "`{}` is {}: converted and copied at each call",
+                        v.f.value(*value).name,
+                        v.f.value(*value).ty
+                    ),
                 })
                 .collect()
         }),
@@ -197,7 +204,12 @@ pub static RULES: &[Rule] = &[
             let axis =
                 super::query::wrap(super::query::int(v, op, "axis").unwrap_or(-1), shape.len())?;
             (is_any(v, op, &["topk", "reduce_argmax", "reduce_argmin"]) && shape[axis] > limit)
-                .then(|| format!("an axis of {} needs more than 16 bits", shape[axis]))
+                .then(|| {
+                    format!(
+                        "an axis of {} needs indices of more than 16 bits",
+                        shape[axis]
+                    )
+                })
         }),
         ..ROW
     },

@@ -1,4 +1,4 @@
-//! Encodings of weights, and how large they are together.
+//! Rules about the encodings and total size of weights.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -99,7 +99,9 @@ pub static RULES: &[Rule] = &[
             let byte = is_shift_scale(v, op)
                 && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
             let shape = result_shape(v, op)?;
-            ((affine || byte) && product(&shape) >= 1e6).then(|| "int8 weights".to_owned())
+            ((affine || byte) && product(&shape) >= 1e6).then(|| {
+                "int8 weights: sources disagree whether they are faster than fp16".to_owned()
+            })
         }),
         ..ROW
     },
@@ -119,7 +121,7 @@ pub static RULES: &[Rule] = &[
             let (groups, weight) = lut_groups(v, op)?;
             let tables = *groups.first()?;
             (tables > 1 && weight.first() == Some(&tables))
-                .then(|| format!("{tables} tables, one for each channel"))
+                .then(|| format!("a palette for each of {tables} channels"))
         }),
         ..ROW
     },
@@ -135,7 +137,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let (groups, _) = lut_groups(v, op)?;
             (groups.iter().filter(|g| **g > 1).count() > 1)
-                .then(|| format!("tables in a grid of {groups:?}"))
+                .then(|| format!("palettes for blocks in a grid of {groups:?}"))
         }),
         ..ROW
     },
@@ -152,7 +154,7 @@ pub static RULES: &[Rule] = &[
             let lut = param_shape(v, op, "lut")?;
             let vector = *lut.last().filter(|_| lut.len() > 2)?;
             (kind(v, op).starts_with("constexpr_lut") && vector > 1)
-                .then(|| format!("table entries of {vector} numbers"))
+                .then(|| format!("palette entries are vectors of {vector} numbers"))
         }),
         ..ROW
     },
@@ -190,7 +192,7 @@ pub static RULES: &[Rule] = &[
         fix: "Use 4 bits, or 2.",
         check: Check::Op(|v, op| {
             let codes = param_type(v, op, "indices")?;
-            (codes.dtype == DType::Uint3).then(|| "3-bit codes take 4 bits here".to_owned())
+            (codes.dtype == DType::Uint3).then(|| "3-bit codes take 4 bits on this chip".to_owned())
         }),
         ..ROW
     },
@@ -210,7 +212,7 @@ pub static RULES: &[Rule] = &[
                     "constexpr_sparse_blockwise_shift_scale",
                 ],
             )
-            .then(|| format!("`{}`", kind(v, op)))
+            .then(|| format!("`{}`: weights both sparse and palettized", kind(v, op)))
         }),
         ..ROW
     },
@@ -231,7 +233,7 @@ pub static RULES: &[Rule] = &[
                 .and_then(|d| v.dtype(d))
                 .or_else(|| literal_dtype(weight, "data"))?;
             (groups > 1 && matches!(codes, DType::Int4 | DType::Uint4))
-                .then(|| format!("{groups} groups with {codes} weights"))
+                .then(|| format!("{codes} weights in a convolution of {groups} groups"))
         }),
         ..ROW
     },
@@ -288,33 +290,38 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "ANE097",
-        title: "Quantised activations on phones",
+        title: "Quantized activations on phones",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
         source: "CoreML-LLM OP21: iPhone 17 Pro refuses quantize and dequantize; a Mac compiles them",
         disputed: Some("751K and CAD run W8A8 on M4, M5 Pro and M6 at up to twice the speed"),
-        why: "The compiler on the phone rejected programs with quantised activations.",
-        fix: "Quantise weights only on phones.",
+        why: "The compiler on the phone rejected programs with quantized activations.",
+        fix: "Quantize weights only on phones.",
         check: Check::Op(|v, op| {
             (is_any(v, op, &["quantize", "dequantize"]) && v.target.is_mobile())
-                .then(|| format!("`{}`", kind(v, op)))
+                .then(|| format!("`{}` of activations on a phone", kind(v, op)))
         }),
         ..ROW
     },
     Rule {
         id: "ANE098",
-        title: "Quantised activations over few positions",
+        title: "Quantized activations over few positions",
         effect: Effect::Slow,
         severity: Severity::Note,
         source: "True2456/qwen-ane W8A8-PROJECTIONS, M5 Max, macOS 27: 1.64 to 3.67 times faster from 256 positions \
                  on, nothing at 128; CAD: 0.86 for one layer",
-        why: "Quantising costs more than it saves where products cover fewer than 256 positions.",
-        fix: "Quantise activations of prefill only, and weights of decode.",
+        why: "Quantizing costs more than it saves where products cover fewer than 256 positions.",
+        fix: "Quantize activations of prefill only, and weights of decode.",
         check: Check::Op(|v, op| {
             let shape = result_shape(v, op)?;
             let columns: f64 = product(shape.get(2..).filter(|s| !s.is_empty()).unwrap_or(&shape));
-            (kind(v, op) == "quantize" && is_runtime(v, op, "input") && columns < 256.0)
-                .then(|| format!("{columns} positions, 256 begin to pay"))
+            (kind(v, op) == "quantize" && is_runtime(v, op, "input") && columns < 256.0).then(
+                || {
+                    format!(
+                        "quantized activations over {columns} positions: 256 and more are faster"
+                    )
+                },
+            )
         }),
         ..ROW
     },
@@ -331,7 +338,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             kind(v, op)
                 .starts_with("constexpr_lut")
-                .then(|| format!("`{}`", kind(v, op)))
+                .then(|| format!("`{}` on the direct route", kind(v, op)))
         }),
         ..ROW
     },
@@ -348,7 +355,7 @@ pub static RULES: &[Rule] = &[
             let codes =
                 param_type(v, op, "quantized_data").or_else(|| param_type(v, op, "data"))?;
             (kind(v, op).starts_with("constexpr_") && codes.dtype == DType::Uint8)
-                .then(|| "uint8 codes".to_owned())
+                .then(|| "uint8 codes on the direct route".to_owned())
         }),
         ..ROW
     },
@@ -365,7 +372,9 @@ pub static RULES: &[Rule] = &[
         why: "The compiler service crashed on constexpr_blockwise_shift_scale.",
         fix: "Use constexpr_affine_dequantize with int8 there.",
         check: Check::Op(|v, op| {
-            is_shift_scale(v, op).then(|| "`constexpr_blockwise_shift_scale`".to_owned())
+            is_shift_scale(v, op).then(|| {
+                "`constexpr_blockwise_shift_scale` on the direct route of macOS 26".to_owned()
+            })
         }),
         ..ROW
     },

@@ -1,5 +1,5 @@
-//! What chips of one generation of the engine share: limits, forms of weights that it streams, and
-//! the platform constants that Core ML's segmenter reckons with.
+//! What chips of one generation of the Neural Engine share: limits, the weight formats that it
+//! streams, and the constants of Core ML's segmenter.
 
 use super::{Evidence, Figure};
 

@@ -1,4 +1,4 @@
-//! A number of the tables, with how it is known.
+//! A number of the tables, with its evidence and source.
 
 use super::Evidence;
 

@@ -1,8 +1,8 @@
-//! What a program is judged for: a chip, a release of the operating system, what Core ML may use,
-//! and the way in.
+//! The target that a program is judged for: a chip, a release of the operating system, the compute
+//! units that Core ML may use, and the route to the Neural Engine.
 //!
-//! Each is a table with sources; nothing here was measured by this project. A target is written
-//! `m4`, `a19`, `ios26`, `m4+macos26`.
+//! Each part is a table with sources. Nothing here was measured by this project. A target is
+//! written `m4`, `a19`, `ios26` or `m4+macos26`.
 
 mod chip;
 mod family;

@@ -1,4 +1,4 @@
-//! Releases of the operating systems, as far as programs are concerned.
+//! Releases of macOS and iOS: the opset that each reads, and known defects.
 
 use thane_mil::opset::Opset;
 

@@ -316,7 +316,7 @@ fn doc_block(source: &str) -> String {
 fn docs_of_fixes_show_programs_that_they_rewrite() {
     for fix in FIXES {
         let path = folder()
-            .join("crates/compile/src/audit/fix")
+            .join("crates/audit/src/fix")
             .join(fix.name)
             .with_extension("rs");
         let block = doc_block(&std::fs::read_to_string(&path).unwrap());

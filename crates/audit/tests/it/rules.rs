@@ -1,12 +1,14 @@
-//! The rules of the audit and their cases, `tests/audit/*.mil`: one file a rule, with a function
-//! that fires it and one that just does not. Rules about whole programs have two files,
+//! The rules of the audit and their cases, `tests/audit/*.mil`: one file for each rule, with a
+//! function that fires it and one that just does not. Rules about whole programs have two files,
 //! `<ID>.fires.mil` and `<ID>.near_miss.mil`.
 //!
-//! A first line `// target: m1+macos15 direct` says what it is judged for, where that is not the
-//! usual one. A line `// not valid: ..` says that no legal program fires the rule. Constants come
-//! from no file: a `BLOBFILE` names what it is filled with, so that large ones take neither text
-//! nor memory.
+//! A case begins with comments. `// target: m1+macos15 direct` states the target, where it is not
+//! the usual one. `// finds y: TEXT` states a finding: the op by its first result, and the message;
+//! findings about the whole function or program are `// finds: TEXT`. `// not valid: ..` says that
+//! no legal program fires the rule. Constants come from no file: a `BLOBFILE` names what it is
+//! filled with, so that large ones take neither text nor memory.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +16,7 @@ use thane_audit::rules::{all, find, find_in_program};
 use thane_audit::target::{Route, Target, Units};
 use thane_audit::{Check, Rule, View};
 use thane_mil::data::{Data, Packed, Source};
-use thane_mil::program::Program;
+use thane_mil::program::{OpId, Program};
 use thane_mil::text::parse;
 use thane_mil::types::{DType, TensorType};
 
@@ -73,18 +75,25 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/audit")
 }
 
-/// A program and what it is judged for.
+/// A program, the target that it is judged for, and the findings that are expected.
 struct Case {
     program: Program,
     target: Target,
+    /// The op by its first result, empty for the whole function or program, and the message.
+    finds: Vec<(String, String)>,
 }
 
 fn case(name: &str) -> Case {
     let path = folder().join(name);
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let program = parse(&text, &constant).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let head = |mark: &str| text.lines().take(2).find_map(|l| l.strip_prefix(mark));
-    let mut words = head("// target: ").unwrap_or("m4+macos27").split(' ');
+    let comments = || text.lines().map_while(|line| line.strip_prefix("// "));
+    let head = |mark: &str| comments().find_map(|line| line.strip_prefix(mark));
+    let finds = comments().filter_map(|line| {
+        let (op, message) = line.strip_prefix("finds")?.split_once(": ")?;
+        Some((op.trim().to_owned(), message.to_owned()))
+    });
+    let mut words = head("target: ").unwrap_or("m4+macos27").split(' ');
     let (name_of_target, route) = (words.next().unwrap(), words.next());
     let route = if route == Some("direct") {
         Route::Direct
@@ -93,40 +102,55 @@ fn case(name: &str) -> Case {
     };
     let target = Target::parse(name_of_target, Units::default(), route).unwrap();
     let valid = thane_mil::valid::check(&program);
-    match head("// not valid: ") {
+    match head("not valid: ") {
         Some(why) => assert!(valid.is_err(), "{name} is valid: {why}"),
         None => assert!(valid.is_ok(), "{name}: {valid:?}"),
     }
-    Case { program, target }
+    Case {
+        target,
+        finds: finds.collect(),
+        program,
+    }
 }
 
-/// How often a rule fires in a function.
-fn n_fired(rule: &Rule, case: &Case, function: &str) -> usize {
+/// What a rule finds in a function: the op by its first result, and the message.
+fn found(rule: &Rule, case: &Case, function: &str) -> Vec<(String, String)> {
     let f = case
         .program
         .function(function)
         .unwrap_or_else(|| panic!("{} has no function {function}", rule.id));
-    let findings = find(&View::new(&case.program, f, &case.target));
-    findings
-        .iter()
+    let name = |op: OpId| {
+        let first = f.op(op).results.first();
+        first.map_or(String::new(), |value| f.value(*value).name.clone())
+    };
+    find(&View::new(&case.program, f, &case.target))
+        .into_iter()
         .filter(|finding| finding.rule.id == rule.id)
-        .inspect(|finding| assert!(!finding.message.is_empty()))
-        .count()
+        .map(|finding| (finding.op.map_or(String::new(), name), finding.message))
+        .collect()
 }
 
-fn n_fired_in_program(rule: &Rule, case: &Case) -> usize {
-    let findings = find_in_program(&case.program, &case.target);
-    findings
-        .iter()
+fn found_in_program(rule: &Rule, case: &Case) -> Vec<(String, String)> {
+    find_in_program(&case.program, &case.target)
+        .into_iter()
         .filter(|finding| finding.rule.id == rule.id)
-        .count()
+        .map(|finding| (String::new(), finding.message))
+        .collect()
+}
+
+fn shown(findings: &[(String, String)]) -> String {
+    let line = |(op, message): &(String, String)| match op.as_str() {
+        "" => format!("// finds: {message}\n"),
+        op => format!("// finds {op}: {message}\n"),
+    };
+    findings.iter().map(line).collect()
 }
 
 #[test]
-fn each_rule_fires_and_just_does_not() {
+fn each_rule_finds_the_op_with_its_text_and_not_the_near_miss() {
     let mut wrong = Vec::new();
     for rule in all() {
-        let (fires, near_miss) = match rule.check {
+        let (expected, fires, near_miss) = match rule.check {
             Check::Program(_) => {
                 let [fires, near_miss] =
                     ["fires", "near_miss"].map(|kind| case(&format!("{}.{kind}.mil", rule.id)));
@@ -135,33 +159,76 @@ fn each_rule_fires_and_just_does_not() {
                     "{}: the near miss is out of scope",
                     rule.id
                 );
-                (
-                    n_fired_in_program(rule, &fires),
-                    n_fired_in_program(rule, &near_miss),
-                )
+                let found = found_in_program(rule, &fires);
+                (fires.finds, found, found_in_program(rule, &near_miss))
             }
             _ => {
                 let case = case(&format!("{}.mil", rule.id));
-                (
-                    n_fired(rule, &case, "fires"),
-                    n_fired(rule, &case, "near_miss"),
-                )
+                let found = [found(rule, &case, "fires"), found(rule, &case, "near_miss")];
+                let [fires, near_miss] = found;
+                (case.finds, fires, near_miss)
             }
         };
-        if fires == 0 || near_miss > 0 {
+        if fires.is_empty() || fires != expected || !near_miss.is_empty() {
             wrong.push(format!(
-                "{} fires {fires} times, at the near miss {near_miss} times: {}",
-                rule.id, rule.title
+                "{} {}\nexpected\n{}found\n{}at the near miss\n{}",
+                rule.id,
+                rule.title,
+                shown(&expected),
+                shown(&fires),
+                shown(&near_miss)
             ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// Ids and titles as released, in the order of ids; `retired` in front of the title of a rule that
+/// is gone, whose id is never used again. A new rule is appended when it is released.
+const RELEASED: &str = include_str!("rule_ids.txt");
+
 #[test]
-fn rules_are_numbered_and_explained() {
-    for (i, rule) in all().enumerate() {
-        assert_eq!(rule.id, format!("ANE{:03}", i + 1));
+fn released_rule_ids_keep_their_meaning() {
+    let rules: HashMap<&str, &str> = all().map(|r| (r.id, r.title)).collect();
+    let mut last = "";
+    for line in RELEASED.lines() {
+        let (id, title) = line.split_once(' ').unwrap();
+        assert!(last < id, "{id} is out of order");
+        last = id;
+        let now = rules.get(id).copied();
+        if title.starts_with("retired ") {
+            assert_eq!(now, None, "{id} is retired and must not be used again");
+            continue;
+        }
+        assert_eq!(
+            now,
+            Some(title),
+            "{id} was released with this title: a rule keeps its id, and a rule that goes leaves \
+             `{id} retired {title}` in rule_ids.txt"
+        );
+    }
+    for id in rules.keys() {
+        let is_listed = RELEASED.lines().any(|line| line.starts_with(id));
+        assert!(
+            is_listed || *id > last,
+            "{id}: a new rule has an id above {last}"
+        );
+    }
+}
+
+#[test]
+fn rules_have_an_id_of_their_own_and_are_explained() {
+    let mut ids: Vec<&str> = all().map(|r| r.id).collect();
+    let n = ids.len();
+    ids.dedup();
+    assert_eq!(ids.len(), n, "an id is used twice");
+    for rule in all() {
+        let number = rule.id.strip_prefix("ANE").unwrap();
+        assert!(
+            number.len() == 3 && number.parse::<u16>().is_ok(),
+            "{}",
+            rule.id
+        );
         for text in [rule.title, rule.source, rule.why, rule.fix] {
             assert!(!text.trim().is_empty(), "{} leaves a text empty", rule.id);
         }
@@ -178,7 +245,6 @@ fn rules_are_numbered_and_explained() {
             rule.id
         );
     }
-    assert!(all().count() >= 65);
 }
 
 #[test]

@@ -102,7 +102,7 @@ pub fn nothing_in(path: &Path) -> Failure {
     );
     Failure::new(Code::Usage, error)
         .remedy("the path of a package, a compiled model, a .mil file or a folder of packages")
-        .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalogue")
+        .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalog")
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {

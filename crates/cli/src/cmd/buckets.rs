@@ -24,7 +24,7 @@ use crate::output::counted;
 #[derive(Debug, clap::Args)]
 #[command(group = clap::ArgGroup::new("lengths").required(true).args(["file", "histogram"]))]
 pub struct Args {
-    /// A path, hf:org/name[@revision], or a name of the catalogue.
+    /// A path, hf:org/name[@revision], or a name of the catalog.
     model: String,
     /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]

@@ -66,7 +66,7 @@ fn a_cause_is_said_once() {
         text(&out),
     ]);
     let said = stderr(&output);
-    assert_eq!(said.matches("is no folder").count(), 1, "{said}");
+    assert_eq!(said.matches("is not a folder").count(), 1, "{said}");
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             Folder::new().with("config.json", vec![b' '; 5 << 20]),
             "",
-            &["config.json: it is larger than the 4194304 bytes"],
+            &["config.json: expected at most 4194304 bytes, found more"],
         ),
         (
             with_config().with(

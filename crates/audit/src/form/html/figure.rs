@@ -1,4 +1,4 @@
-//! The figures of the page, as SVG.
+//! The figures of the HTML page, as SVG.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

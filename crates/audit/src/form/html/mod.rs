@@ -1,8 +1,8 @@
 //! A report as one page that needs no network: summary, findings with errors first, segments by
 //! device, roofline, and a table of ops.
 //!
-//! Everything but sorting and filtering the table works without scripts. Text from the program goes
-//! through [`escape`], or into JSON in which no tag can begin.
+//! Everything except sorting and filtering the table works without scripts. Text from the program
+//! goes through [`escape`], or into JSON in which no tag can begin.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Functions for what was measured: products in every form of weights, and the ops around them.
+//! Builds functions for measurements: products with every weight format, and the ops around them.
 
 use std::collections::HashMap;
 

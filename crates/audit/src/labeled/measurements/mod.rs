@@ -1,9 +1,9 @@
-//! Published latencies and throughputs against what [`latency`](crate::latency) predicts.
+//! Scores [`latency`](crate::latency) on published latencies and throughputs.
 //!
-//! A row says in words what was measured ([`express`] turns them into a function); the function is
-//! audited for the row's chip, release and way in, as any other program is; what comes out is
-//! compared in milliseconds. Rows that the words do not suffice for are kept with the reason. Start
-//! reading at [`score`].
+//! A row describes in words what was measured; [`express`] turns the words into a function. The
+//! function is audited for the chip, release and route of the row like any other program, and the
+//! prediction is compared in milliseconds. Rows that cannot be expressed are kept with the
+//! reason. Start reading at [`score`].
 
 mod express;
 mod graph;

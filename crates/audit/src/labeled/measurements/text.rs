@@ -1,4 +1,4 @@
-//! Numbers in the free text of measurements: `x[1,2048]@W[2048,2048]`, `512ch H1 W16`,
+//! Reads numbers from the free text of measurements: `x[1,2048]@W[2048,2048]`, `512ch H1 W16`,
 //! `2560<->16384`, `x16 chain`.
 
 /// A text in lower case, and the numbers in it.

@@ -1,4 +1,4 @@
-//! The places of a function where it can be cut.
+//! Finds the places where a function can be cut.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;

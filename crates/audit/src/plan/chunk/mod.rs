@@ -1,8 +1,8 @@
-//! Where to cut a chain of layers into programs, so that each keeps under what a program may have
-//! and all together cost least.
+//! Chooses where to cut a chain of layers into programs, so that each program stays within the
+//! limits and the calls together take the least time.
 //!
-//! A cut costs one more call, and its tensors are written and read again. [`layers`] finds in a
-//! function where it can be cut; [`plan`] chooses among these places, exactly; [`of_function`] does
+//! A cut costs one more call, and its tensors are written and read again. [`layers`] finds the
+//! places where a function can be cut; [`plan`] chooses among them exactly; [`of_function`] does
 //! both for a target.
 
 mod layers;

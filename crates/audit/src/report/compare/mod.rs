@@ -1,5 +1,5 @@
-//! Apple's own word on a program against ours: `analytics.mil` of a compiled bundle, or a dump of
-//! `MLComputePlan`.
+//! Compares the prediction with what Apple's tools say: `analytics.mil` of a compiled model, or a
+//! dump of `MLComputePlan`.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! Convolutions and chains of them.
+//! Functions for measurements of convolutions and chains of convolutions.
 
 use super::{Built, Expressed, Words, lacks, not_ours, size};
 

@@ -1,4 +1,4 @@
-//! Products with one matrix, and feed-forward layers.
+//! Functions for measurements of products with one matrix, and of feed-forward layers.
 
 use thane_mil::program::ValueId;
 

@@ -1,5 +1,5 @@
-//! Language models of which only the number or the bytes of weights are said: a decoder of the
-//! usual proportions.
+//! Functions for measurements of language models that state only the number or bytes of weights: a
+//! decoder of the usual proportions.
 
 use thane_mil::program::ValueId;
 

@@ -1,4 +1,4 @@
-//! From the words of a measurement to a function: what ran, in which sizes, on what.
+//! Builds a function from the words of a measurement: what ran, with which sizes, on which chip.
 
 mod conv;
 mod dense;

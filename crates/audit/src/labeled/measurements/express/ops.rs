@@ -1,4 +1,4 @@
-//! Single ops, chains of them, and attention.
+//! Functions for measurements of single ops, chains of ops, and attention.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, ValueId};

@@ -1,5 +1,5 @@
-//! Residual networks for images, as they were published (He et al. 2015, table 1): their name says
-//! all of their layers.
+//! Functions for measurements of residual networks on images (He et al. 2015, table 1): the name of
+//! a network gives all of its layers.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, ValueId};

@@ -14,8 +14,9 @@ use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
 
 use super::{PATTERNS, Pattern};
-use crate::plan::{Kind, Plan, Step};
-use crate::{Cpu, Limits, Numerics, Running, profile};
+use crate::exec;
+use crate::step::{Kind, Plan, Step};
+use crate::{Cpu, Limits, Numerics, Running};
 
 /// Tokens of calls in a row: one, about a vector's 16, about a block's 64, more than a task of
 /// attention has keys.
@@ -81,7 +82,7 @@ fn kernels(plan: &Plan) -> Vec<&'static str> {
         .steps
         .iter()
         .filter(|step: &&Step| matches!(step.kind, Kind::Fused(_)));
-    let mut names: Vec<&str> = fused.map(|step| profile::name(plan, step).0).collect();
+    let mut names: Vec<&str> = fused.map(|step| exec::name(plan, step).0).collect();
     names.sort_unstable();
     names.dedup();
     names

@@ -12,23 +12,10 @@ use thane_kernels::{Context, Isa};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
-use crate::exec::{Frame, floats};
+use super::Frame;
 use crate::ops::Fault;
-use crate::tensor::{Buffer, Tensor};
-
-/// What attention over a cache reads: two states, what is added to the scores, and where the cache
-/// ends.
-#[derive(Clone, Copy, Debug)]
-pub struct Cached {
-    /// The states of keys and of values.
-    pub states: [usize; 2],
-    /// [rows, keys], where there is one.
-    pub mask: Option<ValueId>,
-    /// Its third entry is the number of keys.
-    pub end: ValueId,
-    /// Factor of the scores.
-    pub scale: f32,
-}
+use crate::step::Cached;
+use crate::tensor::{Buffer, Tensor, floats};
 
 /// Some tokens of a state.
 struct Place {

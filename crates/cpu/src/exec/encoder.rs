@@ -14,9 +14,9 @@ use thane_kernels::{BlockType, Weight};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
-use crate::exec::{Frame, floats};
+use super::Frame;
 use crate::ops::Fault;
-use crate::tensor::{Buffer, Floats, Tensor};
+use crate::tensor::{Buffer, Floats, Tensor, floats};
 use crate::weight::Matrix;
 
 /// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.

@@ -2,118 +2,48 @@
 //! last.
 //!
 //! Planning folds what is constant, recognises patterns that a kernel computes at once
-//! ([`crate::fuse`]), and finds the last use of each value, so that its buffer is reused. Sizes are
+//! ([`fuse`]), and finds the last use of each value, so that its buffer is reused. Sizes are
 //! not part of a plan: lengths change from call to call.
+
+pub mod fuse;
+mod lower;
+mod weights;
 
 use std::collections::{HashMap, HashSet};
 
-use thane_kernels::{BlockType, Context};
+use fuse::Pattern;
+use thane_kernels::Context;
 use thane_mil::literal::Literal;
-use thane_mil::opset::{self, OpDef};
-use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
+use thane_mil::opset::OpDef;
+use thane_mil::program::{BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::{TensorType, Type};
 
 use crate::Numerics;
 use crate::declared::{Defined, check_declared};
-use crate::exec;
-use crate::fuse::{self, Fused, Pattern, Product, Then};
+use crate::evaluate::evaluate;
 use crate::list;
 use crate::ops::{self, Fault, Value};
-use crate::plain::{Item, Operand, Plain};
+use crate::plain::{Item, Operand};
+use crate::step::{Branch, Fused, Kind, Plan, Step, in_slots, operands};
 use crate::tensor::{Pool, Tensor};
-use crate::weight::{Folds, Matrix};
-
-mod uses;
-
-use uses::in_slots;
-pub use uses::operands;
-
-/// What one step computes. Operands are values of the function.
-#[derive(Debug)]
-pub enum Kind {
-    /// A plain op function.
-    Plain(Plain),
-    /// The elements as they are, in another shape.
-    View(Plain),
-    /// `x + y`, in place of x where nothing else needs it.
-    Add(Plain, ValueId, ValueId),
-    /// What a state holds.
-    Read(usize),
-    /// Set a state; the result is what was written.
-    Write(usize, ValueId),
-    /// What [`crate::fuse`] found.
-    Fused(Fused),
-    /// One branch or the other.
-    Cond(ValueId, [Branch; 2]),
-    /// While the first branch gives true of the variables, what the second makes of them.
-    Loop(Vec<ValueId>, [Branch; 2]),
-    /// The greatest of that many probabilities, and the probabilities.
-    Classify(ValueId, usize),
-    /// An op on a list.
-    List(list::Step),
-}
-
-/// A nested block.
-#[derive(Debug)]
-pub struct Branch {
-    /// What it is given.
-    pub inputs: Vec<ValueId>,
-    /// Steps in order.
-    pub steps: Vec<Step>,
-    /// What it gives.
-    pub outputs: Vec<ValueId>,
-}
-
-/// One step.
-#[derive(Debug)]
-pub struct Step {
-    /// What it computes.
-    pub kind: Kind,
-    /// The op that it stands for, to name in errors.
-    pub op: OpId,
-    /// The values that it defines.
-    pub results: Vec<Defined>,
-    /// Values that no later step uses.
-    pub last_uses: Vec<ValueId>,
-}
-
-/// A function ready to run.
-#[derive(Debug)]
-pub struct Plan {
-    /// The function, for names and types.
-    pub function: Function,
-    /// Tensor inputs.
-    pub inputs: Vec<(String, ValueId, TensorType)>,
-    /// States by the index that steps name them with.
-    pub states: Vec<(String, TensorType)>,
-    /// Where they are among those of all plans.
-    pub state_idx: Vec<usize>,
-    /// Steps in order.
-    pub steps: Vec<Step>,
-    /// Constants that are outputs, or written to a state.
-    pub constants: Vec<(ValueId, Tensor)>,
-    /// Outputs that no op uses.
-    pub ends: Vec<ValueId>,
-}
+use crate::weight::Folds;
 
 /// Why a function cannot be planned: the op and the reason.
 pub type PlanError = (Option<OpId>, String);
 
-impl Plan {
-    /// Plan a function with kernels for these patterns, and weights in the form that suits these
-    /// numbers.
-    pub fn new(
-        context: &Context,
-        function: &Function,
-        folds: &Folds,
-        most_bytes: usize,
-        patterns: &[Pattern],
-        numerics: Numerics,
-    ) -> Result<Self, PlanError> {
-        let mut planner = Planner::new(context, function, folds, most_bytes);
-        planner.fuse(patterns, numerics)?;
-        planner.plan()
-    }
+/// Plan a function with kernels for these patterns, and weights in the form that suits these
+/// numbers.
+pub fn plan(
+    context: &Context,
+    function: &Function,
+    folds: &Folds,
+    most_bytes: usize,
+    patterns: &[Pattern],
+    numerics: Numerics,
+) -> Result<Plan, PlanError> {
+    let mut planner = Planner::new(context, function, folds, most_bytes);
+    planner.fuse(patterns, numerics)?;
+    planner.plan()
 }
 
 /// The state of planning, which patterns look at too.
@@ -270,9 +200,8 @@ impl<'a> Planner<'a> {
                 _ => None,
             })
             .collect();
-        let evaluate =
-            |pool: &mut Pool| exec::evaluate(self.context, plain.def, plain.eval, args, pool);
-        let results = self.folds.within(self.most_bytes, evaluate)?;
+        let compute = |pool: &mut Pool| evaluate(self.context, plain.def, plain.eval, args, pool);
+        let results = self.folds.within(self.most_bytes, compute)?;
         let tensor = results
             .into_iter()
             .nth(index)
@@ -337,73 +266,6 @@ impl<'a> Planner<'a> {
             self.join_linears();
         }
         Ok(())
-    }
-
-    /// Brings weights to the form that suits these numbers.
-    fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
-        let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
-        for id in &self.f.body().ops {
-            let rounded = |weight: &Matrix| {
-                folds
-                    .round(context, weight.clone())
-                    .map_err(|e| (Some(*id), e))
-            };
-            match self.fused.get_mut(id) {
-                Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
-                    *weight = rounded(weight)?;
-                }
-                Some(Fused::Linear { products, .. }) => {
-                    for Product { weight, .. } in products {
-                        *weight = match numerics {
-                            Numerics::Ane(_) => continue,
-                            Numerics::Int8 if !weight.has_codes() => rounded(weight)?,
-                            // A function with state is called for one row after another: fp32 is
-                            // read as fast as it is stored.
-                            _ if has_states => folds.pack_when_used(weight.clone()),
-                            // The reference does not round to bf16.
-                            Numerics::F32 if weight.ty != BlockType::F32 => continue,
-                            _ => folds.pack(context, weight.clone()),
-                        };
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the products of one x computed at the first of them: it is quantised once, and threads
-    /// are asked once.
-    fn join_linears(&mut self) {
-        let mut first_of = HashMap::new();
-        for &id in &self.f.body().ops {
-            let Some(Fused::Linear {
-                x,
-                then: Then::Results,
-                ..
-            }) = self.fused.get(&id)
-            else {
-                continue;
-            };
-            let first = *first_of.entry(*x).or_insert(id);
-            if first == id {
-                continue;
-            }
-            let Some(Fused::Linear {
-                products: joining, ..
-            }) = self.fused.remove(&id)
-            else {
-                continue;
-            };
-            if let Some(Fused::Linear { products, .. }) = self.fused.get_mut(&first) {
-                products.extend(joining);
-                self.covered.insert(id, first);
-                self.joined
-                    .entry(first)
-                    .or_default()
-                    .extend(&self.f.op(id).results);
-            }
-        }
     }
 
     /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
@@ -553,178 +415,6 @@ impl<'a> Planner<'a> {
         match op.blocks[..] {
             [first, second] => Ok([branch(first)?, branch(second)?]),
             _ => Err((None, format!("`{}` does not run two blocks", op.def.name))),
-        }
-    }
-
-    fn kind(&mut self, id: OpId) -> Result<Kind, PlanError> {
-        let f = self.f;
-        let op = f.op(id);
-        let fail = |reason: &str| (Some(id), reason.to_owned());
-        let state = |name| {
-            op.value_arg(name)
-                .and_then(|v| self.state(v))
-                .ok_or_else(|| fail("it names no state"))
-        };
-        Ok(match op.def.name {
-            "read_state" => Kind::Read(state("input")?),
-            "coreml_update_state" => Kind::Write(
-                state("state")?,
-                op.value_arg("value")
-                    .ok_or_else(|| fail("`value` is missing"))?,
-            ),
-            "write_state" => Kind::Write(
-                state("input")?,
-                op.value_arg("data")
-                    .ok_or_else(|| fail("`data` is missing"))?,
-            ),
-            "cond" => {
-                let pred = op
-                    .value_arg("pred")
-                    .ok_or_else(|| fail("`pred` is no value"))?;
-                Kind::Cond(pred, self.branches(op)?)
-            }
-            "while_loop" => Kind::Loop(op.uses().collect(), self.branches(op)?),
-            "classify" => {
-                let classes = match f.literal_arg(op, "classes") {
-                    Some(Literal::List(_, classes)) => classes.len(),
-                    _ => return Err(fail("`classes` is no constant list")),
-                };
-                Kind::Classify(
-                    op.value_arg("probabilities")
-                        .ok_or_else(|| fail("`probabilities` is no value"))?,
-                    classes,
-                )
-            }
-            name if list::runs(name) => Kind::List(self.list(id)?),
-            "reshape" | "reshape_like" | "expand_dims" | "squeeze" | "flatten2d" => {
-                Kind::View(self.plain(id)?)
-            }
-            "add" => {
-                let plain = self.plain(id)?;
-                match plain.args.as_slice() {
-                    [Some(Operand::Value(x)), Some(Operand::Value(y))] => {
-                        let (x, y) = (*x, *y);
-                        Kind::Add(plain, x, y)
-                    }
-                    _ => Kind::Plain(plain),
-                }
-            }
-            _ => Kind::Plain(self.plain(id)?),
-        })
-    }
-
-    fn list(&mut self, id: OpId) -> Result<list::Step, PlanError> {
-        let op = self.f.op(id);
-        // The type of the list that it takes or, where it takes none, makes.
-        let list = op.value_arg("ls").or(op.results.first().copied());
-        let (element, len) = match list.map(|v| &self.f.value(v).ty) {
-            Some(Type::List(element, len)) => (element.tensor().cloned(), *len),
-            _ => (None, None),
-        };
-        let element = element.ok_or((Some(id), "it is no op on a list of tensors".to_owned()))?;
-        if op.value_arg("ls").is_some_and(|v| self.is_constant(v)) {
-            return Err((
-                Some(id),
-                "its list is a constant, which the CPU backend does not hold".to_owned(),
-            ));
-        }
-        // What makes a list is in its type, but for its length at first.
-        let args = op.def.params.iter().zip(&op.args);
-        let args = args.map(|(p, arg)| {
-            arg.as_ref()
-                .filter(|_| !["elem_shape", "dtype"].contains(&p.name))
-        });
-        Ok(list::Step {
-            def: op.def,
-            args: self.operands(args)?,
-            element,
-            len,
-        })
-    }
-
-    fn plain(&mut self, id: OpId) -> Result<Plain, PlanError> {
-        let f = self.f;
-        let op = f.op(id);
-        let eval = ops::find(op.def.name)
-            .ok_or((Some(id), "the CPU backend does not run this op".to_owned()))?;
-        let mut args = self.operands(op.args.iter().map(Option::as_ref))?;
-        if op.def.name == "matmul" {
-            self.cast_constant(op, &mut args)
-                .map_err(|reason| (Some(id), reason))?;
-        }
-        Ok(Plain::new(op.def, eval, args))
-    }
-
-    fn operands<'b>(
-        &mut self,
-        given: impl Iterator<Item = Option<&'b Arg>>,
-    ) -> Result<Vec<Option<Operand>>, PlanError> {
-        let mut args = Vec::new();
-        for arg in given {
-            args.push(match arg {
-                None => None,
-                Some(Arg::Literal(l)) => {
-                    let tensor = self.literal(l).map_err(|reason| (None, reason))?;
-                    Some(Operand::Constant(
-                        tensor.map_or_else(|| Value::Literal(l.clone()), Value::Tensor),
-                    ))
-                }
-                Some(Arg::Value(v)) => Some(self.operand(*v)?),
-                Some(Arg::Values(vs)) => Some(Operand::Values(
-                    vs.iter().map(|v| self.item(*v)).collect::<Result<_, _>>()?,
-                )),
-            });
-        }
-        Ok(args)
-    }
-
-    /// Where the operands of a product differ in their element type, cast the constant one to the
-    /// type of the other.
-    fn cast_constant(&self, op: &Op, args: &mut [Option<Operand>]) -> Result<(), Fault> {
-        let operand = |at: usize| match op.args.get(at)?.as_ref()? {
-            Arg::Literal(l) => Some((l.ty().tensor()?.dtype, true)),
-            Arg::Value(v) => Some((
-                self.f.value(*v).ty.tensor()?.dtype,
-                self.f.constant(*v).is_some(),
-            )),
-            Arg::Values(_) => None,
-        };
-        let (Some((x, x_is_constant)), Some((y, _))) = (operand(0), operand(1)) else {
-            return Ok(());
-        };
-        let (at, dtype) = if x_is_constant { (0, y) } else { (1, x) };
-        if x == y {
-            return Ok(());
-        }
-        let (Some(Some(Operand::Constant(constant))), Some(def), Some(eval)) =
-            (args.get_mut(at), opset::find("cast"), ops::find("cast"))
-        else {
-            return Ok(());
-        };
-        let args = vec![
-            Some(constant.clone()),
-            Some(Value::Literal(Literal::string(dtype.name()))),
-        ];
-        let evaluate = |pool: &mut Pool| exec::evaluate(self.context, def, eval, args, pool);
-        let cast = self.folds.within(self.most_bytes, evaluate)?;
-        *constant = Value::Tensor(cast.into_iter().next().ok_or("cast gives nothing")?);
-        Ok(())
-    }
-
-    fn operand(&mut self, value: ValueId) -> Result<Operand, PlanError> {
-        Ok(match (self.constant(value), self.f.constant(value)) {
-            (Some(t), _) => Operand::Constant(Value::Tensor(t)),
-            (None, Some(literal)) => Operand::Constant(Value::Literal(literal.clone())),
-            (None, None) if self.is_constant(value) => return Err(self.unfolded(value)),
-            (None, None) => Operand::Value(value),
-        })
-    }
-
-    fn item(&mut self, value: ValueId) -> Result<Item, PlanError> {
-        match self.constant(value) {
-            Some(tensor) => Ok(Item::Constant(tensor)),
-            None if self.is_constant(value) => Err(self.unfolded(value)),
-            None => Ok(Item::Value(value)),
         }
     }
 }

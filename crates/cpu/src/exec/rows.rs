@@ -6,11 +6,10 @@ use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::RopeShape;
 use thane_mil::types::DType;
 
-use crate::exec::{Frame, floats, floats_mut};
-use crate::fuse::{Heads, RowsAttention};
+use super::Frame;
 use crate::ops::Fault;
-use crate::plan::Step;
-use crate::tensor::{Buffer, Floats, Tensor};
+use crate::step::{Heads, RowsAttention, Step};
+use crate::tensor::{Buffer, Floats, Tensor, floats, floats_mut};
 
 /// Rows of one frame: queries and keys, which are changed, and values.
 pub struct Rows<'a> {

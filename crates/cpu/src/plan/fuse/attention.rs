@@ -4,11 +4,9 @@
 use thane_mil::program::{Op, OpId, ValueId};
 use thane_mil::types::DType;
 
-use super::{
-    Found, Fused, Heads, PATTERNS, RowsAttention, constant_arg, find, is_float32, made_by, one,
-};
-use crate::exec_cache::Cached;
+use super::{Found, PATTERNS, constant_arg, find, is_float32, made_by, one};
 use crate::plan::Planner;
+use crate::step::{Cached, Fused, Heads, RowsAttention};
 
 /// A cache on its way from its update to attention.
 struct Remembered {

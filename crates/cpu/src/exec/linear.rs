@@ -14,13 +14,13 @@ use thane_mil::opset;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
+use super::Frame;
 use crate::Numerics;
 use crate::ane;
-use crate::exec::{Frame, evaluate, floats};
-use crate::fuse::{Product, Then};
+use crate::evaluate::evaluate;
 use crate::ops::{self, Fault, Value};
-use crate::plan::Step;
-use crate::tensor::{Buffer, Floats, Tensor};
+use crate::step::{Product, Step, Then};
+use crate::tensor::{Buffer, Floats, Tensor, floats};
 
 /// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of
 /// more read it as it is stored, so that the first token need not wait for the packing of all
