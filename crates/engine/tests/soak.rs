@@ -57,8 +57,8 @@ struct Memory {
 }
 
 /// Anonymous memory of the process in KiB. Pages of mapped files are excluded because the system
-/// evicts them at will. `RssAnon` of `/proc/self/status` can be wrong by 32 pages for each processor,
-/// because each processor keeps its own count.
+/// evicts them at will. `RssAnon` of `/proc/self/status` can be wrong by 32 pages for each
+/// processor, because each processor keeps its own count.
 fn held_kib() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = pages

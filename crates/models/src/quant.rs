@@ -1,17 +1,17 @@
 //! Converts block-quantized tensors to the constants of MIL's constexpr ops.
 //!
 //! A block type defines `value = scale * code + minimum` with integer codes in small groups. MIL's
-//! `constexpr_blockwise_shift_scale` defines `scale * (code - offset)`, so codes, scales and offsets
-//! of all blocks become one constant each. The type's row in `thane-blocks`
+//! `constexpr_blockwise_shift_scale` defines `scale * (code - offset)`, so codes, scales and
+//! offsets of all blocks become one constant each. The type's row in `thane-blocks`
 //! ([`thane_blocks::Codes`]) determines the constants: the element type of the codes, the group
 //! length, `offset = -minimum / scale` if the type has minimums, and a `constexpr_lut_to_dense` if
 //! the codes are indices into a lookup table. Scales and offsets are fp32.
 //!
 //! Codes are exact. Scales are exact, because a product of an fp16 number (11 significant bits) and
 //! an integer of at most 8 bits fits the 24 bits of fp32. An offset is a quotient that is rounded
-//! once to fp32, so `scale * (code - offset)` is three roundings away from `scale * code + minimum`,
-//! which the `gguf` Python package rounds once: the two differ by at most 4 * 2^-24 = 2.4e-7 of
-//! `|scale * code| + |minimum|`. Types without offsets reproduce the package bit for bit
+//! once to fp32, so `scale * (code - offset)` is three roundings away from `scale * code +
+//! minimum`, which the `gguf` Python package rounds once: the two differ by at most 4 * 2^-24 =
+//! 2.4e-7 of `|scale * code| + |minimum|`. Types without offsets reproduce the package bit for bit
 //! (`tests/quant`). The largest relative errors that `python3 crates/blocks/tests/make_blocks.py`
 //! finds in 4,096 random blocks of each type, with arbitrary scales and with scales that are common
 //! in weights:
@@ -24,8 +24,8 @@
 //! | Q4_K | 1.8e-7 | 1.2e-7 |
 //! | Q5_K | 2.2e-7 | 1.2e-7 |
 //!
-//! A group with scale 0 and a minimum other than 0 gets the scale `|minimum| * 2^-30` and the offset
-//! `-+2^30`: the code is then rounded away, and the value is exactly the minimum.
+//! A group with scale 0 and a minimum other than 0 gets the scale `|minimum| * 2^-30` and the
+//! offset `-+2^30`: the code is then rounded away, and the value is exactly the minimum.
 
 use std::sync::Arc;
 
@@ -52,8 +52,8 @@ pub struct Parts {
     pub offsets: Option<Data>,
 }
 
-/// Splits the blocks of a tensor into constants, which are computed when they are read. `None` if the
-/// type is not quantized.
+/// Splits the blocks of a tensor into constants, which are computed when they are read. `None` if
+/// the type is not quantized.
 pub fn parts(ty: TensorType, bytes: &Bytes) -> Option<Parts> {
     let ty = ty.block_type()?;
     let codes = ty.codes()?;

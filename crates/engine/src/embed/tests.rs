@@ -27,8 +27,8 @@ fn token_vector(id: i32, position: usize) -> [f32; DIM] {
     ]
 }
 
-/// Returns the [`token_vector`] of each token, or the mean vector of a text or a chunk. The values at
-/// padding are garbage.
+/// Returns the [`token_vector`] of each token, or the mean vector of a text or a chunk. The values
+/// at padding are garbage.
 struct Fake {
     inputs: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
     outputs: BTreeMap<&'static str, (Vec<usize>, Vec<u8>)>,

@@ -61,7 +61,8 @@ fn distributions_equal_numpy() {
         let ids: Vec<u32> = found.iter().map(|&(id, _)| id).collect();
         assert_eq!(ids, case.ids, "{:?}", case.options);
         for (&(id, p), &expected) in found.iter().zip(&case.p) {
-            // In f32 the argument of exp is off by two roundings, exp and the quotient by a few more.
+            // In f32 the argument of exp is off by two roundings, exp and the quotient by a few
+            // more.
             let bound = expected * (expected.ln().abs() + 4.0) * f32::EPSILON;
             assert!(
                 (p - expected).abs() <= bound,

@@ -74,8 +74,8 @@ struct Running {
     answer: Vec<u32>,
 }
 
-/// Answers `n_prompts` prompts with `n` sequences. A sequence that has finished takes the next prompt,
-/// whose prefill runs beside the steps of the others.
+/// Answers `n_prompts` prompts with `n` sequences. A sequence that has finished takes the next
+/// prompt, whose prefill runs beside the steps of the others.
 fn serve(
     executable: &Arc<dyn Executable>,
     info: &Info,

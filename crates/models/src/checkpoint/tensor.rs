@@ -17,8 +17,8 @@ pub struct Tensor {
     /// reverses the list.)
     pub shape: Vec<usize>,
     /// Exactly the bytes of the elements, as a slice of the map of the file. GGUF aligns them to at
-    /// least 8 bytes. Safetensors does not guarantee any alignment, so code that reads wider elements
-    /// must not assume one.
+    /// least 8 bytes. Safetensors does not guarantee any alignment, so code that reads wider
+    /// elements must not assume one.
     pub bytes: Bytes,
 }
 
@@ -101,8 +101,8 @@ impl TensorType {
         self.block_type().is_some_and(|ty| !ty.is_float())
     }
 
-    /// Number of bytes of `element_count` elements, or `None` if the elements do not fill whole blocks
-    /// or the number overflows.
+    /// Number of bytes of `element_count` elements, or `None` if the elements do not fill whole
+    /// blocks or the number overflows.
     pub fn byte_len(self, element_count: usize) -> Option<usize> {
         match self {
             Self::Block(ty) => ty.byte_len(element_count),

@@ -502,8 +502,8 @@ fn a_factor_without_a_type_is_linear() {
     assert!(difference(&bare, &none).is_some());
 }
 
-/// Scores are scaled like in llama.cpp: by the head size, except for 27B, which is recognized by its
-/// 62 layers and scaled by hidden / heads.
+/// Scores are scaled like in llama.cpp: by the head size, except for 27B, which is recognized by
+/// its 62 layers and scaled by hidden / heads.
 #[test]
 fn gemma3_scales_scores_by_the_width_of_its_heads() {
     // 4 heads of 32 for a hidden size of 64. The query is scaled by the factor that
