@@ -1,5 +1,5 @@
-//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each
-//! number of them costs.
+//! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
+//! shows the cost of each number of buckets.
 
 use std::path::PathBuf;
 
@@ -61,7 +61,7 @@ fn time(text: &str) -> Result<(usize, f64), String> {
     let pair = text
         .split_once('=')
         .and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
-    pair.ok_or_else(|| "a length and its milliseconds are due, such as 128=14.0".to_owned())
+    pair.ok_or_else(|| "expected a length and its milliseconds, such as 128=14.0".to_owned())
 }
 
 fn chip(name: &str) -> Result<&'static Chip, String> {

@@ -874,7 +874,7 @@ fn what_cannot_be_audited_is_named() {
         (&[&broken, "--deny", "ANE999"], &["thane explain --list"]),
         (
             &[&broken, "--require-ane", "101"],
-            &["a share in percent is due"],
+            &["expected a percentage from 0 to 100"],
         ),
         (
             &[&broken, "--function", "walk"],
