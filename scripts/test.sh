@@ -15,12 +15,20 @@ trap 'rm -rf "$logs"' EXIT
 export CARGO_INCREMENTAL=0
 # coremltools draws a progress bar for each of thousands of packages.
 export TQDM_DISABLE=1
+# Sets `cpu` to the processor seconds of all children so far: what a step costs on a busy machine.
+cpu_seconds() {
+    times >"$logs/times" # not in a subshell, which has no children
+    cpu=$(awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); printf "%d", u[1] * 60 + u[2] + s[1] * 60 + s[2] }' "$logs/times")
+}
 step() { # name, command..
-    local name=$1 start=$SECONDS log=$logs/${1//\//-}
+    local name=$1 start=$SECONDS cpu before log=$logs/${1//\//-}
+    cpu_seconds
+    before=$cpu
     shift
     echo "== $name"
     if "$@" 2>&1 | tee "$log"; then
-        echo "== $name: ok, $((SECONDS - start)) s"
+        cpu_seconds
+        echo "== $name: ok, $((SECONDS - start)) s, $((cpu - before)) processor seconds"
     else
         echo "== $name: FAILED, $((SECONDS - start)) s"
         failed+=("$name")
@@ -101,7 +109,7 @@ builds &
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
     if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
-        step "oracle: gguf" "$venv/bin/python" crates/models/tests/make_quant.py --check
+        step "oracle: gguf" "$venv/bin/python" crates/blocks/tests/make_blocks.py --check
         step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
@@ -150,6 +158,7 @@ else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
 fi
 
+step "tables of measurements" python3 scripts/measurements.py --check
 step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of run" env THANE="$thane" bash scripts/memory.sh "$THANE_MODELS"

@@ -29,7 +29,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = 100
+COLUMNS = 96
 MODELS = ["smollm2-135m", "gemma3-270m", "minilm"]
 # Command, why it is not run.
 LEFT_OUT = [

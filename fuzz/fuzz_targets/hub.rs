@@ -8,8 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use thane_cli::hub::{self, Check, HubContext, Places, Progress};
-use thane_cli::interrupt::Interrupt;
+use thane_hub::{Check, Hub, Places};
 
 const BETWEEN: &[u8] = b"\n====\n";
 
@@ -22,18 +21,16 @@ fuzz_target!(|data: &[u8]| {
     let Ok(folder) = tempfile::tempdir() else {
         return;
     };
-    let mut places = Places::new(Some(folder.path().join("cache")), |_| None);
-    places.endpoint.clone_from(endpoint);
-    let context = HubContext {
-        places,
-        offline: false,
+    let hub = Hub {
         attempts: 1,
         patience: Duration::from_secs(1),
-        catalogue: Vec::new(),
-        progress: Arc::new(Silent),
-        interrupt: Interrupt::default(),
+        catalog: Vec::new(),
+        ..Hub::new(Places {
+            endpoint: endpoint.clone(),
+            ..Places::in_folder(folder.path().join("cache"))
+        })
     };
-    if let Ok(files) = hub::pull("hf:org/name", Check::Bytes, &context) {
+    if let Ok(files) = hub.pull("hf:org/name", Check::Bytes) {
         assert!(
             files.path.starts_with(folder.path()),
             "{} is outside of the cache",
@@ -83,14 +80,4 @@ fn server() -> &'static (String, Answers) {
         });
         (format!("http://{address}"), answers)
     })
-}
-
-struct Silent;
-
-impl Progress for Silent {
-    fn start(&self, _: &str, _: Option<u64>, _: u64) {}
-    fn set(&self, _: u64) {}
-    fn finish(&self) {}
-    fn note(&self, _: &str) {}
-    fn detail(&self, _: &str) {}
 }

@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let Ok(tokenizer) = Tokenizer::from_json(data, TokenizerConfig::default()) else {
         return;
     };
-    let _ = std::hint::black_box(tokenizer.surroundings());
+    let _ = std::hint::black_box(tokenizer.special_tokens());
     for (text, special) in TEXTS.into_iter().zip([true, false, true, false]) {
         let options = EncodeOptions {
             add_special: special,

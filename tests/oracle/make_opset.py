@@ -1,4 +1,4 @@
-"""Makes tests/oracle/opset.json: the ops that coremltools registers, form by form.
+"""Makes crates/cli/data/opset.json: the ops that coremltools registers, form by form.
 
     python3 tests/oracle/make_opset.py            # write the file
     python3 tests/oracle/make_opset.py --check    # compare with the file that is there
@@ -20,7 +20,7 @@ import coremltools
 from coremltools.converters.mil.mil import types
 from coremltools.converters.mil.mil.ops.registry import SSAOpRegistry
 
-PATH = Path(__file__).resolve().parent / "opset.json"
+PATH = Path(__file__).resolve().parents[2] / "crates/cli/data/opset.json"
 OPSETS = ("iOS15", "iOS16", "iOS17", "iOS18")
 KINDS = {"ListInputType": "list", "TupleInputType": "tuple", "StateInputType": "state", "ListOrTensorOrDictInputType": "any"}
 BLOCKS = {"PyFunctionInputType"}

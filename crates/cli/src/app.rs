@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use thane_hub::{Hub, Places, Progress, catalog};
 use thane_kernels::Isa;
 use thane_mil::budget::Budget;
 
 use crate::exit::Failure;
-use crate::hub::{self, HubContext, Places};
 use crate::interrupt::Interrupt;
 use crate::output::{Output, Style};
 
@@ -45,9 +45,15 @@ pub struct Global {
     #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
-    /// More named models, from a JSON file (docs/catalogue.md).
-    #[arg(long, global = true, env = "THANE_CATALOGUE", value_name = "FILE")]
-    pub catalogue: Option<PathBuf>,
+    /// Add models to the catalog from a JSON file (docs/catalog.md).
+    #[arg(
+        long,
+        alias = "catalogue",
+        global = true,
+        env = "THANE_CATALOG",
+        value_name = "FILE"
+    )]
+    pub catalog: Option<PathBuf>,
     /// Instructions to compute with: portable, avx2, avx512 or neon.
     ///
     /// Those that this machine has can be chosen [default: the best].
@@ -117,7 +123,7 @@ fn isa(name: &str) -> Result<Isa, String> {
 pub struct App {
     pub output: Arc<Output>,
     pub interrupt: Interrupt,
-    pub hub: HubContext,
+    pub hub: Hub,
     /// Instructions to compute with, where they are chosen.
     pub isa: Option<Isa>,
     /// What may be allocated because of what is read.
@@ -136,21 +142,26 @@ impl App {
         let output = Arc::new(Output::new(style));
         let tidy = Arc::clone(&output);
         let interrupt = Interrupt::install(move || tidy.tidy()).map_err(anyhow::Error::from)?;
-        let places = Places::new(
+        // The variable's earlier name.
+        let catalog = global
+            .catalog
+            .clone()
+            .or_else(|| var("THANE_CATALOGUE").map(PathBuf::from));
+        let places = Places::from_variables(
             global
                 .cache
                 .clone()
                 .filter(|path| !path.as_os_str().is_empty()),
             var,
         );
-        let hub = HubContext {
+        let hub = Hub {
             offline: global.offline || places.offline,
             places,
             attempts: global.attempts,
             patience: Duration::from_secs(u64::from(global.timeout)),
-            catalogue: hub::catalogue::load(global.catalogue.as_deref())?,
-            progress: Arc::clone(&output) as Arc<dyn hub::Progress>,
-            interrupt: interrupt.clone(),
+            catalog: catalog::load(catalog.as_deref())?,
+            progress: Arc::clone(&output) as Arc<dyn Progress>,
+            children: Arc::new(interrupt.clone()),
         };
         let budget = Budget::new(global.memory.unwrap_or_else(memory_of_machine));
         Ok(Self {

@@ -196,7 +196,7 @@ const PAGES: &[Page] = &[
 /// What stands behind `thane -h`.
 const SHORT: &str = "\
 A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], or a name of
-the catalogue such as smollm2-135m. `thane VERB -h` has two examples, `thane VERB --help` all flags.";
+the catalog such as smollm2-135m. `thane VERB -h` has two examples, `thane VERB --help` all flags.";
 
 /// What stands behind `thane --help`, the exit codes apart.
 const ENVIRONMENT: &str = "\
@@ -346,7 +346,7 @@ mod tests {
                 .collect();
             assert!(broken.is_empty(), "{name}: {broken:?}");
             assert!(
-                !text.contains("--catalogue") && !text.contains("[env"),
+                !text.contains("--catalog") && !text.contains("[env"),
                 "{text}"
             );
             assert!(text.lines().count() <= 40, "{text}");
@@ -374,7 +374,7 @@ mod tests {
             let row = format!("  {:<4} {}", code as u8, code.meaning());
             assert!(long.contains(&row) && !short.contains(&row), "{row}");
         }
-        assert!(short.contains("--catalogue"));
+        assert!(short.contains("--catalog"));
     }
 
     #[test]

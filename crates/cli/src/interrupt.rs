@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thane_hub::Children;
 use thane_mil::package::Partial;
 
 use crate::exit::Code;
@@ -131,32 +132,6 @@ impl Interrupt {
         self.0.asked.store(false, Ordering::SeqCst);
     }
 
-    /// Runs `command` to its end, calling `tick` meanwhile; a signal kills it.
-    ///
-    /// `started` gets the child once, to take its pipes.
-    pub fn run_child(
-        &self,
-        command: &mut Command,
-        started: impl FnOnce(&mut Child),
-        mut tick: impl FnMut(),
-    ) -> io::Result<ExitStatus> {
-        // In a group of its own: the terminal's Ctrl-C would end it first, and that would look like
-        // a failure.
-        #[cfg(unix)]
-        std::os::unix::process::CommandExt::process_group(command, 0);
-        let mut child = command.spawn()?;
-        started(&mut child);
-        self.set_child(Some(child));
-        loop {
-            if let Some(status) = self.poll_child()? {
-                self.set_child(None);
-                return Ok(status);
-            }
-            tick();
-            std::thread::sleep(Duration::from_millis(25));
-        }
-    }
-
     fn set_child(&self, child: Option<Child>) {
         *self.0.child.lock().unwrap_or_else(PoisonError::into_inner) = child;
     }
@@ -224,6 +199,32 @@ impl Interrupt {
         }
         let _ = writeln!(io::stderr(), "thane: interrupted");
         std::process::exit(Code::Interrupted as i32);
+    }
+}
+
+/// A signal kills the child.
+impl Children for Interrupt {
+    fn run(
+        &self,
+        command: &mut Command,
+        started: &mut dyn FnMut(&mut Child),
+        tick: &mut dyn FnMut(),
+    ) -> io::Result<ExitStatus> {
+        // In a process group of its own. Otherwise Ctrl-C on the terminal would end the child before
+        // this process, which would look like a failure of the child.
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        let mut child = command.spawn()?;
+        started(&mut child);
+        self.set_child(Some(child));
+        loop {
+            if let Some(status) = self.poll_child()? {
+                self.set_child(None);
+                return Ok(status);
+            }
+            tick();
+            std::thread::sleep(Duration::from_millis(25));
+        }
     }
 }
 

@@ -1,6 +1,7 @@
-//! What the command `thane` is made of. `main.rs` has the command line; this is a library so that
-//! the fuzz targets reach the readers of what comes from outside: [`rows`] (texts to embed) and
-//! [`hub`] (what a server answers).
+//! The verbs of the `thane` command and what they share: flags, terminal output, exit codes.
+//!
+//! `main.rs` has the command line. This is a library so that a fuzz target reaches [`rows`], the
+//! reader of files with texts.
 
 pub mod app;
 mod audit;
@@ -10,7 +11,7 @@ mod contract;
 mod embed;
 pub mod exit;
 mod form;
-pub mod hub;
+mod hub;
 pub mod interrupt;
 mod language;
 mod model;

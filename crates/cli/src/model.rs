@@ -20,7 +20,6 @@ use crate::app::App;
 use crate::contract::{self, Contents, Facts};
 use crate::exit::{Code, Failure};
 use crate::form::Form;
-use crate::hub;
 use crate::language::{Language, Parts};
 use crate::output::counted;
 
@@ -103,8 +102,8 @@ pub struct Opened {
     pub name: String,
     /// The file or folder.
     pub path: PathBuf,
-    /// Known for the catalogue's models.
-    pub licence: Option<String>,
+    /// Known for the catalog's models.
+    pub license: Option<String>,
     pub files: Files,
     pub model: Model,
 }
@@ -143,7 +142,7 @@ impl Opened {
 
 /// Find a model, fetching it where it must be fetched, and lower it; a package is lowered already.
 pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure> {
-    let files = hub::resolve(spec, &app.hub)?;
+    let files = app.hub.resolve(spec)?;
     app.output
         .explain(&format!("reading {}", files.path.display()));
     app.output.busy("reading the model");
@@ -155,7 +154,7 @@ pub fn open(spec: &str, options: &Options, app: &App) -> Result<Opened, Failure>
 }
 
 /// The checkpoint that the files are.
-pub fn checkpoint(files: &hub::ModelFiles) -> Result<Checkpoint, Failure> {
+pub fn checkpoint(files: &thane_hub::ModelFiles) -> Result<Checkpoint, Failure> {
     if is_package(&files.path) {
         return Err(not_a_checkpoint(&files.path));
     }
@@ -164,7 +163,7 @@ pub fn checkpoint(files: &hub::ModelFiles) -> Result<Checkpoint, Failure> {
 
 /// Lower a checkpoint.
 pub fn open_checkpoint(
-    files: hub::ModelFiles,
+    files: thane_hub::ModelFiles,
     checkpoint: Checkpoint,
     options: &Options,
     app: &App,
@@ -176,16 +175,16 @@ pub fn open_checkpoint(
         .iter()
         .for_each(|note| app.output.say(&format!("thane: {note}")));
     model.program = compile(model.program, &files.path, app)?;
-    let hub::ModelFiles {
+    let thane_hub::ModelFiles {
         name,
         path,
-        licence,
+        license,
         ..
     } = files;
     Ok(Opened {
         name,
         path,
-        licence,
+        license,
         files: Files::Checkpoint(Box::new(checkpoint)),
         model,
     })
@@ -221,12 +220,16 @@ pub fn is_package(path: &Path) -> bool {
     path.join("Manifest.json").is_file() || path.join("coremldata.bin").is_file()
 }
 
-fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<Opened, Failure> {
+fn open_package(
+    files: thane_hub::ModelFiles,
+    options: &Options,
+    app: &App,
+) -> Result<Opened, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let hub::ModelFiles {
+    let thane_hub::ModelFiles {
         name,
         path,
-        licence,
+        license,
         ..
     } = files;
     let package = Package::open(&path).map_err(|e| usage(e.into()))?;
@@ -286,7 +289,7 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
     Ok(Opened {
         name,
         path,
-        licence,
+        license,
         files: Files::Package(Box::new(contents)),
         model,
     })
@@ -294,7 +297,7 @@ fn open_package(files: hub::ModelFiles, options: &Options, app: &App) -> Result<
 
 /// What finds out whether a file is what it should be.
 const CHECK: &str =
-    "thane pull MODEL --check, which reads every byte of a model of the catalogue or the Hub again";
+    "thane pull MODEL --check, which reads every byte of a model of the catalog or the Hub again";
 
 /// Run the passes over a program.
 pub fn compile(program: Program, path: &Path, app: &App) -> Result<Program, Failure> {

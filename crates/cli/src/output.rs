@@ -13,9 +13,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use thane_hub::Progress;
+
 pub use thane_audit::number::{bytes, counted};
 
-use crate::hub::Progress;
 use crate::screen::{Wrap, printable, printable_painted};
 
 /// Work that is done sooner shows nothing.

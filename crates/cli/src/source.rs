@@ -11,7 +11,6 @@ use thane_mil::package::{Package, PackageError, read_source};
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
-use crate::hub;
 use crate::output::counted;
 
 /// A program that was read.
@@ -53,7 +52,7 @@ pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
     }
     let shown = path.to_string_lossy();
     let expected = "expected a Core ML package, a compiled model or a .mil file";
-    if !hub::is_model_name(&shown, &app.hub) {
+    if !app.hub.is_model_name(&shown) {
         let error = anyhow::anyhow!("{shown}: {expected}, found no such file or folder");
         return Err(Failure::new(Code::Usage, error));
     }

@@ -323,7 +323,7 @@ impl<'a> Talk<'a> {
         let mut lost: Vec<String> = self
             .language
             .tokenizer
-            .lost(text)
+            .unencodable(text)
             .map(|c| format!("U+{:04X}", u32::from(c)))
             .collect();
         lost.sort();

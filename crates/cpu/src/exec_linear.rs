@@ -216,7 +216,7 @@ impl Frame<'_> {
         let weight = &product.weight;
         match weight.codes(self.context, packs) {
             Some(packed) => Some(Codes::Packed(packed)),
-            None if weight.is_float() || n_tokens <= MOST_PACKING_TOKENS => None,
+            None if !weight.has_codes() || n_tokens <= MOST_PACKING_TOKENS => None,
             None => Some(Codes::Stored(weight.weight())),
         }
     }

@@ -271,7 +271,7 @@ impl Cpu {
     /// may, too.
     fn rounds<'p>(&self, isa: Isa, plans: impl Iterator<Item = &'p Plan>) -> bool {
         let is_rounded =
-            |weight: &Matrix| !weight.is_float() || weight.ty == BlockType::Bf16 && isa.has_bf16();
+            |weight: &Matrix| weight.has_codes() || weight.ty == BlockType::Bf16 && isa.has_bf16();
         let mut steps = plans.flat_map(|plan| &plan.steps);
         match self.numerics {
             Numerics::F32 | Numerics::Ane(_) => false,

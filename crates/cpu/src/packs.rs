@@ -104,7 +104,7 @@ impl Packs {
 /// Bytes of a matrix here; `None` for types that gain nothing.
 pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
     match ty {
-        BlockType::Bf16 | BlockType::F16 => ty.row_bytes(n_cols)?.checked_mul(n_rows),
+        BlockType::Bf16 | BlockType::F16 => ty.byte_len(n_cols)?.checked_mul(n_rows),
         _ => packed_codes_len(ty, n_rows, n_cols),
     }
 }
@@ -123,7 +123,7 @@ fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f3
         let Some(bytes) = matrix.bytes.slice(range.clone()) else {
             continue;
         };
-        if matrix.is_float() {
+        if !matrix.has_codes() {
             context
                 .pool()
                 .run_chunks(&mut packed[range], COPY_LEN, |i, out| {

@@ -356,7 +356,7 @@ impl<'a> Planner<'a> {
                     for Product { weight, .. } in products {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
-                            Numerics::Int8 if weight.is_float() => rounded(weight)?,
+                            Numerics::Int8 if !weight.has_codes() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is
                             // read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),

@@ -324,11 +324,11 @@ fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
             bf16_flops: flops,
             ..work
         },
-        ty if ty.is_float() => work,
-        _ => Work {
+        _ if weight.has_codes() => Work {
             byte_ops: flops,
             ..work
         },
+        _ => work,
     }
 }
 

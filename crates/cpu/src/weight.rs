@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use thane_kernels::linear::{
     self, Int8Block, Int8Weight, PackedCodes, PackedColumn, int8_len, pack, pack_int8, packed_len,
 };
+use thane_kernels::quant::has_format;
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::budget::{Budget, OverBudget, Reservation};
-use thane_mil::data::{Bytes, Data, Packed, Packing};
+use thane_mil::data::{Bytes, Data, Packed};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Definition, Function, Op, ValueId};
 use thane_mil::types::DType;
@@ -148,9 +149,9 @@ impl Matrix {
         })
     }
 
-    /// Whether it is of floats.
-    pub fn is_float(&self) -> bool {
-        self.ty.is_float()
+    /// Whether products multiply its codes, not its values.
+    pub fn has_codes(&self) -> bool {
+        has_format(self.ty)
     }
 
     /// As [`Folds::pack_when_used`] lets it be packed: when `pack` says that it is time for the
@@ -159,7 +160,7 @@ impl Matrix {
         let bytes = self
             .place
             .as_ref()
-            .filter(|_| !self.is_float())?
+            .filter(|_| self.has_codes())?
             .bytes(context, pack)?;
         Some(PackedCodes {
             ty: self.ty,
@@ -178,7 +179,7 @@ impl Matrix {
 
     /// [`Self::weight`], or the floats where they are copied to as [`Self::codes`] are packed.
     pub fn moved(&self, context: &Context, pack: bool) -> Weight<'_> {
-        let place = self.place.as_ref().filter(|_| self.is_float());
+        let place = self.place.as_ref().filter(|_| !self.has_codes());
         let bytes = place
             .and_then(|place| place.bytes(context, pack))
             .unwrap_or(self.bytes.as_slice());
@@ -278,8 +279,8 @@ fn dense(literal: &Literal) -> Option<(BlockType, Bytes)> {
         Literal::Tensor(_, Data::Source(source)) => {
             let packed = source
                 .packed()
-                .filter(|p| matches!(p.packing, Packing::F16 | Packing::Bf16))?;
-            Some((block_type(packed.packing), packed.bytes))
+                .filter(|p| matches!(p.ty, BlockType::F16 | BlockType::Bf16))?;
+            Some((packed.ty, packed.bytes))
         }
         _ => None,
     }
@@ -311,13 +312,12 @@ fn blocks(f: &Function, op: &Op) -> Option<(BlockType, Bytes)> {
         .map(|part| stored_form(f.constant(part)?))
         .collect::<Option<_>>()?;
     let first = packed.first()?;
-    let same = |p: &Packed| {
-        p.packing == first.packing && std::ptr::eq(p.bytes.as_slice(), first.bytes.as_slice())
-    };
+    let same =
+        |p: &Packed| p.ty == first.ty && std::ptr::eq(p.bytes.as_slice(), first.bytes.as_slice());
     packed
         .iter()
         .all(same)
-        .then(|| (block_type(first.packing), first.bytes.clone()))
+        .then(|| (first.ty, first.bytes.clone()))
 }
 
 fn stored_form(literal: &Literal) -> Option<Packed> {
@@ -547,23 +547,4 @@ fn identify(f: &Function, value: ValueId, key: &mut Vec<usize>) -> bool {
         }
         Some(Arg::Literal(_)) => false,
     })
-}
-
-fn block_type(packing: Packing) -> BlockType {
-    match packing {
-        Packing::F16 => BlockType::F16,
-        Packing::Bf16 => BlockType::Bf16,
-        Packing::Q4_0 => BlockType::Q4_0,
-        Packing::Q4_1 => BlockType::Q4_1,
-        Packing::Q5_0 => BlockType::Q5_0,
-        Packing::Q5_1 => BlockType::Q5_1,
-        Packing::Q8_0 => BlockType::Q8_0,
-        Packing::Q2K => BlockType::Q2K,
-        Packing::Q3K => BlockType::Q3K,
-        Packing::Q4K => BlockType::Q4K,
-        Packing::Q5K => BlockType::Q5K,
-        Packing::Q6K => BlockType::Q6K,
-        Packing::Iq4Nl => BlockType::Iq4Nl,
-        Packing::Iq4Xs => BlockType::Iq4Xs,
-    }
 }

@@ -1,38 +1,39 @@
-//! What functions of fixed lengths are fed: tokens with what fills a block up, positions, where the
-//! cache is written, and what each token sees.
+//! The inputs of functions of fixed length: tokens with padding up to the length of a block,
+//! positions, the cache slice to write, and attention masks.
 //!
-//! The inputs are those of `thane convert --form engine` (ARCHITECTURE.md). A block that is not
-//! full is filled with tokens that stand behind the others: none of these sees them, and what the
-//! cache holds of them is hidden until it is written over.
+//! The inputs are those of `thane convert --form engine` (ARCHITECTURE.md). Padding tokens follow
+//! the tokens of a block, so no token attends to them, and their cache entries stay masked until
+//! later tokens overwrite them.
 
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::f64_to_f16;
 
-/// The lengths of a program whose functions take so many tokens and no others.
+/// The lengths of a program whose functions take a fixed number of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Tokens of a call of `prefill`.
+    /// Number of tokens in a call of `prefill`.
     pub block: usize,
-    /// Tokens that sliding layers see, where there are such layers.
+    /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
 }
 
-/// Where a hidden key's score goes: far below any score, and finite in fp16.
-const HIDDEN: f64 = -1e4;
+/// The score of a masked key: far below any real score, and finite in fp16.
+const MASKED_SCORE: f64 = -1e4;
 
-/// A call of a function.
+/// One call of a function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
-    /// Its tokens, as many as the function takes or fewer.
+    /// The tokens, at most as many as the function takes.
     pub tokens: &'a [u32],
-    /// Tokens before them; with a whole block behind, no more than the context.
+    /// Number of tokens before the call. The position plus a whole block must not exceed the
+    /// context.
     pub position: usize,
-    /// Tokens that the cache can hold.
+    /// Number of tokens that the cache can hold.
     pub context: usize,
 }
 
 impl Fixed {
-    /// Set the inputs of `function`.
+    /// Sets the inputs of `function`.
     pub(crate) fn set(
         &self,
         instance: &mut dyn Instance,
@@ -89,6 +90,7 @@ fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
+/// Sets an int32 input.
 fn ints(
     instance: &mut dyn Instance,
     name: &str,
@@ -103,11 +105,12 @@ fn ints(
     Ok(())
 }
 
-/// What each of `n` tokens sees: of the cache, then of the call; fewer than `window` places back.
+/// Writes the mask of `n` tokens [n, context + n]: a token attends to cache and call tokens that
+/// are less than `window` positions back.
 fn mask(bytes: &mut [u8], n: usize, call: Call<'_>, window: usize) {
     let (shown, hidden) = (
         f64_to_f16(0.0).to_ne_bytes(),
-        f64_to_f16(HIDDEN).to_ne_bytes(),
+        f64_to_f16(MASKED_SCORE).to_ne_bytes(),
     );
     let rows = bytes.as_chunks_mut::<2>().0.chunks_mut(call.context + n);
     for (i, row) in rows.enumerate() {

@@ -1,62 +1,47 @@
-//! Prefill and decode over any backend.
+//! Prefill and decode of one sequence, on any backend.
 //!
-//! [`Session`] is a running program with the tokens that its cache holds; [`generate`] drives it
-//! from a prompt to the end of an answer. Knows nothing of which backend it drives.
+//! [`Session`] is a running program together with the tokens in its cache. [`generate`] drives a
+//! session from a prompt to the end of an answer.
 
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use thane_mil::backend::{Instance, RunError};
+use thane_mil::backend::Instance;
 
+pub use crate::error::GenerateError;
 use crate::fixed::Fixed;
-use crate::sample::{SampleError, Sampler};
+use crate::sample::Sampler;
 use crate::sequence::Sequence;
 use crate::text::TextStream;
 
-/// Why generation failed.
-#[derive(Debug, thiserror::Error)]
-pub enum GenerateError {
-    /// The backend failed.
-    #[error(transparent)]
-    Run(#[from] RunError),
-    /// The logits or the options are no use.
-    #[error(transparent)]
-    Sample(#[from] SampleError),
-    /// The prompt does not fit.
-    #[error(
-        "the prompt has {prompt} tokens, the context holds {context}, and one must be left for the answer"
-    )]
-    PromptTooLong {
-        /// Tokens of the prompt.
-        prompt: usize,
-        /// Tokens that the cache holds.
-        context: usize,
-    },
-    /// There is nothing to go on from.
-    #[error("the prompt has no tokens")]
-    EmptyPrompt,
-    /// One of several sequences cannot go on.
-    #[error("sequence {idx}: {source}")]
-    Sequence {
-        /// Its number.
-        idx: usize,
-        /// Why not.
-        source: Box<GenerateError>,
-    },
-    /// The program's output is not what a language model gives.
-    #[error("the program gave {found} logits of {dtype}, {expected} of fp32 or fp16 are due")]
-    Logits {
-        /// Elements given.
-        found: usize,
-        /// Their type.
-        dtype: &'static str,
-        /// Elements due.
-        expected: usize,
-    },
-}
-
 /// A running language model and the tokens in its cache.
+///
+/// The example generates greedily from token ids, on the CPU:
+///
+/// ```
+/// use std::path::Path;
+///
+/// use thane_cpu::{Cpu, Numerics};
+/// use thane_engine::generate::Session;
+/// use thane_engine::sample::argmax;
+/// use thane_mil::backend::Backend;
+/// use thane_models::checkpoint::Checkpoint;
+/// use thane_models::{Options, build};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let checkpoint = Checkpoint::open(Path::new("../../tests/models/tiny/llama-bias"))?;
+/// let model = build(&checkpoint, &Options::default())?;
+/// let instance = Cpu::new(Numerics::F32, 1).load(&model.program)?.instantiate()?;
+/// let mut session = Session::new(instance, model.info.context, model.info.vocab_size, None);
+/// let never = || false;
+/// let logits = session.feed(&[1, 5, 9], &never)?.expect("nothing interrupts");
+/// let next = argmax(&logits).expect("logits are finite");
+/// let logits = session.decode(next as u32)?;
+/// assert_eq!(logits.len(), model.info.vocab_size);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Session {
     instance: Box<dyn Instance>,
     sequence: Sequence,
@@ -64,8 +49,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session over a fresh instance whose caches hold `context` tokens; `fixed` where its
-    /// functions take so many tokens and no others.
+    /// A session over a new instance whose caches hold `context` tokens. `fixed` describes
+    /// functions of fixed length, if the program has such functions.
     pub fn new(
         instance: Box<dyn Instance>,
         context: usize,
@@ -79,9 +64,9 @@ impl Session {
         }
     }
 
-    /// Want no more than so many of the greatest logits of a token from now on, or all of them, as
-    /// at first: of the logits that [`Self::feed`] and [`Self::decode`] give, others may then be
-    /// minus infinity. It can be much faster.
+    /// Limits the following calls to the `n` greatest logits of each token; `None` requests all
+    /// logits, which is the default. [`Self::feed`] and [`Self::decode`] may then return minus
+    /// infinity for all other tokens, which can be much faster.
     pub fn want_greatest(&mut self, n: Option<usize>) {
         if n != self.n_greatest {
             self.instance.want_greatest("logits", n);
@@ -89,34 +74,34 @@ impl Session {
         }
     }
 
-    /// Tokens that the cache can hold.
+    /// Number of tokens that the cache can hold.
     pub fn context(&self) -> usize {
         self.sequence.context()
     }
 
-    /// Tokens that the cache holds.
+    /// The tokens in the cache.
     pub fn tokens(&self) -> &[u32] {
         self.sequence.tokens()
     }
 
-    /// Tokens at the front of `prompt` that need not be computed: the cache has them. The last
-    /// token always is.
+    /// The number of tokens at the start of `prompt` that are already in the cache. The last token
+    /// never counts, because its logits must be computed.
     pub fn n_cached(&self, prompt: &[u32]) -> usize {
         self.sequence.n_cached(prompt)
     }
 
-    /// Make the cache hold `prompt`, reusing what it has in common with it; the logits of the last
-    /// token.
+    /// Prefill: makes the cache hold `prompt`, reusing the common prefix, and returns the logits of
+    /// the last token, one for each token of the vocabulary.
     ///
-    /// `interrupted` is asked between calls of the program; when it says so, `None` is given, and
-    /// the cache holds a part.
+    /// `interrupted` is called between calls of the program. When it returns true, `feed` returns
+    /// `None`, and the cache holds a part of the prompt.
     pub fn feed(
         &mut self,
         prompt: &[u32],
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<f32>>, GenerateError> {
         self.sequence.begin(prompt)?;
-        while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MOST_TOKENS) {
+        while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MAX_CALL_TOKENS) {
             if interrupted() {
                 return Ok(None);
             }
@@ -125,14 +110,14 @@ impl Session {
         self.logits(1).map(Some)
     }
 
-    /// Add one token to the cache; the logits of the next.
+    /// Decode: appends one token to the cache and returns the logits of the next token.
     pub fn decode(&mut self, token: u32) -> Result<Cow<'_, [f32]>, GenerateError> {
         self.call("decode", &[token])?;
         self.sequence.logits(self.instance.as_ref(), 1)
     }
 
-    /// Add tokens to the cache; the logits after each of them, row by row. Needs a program with the
-    /// function `score`.
+    /// Appends tokens to the cache and returns the logits after each of them, row by row. The
+    /// program must have the function `score`.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
         let n_greatest = self.n_greatest;
         self.want_greatest(None);
@@ -142,7 +127,7 @@ impl Session {
         self.logits(tokens.len())
     }
 
-    /// Forget every token.
+    /// Empties the cache.
     pub fn reset(&mut self) {
         self.instance.reset();
         self.sequence.clear();
@@ -166,18 +151,18 @@ impl Session {
 /// Why an answer ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// The model ended its turn, or a stop string came.
+    /// The model ended its turn, or a stop string occurred.
     Stop,
-    /// The limit of tokens was reached.
+    /// The maximum number of tokens was reached.
     Length,
-    /// The context is full.
+    /// The cache is full.
     Context,
-    /// The caller asked for the end.
+    /// The caller interrupted the generation.
     Interrupted,
 }
 
 impl FinishReason {
-    /// The name in JSON.
+    /// The name in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             FinishReason::Stop => "stop",
@@ -188,28 +173,28 @@ impl FinishReason {
     }
 }
 
-/// How long an answer took.
+/// The durations of one answer.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Timings {
-    /// Tokens of the prompt that were computed; the others were in the cache.
+    /// Number of prompt tokens that were computed; the others were in the cache.
     pub prefill_tokens: usize,
-    /// From the start until the logits after the prompt.
+    /// Time from the start to the logits of the prompt.
     pub prefill: Duration,
-    /// From the start until the first token was chosen.
+    /// Time from the start to the choice of the first token.
     pub first_token: Duration,
-    /// Tokens that decode steps computed.
+    /// Number of tokens that decode steps computed.
     pub decode_tokens: usize,
-    /// Time of those steps, sampling included.
+    /// Time of the decode steps, including sampling.
     pub decode: Duration,
 }
 
 impl Timings {
-    /// Tokens of the prompt a second.
+    /// Prefill throughput in prompt tokens per second.
     pub fn prefill_rate(&self) -> f64 {
         rate(self.prefill_tokens, self.prefill)
     }
 
-    /// Tokens of the answer a second, the first one left out.
+    /// Decode throughput in tokens per second, without the first token of the answer.
     pub fn decode_rate(&self) -> f64 {
         rate(self.decode_tokens, self.decode)
     }
@@ -223,31 +208,37 @@ fn rate(n: usize, time: Duration) -> f64 {
     }
 }
 
-/// An answer.
+/// A generated answer.
 #[derive(Clone, Debug)]
 pub struct Answer {
-    /// Its tokens; a token that ends the turn is not among them.
+    /// The tokens, without the one that ends the turn.
     pub tokens: Vec<u32>,
-    /// Its text.
+    /// The text.
     pub text: String,
-    /// Why it ended.
+    /// Why the answer ended.
     pub finish_reason: FinishReason,
-    /// How long it took.
+    /// The durations.
     pub timings: Timings,
 }
 
-/// What an answer is bounded by.
+/// The limits of an answer.
 pub struct Limits<'a> {
-    /// Tokens of the answer.
+    /// Maximum number of tokens.
     pub max_tokens: usize,
     /// Whether a token ends the turn.
     pub is_end: &'a dyn Fn(u32) -> bool,
-    /// Whether the caller wants the end now; asked before every call of the program.
+    /// Whether the caller interrupts the generation; called before every call of the program.
     pub interrupted: &'a dyn Fn() -> bool,
 }
 
-/// Answer a prompt; `on_text` gets each piece of text once no later token can change it, and can
-/// break off.
+/// Generates the answer to a prompt of token ids.
+///
+/// `on_text` receives each piece of text as soon as no later token can change the piece, and can
+/// interrupt the generation. `stream` decodes the tokens, and `sampler` chooses them.
+///
+/// # Errors
+///
+/// If the prompt is empty or does not fit, or the backend or the sampler fails.
 pub fn generate(
     session: &mut Session,
     sampler: &mut Sampler,
@@ -302,7 +293,7 @@ pub fn generate(
     Ok(answer)
 }
 
-/// Where tokens go.
+/// Receives the tokens of an answer.
 struct Writer<'a, 'b> {
     answer: Answer,
     history: Vec<u32>,
@@ -311,7 +302,7 @@ struct Writer<'a, 'b> {
 }
 
 impl Writer<'_, '_> {
-    /// Take one token; why the answer ends with it, if it does.
+    /// Appends one token; returns the reason if the answer ends with that token.
     fn push(&mut self, token: u32) -> Option<FinishReason> {
         self.answer.tokens.push(token);
         self.history.push(token);
@@ -324,6 +315,7 @@ impl Writer<'_, '_> {
     }
 }
 
+/// Samples and decodes until the answer ends.
 fn decode(
     session: &mut Session,
     sampler: &mut Sampler,
@@ -354,8 +346,8 @@ fn decode(
         if (limits.interrupted)() {
             return Ok(FinishReason::Interrupted);
         }
-        // Into the same memory: that of a large vocabulary, taken anew, would be cleared by the
-        // system page by page.
+        // Reuses the memory of the logits: for a large vocabulary, the system would clear newly
+        // allocated memory page by page.
         session.want_greatest(sampler.n_greatest(writer.history.len()));
         logits.clear();
         logits.extend_from_slice(&session.decode(token)?);

@@ -1,12 +1,13 @@
-//! Prompts to answers and texts to vectors: tokenizers and chat templates ([`text`]), sampling
-//! ([`sample`]), prefill and decode ([`generate`] of one sequence, [`sessions`] of many, [`fixed`])
-//! and embeddings ([`embed`]) over any backend.
+//! Turns prompts into answers and texts into vectors, on any backend: tokenizers and chat templates
+//! ([`text`]), sampling ([`sample`]), prefill and decode of one sequence ([`generate`]) or of many
+//! ([`sessions`]), functions of fixed length ([`fixed`]), and embeddings ([`embed`]).
 //!
-//! This crate does not know which backend it drives, and reads no files: the caller hands over
+//! This crate does not know which backend runs a program, and it reads no files: the caller passes
 //! plain data.
 #![deny(missing_docs)]
 
 pub mod embed;
+mod error;
 pub mod fixed;
 pub mod generate;
 pub mod sample;

@@ -1,31 +1,35 @@
-//! From logits to the next token.
+//! Chooses the next token from logits.
 //!
-//! Order: repetition penalty, frequency and presence penalty, temperature, top-k, top-p, min-p,
-//! draw. It is the order of the samplers of `transformers`, so top-p and min-p see the distribution
-//! after the temperature. At temperature 0 the best logit after the penalties is taken.
+//! The steps are: repetition penalty, frequency and presence penalty, temperature, top-k, top-p,
+//! min-p, draw. This is the order of the samplers of `transformers`, so top-p and min-p apply to
+//! the distribution after the temperature. At temperature 0 the token with the greatest logit after
+//! the penalties is chosen (greedy).
 
 use std::cmp::Ordering;
 
-/// How the next token is chosen. `Default` has every default there is.
+/// How the next token is chosen. `Default` is greedy without penalties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
-    /// Logits are divided by it; 0 takes the best token (greedy).
+    /// Divides the logits; 0 always chooses the greatest logit (greedy).
     pub temperature: f32,
-    /// Only this many best tokens are left; 0 leaves all.
+    /// Keeps only this many of the most probable tokens; 0 keeps all.
     pub top_k: usize,
-    /// Only the fewest best tokens whose probabilities reach this sum are left; 1 leaves all.
+    /// Keeps the smallest set of most probable tokens whose probabilities sum to at least this; 1
+    /// keeps all.
     pub top_p: f32,
-    /// Only tokens at least this often as probable as the best one are left; 0 leaves all.
+    /// Keeps tokens with at least this fraction of the greatest probability; 0 keeps all.
     pub min_p: f32,
-    /// Logits of tokens of the history are divided (or, if negative, multiplied) by it; 1 is off.
+    /// Divides the positive logits of tokens in the history, and multiplies their negative logits;
+    /// 1 turns the penalty off.
     pub repetition_penalty: f32,
-    /// Subtracted from the logit of each token of the history; 0 is off.
+    /// Subtracted from the logit of each token in the history; 0 turns the penalty off.
     pub presence_penalty: f32,
-    /// Subtracted from a logit for each time its token is in the history; 0 is off.
+    /// Subtracted from a logit once for each occurrence of its token in the history; 0 turns the
+    /// penalty off.
     pub frequency_penalty: f32,
-    /// The penalties look at this many last tokens of the history; `None` is all.
+    /// Number of last tokens in the history that the penalties consider; `None` for all.
     pub repeat_last_n: Option<usize>,
-    /// The same seed, options and logits give the same tokens.
+    /// Seed of the random numbers. Equal seeds, options and logits give equal tokens.
     pub seed: u64,
 }
 
@@ -45,41 +49,41 @@ impl Default for SampleOptions {
     }
 }
 
-/// What can be wrong with options or logits.
+/// Errors in options or logits.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SampleError {
-    /// An option outside its range.
-    #[error("{option} is {value}, but must be {range}")]
+    /// An option is out of range.
+    #[error("option {option}: expected {range}, found {value}")]
     Option {
         /// Name of the option.
         option: &'static str,
-        /// Its value.
+        /// Value of the option.
         value: f32,
-        /// What it may be.
+        /// The valid range.
         range: &'static str,
     },
-    /// A logit that is NaN or plus infinity.
-    #[error("the logit of token {id} is {value}")]
+    /// A logit is NaN or plus infinity.
+    #[error("expected finite logits, found {value} for token {id}")]
     NotFinite {
-        /// The token.
+        /// Id of the token.
         id: usize,
-        /// Its logit.
+        /// Logit of the token.
         value: f32,
     },
-    /// No logits, or all are minus infinity.
-    #[error("no token can follow: there are {0} logits and none is above minus infinity")]
+    /// There are no logits, or all are minus infinity.
+    #[error("expected a logit above minus infinity, found none among {0} logits")]
     Empty(usize),
-    /// A token of the history that has no logit.
-    #[error("the history has token {id}, but there are only {n_vocab} logits")]
+    /// A token in the history has no logit.
+    #[error("expected token ids below {n_vocab}, the number of logits, found {id} in the history")]
     History {
-        /// The token.
+        /// Id of the token.
         id: u32,
         /// Number of logits.
         n_vocab: usize,
     },
 }
 
-/// Chooses tokens; holds the random state and scratch memory.
+/// Chooses tokens. Holds the state of the random number generator and scratch memory.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     options: SampleOptions,
@@ -88,7 +92,7 @@ pub struct Sampler {
     recent: Vec<u32>,
 }
 
-/// A token that can still be drawn. `weight` is its probability times a constant.
+/// A token that can still be drawn. `weight` is proportional to its probability.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     id: u32,
@@ -97,14 +101,18 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Best first; of equals the lower id.
+    /// Orders by descending logit, then by ascending id.
     fn best_first(a: &Self, b: &Self) -> Ordering {
         b.logit.total_cmp(&a.logit).then(a.id.cmp(&b.id))
     }
 }
 
 impl Sampler {
-    /// Checks the options.
+    /// Creates a sampler.
+    ///
+    /// # Errors
+    ///
+    /// [`SampleError::Option`] if an option is out of range.
     pub fn new(options: SampleOptions) -> Result<Self, SampleError> {
         let o = &options;
         let finite = |value: f32| value.is_finite();
@@ -164,14 +172,14 @@ impl Sampler {
         })
     }
 
-    /// The options that it was made with.
+    /// The options of this sampler.
     pub fn options(&self) -> &SampleOptions {
         &self.options
     }
 
-    /// How many of the greatest logits [`Self::sample`] may need, ahead of this many tokens of
-    /// history; `None` where others count too. It chooses the same where all others are minus
-    /// infinity.
+    /// How many of the greatest logits [`Self::sample`] needs with a history of `n_history` tokens,
+    /// or `None` if it needs all. With all other logits at minus infinity it chooses the same
+    /// token.
     pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
         let o = &self.options;
         let n = match (o.temperature == 0.0, o.top_k) {
@@ -182,7 +190,7 @@ impl Sampler {
         if !self.penalizes() {
             return Some(n);
         }
-        // As many tokens may come down from the front.
+        // The penalties may lower the logit of each token in the history below the others.
         let lowers =
             o.repetition_penalty >= 1.0 && o.presence_penalty >= 0.0 && o.frequency_penalty >= 0.0;
         lowers.then(|| n.saturating_add(o.repeat_last_n.unwrap_or(n_history).min(n_history)))
@@ -193,8 +201,8 @@ impl Sampler {
         o.repetition_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0
     }
 
-    /// The next token. `logits` are changed by the penalties; `history` is prompt and answer so
-    /// far.
+    /// Chooses the next token. `history` is the prompt and the answer so far. The penalties modify
+    /// `logits` in place.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, SampleError> {
         if let Some(id) = logits
             .iter()
@@ -206,7 +214,7 @@ impl Sampler {
             });
         }
         self.penalize(logits, history)?;
-        let best = likeliest(logits).ok_or(SampleError::Empty(logits.len()))?;
+        let best = argmax(logits).ok_or(SampleError::Empty(logits.len()))?;
         if self.options.temperature == 0.0 {
             return Ok(best as u32);
         }
@@ -265,7 +273,7 @@ impl Sampler {
         Ok(())
     }
 
-    /// Weights relative to the best token, so that none overflows.
+    /// Weights relative to the greatest logit, so that `exp` cannot overflow.
     fn collect(&mut self, logits: &[f32], best: f32) {
         let temperature = self.options.temperature;
         self.candidates.clear();
@@ -289,7 +297,7 @@ impl Sampler {
         }
     }
 
-    /// Sorts only as many of the best as the sum needs.
+    /// Sorts only as many of the best candidates as the sum needs.
     fn keep_top_p(&mut self) {
         if self.options.top_p >= 1.0 {
             return;
@@ -317,7 +325,8 @@ impl Sampler {
     }
 
     fn keep_min_p(&mut self) {
-        // The best weight is 1: it is relative to the best token, which no step removes.
+        // The greatest weight is 1, because weights are relative to the best token, which no step
+        // removes.
         let min_p = self.options.min_p;
         if min_p > 0.0 {
             self.candidates
@@ -325,9 +334,10 @@ impl Sampler {
         }
     }
 
-    /// A token with probability in proportion to its weight.
+    /// Draws a token with a probability proportional to its weight.
     fn draw(&mut self) -> u32 {
-        // The order in which selection leaves the candidates is no part of its contract.
+        // Sorting by id makes the draw independent of the order that the selection algorithms
+        // leave.
         self.candidates
             .sort_unstable_by_key(|candidate| candidate.id);
         let all: f64 = self.candidates.iter().map(|c| f64::from(c.weight)).sum();
@@ -342,14 +352,15 @@ impl Sampler {
     }
 }
 
-/// Index of the largest logit, the first of equals; NaN is passed over. None if there is none above
-/// minus infinity.
-pub fn likeliest(logits: &[f32]) -> Option<usize> {
-    /// Logits that are looked at together: a chunk whose largest is no news costs one comparison.
+/// The index of the greatest logit, the lowest index among equals. NaN is ignored. `None` if no
+/// logit is above minus infinity.
+pub fn argmax(logits: &[f32]) -> Option<usize> {
+    /// Logits that are compared together: a chunk without a new maximum costs one comparison per
+    /// logit.
     const CHUNK_LEN: usize = 64;
     let (mut best, mut most) = (None, f32::NEG_INFINITY);
     for (chunk_idx, chunk) in logits.chunks(CHUNK_LEN).enumerate() {
-        // Lanes side by side, which the compiler makes vectors of.
+        // Independent lanes, which the compiler vectorizes.
         let (eights, rest) = chunk.as_chunks::<8>();
         let mut lanes = [f32::NEG_INFINITY; 8];
         for eight in eights {
@@ -373,7 +384,8 @@ pub fn likeliest(logits: &[f32]) -> Option<usize> {
     best
 }
 
-/// xoshiro256++ with a state from splitmix64 (Blackman and Vigna): the same numbers everywhere.
+/// xoshiro256++, seeded by splitmix64 (Blackman and Vigna). It gives the same numbers on every
+/// machine.
 #[derive(Debug, Clone)]
 struct Random([u64; 4]);
 
@@ -397,7 +409,7 @@ impl Random {
         result
     }
 
-    /// Uniform in [0, 1), 53 bits.
+    /// A uniform random number in [0, 1) with 53 bits.
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }

@@ -1,4 +1,4 @@
-//! The tokens of one sequence, and how an instance is fed with them.
+//! The tokens of one sequence, and the inputs of the program calls that process them.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use thane_mil::backend::Instance;
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
+use crate::error::GenerateError;
 use crate::fixed::{Call, Fixed};
-use crate::generate::GenerateError;
 
-/// What the cache of an instance holds, and what it can hold.
+/// The tokens in the cache of an instance, and the cache's capacity.
 #[derive(Debug)]
 pub(crate) struct Sequence {
     tokens: Vec<u32>,
@@ -19,13 +19,15 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    /// Tokens times keys of one prefill call at most: the mask alone takes 4 bytes for each of them
-    /// and each query head of a key head.
-    const MOST_SCORES: usize = 1 << 18;
-    /// Tokens of a prefill call at most, of all sequences together; more brings no speed.
-    pub const MOST_TOKENS: usize = 512;
+    /// Maximum product of tokens and keys in one prefill call. The mask alone takes 4 bytes for
+    /// each pair and each query head that shares a key head.
+    const MAX_SCORES: usize = 1 << 18;
+    /// Maximum number of tokens in one prefill call, over all sequences; more tokens are not
+    /// faster.
+    pub const MAX_CALL_TOKENS: usize = 512;
 
-    /// No tokens, of `context` that fit; `fixed` where functions take so many tokens and no others.
+    /// An empty sequence with a capacity of `context` tokens. `fixed` describes functions of fixed
+    /// length, if the program has such functions.
     pub fn new(context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
         Self {
             tokens: Vec::new(),
@@ -35,22 +37,23 @@ impl Sequence {
         }
     }
 
-    /// Tokens that the cache can hold.
+    /// Number of tokens that the cache can hold.
     pub fn context(&self) -> usize {
         self.context
     }
 
-    /// Tokens that the cache holds.
+    /// The tokens in the cache.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Whether functions take so many tokens and no others.
+    /// Whether the program has functions of fixed length.
     pub fn is_fixed(&self) -> bool {
         self.fixed.is_some()
     }
 
-    /// Tokens at the front of `prompt` that the cache has; the last is not counted.
+    /// The length of the common prefix of `prompt` and the cache, without the last token of
+    /// `prompt`.
     pub fn n_cached(&self, prompt: &[u32]) -> usize {
         let common = self
             .tokens
@@ -61,7 +64,7 @@ impl Sequence {
         common.min(prompt.len().saturating_sub(1))
     }
 
-    /// Forget what the cache does not have in common with `prompt`.
+    /// Drops all tokens after the common prefix of `prompt` and the cache.
     pub fn begin(&mut self, prompt: &[u32]) -> Result<(), GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);
@@ -76,12 +79,12 @@ impl Sequence {
         Ok(())
     }
 
-    /// The next call on the way to `prompt`, until the cache holds it: a function and its tokens,
-    /// `most` where any number may be.
+    /// The next program call on the way to `prompt`: a function and its tokens, at max_tokens
+    /// `max_tokens` in functions of any length. `None` once the cache holds the prompt.
     pub fn next<'p>(
         &mut self,
         prompt: &'p [u32],
-        most: usize,
+        max_tokens: usize,
     ) -> Option<(&'static str, &'p [u32])> {
         let rest = prompt
             .get(self.tokens.len()..)
@@ -90,13 +93,13 @@ impl Sequence {
             None => {
                 let n = rest
                     .len()
-                    .min(most)
-                    .min((Self::MOST_SCORES / prompt.len()).max(16));
+                    .min(max_tokens)
+                    .min((Self::MAX_SCORES / prompt.len()).max(16));
                 ("prefill", &rest[..n])
             }
             Some(_) if rest.len() == 1 => ("decode", rest),
             Some(fixed) => {
-                // All of a block is written: where too little room is left, some tokens are
+                // A call writes a whole block to the cache. If less room is left, some tokens are
                 // computed again.
                 let start = self
                     .tokens
@@ -111,7 +114,7 @@ impl Sequence {
         })
     }
 
-    /// Set the inputs of a function that is to be given these tokens behind those of the cache.
+    /// Sets the inputs of `function` for `tokens`, which follow the tokens in the cache.
     pub fn fill(
         &self,
         instance: &mut dyn Instance,
@@ -148,17 +151,17 @@ impl Sequence {
         Ok(())
     }
 
-    /// What a call has put into the cache.
+    /// Records tokens that a call has written to the cache.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
     }
 
-    /// Forget every token.
+    /// Drops all tokens.
     pub fn clear(&mut self) {
         self.tokens.clear();
     }
 
-    /// The logits that the last call gave, of so many tokens.
+    /// The logits of the last call, for `n_tokens` tokens.
     pub fn logits<'i>(
         &self,
         instance: &'i dyn Instance,

@@ -1,16 +1,16 @@
-//! Several sequences over one program: each has its own tokens, length and cache, and a step runs
-//! all that have something to do.
+//! Several sequences over one program. Each sequence has its own tokens, length and cache, and one
+//! step runs all sequences that have work.
 //!
-//! A sequence that has ended is simply not named any more; its place is used again by feeding it
-//! another prompt, of which it computes what its cache does not have. Which sequence gets which
-//! prompt is the caller's to choose.
+//! A sequence that has ended is simply not part of further steps. Its slot is reused by feeding
+//! another prompt, of which only the part that is not in the cache is computed. The caller chooses
+//! the sequence for each prompt.
 
 use std::borrow::Cow;
 
 use thane_mil::backend::{Batch, RunError};
 
+use crate::error::GenerateError;
 use crate::fixed::Fixed;
-use crate::generate::GenerateError;
 use crate::sequence::Sequence;
 
 /// Running copies of a language model and the tokens in their caches.
@@ -19,12 +19,12 @@ pub struct Sessions {
     sequences: Vec<Sequence>,
 }
 
-/// Tokens for a sequence, by its number.
+/// A sequence index and tokens for that sequence.
 type Work<'a> = (usize, &'a [u32]);
 
 impl Sessions {
-    /// Sessions over the fresh instances of a batch, whose caches hold `context` tokens each;
-    /// `fixed` where functions take so many tokens and no others.
+    /// Sessions over the new instances of a batch, whose caches hold `context` tokens each. `fixed`
+    /// describes functions of fixed length, if the program has such functions.
     pub fn new(
         batch: Box<dyn Batch>,
         context: usize,
@@ -37,21 +37,21 @@ impl Sessions {
         Self { batch, sequences }
     }
 
-    /// How many sequences there can be at once.
+    /// The number of sequences.
     pub fn n_sequences(&self) -> usize {
         self.sequences.len()
     }
 
-    /// Tokens that the cache of a sequence holds.
+    /// The tokens in the cache of sequence `idx`.
     pub fn tokens(&self, idx: usize) -> Result<&[u32], GenerateError> {
         self.sequence(idx).map(Sequence::tokens)
     }
 
-    /// Make the caches of sequences hold these prompts, reusing what they have in common with them,
-    /// all sequences side by side.
+    /// Prefill: makes the caches of several sequences hold these prompts, reusing common prefixes.
+    /// The sequences run side by side.
     ///
-    /// `interrupted` is asked between calls of the program; when it says so, `false` is given, and
-    /// the caches hold a part.
+    /// `interrupted` is called between calls of the program. When it returns true, `feed` returns
+    /// `false`, and the caches hold a part of the prompts.
     pub fn feed(
         &mut self,
         prompts: &[Work<'_>],
@@ -68,20 +68,22 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Go on, in one step, to where the cache of each sequence named holds these tokens: as many of
-    /// them as a call takes. One that lacks a single token decodes beside others that read their
-    /// prompts. It is there when [`Self::tokens`] are these.
+    /// Runs one step towards caches that hold these tokens: each sequence processes as many tokens
+    /// as one call takes. A sequence that lacks a single token decodes beside others that prefill.
+    /// A sequence is done when [`Self::tokens`] equals its target.
     pub fn step(&mut self, targets: &[Work<'_>]) -> Result<(), GenerateError> {
-        /// Products are about as fast as with more.
-        const LEAST_TOKENS: usize = 16;
-        let most = (Sequence::MOST_TOKENS / targets.len().max(1)).max(LEAST_TOKENS);
+        /// With fewer tokens, matrix products become slower per token.
+        const MIN_TOKENS: usize = 16;
+        let max_tokens = (Sequence::MAX_CALL_TOKENS / targets.len().max(1)).max(MIN_TOKENS);
         let mut calls = Vec::with_capacity(targets.len());
         for (idx, target) in targets {
             let sequence = self.sequence_mut(*idx)?;
-            sequence.begin(target).map_err(|e| of(*idx, e))?;
+            sequence
+                .begin(target)
+                .map_err(|e| sequence_error(*idx, e))?;
             calls.extend(
                 sequence
-                    .next(target, most)
+                    .next(target, max_tokens)
                     .map(|(function, tokens)| (function, (*idx, tokens))),
             );
         }
@@ -101,7 +103,7 @@ impl Sessions {
         self.call(if is_decode { "decode" } else { "prefill" }, &work)
     }
 
-    /// Add one token to the cache of each sequence named.
+    /// Decode: appends one token to the cache of each sequence in `next`.
     pub fn decode(&mut self, next: &[(usize, u32)]) -> Result<(), GenerateError> {
         let work: Vec<Work<'_>> = next
             .iter()
@@ -110,12 +112,12 @@ impl Sessions {
         self.call("decode", &work)
     }
 
-    /// The logits behind the last token that a sequence computed.
+    /// The logits after the last token of sequence `idx`.
     pub fn logits(&self, idx: usize) -> Result<Cow<'_, [f32]>, GenerateError> {
         self.sequence(idx)?.logits(self.batch.instance(idx)?, 1)
     }
 
-    /// Forget the tokens of a sequence, and give back what its caches take.
+    /// Drops the tokens of sequence `idx` and frees the memory of its caches.
     pub fn reset(&mut self, idx: usize) -> Result<(), GenerateError> {
         self.sequence_mut(idx)?.clear();
         self.batch.instance_mut(idx)?.reset();
@@ -127,7 +129,7 @@ impl Sessions {
             let instance = self.batch.instance_mut(*idx)?;
             self.sequences[*idx]
                 .fill(instance, function, tokens)
-                .map_err(|e| of(*idx, e))?;
+                .map_err(|e| sequence_error(*idx, e))?;
         }
         let which: Vec<usize> = work.iter().map(|(idx, _)| *idx).collect();
         self.batch.run(function, &which)?;
@@ -151,8 +153,8 @@ impl Sessions {
     }
 }
 
-/// The error of one sequence.
-fn of(idx: usize, source: GenerateError) -> GenerateError {
+/// Adds the index of a sequence to the sequence's error.
+fn sequence_error(idx: usize, source: GenerateError) -> GenerateError {
     GenerateError::Sequence {
         idx,
         source: Box::new(source),

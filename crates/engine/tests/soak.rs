@@ -145,10 +145,10 @@ impl Soak {
             let n_answer = 1 + self.below((until - self.n_steps).min(30));
             for _ in 0..n_answer {
                 assert!(logits.len() == self.vocab_size && logits.iter().all(|v| v.is_finite()));
-                let likeliest = (0..logits.len())
+                let argmax = (0..logits.len())
                     .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
                     .unwrap();
-                logits = self.session.decode(likeliest as u32).unwrap().into_owned();
+                logits = self.session.decode(argmax as u32).unwrap().into_owned();
                 self.n_steps += 1;
             }
             least.allocated = least

@@ -195,7 +195,7 @@ fn random(bits: u8) -> impl FnMut() -> u8 {
 }
 
 fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
-    let Some(row_bytes) = ty.row_bytes(n_cols) else {
+    let Some(row_bytes) = ty.byte_len(n_cols) else {
         return;
     };
     let weight_len = row_bytes * n_rows;
@@ -293,7 +293,7 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
 fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
     let ty = BlockType::Q8_0;
     let mut random = random(0xff);
-    let mut bytes: Vec<u8> = (0..ty.row_bytes(n_cols).unwrap_or(0) * n_rows)
+    let mut bytes: Vec<u8> = (0..ty.byte_len(n_cols).unwrap_or(0) * n_rows)
         .map(|_| random())
         .collect();
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {

@@ -1,69 +1,11 @@
-//! Half precision (IEEE f16) and bf16, as bits in a `u16`, to and from `f32`.
+//! Slices of half precision (IEEE f16) and bf16, as bits in a `u16`, to and from `f32`.
 //!
-//! The scalar functions define the meaning: to 16 bits round to nearest, ties to even; overflow
-//! gives infinity; NaN stays NaN (quiet, upper payload bits kept); subnormals are kept. The slice
-//! functions give the same bits.
+//! The scalar functions of `thane-blocks` define the bits, NaN included; the slice functions give
+//! the same ones.
+
+pub use thane_blocks::{bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
 
 use crate::simd::{Isa, Kernel, Simd};
-
-/// The value of an f16.
-#[inline(always)]
-pub fn f16_to_f32(half: u16) -> f32 {
-    let sign = u32::from(half & 0x8000) << 16;
-    let magnitude = u32::from(half & 0x7fff);
-    let bits = if magnitude >= 0x7c00 {
-        // Infinity, or NaN made quiet.
-        0x7f80_0000 | (magnitude & 0x3ff) << 13 | if magnitude > 0x7c00 { 0x0040_0000 } else { 0 }
-    } else if magnitude >= 0x0400 {
-        // The exponent's bias goes from 15 to 127.
-        (magnitude << 13) + ((127 - 15) << 23)
-    } else {
-        // Subnormal: units of 2^-24, exact in f32.
-        (magnitude as f32 * f32::from_bits((127 - 24) << 23)).to_bits()
-    };
-    f32::from_bits(sign | bits)
-}
-
-/// The nearest f16.
-#[inline(always)]
-pub fn f32_to_f16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let sign = (bits >> 16) as u16 & 0x8000;
-    let magnitude = bits & 0x7fff_ffff;
-    if magnitude > 0x7f80_0000 {
-        return sign | 0x7e00 | (magnitude >> 13) as u16 & 0x3ff;
-    }
-    // 65520 is half way between the largest f16 and the next power of two: it and all above become
-    // infinity.
-    if magnitude >= 0x477f_f000 {
-        return sign | 0x7c00;
-    }
-    // Below 2^-14: adding 0.5 puts units of 2^-24 into the last place of the sum, which rounds them
-    // to nearest even.
-    if magnitude < 0x3880_0000 {
-        let sum = f32::from_bits(magnitude) + 0.5;
-        return sign | (sum.to_bits() - 0.5f32.to_bits()) as u16;
-    }
-    let odd = magnitude >> 13 & 1;
-    let rounded = magnitude + 0xfff + odd - ((127 - 15) << 23);
-    sign | (rounded >> 13) as u16
-}
-
-/// The value of a bf16.
-#[inline(always)]
-pub fn bf16_to_f32(half: u16) -> f32 {
-    f32::from_bits(u32::from(half) << 16)
-}
-
-/// The nearest bf16.
-#[inline(always)]
-pub fn f32_to_bf16(value: f32) -> u16 {
-    let bits = value.to_bits();
-    if value.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
 
 /// `to[i]` is the value of the f16 `from[i]`.
 ///

@@ -1,5 +1,7 @@
 //! Random numbers for tests: the same on every machine, from a literal seed.
 
+use thane_blocks::Codes;
+
 use crate::quant::BlockType;
 
 /// xorshift64*.
@@ -34,7 +36,7 @@ impl Random {
     /// Rows of random blocks: any codes and packed scales, and f16 scales of ordinary size (0.002
     /// to 0.125, either sign).
     pub(crate) fn weight_bytes(&mut self, ty: BlockType, n_rows: usize, n_cols: usize) -> Vec<u8> {
-        let len = n_rows * ty.row_bytes(n_cols).unwrap();
+        let len = n_rows * ty.byte_len(n_cols).unwrap();
         match ty {
             BlockType::F32 => (0..len / 4)
                 .flat_map(|_| self.f32().to_le_bytes())
@@ -47,9 +49,18 @@ impl Random {
                 .collect(),
             _ => {
                 let mut bytes: Vec<u8> = (0..len).map(|_| (self.bits() >> 56) as u8).collect();
+                let offsets: Vec<usize> = ty
+                    .codes()
+                    .into_iter()
+                    .flat_map(Codes::f16_offsets)
+                    .collect();
                 for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-                    for at in half_offsets(ty) {
+                    for at in &offsets {
                         block[*at..at + 2].copy_from_slice(&self.half().to_le_bytes());
+                    }
+                    // A scale in another format: drawn again until it is of a common size.
+                    while offsets.is_empty() && !(1e-3..1e3).contains(&ty.magnitude_bound(block)) {
+                        block.fill_with(|| (self.bits() >> 56) as u8);
                     }
                 }
                 bytes
@@ -62,22 +73,6 @@ impl Random {
         let exponent = 6 + self.below(6) as u16;
         let sign_and_fraction = (self.bits() >> 20) as u16 & 0x83ff;
         sign_and_fraction | exponent << 10
-    }
-}
-
-/// Where the f16 values of a block are.
-fn half_offsets(ty: BlockType) -> &'static [usize] {
-    match ty {
-        BlockType::F32 | BlockType::F16 | BlockType::Bf16 => &[],
-        BlockType::Q4_0
-        | BlockType::Q5_0
-        | BlockType::Q8_0
-        | BlockType::Iq4Nl
-        | BlockType::Iq4Xs => &[0],
-        BlockType::Q4_1 | BlockType::Q5_1 | BlockType::Q4K | BlockType::Q5K => &[0, 2],
-        BlockType::Q2K => &[80, 82],
-        BlockType::Q3K => &[108],
-        BlockType::Q6K => &[208],
     }
 }
 

@@ -51,7 +51,7 @@ fn products(ctx: &Context, n_tokens: usize) {
     let bias = [1.0; ROWS];
     let mut y = vec![0.0; n_tokens * ROWS];
     for ty in BlockType::ALL {
-        let bytes = vec![0; ROWS * ty.row_bytes(COLS).unwrap()];
+        let bytes = vec![0; ROWS * ty.byte_len(COLS).unwrap()];
         let weight = Weight::new(ty, &bytes, ROWS, COLS).unwrap();
         let len = linear::linear_f32_scratch_len(ctx, &weight, n_tokens);
         let mut scratch =
@@ -130,7 +130,7 @@ fn products(ctx: &Context, n_tokens: usize) {
             continue;
         };
         let mut panels = vec![linear::PackedColumn::ZERO; len];
-        let bytes = &bytes[..ROWS * ty.row_bytes(COLS).unwrap()];
+        let bytes = &bytes[..ROWS * ty.byte_len(COLS).unwrap()];
         let mut scratch = vec![0.0; n_tokens * (COLS + 64)];
         allocates_nothing("packed products", &mut || {
             linear::pack(

@@ -2,7 +2,7 @@
 //! another layout.
 //!
 //! Knows nothing of files or checkpoints. A checkpoint reader hands over [`Bytes`] that keep its
-//! memory map alive; a tensor whose file layout is not MIL's (interleaved quantisation blocks,
+//! memory map alive; a tensor whose file layout is not MIL's (interleaved quantized blocks,
 //! bfloat16) implements [`Source`], which can both write MIL's layout and name the layout that it
 //! has, so that a backend can use the bytes as they are.
 
@@ -10,6 +10,8 @@ use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use thane_blocks::BlockType;
 
 /// What holds bytes, all of them in memory or mapped.
 pub trait Owner: Send + Sync {
@@ -149,39 +151,6 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// How the bytes behind a constant are laid out where they are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Packing {
-    /// IEEE binary16, a value each.
-    F16,
-    /// bfloat16, a value each.
-    Bf16,
-    /// GGUF `Q4_0`.
-    Q4_0,
-    /// GGUF `Q4_1`.
-    Q4_1,
-    /// GGUF `Q5_0`.
-    Q5_0,
-    /// GGUF `Q5_1`.
-    Q5_1,
-    /// GGUF `Q8_0`.
-    Q8_0,
-    /// GGUF `Q2_K`.
-    Q2K,
-    /// GGUF `Q3_K`.
-    Q3K,
-    /// GGUF `Q4_K`.
-    Q4K,
-    /// GGUF `Q5_K`.
-    Q5K,
-    /// GGUF `Q6_K`.
-    Q6K,
-    /// GGUF `IQ4_NL`.
-    Iq4Nl,
-    /// GGUF `IQ4_XS`.
-    Iq4Xs,
-}
-
 /// The stored form of a constant that is derived from it.
 ///
 /// Several constants may come from one stored tensor (codes, scales and offsets of quantisation
@@ -190,7 +159,7 @@ pub enum Packing {
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Layout of `bytes`.
-    pub packing: Packing,
+    pub ty: BlockType,
     /// The stored bytes, row after row.
     pub bytes: Bytes,
 }
@@ -345,7 +314,7 @@ impl fmt::Debug for Data {
                 f,
                 "Source({} bytes as {:?})",
                 s.byte_len(),
-                s.packed().map(|p| p.packing)
+                s.packed().map(|p| p.ty)
             ),
         }
     }

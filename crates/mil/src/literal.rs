@@ -1,5 +1,7 @@
 //! Values that are written into a program: constants and attributes.
 
+pub use thane_blocks::{f16_to_f32, f64_to_bf16, f64_to_f16};
+
 use crate::data::Data;
 use crate::types::{DType, TensorType, Type};
 
@@ -129,93 +131,9 @@ pub(crate) fn quiet_nan(dtype: DType) -> Option<u64> {
     }
 }
 
-/// The value of an IEEE binary16 number given by its bits.
-pub fn f16_to_f32(bits: u16) -> f32 {
-    let sign = if bits & 0x8000 == 0 { 1.0 } else { -1.0 };
-    let fraction = f32::from(bits & 0x3ff);
-    match (bits >> 10) & 0x1f {
-        0 => sign * fraction * 2f32.powi(-24),
-        31 if fraction == 0.0 => sign * f32::INFINITY,
-        31 => f32::NAN,
-        e => sign * (1024.0 + fraction) * 2f32.powi(i32::from(e) - 25),
-    }
-}
-
-/// The IEEE binary16 number nearest to `v`, ties to even, by its bits.
-pub fn f64_to_f16(v: f64) -> u16 {
-    let sign = if v.is_sign_negative() { 0x8000 } else { 0 };
-    let magnitude = v.abs();
-    if v.is_nan() {
-        return sign | 0x7e00;
-    }
-    // 65520: half-way between the largest finite number and the next power of two.
-    if magnitude >= 65520.0 {
-        return sign | 0x7c00;
-    }
-    if magnitude < 2f64.powi(-14) {
-        return sign | (magnitude * 2f64.powi(24)).round_ties_even() as u16;
-    }
-    let exponent = (magnitude.to_bits() >> 52) as i32 - 1023;
-    let fraction = (magnitude * 2f64.powi(10 - exponent)).round_ties_even() as u16;
-    // A fraction that rounds up to 2048 carries into the exponent by the addition.
-    sign | ((((exponent + 14) as u16) << 10) + fraction)
-}
-
-/// The bfloat16 number nearest to `v` rounded to fp32, ties to even, by its bits.
-pub fn f64_to_bf16(v: f64) -> u16 {
-    let bits = (v as f32).to_bits();
-    if v.is_nan() {
-        return (bits >> 16) as u16 | 0x40;
-    }
-    // Half of the last place kept, less one where that place is even: a sum that carries is the
-    // rounding up. It cannot overflow, since the bits of infinities end in zeros.
-    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_precision_bits_have_their_values() {
-        for (bits, value) in [
-            (0x3c00, 1.0),
-            (0xc100, -2.5),
-            (0x0001, 5.960_464_5e-8),
-            (0x7bff, 65504.0),
-        ] {
-            assert_eq!(f16_to_f32(bits), value);
-        }
-        assert_eq!(f16_to_f32(0xfc00), f32::NEG_INFINITY);
-        assert!(f16_to_f32(0x7e00).is_nan());
-    }
-
-    #[test]
-    fn half_precision_round_trips() {
-        for bits in (0..=u16::MAX).filter(|b| b & 0x7c00 != 0x7c00) {
-            assert_eq!(f64_to_f16(f64::from(f16_to_f32(bits))), bits);
-        }
-        assert_eq!(f64_to_f16(65519.9), 0x7bff);
-        assert_eq!(f64_to_f16(1.0 + 2f64.powi(-11)), 0x3c00, "ties to even");
-        assert_eq!(f64_to_f16(2047.9999), 0x6800, "carries");
-    }
-
-    #[test]
-    fn bfloat16_is_the_nearest() {
-        // 1 + 2^-8 lies half-way between 1 (even) and 1 + 2^-7; 1 + 3 * 2^-8 between 1 + 2^-7 and 1
-        // + 2^-6 (even).
-        for (v, bits) in [
-            (1.0, 0x3f80),
-            (-2.5, 0xc020),
-            (1.0 + 2f64.powi(-8), 0x3f80),
-            (1.0 + 3.0 * 2f64.powi(-8), 0x3f82),
-        ] {
-            assert_eq!(f64_to_bf16(v), bits);
-        }
-        assert_eq!(f64_to_bf16(f64::NEG_INFINITY), 0xff80);
-        assert_eq!(f64_to_bf16(f64::from(f32::MAX)), 0x7f80);
-        assert_eq!(f64_to_bf16(f64::NAN) & 0x7fc0, 0x7fc0);
-    }
 
     #[test]
     fn numbers_come_back() {

@@ -1,4 +1,4 @@
-//! A checkpoint as a program that makes vectors of texts.
+//! Options and results of lowering an embedding model.
 
 use std::collections::BTreeMap;
 
@@ -9,81 +9,82 @@ use crate::layers::encoder::Encoding;
 use crate::numbers::StoredWeight;
 use crate::pooling::Pooling;
 
-/// What program to make of an embedding model.
+/// How an embedding model is lowered.
 #[derive(Clone, Debug, Default)]
 pub struct EncoderOptions {
-    /// How the vectors of tokens become one; `None` for what the model's files say.
+    /// The pooling of token vectors; `None` for the one in the model's files.
     pub pooling: Option<Pooling>,
-    /// What the program gives.
+    /// What the program returns.
     pub encoding: Encoding,
-    /// Whether vectors are brought to length 1; `None` for what the model's files say.
+    /// Whether vectors are normalized to length 1; `None` for what the model's files say.
     pub normalize: Option<bool>,
-    /// What the program is made for.
+    /// The target of the program.
     pub target: Target,
 }
 
-/// What an encoder's program is made for.
+/// The target of an encoder's program.
 #[derive(Clone, Debug, Default)]
 pub enum Target {
-    /// The reference: fp32, one function of any batch and length.
+    /// The portable reference: fp32, one function of any batch size and length.
     #[default]
     Portable,
-    /// The Neural Engine: fp16, a function for each of some lengths.
+    /// The Neural Engine: fp16, one function for each bucket of lengths.
     Engine(Engine),
 }
 
-/// What the Neural Engine's program is made of.
+/// The options of an encoder's program for the Neural Engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// Lengths, each a function of its own, named after it.
+    /// Lengths in tokens; each becomes a function that is named after the length.
     pub buckets: Vec<usize>,
-    /// Whether there is a function of any length too, for what is longer than all of them.
+    /// Whether to add a function of any length, for texts that are longer than all buckets.
     pub flexible: bool,
-    /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
+    /// Divisor of the residual stream, which keeps the stream within the range of fp16; `None` for
+    /// the default of the family.
     pub residual_divisor: Option<f32>,
-    /// How root mean square norms are spelled.
+    /// How root mean square norms are computed.
     pub norm: NormForm,
 }
 
-/// An embedding model as a program, and what is worth knowing of it.
+/// An embedding model as a program, with its properties.
 #[derive(Clone, Debug)]
 pub struct Encoder {
-    /// The program: one function, or one for each bucket.
+    /// One function, or one for each bucket.
     pub program: Program,
-    /// Its facts.
+    /// The properties of the model.
     pub info: EncoderInfo,
-    /// The tensors that its constants come from.
+    /// The tensors that the program's constants were made from.
     pub stored: Vec<StoredWeight>,
 }
 
-/// What an embedding model says of itself.
+/// The properties of an embedding model, from its files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderInfo {
-    /// Architecture, as the file calls it.
+    /// Name of the architecture in the file.
     pub architecture: String,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
-    /// Rows of the embedding.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Positions that the model has.
+    /// Number of positions that the model supports.
     pub n_positions: usize,
-    /// Elements of a vector.
+    /// Number of elements of a vector.
     pub dim: usize,
-    /// Most tokens of a text that the model was made for; at most `n_positions`.
+    /// Maximum number of tokens of a text, as the model was trained; at most `n_positions`.
     pub max_tokens: usize,
-    /// How the vectors of tokens become one.
+    /// The pooling of token vectors.
     pub pooling: Pooling,
-    /// Whether vectors are of length 1.
+    /// Whether vectors are normalized to length 1.
     pub normalize: bool,
-    /// What is put before a text, by the name of the task.
+    /// Prompts by task name; a prompt precedes the text.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt where nobody asks for one.
+    /// Name of the prompt that is used by default.
     pub default_prompt: Option<String>,
-    /// Whether the tokens of a prompt count in the pooling.
+    /// Whether pooling includes the tokens of the prompt.
     pub include_prompt: bool,
-    /// How vectors are compared, such as `cosine`.
+    /// The similarity function, such as `cosine`.
     pub similarity: Option<String>,
-    /// Whether text is brought to lower case before it is split.
+    /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
     /// Whether the model itself gives int8 or bits: `tanh(x) * 127`, or signs.
     pub quantize: bool,

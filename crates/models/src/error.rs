@@ -1,108 +1,119 @@
-//! Why a checkpoint does not become a program.
+//! Why a checkpoint cannot be lowered to a program.
 
 use thane_mil::build::BuildError;
 
 use crate::checkpoint::{CheckpointError, ConfigError, MetadataError};
 
-/// Why a checkpoint does not become a program.
+/// Why a checkpoint cannot be lowered to a program.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// The files cannot be read.
+    /// The files of the checkpoint cannot be read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// A key of `config.json` is missing or of the wrong kind.
+    /// A key of `config.json` is missing or has the wrong type.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// A key of the GGUF metadata is missing or of the wrong kind.
+    /// A key of the GGUF metadata is missing or has the wrong type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
-    /// No family has this architecture.
-    #[error("architecture `{found}` is not supported; supported are {}", .supported.join(", "))]
+    /// No family supports this architecture.
+    #[error("architecture `{found}` is not supported: expected one of {}", .supported.join(", "))]
     Architecture {
-        /// Name in the file.
+        /// Name of the architecture in the file.
         found: String,
-        /// Names that are known.
+        /// Names of the supported architectures.
         supported: Vec<&'static str>,
     },
-    /// Keys that would change the computation in ways that the family does not know.
-    #[error("the `{family}` family does not know what these keys mean, and a guess could be wrong: {}", .keys.join(", "))]
+    /// Keys that no family reads and that may change the computation.
+    #[error("the `{family}` family does not support these keys, which may change the computation: \
+        {}", .keys.join(", "))]
     UnknownKeys {
-        /// Family.
+        /// Name of the family.
         family: &'static str,
-        /// Keys.
+        /// The dotted keys.
         keys: Vec<String>,
     },
-    /// A key has a value that the family does not compute.
+    /// A key has a value that the family does not support.
     #[error("key `{key}` is {value}: {reason}")]
     Unsupported {
-        /// Key.
+        /// The key, as the file spells it.
         key: String,
-        /// Value.
+        /// The value in the file.
         value: String,
-        /// Why it cannot be.
+        /// What was expected, or why the value is not supported.
         reason: String,
     },
-    /// Tensors that are missing, left over, or of another shape; all of them.
+    /// Tensors that are missing, superfluous or of another shape. All are listed.
     #[error("the tensors do not fit the configuration:\n  {}", .0.join("\n  "))]
     Tensors(Vec<String>),
-    /// Numbers of tensors that a program cannot compute with.
-    #[error("the weights hold numbers that the program cannot compute with:\n  {}", .faults.join("\n  "))]
+    /// Tensors with numbers that a program cannot use.
+    #[error("the weights contain numbers that the program cannot use:\n  {}", .faults.join("\n  "))]
     Numbers {
-        /// Tensor, value, index and reason, one line each.
+        /// Tensor, value, index and reason, one line for each fault.
         faults: Vec<String>,
-        /// Whether some are finite, and only too large for fp16.
+        /// Whether some numbers are finite and only too large for fp16.
         overflow: bool,
     },
-    /// The architecture makes vectors of texts, and answers were asked for.
-    #[error("architecture `{0}` is an embedding model: it makes vectors of texts, not answers")]
-    EmbedsOnly(String),
-    /// The architecture answers, and vectors of texts were asked for.
-    #[error("architecture `{0}` is a language model: it makes answers, not vectors of texts")]
-    AnswersOnly(String),
-    /// The context asked for is none that the model has.
+    /// A language model was requested, but the architecture is an embedding model.
     #[error(
-        "a context of {asked} was asked for; the model has {max} positions: give --context 1 to {max}"
+        "architecture `{0}` is an embedding model: it computes vectors of texts and cannot \
+         generate text"
+    )]
+    EmbedsOnly(String),
+    /// An embedding model was requested, but the architecture is a language model.
+    #[error(
+        "architecture `{0}` is a language model: it generates text and does not compute vectors \
+         of texts"
+    )]
+    AnswersOnly(String),
+    /// The requested context length is not supported by the model.
+    #[error(
+        "expected a context length from 1 to {max}, the number of positions of the model, found \
+         {asked}"
     )]
     Context {
-        /// Asked for.
+        /// Requested context length in tokens.
         asked: usize,
-        /// Positions of the model.
+        /// Number of positions of the model.
         max: usize,
     },
-    /// The bucket asked for is none that the model has.
+    /// The requested bucket length is not supported by the model.
     #[error(
-        "a bucket of {asked} tokens was asked for; the model has {max} positions: give --buckets from 1 to {max}"
+        "expected bucket lengths from 1 to {max}, the number of positions of the model, found \
+         {asked}"
     )]
     Bucket {
-        /// Asked for.
+        /// Requested length in tokens.
         asked: usize,
-        /// Positions of the model.
+        /// Number of positions of the model.
         max: usize,
     },
-    /// The block of `prefill` asked for does not fit the cache.
+    /// The requested block of `prefill` does not fit the cache.
     #[error(
-        "a block of {asked} tokens was asked for; the context has {context}: give --block 1 to {context}, or a longer --context"
+        "expected a block of 1 to {context} tokens, the context length, found {asked}: choose a \
+         smaller block or a longer context"
     )]
     Block {
-        /// Asked for.
+        /// Requested tokens of a block.
         asked: usize,
-        /// Tokens that the cache holds.
+        /// Number of tokens that the cache holds.
         context: usize,
     },
-    /// Nothing says how the vectors of tokens become one.
+    /// The files of an embedding model do not name a pooling.
     #[error(
-        "the folder has no modules.json that says how a text's vectors are pooled: give --pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
+        "modules.json is missing, so the pooling of token vectors is unknown: choose mean, cls, \
+         lasttoken, max or weightedmean, as the model's page says"
     )]
     Pooling,
-    /// The family made an op that MIL refuses; a bug of the family, or a configuration whose
-    /// numbers do not fit together.
-    #[error("the configuration gives no legal program: {0}")]
+    /// The family built an op that MIL rejects. This is a bug of the family, or the numbers of the
+    /// configuration do not fit together.
+    #[error("the configuration does not give a legal program: {0}")]
     Build(#[from] BuildError),
 }
 
 impl ModelError {
-    /// A key whose value is refused.
+    /// The value of a key is not supported.
     pub(crate) fn unsupported(key: &str, value: impl ToString, reason: &str) -> Self {
         Self::Unsupported {
             key: key.to_owned(),

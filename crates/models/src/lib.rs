@@ -1,10 +1,24 @@
-//! Checkpoints to programs.
+//! Lowers checkpoints to MIL programs.
 //!
-//! [`checkpoint`] opens files and maps their tensors; [`build`] finds the family of an architecture
-//! in [`families`] and lowers it to a MIL program, whose constants are slices of the map. A family
-//! is one file, written from the [`layers`] that families share.
+//! [`checkpoint`] opens files and maps their tensors. [`build`] finds the family of the
+//! architecture in [`families`] and lowers the checkpoint to a program whose constants are slices
+//! of the map. Each family is one file, written with the layers that all families share.
 //!
-//! This crate names no device and no pass.
+//! This crate knows no devices, no passes and no command line.
+//!
+//! ```
+//! use std::path::Path;
+//! use thane_models::checkpoint::Checkpoint;
+//! use thane_models::{ModelError, Options, build};
+//!
+//! # fn main() -> Result<(), ModelError> {
+//! let checkpoint = Checkpoint::open(Path::new("../../tests/models/tiny/llama-bias"))?;
+//! let model = build(&checkpoint, &Options::default())?;
+//! let names: Vec<&str> = model.program.functions().iter().map(|f| f.name.as_str()).collect();
+//! assert_eq!(names, ["prefill", "decode"]);
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod checkpoint;
 mod encoder;
@@ -28,36 +42,37 @@ pub use layers::encoder::Encoding;
 pub use numbers::StoredWeight;
 pub use pooling::Pooling;
 
-/// What program to make of a checkpoint.
+/// How a language model is lowered.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Tokens that the cache holds; `None` for the model's own context or
-    /// [`Options::DEFAULT_CONTEXT`], the smaller.
+    /// Tokens that the cache holds; `None` for the smaller of the model's context length and
+    /// [`Options::DEFAULT_CONTEXT`].
     pub context: Option<usize>,
-    /// Element type of the cache: fp32, or fp16 for half the memory.
+    /// Element type of the KV cache: fp32, or fp16 for half the memory.
     pub cache: DType,
-    /// Whether to add the function `score`, whose logits are those of every token.
+    /// Whether to add the function `score`, which returns the logits of every token.
     pub score: bool,
-    /// The form of the Neural Engine; the reference where there is none.
+    /// Options of the form for the Neural Engine; `None` for the portable reference.
     pub engine: Option<DecoderEngine>,
 }
 
-/// What a decoder's program for the Neural Engine is made of: fp16, features in channels, functions
-/// of fixed lengths.
+/// The options of a decoder's program for the Neural Engine: fp16, channel layout, functions of
+/// fixed lengths.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DecoderEngine {
-    /// Tokens of a call of `prefill`; `None` for [`Self::DEFAULT_BLOCK`] or the context, the
-    /// smaller.
+    /// Tokens of a `prefill` call; `None` for the smaller of [`Self::DEFAULT_BLOCK`] and the
+    /// context length.
     pub block: Option<usize>,
-    /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
+    /// Divisor of the residual stream, which keeps the stream within the range of fp16; `None` for
+    /// the default of the family.
     pub residual_divisor: Option<f32>,
-    /// How root mean square norms are spelled.
+    /// How root mean square norms are computed.
     pub norm: NormForm,
 }
 
 impl DecoderEngine {
-    /// Tokens of a call of `prefill` where nobody says how many: fewer take the engine as long (M5
-    /// Max, M6 and others, qwen-ane: one position costs what 32 to 64 do).
+    /// Default number of tokens of a `prefill` call. Fewer tokens take the Neural Engine as long
+    /// (M5 Max, M6 and others, measured by qwen-ane: one position costs what 32 to 64 do).
     pub const DEFAULT_BLOCK: usize = 64;
 }
 
@@ -72,7 +87,7 @@ impl Default for DecoderEngine {
 }
 
 impl Options {
-    /// Tokens that the cache holds where nobody says how many.
+    /// Default number of tokens that the cache holds.
     pub const DEFAULT_CONTEXT: usize = 8192;
 }
 
@@ -87,53 +102,62 @@ impl Default for Options {
     }
 }
 
-/// A checkpoint as a program, and what is worth knowing of it.
+/// A language model as a program, with its properties.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The program: functions `prefill` and `decode`, and `score` where asked for.
+    /// The functions `prefill` and `decode`, and `score` if requested.
     pub program: Program,
-    /// Its facts.
+    /// The properties of the model.
     pub info: Info,
-    /// What the user should know of how the files were read.
+    /// Notes for the user on how the files were read.
     pub notes: Vec<String>,
-    /// The tensors that its constants come from.
+    /// The tensors that the program's constants were made from.
     pub stored: Vec<StoredWeight>,
 }
 
-/// What a checkpoint says of itself.
+/// The properties of a language model, from its files and options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Info {
-    /// Architecture, as the file calls it.
+    /// Name of the architecture in the file.
     pub architecture: String,
-    /// Layers.
+    /// Number of layers.
     pub n_layers: usize,
-    /// Rows of the embedding.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// Positions that the model was made for.
+    /// Context length that the model supports, in tokens.
     pub max_context: usize,
-    /// Tokens that the cache of this program holds.
+    /// Number of tokens that the cache of this program holds.
     pub context: usize,
-    /// Bytes of the cache when it is full.
+    /// Size of the full cache in bytes.
     pub cache_bytes: usize,
-    /// What the caller must know of functions of fixed lengths; none where they take any.
+    /// Lengths of functions of fixed length; `None` if functions take any number of tokens.
     pub fixed: Option<Fixed>,
 }
 
-/// What feeding functions of fixed lengths needs.
+/// The fixed lengths that a caller must respect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Tokens of a call of `prefill`.
+    /// Tokens of a `prefill` call.
     pub block: usize,
-    /// Tokens that sliding layers see, where there are such.
+    /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
 }
 
-/// Lower a checkpoint to a program.
+/// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,
+/// and `score` if requested.
+///
+/// # Errors
+///
+/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
 pub fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
     families::build(checkpoint, options)
 }
 
-/// Lower a checkpoint to a program that makes vectors of texts.
+/// Lowers a checkpoint of an embedding model to a program.
+///
+/// # Errors
+///
+/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
 pub fn build_encoder(
     checkpoint: &Checkpoint,
     options: &EncoderOptions,
@@ -141,13 +165,17 @@ pub fn build_encoder(
     families::build_encoder(checkpoint, options)
 }
 
-/// Whether a checkpoint makes vectors of texts rather than answers.
+/// Whether a checkpoint is an embedding model rather than a language model.
 pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     families::is_embedding_model(checkpoint)
 }
 
-/// Read every number of these tensors; those that are not finite, or are not in the program's
-/// element type, are an error that names tensor, index and value.
+/// Reads every number of these tensors.
+///
+/// # Errors
+///
+/// [`ModelError::Numbers`] lists numbers that are NaN or infinite, or become so in the element type
+/// of the program, with tensor, index and value.
 pub fn check_numbers(stored: &[StoredWeight]) -> Result<(), ModelError> {
     numbers::check(stored, None)
 }

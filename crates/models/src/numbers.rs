@@ -1,12 +1,10 @@
-//! Whether stored numbers are finite in the element type that a program has them in. A scan reads
-//! each byte once, in pieces that do not stay in memory.
+//! Check that stored weights are finite in the element type that the program computes in. The scan
+//! reads each byte once, in pieces that do not stay in memory.
 
-use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
 use crate::checkpoint::{Tensor, TensorType};
 use crate::error::ModelError;
-use crate::quant;
 
 /// Largest piece that is read at once.
 const PIECE: usize = 1 << 20;
@@ -15,19 +13,20 @@ const FP16_END: f32 = 65_520.0;
 /// Tensors that an error lists.
 const MOST_LISTED: usize = 8;
 
-/// A stored tensor that a program has as a constant.
+/// A stored tensor that is a constant of the program.
 #[derive(Clone, Debug)]
 pub struct StoredWeight {
-    /// As it is stored.
+    /// The tensor as stored.
     pub tensor: Tensor,
-    /// The least number that its numbers are divided by.
+    /// The smallest divisor that any use of the tensor applies.
     pub divisor: f32,
     /// The element type that the program computes in: fp32 or fp16.
     pub float: DType,
 }
 
-/// Refuse numbers that are not finite, or not any more in the program's element type: the first of
-/// each tensor is named. With `most_bytes`, only vectors of that size are read.
+/// Reject numbers that are not finite, or that overflow in the program's element type. The error names
+/// the first such number of each tensor. With `most_bytes`, only vectors of at most that size are
+/// read.
 pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), ModelError> {
     let is_read = |w: &&StoredWeight| {
         most_bytes.is_none_or(|n| w.tensor.shape.len() < 2 && w.tensor.bytes.len() <= n)
@@ -46,7 +45,7 @@ pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), 
     Err(ModelError::Numbers { faults, overflow })
 }
 
-/// What is wrong, and whether the number is finite.
+/// What is wrong with a tensor, and whether the number found is finite.
 fn fault(weight: &StoredWeight) -> Option<(String, bool)> {
     let StoredWeight {
         tensor,
@@ -70,7 +69,7 @@ fn fault(weight: &StoredWeight) -> Option<(String, bool)> {
     Some((text, value.is_finite()))
 }
 
-/// The indices of the element that is `at` places behind the first.
+/// The indices of element `at` in row-major order.
 fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
     let mut indices: Vec<usize> = Vec::with_capacity(shape.len());
     for len in shape.iter().rev() {
@@ -102,7 +101,7 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
         if let Some(i) = numbers.iter().position(|v| is_beyond(*v, end)) {
             return Some((first + i, numbers[i]));
         }
-        // The bound of a block is no number of it: look at the others one by one.
+        // The block only had a large bound: decode the remaining blocks one by one.
         if let Some(found) = one_by_one(tensor, first + ty.block_len(), end) {
             return Some(found);
         }
@@ -111,7 +110,7 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
     None
 }
 
-/// As [`first_beyond`], of blocks from that of element `first` on.
+/// As [`first_beyond`], decoding every block from that of element `first` on.
 fn one_by_one(tensor: &Tensor, first: usize, end: f32) -> Option<(usize, f32)> {
     (first..tensor.element_count())
         .step_by(tensor.ty.block_len())
@@ -128,19 +127,12 @@ fn is_beyond(value: f32, end: f32) -> bool {
 
 /// The numbers of the block that begins with element `first`.
 fn numbers(tensor: &Tensor, first: usize) -> Option<Vec<f32>> {
-    let (len, bytes) = (tensor.ty.block_len(), tensor.ty.block_bytes());
-    let start = first / len * bytes;
-    let block = tensor.bytes.slice(start..start + bytes)?;
-    let data = quant::widened(tensor.ty, &block).or_else(|| quant::dequantized(tensor.ty, &block));
-    let bytes = data.map_or_else(|| block.as_slice().to_vec(), |data| data.to_vec());
-    Some(
-        bytes
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| f32::from_le_bytes(*b))
-            .collect(),
-    )
+    let ty = tensor.ty.block_type()?;
+    let start = first / ty.block_len() * ty.block_bytes();
+    let block = tensor.bytes.slice(start..start + ty.block_bytes())?;
+    let mut numbers = vec![0.0; ty.block_len()];
+    ty.decode(block.as_slice(), &mut numbers);
+    Some(numbers)
 }
 
 /// The first block that may hold a magnitude that is not below `end`.
@@ -152,7 +144,7 @@ fn block_beyond(ty: TensorType, bytes: &[u8], end: f32) -> Option<usize> {
             .0
             .iter()
             .position(|b| u32::from_le_bytes(*b) & MAGNITUDE >= end.to_bits()),
-        TensorType::Bf16 => {
+        TensorType::BF16 => {
             let wide = |b: &[u8; 2]| u32::from(u16::from_le_bytes(*b)) << 16;
             bytes
                 .as_chunks()
@@ -160,26 +152,23 @@ fn block_beyond(ty: TensorType, bytes: &[u8], end: f32) -> Option<usize> {
                 .iter()
                 .position(|b| wide(b) & MAGNITUDE >= end.to_bits())
         }
-        // Whatever fp16 holds, it holds: what it is divided by makes it less.
+        // Every finite fp16 number fits fp16, and a divisor only makes it smaller.
         TensorType::F16 => bytes
             .as_chunks()
             .0
             .iter()
             .position(|b| u16::from_le_bytes(*b) & 0x7fff >= 0x7c00),
         _ => {
-            let bound = quant::bound(ty)?;
-            bytes.chunks_exact(ty.block_bytes()).position(|block| {
-                let half =
-                    |at: usize| f16_to_f32(u16::from_le_bytes([block[at], block[at + 1]])).abs();
-                let minimum = bound.minimum.map_or(0.0, |(at, most)| half(at) * most);
-                is_beyond(half(bound.scale.0) * bound.scale.1 + minimum, end)
-            })
+            let ty = ty.block_type()?;
+            let mut blocks = bytes.chunks_exact(ty.block_bytes());
+            blocks.position(|block| is_beyond(ty.magnitude_bound(block), end))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use thane_blocks::BlockType;
     use thane_mil::data::Bytes;
 
     use super::*;
@@ -275,14 +264,14 @@ mod tests {
         );
         let stored = [half(0x7f7f), half(0x7fc0)].concat();
         assert!(
-            faults(weight(TensorType::Bf16, &[2], stored))
+            faults(weight(TensorType::BF16, &[2], stored))
                 .unwrap()
                 .contains("is NaN at [1]")
         );
         // A block of codes whose scale is infinite, behind one whose is not.
         let block = |scale: u16| [&half(scale)[..], &[0x99; 16]].concat();
         let found = faults(weight(
-            TensorType::Q4_0,
+            TensorType::Block(BlockType::Q4_0),
             &[2, 32],
             [block(0x3c00), block(0x7c00)].concat(),
         ))
@@ -298,7 +287,7 @@ mod tests {
         .concat();
         let weight = StoredWeight {
             float: DType::Fp16,
-            ..weight(TensorType::Q4_0, &[3, 32], blocks)
+            ..weight(TensorType::Block(BlockType::Q4_0), &[3, 32], blocks)
         };
         assert_eq!(
             faults(weight).unwrap(),

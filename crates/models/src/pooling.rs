@@ -1,22 +1,22 @@
-//! How the vectors of tokens become one.
+//! How token vectors are pooled into one vector.
 
-/// How the vectors of tokens become one.
+/// How token vectors are pooled into one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Their mean.
+    /// The mean of all token vectors.
     Mean,
-    /// That of the first token.
+    /// The vector of the first token.
     Cls,
-    /// That of the last token.
+    /// The vector of the last token.
     LastToken,
-    /// The largest of each element.
+    /// The maximum of each element over all tokens.
     Max,
-    /// Their mean, each weighted by its position from 1 on.
+    /// The mean weighted by position, counted from 1.
     WeightedMean,
 }
 
 impl Pooling {
-    /// All of them.
+    /// All poolings.
     pub const ALL: [Self; 5] = [
         Self::Mean,
         Self::Cls,
@@ -25,7 +25,7 @@ impl Pooling {
         Self::WeightedMean,
     ];
 
-    /// The name that sentence-transformers has for it.
+    /// The name in sentence-transformers.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mean => "mean",
@@ -36,7 +36,7 @@ impl Pooling {
         }
     }
 
-    /// The pooling of that name.
+    /// The pooling with this name, or `None`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|p| p.name() == name)
     }

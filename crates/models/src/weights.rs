@@ -1,8 +1,9 @@
-//! The tensors of a checkpoint under the names of Hugging Face, each asked for with the shape that
-//! it must have.
+//! The tensors of a checkpoint under their Hugging Face names. A family requests each tensor with
+//! the shape that it must have.
 //!
-//! What is missing or misshapen is recorded and stands in as zeros, so that one run of a family
-//! finds all of it; [`Weights::finish`] then lists everything, with what nobody asked for.
+//! A tensor that is missing or has another shape is recorded and replaced by zeros, so that one run
+//! of a family finds all faults. [`Weights::finish`] then reports all of them, together with the
+//! tensors that the family did not request.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +15,10 @@ use crate::error::ModelError;
 use crate::graph;
 use crate::quant;
 
-/// A name of Hugging Face and what GGUF calls it; `{}` stands for the layer.
+/// Pairs of a Hugging Face name and its GGUF name; `{}` stands for the layer index.
 pub type Names = &'static [(&'static str, &'static str)];
 
-/// The names that all decoders share.
+/// The names that all decoders have in common.
 pub const COMMON_NAMES: Names = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
@@ -34,21 +35,21 @@ pub const COMMON_NAMES: Names = &[
     ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
 ];
 
-/// The tensors of one checkpoint while a family asks for them.
+/// The tensors of one checkpoint, with a record of those that a family requested.
 pub struct Weights<'a> {
     tensors: &'a Tensors,
-    /// GGUF's names beside those of Hugging Face, where the file is GGUF.
+    /// Pairs of Hugging Face and GGUF names; `None` for a Hugging Face checkpoint.
     names: Option<Vec<(&'static str, &'static str)>>,
-    /// What our names begin with where the file's begin otherwise, and how those begin.
+    /// Pairs of a prefix that families use and the prefix that the file uses instead.
     renamed: Vec<(String, &'static str)>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
     notes: RefCell<Vec<String>>,
 }
 
-/// How a decoder's names begin in the file of a model that sees images too, before transformers
-/// 4.52 and since; and the modules beside it, which texts do without. Source: the renaming of
-/// `llava` in transformers' conversion_mapping.py.
+/// Prefixes of a decoder's tensor names in the file of a multimodal model, before transformers 4.52
+/// and since, and the modules for images, which text does not need. Source: the renaming of `llava`
+/// in transformers' conversion_mapping.py.
 const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
 const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
 const VISION: [&str; 4] = [
@@ -59,9 +60,9 @@ const VISION: [&str; 4] = [
 ];
 
 impl<'a> Weights<'a> {
-    /// The tensors of a Hugging Face folder; names of the base model begin with `base`, or do
-    /// without it in the whole file, or begin as in a model that sees images too, whose other
-    /// tensors are left alone.
+    /// The tensors of a Hugging Face folder. Names of the base model begin with `base`; in some
+    /// files all names lack that prefix, and files of multimodal models have another prefix and
+    /// tensors for images, which are ignored.
     pub fn hugging_face(tensors: &'a Tensors, base: &str) -> Self {
         let base = format!("{base}.");
         let begins = |prefix: &str| tensors.keys().any(|name| name.starts_with(prefix));
@@ -86,7 +87,8 @@ impl<'a> Weights<'a> {
         weights
     }
 
-    /// The tensors of a GGUF file; `names` are the family's own beside the common ones.
+    /// The tensors of a GGUF file. `names` are names of this family in addition to
+    /// [`COMMON_NAMES`].
     pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
         Self {
             names: Some([names, COMMON_NAMES].concat()),
@@ -111,9 +113,10 @@ impl<'a> Weights<'a> {
             .any(|(_, theirs)| MULTIMODAL.contains(theirs))
     }
 
-    /// Whether the head is the embedding, where the configuration says so. A file that has both
-    /// tensors with different numbers contradicts it: then the head counts, as in transformers
-    /// (`tie_weights` of modeling_utils.py), and a note says so.
+    /// Whether the output head shares the embedding's tensor. `configured` is what the
+    /// configuration says. A file that has two different tensors contradicts a tied configuration:
+    /// the head's own tensor is used then, like in transformers (`tie_weights` of
+    /// modeling_utils.py), and a note tells the user.
     pub fn is_tied(&self, configured: bool) -> bool {
         let [table, head] =
             ["model.embed_tokens", "lm_head"].map(|module| self.file_name(module, "weight"));
@@ -124,8 +127,8 @@ impl<'a> Weights<'a> {
             && !same_numbers(a, b)
         {
             self.notes.borrow_mut().push(format!(
-                "tie_word_embeddings is true, but `{head}` differs from `{table}`: the head of the file is used, as \
-                 transformers does"
+                "tie_word_embeddings is true, but `{head}` differs from `{table}`: the head in the \
+                 file is used, like in transformers"
             ));
             return false;
         }
@@ -133,26 +136,32 @@ impl<'a> Weights<'a> {
         true
     }
 
-    /// What the user should know of how the file was read.
+    /// Notes for the user on how the file was read.
     pub fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }
 
-    /// The tensor `module.parameter` of this shape.
+    /// The tensor `module.parameter`, which must have this shape. A fault is recorded for
+    /// [`Self::finish`].
     pub fn get(&self, module: &str, parameter: &str, shape: &[usize]) -> Tensor {
         let name = self.file_name(module, parameter);
         let fault = match self.tensors.get(&name) {
             None => format!("`{name}` {shape:?} is missing"),
-            Some(t) if t.shape != shape => format!("`{name}` is {:?}, {shape:?} is due", t.shape),
+            Some(t) if t.shape != shape => format!(
+                "`{name}`: expected the shape {shape:?}, found {:?}",
+                t.shape
+            ),
             Some(t) if unusable(t.ty) => {
                 format!(
-                    "`{name}` is of type {}: F32, F16, BF16 or a quantised type is due",
+                    "`{name}`: expected the type F32, F16, BF16 or a block-quantized type, found \
+                     {}",
                     t.ty.name()
                 )
             }
-            Some(t) if t.ty.is_quantised() && shape.len() != 2 => {
+            Some(t) if t.ty.is_quantized() && shape.len() != 2 => {
                 format!(
-                    "`{name}` is of type {}, which only matrices can be: F32, F16 or BF16 is due",
+                    "`{name}`: expected the type F32, F16 or BF16, found {}, which only matrices \
+                     can have",
                     t.ty.name()
                 )
             }
@@ -171,8 +180,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The numbers of the vector `module.parameter`; `None` when it is faulty, which is then
-    /// recorded.
+    /// The numbers of the vector `module.parameter`, or `None` after recording a fault.
     pub fn floats(&self, module: &str, parameter: &str, len: usize) -> Option<Vec<f32>> {
         let tensor = self.get(module, parameter, &[len]);
         let bytes = match quant::widened(tensor.ty, &tensor.bytes) {
@@ -194,7 +202,7 @@ impl<'a> Weights<'a> {
             .contains_key(&self.file_name(module, parameter))
     }
 
-    /// Rows of `module.parameter`, if the file has it.
+    /// The number of rows of `module.parameter`, if the file has that tensor.
     pub fn rows(&self, module: &str, parameter: &str) -> Option<usize> {
         self.tensors
             .get(&self.file_name(module, parameter))?
@@ -203,13 +211,14 @@ impl<'a> Weights<'a> {
             .copied()
     }
 
-    /// Tensors that the computation does without, by the end of their names.
+    /// Ignores tensors whose names end in `suffix`, because the computation does not need them.
     pub fn ignore(&self, suffix: &str) {
         let names = self.tensors.keys().filter(|n| n.ends_with(suffix)).cloned();
         self.asked.borrow_mut().extend(names);
     }
 
-    /// Modules that the computation does without, by their name in the file.
+    /// Ignores the tensors of a module, named as in the file, because the computation does not need
+    /// them.
     pub fn ignore_module(&self, module: &str) {
         let begins = |name: &str| {
             name.strip_prefix(module)
@@ -219,7 +228,11 @@ impl<'a> Weights<'a> {
         self.asked.borrow_mut().extend(names);
     }
 
-    /// Everything that was wrong, and what nobody asked for.
+    /// Reports all faults, including tensors that were neither requested nor ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`ModelError::Tensors`] lists every fault.
     pub fn finish(&self) -> Result<(), ModelError> {
         let asked = self.asked.borrow();
         let extra = self
@@ -227,11 +240,12 @@ impl<'a> Weights<'a> {
             .iter()
             .filter(|(name, _)| !asked.contains(*name));
         let mut faults: Vec<String> = self.faults.borrow().values().cloned().collect();
-        faults.extend(
-            extra.map(|(name, t)| {
-                format!("`{name}` {:?} has no place in this architecture", t.shape)
-            }),
-        );
+        faults.extend(extra.map(|(name, t)| {
+            format!(
+                "`{name}` {:?} does not belong to this architecture",
+                t.shape
+            )
+        }));
         if faults.is_empty() {
             Ok(())
         } else {
@@ -239,10 +253,11 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// The name of `module.parameter` in the file.
     fn file_name(&self, module: &str, parameter: &str) -> String {
         let Some(names) = &self.names else {
             let found = self.renamed.iter().find_map(|(ours, theirs)| {
-                // Modules end without the dot that prefixes end with.
+                // Module names end without the dot that prefixes end with.
                 let module = format!("{module}.");
                 module
                     .strip_prefix(ours.as_str())
@@ -266,7 +281,7 @@ impl<'a> Weights<'a> {
     }
 }
 
-/// Whether two tensors hold the same numbers, however they are stored.
+/// Whether two tensors hold the same numbers, in whatever type they are stored.
 fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
     if a.shape != b.shape {
         return false;
@@ -278,6 +293,7 @@ fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
     !unusable(a.ty) && !unusable(b.ty) && graph::dense(a) == graph::dense(b)
 }
 
+/// Whether constants cannot be made from tensors of this type.
 fn unusable(ty: TensorType) -> bool {
-    !ty.is_quantised() && !matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::Bf16)
+    ty.block_type().is_none()
 }

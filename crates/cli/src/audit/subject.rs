@@ -17,7 +17,6 @@ use crate::app::App;
 use crate::contract::{self, Facts};
 use crate::embed::{bundle, packages};
 use crate::exit::{Code, Failure};
-use crate::hub;
 use crate::model::{self, is_package};
 use crate::output::counted;
 use crate::packaging;
@@ -81,14 +80,14 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure>
             return Ok(folder(spec, &packages, app)?.into());
         }
         // One that is named as a package is a damaged package.
-        if !hub::is_model_name(spec, &app.hub) && named.is_empty() {
+        if !app.hub.is_model_name(spec) && named.is_empty() {
             return Err(nothing_in(path));
         }
     }
     if ["mlpackage", "mlmodelc"].contains(&named) || exists && is_package(path) {
         return Ok(package(spec, path, app)?.into());
     }
-    let files = hub::resolve(spec, &app.hub)?;
+    let files = app.hub.resolve(spec)?;
     if is_package(&files.path) {
         return Ok(package(spec, &files.path, app)?.into());
     }
@@ -274,7 +273,7 @@ fn encoder(
     }
     let model = bundle::Model {
         name: spec,
-        licence: None,
+        license: None,
         checkpoint,
     };
     let made = bundle::build(&model, build.embedding, app)?;

@@ -17,7 +17,6 @@ use crate::embed::lengths::{self, Lengths};
 use crate::embed::rows::{Fields, Source, Texts};
 use crate::embed::{packages, prompt};
 use crate::exit::{Code, Failure, Outcome};
-use crate::hub;
 use crate::model;
 use crate::output::counted;
 
@@ -143,7 +142,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
                 .remedy("--times 128=14.0,256=31.9, of two lengths or more")
         })?),
     };
-    let hub::ModelFiles { name, path, .. } = hub::resolve(&args.model, &app.hub)?;
+    let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(&args.model)?;
     if model::is_package(&path) || packages::is_bundle(&path) {
         let error = anyhow::anyhow!("{}: a package has its buckets already", path.display());
         return Err(usage(error).remedy("the checkpoint that it was made of"));

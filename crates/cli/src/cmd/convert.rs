@@ -20,7 +20,6 @@ use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::form::Form;
-use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, Opened};
 use crate::out::{self, Kind};
@@ -30,7 +29,7 @@ use crate::packaging::{Wanted, in_opset, interface, unwritten, weight_files};
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
@@ -134,7 +133,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Before a model is fetched for nothing.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
-    let files = hub::resolve(&args.model, &app.hub)?;
+    let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
     let checkpoint = model::checkpoint(&files)?;
     let task = match args.task {
@@ -235,7 +234,12 @@ fn is_compiled(out: &Path) -> bool {
     out.extension().is_some_and(|e| e == "mlmodelc")
 }
 
-fn generate(args: &Args, files: hub::ModelFiles, checkpoint: Checkpoint, app: &App) -> Outcome {
+fn generate(
+    args: &Args,
+    files: thane_hub::ModelFiles,
+    checkpoint: Checkpoint,
+    app: &App,
+) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
@@ -293,17 +297,17 @@ struct Embeds<'a> {
     audit: Option<Verdict>,
 }
 
-fn embed(args: &Args, files: hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)
             .remedy("--form engine, which is what --task embed writes"));
     }
-    let hub::ModelFiles { name, licence, .. } = files;
+    let thane_hub::ModelFiles { name, license, .. } = files;
     let model = bundle::Model {
         name: &name,
-        licence,
+        license,
         checkpoint,
     };
     app.output.busy("writing the package");
@@ -444,7 +448,7 @@ fn package(opened: &Opened, program: Program) -> Package {
             counted(info.n_layers, "layer"),
             counted(info.context, "token")
         ),
-        license: opened.licence.clone().unwrap_or_default(),
+        license: opened.license.clone().unwrap_or_default(),
         user_defined,
         ..Metadata::default()
     };

@@ -39,7 +39,7 @@ const NUMBER_BYTES: usize = 24;
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[@revision], or a name of the catalogue.
+    /// A path, hf:org/name[@revision], or a name of the catalog.
     model: String,
     /// The texts; without them and --file, stdin is read, a text a line.
     #[arg(conflicts_with = "file")]
@@ -590,7 +590,7 @@ fn likeness(
     let value = if is_ragged {
         similarity.max_sim(&a, &b, dim)
     } else {
-        similarity.of(&a, &b)
+        similarity.compare(&a, &b)
     };
     Likeness {
         function: similarity.name(),

@@ -18,7 +18,7 @@ use crate::source;
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model (path, hf:org/name, catalogue name), .mlpackage or .mlmodelc folder, or .mil file.
+    /// A model (path, hf:org/name, catalog name), .mlpackage or .mlmodelc folder, or .mil file.
     model: String,
     /// Only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]

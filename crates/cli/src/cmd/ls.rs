@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::hub::{self, Listed};
 use crate::output::{bytes, rfc3339};
+use thane_hub::{Cache, Listed};
 
 /// List the models in the caches.
 #[derive(Debug, clap::Args)]
@@ -33,7 +33,7 @@ struct Row<'a> {
 }
 
 pub fn run(_: &Args, app: &App) -> Outcome {
-    let models = hub::list(&app.hub)?;
+    let models = app.hub.list()?;
     if app.output.is_json() {
         return Ok(app.output.json(&Report {
             models: models.iter().map(row).collect(),
@@ -43,7 +43,7 @@ pub fn run(_: &Args, app: &App) -> Outcome {
         app.output
             .say(&format!("no models in {}", app.hub.places.cache.display()));
         app.output
-            .say(&format!("nor in {}", app.hub.places.hub.display()));
+            .say(&format!("nor in {}", app.hub.places.hub_cache.display()));
     }
     Ok(app.output.data(&table(&models))?)
 }
@@ -51,18 +51,21 @@ pub fn run(_: &Args, app: &App) -> Outcome {
 fn row(model: &Listed) -> Row<'_> {
     Row {
         name: &model.name,
-        source: model.source,
+        source: match model.source {
+            Cache::Own => "catalogue",
+            Cache::Hub => "hub",
+        },
         path: &model.path,
         bytes: model.bytes,
         pulled_at: rfc3339(model.pulled_at),
-        whole: model.whole,
+        whole: model.is_complete,
     }
 }
 
 fn table(models: &[Listed]) -> String {
     let width = models.iter().map(|m| m.name.len()).max().unwrap_or(0);
     let line = |m: &Listed| {
-        let state = if m.whole { "" } else { "  (not whole)" };
+        let state = if m.is_complete { "" } else { "  (not whole)" };
         let (size, when) = (bytes(m.bytes), rfc3339(m.pulled_at));
         format!(
             "{:width$}  {size:>9}  {when}  {}{state}\n",

@@ -17,7 +17,7 @@ pub struct Args {
 }
 
 /// Made by `tests/oracle/make_opset.py`.
-const REGISTERED: &str = include_str!("../../../../tests/oracle/opset.json");
+const REGISTERED: &str = include_str!("../../data/opset.json");
 
 /// What coremltools registers and no program can hold.
 const LEFT_OUT: &[LeftOut] = &[LeftOut {

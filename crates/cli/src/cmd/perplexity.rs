@@ -21,7 +21,7 @@ const CHUNK: usize = 32;
 /// Measure how well a model predicts a text.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// The text.
     #[arg(long, value_name = "FILE")]

@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::hub::{self, Check};
 use crate::output::bytes;
+use thane_hub::Check;
 
 /// Fetch a model into the cache, or bring it up to date.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A name of the catalogue, or hf:org/name[/file][@revision].
+    /// A name of the catalog, or hf:org/name[/file][@revision].
     model: String,
     /// Read every byte of a model that is there and compare its sha256.
     #[arg(long)]
@@ -29,8 +29,9 @@ struct Report<'a> {
     /// What came over the network this time; 0 when the model was there.
     fetched_bytes: u64,
     seconds: f64,
-    /// Known for the catalogue's models, otherwise null.
-    licence: Option<&'a str>,
+    /// Known for the catalog's models, otherwise null.
+    #[serde(rename = "licence")]
+    license: Option<&'a str>,
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
@@ -40,20 +41,20 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         Check::Record
     };
-    let files = hub::pull(&args.model, check, &app.hub)?;
-    let length = hub::bytes_of(&files.path);
+    let files = app.hub.pull(&args.model, check)?;
+    let length = thane_hub::model_bytes(&files.path);
     let seconds = started.elapsed().as_secs_f64();
     if app.output.is_json() {
         return Ok(app.output.json(&Report {
             model: &files.name,
             path: &files.path,
             bytes: length,
-            fetched_bytes: files.fetched,
+            fetched_bytes: files.downloaded_bytes,
             seconds,
-            licence: files.licence.as_deref(),
+            license: files.license.as_deref(),
         })?);
     }
-    let how = match files.fetched {
+    let how = match files.downloaded_bytes {
         0 if args.check => "was there already; every byte was checked".to_owned(),
         0 => "was there already".to_owned(),
         n => format!("{} fetched in {seconds:.1} s", bytes(n)),

@@ -6,13 +6,12 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::hub;
 use crate::output::bytes;
 
 /// Remove a model from the cache, whole or begun.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A name as `thane ls` shows it: one of the catalogue, hf:org/name, or hf:org/name/file.
+    /// A name as `thane ls` shows it: one of the catalog, hf:org/name, or hf:org/name/file.
     model: String,
 }
 
@@ -25,18 +24,18 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let removed = hub::remove(&args.model, &app.hub)?;
+    let removed = app.hub.remove(&args.model)?;
     if app.output.is_json() {
         let report = Report {
             model: &removed.name,
             path: &removed.path,
-            freed_bytes: removed.freed,
+            freed_bytes: removed.freed_bytes,
         };
         return Ok(app.output.json(&report)?);
     }
     Ok(app.output.data(&format!(
         "{}: {} freed\n",
         removed.name,
-        bytes(removed.freed)
+        bytes(removed.freed_bytes)
     ))?)
 }

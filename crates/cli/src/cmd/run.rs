@@ -17,7 +17,7 @@ use crate::talk::{Talk, peak_memory};
 /// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// The prompt, which text on stdin follows.
     ///

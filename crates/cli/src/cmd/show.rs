@@ -8,15 +8,15 @@ use thane_models::{EncoderOptions, is_embedding_model};
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::hub::{self, ModelFiles};
 use crate::model::{self, ProgramFlags};
 use crate::output::{bytes, counted};
 use crate::screen::in_a_row;
+use thane_hub::ModelFiles;
 
 /// Show what a model is: architecture, parameters, quantisation, context, memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// List every tensor.
     #[arg(long)]
@@ -94,7 +94,7 @@ struct TensorRow<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let options = args.flags.options(false);
-    let files = hub::resolve(&args.model, &app.hub)?;
+    let files = app.hub.resolve(&args.model)?;
     if model::is_package(&files.path) {
         return Err(model::not_a_checkpoint(&files.path));
     }

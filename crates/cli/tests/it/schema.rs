@@ -525,7 +525,7 @@ fn each_section_is_a_verb() {
 
 #[test]
 fn the_example_of_a_catalogue_is_one() {
-    let (home, page) = (Home::new(), page("catalogue.md"));
+    let (home, page) = (Home::new(), page("catalog.md"));
     let example = page
         .split("```json\n")
         .nth(1)

@@ -143,3 +143,56 @@ fn files_say_what_they_are_and_stay_short() {
         );
     }
 }
+
+/// Longest line of prose and comments; rustfmt keeps code to the same width.
+const MAX_COLUMNS: usize = 100;
+
+/// Files below `folder` that end in `extension`, without build outputs.
+fn files(folder: &Path, extension: &str, out: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if path.is_dir() && !name.starts_with('.') && name != "target" {
+            files(&path, extension, out);
+        } else if path.extension().is_some_and(|e| e == extension) {
+            out.push(path);
+        }
+    }
+}
+
+#[test]
+fn comments_and_prose_fit_100_columns() {
+    let (mut rust, mut markdown) = (Vec::new(), Vec::new());
+    files(&root().join("crates"), "rs", &mut rust);
+    files(&root().join("fuzz"), "rs", &mut rust);
+    files(&root(), "md", &mut markdown);
+    assert!(
+        rust.len() > 300 && markdown.len() > 20,
+        "the files were found"
+    );
+    let mut faults = Vec::new();
+    for path in rust.iter().chain(&markdown) {
+        let text = fs::read_to_string(path).unwrap();
+        let is_rust = path.extension().is_some_and(|e| e == "rs");
+        let mut in_code = false;
+        for (i, line) in text.lines().enumerate() {
+            let (comment, body) = match line.trim_start() {
+                l if !is_rust => (true, l),
+                l => (l.starts_with("//"), l.trim_start_matches(['/', '!'])),
+            };
+            in_code ^= comment && body.trim_start().starts_with("```");
+            // Tables, code blocks and links cannot be broken.
+            let indent = if is_rust { body } else { line };
+            let is_code = in_code || indent.starts_with("    ");
+            let is_exempt = is_code || body.trim_start().starts_with('|') || !line.contains(' ');
+            if comment && !is_exempt && line.chars().count() > MAX_COLUMNS {
+                faults.push(format!("{}:{}", path.display(), i + 1));
+            }
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "lines over {MAX_COLUMNS} columns:\n{}",
+        faults.join("\n")
+    );
+}

@@ -24,9 +24,9 @@
 //! } -> (y);
 //! ```
 //!
-//! Also `cast` to the type that it has, `add` of -0.0 (or integer 0), `sub` of +0.0, `real_div` by 1.0.
-//! Adding +0.0 is not a no-op, because +0.0 turns -0.0 into +0.0; neither is subtracting -0.0. A
-//! shape with a symbol is left alone, because the pass cannot prove it equal.
+//! Also `cast` to the type that it has, `add` of -0.0 (or integer 0), `sub` of +0.0, and `real_div`
+//! by 1.0. Adding +0.0 is not a no-op, because +0.0 turns -0.0 into +0.0; neither is subtracting
+//! -0.0. A shape with a symbol is left alone, because the pass cannot prove it equal.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, ValueId};

@@ -2,7 +2,6 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use thane_kernels::quant::dequantize_row;
 use thane_kernels::{Context, Weight};
 
 use super::accumulator::dot;
@@ -139,7 +138,9 @@ pub fn stored_linear(
 ) -> Tally {
     let row_bytes = weight.bytes.len().checked_div(weight.n_rows).unwrap_or(0);
     let row = |i: usize, out: &mut [f32]| {
-        dequantize_row(weight.ty, &weight.bytes[i * row_bytes..][..row_bytes], out);
+        weight
+            .ty
+            .decode(&weight.bytes[i * row_bytes..][..row_bytes], out);
         round_constants(context, out, effects);
         out.iter_mut().for_each(|v| *v = operand(*v, effects));
     };

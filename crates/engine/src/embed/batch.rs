@@ -1,33 +1,34 @@
-//! Which sequences share a call.
+//! Decides which sequences share a program call.
 
-/// Tokens times tokens of a call at most: where attention is not fused, its scores take 4 bytes for
-/// each of them and each head, so that 12 heads take 192 MB. A single sequence may have more.
-const MOST_SCORES: usize = 1 << 22;
+/// Maximum product of tokens and tokens in a call. Without fused attention, scores take 4 bytes for
+/// each pair and each head, so 12 heads take 192 MB. A single sequence may exceed the limit.
+const MAX_SCORES: usize = 1 << 22;
 
-/// What a call costs beside its tokens, in tokens: the weights are read once more. The reading of a
-/// weight over the product of a token with it, 4 bytes / 20 GB/s over 2 operations / 90 GFLOP/s, is
-/// 9; all-MiniLM-L6-v2 in f32 took 3.4 ms and 0.31 ms a token (one thread of an EPYC with AVX2,
-/// November 2026), 11, and with two threads 13.
+/// The fixed cost of a call, in tokens: the weights are read once more. Reading a weight takes 9
+/// times as long as multiplying a token by the weight (4 bytes / 20 GB/s over 2 operations / 90
+/// GFLOP/s). all-MiniLM-L6-v2 in f32 took 3.4 ms per call and 0.31 ms per token, a ratio of 11 (one
+/// thread of an EPYC with AVX2, November 2026), and 13 with two threads.
 const CALL_TOKENS: usize = 12;
 
-/// Batches of indices into `lengths`: longest first, so that memory is taken once, each within
-/// `batch_tokens` with padding, and all together at the least cost of padding and calls.
+/// Groups indices into `lengths` into batches. The longest sequences come first, so that memory is
+/// allocated once. Each batch has at max_len `batch_tokens` tokens with padding, and the total cost of
+/// padding and calls is minimal.
 pub(super) fn plan(lengths: &[usize], batch_tokens: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();
     order.sort_by_key(|idx| std::cmp::Reverse(lengths[*idx]));
-    // least[i]: the cost of the sequences from the i-th on, and how many of them share the first
-    // call.
+    // least[i]: the minimal cost of the sequences from the i-th on, and the size of their first
+    // batch.
     let mut least = vec![(0, 0); order.len() + 1];
     for start in (0..order.len()).rev() {
         let length = lengths[order[start]];
-        let most = batch_len(length, batch_tokens).min(order.len() - start);
+        let max_len = batch_len(length, batch_tokens).min(order.len() - start);
         let cost = |n: usize| {
             CALL_TOKENS
                 .saturating_add(length.saturating_mul(n))
                 .saturating_add(least[start + n].0)
         };
-        // The larger of batches that cost the same: fewer calls.
-        least[start] = (1..=most)
+        // Among batches of equal cost the larger one wins, because fewer calls remain.
+        least[start] = (1..=max_len)
             .rev()
             .map(|n| (cost(n), n))
             .min_by_key(|(cost, _)| *cost)
@@ -43,11 +44,11 @@ pub(super) fn plan(lengths: &[usize], batch_tokens: usize) -> Vec<Vec<usize>> {
     batches
 }
 
-/// Sequences of a batch whose longest has `length` tokens.
+/// Maximum number of sequences in a batch whose longest sequence has `length` tokens.
 fn batch_len(length: usize, batch_tokens: usize) -> usize {
     let length = length.max(1);
     (batch_tokens / length)
-        .min(MOST_SCORES / length.saturating_mul(length))
+        .min(MAX_SCORES / length.saturating_mul(length))
         .max(1)
 }
 

@@ -1,14 +1,14 @@
-//! A text in chunks that share one pass (late chunking), and texts that are cut to what a model
-//! takes.
+//! Late chunking: a text in chunks that share one forward pass. Also truncates texts to the maximum
+//! length of a model.
 
 use std::ops::Range;
 
-use crate::text::Surroundings;
+use crate::text::SpecialTokens;
 
-/// Chunks joined by a separator token, and where each of them lies.
+/// Chunks joined by a separator token, and the token range of each chunk.
 ///
-/// A chunk's tokens are those from behind one separator to before the next; what the tokenizer puts
-/// before a text belongs to the first chunk, what it puts behind to the last, up to a separator.
+/// The tokens of a chunk lie between two separators. Special tokens that the tokenizer adds before
+/// a text belong to the first chunk, and those after a text to the last chunk, up to a separator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     tokens: Vec<u32>,
@@ -16,8 +16,9 @@ pub struct Document {
 }
 
 impl Document {
-    /// Join `chunks`, which were encoded without special tokens and do not hold `separator`.
-    pub fn join(chunks: &[Vec<u32>], separator: u32, around: &Surroundings) -> Self {
+    /// Joins `chunks`, which must be encoded without special tokens and must not contain
+    /// `separator`.
+    pub fn join(chunks: &[Vec<u32>], separator: u32, around: &SpecialTokens) -> Self {
         let mut tokens = around.before.clone();
         let mut spans = Vec::with_capacity(chunks.len());
         let mut start = 0;
@@ -40,9 +41,9 @@ impl Document {
         Self { tokens, spans }
     }
 
-    /// Keep `max_tokens` as [`shorten`] does; whether there were more. Chunks behind the cut have
-    /// no token left.
-    pub fn shorten(&mut self, max_tokens: usize, around: &Surroundings) -> bool {
+    /// Truncates the document to `max_tokens` tokens like [`shorten`]; returns whether anything was
+    /// removed. Chunks after the cut have no tokens left.
+    pub fn shorten(&mut self, max_tokens: usize, around: &SpecialTokens) -> bool {
         let n_kept = max_tokens.saturating_sub(around.after.len());
         if !shorten(&mut self.tokens, max_tokens, around.after.len()) {
             return false;
@@ -53,19 +54,19 @@ impl Document {
         true
     }
 
-    /// The tokens of all chunks, with what is between and around them.
+    /// The tokens of all chunks, with separators and special tokens.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Where the tokens of each chunk are.
+    /// The token range of each chunk.
     pub fn spans(&self) -> &[Range<usize>] {
         &self.spans
     }
 }
 
-/// Cut a text to `max_tokens`, as transformers does: the last `n_after`, which the tokenizer put
-/// there, stay. Whether it was longer.
+/// Truncates a text to `max_tokens` tokens like transformers does: the last `n_after` tokens, which
+/// the tokenizer added, remain. Returns whether anything was removed.
 pub fn shorten(tokens: &mut Vec<u32>, max_tokens: usize, n_after: usize) -> bool {
     if tokens.len() <= max_tokens {
         return false;
@@ -80,8 +81,8 @@ pub fn shorten(tokens: &mut Vec<u32>, max_tokens: usize, n_after: usize) -> bool
 mod tests {
     use super::*;
 
-    fn around(before: &[u32], after: &[u32]) -> Surroundings {
-        Surroundings {
+    fn around(before: &[u32], after: &[u32]) -> SpecialTokens {
+        SpecialTokens {
             before: before.to_vec(),
             after: after.to_vec(),
         }
@@ -90,10 +91,10 @@ mod tests {
     #[test]
     fn spans_leave_out_separators() {
         let chunks = [vec![5, 6], vec![], vec![7], vec![8, 9]];
-        let bare = Document::join(&chunks, 1, &Surroundings::default());
+        let bare = Document::join(&chunks, 1, &SpecialTokens::default());
         assert_eq!(bare.tokens(), [5, 6, 1, 1, 7, 1, 8, 9]);
         assert_eq!(bare.spans(), [0..2, 3..3, 4..5, 6..8]);
-        // As BERT has it, whose last separator ends the text.
+        // BERT's last separator ends the text.
         let bert = Document::join(&chunks[2..], 1, &around(&[0], &[1]));
         assert_eq!(
             (bert.tokens(), bert.spans()),

@@ -1,8 +1,8 @@
-//! Embeddings: token sequences to vectors, over any backend.
+//! Embeddings: computes vectors of token sequences, on any backend.
 //!
-//! [`Embedder`] drives the program of an encoder, [`Document`] is a text in chunks that share one
-//! pass, [`output`] is what vectors become for storage, and [`similarity`] compares them. Knows
-//! nothing of which backend it drives.
+//! [`Embedder`] drives the program of an encoder. [`Document`] is a text in chunks that share one
+//! forward pass. [`output`] converts vectors to storage formats, and [`similarity`] compares
+//! vectors.
 
 mod batch;
 mod document;
@@ -18,63 +18,64 @@ use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
-/// Why texts could not be embedded. `index` is the place of a sequence among those that were given,
-/// from 0.
+/// Why texts could not be embedded. `index` is the index of a sequence in the caller's list.
 #[derive(Debug, thiserror::Error)]
 pub enum EmbedError {
-    /// The backend failed.
+    /// The backend reported an error.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// A sequence without a token has no vector.
-    #[error("it has no tokens")]
+    /// A sequence has no tokens.
+    #[error("expected at least one token, found none")]
     Empty {
-        /// Which sequence.
+        /// Index of the sequence.
         index: usize,
     },
-    /// A sequence is longer than the model takes.
-    #[error("it has {tokens} tokens, the model takes {max_tokens}")]
+    /// A sequence has more tokens than the model supports.
+    #[error("expected at most {max_tokens} tokens, found {tokens}")]
     TooLong {
-        /// Which sequence.
+        /// Index of the sequence.
         index: usize,
-        /// Its tokens.
+        /// Number of tokens in the sequence.
         tokens: usize,
-        /// Tokens that the model takes.
+        /// Maximum number of tokens.
         max_tokens: usize,
     },
-    /// The matrix that pools chunks would be too large.
+    /// The pool matrix of a document would be too large.
     #[error(
-        "it has {chunks} chunks of {tokens} tokens together; chunks times tokens can be {most}"
+        "expected at most {most} for the number of chunks times the number of tokens, found {chunks} chunks and {tokens} tokens"
     )]
     TooManyChunks {
-        /// Chunks of the document.
+        /// Number of chunks.
         chunks: usize,
-        /// Its tokens.
+        /// Number of tokens.
         tokens: usize,
-        /// The bound.
+        /// The limit of their product.
         most: usize,
     },
-    /// A vector holds a number that is none.
-    #[error("its vector holds numbers that are not finite")]
+    /// A vector contains NaN or infinity.
+    #[error("the vector contains numbers that are not finite")]
     NotFinite {
-        /// Which sequence.
+        /// Index of the sequence.
         index: usize,
     },
-    /// The program's output is not what an encoder gives.
-    #[error("the program gave `{name}` of {dtype} {found:?}, fp32 {expected:?} is due")]
+    /// An output of the program has an unexpected shape or type.
+    #[error(
+        "output `{name}` of the program: expected fp32 or fp16 {expected:?}, found {dtype} {found:?}"
+    )]
     Output {
-        /// Output name.
+        /// Name of the output.
         name: &'static str,
-        /// Its type.
+        /// Element type of the output.
         dtype: &'static str,
-        /// Its shape.
+        /// Shape of the output.
         found: Vec<usize>,
-        /// The shape due.
+        /// Expected shape.
         expected: Vec<usize>,
     },
 }
 
 impl EmbedError {
-    /// The place of the sequence that is at fault, where one is.
+    /// Index of the sequence at fault, if the error concerns one.
     pub fn index(&self) -> Option<usize> {
         match self {
             Self::Empty { index } | Self::TooLong { index, .. } | Self::NotFinite { index } => {
@@ -85,29 +86,30 @@ impl EmbedError {
     }
 }
 
-/// How much a call of the program may take.
+/// The limits of a program call.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Tokens of a sequence at most.
+    /// Maximum number of tokens in a sequence.
     pub max_tokens: usize,
-    /// Tokens of a call at most, padding included; a sequence that is longer has a call to itself.
+    /// Maximum number of tokens in a call, padding included. A longer sequence gets its own call.
     pub batch_tokens: usize,
 }
 
-/// How the caller follows along.
+/// How the caller follows and interrupts the work.
 pub struct Watch<'a> {
-    /// Whether the caller wants the end now; asked before every call of the program.
+    /// Whether the caller interrupts the work; called before every call of the program.
     pub interrupted: &'a dyn Fn() -> bool,
-    /// Gets the number of sequences that each call has done.
+    /// Receives the number of sequences that each call has processed.
     pub progress: &'a mut dyn FnMut(usize),
 }
 
-/// How the functions of a program take texts.
+/// The lengths of the program's functions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Lengths {
-    /// One takes any number of texts of any length, with masks of integers, and gives fp32.
+    /// One function takes any number of texts of any length, with an int32 mask, and returns fp32.
     Any,
-    /// One for each of some lengths, and maybe one for any, each for one text and all in fp16.
+    /// One function for each bucket of lengths, and possibly one of any length. Each takes one
+    /// text, and all floats are fp16.
     Buckets { lengths: Vec<usize>, flexible: bool },
 }
 
@@ -120,8 +122,8 @@ pub struct Embedder {
 }
 
 impl Embedder {
-    /// Elements of a pool matrix at most: 256 MB.
-    const MOST_POOL: usize = 1 << 26;
+    /// Maximum number of elements of a pool matrix: 256 MB in fp32.
+    const MAX_POOL: usize = 1 << 26;
 
     /// An embedder over an instance whose vectors have `dim` elements.
     pub fn new(instance: Box<dyn Instance>, dim: usize, limits: Limits) -> Self {
@@ -133,8 +135,8 @@ impl Embedder {
         }
     }
 
-    /// The same over a program that has a function of its own, `encode_128`, for each of some
-    /// lengths; with `flexible` it has one, `encode`, for what is longer than all of them.
+    /// For a program with one function for each bucket of lengths, such as `encode_128`. With
+    /// `flexible` the program also has the function `encode` for longer texts.
     pub fn in_buckets(mut self, mut lengths: Vec<usize>, flexible: bool) -> Self {
         lengths.sort_unstable();
         if let (false, Some(most)) = (flexible, lengths.last()) {
@@ -144,7 +146,8 @@ impl Embedder {
         self
     }
 
-    /// The function for a text of so many tokens, and what it is padded to.
+    /// The name of the function for a text of `n_tokens` tokens, and the number of tokens after
+    /// padding.
     fn route(&self, function: &str, n_tokens: usize) -> (String, usize) {
         match &self.lengths {
             Lengths::Buckets { lengths, .. } => match lengths.iter().find(|n| **n >= n_tokens) {
@@ -155,24 +158,26 @@ impl Embedder {
         }
     }
 
+    /// Whether floats are fp16.
     fn is_half(&self) -> bool {
         self.lengths != Lengths::Any
     }
 
-    /// Elements of a vector.
+    /// Number of elements of a vector.
     pub fn dim(&self) -> usize {
         self.dim
     }
 
-    /// What a call may take.
+    /// The limits of a program call.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// A vector for each sequence, row by row in their order; `None` when the caller wanted the
-    /// end. Needs the function `encode`.
+    /// Computes one vector for each sequence, row by row in the order of `sequences`. Returns
+    /// `None` if the caller interrupts. The program must have the function `encode`.
     ///
-    /// Sequences of like length share a call, whatever their order, so that little is padded.
+    /// Sequences of similar length share a call, in whatever order they are given, so that little
+    /// padding is computed.
     pub fn texts(
         &mut self,
         sequences: &[Vec<u32>],
@@ -189,8 +194,9 @@ impl Embedder {
         Ok(is_whole.then_some(rows))
     }
 
-    /// A vector for each token of each sequence, those that the tokenizer added included; `None`
-    /// when the caller wanted the end. Needs the function `encode_tokens`.
+    /// Computes one vector for each token of each sequence, including tokens that the tokenizer
+    /// added. Returns `None` if the caller interrupts. The program must have the function
+    /// `encode_tokens`.
     pub fn tokens(
         &mut self,
         sequences: &[Vec<u32>],
@@ -211,29 +217,30 @@ impl Embedder {
         Ok(is_whole.then_some(rows))
     }
 
-    /// A vector for each chunk of a document, from one pass over all of it. A chunk without a token
-    /// has a vector of zeros. Needs the function `encode_chunks`.
+    /// Computes one vector for each chunk of a document in one forward pass over the whole
+    /// document. A chunk without tokens gets a vector of zeros. The program must have the function
+    /// `encode_chunks`.
     pub fn chunks(&mut self, document: &Document) -> Result<Vec<f32>, EmbedError> {
         let (tokens, spans) = (document.tokens(), document.spans());
         self.check(&[tokens])?;
         let (n_tokens, n_chunks) = (tokens.len(), spans.len());
-        if n_tokens * n_chunks > Self::MOST_POOL {
+        if n_tokens * n_chunks > Self::MAX_POOL {
             return Err(EmbedError::TooManyChunks {
                 chunks: n_chunks,
                 tokens: n_tokens,
-                most: Self::MOST_POOL,
+                most: Self::MAX_POOL,
             });
         }
         let mut rows = Vec::with_capacity(n_chunks * self.dim);
-        // Functions of fixed length have a matrix of fixed height.
+        // Functions of fixed length have a pool matrix with a fixed number of rows.
         for spans in spans.chunks(if self.is_half() {
-            MOST_CHUNKS
+            MAX_CHUNKS
         } else {
             n_chunks.max(1)
         }) {
             rows.extend(self.pooled(tokens, spans)?);
         }
-        // What a model that normalises makes of nothing is not for it to say.
+        // A program that normalizes would return arbitrary values for an empty chunk.
         for (row, _) in rows
             .chunks_exact_mut(self.dim)
             .zip(spans)
@@ -246,11 +253,11 @@ impl Embedder {
             .ok_or(EmbedError::NotFinite { index: 0 })
     }
 
-    /// The vectors of some chunks.
+    /// Computes the vectors of some of the chunks.
     fn pooled(&mut self, tokens: &[u32], spans: &[Range<usize>]) -> Result<Vec<f32>, EmbedError> {
         let (function, width) = self.route("encode_chunks", tokens.len());
         let is_fixed = function != "encode_chunks";
-        let height = if is_fixed { MOST_CHUNKS } else { spans.len() };
+        let height = if is_fixed { MAX_CHUNKS } else { spans.len() };
         self.fill(&[tokens], width)?;
         let mut matrix = vec![0.0; height * width];
         for (row, span) in matrix.chunks_exact_mut(width).zip(spans) {
@@ -275,7 +282,7 @@ impl Embedder {
         Ok(rows[..spans.len() * self.dim].to_vec())
     }
 
-    /// Run all sequences, batch by batch. False when the caller wanted the end.
+    /// Runs all sequences, batch by batch. Returns `false` if the caller interrupts.
     fn each_batch(
         &mut self,
         output: Output,
@@ -306,7 +313,7 @@ impl Embedder {
             let values = self.output(output.name(), &shape)?;
             let values = values.as_ref();
             take(&batch, n_tokens, values);
-            // Of padding nothing is known.
+            // The values at padding tokens are undefined.
             let row_len = values.len() / batch.len();
             let used = |idx: usize| {
                 if output == Output::Text {
@@ -327,6 +334,7 @@ impl Embedder {
         Ok(true)
     }
 
+    /// Checks the number of tokens in each sequence.
     fn check(&self, sequences: &[&[u32]]) -> Result<(), EmbedError> {
         let max_tokens = self.limits.max_tokens;
         for (index, tokens) in sequences.iter().map(|s| s.len()).enumerate() {
@@ -344,7 +352,7 @@ impl Embedder {
         Ok(())
     }
 
-    /// The tokens of a call, padded on the right with token 0, which the mask hides.
+    /// Sets the tokens of a call, padded on the right with token 0, which the mask hides.
     fn fill(&mut self, members: &[&[u32]], n_tokens: usize) -> Result<(), EmbedError> {
         let shape = [members.len(), n_tokens];
         let ids = self.instance.input("input_ids", &shape)?;
@@ -370,6 +378,7 @@ impl Embedder {
         Ok(())
     }
 
+    /// Reads an output as fp32 and checks its shape.
     fn output(&self, name: &'static str, expected: &[usize]) -> Result<Cow<'_, [f32]>, EmbedError> {
         let view = self.instance.output(name)?;
         let wrong = || EmbedError::Output {
@@ -394,17 +403,18 @@ impl Embedder {
     }
 }
 
-/// Rows of the pool matrix of functions of fixed length.
-const MOST_CHUNKS: usize = 32;
+/// Rows of the pool matrix in functions of fixed length.
+const MAX_CHUNKS: usize = 32;
 
-/// Gets which sequences a call had, the tokens that each was padded to, and the output.
+/// Receives the indices of a call's sequences, the number of tokens that each was padded to, and
+/// the output.
 type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;
 
 fn finite(values: &[f32]) -> bool {
     values.iter().all(|v| v.is_finite())
 }
 
-/// What a call gives.
+/// The output of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
     Text,

@@ -1,38 +1,40 @@
-//! What becomes of a vector: fewer dimensions, and the formats that embeddings are stored and sent
-//! in.
+//! Converts vectors for storage: fewer dimensions, and the formats in which embeddings are stored
+//! and sent.
 //!
-//! Bits have four packings that do not fit each other: they differ in whether zero counts as
-//! positive, in the order of the bits of a byte, and in whether the byte is signed. Each is a
-//! [`Format`] with a name of its own.
+//! There are four incompatible ways to pack bits. They differ in whether zero counts as positive,
+//! in the order of bits within a byte, and in whether the byte is signed. Each is a [`Format`] with
+//! its own name.
 
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
-/// A format of vectors.
+/// A storage format of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As it is.
+    /// fp32, unchanged.
     Float32,
     /// Rounded to the nearest fp16, ties to even.
     Float16,
-    /// `clamp(round_half_even(tanh(x) * 127), -128, 127)`, pplx-embed's int8.
+    /// `clamp(round_half_even(tanh(x) * 127), -128, 127)`, the int8 of pplx-embed.
     Int8,
-    /// 1 where `x >= 0`, else -1, as int8: pplx-embed's `binary`.
+    /// 1 if `x >= 0`, otherwise -1, as int8: `binary` of pplx-embed.
     PplxBinary,
-    /// A bit for each `x >= 0`, the first the highest of its byte: pplx-embed's `ubinary`.
+    /// One bit for each `x >= 0`, the first in the highest bit of its byte: `ubinary` of
+    /// pplx-embed.
     PplxUbinary,
-    /// A bit for each `x > 0`, the first the highest of its byte, less 128, as int8:
-    /// sentence-transformers' `binary`.
+    /// One bit for each `x > 0`, the first in the highest bit of its byte, minus 128, as int8:
+    /// `binary` of sentence-transformers.
     SentenceTransformersBinary,
-    /// A bit for each `x > 0`, the first the highest of its byte: sentence-transformers' `ubinary`.
+    /// One bit for each `x > 0`, the first in the highest bit of its byte: `ubinary` of
+    /// sentence-transformers.
     SentenceTransformersUbinary,
-    /// A bit for each `x >= 0`, the first the lowest of its byte: `base64_binary` of Perplexity's
-    /// API, before base64.
+    /// One bit for each `x >= 0`, the first in the lowest bit of its byte: `base64_binary` of
+    /// Perplexity's API, before base64.
     LsbUbinary,
 }
 
 impl Format {
-    /// Every format.
+    /// All formats.
     pub const ALL: [Format; 8] = [
         Self::Float32,
         Self::Float16,
@@ -44,7 +46,7 @@ impl Format {
         Self::LsbUbinary,
     ];
 
-    /// What kind it is: `float`, `float16`, `int8`, `binary` or `ubinary`.
+    /// The kind of the format: `float`, `float16`, `int8`, `binary` or `ubinary`.
     pub fn kind(self) -> &'static str {
         match self {
             Self::Float32 => "float",
@@ -55,7 +57,8 @@ impl Format {
         }
     }
 
-    /// How bits are packed: `pplx`, `sentence-transformers` or `lsb`; none where there are no bits.
+    /// The packing of bits: `pplx`, `sentence-transformers` or `lsb`; `None` for formats that are
+    /// not bits.
     pub fn packing(self) -> Option<&'static str> {
         match self {
             Self::Float32 | Self::Float16 | Self::Int8 => None,
@@ -67,7 +70,7 @@ impl Format {
         }
     }
 
-    /// The type of an element as it is stored.
+    /// The element type in storage.
     pub fn dtype(self) -> DType {
         match self {
             Self::Float32 => DType::Fp32,
@@ -79,13 +82,13 @@ impl Format {
         }
     }
 
-    /// Whether an element holds eight dimensions.
+    /// Whether one stored element holds eight dimensions.
     pub fn is_packed(self) -> bool {
         self.packing().is_some() && self != Self::PplxBinary
     }
 
-    /// Elements that are stored of a vector of `dim` dimensions; bits beyond the last dimension are
-    /// zero.
+    /// The number of stored elements of a vector with `dim` dimensions. Bits beyond the last
+    /// dimension are zero.
     pub fn stored_len(self, dim: usize) -> usize {
         if self.is_packed() {
             dim.div_ceil(8)
@@ -94,7 +97,7 @@ impl Format {
         }
     }
 
-    /// Bytes that are stored of it.
+    /// The number of stored bytes of a vector with `dim` dimensions.
     pub fn stored_bytes(self, dim: usize) -> usize {
         let element = match self {
             Self::Float32 => 4,
@@ -104,10 +107,10 @@ impl Format {
         self.stored_len(dim) * element
     }
 
-    /// Add a vector to `out`, little-endian.
+    /// Appends a vector to `out`, little-endian.
     pub fn write(self, vector: &[f32], out: &mut Vec<u8>) {
         let positive = |v: f32| v > 0.0;
-        // Negative zero counts as zero, as it does for numpy.
+        // Negative zero counts as zero, like in numpy.
         let not_negative = |v: f32| v >= 0.0;
         match self {
             Self::Float32 => out.extend(vector.iter().flat_map(|v| v.to_le_bytes())),
@@ -126,7 +129,7 @@ impl Format {
             }
             Self::PplxUbinary => out.extend(bits(vector, not_negative, msb)),
             Self::SentenceTransformersUbinary => out.extend(bits(vector, positive, msb)),
-            // Less 128 modulo 256 is the highest bit turned over.
+            // Subtracting 128 modulo 256 flips the highest bit.
             Self::SentenceTransformersBinary => {
                 out.extend(bits(vector, positive, msb).map(|byte| byte ^ 0x80))
             }
@@ -134,8 +137,8 @@ impl Format {
         }
     }
 
-    /// The elements of a stored vector as numbers: what [`Format::write`] wrote, without unpacking
-    /// bits.
+    /// The elements of a stored vector as numbers. This reverses [`Format::write`] but does not
+    /// unpack bits.
     pub fn read(self, stored: &[u8]) -> Vec<f32> {
         match self {
             Self::Float32 => stored
@@ -158,9 +161,10 @@ impl Format {
     }
 }
 
-/// tanh is taken in f64 and rounded to f32, so that it is the nearest f32 on every machine. torch
-/// 2.15 gives the same byte for 21 million random numbers and for all at and beside exact halves;
-/// numpy's f32 tanh errs by a bit and gave another for 25 (`tests/oracle/make_embed.py`).
+/// Computes tanh in f64 and rounds to f32, so that the result is the nearest f32 on every machine.
+/// torch 2.15 gives the same byte for 21 million random numbers and for all numbers at and beside
+/// exact halves; numpy's f32 tanh is off by one bit and gave another byte for 25 numbers
+/// (`tests/oracle/make_embed.py`).
 fn int8(v: f32) -> i8 {
     let soft = f64::from(v).tanh() as f32;
     (soft * 127.0).round_ties_even().clamp(-128.0, 127.0) as i8
@@ -185,11 +189,11 @@ fn bits(
     })
 }
 
-/// The first `dim` elements of each row of `row_len` (Matryoshka), brought to length 1 again where
-/// `normalize` says so.
+/// Keeps the first `dim` elements of each row of `row_len` elements (Matryoshka), and normalizes
+/// the rows to length 1 again if `normalize` is set.
 ///
-/// To be done before a [`Format`] is written. Rows that keep all elements, and rows of zeros, stay
-/// as they are.
+/// This must happen before [`Format::write`]. Rows that keep all elements, and rows of zeros, are
+/// unchanged.
 pub fn shorten(rows: Vec<f32>, row_len: usize, dim: usize, normalize: bool) -> Vec<f32> {
     if dim >= row_len {
         return rows;
@@ -211,7 +215,7 @@ fn to_unit_length(row: &mut [f32]) {
         .map(|v| f64::from(*v).powi(2))
         .sum::<f64>()
         .sqrt();
-    // The bound of torch's normalize.
+    // The lower bound in torch's `normalize`.
     let norm = norm.max(1e-12);
     row.iter_mut()
         .for_each(|v| *v = (f64::from(*v) / norm) as f32);

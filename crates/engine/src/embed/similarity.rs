@@ -1,20 +1,20 @@
-//! How alike two embeddings are. For each function, more is more alike.
+//! Compares embeddings. For each function, a greater value means more similar.
 
-/// A function of two vectors, as sentence-transformers names it.
+/// A similarity function of two vectors, named as in sentence-transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Similarity {
-    /// The cosine of the angle between them; 0 where one of them is zero.
+    /// `a · b / (|a| |b|)`, the cosine of the angle; 0 if a vector is zero.
     Cosine,
-    /// The dot product.
+    /// `a · b`, the dot product.
     Dot,
-    /// Euclid's distance, negated.
+    /// `-sqrt(sum((a - b)^2))`, the negated Euclidean distance.
     Euclidean,
-    /// The sum of the absolute differences, negated.
+    /// `-sum(|a - b|)`, the negated Manhattan distance.
     Manhattan,
 }
 
 impl Similarity {
-    /// Every function.
+    /// All functions.
     pub const ALL: [Similarity; 4] = [Self::Cosine, Self::Dot, Self::Euclidean, Self::Manhattan];
 
     /// The name in a model's files.
@@ -27,13 +27,13 @@ impl Similarity {
         }
     }
 
-    /// The function of that name.
+    /// The function with this name, or `None`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|s| s.name() == name)
     }
 
-    /// How alike `a` and `b` are.
-    pub fn of(self, a: &[f32], b: &[f32]) -> f64 {
+    /// The similarity of `a` and `b`.
+    pub fn compare(self, a: &[f32], b: &[f32]) -> f64 {
         let sum = |term: fn(f64, f64) -> f64| {
             a.iter()
                 .zip(b)
@@ -58,15 +58,15 @@ impl Similarity {
         }
     }
 
-    /// How alike two texts with a vector for each token are: for each vector of `a` the likest of
-    /// `b`, summed.
+    /// The similarity of two texts with one vector of `dim` elements for each token: the sum over
+    /// the vectors of `a` of the greatest similarity to a vector of `b` (MaxSim of ColBERT).
     pub fn max_sim(self, a: &[f32], b: &[f32], dim: usize) -> f64 {
-        let likest = |a: &[f32]| {
+        let greatest = |a: &[f32]| {
             b.chunks_exact(dim)
-                .map(|b| self.of(a, b))
+                .map(|b| self.compare(a, b))
                 .fold(f64::NEG_INFINITY, f64::max)
         };
-        a.chunks_exact(dim).map(likest).sum()
+        a.chunks_exact(dim).map(greatest).sum()
     }
 }
 
@@ -77,7 +77,7 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
         .sum()
 }
 
-/// The bits in which two packed vectors differ.
+/// The number of bits in which two packed vectors differ.
 pub fn hamming(a: &[u8], b: &[u8]) -> u32 {
     a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
 }
@@ -97,18 +97,18 @@ mod tests {
         ];
         for (function, expected) in cases {
             assert!(
-                (function.of(&a, &b) - expected).abs() < 1e-12,
+                (function.compare(&a, &b) - expected).abs() < 1e-12,
                 "{}",
                 function.name()
             );
             assert_eq!(Similarity::from_name(function.name()), Some(function));
         }
-        assert_eq!(Similarity::Cosine.of(&a, &[0.0; 3]), 0.0);
+        assert_eq!(Similarity::Cosine.compare(&a, &[0.0; 3]), 0.0);
         assert_eq!(Similarity::from_name("likeness"), None);
     }
 
     #[test]
-    fn each_token_finds_its_likest() {
+    fn each_token_finds_its_greatest() {
         let (a, b) = ([1.0, 0.0, 0.0, 2.0], [1.0, 1.0, 3.0, 0.0, 0.0, 0.5]);
         assert_eq!(Similarity::Dot.max_sim(&a, &b, 2), 3.0 + 2.0);
     }

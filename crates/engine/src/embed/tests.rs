@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use thane_mil::backend::View;
 
 use super::*;
-use crate::text::Surroundings;
+use crate::text::SpecialTokens;
 
 const DIM: usize = 3;
 
@@ -243,7 +243,7 @@ fn chunks_are_the_means_of_their_spans() {
             })
             .collect();
         let (mut embedder, calls) = embedder(1);
-        let document = Document::join(&chunks, 999, &Surroundings::default());
+        let document = Document::join(&chunks, 999, &SpecialTokens::default());
         let rows = embedder.chunks(&document).unwrap();
         assert_eq!(calls.lock().unwrap().len(), 1, "one pass");
         for (row, span) in rows.chunks(DIM).zip(document.spans()) {
@@ -290,7 +290,7 @@ fn what_cannot_be_embedded_is_named() {
         refusal(&[vec![1], vec![2, ODD], vec![1; 9]]),
         (Some(1), message.to_owned())
     );
-    let many = Document::join(&vec![vec![]; 3], 999, &Surroundings::default());
+    let many = Document::join(&vec![vec![]; 3], 999, &SpecialTokens::default());
     assert_eq!(embedder.chunks(&many).unwrap(), [0.0; 3 * DIM]);
 }
 

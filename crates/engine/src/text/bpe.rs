@@ -1,18 +1,19 @@
-//! Byte-level BPE from the lists of a GGUF file: a model for the `tokenizers` crate, which does all
-//! around it, so that it is the tokenizer that a `tokenizer.json` of the same model describes.
+//! Byte-level BPE from the vocabulary of a GGUF file. It is a model for the `tokenizers` crate,
+//! which does everything around the model, so that the result is the tokenizer that a
+//! `tokenizer.json` of the same model describes.
 //!
-//! The model is our own because the crate's takes a fifth of the time to the first token of a small
-//! language model to build: it copies each text several times. [`Bpe`] merges by the same rules: of
-//! all neighbours that some merge joins the one that comes first in the list, the leftmost of
-//! equals; characters without a token are left out.
+//! The model is our own because building the crate's model takes a fifth of the time to first token
+//! of a small language model: it copies each text several times. [`Bpe`] merges by the same rules:
+//! of all adjacent pairs that can be merged, the pair that comes first in the merge list is merged
+//! first, the leftmost among equals. Characters without a token are dropped.
 
 use std::collections::{BinaryHeap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::TextError;
-use super::guard::Nature;
-use super::hf::{Hf, Whole};
+use super::guard::TextCost;
+use super::hf::{Hf, HfTokenizer};
 use super::pre::PreRule;
 use super::texts::{Index, Texts};
 use super::vocab::{TokenKind, Vocab};
@@ -22,7 +23,7 @@ use tokenizers::{AddedToken, Model, Token};
 
 const NONE: usize = usize::MAX;
 
-/// Takes tokens and merges out of `vocab`: they are moved, not copied.
+/// Builds the tokenizer. Tokens and merges are moved out of `vocab`, not copied.
 pub(super) fn build(
     vocab: &mut Vocab,
     kinds: &[TokenKind],
@@ -37,16 +38,16 @@ pub(super) fn build(
             added.push(AddedToken::from(token.to_owned(), special).normalized(false));
         }
     }
-    let mut whole = Whole::new(Bpe::new(tokens, &merges, rule.ignore_merges)?);
-    whole
+    let mut tokenizer = HfTokenizer::new(Bpe::new(tokens, &merges, rule.ignore_merges)?);
+    tokenizer
         .with_normalizer(rule.normalizer())
         .with_pre_tokenizer(Some(rule.pre_tokenizer()?))
         .with_decoder(Some(ByteLevel::default()));
-    whole.add_tokens(&added);
-    Ok(Hf::new(whole, Nature::OURS))
+    tokenizer.add_tokens(&added);
+    Ok(Hf::new(tokenizer, TextCost::BUILT_IN))
 }
 
-/// Tokens, and which of them are joined to which.
+/// The BPE model; clones share the tables.
 #[derive(Debug, Clone)]
 pub(super) struct Bpe(Arc<Tables>);
 
@@ -55,11 +56,11 @@ struct Tables {
     tokens: Texts,
     ids: Index,
     merges: HashMap<(u32, u32), Merge>,
-    /// A word that is a token is taken as it is.
+    /// Whether a word that is a token is taken as it is, without merging.
     ignores_merges: bool,
 }
 
-/// What becomes of two neighbours.
+/// The result of merging two adjacent tokens.
 #[derive(Debug, Clone, Copy)]
 struct Merge {
     rank: u32,
@@ -68,7 +69,7 @@ struct Merge {
 
 impl Bpe {
     fn new(tokens: Texts, merges: &Texts, ignores_merges: bool) -> Result<Self, TextError> {
-        // Of two tokens with the same text the one with the lower id counts.
+        // Among tokens with the same text, the lowest id wins.
         let ids = Index::new(&tokens, 0..u32::try_from(tokens.len()).unwrap_or(u32::MAX));
         let mut joined = HashMap::with_capacity(merges.len());
         let mut both = String::new();
@@ -84,7 +85,7 @@ impl Bpe {
                 {
                     (left, right)
                 }
-                _ => return Err(bad("expected two tokens with one space between".to_owned())),
+                _ => return Err(bad("expected two tokens separated by one space".to_owned())),
             };
             let id = |text: &str| {
                 let id = ids.get(&tokens, text.as_bytes());
@@ -108,7 +109,7 @@ impl Bpe {
         })))
     }
 
-    /// The tokens of a word, by id and length.
+    /// The tokens of a word.
     fn merge(&self, word: &str) -> Vec<Symbol> {
         let mut symbols = Vec::with_capacity(word.len());
         for (start, c) in word.char_indices() {
@@ -176,7 +177,7 @@ impl Model for Bpe {
     }
 
     fn save(&self, _: &Path, _: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
-        Err("the lists of a GGUF file are saved by those who read it".into())
+        Err("a vocabulary from a GGUF file cannot be saved as a model file".into())
     }
 
     fn get_trainer(&self) -> BpeTrainer {
@@ -184,7 +185,7 @@ impl Model for Bpe {
     }
 }
 
-/// A stretch of a word. Merged into the one before it, it is empty.
+/// A part of a word. It is empty after being merged into the part before it.
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     id: u32,
@@ -194,10 +195,12 @@ struct Symbol {
     end: usize,
 }
 
+/// The merge loop over one word.
 struct Merger<'a> {
     merges: &'a HashMap<(u32, u32), Merge>,
     symbols: Vec<Symbol>,
-    /// Rank, position of the left one, and what they become, the first of all at the top.
+    /// Rank, position of the left symbol, and resulting id; the lowest rank and position are at the
+    /// top.
     queue: BinaryHeap<std::cmp::Reverse<(u32, usize, u32)>>,
 }
 
@@ -206,7 +209,8 @@ impl Merger<'_> {
         (1..self.symbols.len()).for_each(|right| self.push(right - 1, right));
         while let Some(std::cmp::Reverse((_, left, id))) = self.queue.pop() {
             let right = self.symbols[left].next;
-            // Either may have changed since; what they are now may become the same.
+            // Either symbol may have changed since. The pair is still valid if both now merge to
+            // the same id.
             if self.symbols[left].start == self.symbols[left].end
                 || right == NONE
                 || self.found(left, right).is_none_or(|merge| merge.id != id)
@@ -254,8 +258,8 @@ mod tests {
         ((*state >> 33) as usize) % n
     }
 
-    /// Tokens of four letters, which come about in more than one way, in no order, some of them
-    /// twice in the list.
+    /// Tokens of four letters that can be built in several ways, and merges in random order, some
+    /// of them repeated.
     fn lists(state: &mut u64) -> (Vec<String>, Vec<(String, String)>) {
         let mut tokens: Vec<String> = ["a", "b", "ł", "語"].map(str::to_owned).into();
         let mut merges = Vec::new();
@@ -296,7 +300,7 @@ mod tests {
                 let library = library.build().unwrap();
                 for _ in 0..200 {
                     let n_chars = random(&mut state, 30);
-                    // The last is in no token.
+                    // The last letter occurs in no token.
                     let word: String = (0..n_chars)
                         .map(|_| ['a', 'b', 'ł', '語', 'z'][random(&mut state, 21) / 5])
                         .collect();

@@ -1,11 +1,11 @@
-//! The small JSON files beside `tokenizer.json`.
+//! The settings in the small JSON files beside `tokenizer.json`.
 
 use serde::{Deserialize, Serialize};
 
 use super::TextError;
 use serde_json::Value;
 
-/// What `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
+/// The settings that `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
 /// `tokenizer.json`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -18,24 +18,26 @@ pub struct TokenizerConfig {
     pub unk_token: Option<String>,
     /// Padding token.
     pub pad_token: Option<String>,
-    /// The token that parts the pieces of a text.
+    /// The token that separates the parts of a text.
     pub sep_token: Option<String>,
-    /// This and `add_eos_token` count where `tokenizer.json` has no post-processor, which else
-    /// decides what is added. (transformers 5.23, `tokenization_utils_base.py`, drops both where
-    /// there is a `tokenizer.json`.)
+    /// Whether to add the beginning-of-text token. This and `add_eos_token` apply only if
+    /// `tokenizer.json` has no post-processor, which otherwise decides. (transformers 5.23,
+    /// `tokenization_utils_base.py`, ignores both if there is a `tokenizer.json`.)
     pub add_bos_token: Option<bool>,
-    /// See `add_bos_token`.
+    /// Whether to add the end-of-text token; see `add_bos_token`.
     pub add_eos_token: Option<bool>,
-    /// The chat template of that name or the only one.
+    /// The chat template: the one named `default`, or the only one.
     pub chat_template: Option<String>,
-    /// `eos_token_id` of `generation_config.json` or `config.json`: every id ends the generation.
+    /// `eos_token_id` of `generation_config.json` or `config.json`; every one of these ids ends a
+    /// generation.
     pub eos_ids: Vec<u32>,
-    /// Rows of the model's embedding.
+    /// Number of rows of the model's embedding.
     pub n_vocab: usize,
 }
 
 impl TokenizerConfig {
-    /// Reads `tokenizer_config.json`. Of several chat templates the one called `default` is taken.
+    /// Reads `tokenizer_config.json`. If there are several chat templates, the one named `default`
+    /// is used.
     pub fn from_tokenizer_config(json: &[u8], n_vocab: usize) -> Result<Self, TextError> {
         let json = parse("tokenizer_config.json", json)?;
         Ok(Self {
@@ -52,7 +54,7 @@ impl TokenizerConfig {
         })
     }
 
-    /// Adds the `eos_token_id` (one or a list) of `generation_config.json` or `config.json`.
+    /// Adds the `eos_token_id` (one id or a list) of `generation_config.json` or `config.json`.
     pub fn add_generation_config(&mut self, json: &[u8]) -> Result<(), TextError> {
         const FILE: &str = "generation_config.json";
         let json = parse(FILE, json)?;
@@ -67,7 +69,7 @@ impl TokenizerConfig {
                 .and_then(|id| u32::try_from(id).ok())
                 .ok_or_else(|| TextError::Json {
                     file: FILE,
-                    reason: format!("eos_token_id {id} is not a token id"),
+                    reason: format!("eos_token_id: expected a token id, found {id}"),
                 })?;
             if !self.eos_ids.contains(&id) {
                 self.eos_ids.push(id);
@@ -84,7 +86,7 @@ fn parse(file: &'static str, json: &[u8]) -> Result<Value, TextError> {
     })
 }
 
-/// A token is a string, or an object with its text in `content`.
+/// The text of a token, which is a string or an object with the text in `content`.
 fn token(json: &Value, key: &str) -> Option<String> {
     let value = &json[key];
     value
@@ -93,6 +95,7 @@ fn token(json: &Value, key: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
+/// The source of the chat template, which may be one of a list of named templates.
 fn chat_template(value: &Value) -> Option<String> {
     if let Some(source) = value.as_str() {
         return Some(source.to_owned());
@@ -141,7 +144,7 @@ mod tests {
             .to_string();
         assert_eq!(
             message,
-            "generation_config.json: eos_token_id -1 is not a token id"
+            "generation_config.json: eos_token_id: expected a token id, found -1"
         );
         assert!(TokenizerConfig::from_tokenizer_config(b"{", 7).is_err());
     }

@@ -1,6 +1,6 @@
-//! What stands between a `tokenizer.json` and the `tokenizers` crate, which trusts its files: sizes
-//! are checked before it sees them, its panics are caught, and texts that it would need too much
-//! memory or time for are refused.
+//! Protects against hostile and damaged `tokenizer.json` files, which the `tokenizers` crate
+//! trusts: sizes are checked before the crate sees the file, its panics are caught, and texts that
+//! would need too much memory or time are rejected.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,41 +15,41 @@ use serde_json::Value;
 use super::TextError;
 
 const FILE: &str = "tokenizer.json";
-/// Bytes of the file. The largest in use have 35 MB.
+/// Largest accepted file in bytes. The largest in use have 35 MB.
 const MAX_FILE_BYTES: usize = 256 << 20;
-/// Bytes of all tokens. (Gemma's 262,144 have 2 MB.)
+/// Maximum total bytes of all tokens. (Gemma's 262,144 tokens have 2 MB.)
 const MAX_VOCAB_BYTES: usize = 64 << 20;
-/// As many where a tree is built of them, a node for each byte.
+/// The same for Unigram models, which build a tree with a node for each byte.
 const MAX_UNIGRAM_BYTES: usize = 8 << 20;
-/// Bytes of a token.
+/// Maximum bytes of a token.
 const MAX_TOKEN_BYTES: usize = 16 << 10;
-/// Bytes of a token that is searched for in every text.
+/// Maximum bytes of an added token, which is searched for in every text.
 pub(super) const MAX_ADDED_BYTES: usize = 512;
-/// Bytes of all of them.
+/// Maximum total bytes of all added tokens.
 pub(super) const MAX_ALL_ADDED_BYTES: usize = 4 << 20;
-/// Steps of a normalizer or pre-tokenizer.
+/// Maximum number of normalizers and pre-tokenizers.
 const MAX_STEPS: usize = 64;
-/// Bytes of a pattern.
+/// Maximum bytes of a pattern.
 const MAX_PATTERN_BYTES: usize = 4 << 10;
-/// Bytes that a text may have after its normalization; the crate holds about 20 bytes for each.
+/// Maximum bytes of a text after normalization; the crate holds about 20 bytes for each of them.
 const MAX_NORMALIZED_BYTES: usize = 64 << 20;
-/// Characters that a word may have and be looked up piece by piece.
+/// Maximum characters of a word that is looked up piece by piece.
 const MAX_WORD_CHARS: u64 = 10_000;
-/// How long a text may take whose patterns can go back and forth in it.
+/// Time limit for a text if a pattern can backtrack far.
 const MAX_TIME: Duration = Duration::from_secs(8);
 
 thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a call whose panics are caught: a panic hook has nothing to say about
+/// Whether this thread is in a call whose panics are caught, so that a panic hook should not print
 /// them.
 pub fn is_guarded() -> bool {
     GUARDED.get()
 }
 
-/// Runs what may panic on what a file holds.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
+/// Runs `work` and converts a panic of the `tokenizers` crate to an error.
+pub(super) fn catch_panics<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
     let outer = GUARDED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(outer);
@@ -67,16 +67,16 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, TextError>) -> Result<
     })
 }
 
-/// [`guarded`], in a thread that is left alone where it takes longer than it may.
-pub(super) fn timed<T: Send + 'static>(
+/// Like [`catch_panics`], in a thread that is abandoned after [`MAX_TIME`].
+pub(super) fn with_timeout<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, TextError> + Send + 'static,
 ) -> Result<T, TextError> {
     let (done, result) = mpsc::channel();
     let thread = std::thread::Builder::new()
         .name("tokenizer".to_owned())
         .spawn(move || {
-            // Nobody waits any more where this fails.
-            let _ = done.send(guarded(work));
+            // If this fails, the receiver has timed out.
+            let _ = done.send(catch_panics(work));
         });
     thread.map_err(|error| TextError::Encode(error.to_string()))?;
     result.recv_timeout(MAX_TIME).unwrap_or_else(|_| {
@@ -87,29 +87,31 @@ pub(super) fn timed<T: Send + 'static>(
     })
 }
 
-/// What a checked file does to texts.
+/// The cost of a checked tokenizer for the texts that it encodes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Nature {
+pub(super) struct TextCost {
     growth: Growth,
-    /// A pattern can go back and forth in a text for long.
+    /// Whether a pattern can backtrack far in a text.
     pub(super) is_slow: bool,
 }
 
-/// So many bytes a text has at most after normalization: `times` as many as before and `plus` more.
+/// An upper bound for the bytes of a text after normalization: `times` the bytes before, plus
+/// `plus`.
 #[derive(Debug, Clone, Copy)]
 struct Growth {
     times: usize,
     plus: usize,
 }
 
-impl Nature {
-    /// Of tokenizers whose normalizers and patterns are our own: they compose characters at most.
-    pub(super) const OURS: Self = Self {
+impl TextCost {
+    /// The cost of tokenizers whose normalizers and patterns are built in: at most they compose
+    /// characters.
+    pub(super) const BUILT_IN: Self = Self {
         growth: Growth { times: 3, plus: 0 },
         is_slow: false,
     };
 
-    /// Refuses a text that would become too long.
+    /// Rejects a text that would become too long.
     pub(super) fn check(&self, text: &str) -> Result<(), TextError> {
         let most = text
             .len()
@@ -154,7 +156,8 @@ struct Model {
     vocab: Sizes,
 }
 
-/// Of a vocabulary, which is a map of tokens or a list of tokens with scores.
+/// Total and maximum token length of a vocabulary, which is a map of tokens or a list of tokens
+/// with scores.
 #[derive(Default)]
 struct Sizes {
     all: usize,
@@ -196,7 +199,7 @@ impl<'de> Deserialize<'de> for Sizes {
 }
 
 /// Checks a `tokenizer.json` before the crate reads it.
-pub(super) fn check(json: &[u8]) -> Result<Nature, TextError> {
+pub(super) fn check(json: &[u8]) -> Result<TextCost, TextError> {
     let bad = |reason: String| TextError::Json { file: FILE, reason };
     at_most("the file", json.len(), MAX_FILE_BYTES)?;
     let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
@@ -239,13 +242,13 @@ pub(super) fn check(json: &[u8]) -> Result<Nature, TextError> {
         .map(len)
         .fold(0, usize::saturating_add);
     at_most("the added tokens together", all, MAX_ALL_ADDED_BYTES)?;
-    Ok(Nature {
+    Ok(TextCost {
         growth,
         is_slow: steps.is_slow,
     })
 }
 
-/// An error that says of what there is too much.
+/// An error if `what` has more than `most` bytes.
 pub(super) fn at_most(what: &str, found: usize, most: usize) -> Result<(), TextError> {
     if found <= most {
         return Ok(());
@@ -256,6 +259,7 @@ pub(super) fn at_most(what: &str, found: usize, most: usize) -> Result<(), TextE
     })
 }
 
+/// Counts normalizers and pre-tokenizers, and finds patterns that can backtrack.
 #[derive(Default)]
 struct Steps {
     n: usize,
@@ -273,7 +277,7 @@ impl Steps {
         Ok(())
     }
 
-    /// How much longer a normalizer makes a text, at most.
+    /// An upper bound for the growth of a text by a normalizer.
     fn growth(&mut self, normalizer: &Value) -> Result<Growth, String> {
         self.step()?;
         let times = |times| Growth { times, plus: 0 };
@@ -293,12 +297,12 @@ impl Steps {
                 plus: len("prepend"),
             },
             "Replace" => match self.pattern(&normalizer["pattern"])? {
-                // Behind each character, where the pattern matches nothing.
+                // A pattern that matches the empty string inserts the content after each character.
                 None => times(len("content").saturating_add(1)),
                 Some(pattern) => times(len("content").div_ceil(pattern).max(1)),
             },
-            // A character of three bytes becomes one of 33, and others twice or three times as many
-            // as they had.
+            // The worst case is one character of three bytes that becomes 33 bytes; other
+            // characters double or triple.
             "NFKC" | "NFKD" => times(11),
             "NFC" | "NFD" | "Lowercase" => times(3),
             "ByteLevel" => times(2),
@@ -324,15 +328,15 @@ impl Steps {
         }
     }
 
-    /// Checks a pattern; its length, where it is found as it stands.
+    /// Checks a pattern; returns its length in bytes if it is a literal string.
     fn pattern(&mut self, pattern: &Value) -> Result<Option<usize>, String> {
         let (text, is_regex) = match (pattern["Regex"].as_str(), pattern["String"].as_str()) {
             (Some(regex), _) => (regex, true),
             (None, Some(text)) => (text, false),
-            _ => return Err("a pattern is neither a string nor a regex".to_owned()),
+            _ => return Err("a pattern: expected a string or a regex".to_owned()),
         };
         if text.is_empty() {
-            return Err("a pattern is empty".to_owned());
+            return Err("a pattern: expected at least one character, found none".to_owned());
         }
         if text.len() > MAX_PATTERN_BYTES {
             return Err(format!(
@@ -348,8 +352,8 @@ impl Steps {
                 "the pattern '{text:.60}' repeats its parts too often"
             ));
         }
-        // Where spaces stand before a word, all tokenizers that split at them do this, which never
-        // goes back far.
+        // All tokenizers that attach a space to the following word use this pattern, which never
+        // backtracks far.
         let rest = text.replace(r"\s+(?!\S)", "");
         let goes_back = ["(?=", "(?!", "(?<", "(?>", "\\G", "\\K"]
             .iter()
@@ -363,7 +367,7 @@ impl Steps {
     }
 }
 
-/// All bounds of repetitions in a pattern, multiplied: no nesting of them gives more.
+/// The product of all repetition bounds in a pattern, an upper bound for any nesting of them.
 fn repetitions(pattern: &str) -> u64 {
     let mut product = 1u64;
     for part in pattern.split('{').skip(1) {
@@ -378,7 +382,7 @@ fn repetitions(pattern: &str) -> u64 {
     product
 }
 
-/// The longest text that a SentencePiece table has for a character, read from its base64.
+/// The longest replacement in a SentencePiece character map, decoded from base64.
 fn longest_replacement(charsmap: &Value) -> Result<usize, String> {
     let broken = || "the precompiled_charsmap is damaged".to_owned();
     let text = charsmap.as_str().ok_or_else(broken)?;
@@ -434,7 +438,7 @@ mod tests {
 
     #[test]
     fn a_charsmap_has_a_longest_replacement() {
-        // Four bytes of tree, then `abc` and `de`, each with a zero behind it.
+        // Four bytes of trie, then `abc` and `de`, each followed by a zero.
         let charsmap = Value::from("BAAAAAAAAABhYmMAZGUA");
         assert_eq!(longest_replacement(&charsmap), Ok(3));
         for text in ["", "AAAA", "AAAAAA==", "////", "BAAAAAAA", "?"] {

@@ -1,45 +1,46 @@
-//! A tokenizer of the `tokenizers` crate around any model, and its copy that knows no control
-//! tokens.
+//! A tokenizer of the `tokenizers` crate around any model, and a copy that ignores control tokens.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use super::TextError;
-use super::guard::{self, Nature};
+use super::guard::{self, TextCost};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
     DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
     TokenizerImpl,
 };
 
-pub(super) type Whole<M> =
+/// A tokenizer of the crate with any model.
+pub(super) type HfTokenizer<M> =
     TokenizerImpl<M, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
 
+/// The engine of a [`super::Tokenizer`] that the `tokenizers` crate runs.
 #[derive(Debug)]
 pub(super) struct Hf<M> {
-    pub(super) parsing: Arc<Whole<M>>,
-    /// A copy that reads control tokens as text; made when first needed.
-    plain: OnceLock<Arc<Whole<M>>>,
-    nature: Nature,
+    pub(super) parsing: Arc<HfTokenizer<M>>,
+    /// A copy that encodes control tokens as text; created on first use.
+    plain: OnceLock<Arc<HfTokenizer<M>>>,
+    cost: TextCost,
 }
 
-/// Ids, and where in the text each comes from.
-type Located = Vec<(u32, (usize, usize))>;
+/// Token ids with their byte ranges in the text.
+type IdsWithOffsets = Vec<(u32, (usize, usize))>;
 
-/// A letter that breaks a control token apart. What stands for it in the text must not be there
-/// before: the first of these.
+/// Letters that can break a control token apart. The first letter that does not occur in the text
+/// is used.
 const MARKS: std::ops::RangeInclusive<char> = '\u{a000}'..='\u{a48c}';
 
 impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
-    pub(super) fn new(whole: Whole<M>, nature: Nature) -> Self {
+    pub(super) fn new(tokenizer: HfTokenizer<M>, cost: TextCost) -> Self {
         Self {
-            parsing: Arc::new(whole),
+            parsing: Arc::new(tokenizer),
             plain: OnceLock::new(),
-            nature,
+            cost,
         }
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the token ids of `text` to `ids`.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -47,7 +48,7 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         add_special: bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
-        let encode = move |hf: &Whole<M>, text: &str| {
+        let encode = move |hf: &HfTokenizer<M>, text: &str| {
             let encoding = hf
                 .encode_fast(text, add_special)
                 .map_err(|error| TextError::Encode(error.to_string()))?;
@@ -65,19 +66,22 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         Ok(())
     }
 
-    /// Appends the ids of `text`, in which bytes of `typed` are part of no control token.
-    pub(super) fn encode_typed(
+    /// Appends the token ids of `text`, in which no byte within `message_ranges` is part of a
+    /// control token.
+    pub(super) fn encode_with_messages(
         &self,
         text: &str,
-        typed: &[Range<usize>],
+        message_ranges: &[Range<usize>],
         is_control: &dyn Fn(u32) -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let overlaps = |from: &(usize, usize)| {
-            let first = typed.partition_point(|range| range.end <= from.0);
-            typed.get(first).is_some_and(|range| range.start < from.1)
+            let first = message_ranges.partition_point(|range| range.end <= from.0);
+            message_ranges
+                .get(first)
+                .is_some_and(|range| range.start < from.1)
         };
-        let found = self.located(text)?;
+        let found = self.with_offsets(text)?;
         if !found
             .iter()
             .any(|(id, from)| is_control(*id) && overlaps(from))
@@ -90,10 +94,11 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
             .find(|mark| !text.contains(*mark))
             .ok_or_else(|| {
                 TextError::Encode(
-                    "the text has every letter that could stand in a control token".to_owned(),
+                    "the text contains all letters that could break a control token apart"
+                        .to_owned(),
                 )
             })?;
-        // Breaking one apart may bring another to light.
+        // Breaking one control token apart may reveal another one.
         let (mut marks, mut marked, mut found) = (Vec::new(), text.to_owned(), found);
         let original = |at: usize, marks: &[usize]| {
             let before = marks
@@ -133,11 +138,11 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
                 start = *place;
             }
             marked.push_str(&text[start..]);
-            found = self.located(&marked)?;
+            found = self.with_offsets(&marked)?;
         }
     }
 
-    /// Appends the control tokens among `spans`, and what is between them as text.
+    /// Appends the control tokens in `spans`, and the text between them as plain text.
     fn around_controls(
         &self,
         text: &str,
@@ -159,7 +164,8 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         Ok(())
     }
 
-    fn located(&self, text: &str) -> Result<Located, TextError> {
+    /// Token ids with their byte ranges in the text.
+    fn with_offsets(&self, text: &str) -> Result<IdsWithOffsets, TextError> {
         self.run(&self.parsing, text, |hf, text| {
             let encoding = hf
                 .encode(text, false)
@@ -173,24 +179,24 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         })
     }
 
-    /// Runs on a text that the crate can take.
+    /// Runs `work` on a text that is not too long, with panics caught and, if needed, a time limit.
     fn run<T: Send + 'static>(
         &self,
-        hf: &Arc<Whole<M>>,
+        hf: &Arc<HfTokenizer<M>>,
         text: &str,
-        work: impl FnOnce(&Whole<M>, &str) -> Result<T, TextError> + Send + 'static,
+        work: impl FnOnce(&HfTokenizer<M>, &str) -> Result<T, TextError> + Send + 'static,
     ) -> Result<T, TextError> {
-        self.nature.check(text)?;
-        if self.nature.is_slow {
+        self.cost.check(text)?;
+        if self.cost.is_slow {
             let (hf, text) = (Arc::clone(hf), text.to_owned());
-            return guard::timed(move || work(&hf, &text));
+            return guard::with_timeout(move || work(&hf, &text));
         }
-        guard::guarded(|| work(hf, text))
+        guard::catch_panics(|| work(hf, text))
     }
 
-    fn plain(&self) -> Result<&Arc<Whole<M>>, TextError> {
+    fn plain(&self) -> Result<&Arc<HfTokenizer<M>>, TextError> {
         if self.plain.get().is_none() {
-            let copy = guard::guarded(|| {
+            let copy = guard::catch_panics(|| {
                 let mut copy = self.parsing.as_ref().clone();
                 copy.set_encode_special_tokens(true);
                 Ok(Arc::new(copy))
@@ -203,12 +209,13 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         })
     }
 
+    /// Adds a normalizer that lowercases texts first.
     pub(super) fn lower_case(&mut self) {
         let mut steps = vec![NormalizerWrapper::from(Lowercase)];
         steps.extend(self.parsing.get_normalizer().cloned());
-        let mut whole = self.parsing.as_ref().clone();
-        whole.with_normalizer(Some(Sequence::new(steps)));
-        self.parsing = Arc::new(whole);
+        let mut tokenizer = self.parsing.as_ref().clone();
+        tokenizer.with_normalizer(Some(Sequence::new(steps)));
+        self.parsing = Arc::new(tokenizer);
         self.plain.take();
     }
 }

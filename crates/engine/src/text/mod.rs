@@ -1,7 +1,7 @@
 //! Text in and out of a model: tokenizers, chat templates and streaming of generated text.
 //!
-//! Knows nothing of checkpoints: the caller hands over the bytes of `tokenizer.json` or the plain
-//! lists that a GGUF file carries. Start reading at [`tokenizer::Tokenizer`].
+//! This module knows no checkpoints: the caller passes the bytes of `tokenizer.json` or the plain
+//! lists of a GGUF file. Start reading at [`tokenizer::Tokenizer`].
 
 mod bpe;
 pub mod config;
@@ -22,116 +22,121 @@ pub use config::TokenizerConfig;
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, Rendered, TemplateError};
 pub use texts::Texts;
-pub use tokenizer::{EncodeOptions, Surroundings, Tokenizer};
+pub use tokenizer::{EncodeOptions, SpecialTokens, Tokenizer};
 pub use vocab::Vocab;
 
-/// What can be wrong with a tokenizer or with what it is asked to do.
+/// Errors in the files of a tokenizer, or in a text.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
-    /// The file names a kind of tokenizer that is not implemented.
+    /// The file names a kind of tokenizer that is not supported.
     #[error(
-        "tokenizer kind '{0}' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)"
+        "expected a tokenizer of kind 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE), \
+         found '{0}'"
     )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.
-    #[error("pre-tokenizer '{name}' is not supported (supported: {supported})")]
+    #[error("pre-tokenizer '{name}' is not supported: expected one of {supported}")]
     UnknownPre {
         /// The name in the file.
         name: String,
-        /// The names that would have been understood.
+        /// The supported names.
         supported: String,
     },
-    /// A list or a key that this kind of tokenizer needs is absent.
+    /// The vocabulary lacks a list or a key that this kind of tokenizer needs.
     #[error("the vocabulary has no {0}")]
     Missing(&'static str),
-    /// Two parallel lists of the vocabulary differ in length.
-    #[error("the vocabulary has {tokens} tokens but {found} {list}")]
+    /// A list of the vocabulary has another length than the list of tokens.
+    #[error("the vocabulary: expected {tokens} {list}, one per token, found {found}")]
     ListLength {
-        /// Which list.
+        /// Name of the list.
         list: &'static str,
         /// Number of tokens.
         tokens: usize,
-        /// Number of entries in the other list.
+        /// Number of entries in the list.
         found: usize,
     },
-    /// The tokenizer and the embedding table do not belong together.
-    #[error("the tokenizer has {tokenizer} tokens but the model's embedding has {model} rows")]
+    /// The tokenizer has another number of tokens than the model.
+    #[error(
+        "expected {model} tokens in the tokenizer, the number of rows of the model's embedding, found {tokenizer}"
+    )]
     VocabSize {
-        /// Number of tokens of the tokenizer.
+        /// Number of tokens in the tokenizer.
         tokenizer: usize,
-        /// Rows of the embedding.
+        /// Number of rows of the embedding.
         model: usize,
     },
-    /// A token id that no token has.
-    #[error("{what} is token {id}, but there are only {n_vocab} tokens")]
+    /// A key names a token id that does not exist.
+    #[error("{what}: expected a token id below {n_vocab}, the number of tokens, found {id}")]
     IdOutOfRange {
-        /// Which id.
+        /// Name of the key.
         what: &'static str,
-        /// The id.
+        /// The token id.
         id: u32,
         /// Number of tokens.
         n_vocab: usize,
     },
-    /// An entry of the vocabulary that cannot be used.
+    /// An entry of the vocabulary is not valid.
     #[error("token {id} ('{token}'): {reason}")]
     BadToken {
-        /// Position in the vocabulary.
+        /// Id of the token.
         id: usize,
-        /// The token as the file spells it.
+        /// Spelling of the token in the file.
         token: String,
-        /// What is wrong.
+        /// What is wrong with the token.
         reason: String,
     },
-    /// An entry of the merge list that cannot be used.
+    /// An entry of the merge list is not valid.
     #[error("merge {index} ('{merge}'): {reason}")]
     BadMerge {
-        /// Position in the list.
+        /// Index in the list.
         index: usize,
-        /// The merge as the file spells it.
+        /// The entry in the file.
         merge: String,
-        /// What is wrong.
+        /// What is wrong with the entry.
         reason: String,
     },
-    /// A key that changes the tokenizer in a way that is not implemented.
+    /// A key has a value that is not supported for this kind of tokenizer.
     #[error("'{0}' is set, which is not supported for this kind of tokenizer")]
     Unsupported(&'static str),
-    /// A token is named that the vocabulary lacks.
-    #[error("{what} is '{token}', which is not in the vocabulary")]
+    /// A key names a token that is not in the vocabulary.
+    #[error("{what}: expected a token of the vocabulary, found '{token}'")]
     UnknownToken {
-        /// Which token.
+        /// Name of the key.
         what: &'static str,
-        /// Its text.
+        /// Text of the token.
         token: String,
     },
-    /// `tokenizer.json`, `tokenizer_config.json` or `generation_config.json` cannot be read.
+    /// `tokenizer.json`, `tokenizer_config.json` or `generation_config.json` is not valid.
     #[error("{file}: {reason}")]
     Json {
-        /// Which file.
+        /// Name of the file.
         file: &'static str,
-        /// The parser's message.
+        /// What is wrong with the file.
         reason: String,
     },
-    /// A decoder in `tokenizer.json` that cannot be streamed.
+    /// The decoder in `tokenizer.json` does not support streaming.
     #[error("tokenizer.json: decoder '{0}' is not supported")]
     UnknownDecoder(String),
-    /// Text with a character that the vocabulary can express neither as token nor as bytes.
-    #[error("the tokenizer has no token for {character:?}, no byte tokens and no unknown token")]
+    /// The vocabulary can express a character neither as a token nor as bytes.
+    #[error(
+        "the tokenizer cannot express {character:?}: it has no token for the character, no byte tokens and no unknown token"
+    )]
     Unencodable {
         /// The character.
         character: char,
     },
-    /// The tokenizer library failed on what the file holds.
+    /// The tokenizer library panicked or took too long because of what the file contains.
     #[error("tokenizer.json is damaged: {0}")]
     Broken(String),
-    /// A text that would take too much memory.
-    #[error("the text has {found} bytes, and this tokenizer takes at most {most}")]
+    /// The text would take too much memory.
+    #[error("expected a text of at most {most} bytes for this tokenizer, found {found}")]
     TooLong {
         /// Bytes of the text.
         found: usize,
-        /// Bytes that it may have.
+        /// Maximum bytes of a text.
         most: usize,
     },
-    /// The tokenizer library refused the text.
+    /// The tokenizer library reported an error.
     #[error("tokenizing failed: {0}")]
     Encode(String),
 }

@@ -1,7 +1,7 @@
-//! The splitting rules that `tokenizer.ggml.pre` names.
+//! The word-splitting rules that `tokenizer.ggml.pre` names.
 //!
-//! A rule is listed only where the published tokenizer of the models that use the name is known;
-//! any other name is refused, because a near miss gives other token ids without any sign of it.
+//! A rule is listed only if the published tokenizer of the models that use the name is known. Any
+//! other name is an error, because a similar rule would silently give other token ids.
 
 use super::TextError;
 use tokenizers::NormalizerWrapper;
@@ -15,39 +15,39 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 
 /// Contractions in any case, words with one leading mark, up to three digits, marks with line ends.
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As `LLAMA3`, but digits one by one.
+/// Like `LLAMA3`, but digits one by one.
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// Words are cut before a capital that follows small letters.
+/// Splits words before a capital that follows lowercase letters.
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-/// As `TEKKEN`, with contractions kept at their word and up to three digits.
+/// Like `TEKKEN`, with contractions kept at their word and up to three digits.
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
-/// How text is cut into words.
+/// How text is split into words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Cut {
-    /// GPT-2's own rule.
+enum WordRule {
+    /// GPT-2's rule.
     Gpt2,
-    /// Each digit apart, then GPT-2's rule.
+    /// Single digits first, then GPT-2's rule.
     DigitsGpt2,
-    /// A rule of its own.
+    /// A regular expression.
     Regex(&'static str),
 }
 
-/// All that the name of a pre-tokenizer decides.
+/// The settings that the name of a pre-tokenizer stands for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct PreRule {
-    cut: Cut,
-    /// The published tokenizer composes characters (NFC) first.
+    word_rule: WordRule,
+    /// Whether the published tokenizer first composes characters (NFC).
     nfc: bool,
-    /// A word that is a token as a whole is taken without merging.
+    /// Whether a word that is a token as a whole is taken without merging.
     pub(super) ignore_merges: bool,
-    /// Whether the beginning-of-text token is added when the file does not say.
+    /// Whether the beginning-of-text token is added if the file does not say.
     pub(super) add_bos: bool,
 }
 
-const fn rule(cut: Cut) -> PreRule {
+const fn rule(word_rule: WordRule) -> PreRule {
     PreRule {
-        cut,
+        word_rule,
         nfc: false,
         ignore_merges: false,
         add_bos: false,
@@ -56,20 +56,20 @@ const fn rule(cut: Cut) -> PreRule {
 
 /// Names and rules; each line is one published family of tokenizers.
 const RULES: &[(&[&str], PreRule)] = &[
-    // "default" is what converters wrote before they told tokenizers apart.
+    // "default" is what converters wrote before they distinguished tokenizers.
     (
         &["default", "gpt-2", "gpt2", "phi-2", "roberta-bpe"],
-        rule(Cut::Gpt2),
+        rule(WordRule::Gpt2),
     ),
     (
         &["smollm", "starcoder", "refact", "codeshell"],
-        rule(Cut::DigitsGpt2),
+        rule(WordRule::DigitsGpt2),
     ),
     (
         &["command-r"],
         PreRule {
             nfc: true,
-            ..rule(Cut::DigitsGpt2)
+            ..rule(WordRule::DigitsGpt2)
         },
     ),
     (
@@ -77,15 +77,15 @@ const RULES: &[(&[&str], PreRule)] = &[
         PreRule {
             ignore_merges: true,
             add_bos: true,
-            ..rule(Cut::Regex(LLAMA3))
+            ..rule(WordRule::Regex(LLAMA3))
         },
     ),
-    (&["dbrx", "smaug-bpe"], rule(Cut::Regex(LLAMA3))),
+    (&["dbrx", "smaug-bpe"], rule(WordRule::Regex(LLAMA3))),
     (
         &["qwen2"],
         PreRule {
             nfc: true,
-            ..rule(Cut::Regex(QWEN2))
+            ..rule(WordRule::Regex(QWEN2))
         },
     ),
     (
@@ -93,14 +93,14 @@ const RULES: &[(&[&str], PreRule)] = &[
         PreRule {
             ignore_merges: true,
             add_bos: true,
-            ..rule(Cut::Regex(TEKKEN))
+            ..rule(WordRule::Regex(TEKKEN))
         },
     ),
-    (&["gpt-4o"], rule(Cut::Regex(GPT4O))),
+    (&["gpt-4o"], rule(WordRule::Regex(GPT4O))),
 ];
 
 impl PreRule {
-    /// The rule of that name; a file without a name is read as GPT-2, the only rule of its time.
+    /// The rule with this name. A file without a name is read as GPT-2, the only rule of its time.
     pub(super) fn named(name: Option<&str>) -> Result<Self, TextError> {
         let name = name.unwrap_or("default");
         let found = RULES.iter().find(|(names, _)| names.contains(&name));
@@ -123,13 +123,13 @@ impl PreRule {
     pub(super) fn pre_tokenizer(self) -> Result<PreTokenizerWrapper, TextError> {
         let byte_level =
             |use_regex| PreTokenizerWrapper::from(ByteLevel::new(false, true, use_regex));
-        Ok(match self.cut {
-            Cut::Gpt2 => byte_level(true),
-            Cut::DigitsGpt2 => {
+        Ok(match self.word_rule {
+            WordRule::Gpt2 => byte_level(true),
+            WordRule::DigitsGpt2 => {
                 let digits = PreTokenizerWrapper::from(Digits::new(true));
                 Sequence::new(vec![digits, byte_level(true)]).into()
             }
-            Cut::Regex(regex) => {
+            WordRule::Regex(regex) => {
                 let pattern = SplitPattern::Regex(regex.to_owned());
                 let split = Split::new(pattern, SplitDelimiterBehavior::Isolated, false)
                     .map_err(|error| TextError::Encode(error.to_string()))?;

@@ -1,9 +1,9 @@
-//! SentencePiece's BPE: of all neighbours whose joint text is a token, the best-scoring pair is
-//! merged first (the leftmost of equals), until none is left; what is still no token is written
-//! byte by byte.
+//! SentencePiece BPE: of all adjacent pairs whose joined text is a token, the pair with the best
+//! score is merged first (the leftmost among equals), until no pair is left. Text that is no token
+//! then is encoded byte by byte.
 //!
-//! Space and U+2581 are one character here, written as a space, so that the arena of
-//! [`TokenTable`] serves as the dictionary. One fragment of n characters costs O(n log n).
+//! A space and U+2581 are the same character here, stored as a space, so that the arena of
+//! [`TokenTable`] serves as the dictionary. A fragment of n characters takes O(n log n) time.
 
 use super::TextError;
 use super::table::TokenTable;
@@ -17,11 +17,11 @@ const NONE: u32 = u32::MAX;
 /// Dictionary, scores and rules of one SentencePiece vocabulary.
 #[derive(Debug)]
 pub(super) struct Spm {
-    /// What merging may produce: normal, user-defined and unused tokens.
+    /// Tokens that merging may produce: normal, user-defined and unused tokens.
     pieces: Index,
-    /// Tokens that are cut out of the text before anything is merged.
-    user_defined: Prefixes,
-    control: Prefixes,
+    /// Tokens that are cut out of the text before merging.
+    user_defined: PrefixMatcher,
+    control: PrefixMatcher,
     scores: Vec<f32>,
     unused: Vec<u32>,
     byte_ids: [u32; 256],
@@ -30,7 +30,7 @@ pub(super) struct Spm {
 }
 
 impl Spm {
-    /// `kinds` and `scores` are parallel to `table`.
+    /// Builds the tables. `kinds` and `scores` are parallel to `table`.
     pub(super) fn new(
         table: &TokenTable,
         kinds: &[TokenKind],
@@ -44,10 +44,10 @@ impl Spm {
                 return Err(TextError::BadToken {
                     id,
                     token,
-                    reason: "its score is not a number".into(),
+                    reason: "expected a score, found NaN".into(),
                 });
             }
-            // -0.0 (the best token of Gemma's file) must not compare below 0.0.
+            // -0.0 (the best token in Gemma's file) must not compare below 0.0.
             *score += 0.0;
         }
         let ids_of = |wanted: &[TokenKind]| -> Vec<u32> {
@@ -61,7 +61,7 @@ impl Spm {
                 [byte] => byte_ids[*byte as usize] = id,
                 other => {
                     let token = String::from_utf8_lossy(other).into_owned();
-                    let reason = "a byte token is spelled <0x00> to <0xFF>".into();
+                    let reason = "expected a byte token from <0x00> to <0xFF>".into();
                     return Err(TextError::BadToken {
                         id: id as usize,
                         token,
@@ -73,8 +73,8 @@ impl Spm {
         let mergeable = [TokenKind::Normal, TokenKind::UserDefined, TokenKind::Unused];
         Ok(Self {
             pieces: Index::new(table, ids_of(&mergeable).into_iter()),
-            user_defined: Prefixes::new(table, &ids_of(&[TokenKind::UserDefined])),
-            control: Prefixes::new(table, &ids_of(&[TokenKind::Control])),
+            user_defined: PrefixMatcher::new(table, &ids_of(&[TokenKind::UserDefined])),
+            control: PrefixMatcher::new(table, &ids_of(&[TokenKind::Control])),
             scores,
             unused: ids_of(&[TokenKind::Unused]),
             byte_ids,
@@ -83,7 +83,7 @@ impl Spm {
         })
     }
 
-    /// The id of a control, user-defined or normal token with this text.
+    /// The id of a control, user-defined, normal or byte token with this text.
     pub(super) fn id_of(&self, table: &TokenTable, text: &str) -> Option<u32> {
         let text = text.replace('\u{2581}', " ");
         let text = text.as_bytes();
@@ -98,7 +98,7 @@ impl Spm {
         })
     }
 
-    /// Appends the ids of `text`.
+    /// Appends the token ids of `text` to `out`.
     pub(super) fn encode(
         &self,
         table: &TokenTable,
@@ -113,7 +113,7 @@ impl Spm {
                 most,
             });
         }
-        let controls = controls.in_spaces(text);
+        let controls = controls.blocked_ranges(text);
         let text = text.replace('\u{2581}', " ");
         let (mut start, mut pos) = (0, 0);
         while pos < text.len() {
@@ -138,8 +138,8 @@ impl Spm {
         self.encode_fragment(table, &text[start..], out)
     }
 
-    /// A stretch of text without user-defined tokens. As in the tokenizers that the models were
-    /// published with, the space prefix is put before each stretch, not only the first.
+    /// Encodes a fragment without user-defined tokens. Like in the models' published tokenizers,
+    /// the space prefix precedes each fragment and not only the first.
     fn encode_fragment(
         &self,
         table: &TokenTable,
@@ -173,7 +173,7 @@ impl Spm {
         Ok(())
     }
 
-    /// Appends one merged symbol; true if it became the unknown token.
+    /// Appends the ids of one merged symbol; returns whether the last id is the unknown token.
     fn emit(
         &self,
         table: &TokenTable,
@@ -186,7 +186,7 @@ impl Spm {
         let mut unknown = previous_unknown;
         while let Some(piece) = stack.pop() {
             match self.pieces.get(table, piece.as_bytes()) {
-                // An unused token is taken apart again, the way it was put together.
+                // An unused token is split again in the way it was merged.
                 Some(id) if splits.contains_key(&id) => {
                     let (left, right) = piece.split_at(splits[&id] as usize);
                     stack.push(right);
@@ -224,7 +224,7 @@ impl Spm {
     }
 }
 
-/// One stretch of text that is a token or may become part of one. `len` 0: merged away.
+/// A part of the text that is a token or may become part of one. `len` 0 means merged away.
 #[derive(Debug, Clone, Copy)]
 struct Symbol {
     prev: u32,
@@ -233,13 +233,13 @@ struct Symbol {
     len: u32,
 }
 
-/// Two neighbours whose joint text is a token.
+/// Two adjacent symbols whose joined text is a token.
 #[derive(Debug, Clone, Copy)]
 struct Pair {
     score: f32,
     left: u32,
     right: u32,
-    /// Joint length; if it no longer matches, one of the two has changed since.
+    /// Joined length. If it no longer matches, one of the symbols has changed since.
     len: u32,
     id: u32,
 }
@@ -266,13 +266,14 @@ impl PartialEq for Pair {
 
 impl Eq for Pair {}
 
+/// The merge loop over one fragment.
 struct Merger<'a> {
     spm: &'a Spm,
     table: &'a TokenTable,
     text: &'a str,
     symbols: Vec<Symbol>,
     queue: BinaryHeap<Pair>,
-    /// For each unused token that was made: length of its left part.
+    /// For each unused token that was produced: the length of its left part.
     splits: HashMap<u32, u32>,
 }
 
@@ -349,32 +350,32 @@ impl<'a> Merger<'a> {
     }
 }
 
-/// Which control tokens in a text are such.
+/// Which control tokens in a text are recognized.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Controls<'a> {
     None,
     All,
-    /// Those that have no byte in these stretches of the text.
+    /// Control tokens that have no byte in these ranges of the text.
     Outside(&'a [Range<usize>]),
 }
 
-/// The stretches where no control token is, in a text whose U+2581 are spaces.
-enum Closed {
+/// Ranges without control tokens, in coordinates of the text after U+2581 was replaced by spaces.
+enum BlockedRanges {
     All,
-    These(Vec<Range<usize>>),
+    Ranges(Vec<Range<usize>>),
 }
 
 impl Controls<'_> {
-    fn in_spaces(self, text: &str) -> Closed {
+    fn blocked_ranges(self, text: &str) -> BlockedRanges {
         let ranges = match self {
-            Controls::None => return Closed::All,
+            Controls::None => return BlockedRanges::All,
             Controls::All => &[],
             Controls::Outside(ranges) => ranges,
         };
         // Each U+2581 has two bytes more than a space.
         let places: Vec<usize> = text.match_indices('\u{2581}').map(|(at, _)| at).collect();
         let place = |at: usize| at - 2 * places.partition_point(|found| *found < at);
-        Closed::These(
+        BlockedRanges::Ranges(
             ranges
                 .iter()
                 .map(|range| place(range.start)..place(range.end))
@@ -383,9 +384,9 @@ impl Controls<'_> {
     }
 }
 
-impl Closed {
+impl BlockedRanges {
     fn allow(&self, start: usize, end: usize) -> bool {
-        let Closed::These(ranges) = self else {
+        let BlockedRanges::Ranges(ranges) = self else {
             return false;
         };
         let first = ranges.partition_point(|range| range.end <= start);
@@ -395,13 +396,13 @@ impl Closed {
 
 /// Finds the longest token at the start of a text.
 #[derive(Debug)]
-struct Prefixes {
+struct PrefixMatcher {
     index: Index,
-    /// Lengths that occur among the tokens that begin with a byte, longest first.
+    /// For each first byte, the lengths of the tokens that begin with it, longest first.
     lens: Vec<Vec<u32>>,
 }
 
-impl Prefixes {
+impl PrefixMatcher {
     fn new(table: &TokenTable, ids: &[u32]) -> Self {
         let mut lens = vec![Vec::new(); 256];
         for &id in ids {
@@ -420,7 +421,7 @@ impl Prefixes {
         }
     }
 
-    /// Length and id; `text` is not empty.
+    /// Length and id of the longest token at the start of `text`, which is not empty.
     fn longest(&self, table: &TokenTable, text: &[u8]) -> Option<(usize, u32)> {
         self.lens[text[0] as usize].iter().find_map(|&len| {
             let id = self.index.get(table, text.get(..len as usize)?)?;
@@ -429,7 +430,7 @@ impl Prefixes {
     }
 }
 
-/// Length of the UTF-8 character that begins with this byte.
+/// Length in bytes of the UTF-8 character that begins with this byte.
 fn utf8_len(first: u8) -> usize {
     match first {
         0xf0.. => 4,

@@ -1,19 +1,19 @@
-//! Generated tokens to text that can be shown at once.
+//! Converts generated tokens to text that can be shown immediately.
 //!
-//! Three things hold text back: a character of which bytes are missing, the space that
-//! SentencePiece puts before a text, and an end that may become a stop string.
+//! Three things delay text: an incomplete character, the space that SentencePiece puts before a
+//! text, and a suffix that may become a stop string.
 
 use super::Tokenizer;
 
 /// What a [`TextStream`] shows and where it ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// The text ends before the first of these; empty strings are ignored.
+    /// The text ends before the first occurrence of any of these; empty strings are ignored.
     pub stop: Vec<String>,
-    /// Control tokens are not shown.
+    /// Hides control tokens.
     pub skip_special: bool,
-    /// Drop the first space if encoding puts one before a text. On for an answer, off where the
-    /// text goes on from a prompt.
+    /// Drops the first space if encoding adds one before a text. On for an answer, off if the text
+    /// continues a prompt.
     pub strip_space_prefix: bool,
 }
 
@@ -27,15 +27,15 @@ impl Default for StreamOptions {
     }
 }
 
-/// Turns token ids into text, piece by piece.
+/// Converts token ids to text, piece by piece.
 #[derive(Debug)]
 pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     stop: Vec<String>,
     skip_special: bool,
-    /// The next byte is the first and loses its space.
+    /// The next byte is the first, and a space there is dropped.
     at_start: bool,
-    /// The beginning of a character whose end has not come yet.
+    /// The first bytes of an incomplete character.
     bytes: Vec<u8>,
     /// Text that may turn out to begin a stop string.
     held: String,
@@ -43,7 +43,7 @@ pub struct TextStream<'a> {
 }
 
 impl<'a> TextStream<'a> {
-    /// A stream without text yet.
+    /// A stream at the start of a text.
     pub fn new(tokenizer: &'a Tokenizer, options: StreamOptions) -> Self {
         Self {
             tokenizer,
@@ -60,7 +60,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
-    /// Takes the next token; the text that is certain by now, if any.
+    /// Appends a token; returns the text that no later token can change, if there is any.
     pub fn push(&mut self, id: u32) -> Option<String> {
         if self.stopped || (self.skip_special && self.tokenizer.is_special(id)) {
             return None;
@@ -77,7 +77,7 @@ impl<'a> TextStream<'a> {
         self.release(false)
     }
 
-    /// All that was held back. After it the stream is at its end.
+    /// Returns the delayed text and ends the stream.
     pub fn finish(&mut self) -> String {
         if self.stopped {
             return String::new();
@@ -91,12 +91,13 @@ impl<'a> TextStream<'a> {
         text
     }
 
-    /// Whether a stop string was reached or the stream was finished: nothing more will come.
+    /// Whether a stop string occurred or the stream was finished: no more text will come.
     pub fn stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Moves whole characters from `bytes` to `held`; what cannot become one is U+FFFD.
+    /// Moves complete characters from `bytes` to `held`; bytes that cannot become a character
+    /// become U+FFFD.
     fn take_characters(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         let mut rest = bytes.as_slice();
@@ -119,6 +120,7 @@ impl<'a> TextStream<'a> {
         }
     }
 
+    /// Returns the text that can be shown, or `all` text.
     fn release(&mut self, all: bool) -> Option<String> {
         if let Some(at) = self
             .stop
@@ -139,7 +141,7 @@ impl<'a> TextStream<'a> {
         Some(text).filter(|text| !text.is_empty())
     }
 
-    /// Length of the longest end of the text that begins a stop string.
+    /// Length in bytes of the longest suffix of the text that begins a stop string.
     fn longest_open_stop(&self) -> usize {
         let held = self.held.as_bytes();
         let open = |stop: &String| {
@@ -158,7 +160,7 @@ mod tests {
     use super::super::Vocab;
     use super::*;
 
-    /// SentencePiece vocabulary: all bytes (ids 0..256), then the given pieces.
+    /// A SentencePiece vocabulary of all bytes (ids 0 to 255) and the given pieces.
     fn tokenizer(pieces: &[&str]) -> Tokenizer {
         let mut vocab = Vocab {
             model: "llama".into(),
@@ -263,7 +265,7 @@ mod tests {
                 "{stop:?} {ids:?}"
             );
         }
-        // Shown as soon as it can no longer be the stop string.
+        // Text is shown as soon as it can no longer begin the stop string.
         let (out, _) = pieces(&tokenizer, &["\nUser:"], [hello, us, hello]);
         assert_eq!(out, ["Hello", "", "\nUs Hello", ""]);
     }

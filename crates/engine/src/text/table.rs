@@ -1,25 +1,25 @@
-//! What each token prints: one arena of bytes for the whole vocabulary.
+//! The bytes of each token, in one arena for the whole vocabulary.
 
 use super::texts::Spelled;
 use super::vocab::TokenKind;
 
-/// How the file spells the bytes of a token.
+/// How a file spells the bytes of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spelling {
-    /// GPT-2's alphabet: one printable character per byte.
+    /// GPT-2's alphabet: one printable character for each byte.
     ByteLevel,
-    /// SentencePiece: text with U+2581 for a space, and `<0xXX>` for single bytes.
+    /// SentencePiece: U+2581 stands for a space and `<0xXX>` for a single byte.
     SentencePiece,
-    /// Words and, behind `##`, what goes on a word. What was between words is not kept: one space
-    /// stands for it.
+    /// WordPiece: words, and continuations of words after `##`. The text between words is not
+    /// stored; one space stands for it.
     WordPiece,
 }
 
-/// Raw bytes and kind of every token, without an allocation per token.
+/// The bytes and the kind of every token, without an allocation for each token.
 #[derive(Debug, Default)]
 pub(super) struct TokenTable {
     bytes: Vec<u8>,
-    /// `ends[id]` is where the bytes of token `id` end.
+    /// `ends[id]` is the end of the bytes of token `id`.
     ends: Vec<u32>,
     kinds: Vec<u8>,
 }
@@ -33,11 +33,11 @@ impl TokenTable {
         }
     }
 
-    /// Appends the next token, as the file spells it.
+    /// Appends the next token, spelled as in the file.
     pub(super) fn push(&mut self, text: &str, kind: TokenKind, spelling: Spelling) {
         match kind {
             TokenKind::Control | TokenKind::UserDefined | TokenKind::Unknown => {
-                // Text as it is, but SentencePiece's user-defined runs of U+2581 are spaces.
+                // Plain text, except that U+2581 is a space in SentencePiece's user-defined tokens.
                 if spelling == Spelling::SentencePiece {
                     self.push_pieces(text);
                 } else {
@@ -71,7 +71,7 @@ impl TokenTable {
         }
     }
 
-    /// The bytes that a token prints; empty for an id without token (a padded embedding row).
+    /// The bytes of a token; empty for an id without a token (a padded embedding row).
     pub(super) fn get(&self, id: u32) -> &[u8] {
         let id = id as usize;
         let Some(&end) = self.ends.get(id) else {
@@ -87,10 +87,10 @@ impl TokenTable {
         })
     }
 
-    /// The bytes that valid UTF-8 can have and that are no token by themselves.
+    /// The bytes that occur in valid UTF-8 and have no token of their own.
     pub(super) fn missing_bytes(&self) -> Vec<u8> {
         let mut found = [false; 256];
-        // 0xc0, 0xc1 and from 0xf5 on never occur.
+        // 0xc0, 0xc1 and 0xf5 to 0xff never occur.
         for byte in [0xc0, 0xc1].into_iter().chain(0xf5..=0xff) {
             found[byte] = true;
         }
@@ -115,7 +115,7 @@ impl Spelled for TokenTable {
     }
 }
 
-/// The byte that a SentencePiece byte piece `<0xXX>` stands for.
+/// The byte that a SentencePiece token `<0xXX>` stands for.
 pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     let hex = piece.strip_prefix("<0x")?.strip_suffix('>')?;
     if hex.len() != 2 || hex.starts_with('+') {
@@ -124,8 +124,8 @@ pub(super) fn byte_of_piece(piece: &str) -> Option<u8> {
     u8::from_str_radix(hex, 16).ok()
 }
 
-/// Appends the bytes of a token in GPT-2's alphabet; its UTF-8 where a character is not of that
-/// alphabet (added tokens are stored as plain text).
+/// Appends the bytes of a token in GPT-2's alphabet, or the token's UTF-8 if a character is not in
+/// that alphabet (added tokens are stored as plain text).
 fn push_byte_level(token: &str, bytes: &mut Vec<u8>) {
     let start = bytes.len();
     for c in token.chars() {
@@ -138,8 +138,8 @@ fn push_byte_level(token: &str, bytes: &mut Vec<u8>) {
     }
 }
 
-/// GPT-2's alphabet writes the printable bytes of Latin-1 as themselves; the other 68 follow from
-/// U+0100 on, in the order of their values.
+/// GPT-2's alphabet writes the printable bytes of Latin-1 as themselves and maps the other 68 to
+/// U+0100 and up, in ascending order.
 fn byte_of_char(c: char) -> Option<u8> {
     let code = c as u32;
     match code {

@@ -1,8 +1,21 @@
-//! Chat templates: the Jinja that Hugging Face puts into `tokenizer_config.json` and GGUF files.
+//! Chat templates: Jinja templates from `tokenizer_config.json` and GGUF files.
 //!
-//! Rendering equals `transformers.apply_chat_template`: blocks trimmed, lines stripped, Python's
+//! Rendering equals `transformers.apply_chat_template`: trimmed blocks, stripped lines, Python's
 //! string methods, Python's JSON, Python's spelling of true, false and none. A template comes with
-//! a downloaded file: what it may cost is bounded ([`super::jinja`]).
+//! a downloaded file, so its cost is limited (module `jinja`).
+//!
+//! ```
+//! use thane_engine::text::{ChatTemplate, Message, TemplateError};
+//!
+//! # fn main() -> Result<(), TemplateError> {
+//! let source = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
+//! let template = ChatTemplate::new(source, "<s>", "</s>")?;
+//! let rendered = template.render(&[Message::new("user", "Hello")], true)?;
+//! assert_eq!(rendered.text, "<s><|user|>Hello");
+//! assert_eq!(rendered.from_messages, [11..16]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ops::Range;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,20 +23,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::jinja;
 use serde::{Deserialize, Serialize};
 
-/// What the parser and the interpreter may need at their deepest, several times over.
+/// Several times the deepest stack that the parser and the interpreter can need, in bytes.
 const STACK_BYTES: usize = 64 << 20;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant` or what else the template knows.
+    /// `system`, `user`, `assistant` or another role that the template supports.
     pub role: String,
-    /// The text.
+    /// The text of the message.
     pub content: String,
 }
 
 impl Message {
-    /// A message from its two parts.
+    /// A message with this role and content.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         Self {
             role: role.into(),
@@ -32,19 +45,19 @@ impl Message {
     }
 }
 
-/// What can go wrong with a chat template.
+/// Errors of chat templates.
 #[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
-    /// The template is not valid Jinja, or uses what is not supported.
-    #[error("the chat template cannot be read: {0}")]
+    /// The template is not valid Jinja or uses an unsupported feature.
+    #[error("the chat template is not valid: {0}")]
     Syntax(String),
-    /// The template itself refused the conversation (`raise_exception`).
-    #[error("the chat template refused the conversation: {0}")]
+    /// The template itself rejected the conversation (`raise_exception`).
+    #[error("the chat template rejected the conversation: {0}")]
     Refused(String),
-    /// An error while rendering, or more work or memory than a template may take.
+    /// Rendering failed, or the template exceeded its limits of work or memory.
     #[error("the chat template failed: {0}")]
     Render(String),
-    /// The system gave no thread to render in.
+    /// The system could not create the thread for rendering.
     #[error("the chat template cannot be rendered: {0}")]
     Thread(#[from] std::io::Error),
 }
@@ -54,13 +67,13 @@ pub enum TemplateError {
 pub struct Rendered {
     /// The prompt.
     pub text: String,
-    /// The bytes of it that came with the content of messages, in order and apart from each other.
-    /// Whatever is spelled like a control token in there was typed by somebody, and not written by
-    /// the template.
-    pub typed: Vec<Range<usize>>,
+    /// The byte ranges of `text` that came from the contents of messages, in order and not
+    /// overlapping. The spelling of a control token in such a range came from a user and was not
+    /// written by the template.
+    pub from_messages: Vec<Range<usize>>,
 }
 
-/// A chat template, ready to render.
+/// A parsed chat template.
 #[derive(Debug)]
 pub struct ChatTemplate {
     template: jinja::Template,
@@ -70,7 +83,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// Reads a template. The two tokens are what `bos_token` and `eos_token` mean in it.
+    /// Parses a template. `bos_token` and `eos_token` are the values of these variables in the
+    /// template.
     pub fn new(source: &str, bos_token: &str, eos_token: &str) -> Result<Self, TemplateError> {
         let template = with_deep_stack(|| jinja::Template::parse(source))?;
         let template = template.map_err(|error| TemplateError::Syntax(error.to_string()))?;
@@ -82,15 +96,16 @@ impl ChatTemplate {
         })
     }
 
-    /// Makes `strftime_now` answer with this time (seconds since 1970, UTC) and not with the
-    /// clock's.
+    /// Sets the time (seconds since 1970, UTC) that `strftime_now` uses instead of the system
+    /// clock.
     #[must_use]
-    pub fn at(mut self, unix_s: i64) -> Self {
+    pub fn with_time(mut self, unix_s: i64) -> Self {
         self.now = Some(unix_s);
         self
     }
 
-    /// The prompt for a conversation; with `add_generation_prompt` it ends where the answer begins.
+    /// Renders the prompt of a conversation. With `add_generation_prompt` the prompt ends where the
+    /// answer begins.
     pub fn render(
         &self,
         messages: &[Message],
@@ -120,19 +135,19 @@ impl ChatTemplate {
                 error => TemplateError::Render(error.to_string()),
             },
         )?;
-        let typed = rendered
-            .typed
+        let from_messages = rendered
+            .message_ranges
             .into_iter()
             .map(|(start, end)| start..end)
             .collect();
         Ok(Rendered {
             text: rendered.text,
-            typed,
+            from_messages,
         })
     }
 }
 
-/// Runs in a thread whose stack holds any nesting that the parser and the interpreter allow.
+/// Runs `work` in a thread whose stack suffices for the deepest nesting that is allowed.
 fn with_deep_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Result<T, TemplateError> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()

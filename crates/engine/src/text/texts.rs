@@ -1,4 +1,4 @@
-//! Many short texts in one piece of memory: a large vocabulary is read without an allocation for
+//! Many short texts in one allocation, so that a large vocabulary is read without an allocation for
 //! each token.
 
 use std::fmt;
@@ -7,39 +7,39 @@ use std::hash::{BuildHasher, RandomState};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-/// A list of texts, by number; in JSON a list of strings.
+/// A list of texts; in JSON a list of strings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Texts {
     text: String,
-    /// Where each ends.
+    /// The end of each text in `text`.
     ends: Vec<usize>,
 }
 
 impl Texts {
-    /// How many there are.
+    /// The number of texts.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no texts.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Adds one at the end.
+    /// Appends a text.
     pub fn push(&mut self, text: &str) {
         self.text.push_str(text);
         self.ends.push(self.text.len());
     }
 
-    /// The text with this number.
+    /// The text at this index.
     pub fn get(&self, index: usize) -> Option<&str> {
         let end = *self.ends.get(index)?;
         let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.text.get(start..end)
     }
 
-    /// All in order.
+    /// All texts in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &str> {
         (0..self.len()).map(|index| self.get(index).expect("below the length"))
     }
@@ -87,9 +87,9 @@ impl<'de> Deserialize<'de> for Texts {
     }
 }
 
-/// Something with a text for each id.
+/// A collection with a text for each id.
 pub(super) trait Spelled {
-    /// Empty for an id without text.
+    /// The text of `id`; empty for an id without text.
     fn spelled(&self, id: u32) -> &[u8];
 }
 
@@ -99,19 +99,19 @@ impl Spelled for Texts {
     }
 }
 
-/// Hash index over some of the texts: 8 to 16 bytes for each.
+/// A hash index over some of the texts. It takes 8 to 16 bytes for each text.
 #[derive(Debug)]
 pub(super) struct Index {
     slots: Vec<u32>,
     max_len: usize,
-    // Random keys: a file cannot be made so that all its tokens collide.
+    // Random keys, so that no file can make all its tokens collide.
     hasher: RandomState,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl Index {
-    /// Of two ids with the same text the first is found.
+    /// Indexes `ids`. Among ids with the same text, the first one is found.
     pub(super) fn new(texts: &impl Spelled, ids: impl ExactSizeIterator<Item = u32>) -> Self {
         let n_slots = (ids.len() * 2).next_power_of_two();
         let mut index = Self {
@@ -130,6 +130,7 @@ impl Index {
         index
     }
 
+    /// The id of `text`.
     pub(super) fn get(&self, texts: &impl Spelled, text: &[u8]) -> Option<u32> {
         if text.len() > self.max_len {
             return None;
@@ -137,7 +138,8 @@ impl Index {
         Some(self.slots[self.slot(texts, text)]).filter(|&id| id != NONE)
     }
 
-    /// Where `text` is or would be. Half of the slots are empty, so the search ends.
+    /// The slot of `text`, or the empty slot where it would be. Half of the slots are empty, so the
+    /// search ends.
     fn slot(&self, texts: &impl Spelled, text: &[u8]) -> usize {
         let mask = self.slots.len() - 1;
         let mut slot = self.hasher.hash_one(text) as usize & mask;

@@ -1,7 +1,23 @@
-//! Text to token ids and back.
+//! Converts text to token ids and back.
+//!
+//! ```
+//! use thane_engine::text::{EncodeOptions, Tokenizer, TokenizerConfig};
+//!
+//! # fn main() -> Result<(), thane_engine::text::TextError> {
+//! let json = br#"{"model": {"type": "BPE", "vocab": {"H": 0, "i": 1, "Hi": 2}, "merges": ["H i"]},
+//!     "decoder": {"type": "ByteLevel"}}"#;
+//! let config = TokenizerConfig { n_vocab: 3, ..TokenizerConfig::default() };
+//! let tokenizer = Tokenizer::from_json(json, config)?;
+//! let options = EncodeOptions { add_special: true, parse_special: false };
+//! let ids = tokenizer.encode("HiH", options)?;
+//! assert_eq!(ids, [2, 0]);
+//! assert_eq!(tokenizer.decode(&ids, true), "HiH");
+//! # Ok(())
+//! # }
+//! ```
 
 use super::bpe::{self, Bpe};
-use super::guard::{self, Nature};
+use super::guard::{self, TextCost};
 use super::hf::Hf;
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
@@ -12,8 +28,8 @@ use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::ModelWrapper;
 
-/// Tokens that end a turn in the formats that are in use. One of them counts only if the file's own
-/// chat template writes it.
+/// Tokens that end a turn in common chat formats. A token counts only if the model's chat template
+/// writes it.
 const TURN_ENDS: &[&str] = &[
     "<|im_end|>",
     "<end_of_turn>",
@@ -22,37 +38,38 @@ const TURN_ENDS: &[&str] = &[
     "<|END_OF_TURN_TOKEN|>",
 ];
 
-/// A template with channels ends a message, not the turn, with `<|end|>`.
+/// In a template with channels, `<|end|>` ends a message and not the turn.
 const CHANNEL: &str = "<|channel|>";
 
-/// What [`Tokenizer::encode`] adds and recognises.
+/// What [`Tokenizer::encode`] adds and recognizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add what the file says belongs around a text (beginning-of-text, end-of-text). Off for a
-    /// rendered chat template: it writes them itself.
+    /// Adds the special tokens of the file around the text (beginning-of-text, end-of-text). Off
+    /// for a rendered chat template, which writes these tokens itself.
     pub add_special: bool,
-    /// Read control tokens in the text as such; otherwise they are plain characters.
+    /// Recognizes control tokens in the text; otherwise their spellings are encoded as plain text.
     pub parse_special: bool,
 }
 
-/// The tokens that [`EncodeOptions::add_special`] puts around a text.
+/// The special tokens that [`EncodeOptions::add_special`] puts around a text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Surroundings {
-    /// Those before it.
+pub struct SpecialTokens {
+    /// Tokens before the text.
     pub before: Vec<u32>,
-    /// Those behind it.
+    /// Tokens after the text.
     pub after: Vec<u32>,
 }
 
+/// The implementation behind a tokenizer.
 #[derive(Debug)]
 enum Engine {
-    /// From a `tokenizer.json`, whose post-processor, where it has one, adds the special tokens.
+    /// From a `tokenizer.json`, whose post-processor adds the special tokens if there is one.
     Json(Hf<ModelWrapper>),
     Bpe(Hf<Bpe>),
     Spm(Box<Spm>),
 }
 
-/// A model's tokenizer.
+/// The tokenizer of a model.
 #[derive(Debug)]
 pub struct Tokenizer {
     engine: Engine,
@@ -65,14 +82,14 @@ pub struct Tokenizer {
     end_ids: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
-    /// Decoding drops the first space: encoding put it there.
+    /// Decoding drops the first space, because encoding adds it.
     space_prefix: bool,
-    /// Bytes without a token, in a byte-level vocabulary without unknown token.
+    /// Bytes without a token, in a byte-level vocabulary without an unknown token.
     lost_bytes: Vec<u8>,
 }
 
 impl Tokenizer {
-    /// Builds the tokenizer from what a GGUF file carries.
+    /// Builds the tokenizer from the vocabulary in a GGUF file.
     pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
         let spelling = match vocab.model.as_str() {
@@ -91,7 +108,9 @@ impl Tokenizer {
         let engine = if spelling == Spelling::ByteLevel {
             let rule = PreRule::named(vocab.pre.as_deref())?;
             add_bos = rule.add_bos;
-            Engine::Bpe(guard::guarded(|| bpe::build(&mut vocab, &kinds, rule))?)
+            Engine::Bpe(guard::catch_panics(|| {
+                bpe::build(&mut vocab, &kinds, rule)
+            })?)
         } else {
             Engine::Spm(Box::new(build_spm(&mut vocab, &kinds, &table)?))
         };
@@ -122,18 +141,22 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
-    /// Builds the tokenizer from the bytes of `tokenizer.json` and what lies beside it.
+    /// Builds the tokenizer from the bytes of `tokenizer.json` and the settings of the files beside
+    /// it.
     ///
-    /// The file is not trusted: what is damaged in it, or would take too much memory or time, is an
-    /// error.
+    /// The file is not trusted.
+    ///
+    /// # Errors
+    ///
+    /// If the file is damaged, or would take too much memory or time.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
-        let nature = guard::check(json)?;
-        guard::guarded(|| Self::from_checked_json(json, nature, config))
+        let cost = guard::check(json)?;
+        guard::catch_panics(|| Self::from_checked_json(json, cost, config))
     }
 
     fn from_checked_json(
         json: &[u8],
-        nature: Nature,
+        cost: TextCost,
         config: TokenizerConfig,
     ) -> Result<Self, TextError> {
         let bad = |reason: String| TextError::Json {
@@ -142,7 +165,7 @@ impl Tokenizer {
         };
         let mut hf =
             tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
-        // A model's input is neither cut nor padded here.
+        // Callers truncate and pad, not the tokenizer.
         hf.with_truncation(None)
             .map_err(|error| bad(error.to_string()))?
             .with_padding(None);
@@ -179,7 +202,7 @@ impl Tokenizer {
         }
         let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
-            engine: Engine::Json(Hf::new(hf.into_inner(), nature)),
+            engine: Engine::Json(Hf::new(hf.into_inner(), cost)),
             table,
             n_vocab: config.n_vocab,
             bos,
@@ -195,6 +218,7 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    /// Adds the end-of-turn tokens that the chat template writes.
     fn add_turn_ends(&mut self, chat_template: Option<&str>) {
         let template = chat_template.unwrap_or("");
         let written = |token: &str| {
@@ -236,25 +260,33 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The token ids of a rendered chat template, in which only what the template wrote gives
-    /// control tokens: those spelled in `typed`, the bytes that came with messages, are text.
-    /// Without any of them the ids are those of [`Tokenizer::encode`].
+    /// The token ids of a rendered chat template. Only control tokens that the template wrote are
+    /// recognized; spellings of control tokens within `rendered.from_messages`, the bytes of
+    /// messages, are encoded as plain text. Without such spellings the ids equal those of
+    /// [`Tokenizer::encode`].
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
-        let (text, typed) = (rendered.text.as_str(), rendered.typed.as_slice());
+        let (text, message_ranges) = (rendered.text.as_str(), rendered.from_messages.as_slice());
         let is_control = |id| self.is_special(id);
         match &self.engine {
-            Engine::Spm(spm) => {
-                spm.encode(&self.table, text, Controls::Outside(typed), &mut ids)?
+            Engine::Spm(spm) => spm.encode(
+                &self.table,
+                text,
+                Controls::Outside(message_ranges),
+                &mut ids,
+            )?,
+            Engine::Json(hf) => {
+                hf.encode_with_messages(text, message_ranges, &is_control, &mut ids)?
             }
-            Engine::Json(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
-            Engine::Bpe(hf) => hf.encode_typed(text, typed, &is_control, &mut ids)?,
+            Engine::Bpe(hf) => {
+                hf.encode_with_messages(text, message_ranges, &is_control, &mut ids)?
+            }
         }
         Ok(ids)
     }
 
-    /// What `add_special` puts before and behind a text.
-    pub fn surroundings(&self) -> Result<Surroundings, TextError> {
+    /// The tokens that `add_special` puts before and after a text.
+    pub fn special_tokens(&self) -> Result<SpecialTokens, TextError> {
         const PROBE: char = 'a';
         let probe = PROBE.to_string();
         let encode = |add_special| {
@@ -273,11 +305,11 @@ impl Tokenizer {
         let at = found.ok_or(TextError::Unencodable { character: PROBE })?;
         let after = before.split_off(at + bare.len());
         before.truncate(at);
-        Ok(Surroundings { before, after })
+        Ok(SpecialTokens { before, after })
     }
 
-    /// Make texts lower case before anything else is done to them, as some embedding models ask
-    /// for; the vocabularies of GGUF files know no such thing.
+    /// Lowercases texts before anything else, as some embedding models require. It has no effect on
+    /// the SentencePiece vocabularies of GGUF files, which are never lowercased.
     pub fn lower_case(&mut self) {
         match &mut self.engine {
             Engine::Json(hf) => hf.lower_case(),
@@ -286,22 +318,22 @@ impl Tokenizer {
         }
     }
 
-    /// The characters of `text` that the vocabulary cannot express and that [`Tokenizer::encode`]
-    /// therefore leaves out, wholly or in part, as the model's published tokenizer does. (SmolLM2
-    /// has no token for six control characters.)
-    pub fn lost<'a>(&'a self, text: &'a str) -> impl Iterator<Item = char> + 'a {
+    /// The characters of `text` that the vocabulary cannot express. [`Tokenizer::encode`] drops
+    /// them, wholly or in part, like the model's published tokenizer does. (SmolLM2 has no token
+    /// for six control characters.)
+    pub fn unencodable<'a>(&'a self, text: &'a str) -> impl Iterator<Item = char> + 'a {
         let mut bytes = [0; 4];
         let lost = move |c: &char| {
             c.encode_utf8(&mut bytes)
                 .bytes()
                 .any(|byte| self.lost_bytes.contains(&byte))
         };
-        // Most vocabularies lose nothing: no need to look.
+        // Most vocabularies can express every byte, so the text need not be searched.
         let text = if self.lost_bytes.is_empty() { "" } else { text };
         text.chars().filter(lost)
     }
 
-    /// The text of a whole sequence of tokens. Bytes that are no UTF-8 become U+FFFD.
+    /// The text of a whole sequence of tokens. Invalid UTF-8 becomes U+FFFD.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         let mut first = true;
@@ -319,12 +351,12 @@ impl Tokenizer {
             .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 
-    /// The bytes that one token prints; empty for an embedding row without token.
+    /// The bytes of one token; empty for an embedding row without a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.table.get(id)
     }
 
-    /// The id of the token that the file spells like this.
+    /// The id of the token with this spelling in the file.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         match &self.engine {
             Engine::Json(hf) => hf.parsing.token_to_id(token),
@@ -333,12 +365,12 @@ impl Tokenizer {
         }
     }
 
-    /// Whether a token is for control and not for display.
+    /// Whether a token is a control token, which is not displayed.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)
     }
 
-    /// Rows of the model's embedding: ids are below it.
+    /// Number of rows of the model's embedding; all ids are below it.
     pub fn n_vocab(&self) -> usize {
         self.n_vocab
     }
@@ -353,7 +385,7 @@ impl Tokenizer {
         self.eos
     }
 
-    /// The token that parts the pieces of a text.
+    /// The token that separates the parts of a text.
     pub fn sep(&self) -> Option<u32> {
         self.sep
     }
@@ -363,8 +395,8 @@ impl Tokenizer {
         self.add_bos && self.bos.is_some()
     }
 
-    /// Every token that ends a generation, sorted: end of text, end of turn, and what the files
-    /// list.
+    /// All tokens that end a generation, sorted: end of text, end of turn, and the ids in the
+    /// model's files.
     pub fn end_ids(&self) -> &[u32] {
         &self.end_ids
     }
@@ -374,7 +406,7 @@ impl Tokenizer {
         self.end_ids.binary_search(&id).is_ok()
     }
 
-    /// Whether a decoded text begins with a space that encoding put there (SentencePiece).
+    /// Whether a decoded text begins with a space that encoding added (SentencePiece).
     pub fn has_space_prefix(&self) -> bool {
         self.space_prefix
     }
@@ -399,7 +431,7 @@ fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Resu
     )
 }
 
-/// Bytes and kinds of all tokens of a `tokenizer.json`.
+/// The bytes and kinds of all tokens of a `tokenizer.json`.
 fn table_of(
     hf: &tokenizers::Tokenizer,
     spelling: Spelling,
@@ -436,7 +468,7 @@ fn table_of(
     Ok(table)
 }
 
-/// What the decoder of a `tokenizer.json` amounts to.
+/// The settings that the decoder of a `tokenizer.json` stands for.
 struct Decoding {
     spelling: Spelling,
     space_prefix: bool,

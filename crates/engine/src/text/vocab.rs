@@ -1,11 +1,11 @@
-//! The vocabulary as a GGUF file carries it: parallel lists and a few ids.
+//! The vocabulary in a GGUF file: parallel lists and a few ids.
 
 use serde::{Deserialize, Serialize};
 
 use super::guard::{MAX_ADDED_BYTES, MAX_ALL_ADDED_BYTES};
 use super::{TextError, Texts};
 
-/// A tokenizer in plain lists, as the `tokenizer.*` keys of a GGUF file hold it.
+/// A tokenizer as plain lists, as in the `tokenizer.*` keys of a GGUF file.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vocab {
@@ -33,17 +33,18 @@ pub struct Vocab {
     pub unk: Option<u32>,
     /// `tokenizer.ggml.padding_token_id`.
     pub pad: Option<u32>,
-    /// `tokenizer.ggml.add_bos_token`; absent means what the kind of tokenizer implies.
+    /// `tokenizer.ggml.add_bos_token`; if absent, the kind of tokenizer and the pre-tokenizer
+    /// decide.
     pub add_bos: Option<bool>,
-    /// `tokenizer.ggml.add_eos_token`; absent means no.
+    /// `tokenizer.ggml.add_eos_token`; if absent, false.
     pub add_eos: Option<bool>,
-    /// `tokenizer.ggml.add_space_prefix` (`llama` only); absent means yes.
+    /// `tokenizer.ggml.add_space_prefix` (`llama` only); if absent, true.
     pub add_space_prefix: Option<bool>,
-    /// `tokenizer.ggml.remove_extra_whitespaces` (`llama` only); true is refused.
+    /// `tokenizer.ggml.remove_extra_whitespaces` (`llama` only); true is not supported.
     pub remove_extra_whitespaces: Option<bool>,
-    /// `tokenizer.chat_template`: only searched for the end-of-turn tokens that it writes.
+    /// `tokenizer.chat_template`, which is searched for the end-of-turn tokens that it writes.
     pub chat_template: Option<String>,
-    /// Rows of the model's embedding.
+    /// Number of rows of the model's embedding.
     pub n_vocab: usize,
 }
 
@@ -60,10 +61,10 @@ pub(super) enum TokenKind {
 }
 
 impl TokenKind {
-    /// `None` for a number that the format does not define.
+    /// The kind with this number, or `None` if the format does not define the number.
     pub(super) fn from_gguf(value: i32) -> Option<Self> {
         Some(match value {
-            // 0 is "undefined" in files made before the types were written.
+            // 0 means "undefined" in files that were written before types existed.
             0 | 1 => Self::Normal,
             2 => Self::Unknown,
             3 => Self::Control,
@@ -76,7 +77,7 @@ impl TokenKind {
 }
 
 impl Vocab {
-    /// Checks everything that the lists promise each other and the model.
+    /// Checks that the lists have equal lengths and fit the model, and that all ids exist.
     pub(super) fn check(&self) -> Result<(), TextError> {
         let n_tokens = self.tokens.len();
         if n_tokens != self.n_vocab {
@@ -118,8 +119,8 @@ impl Vocab {
         Ok(())
     }
 
-    /// Checks the tokens that are searched for in every text: their number and length decide what a
-    /// search costs.
+    /// Checks the tokens that are searched for in every text. Their number and lengths determine
+    /// the cost of a search.
     pub(super) fn check_searched(&self, kinds: &[TokenKind]) -> Result<(), TextError> {
         let mut all = 0;
         for (id, (token, kind)) in self.tokens.iter().zip(kinds).enumerate() {
@@ -129,8 +130,8 @@ impl Vocab {
             all += token.len();
             if token.len() > MAX_ADDED_BYTES || all > MAX_ALL_ADDED_BYTES {
                 let reason = format!(
-                    "expected control and user-defined tokens of at most {MAX_ADDED_BYTES} bytes, {MAX_ALL_ADDED_BYTES} \
-                     together, found more"
+                    "expected control and user-defined tokens of at most {MAX_ADDED_BYTES} bytes, \
+                     {MAX_ALL_ADDED_BYTES} together, found more"
                 );
                 return Err(TextError::BadToken {
                     id,
@@ -142,7 +143,7 @@ impl Vocab {
         Ok(())
     }
 
-    /// The kind of each token; all normal when the file does not say.
+    /// The kind of each token; all tokens are normal if the file does not have types.
     pub(super) fn kinds(&self) -> Result<Vec<TokenKind>, TextError> {
         let Some(types) = &self.token_types else {
             return Ok(vec![TokenKind::Normal; self.tokens.len()]);
@@ -154,7 +155,7 @@ impl Vocab {
                 TokenKind::from_gguf(value).ok_or_else(|| TextError::BadToken {
                     id,
                     token: self.tokens.get(id).unwrap_or_default().to_owned(),
-                    reason: format!("token type {value} is not defined"),
+                    reason: format!("expected a token type from 0 to 6, found {value}"),
                 })
             })
             .collect()

@@ -28,7 +28,7 @@ fn templates_render_as_in_jinja2() {
     for case in &chat.cases {
         let template = ChatTemplate::new(&chat.templates[&case.name], "<s>", "</s>")
             .unwrap()
-            .at(chat.now);
+            .with_time(chat.now);
         let rendered = template.render(&case.messages, case.add_generation_prompt);
         match (rendered, &case.text) {
             (Ok(rendered), Some(text)) => {
@@ -87,7 +87,8 @@ fn errors_say_what_is_wrong() {
         ),
         (
             "a\n{% if x %}",
-            "the chat template cannot be read: expected `elif` or `else` or `endif`, found the end of the template (line 2)",
+            "the chat template cannot be read: expected `elif` or `else` or `endif`, found the \
+             end of the template (line 2)",
         ),
         (
             "{{ nothing.x.y }}",
@@ -176,21 +177,33 @@ fn hostile_to_parse() -> Vec<String> {
 fn hostile_to_run() -> Vec<String> {
     vec![
         // Time.
-        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% endfor %}{% endfor %}{% endfor %}".to_owned(),
+        "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% \
+         endfor %}{% endfor %}{% endfor %}"
+            .to_owned(),
         "{{ range(10**18) | list }}".to_owned(),
         "{{ range(0, 9223372036854775807, 9223372036854775807) | list }}".to_owned(),
         "{{ 'abc'.count('') }} {{ 'abc'.split('') }} {{ ''.replace('', 'x') }}".to_owned(),
         "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}".to_owned(),
-        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}".to_owned(),
+        "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() \
+         }}"
+        .to_owned(),
         "{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".to_owned(),
         "{% macro m(f) %}{{ f(f) }}{% endmacro %}{{ m(m) }}".to_owned(),
-        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% call m() %}{{ caller() }}{% endcall %}{% endcall %}".to_owned(),
+        "{% macro m() %}{{ caller() }}{% endmacro %}{% call m() %}{% call m() %}{{ caller() }}{% \
+         endcall %}{% endcall %}"
+            .to_owned(),
         "{{ ([[1] * 1000] * 1000) | sort | unique | list }}".to_owned(),
         "{% set x = [1] * 100000 %}{{ x == x and x in [x] * 100000 }}".to_owned(),
         // Memory.
-        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}".to_owned(),
-        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x.replace('x', 'xx') %}{% endfor %}".to_owned(),
-        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% endfor %}{{ ns.x }}".to_owned(),
+        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ \
+         ns.x %}{% endfor %}{{ ns.x }}"
+            .to_owned(),
+        "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = \
+         ns.x.replace('x', 'xx') %}{% endfor %}"
+            .to_owned(),
+        "{% set ns = namespace(x=[1, 2]) %}{% for i in range(64) %}{% set ns.x = ns.x + ns.x %}{% \
+         endfor %}{{ ns.x }}"
+            .to_owned(),
         "{{ 'x' * 10**12 }}".to_owned(),
         "{{ [1] * 10**12 }}".to_owned(),
         "{{ 'a\nb' | indent(4000000000) }}".to_owned(),
@@ -203,20 +216,35 @@ fn hostile_to_run() -> Vec<String> {
         "{{ ('x' * 1000000).join(['y'] * 1000000) }}".to_owned(),
         "{{ [0] | batch(10**18, 1) | list }} {{ [0] | slice(10**18, 1) | list }}".to_owned(),
         "{% for i in range(99999) %}{{ 'x' * 100000 }}{% endfor %}".to_owned(),
-        "{% set x %}{% for i in range(99999) %}{{ 'x' * 100000 }}{% endfor %}{% endset %}".to_owned(),
-        format!("{{% for i in range(99999) %}}{}{{% endfor %}}", "x".repeat(100_000)),
+        "{% set x %}{% for i in range(99999) %}{{ 'x' * 100000 }}{% endfor %}{% endset \
+         %}"
+        .to_owned(),
+        format!(
+            "{{% for i in range(99999) %}}{}{{% endfor %}}",
+            "x".repeat(100_000)
+        ),
         "{{ strftime_now('%B' * 1000000) }} ".to_owned(),
         "{{ ('x' * 1000000) | list | join('x' * 1000) }}".to_owned(),
         // Cycles and depth.
-        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns }}{{ ns.x.x.x }}".to_owned(),
+        "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns }}{{ ns.x.x.x \
+         }}"
+        .to_owned(),
         "{% set ns = namespace() %}{% set ns.x = [ns] %}{{ ns.x }}{{ ns.x | tojson }}".to_owned(),
-        "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}".to_owned(),
-        "{% set ns = namespace(x=0) %}{% for i in range(100000) %}{% for j in [ns.x] %}{% set ns.x = loop %}{% endfor %}{% endfor %}".to_owned(),
+        "{% set ns = namespace(x=[]) %}{% for i in range(100000) %}{% set ns.x = [ns.x] %}{% \
+         endfor %}{{ ns.x }}"
+            .to_owned(),
+        "{% set ns = namespace(x=0) %}{% for i in range(100000) %}{% for j in [ns.x] %}{% set \
+         ns.x = loop %}{% endfor %}{% endfor %}"
+            .to_owned(),
         "{% for i in [1] %}{{ loop.changed(loop) }}{% endfor %}".to_owned(),
         "{{ (-9223372036854775807 - 1) // -1 }}".to_owned(),
-        "{{ (-9223372036854775807 - 1) % -1 }} {{ (-9223372036854775807 - 1) | abs }} {{ -(-9223372036854775807 - 1) }}".to_owned(),
+        "{{ (-9223372036854775807 - 1) % -1 }} {{ (-9223372036854775807 - 1) | abs }} {{ \
+         -(-9223372036854775807 - 1) }}"
+            .to_owned(),
         "{{ 9223372036854775807 + 1 }} {{ 10 ** 400 }} {{ 0 ** -1 }}".to_owned(),
-        "{{ 'a'[9223372036854775807:-9223372036854775807:-9223372036854775807] }}{{ 'a'[-9223372036854775807] }}".to_owned(),
+        "{{ 'a'[9223372036854775807:-9223372036854775807:-9223372036854775807] }}{{ \
+         'a'[-9223372036854775807] }}"
+            .to_owned(),
         "{{ [1.0, 'inf' | float, 'nan' | float, 3, 2.5, 1] * 99 | sort }}".to_owned(),
     ]
 }
@@ -255,7 +283,8 @@ fn typed_text_is_told_from_the_templates_own() {
             "{\"role\": \"assistant\", \"content\": \"[x<|b|>y]\"}",
         ),
         (
-            "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '<' ~ m.content[-2] %}{% endfor %}{{ ns.t }}",
+            "{% set ns = namespace(t='') %}{% for m in messages %}{% set ns.t = ns.t ~ '<' ~ \
+             m.content[-2] %}{% endfor %}{{ ns.t }}",
             "<[é]<[>]",
         ),
         (
@@ -277,7 +306,7 @@ fn typed_text_is_told_from_the_templates_own() {
             .render(&messages, true)
             .unwrap();
         let mut marked = rendered.text.clone();
-        for range in rendered.typed.iter().rev() {
+        for range in rendered.from_messages.iter().rev() {
             marked.insert(range.end, ']');
             marked.insert(range.start, '[');
         }

@@ -159,7 +159,9 @@ fn smollm2() {
         let text = tokenizer.decode(&ids, false);
         assert_eq!(text, line.replace(lost, ""));
         assert!(
-            tokenizer.lost(&line).eq(line.chars().filter(|&c| lost(c))),
+            tokenizer
+                .unencodable(&line)
+                .eq(line.chars().filter(|&c| lost(c))),
             "{line:?}"
         );
         check_stream(&tokenizer, &ids, &text);
@@ -182,7 +184,7 @@ fn gemma3() {
         let text = tokenizer.decode(&ids, false);
         // SentencePiece has one sign for both.
         assert_eq!(text, line.replace('\u{2581}', " "));
-        assert_eq!(tokenizer.lost(&line).next(), None);
+        assert_eq!(tokenizer.unencodable(&line).next(), None);
         check_stream(&tokenizer, &ids, &text);
     }
     check_long(&tokenizer, "gemma3");

@@ -312,19 +312,19 @@ fn bad_logits_are_errors() {
 
 #[test]
 fn likeliest_is_the_first_of_the_largest() {
-    use thane_engine::sample::likeliest;
-    assert_eq!(likeliest(&[]), None);
-    assert_eq!(likeliest(&[f32::NEG_INFINITY; 70]), None);
+    use thane_engine::sample::argmax;
+    assert_eq!(argmax(&[]), None);
+    assert_eq!(argmax(&[f32::NEG_INFINITY; 70]), None);
     // In whole chunks of 64, in lanes, and behind them; an equal one before or after, and what is
     // no number beside it.
     for at in [0, 7, 8, 63, 64, 130, 196, 199] {
         let mut logits: Vec<f32> = (0..200).map(|i| -((i * 37 % 101) as f32)).collect();
         logits[at] = 3.0;
         logits[(at + 1) % 200] = f32::NAN;
-        assert_eq!(likeliest(&logits), Some(at));
+        assert_eq!(argmax(&logits), Some(at));
         logits[199] = 3.0;
-        assert_eq!(likeliest(&logits), Some(at));
+        assert_eq!(argmax(&logits), Some(at));
         logits[2] = 3.0;
-        assert_eq!(likeliest(&logits), Some(at.min(2)));
+        assert_eq!(argmax(&logits), Some(at.min(2)));
     }
 }

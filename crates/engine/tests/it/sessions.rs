@@ -38,7 +38,7 @@ fn fixed(info: &Info) -> Option<Fixed> {
     })
 }
 
-fn likeliest(logits: &[f32]) -> u32 {
+fn argmax(logits: &[f32]) -> u32 {
     (0..logits.len())
         .max_by(|a, b| logits[*a].total_cmp(&logits[*b]))
         .unwrap() as u32
@@ -59,13 +59,9 @@ fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize
         info.vocab_size,
         fixed(info),
     );
-    let mut answer = vec![likeliest(
-        &session.feed(prompt, &|| false).unwrap().unwrap(),
-    )];
+    let mut answer = vec![argmax(&session.feed(prompt, &|| false).unwrap().unwrap())];
     while answer.len() < n {
-        answer.push(likeliest(
-            &session.decode(answer[answer.len() - 1]).unwrap(),
-        ));
+        answer.push(argmax(&session.decode(answer[answer.len() - 1]).unwrap()));
     }
     answer
 }
@@ -112,7 +108,7 @@ fn serve(
         sessions.step(&work).unwrap();
         for (r, target) in running.iter_mut().zip(&targets) {
             if sessions.tokens(r.idx).unwrap() == target {
-                r.answer.push(likeliest(&sessions.logits(r.idx).unwrap()));
+                r.answer.push(argmax(&sessions.logits(r.idx).unwrap()));
             }
         }
         let (ended, rest): (Vec<Running>, Vec<Running>) =
@@ -192,16 +188,16 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
     );
     let longer = [first[..first.len() - 2].to_vec(), vec![9, 8, 7, 6]].concat();
     assert!(sessions.feed(&[(1, &longer)], &|| false).unwrap());
-    let found = likeliest(&sessions.logits(1).unwrap());
+    let found = argmax(&sessions.logits(1).unwrap());
     assert_eq!(vec![found], alone(&executable, &info, &longer, 1));
     // The other one's answer waits.
     let behind = alone(&executable, &info, &[other, vec![17]].concat(), 1);
-    assert_eq!(vec![likeliest(&sessions.logits(0).unwrap())], behind);
+    assert_eq!(vec![argmax(&sessions.logits(0).unwrap())], behind);
     sessions.reset(1).unwrap();
     assert!(sessions.tokens(1).unwrap().is_empty());
     assert!(sessions.feed(&[(1, &first)], &|| false).unwrap());
     assert_eq!(
-        vec![likeliest(&sessions.logits(1).unwrap())],
+        vec![argmax(&sessions.logits(1).unwrap())],
         alone(&executable, &info, &first, 1)
     );
     let stopped = sessions.feed(&[(0, &first)], &|| true).unwrap();

@@ -4,7 +4,7 @@ use crate::data;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use thane_engine::text::{
-    EncodeOptions, Surroundings, TextError, Texts, Tokenizer, TokenizerConfig, Vocab,
+    EncodeOptions, SpecialTokens, TextError, Texts, Tokenizer, TokenizerConfig, Vocab,
 };
 
 const PARSE: EncodeOptions = EncodeOptions {
@@ -147,7 +147,7 @@ fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
                 ids,
                 "{pre} {line:?}"
             );
-            assert_eq!(tokenizer.lost(line).next(), None);
+            assert_eq!(tokenizer.unencodable(line).next(), None);
             if !composes {
                 assert_eq!(&tokenizer.decode(ids, false), line, "{pre}");
             }
@@ -267,8 +267,8 @@ fn tokenizer_json_with_byte_level() {
     let ids = tokenizer.encode("a", add).unwrap();
     assert_eq!((ids.len(), ids[1]), (2, 1));
     assert_eq!(
-        tokenizer.surroundings().unwrap(),
-        Surroundings {
+        tokenizer.special_tokens().unwrap(),
+        SpecialTokens {
             before: vec![],
             after: vec![1]
         }
@@ -326,8 +326,8 @@ fn tokenizer_json_with_word_pieces() {
         (None, None, Some(3))
     );
     assert_eq!(
-        tokenizer.surroundings().unwrap(),
-        Surroundings {
+        tokenizer.special_tokens().unwrap(),
+        SpecialTokens {
             before: vec![2],
             after: vec![3]
         }
@@ -391,7 +391,8 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.model = "bert".into(),
-            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' SentencePiece BPE)",
+            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' \
+             SentencePiece BPE)",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
         (
@@ -423,7 +424,8 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.remove_extra_whitespaces = Some(true),
-            "'tokenizer.ggml.remove_extra_whitespaces' is set, which is not supported for this kind of tokenizer",
+            "'tokenizer.ggml.remove_extra_whitespaces' is set, which is not supported for this \
+             kind of tokenizer",
         ),
     ];
     for (change, expected) in changes {

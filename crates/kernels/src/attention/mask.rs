@@ -20,8 +20,8 @@ pub(super) enum Tile {
 /// What a mask says of 16 rows at a time and tiles of keys, for [`Attention`](super::Attention).
 #[derive(Debug, Clone, Copy)]
 pub struct MaskTiles<'a> {
-    /// [rows / 16, tile]: what a mask adds everywhere in the tile, nothing or -inf; where it is not the same, how many keys are to be
-    /// looked at.
+    /// [rows / 16, tile]: what a mask adds to every score of the tile, 0 or -inf; where scores
+    /// differ, the number of leading keys that some row may see.
     common: &'a [f32],
     n_tiles: usize,
 }

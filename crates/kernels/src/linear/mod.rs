@@ -41,8 +41,8 @@ pub use packed::{
 pub use q8::{Q8Activations, q8_scratch_len, quantize_q8};
 
 use crate::activation::Unary;
-use crate::quant::BlockType;
-use crate::quant::dequantize::dequantize_inline;
+use crate::quant::dequantize::dequantize;
+use crate::quant::{BlockType, has_format};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512Bf16;
 use crate::simd::{Kernel, LANES, Simd};
@@ -59,7 +59,7 @@ pub(crate) const MAX_ROW_TOKENS: usize = 2;
 pub struct Weight<'a> {
     /// How the values are stored.
     pub ty: BlockType,
-    /// `n_rows` rows of `ty.row_bytes(n_cols)` bytes.
+    /// `n_rows` rows of `ty.byte_len(n_cols)` bytes.
     pub bytes: &'a [u8],
     /// Outputs.
     pub n_rows: usize,
@@ -129,7 +129,7 @@ impl<'a> Weight<'a> {
         n_cols: usize,
     ) -> Result<Self, WeightError> {
         let row_bytes = ty
-            .row_bytes(n_cols)
+            .byte_len(n_cols)
             .ok_or(WeightError::Cols { ty, n_cols })?;
         let expected = row_bytes.checked_mul(n_rows);
         if expected != Some(bytes.len()) {
@@ -549,7 +549,7 @@ pub fn linear_q8(
 ) {
     let rows = weight.checked();
     assert!(
-        !weight.ty.is_float(),
+        has_format(weight.ty),
         "a weight of type {:?} has no codes to multiply",
         weight.ty
     );
@@ -578,7 +578,7 @@ pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) 
     if bf16_products(ctx, weight.ty).is_some() {
         return bf16::scratch_len(ctx, weight, n_tokens);
     }
-    if weight.ty.is_float() {
+    if !has_format(weight.ty) {
         return linear_f32_scratch_len(ctx, weight, n_tokens);
     }
     linear_q8_scratch_len(ctx, weight, n_tokens) + q8_scratch_len(n_tokens, weight.n_cols)
@@ -616,7 +616,7 @@ pub fn linear_fast(
         let out = Output::new(weight.n_rows, n_tokens, start, y);
         return bf16::linear(ctx, simd, weight, x, n_tokens, &out, scratch);
     }
-    if weight.ty.is_float() {
+    if !has_format(weight.ty) {
         return linear_f32(ctx, weight, x, n_tokens, start, y, scratch);
     }
     let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, weight.n_cols));
@@ -696,7 +696,7 @@ fn dequantize_simd<S: Simd>(simd: S, ty: BlockType, bytes: &[u8], out: &mut [f32
             out,
         );
     }
-    dequantize_inline(ty, rest_bytes, rest);
+    dequantize(ty, rest_bytes, rest);
 }
 
 /// The memory of some f32, for other uses.

@@ -5,7 +5,7 @@ use super::*;
 use crate::Isa;
 use crate::activation::unary_in_place;
 use crate::f16::{bf16_to_f32, f32_to_bf16};
-use crate::quant::dequantize_row;
+use crate::quant::has_format;
 use crate::testing::{Random, relative_error};
 
 mod screen;
@@ -101,7 +101,7 @@ fn case(
 ) -> Case {
     let bytes = random.weight_bytes(ty, n_rows, n_cols);
     let mut values = vec![0.0; n_rows * n_cols];
-    dequantize_row(ty, &bytes, &mut values);
+    ty.decode(&bytes, &mut values);
     Case {
         bytes,
         values,
@@ -200,7 +200,7 @@ fn f32_product_of_every_type_and_shape() {
 fn q8_product_of_every_type_and_shape() {
     let contexts = contexts();
     let mut random = Random::new(2);
-    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+    for ty in BlockType::ALL.into_iter().filter(|ty| has_format(*ty)) {
         for shape @ (n_tokens, n_rows, n_cols) in shapes(ty) {
             let Case {
                 bytes,
@@ -285,7 +285,7 @@ fn by_codes(
         );
         y
     };
-    let stored = (!ty.is_float()).then_some(Codes::Stored(*weight));
+    let stored = has_format(ty).then_some(Codes::Stored(*weight));
     stored.into_iter().chain(packed).map(product).collect()
 }
 
@@ -409,7 +409,7 @@ fn eight_types_are_packed() {
 fn q8_loses_less_than_a_percent() {
     let mut random = Random::new(3);
     let shape @ (n_tokens, n_rows, n_cols) = (6, 64, 768);
-    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+    for ty in BlockType::ALL.into_iter().filter(|ty| has_format(*ty)) {
         let Case {
             bytes,
             values,
@@ -459,7 +459,7 @@ fn extreme_codes_do_not_saturate() {
             for sign in [1.0, -1.0] {
                 for n_tokens in [1, 13] {
                     let (n_rows, n_cols) = (16, 256);
-                    let mut bytes = vec![fill; n_rows * ty.row_bytes(n_cols).unwrap()];
+                    let mut bytes = vec![fill; n_rows * ty.byte_len(n_cols).unwrap()];
                     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
                         if matches!(ty, BlockType::Q4K | BlockType::Q5K) {
                             block[2..4].copy_from_slice(&0x3400u16.to_le_bytes());
@@ -471,7 +471,7 @@ fn extreme_codes_do_not_saturate() {
                         }
                     }
                     let mut values = vec![0.0; n_rows * n_cols];
-                    dequantize_row(ty, &bytes, &mut values);
+                    ty.decode(&bytes, &mut values);
                     let x = vec![sign; n_tokens * n_cols];
                     let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
                     if parts::is_wide(ctx.isa()) && n_tokens > MOST[0] {
@@ -849,7 +849,7 @@ fn gather_is_the_scalar_form() {
         let indices = [8, 0, 3, 3];
         let mut expected = vec![0.0; indices.len() * n_cols];
         for (out, row_idx) in expected.chunks_exact_mut(n_cols).zip(indices) {
-            dequantize_row(ty, weight.checked().get(row_idx), out);
+            ty.decode(weight.checked().get(row_idx), out);
         }
         for ctx in contexts() {
             let mut out = vec![f32::NAN; indices.len() * n_cols];
@@ -903,7 +903,7 @@ fn sums_of_the_largest_codes_do_not_overflow() {
             for block in case.bytes.chunks_exact_mut(ty.block_bytes()) {
                 block[codes.clone()].fill(byte);
             }
-            dequantize_row(ty, &case.bytes, &mut case.values);
+            ty.decode(&case.bytes, &mut case.values);
             let x = vec![x; n_tokens * n_cols];
             let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
             let refitted = refitted(&weight, &case.values);

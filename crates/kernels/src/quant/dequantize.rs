@@ -1,23 +1,18 @@
-//! The scalar meaning of each block type.
+//! Dequantization by loops of fixed length, to the same bits as [`BlockType::decode`].
 
-use super::{BlockType, IQ4_VALUES};
-use crate::f16::{bf16_to_f32, f16_to_f32};
+use thane_blocks::{
+    BlockType, IQ4_TABLE, bf16_to_f32, f16_to_f32, iq4_xs_scales, k_scales, q3_k_scales,
+};
 
-/// The values of `bytes`, whole blocks of type `ty`, in order. Each product and sum is rounded to
-/// f32 once, as in the `gguf` package.
+/// The values of `bytes`, whole blocks of type `ty`, in order; compiled for the ISA of its caller.
 ///
 /// # Panics
-/// If `out` is not a whole number of blocks or `bytes` is not exactly these blocks.
-pub fn dequantize_row(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
-    dequantize_inline(ty, bytes, out);
-}
-
-/// As [`dequantize_row`], to be compiled for the instruction set of its caller.
+/// If `out` is not a whole number of blocks, or `bytes` is not exactly these blocks.
 #[inline(always)]
-pub(crate) fn dequantize_inline(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
+pub(crate) fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(
         Some(bytes.len()),
-        ty.row_bytes(out.len()),
+        ty.byte_len(out.len()),
         "bytes of a row of {} values of type {ty:?}",
         out.len()
     );
@@ -41,6 +36,7 @@ pub(crate) fn dequantize_inline(ty: BlockType, bytes: &[u8], out: &mut [f32]) {
         BlockType::Q6K => blocks::<210, 256>(bytes, out, q6_k),
         BlockType::Iq4Nl => blocks::<18, 32>(bytes, out, iq4_nl),
         BlockType::Iq4Xs => blocks::<136, 256>(bytes, out, iq4_xs),
+        _ => ty.decode(bytes, out),
     }
 }
 
@@ -139,7 +135,7 @@ fn q2_k(b: &[u8; 84], o: &mut [f32; 256]) {
 #[inline(always)]
 fn q3_k(b: &[u8; 110], o: &mut [f32; 256]) {
     let d = half(b, 108);
-    let scales = q3_k_scales(b);
+    let scales = q3_k_scales(array(b, 96));
     for (group, values) in o.as_chunks_mut::<16>().0.iter_mut().enumerate() {
         let scale = d * scales[group] as f32;
         let (start, shift) = (
@@ -153,46 +149,12 @@ fn q3_k(b: &[u8; 110], o: &mut [f32; 256]) {
     }
 }
 
-/// The 16 scales of a Q3_K block, 6 bits each with 32 taken off: the low four bits of scale
-/// `8 n + i` are half n of byte i, the high two of scale `4 n + i` are bits `2 n` of byte `8 + i`.
+/// `N` bytes of a block.
 #[inline(always)]
-pub(crate) fn q3_k_scales(b: &[u8; 110]) -> [i8; 16] {
-    let packed = &b[96..108];
-    std::array::from_fn(|i| {
-        let low = packed[i % 8] >> (4 * (i / 8)) & 15;
-        let high = packed[8 + i % 4] >> (2 * (i / 4)) & 3;
-        (low | high << 4) as i8 - 32
-    })
-}
-
-/// The 8 scales, then the 8 minima of a Q4_K or Q5_K block, 6 bits each. Of the first four the byte
-/// has all bits; of the last four the low four bits are in bytes 8..12 and the high two on top of
-/// bytes 0..8.
-#[inline(always)]
-pub(crate) fn k_scales(packed: &[u8; 12]) -> [u8; 16] {
-    let word = |at: usize| {
-        u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
-    };
-    let (scale, min, low) = (word(0), word(4), word(8));
-    let words = [
-        scale & 0x3f3f_3f3f,
-        (low & 0x0f0f_0f0f) | (scale >> 2 & 0x3030_3030),
-        min & 0x3f3f_3f3f,
-        (low >> 4 & 0x0f0f_0f0f) | (min >> 2 & 0x3030_3030),
-    ];
-    let mut bytes = [0; 16];
-    for (four, word) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
-        *four = word.to_le_bytes();
-    }
-    bytes
-}
-
-/// The 12 scale bytes that start at byte 4 of a Q4_K or Q5_K block.
-#[inline(always)]
-fn scale_bytes(b: &[u8]) -> &[u8; 12] {
-    b[4..]
+fn array<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
+    block[at..]
         .first_chunk()
-        .expect("the block is longer than its scales")
+        .expect("the field ends inside of the block")
 }
 
 /// d f16, dmin f16, 12 bytes of scales, 128 bytes: byte `32 n + i` holds code `64 n + i` (low half)
@@ -200,7 +162,7 @@ fn scale_bytes(b: &[u8]) -> &[u8; 12] {
 #[inline(always)]
 fn q4_k(b: &[u8; 144], o: &mut [f32; 256]) {
     let (d, dmin) = (half(b, 0), half(b, 2));
-    let scales = k_scales(scale_bytes(b));
+    let scales = k_scales(array(b, 4));
     for (group, values) in o.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (scale, min) = (d * scales[group] as f32, dmin * scales[8 + group] as f32);
         let (start, shift) = (16 + 32 * (group / 2), 4 * (group % 2));
@@ -215,7 +177,7 @@ fn q4_k(b: &[u8; 144], o: &mut [f32; 256]) {
 #[inline(always)]
 fn q5_k(b: &[u8; 176], o: &mut [f32; 256]) {
     let (d, dmin) = (half(b, 0), half(b, 2));
-    let scales = k_scales(scale_bytes(b));
+    let scales = k_scales(array(b, 4));
     for (group, values) in o.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (scale, min) = (d * scales[group] as f32, dmin * scales[8 + group] as f32);
         let (start, shift) = (48 + 32 * (group / 2), 4 * (group % 2));
@@ -252,8 +214,8 @@ fn q6_k(b: &[u8; 210], o: &mut [f32; 256]) {
 fn iq4_nl(b: &[u8; 18], o: &mut [f32; 32]) {
     let d = half(b, 0);
     for i in 0..16 {
-        o[i] = d * IQ4_VALUES[(b[2 + i] & 15) as usize] as f32;
-        o[i + 16] = d * IQ4_VALUES[(b[2 + i] >> 4) as usize] as f32;
+        o[i] = d * IQ4_TABLE[(b[2 + i] & 15) as usize] as f32;
+        o[i + 16] = d * IQ4_TABLE[(b[2 + i] >> 4) as usize] as f32;
     }
 }
 
@@ -262,23 +224,13 @@ fn iq4_nl(b: &[u8; 18], o: &mut [f32; 32]) {
 #[inline(always)]
 fn iq4_xs(b: &[u8; 136], o: &mut [f32; 256]) {
     let d = half(b, 0);
-    let scales = iq4_xs_scales(b);
+    let scales = iq4_xs_scales(array(b, 2));
     for (group, values) in o.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let scale = d * scales[group] as f32;
         for i in 0..16 {
             let byte = b[8 + 16 * group + i];
-            values[i] = scale * IQ4_VALUES[(byte & 15) as usize] as f32;
-            values[i + 16] = scale * IQ4_VALUES[(byte >> 4) as usize] as f32;
+            values[i] = scale * IQ4_TABLE[(byte & 15) as usize] as f32;
+            values[i + 16] = scale * IQ4_TABLE[(byte >> 4) as usize] as f32;
         }
     }
-}
-
-/// The 8 scales of an IQ4_XS block, 6 bits each with 32 taken off.
-#[inline(always)]
-pub(crate) fn iq4_xs_scales(b: &[u8; 136]) -> [i8; 8] {
-    let high = u16::from_le_bytes([b[2], b[3]]);
-    std::array::from_fn(|i| {
-        let low = b[4 + i / 2] >> (4 * (i % 2)) & 15;
-        (low | ((high >> (2 * i)) as u8 & 3) << 4) as i8 - 32
-    })
 }

@@ -5,8 +5,8 @@
 //! products of codes, and per group one multiplication by the scale and one of the shift with the
 //! sum of the activations.
 
-use super::dequantize::{iq4_xs_scales, k_scales, q3_k_scales};
-use super::{BlockType, IQ4_VALUES};
+use thane_blocks::{BlockType, IQ4_TABLE, iq4_xs_scales, k_scales, q3_k_scales};
+
 use crate::simd::Simd;
 
 /// 64 columns of a row.
@@ -71,11 +71,22 @@ pub(crate) trait FormatTask {
     fn run<T: Format>(self) -> Self::Output;
 }
 
-/// Does the task with the format of `ty`; None for the float types, which have no codes.
+/// Whether products multiply the codes of the type; other types are multiplied by their values, in
+/// f32.
+pub fn has_format(ty: BlockType) -> bool {
+    struct Found;
+    impl FormatTask for Found {
+        type Output = ();
+        fn run<T: Format>(self) {}
+    }
+    with_format(ty, Found).is_some()
+}
+
+/// Runs the task with the format of `ty`; `None` for types that have none: floats, and quantized
+/// types that are multiplied by their f32 values.
 #[inline(always)]
 pub(crate) fn with_format<T: FormatTask>(ty: BlockType, task: T) -> Option<T::Output> {
     Some(match ty {
-        BlockType::F32 | BlockType::F16 | BlockType::Bf16 => return None,
         BlockType::Q4_0 => task.run::<Q4_0>(),
         BlockType::Q4_1 => task.run::<Q4_1>(),
         BlockType::Q5_0 => task.run::<Q5_0>(),
@@ -88,6 +99,7 @@ pub(crate) fn with_format<T: FormatTask>(ty: BlockType, task: T) -> Option<T::Ou
         BlockType::Q6K => task.run::<Q6K>(),
         BlockType::Iq4Nl => task.run::<Iq4Nl>(),
         BlockType::Iq4Xs => task.run::<Iq4Xs>(),
+        _ => return None,
     })
 }
 
@@ -131,7 +143,7 @@ fn wide_shift<S: Simd>(simd: S, scale: S::F) -> S::F {
 /// The table of the IQ4 types as [`Simd::dot_wide`] wants it.
 #[inline(always)]
 fn iq4_table<S: Simd>() -> [u8; 16] {
-    IQ4_VALUES.map(|value| value as u8 ^ S::WIDE_XOR)
+    IQ4_TABLE.map(|value| value as u8 ^ S::WIDE_XOR)
 }
 
 pub(crate) struct Q4_0;
@@ -365,7 +377,10 @@ impl Format for Q3K {
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 110]) -> S::F {
         let d = simd.half4(u16_at(b, 108));
-        simd.mul(simd.i8_values(&q3_k_scales(b)), simd.spread2(d, 0, 0))
+        simd.mul(
+            simd.i8_values(&q3_k_scales(sub(b, 96))),
+            simd.spread2(d, 0, 0),
+        )
     }
     #[inline(always)]
     fn step<S: Simd>(simd: S, b: &[u8; 110], head: S::F, step_idx: usize) -> Step<S> {
@@ -509,7 +524,7 @@ impl Format for Iq4Xs {
     #[inline(always)]
     fn head<S: Simd>(simd: S, b: &[u8; 136]) -> S::F {
         let d = simd.half4(u16_at(b, 0));
-        let scales = iq4_xs_scales(b);
+        let scales = iq4_xs_scales(sub(b, 2));
         simd.mul(
             simd.i8_values(&std::array::from_fn(|i| scales[i % 8])),
             simd.spread2(d, 0, 0),

@@ -18,7 +18,7 @@ use super::blob::Plan;
 use super::description::{Feature, Interface, Shape, SizeRange};
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
-use super::manifest::FILE_NAME;
+use super::manifest::{DESCRIPTION, FILE_NAME};
 use super::partial::Partial;
 use super::proto;
 use super::read::assemble;
@@ -30,8 +30,6 @@ use crate::program::{Function, Program};
 use crate::text::{Blobs, parse, print};
 use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
-/// The description's file, which a folder is known by.
-pub(super) const DESCRIPTION: &str = "coremldata.bin";
 const TEXT: &str = "model.mil";
 const ANALYTICS: &str = "analytics/coremldata.bin";
 /// What a description begins and ends with: the field of a model that an ML Program is.

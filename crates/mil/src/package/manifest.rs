@@ -9,6 +9,8 @@ use super::error::PackageError;
 
 /// The manifest's name in a package.
 pub(super) const FILE_NAME: &str = "Manifest.json";
+/// The file that marks a folder as a compiled model, which has no manifest.
+pub(super) const DESCRIPTION: &str = "coremldata.bin";
 /// The folder of a package that items are in.
 pub(super) const DATA: &str = "Data";
 /// The author of Core ML's own items.

@@ -1,6 +1,6 @@
 //! Tokens of MIL text.
 
-use super::parse::ParseError;
+use super::error::ParseError;
 
 /// A token; the text of names and numbers is a slice of the input.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -6,13 +6,17 @@
 //! spelling, `?`, for every symbolic dimension; each `?` of an input reads as a symbol of its own,
 //! and those of other values follow by type inference.
 
+mod error;
 mod lex;
 mod lines;
+mod literals;
 mod number;
 mod parse;
+mod parser;
 mod print;
 
+pub use error::ParseError;
 pub use lines::{Lines, lines};
 pub use number::float;
-pub use parse::{ParseError, parse};
+pub use parse::parse;
 pub use print::{Blobs, Notes, WEIGHT_PATH, print, print_with};

@@ -101,6 +101,14 @@ fn sample() -> Package {
         ("b".to_owned(), "2".to_owned()),
         ("a".to_owned(), "1".to_owned()),
     ]);
+    package
+        .interfaces
+        .insert("main".to_owned(), sample_interface());
+    package
+}
+
+/// A range of sizes for `x` and a default value for `offset`.
+fn sample_interface() -> Interface {
     let bounds = |lower, upper| SizeRange { lower, upper };
     let ranges = vec![bounds(3, Some(3)), bounds(2, Some(77)), bounds(8, Some(8))];
     let flexible = Feature {
@@ -116,14 +124,10 @@ fn sample() -> Package {
         ..Feature::default()
     };
     let features = BTreeMap::from([("x".to_owned(), flexible), ("offset".to_owned(), optional)]);
-    package.interfaces.insert(
-        "main".to_owned(),
-        Interface {
-            features,
-            ..Interface::default()
-        },
-    );
-    package
+    Interface {
+        features,
+        ..Interface::default()
+    }
 }
 
 /// Every file of a folder with its bytes.

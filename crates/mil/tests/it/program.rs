@@ -26,27 +26,7 @@ fn sample() -> Program {
         "cache",
         Type::State(TensorType::new(DType::Fp32, [3usize, 11])),
     );
-    let bytes: Vec<u8> = (0..6 * 8).map(|i| (i * 37 % 251) as u8).collect();
-    let codes = Literal::Tensor(
-        TensorType::new(DType::Int8, [6usize, 8]),
-        Data::owned(bytes),
-    );
-    let codes = b.constant("codes", codes).unwrap();
-    let scales: Vec<u8> = (0..12)
-        .flat_map(|i| (0.25f32 * i as f32 - 0.7).to_le_bytes())
-        .collect();
-    let scales = Literal::Tensor(
-        TensorType::new(DType::Fp32, [6usize, 2]),
-        Data::owned(scales),
-    );
-    let scales = b.constant("scales", scales).unwrap();
-    let w = b
-        .op(
-            "constexpr_blockwise_shift_scale",
-            "w",
-            [("data", arg(codes)), ("scale", arg(scales))],
-        )
-        .unwrap();
+    let w = quantized_weight(&mut b);
     let bias = b
         .constant("bias", Literal::f32s(&[0.1, -1e4, 3.0, 0.0, -0.0, 1e-40]))
         .unwrap();
@@ -97,17 +77,43 @@ fn sample() -> Program {
     )
     .unwrap();
     let mut f = b.finish(&[("out", z)]);
+    f.attributes.push(("note".to_owned(), note()));
+    Program::new(vec![f])
+}
+
+/// A weight `[6, 8]` of int8 codes with fp32 scales, one for 4 codes of a row.
+fn quantized_weight(b: &mut FunctionBuilder) -> ValueId {
+    let bytes: Vec<u8> = (0..6 * 8).map(|i| (i * 37 % 251) as u8).collect();
+    let codes = Literal::Tensor(
+        TensorType::new(DType::Int8, [6usize, 8]),
+        Data::owned(bytes),
+    );
+    let codes = b.constant("codes", codes).unwrap();
+    let scales: Vec<u8> = (0..12)
+        .flat_map(|i| (0.25f32 * i as f32 - 0.7).to_le_bytes())
+        .collect();
+    let scales = Literal::Tensor(
+        TensorType::new(DType::Fp32, [6usize, 2]),
+        Data::owned(scales),
+    );
+    let scales = b.constant("scales", scales).unwrap();
+    b.op(
+        "constexpr_blockwise_shift_scale",
+        "w",
+        [("data", arg(codes)), ("scale", arg(scales))],
+    )
+    .unwrap()
+}
+
+/// A tuple of a dictionary, whose strings need escapes, and an empty list.
+fn note() -> Literal {
     let string = || Type::Tensor(TensorType::scalar(DType::String));
     let dict = Literal::Dict(
         string(),
         string(),
         vec![(Literal::string("a \"q\" \\"), Literal::string("b\n"))],
     );
-    f.attributes.push((
-        "note".to_owned(),
-        Literal::Tuple(vec![dict, Literal::List(string(), vec![])]),
-    ));
-    Program::new(vec![f])
+    Literal::Tuple(vec![dict, Literal::List(string(), vec![])])
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! `config.json` with typed access and a record of what was read.
+//! Typed access to `config.json`, with a record of the keys that were read.
 //!
-//! A family reads what it knows and then asks for [`Config::unread`]: a key that nobody read may
-//! change the computation, and is the family's to refuse or to [`Config::acknowledge`].
+//! A family reads the keys that it knows and then calls [`Config::unread`]. A key that nobody read
+//! may change the computation, so the family must reject it or call [`Config::acknowledge`].
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,32 +10,34 @@ use serde_json::{Map, Value};
 
 use super::json;
 
-/// Why `config.json` cannot be read as asked for. Keys of sub-objects are dotted:
+/// Why a key of `config.json` cannot be read. Keys of nested objects are dotted:
 /// `text_config.hidden_size`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the messages say they are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum ConfigError {
     #[error("not valid JSON: {fault}; fetch the file again")]
     Json { fault: String },
     #[error(
-        "key {key:?} is missing from config.json ({expected} expected): fetch the model's own config.json"
+        "key {key:?} is missing from config.json: expected {expected}: fetch the model's own \
+         config.json"
     )]
     Missing { key: String, expected: &'static str },
-    #[error("key {key:?} of config.json is {found}, but {expected} is expected")]
+    #[error("key {key:?} of config.json: expected {expected}, found {found}")]
     Type {
         key: String,
         expected: &'static str,
         found: String,
     },
     #[error(
-        "keys {first:?} and {second:?} of config.json contradict each other ({detail}): remove the wrong one"
+        "keys {first:?} and {second:?} of config.json contradict each other ({detail}): remove \
+         the wrong one"
     )]
     Contradiction {
         first: String,
         second: String,
         detail: String,
     },
-    #[error("key {key:?} of config.json is {found}, but must be {expected}")]
+    #[error("key {key:?} of config.json: expected {expected}, found {found}")]
     Value {
         key: String,
         expected: &'static str,
@@ -43,25 +45,26 @@ pub enum ConfigError {
     },
 }
 
-/// An object of `config.json`. A clone, and each sub-object, shares the record of what was read.
+/// An object of `config.json`. Clones and nested objects share one record of the keys that were
+/// read.
 #[derive(Debug, Clone)]
 pub struct Config {
     map: Arc<Map<String, Value>>,
-    /// Dotted path to this object, with a dot at its end; empty for the whole file.
+    /// Dotted path to this object, ending in a dot; empty for the whole file.
     prefix: String,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ReadKeys>>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
-    /// Dotted keys that were read, or acknowledged.
+struct ReadKeys {
+    /// Dotted keys that were read or acknowledged.
     read: BTreeSet<String>,
-    /// Those of them that were opened as objects: what they hold counts key by key.
+    /// Dotted keys that were opened as objects; the keys inside of them are tracked one by one.
     opened: BTreeSet<String>,
 }
 
 impl Config {
-    /// Parses the text of a `config.json`; repeated keys are refused.
+    /// Parses the text of a `config.json`. Repeated keys are an error.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
         let map = json::parse_object(text).map_err(|fault| ConfigError::Json {
             fault: fault.to_string(),
@@ -73,12 +76,12 @@ impl Config {
         })
     }
 
-    /// A whole number, zero or more.
+    /// A non-negative integer.
     pub fn usize(&self, key: &str) -> Result<usize, ConfigError> {
         self.required(self.opt_usize(key), key, "a whole number")
     }
 
-    /// As [`Self::usize`], or `None` when the key is absent or null.
+    /// Like [`Self::usize`], but `None` if the key is absent or null.
     pub fn opt_usize(&self, key: &str) -> Result<Option<usize>, ConfigError> {
         self.typed(key, "a whole number", as_usize)
     }
@@ -88,22 +91,22 @@ impl Config {
         self.required(self.opt_f64(key), key, "a number")
     }
 
-    /// As [`Self::f64`], or `None` when the key is absent or null.
+    /// Like [`Self::f64`], but `None` if the key is absent or null.
     pub fn opt_f64(&self, key: &str) -> Result<Option<f64>, ConfigError> {
         self.typed(key, "a number", Value::as_f64)
     }
 
-    /// A bool.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<bool, ConfigError> {
         self.required(self.opt_bool(key), key, "a bool")
     }
 
-    /// A bool, or `default` when the key is absent or null.
+    /// A boolean, or `default` if the key is absent or null.
     pub fn bool_or(&self, key: &str, default: bool) -> Result<bool, ConfigError> {
         Ok(self.opt_bool(key)?.unwrap_or(default))
     }
 
-    /// As [`Self::bool`], or `None` when the key is absent or null.
+    /// Like [`Self::bool`], but `None` if the key is absent or null.
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, ConfigError> {
         self.typed(key, "a bool", Value::as_bool)
     }
@@ -113,38 +116,38 @@ impl Config {
         self.required(self.opt_str(key), key, "a string")
     }
 
-    /// As [`Self::str`], or `None` when the key is absent or null.
+    /// Like [`Self::str`], but `None` if the key is absent or null.
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, ConfigError> {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// A list of strings, or `None` when the key is absent or null.
+    /// A list of strings, or `None` if the key is absent or null.
     pub fn opt_strs(&self, key: &str) -> Result<Option<Vec<&str>>, ConfigError> {
         self.typed(key, "a list of strings", |value| {
             value.as_array()?.iter().map(Value::as_str).collect()
         })
     }
 
-    /// A list of whole numbers, or `None` when the key is absent or null.
+    /// A list of non-negative integers, or `None` if the key is absent or null.
     pub fn opt_usizes(&self, key: &str) -> Result<Option<Vec<usize>>, ConfigError> {
         self.typed(key, "a list of whole numbers", |value| {
             value.as_array()?.iter().map(as_usize).collect()
         })
     }
 
-    /// Token ids given as one number or as a list, empty when the key is absent or null.
+    /// Token ids, given as one number or as a list; empty if the key is absent or null.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>, ConfigError> {
         Ok(self
             .typed(key, "a token id or a list of them", as_token_ids)?
             .unwrap_or_default())
     }
 
-    /// A sub-object, whose keys then count one by one.
+    /// A nested object, whose keys are then tracked one by one.
     pub fn object(&self, key: &str) -> Result<Self, ConfigError> {
         self.required(self.opt_object(key), key, "an object")
     }
 
-    /// As [`Self::object`], or `None` when the key is absent or null.
+    /// Like [`Self::object`], but `None` if the key is absent or null.
     pub fn opt_object(&self, key: &str) -> Result<Option<Self>, ConfigError> {
         let Some(map) = self.typed(key, "an object", Value::as_object)? else {
             return Ok(None);
@@ -158,37 +161,37 @@ impl Config {
         }))
     }
 
-    /// A value of any type; null and absent are both `None`.
+    /// A value of any type, or `None` if the key is absent or null.
     pub fn value(&self, key: &str) -> Option<&Value> {
         let value = self.map.get(key)?;
         self.seen().read.insert(self.path(key));
         if value.is_null() { None } else { Some(value) }
     }
 
-    /// Whether the key is there and not null; does not count as reading it.
+    /// Whether the key is present and not null. This does not count as reading the key.
     pub fn has(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
-    /// Whether the key is there and an object; does not count as reading it.
+    /// Whether the key is present and an object. This does not count as reading the key.
     pub(super) fn is_object(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_object)
     }
 
-    /// The keys of this object, in the file's order.
+    /// The keys of this object, in file order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.map.keys().map(String::as_str)
     }
 
-    /// Counts keys as read that are known not to change the computation.
+    /// Marks keys as read that are known not to change the computation.
     pub fn acknowledge(&self, keys: &[&str]) {
         let mut seen = self.seen();
         seen.read.extend(keys.iter().map(|key| self.path(key)));
     }
 
-    /// Dotted keys of this object that were neither read nor acknowledged, in the file's order.
-    /// Keys that are null say nothing and are left out; an object that was never opened counts as
-    /// one key.
+    /// Dotted keys of this object that were neither read nor acknowledged, in file order. Null
+    /// values are left out because they say nothing. An object that was never opened counts as one
+    /// key.
     pub fn unread(&self) -> Vec<String> {
         let mut unread = Vec::new();
         collect_unread(&self.map, &self.prefix, &self.seen(), &mut unread);
@@ -200,7 +203,7 @@ impl Config {
         format!("{}{key}", self.prefix)
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, ReadKeys> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -241,7 +244,7 @@ fn as_usize(value: &Value) -> Option<usize> {
     usize::try_from(value.as_u64()?).ok()
 }
 
-/// One id, or a list of ids.
+/// One token id, or a list of token ids; `None` for any other value.
 pub(super) fn as_token_ids(value: &Value) -> Option<Vec<u32>> {
     let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
     match value {
@@ -250,7 +253,12 @@ pub(super) fn as_token_ids(value: &Value) -> Option<Vec<u32>> {
     }
 }
 
-fn collect_unread(map: &Map<String, Value>, prefix: &str, seen: &Seen, unread: &mut Vec<String>) {
+fn collect_unread(
+    map: &Map<String, Value>,
+    prefix: &str,
+    seen: &ReadKeys,
+    unread: &mut Vec<String>,
+) {
     for (key, value) in map.iter().filter(|(_, value)| !value.is_null()) {
         let path = format!("{prefix}{key}");
         match value {
@@ -263,7 +271,7 @@ fn collect_unread(map: &Map<String, Value>, prefix: &str, seen: &Seen, unread: &
     }
 }
 
-/// A value as JSON, cut to a length that a message can hold.
+/// A value as JSON text, cut to 60 characters for messages.
 pub(super) fn shorten(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

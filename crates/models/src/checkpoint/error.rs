@@ -1,65 +1,135 @@
-//! What can be wrong with a checkpoint as a whole, with the file that is at fault.
+//! Errors that concern a checkpoint as a whole, with the file at fault.
 
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
 use super::config::ConfigError;
-use super::folder::{self, IndexFault};
 use super::gguf::GgufError;
 use super::safetensors::SafetensorsError;
 
-/// Remedy for a file whose bytes contradict one another.
-pub(super) const DAMAGED: &str = "the file is truncated or damaged, fetch it again";
-
-/// Why a checkpoint could not be opened; the message names file, place and remedy.
+/// Why a checkpoint cannot be opened. The message names file, place and remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("cannot read {}: {fault}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system said.
+        /// The error of the operating system.
         fault: io::Error,
     },
-    /// The path leads to something that is no checkpoint, or only a part of one.
+    /// The path does not lead to a whole checkpoint.
     #[error("{}: {reason}", path.display())]
     Unusable {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and what to do.
+        /// What was expected and found, and what to do.
         reason: String,
     },
-    /// A GGUF file is refused.
+    /// A GGUF file is not valid.
     #[error("{}: {fault}", path.display())]
     Gguf {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: Box<GgufError>,
     },
-    /// A safetensors file is refused.
+    /// A safetensors file is not valid.
     #[error("{}: {fault}", path.display())]
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: Box<SafetensorsError>,
     },
-    /// `config.json`, an index or another JSON file is refused.
+    /// `config.json`, an index or another JSON file is not valid.
     #[error("{}: {fault}", path.display())]
     Config {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error within the file.
         fault: ConfigError,
     },
-    /// The index and its shards disagree; all disagreements are listed.
-    #[error("{}: the index and its shards disagree: {}", path.display(), folder::list_faults(faults))]
+    /// The index and the shards disagree. The message lists all disagreements.
+    #[error("{}: the index and its shards disagree: {}", path.display(), list_faults(faults))]
     Index {
         /// The index file.
         path: PathBuf,
         /// Every disagreement found.
         faults: Vec<IndexFault>,
     },
+}
+
+/// One disagreement between an index and its shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IndexFault {
+    /// The index names a file outside of the folder.
+    Escapes {
+        /// The file name in the index.
+        shard: String,
+    },
+    /// The folder does not contain a shard that the index names.
+    MissingShard {
+        /// The file name in the index.
+        shard: String,
+    },
+    /// A shard does not contain a tensor that the index assigns to it.
+    MissingTensor {
+        /// Name of the tensor.
+        tensor: String,
+        /// Name of the shard.
+        shard: String,
+    },
+    /// Two shards contain the same tensor.
+    Repeated {
+        /// Name of the tensor.
+        tensor: String,
+        /// Name of the first shard.
+        first: String,
+        /// Name of the second shard.
+        second: String,
+    },
+    /// A shard contains a tensor that the index does not list.
+    Unlisted {
+        /// Name of the tensor.
+        tensor: String,
+        /// Name of the shard.
+        shard: String,
+    },
+}
+
+impl fmt::Display for IndexFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Escapes { shard } => {
+                write!(f, "shard {shard:?} is not a path inside of the folder")
+            }
+            Self::MissingShard { shard } => write!(f, "shard {shard:?} is missing: fetch it"),
+            Self::MissingTensor { tensor, shard } => {
+                write!(f, "tensor {tensor:?} is not in {shard:?}")
+            }
+            Self::Repeated {
+                tensor,
+                first,
+                second,
+            } => {
+                write!(
+                    f,
+                    "tensor {tensor:?} is both in {first:?} and in {second:?}"
+                )
+            }
+            Self::Unlisted { tensor, shard } => {
+                write!(f, "tensor {tensor:?} in {shard:?} is not in the index")
+            }
+        }
+    }
+}
+
+fn list_faults(faults: &[IndexFault]) -> String {
+    faults
+        .iter()
+        .map(IndexFault::to_string)
+        .collect::<Vec<_>>()
+        .join("; ")
 }

@@ -1,58 +1,59 @@
-//! A Hugging Face folder: `config.json`, safetensors in one file or in shards with an index,
-//! tokenizer files beside.
+//! Reads a Hugging Face folder: `config.json`, safetensors in one file or in shards with an index,
+//! and the paths of the tokenizer files.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::path::{Component, Path, PathBuf};
-use std::{fmt, fs};
 
 use serde::Deserialize;
 use serde_json::Value;
 use thane_mil::data::Bytes;
 
 use super::config::{self, Config, ConfigError};
-use super::error::CheckpointError;
+use super::error::{CheckpointError, IndexFault};
 use super::json::{self, UniqueMap};
 use super::{Checkpoint, Source, Tensors, map, safetensors};
 
-/// Longest `config.json` or `generation_config.json`; published ones have under 100 KB.
+/// Largest accepted `config.json` or `generation_config.json`; published ones are below 100 KB.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
-/// Longest index; published ones have under 10 MB.
+/// Largest accepted index of shards; published ones are below 10 MB.
 const MAX_INDEX_BYTES: u64 = 100 << 20;
 
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What lies in a Hugging Face folder beside the weights. Tokenizer files are located, not parsed.
+/// The files of a Hugging Face folder beside the weights. Tokenizer files are located but not
+/// parsed.
 #[derive(Debug)]
 pub struct HuggingFace {
     /// The folder.
     pub folder: PathBuf,
-    /// `config.json`.
+    /// The parsed `config.json`.
     pub config: Config,
-    /// `generation_config.json`, if there is one.
+    /// `generation_config.json`, if the folder has one.
     pub generation_config: Option<Value>,
-    /// `tokenizer.json`, if there is one.
+    /// Path of `tokenizer.json`, if the folder has one.
     pub tokenizer_json: Option<PathBuf>,
-    /// `tokenizer_config.json`, if there is one.
+    /// Path of `tokenizer_config.json`, if the folder has one.
     pub tokenizer_config: Option<PathBuf>,
-    /// `tokenizer.model` (SentencePiece), if there is one.
+    /// Path of `tokenizer.model` (SentencePiece), if the folder has one.
     pub tokenizer_model: Option<PathBuf>,
-    /// `chat_template.jinja`, if there is one.
+    /// Path of `chat_template.jinja`, if the folder has one.
     pub chat_template: Option<PathBuf>,
 }
 
 impl HuggingFace {
-    /// The tokens that end a text: those of `generation_config.json`, else those of `config.json`;
-    /// none when neither has any.
+    /// The token ids that end a sequence: `eos_token_id` of `generation_config.json`, or of
+    /// `config.json` if the former has none; empty if neither has the key.
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, ConfigError> {
         let key = "eos_token_id";
-        let of_config = self.config.token_ids(key)?;
+        let config_ids = self.config.token_ids(key)?;
         match self
             .generation_config
             .as_ref()
             .and_then(|generation| generation.get(key))
         {
-            None | Some(Value::Null) => Ok(of_config),
+            None | Some(Value::Null) => Ok(config_ids),
             Some(value) => config::as_token_ids(value).ok_or_else(|| ConfigError::Type {
                 key: format!("generation_config.{key}"),
                 expected: "a token id or a list of them",
@@ -62,78 +63,7 @@ impl HuggingFace {
     }
 }
 
-/// One disagreement between an index and its shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IndexFault {
-    /// The index names a file that leaves the folder.
-    Escapes {
-        /// The file as named.
-        shard: String,
-    },
-    /// A shard is not on disk.
-    MissingShard {
-        /// The file as named.
-        shard: String,
-    },
-    /// The index places a tensor in a shard that does not have it.
-    MissingTensor {
-        /// The tensor.
-        tensor: String,
-        /// The shard that should have it.
-        shard: String,
-    },
-    /// A tensor is in two shards.
-    Repeated {
-        /// The tensor.
-        tensor: String,
-        /// One shard.
-        first: String,
-        /// The other.
-        second: String,
-    },
-    /// A shard has a tensor that the index does not list.
-    Unlisted {
-        /// The tensor.
-        tensor: String,
-        /// The shard that has it.
-        shard: String,
-    },
-}
-
-impl fmt::Display for IndexFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Escapes { shard } => write!(f, "shard {shard:?} is not a path within the folder"),
-            Self::MissingShard { shard } => write!(f, "shard {shard:?} is not on disk, fetch it"),
-            Self::MissingTensor { tensor, shard } => {
-                write!(f, "tensor {tensor:?} is not in {shard:?}")
-            }
-            Self::Repeated {
-                tensor,
-                first,
-                second,
-            } => {
-                write!(
-                    f,
-                    "tensor {tensor:?} is both in {first:?} and in {second:?}"
-                )
-            }
-            Self::Unlisted { tensor, shard } => {
-                write!(f, "tensor {tensor:?} in {shard:?} is not listed")
-            }
-        }
-    }
-}
-
-pub(super) fn list_faults(faults: &[IndexFault]) -> String {
-    faults
-        .iter()
-        .map(IndexFault::to_string)
-        .collect::<Vec<_>>()
-        .join("; ")
-}
-
-/// Opens a folder. Like transformers, takes `model.safetensors` before an index when a folder has
+/// Opens a folder. Like transformers, prefers `model.safetensors` to an index if the folder has
 /// both.
 pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> {
     if !folder.join("config.json").exists() {
@@ -155,7 +85,7 @@ pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> 
     })
 }
 
-/// Opens one safetensors file that has `config.json` beside it.
+/// Opens one safetensors file that has a `config.json` beside it.
 pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, CheckpointError> {
     let folder = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -169,7 +99,9 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
     {
         return Err(unusable(
             path,
-            "is one shard of several: give the folder that holds them all".into(),
+            "expected a whole checkpoint, found one shard of several: give the folder that holds \
+             all shards"
+                .into(),
         ));
     }
     if !folder.join("config.json").exists() {
@@ -186,7 +118,7 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
     })
 }
 
-/// Whether a name ends like `-00001-of-00002`.
+/// Whether a file stem ends like `-00001-of-00002`.
 fn is_shard_name(stem: &str) -> bool {
     let is_number = |part: Option<&str>| {
         part.is_some_and(|part| part.len() == 5 && part.bytes().all(|b| b.is_ascii_digit()))
@@ -205,7 +137,7 @@ fn unusable(path: &Path, reason: String) -> CheckpointError {
 fn no_config(folder: &Path) -> String {
     match find(folder, |name| name.ends_with(".gguf")) {
         Some(gguf) => {
-            format!("the folder has no config.json, but {gguf}: give the path of that file")
+            format!("the folder has no config.json but holds {gguf}: give the path of that file")
         }
         None => "the folder has no config.json: give a Hugging Face folder or a GGUF file".into(),
     }
@@ -217,18 +149,18 @@ fn no_weights(folder: &Path) -> String {
         name.ends_with(".bin") || name.ends_with(".pth")
     }) {
         return format!(
-            "{expected}, but {torch}, which is not read: convert the model to safetensors"
+            "{expected} but holds {torch}, which is not supported: convert the model to safetensors"
         );
     }
     if let Some(other) = find(folder, |name| name.ends_with(".safetensors")) {
         return format!(
-            "{expected}, but {other}: give the path of that file, or fetch the index too"
+            "{expected} but holds {other}: give the path of that file, or fetch the index too"
         );
     }
     format!("{expected}: fetch the weights")
 }
 
-/// The first name, in order, of a file in the folder that `wanted` accepts.
+/// The alphabetically first file name in the folder that `wanted` accepts.
 fn find(folder: &Path, wanted: impl Fn(&str) -> bool) -> Option<String> {
     let names = fs::read_dir(folder)
         .ok()?
@@ -271,6 +203,7 @@ fn json_fault(path: &Path, fault: &serde_json::Error) -> CheckpointError {
     }
 }
 
+/// Parses the safetensors file at `path`, whose contents are `bytes`.
 pub(super) fn parse_weights(path: &Path, bytes: &Bytes) -> Result<Tensors, CheckpointError> {
     let parsed = safetensors::parse(bytes).map_err(|fault| CheckpointError::Safetensors {
         path: path.to_owned(),
@@ -279,7 +212,7 @@ pub(super) fn parse_weights(path: &Path, bytes: &Bytes) -> Result<Tensors, Check
     Ok(parsed.tensors)
 }
 
-/// The index; its `metadata` (a total size) says nothing that the shards do not.
+/// The index of shards. Its `metadata` (a total size) is ignored because the shards say the same.
 #[derive(Deserialize)]
 struct Index {
     weight_map: UniqueMap<String>,
@@ -316,14 +249,14 @@ fn read_shards(folder: &Path, index_path: &Path) -> Result<Tensors, CheckpointEr
     })
 }
 
-/// Whether joining the name to a folder leads to a place within it. Links are followed: a hub's
-/// cache is made of them.
+/// Whether joining `shard` to a folder gives a path inside of that folder. Symbolic links are
+/// followed, because the cache of the Hugging Face hub consists of them.
 fn stays_within(shard: &str) -> bool {
     let mut components = Path::new(shard).components();
     !shard.is_empty() && components.all(|component| matches!(component, Component::Normal(_)))
 }
 
-/// What the index lists against what the shards have; shards that could not be opened are left out.
+/// Compares the tensors that the index lists with the tensors that the opened shards hold.
 fn compare(listed: &BTreeMap<String, String>, shards: &BTreeMap<&str, Tensors>) -> Vec<IndexFault> {
     let mut faults = Vec::new();
     for (tensor, shard) in listed {

@@ -1,4 +1,4 @@
-//! JSON objects without repeated keys: `serde_json` alone would keep the last one in silence.
+//! Parses JSON and rejects repeated keys; `serde_json` alone would silently keep the last value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Parses an object, refusing repeated keys at any depth.
+/// Parses a JSON object and rejects repeated keys at any depth.
 pub(super) fn parse_object(text: &[u8]) -> Result<Map<String, Value>, serde_json::Error> {
     match serde_json::from_slice::<Strict>(text)?.0 {
         Value::Object(map) => Ok(map),
@@ -16,7 +16,7 @@ pub(super) fn parse_object(text: &[u8]) -> Result<Map<String, Value>, serde_json
     }
 }
 
-/// A map whose keys are all different, with all values of one type.
+/// A map with values of one type and without repeated keys.
 pub(super) struct UniqueMap<V>(pub(super) BTreeMap<String, V>);
 
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for UniqueMap<V> {
@@ -49,9 +49,9 @@ impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
     }
 }
 
-/// The error for a key that comes twice.
+/// The error for a repeated key.
 pub(super) fn repeated<E: Error>(key: &str) -> E {
-    E::custom(format_args!("key {key:?} comes twice"))
+    E::custom(format_args!("key {key:?} is repeated"))
 }
 
 struct Strict(Value);

@@ -1,7 +1,7 @@
-//! What a file looks like when it is not what it should be.
+//! Describes a file whose first bytes are not those of the expected format.
 
-/// Describes the first bytes of a file that was expected to be something else, with what to do
-/// about it.
+/// Says what the first bytes of a file look like and what to do about it. The text continues a
+/// sentence such as "not a GGUF file: ".
 pub(super) fn describe(head: &[u8]) -> String {
     if let Some(pointer) = thane_mil::package::lfs_pointer(head) {
         return format!("it {pointer}");
@@ -13,11 +13,13 @@ pub(super) fn describe(head: &[u8]) -> String {
     let shown = &head[..head.len().min(8)];
     let bytes: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
     format!(
-        "it starts with the bytes {} instead of \"GGUF\": give a GGUF file or a Hugging Face folder",
+        "it starts with the bytes {} instead of \"GGUF\": give a GGUF file or a Hugging Face \
+         folder",
         bytes.join(" ")
     )
 }
 
+/// The description of a known format, or `None` if the bytes are not recognized.
 fn known(head: &[u8]) -> Option<&'static str> {
     if head.is_empty() {
         return Some("it is empty: fetch it again");
@@ -34,25 +36,30 @@ fn known(head: &[u8]) -> Option<&'static str> {
             "it looks like MIL text: `thane audit` and `thane bisect` read it"
         }
         () if looks_like_core_ml(head) => {
-            "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which no verb reads: give the \
-             checkpoint, or convert it with coremltools, convert_to=\"mlprogram\""
+            "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which \
+             no command reads: give the checkpoint, or convert it with coremltools, \
+             convert_to=\"mlprogram\""
         }
         () if head.starts_with(b"PK\x03\x04") => {
-            "it looks like a zip archive (a PyTorch .bin or .pt file is one, so is a wheel): unpack it, or convert the model to safetensors"
+            "it looks like a zip archive (a PyTorch .bin or .pt file is one, so is a wheel): \
+             unpack it, or convert the model to safetensors"
         }
         () if starts_with_ignoring_case(text, b"<!doctype")
             || starts_with_ignoring_case(text, b"<html") =>
         {
-            "it looks like an HTML page, probably an error or login page saved in place of the file: fetch it again"
+            "it looks like an HTML page, probably an error or login page saved in place of the \
+             file: fetch it again"
         }
         () if looks_like_safetensors(head) => {
-            "it looks like a safetensors file: name it .safetensors and put it beside its config.json"
+            "it looks like a safetensors file: name it .safetensors and put it beside its \
+             config.json"
         }
         () if head.starts_with(b"tjgg")
             || head.starts_with(b"lmgg")
             || head.starts_with(b"fmgg") =>
         {
-            "it looks like a GGML file from before GGUF: convert the model again with a current llama.cpp"
+            "it looks like a GGML file from before GGUF: convert the model again with a current \
+             llama.cpp"
         }
         () if head.starts_with(b"\x1f\x8b") => "it looks like a gzip file: unpack it",
         () if head.starts_with(b"\x28\xb5\x2f\xfd") => "it looks like a zstd file: unpack it",
@@ -60,7 +67,7 @@ fn known(head: &[u8]) -> Option<&'static str> {
             "it looks like a Python pickle: convert the model to safetensors"
         }
         () if head.iter().all(|&byte| byte == 0) => {
-            "it starts with zeros only, as a download that was never finished does: fetch it again"
+            "it starts with zeros only, like an unfinished download: fetch it again"
         }
         () if text.starts_with(b"{") => {
             "it looks like JSON: give the folder that holds it, or the file with the weights"
@@ -69,18 +76,20 @@ fn known(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// A specification version, then a description, as the protocol buffer of a Core ML model begins.
+/// Whether the bytes start like the protocol buffer of a Core ML model: a specification version,
+/// then a description.
 fn looks_like_core_ml(head: &[u8]) -> bool {
     matches!(head, [0x08, 1..=32, 0x12, ..])
 }
 
-/// A length that a header can have, then the start of that JSON header.
+/// Whether the bytes start like safetensors: a plausible header length, then the start of the JSON
+/// header.
 fn looks_like_safetensors(head: &[u8]) -> bool {
     let Some((len, rest)) = head.split_first_chunk::<8>() else {
         return false;
     };
     rest.starts_with(b"{")
-        && (2..=super::safetensors::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
+        && (2..=super::limits::MAX_HEADER_LEN).contains(&u64::from_le_bytes(*len))
 }
 
 fn starts_with_ignoring_case(text: &[u8], prefix: &[u8]) -> bool {

@@ -1,4 +1,4 @@
-//! Files as bytes: weights mapped, small text files read.
+//! Reads files: weights are memory-mapped, small text files are read into memory.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,23 +9,26 @@ use thane_mil::package::lfs_pointer;
 
 use super::error::CheckpointError;
 
-/// Maps a whole regular file read-only; the result keeps the map alive.
+/// Memory-maps a regular file read-only. The result keeps the map alive.
 pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
     let io = |fault| CheckpointError::Io {
         path: path.to_owned(),
         fault,
     };
-    // A pipe would block on open and a device has no length: neither can be mapped.
+    // Opening a pipe would block and a device has no length, so neither can be mapped.
     if !fs::metadata(path).map_err(io)?.is_file() {
         return Err(CheckpointError::Unusable {
             path: path.to_owned(),
-            reason: "is neither a regular file nor a folder, so it cannot be mapped: copy it to a file first".into(),
+            reason: "expected a regular file or a folder, found a device or a pipe, which cannot \
+                be mapped: copy it to a file first"
+                .into(),
         });
     }
     thane_mil::package::map(path).map_err(io)
 }
 
-/// Reads a small file whole, refusing one longer than `max_bytes`, and what is no file.
+/// Reads a small regular file into memory; an error if the file has more than `max_bytes` bytes or
+/// is a Git LFS pointer.
 pub(super) fn read_small(path: &Path, max_bytes: u64) -> Result<Vec<u8>, CheckpointError> {
     let unusable = |reason| CheckpointError::Unusable {
         path: path.to_owned(),

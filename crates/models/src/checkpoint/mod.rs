@@ -1,18 +1,33 @@
-//! Checkpoints on disk, read as they are: a GGUF file, or a Hugging Face folder with safetensors.
+//! Opens checkpoints on disk: a GGUF file, or a Hugging Face folder with safetensors.
 //!
-//! Every weight file is mapped once and handed out as [`Bytes`] slices of the map; nothing is
-//! copied or converted here. Knows nothing of architectures: which tensors and keys a model needs,
-//! and what they mean, is the business of its family. Start at [`Checkpoint::open`].
+//! Every weight file is memory-mapped once, and tensors are [`Bytes`] slices of that map. Nothing
+//! is copied or converted here. This module knows no architectures: the family of a model decides
+//! which tensors and keys the model needs and what they mean. Start reading at
+//! [`Checkpoint::open`].
 //!
-//! All input is taken for damaged or hostile until checked: no reader here panics, and none
-//! allocates more than a small multiple of the bytes that the file really has. Errors hold the
-//! whole message in their `Display`.
+//! Every input may be damaged or hostile: no reader here panics, and none allocates more than a
+//! small multiple of the file's size. The `Display` text of an error is the whole message, with
+//! file, place and remedy.
+//!
+//! ```
+//! use std::path::Path;
+//! use thane_models::checkpoint::{Checkpoint, CheckpointError};
+//!
+//! # fn main() -> Result<(), CheckpointError> {
+//! let checkpoint = Checkpoint::open(Path::new("../../tests/models/tiny/gemma3"))?;
+//! let embedding = &checkpoint.tensors["model.embed_tokens.weight"];
+//! println!("{} {:?}", embedding.ty, embedding.shape);
+//! assert!(checkpoint.hugging_face().is_some());
+//! # Ok(())
+//! # }
+//! ```
 
 mod config;
 mod error;
 mod folder;
 pub mod gguf;
 mod json;
+mod limits;
 mod magic;
 mod map;
 mod rope;
@@ -27,43 +42,47 @@ use std::path::{Path, PathBuf};
 use thane_mil::data::Bytes;
 
 pub use config::{Config, ConfigError};
-pub use error::CheckpointError;
-pub use folder::{HuggingFace, IndexFault};
+pub use error::{CheckpointError, IndexFault};
+pub use folder::HuggingFace;
 pub use gguf::{Gguf, GgufError, MetadataError};
 pub use rope::{Rope, RopeConfig, RopeScaling};
 pub use safetensors::SafetensorsError;
-pub use sentence::{Dense, Sentence};
+pub use sentence::{Dense, SentenceConfig};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 
 /// The tensors of a checkpoint by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
-/// A model as its file or folder has it: what it says about itself, and its tensors.
+/// An opened checkpoint: its metadata and its tensors, still in the format of the file.
 #[derive(Debug)]
 pub struct Checkpoint {
-    /// What was opened, as given.
+    /// The path that was opened, as the caller gave it.
     pub path: PathBuf,
-    /// The metadata, in the form that the format has.
+    /// The metadata, in the form of the checkpoint's format.
     pub source: Source,
-    /// All tensors of all files, by name.
+    /// All tensors of all weight files, by name.
     pub tensors: Tensors,
 }
 
-/// The metadata of a checkpoint by format.
+/// The metadata of a checkpoint, by format.
 #[derive(Debug)]
 pub enum Source {
     /// Header and metadata of a GGUF file.
     Gguf(Gguf),
-    /// `config.json` and the files beside the weights.
+    /// `config.json` and the other files beside the weights.
     HuggingFace(HuggingFace),
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, a Hugging Face folder, or a single safetensors file with `config.json`
+    /// Opens a GGUF file, a Hugging Face folder, or a single safetensors file with a `config.json`
     /// beside it.
     ///
-    /// A file's kind is told by its content; only a safetensors file, which has no magic, is known
-    /// by its name.
+    /// GGUF files are recognized by their magic bytes. Safetensors files have no magic bytes and
+    /// are recognized by the extension `.safetensors`.
+    ///
+    /// # Errors
+    ///
+    /// [`CheckpointError`] names the file, the place in the file and the remedy.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
         let kind = fs::metadata(path).map_err(|fault| CheckpointError::Io {
             path: path.to_owned(),
@@ -96,7 +115,7 @@ impl Checkpoint {
         })
     }
 
-    /// The GGUF metadata, when this is a GGUF file.
+    /// The GGUF header and metadata, or `None` for a Hugging Face checkpoint.
     pub fn gguf(&self) -> Option<&Gguf> {
         match &self.source {
             Source::Gguf(gguf) => Some(gguf),
@@ -104,7 +123,7 @@ impl Checkpoint {
         }
     }
 
-    /// The Hugging Face files, when this is a folder or safetensors file.
+    /// The Hugging Face files, or `None` for a GGUF file.
     pub fn hugging_face(&self) -> Option<&HuggingFace> {
         match &self.source {
             Source::Gguf(_) => None,

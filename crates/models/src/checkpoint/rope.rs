@@ -1,26 +1,26 @@
-//! Rotary position embedding as `config.json` has it, in either spelling, brought to one form.
+//! Reads the rotary position embedding (RoPE) from `config.json` in both of its spellings.
 //!
-//! Old: `rope_theta` and `rope_scaling` side by side, and Gemma's `rope_local_base_freq` for its
-//! sliding layers. New: `rope_parameters`, one object with `rope_theta` and `rope_type`, or one
-//! such object per layer type.
+//! The old spelling has `rope_theta` and `rope_scaling` side by side, plus Gemma's
+//! `rope_local_base_freq` for sliding-window layers. The new spelling has `rope_parameters`: one
+//! object with `rope_theta` and `rope_type`, or one such object per layer type.
 
 use super::config::{Config, ConfigError, shorten};
 
-/// The layer types that Gemma's old spelling speaks of.
+/// The layer types that the old spelling of Gemma 3 describes.
 const FULL: &str = "full_attention";
 const SLIDING: &str = "sliding_attention";
 
 /// The rotary embedding of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Rope {
-    /// All layers have the same.
+    /// All layers have the same rotary embedding.
     Uniform(RopeConfig),
-    /// Layer type, such as `full_attention`, and what its layers have; in the file's order.
+    /// Rotary embedding by layer type, such as `full_attention`, in file order.
     PerLayerType(Vec<(String, RopeConfig)>),
 }
 
 impl Rope {
-    /// What layers of this type have.
+    /// The rotary embedding of layers of type `name`, or `None` if the file does not describe them.
     pub fn layer_type(&self, name: &str) -> Option<&RopeConfig> {
         match self {
             Self::Uniform(config) => Some(config),
@@ -32,60 +32,68 @@ impl Rope {
     }
 }
 
-/// The rotary embedding of a layer.
+/// The rotary embedding of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
-    /// Base of the frequencies; `None` where the file leaves it to the family's own default.
+    /// Base of the frequencies; `None` if the file leaves the value to the default of the family.
     pub theta: Option<f64>,
-    /// How frequencies are stretched.
+    /// How the frequencies are scaled for long contexts.
     pub scaling: RopeScaling,
-    /// The part of a head's dimensions that is rotated, where the file says so.
+    /// The fraction of a head's dimensions that is rotated, if the file says so.
     pub partial_rotary_factor: Option<f64>,
 }
 
-/// How the frequencies of a rotary embedding are stretched.
+/// How the frequencies of a rotary embedding are scaled for long contexts.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
-    /// Not at all.
+    /// No scaling.
     Default,
-    /// All divided by `factor`.
+    /// Every frequency is divided by `factor`.
     Linear {
-        /// At least 1 in every published model.
+        /// The divisor; at least 1 in every published model.
         factor: f64,
     },
-    /// Llama 3's: low frequencies divided by `factor`, high ones kept, a ramp between.
+    /// Llama 3: low frequencies are divided by `factor`, high frequencies are kept, and frequencies
+    /// between are interpolated.
     Llama3 {
-        /// Divisor of the low frequencies.
+        /// The divisor of the low frequencies.
         factor: f64,
-        /// Wavelengths longer than the original context over this are divided.
+        /// Wavelengths longer than `original_max_position_embeddings / low_freq_factor` are
+        /// divided.
         low_freq_factor: f64,
-        /// Wavelengths shorter than the original context over this are kept; greater than
-        /// `low_freq_factor`.
+        /// Wavelengths shorter than `original_max_position_embeddings / high_freq_factor` are kept.
+        /// Greater than `low_freq_factor`.
         high_freq_factor: f64,
-        /// Context length before stretching.
+        /// Context length before scaling, in tokens.
         original_max_position_embeddings: usize,
     },
-    /// A type that is not supported, by name (`dynamic`, `yarn`, `longrope`, ...): the family
-    /// refuses it.
+    /// A scaling type that is not supported, by name (`dynamic`, `yarn`, `longrope`, ...). The
+    /// family rejects it.
     Unsupported(String),
 }
 
-/// What one spelling says; absent parts are left open.
+/// The values that one spelling gives; `None` for values that it leaves out.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Part {
+struct PartialRope {
     theta: Option<f64>,
     scaling: Option<RopeScaling>,
     partial_rotary_factor: Option<f64>,
 }
 
 impl Config {
-    /// The rotary embedding, from either spelling; where both are given, they must agree.
+    /// The rotary embedding, from either spelling.
+    ///
+    /// # Errors
+    ///
+    /// If both spellings are present and disagree, or a value has the wrong type or range.
     pub fn rope(&self) -> Result<Rope, ConfigError> {
         let old = self.old_full()?;
-        let old_sliding = self.positive("rope_local_base_freq")?.map(|theta| Part {
-            theta: Some(theta),
-            ..Part::default()
-        });
+        let old_sliding = self
+            .positive("rope_local_base_freq")?
+            .map(|theta| PartialRope {
+                theta: Some(theta),
+                ..PartialRope::default()
+            });
         let new = self.opt_object("rope_parameters")?;
         let Some(new) = new else {
             return Ok(match old_sliding {
@@ -101,7 +109,7 @@ impl Config {
                 return Err(contradiction(
                     "rope_local_base_freq",
                     "rope_parameters",
-                    "one of them has a layer type more",
+                    "only one of them describes sliding layers",
                 ));
             }
             return Ok(Rope::Uniform(
@@ -120,8 +128,8 @@ impl Config {
     fn per_layer_type(
         &self,
         new: &Self,
-        old: Part,
-        old_sliding: Option<Part>,
+        old: PartialRope,
+        old_sliding: Option<PartialRope>,
     ) -> Result<Rope, ConfigError> {
         let mut types = Vec::new();
         for name in new.keys().map(str::to_owned).collect::<Vec<_>>() {
@@ -145,8 +153,9 @@ impl Config {
         Ok(Rope::PerLayerType(types))
     }
 
-    /// The old spelling; for a model with sliding layers, what it says of the full ones.
-    fn old_full(&self) -> Result<Part, ConfigError> {
+    /// The old spelling. In a model with sliding-window layers it describes the full-attention
+    /// layers.
+    fn old_full(&self) -> Result<PartialRope, ConfigError> {
         let theta = self.positive("rope_theta")?;
         let scaling = self.opt_object("rope_scaling")?;
         let inner = scaling
@@ -155,7 +164,7 @@ impl Config {
             .unwrap_or_default();
         let partial_rotary_factor = self.positive("partial_rotary_factor")?;
         merge(
-            Part {
+            PartialRope {
                 theta,
                 scaling: None,
                 partial_rotary_factor,
@@ -177,15 +186,15 @@ impl Config {
             None => Ok(true),
             Some(key) => Err(ConfigError::Type {
                 key: self.path(key),
-                expected: "an object, as beside it, for a layer type",
+                expected: "an object for each layer type",
                 found: self.value(key).map(shorten).unwrap_or_default(),
             }),
         }
     }
 
-    /// Reads this object as the parameters of one rotary embedding. `root` may hold the original
-    /// context length.
-    fn part(&self, root: &Self) -> Result<Part, ConfigError> {
+    /// Reads this object as the parameters of one rotary embedding. `root` is the whole file, which
+    /// may hold the original context length.
+    fn part(&self, root: &Self) -> Result<PartialRope, ConfigError> {
         let theta = self.positive("rope_theta")?;
         let partial_rotary_factor = self.positive("partial_rotary_factor")?;
         let scaling = match self.rope_type()? {
@@ -197,14 +206,14 @@ impl Config {
             Some("llama3") => Some(self.llama3(root)?),
             Some(other) => Some(RopeScaling::Unsupported(other.to_owned())),
         };
-        Ok(Part {
+        Ok(PartialRope {
             theta,
             scaling,
             partial_rotary_factor,
         })
     }
 
-    /// `rope_type`, or `type` as it was once called.
+    /// The key `rope_type`, or its former name `type`.
     fn rope_type(&self) -> Result<Option<&str>, ConfigError> {
         let (new, old) = (self.opt_str("rope_type")?, self.opt_str("type")?);
         if let (Some(new), Some(old)) = (new, old)
@@ -218,8 +227,8 @@ impl Config {
             ));
         }
         let named = new.or(old);
-        // A factor without a type was never valid; to take it for "default" would drop it in
-        // silence.
+        // A factor without a type was never valid. Reading it as "default" would silently drop the
+        // factor.
         if named.is_none() && self.has("factor") {
             return Err(ConfigError::Missing {
                 key: self.path("rope_type"),
@@ -239,7 +248,7 @@ impl Config {
         else {
             return Err(ConfigError::Missing {
                 key: self.path(key),
-                expected: "a whole number above zero",
+                expected: "an integer above zero",
             });
         };
         let low_freq_factor = self.required_positive("low_freq_factor")?;
@@ -280,7 +289,7 @@ impl Config {
     }
 }
 
-impl Part {
+impl PartialRope {
     fn finish(self) -> RopeConfig {
         RopeConfig {
             theta: self.theta,
@@ -290,8 +299,13 @@ impl Part {
     }
 }
 
-/// What either says, where not both say different things.
-fn merge(a: Part, b: Part, a_name: &str, b_name: &str) -> Result<Part, ConfigError> {
+/// Combines the values of two spellings; an error if both give different values.
+fn merge(
+    a: PartialRope,
+    b: PartialRope,
+    a_name: &str,
+    b_name: &str,
+) -> Result<PartialRope, ConfigError> {
     fn one<T: PartialEq + std::fmt::Debug>(
         a: Option<T>,
         b: Option<T>,
@@ -301,8 +315,8 @@ fn merge(a: Part, b: Part, a_name: &str, b_name: &str) -> Result<Part, ConfigErr
             (a, b) => Ok(a.or(b)),
         }
     }
-    let merged = || -> Result<Part, String> {
-        Ok(Part {
+    let merged = || -> Result<PartialRope, String> {
+        Ok(PartialRope {
             theta: one(a.theta, b.theta)?,
             scaling: one(a.scaling, b.scaling)?,
             partial_rotary_factor: one(a.partial_rotary_factor, b.partial_rotary_factor)?,

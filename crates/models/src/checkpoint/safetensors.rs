@@ -1,9 +1,9 @@
-//! The safetensors format: a `u64` header length, a JSON header, and the tensors' bytes without
-//! gaps.
+//! Reads the safetensors format: a `u64` header length, a JSON header, and the tensors' bytes
+//! without gaps.
 //!
-//! As strict as the reference implementation (the header is at most 100,000,000 bytes and starts
-//! with `{`; the tensors cover the data exactly, without holes, overlaps or a tail), and stricter
-//! in one point: repeated names are refused.
+//! The reader is as strict as the reference implementation: the header has at most 100,000,000
+//! bytes and starts with `{`, and the tensors cover the data exactly, without holes, overlaps or
+//! trailing bytes. It is stricter in one point: repeated names are an error.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,36 +12,33 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use thane_mil::data::Bytes;
 
-use super::error::DAMAGED;
 use super::json::{self, UniqueMap};
+use super::limits::DAMAGED;
+pub use super::limits::MAX_HEADER_LEN;
 use super::tensor::{self, RefusedTensor, Tensor, TensorType};
 use super::{Tensors, magic};
 
-/// Longest header, as in the reference implementation.
-pub const MAX_HEADER_LEN: u64 = 100_000_000;
-
-/// Bytes before the header.
+/// Bytes of the header length that precedes the header.
 const LENGTH_BYTES: usize = 8;
 
-/// Why a safetensors file is refused. Offsets count bytes from the start of the data, unless they
-/// say otherwise.
+/// Why a safetensors file is not valid. Offsets count bytes from the start of the data unless the
+/// message says otherwise.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the messages say they are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum SafetensorsError {
     #[error("not a safetensors file: {looks_like}")]
     Magic { looks_like: String },
-    #[error("the file has {len} bytes, a safetensors file has at least 10: {DAMAGED}")]
+    #[error("expected at least 10 bytes, found a file of {len}: {DAMAGED}")]
     Short { len: u64 },
-    #[error(
-        "the header is {header_len} bytes long, more than the {MAX_HEADER_LEN} that are allowed: {DAMAGED}"
-    )]
+    #[error("expected a header of at most {MAX_HEADER_LEN} bytes, found {header_len}: {DAMAGED}")]
     HeaderLength { header_len: u64 },
     #[error(
         "the header should end at file offset {end} but the file ends at {file_len}: {DAMAGED}"
     )]
     HeaderTruncated { end: u64, file_len: u64 },
     #[error(
-        "the header is refused at its line {line} column {column} (it starts at file offset 8): {fault}; {DAMAGED}"
+        "the header, which starts at file offset 8, is not valid at line {line} column {column}: \
+         {fault}; {DAMAGED}"
     )]
     Header {
         line: usize,
@@ -49,16 +46,18 @@ pub enum SafetensorsError {
         fault: String,
     },
     #[error(
-        "these tensors have types that are not supported: {}; use a F32, F16 or BF16 version of the model",
+        "these tensors have types that are not supported: {}; use a F32, F16 or BF16 version of \
+         the model",
         tensor::list_refused(refused)
     )]
     Types { refused: Vec<RefusedTensor> },
-    #[error("tensor {name:?} has data offsets {start} to {end}, the wrong way round: {DAMAGED}")]
+    #[error("tensor {name:?} has a start offset {start} after its end offset {end}: {DAMAGED}")]
     Reversed { name: String, start: u64, end: u64 },
-    #[error("tensor {name:?} has shape {shape:?}, more elements than can be counted: {DAMAGED}")]
+    #[error("tensor {name:?} has shape {shape:?}, whose number of elements overflows: {DAMAGED}")]
     Elements { name: String, shape: Vec<usize> },
     #[error(
-        "tensor {name:?} of type {ty} and shape {shape:?} takes {need} bytes but has {have}: {DAMAGED}"
+        "tensor {name:?} of type {ty} and shape {shape:?}: expected {need} bytes, found {have}: \
+         {DAMAGED}"
     )]
     Size {
         name: String,
@@ -81,16 +80,20 @@ pub enum SafetensorsError {
     Tail { end: u64, len: u64 },
 }
 
-/// The tensors of a file, and its `__metadata__`.
+/// The tensors of a safetensors file, and its `__metadata__`.
 #[derive(Debug)]
 pub struct Safetensors {
     /// All tensors by name.
     pub tensors: Tensors,
-    /// Free text that the writer left.
+    /// The member `__metadata__`: free text from the program that wrote the file.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// Reads a whole safetensors file.
+/// Parses a whole safetensors file. The tensors are slices of `bytes`.
+///
+/// # Errors
+///
+/// [`SafetensorsError`] says what is wrong and at which offset.
 pub fn parse(bytes: &Bytes) -> Result<Safetensors, SafetensorsError> {
     let (header, data_start) = read_header(bytes.as_slice())?;
     let data_len = (bytes.len() - data_start) as u64;
@@ -130,14 +133,15 @@ pub fn parse(bytes: &Bytes) -> Result<Safetensors, SafetensorsError> {
     })
 }
 
-/// The header, and where the data starts.
+/// Parses the header and returns it with the file offset of the data.
 fn read_header(file: &[u8]) -> Result<(Header, usize), SafetensorsError> {
     let file_len = file.len() as u64;
     let Some((header_len, rest)) = file.split_first_chunk::<LENGTH_BYTES>() else {
         return Err(SafetensorsError::Short { len: file_len });
     };
     let header_len = u64::from_le_bytes(*header_len);
-    // Told before the length is: the first bytes of a page or a pointer make an absurd one.
+    // This check precedes the check of the length, because the first bytes of a web page or a Git
+    // LFS pointer give an absurd length and deserve a better message.
     if !rest.is_empty() && !rest.starts_with(b"{") {
         return Err(SafetensorsError::Magic {
             looks_like: magic::describe(&file[..file.len().min(512)]),
@@ -161,6 +165,7 @@ fn read_header(file: &[u8]) -> Result<(Header, usize), SafetensorsError> {
     Ok((header, LENGTH_BYTES + header_len))
 }
 
+/// Rejects all tensors of unsupported types in one error.
 fn refuse_types(entries: &[(String, Entry)]) -> Result<(), SafetensorsError> {
     let refused: Vec<RefusedTensor> = entries
         .iter()
@@ -177,7 +182,7 @@ fn refuse_types(entries: &[(String, Entry)]) -> Result<(), SafetensorsError> {
     }
 }
 
-/// Checks one entry against the data and the end of the entry before it.
+/// Checks one entry against the data, whose first `covered` bytes belong to the entries before it.
 fn check(
     name: &str,
     entry: &Entry,
@@ -242,7 +247,7 @@ fn check(
     Ok(ty)
 }
 
-/// What the header says of one tensor.
+/// The entry of one tensor in the header.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
@@ -268,7 +273,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     type Value = Header;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object with a member for each tensor")
+        f.write_str("an object with one member for each tensor")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Header, A::Error> {

@@ -1,9 +1,10 @@
-//! What sentence-transformers' files say of an embedding model: how hidden states become one
-//! vector, and what is put before a text.
+//! Reads the files of sentence-transformers that describe an embedding model: how hidden states
+//! become one vector, and which prompts precede a text.
 //!
 //! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a
-//! normalisation; each has a folder with its `config.json`. `config_sentence_transformers.json` has
-//! prompts and the similarity, `sentence_bert_config.json` the length.
+//! normalization. Each module has a folder with a `config.json`.
+//! `config_sentence_transformers.json` holds prompts and the similarity function,
+//! `sentence_bert_config.json` the maximum length.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -17,46 +18,46 @@ use super::folder::parse_weights;
 use super::{Tensors, map};
 use crate::pooling::Pooling;
 
-/// Longest of these files; published ones have under 20 KB.
+/// Largest accepted file; published ones are below 20 KB.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// What the files say.
+/// The settings that the files of sentence-transformers describe.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sentence {
-    /// How the vectors of tokens become one.
+pub struct SentenceConfig {
+    /// How token vectors are pooled into one vector.
     pub pooling: Option<Pooling>,
-    /// Whether the tokens of a prompt count in it.
+    /// Whether pooling includes the tokens of the prompt.
     pub include_prompt: bool,
-    /// Layers after it, in order.
+    /// Dense layers after the pooling, in order.
     pub dense: Vec<Dense>,
-    /// Whether the vector is brought to length 1 then.
+    /// Whether the vector is normalized to length 1 at the end.
     pub normalize: bool,
-    /// Whether a module of the model's own turns the vector into int8 or bits.
+    /// Whether a module of the model quantizes the vector to int8 or to bits.
     pub quantize: bool,
-    /// Most tokens of a text.
+    /// Maximum number of tokens of a text.
     pub max_tokens: Option<usize>,
-    /// Whether text is brought to lower case before it is split.
+    /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
-    /// What is put before a text, by the name of the task.
+    /// Prompts by task name; a prompt precedes the text.
     pub prompts: BTreeMap<String, String>,
-    /// The prompt where nobody asks for one.
+    /// Name of the prompt that is used by default.
     pub default_prompt: Option<String>,
-    /// How vectors are compared, such as `cosine`.
+    /// The similarity function, such as `cosine`.
     pub similarity: Option<String>,
 }
 
 /// A dense layer after the pooling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dense {
-    /// Its folder, with which the names of its tensors begin: `2_Dense.linear.weight`.
+    /// The layer's folder. Tensor names begin with it: `2_Dense.linear.weight`.
     pub folder: String,
-    /// Size of its input.
+    /// Number of input elements.
     pub inputs: usize,
-    /// Size of its output.
+    /// Number of output elements.
     pub outputs: usize,
-    /// Whether it has a bias.
+    /// Whether the layer adds a bias.
     pub bias: bool,
-    /// Whether a hyperbolic tangent follows.
+    /// Whether a hyperbolic tangent follows the layer.
     pub tanh: bool,
 }
 
@@ -96,8 +97,8 @@ struct Lengths {
     do_lower_case: bool,
 }
 
-/// What the switches of a pooling are called; newer files have `pooling_mode` with the last part of
-/// one.
+/// The boolean keys that select a pooling. Newer files have one key `pooling_mode` whose value is
+/// the last part of such a key.
 const SWITCHES: &[(&str, Pooling)] = &[
     ("pooling_mode_cls_token", Pooling::Cls),
     ("pooling_mode_mean_tokens", Pooling::Mean),
@@ -106,8 +107,12 @@ const SWITCHES: &[(&str, Pooling)] = &[
     ("pooling_mode_lasttoken", Pooling::LastToken),
 ];
 
-impl Sentence {
-    /// Read the files of a folder; `None` where it has no `modules.json`.
+impl SentenceConfig {
+    /// Reads the files of a folder; `None` if the folder has no `modules.json`.
+    ///
+    /// # Errors
+    ///
+    /// If a file is not valid or describes a module that is not supported.
     pub fn read(folder: &Path) -> Result<Option<Self>, CheckpointError> {
         let path = folder.join("modules.json");
         if !path.is_file() {
@@ -133,7 +138,7 @@ impl Sentence {
 
     fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<(), CheckpointError> {
         let kind = module.kind.rsplit('.').next().unwrap_or_default();
-        let of_folder = |name: &str| -> Result<PathBuf, CheckpointError> {
+        let module_file = |name: &str| -> Result<PathBuf, CheckpointError> {
             let plain = Path::new(&module.path)
                 .components()
                 .all(|c| matches!(c, Component::Normal(_)));
@@ -141,7 +146,7 @@ impl Sentence {
                 return Err(fault(
                     list,
                     "path",
-                    "a folder within the model's",
+                    "a folder inside of the model's folder",
                     &module.path,
                 ));
             }
@@ -149,10 +154,10 @@ impl Sentence {
         };
         match kind {
             "Transformer" => {}
-            "Pooling" => self.pool(&of_folder("config.json")?)?,
+            "Pooling" => self.pool(&module_file("config.json")?)?,
             "Normalize" => self.normalize = true,
             "Dense" => {
-                let path = of_folder("config.json")?;
+                let path = module_file("config.json")?;
                 self.dense.push(dense(&path, parse(&path)?, &module.path)?);
             }
             kind if kind.to_ascii_lowercase().contains("quantiz") => self.quantize = true,
@@ -170,7 +175,7 @@ impl Sentence {
 
     fn pool(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let config: Map<String, Value> = parse(path)?;
-        // Newer files name the modes, one or several.
+        // Newer files name one mode or several modes.
         let named: Vec<&str> = match config.get("pooling_mode") {
             Some(Value::Array(modes)) => modes.iter().filter_map(Value::as_str).collect(),
             Some(mode) => mode.as_str().into_iter().collect(),
@@ -189,7 +194,7 @@ impl Sentence {
             return Err(fault(
                 path,
                 "pooling_mode",
-                "one mode: vectors of several are not joined here",
+                "exactly one mode, because vectors of several modes are not concatenated",
                 &on.join(", "),
             ));
         };
@@ -205,7 +210,7 @@ impl Sentence {
             return Err(fault(
                 path,
                 mode,
-                "off: mean, cls, max, lasttoken and weightedmean are known",
+                "false, because only mean, cls, max, lasttoken and weightedmean are supported",
                 "true",
             ));
         };
@@ -217,7 +222,7 @@ impl Sentence {
         Ok(())
     }
 
-    /// The tensors of the dense layers.
+    /// The tensors of the dense layers, by names that begin with the layer's folder.
     pub fn tensors(&self, folder: &Path) -> Result<Tensors, CheckpointError> {
         let mut all = Tensors::new();
         for dense in &self.dense {
@@ -282,8 +287,7 @@ fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
 }
 
 fn fault(path: &Path, key: &str, expected: &str, found: &str) -> CheckpointError {
-    let reason =
-        format!("has a {key} that is not computed here: it is {found:?}, due is {expected}");
+    let reason = format!("{key}: expected {expected}, found {found:?}");
     CheckpointError::Unusable {
         path: path.to_owned(),
         reason,

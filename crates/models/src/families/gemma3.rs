@@ -1,22 +1,26 @@
-//! Gemma 3, text.
+//! Gemma 3, text only.
 //!
-//! Sandwich norms with factors stored less 1 (GGUF stores the factors themselves), query and key
-//! norms, an embedding scaled by sqrt(hidden), and a pattern of layers that see a window, with a
-//! rotary base of their own, and layers that see everything.
+//! Norms before and after attention and MLP, whose factors `config.json` checkpoints store minus 1
+//! (GGUF stores the factors themselves). Norms of query and key heads. An embedding scaled by
+//! sqrt(hidden). A pattern of sliding-window layers, with a rotary base of their own, and
+//! full-attention layers.
 
 use thane_mil::program::{Function, ValueId};
 
+use super::keys::{
+    IGNORED_KEYS, check_heads, check_layers, check_positive, check_size, layer_masks,
+};
 use super::llama::{gguf_scaling, vocab_size};
 use super::{
-    Decoder, Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, HARMLESS, Lowering, Read,
-    Sizes, bounded, check_heads, layers, masks, positive,
+    Decoder, DecoderResult, Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family, Lowering,
+    Sizes,
 };
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::layers::attention::{Attention, Surroundings};
+use crate::layers::attention::{Attention, AttentionInputs};
 use crate::layers::decoder::{self, Io, Mask, Mode};
-use crate::layers::encoder::{self, Sight};
+use crate::layers::encoder::{self, Direction};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Style, inverse_frequencies};
@@ -44,12 +48,11 @@ pub(super) const FAMILY: Family = Family {
     encoder: Some(encoder_from_config),
 };
 
-/// Base of the rotary frequencies of sliding layers where the file does not say. Source:
-/// Gemma3TextConfig.
+/// Default base of the rotary frequencies of sliding-window layers. Source: Gemma3TextConfig.
 const LOCAL_THETA: f64 = 10_000.0;
-/// Every sixth layer sees everything where the file does not say. Source: Gemma3TextConfig.
+/// By default every sixth layer has full attention. Source: Gemma3TextConfig.
 const PATTERN: usize = 6;
-/// Sizes that `text_config` of published models leaves out. Source: Gemma3TextConfig.
+/// Sizes that `text_config` of published models omits. Source: Gemma3TextConfig.
 const PART_DEFAULTS: [(&str, usize); 3] = [
     ("vocab_size", 262_208),
     ("num_attention_heads", 8),
@@ -67,8 +70,8 @@ struct Gemma3 {
     vocab_size: usize,
     max_context: usize,
     tied: bool,
-    /// What an encoder of these weights sees.
-    sight: Sight,
+    /// Which tokens a token attends to when the weights are used as an encoder.
+    direction: Direction,
 }
 
 impl Decoder for Gemma3 {
@@ -92,7 +95,7 @@ impl Decoder for Gemma3 {
         let divisor = options.residual_divisor;
         let h = io.embed(g_, &table, (hidden as f32).sqrt() / divisor)?;
         let h = self.layers(g_, w, h, divisor, |g, i, mask| {
-            io.surroundings(
+            io.attention_inputs(
                 g,
                 i,
                 if mask == Mask::Full { &global } else { &local },
@@ -101,14 +104,14 @@ impl Decoder for Gemma3 {
         })?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
-        let logits = io.head(g_, self.norm.of_divided(divisor), &norm, &head, h)?;
+        let logits = io.head(g_, self.norm.for_divided_stream(divisor), &norm, &head, h)?;
         io.finish(g, logits)
     }
 
     fn residual_divisor(&self) -> f32 {
-        // Gemma 3 270M's stream overflows fp16 after "Why is the sky blue?"; over 2, 16 and 64 the
-        // greedy tokens are those of f32 (`thane run`, both forms, --residual-divisor). 16 leaves
-        // room for larger models.
+        // The residual stream of Gemma 3 270M overflows fp16 after "Why is the sky blue?". Divided
+        // by 2, 16 and 64, the greedy tokens equal those of f32 (`thane run`, both forms,
+        // --residual-divisor). 16 leaves room for larger models.
         16.0
     }
 
@@ -135,8 +138,8 @@ impl Encoder for Gemma3 {
     ) -> Result<Function, ModelError> {
         let g_ = &mut g;
         let hidden = self.attention.hidden;
-        // A window of both sides has half to each.
-        let window = if self.sight == Sight::All {
+        // A bidirectional window has one half on each side.
+        let window = if self.direction == Direction::Bidirectional {
             self.window / 2 + 1
         } else {
             self.window
@@ -146,7 +149,7 @@ impl Encoder for Gemma3 {
             g_,
             plan.head.encoding,
             plan.extent,
-            self.sight,
+            self.direction,
             group,
             Some(window),
         )?;
@@ -155,18 +158,19 @@ impl Encoder for Gemma3 {
             io.rotary(g_, &self.local_frequencies)?,
         );
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
-        g_.at("model.embed_tokens");
+        g_.at_module("model.embed_tokens");
         let h = g_.rows_to_residual(&table, io.input_ids)?;
-        let h = g_.scale(h, (hidden as f32).sqrt() / plan.residual_divisor)?; // [batch, tokens, hidden]
-        let h = io.laid_out(g_, h)?;
+        // [batch, tokens, hidden]
+        let h = g_.scale(h, (hidden as f32).sqrt() / plan.residual_divisor)?;
+        let h = io.lay_out(g_, h)?;
         let h = self.layers(g_, w, h, plan.residual_divisor, |_, _, mask| {
-            Ok(io.surroundings(
+            Ok(io.attention_inputs(
                 Some(if mask == Mask::Full { &global } else { &local }),
                 mask,
             ))
         })?;
-        g_.at("model.norm");
-        let h = self.norm.of_divided(plan.residual_divisor).apply(
+        g_.at_module("model.norm");
+        let h = self.norm.for_divided_stream(plan.residual_divisor).apply(
             g_,
             h,
             &w.get("model.norm", "weight", &[hidden]),
@@ -185,15 +189,15 @@ impl Encoder for Gemma3 {
 }
 
 impl Gemma3 {
-    /// The layers, each with what `around` gives it; what they add to the residual stream is over
-    /// `divisor`.
+    /// All layers, each with the attention inputs that `inputs` gives. What the layers add to the
+    /// residual stream is divided by `divisor`.
     fn layers<'a>(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         mut h: ValueId,
         divisor: f32,
-        around: impl Fn(&mut Graph, usize, Mask) -> Result<Surroundings<'a>, ModelError>,
+        inputs: impl Fn(&mut Graph, usize, Mask) -> Result<AttentionInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
         let hidden = self.attention.hidden;
         let add = |g: &mut Graph, h, x| {
@@ -207,20 +211,20 @@ impl Gemma3 {
         for (i, mask) in self.masks.iter().enumerate() {
             let module = |name: &str| format!("model.layers.{i}.{name}");
             let norm_as = |norm: RmsNorm, g: &mut Graph, x, name: &str| {
-                g.at(&module(name));
+                g.at_module(&module(name));
                 norm.apply(g, x, &w.get(&module(name), "weight", &[hidden]))
             };
             let residual_norm =
-                |g: &mut Graph, x, name| norm_as(self.norm.of_divided(divisor), g, x, name);
+                |g: &mut Graph, x, name| norm_as(self.norm.for_divided_stream(divisor), g, x, name);
             let norm = |g: &mut Graph, x, name| norm_as(self.norm, g, x, name);
-            g.at(&module("self_attn"));
-            let around = around(g, i, *mask)?;
+            g.at_module(&module("self_attn"));
+            let inputs = inputs(g, i, *mask)?;
             let x = residual_norm(g, h, "input_layernorm")?;
             let a = self
                 .attention
-                .apply(g, w, &module("self_attn"), x, around)?;
+                .apply(g, w, &module("self_attn"), x, inputs)?;
             let a = norm(g, a, "post_attention_layernorm")?;
-            h = around.asked(g, h)?;
+            h = inputs.needed_tokens(g, h)?;
             h = add(g, h, a)?;
             let x = residual_norm(g, h, "pre_feedforward_layernorm")?;
             let m = self.mlp.apply(g, w, &module("mlp"), x)?;
@@ -231,25 +235,25 @@ impl Gemma3 {
     }
 }
 
-fn from_config(c: &Config, w: &Weights<'_>) -> Read {
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let mut model = read(c)?;
-    if model.sight == Sight::All {
+    if model.direction == Direction::Bidirectional {
         return Err(ModelError::unsupported(
             "use_bidirectional_attention",
             true,
-            "decoders attend backwards only",
+            "expected false, because a decoder attends to earlier tokens only",
         ));
     }
     model.tied = w.is_tied(model.tied);
     Ok(Box::new(model))
 }
 
-fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
+fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
     Ok(Box::new(read(c)?))
 }
 
-/// The configuration, alone or as the text part of a model that sees images too.
+/// Reads the configuration, which may be the text part of a multimodal model.
 fn read(c: &Config) -> Result<Gemma3, ModelError> {
     let Some(text) = c.opt_object("text_config")? else {
         return read_text(c, false);
@@ -261,8 +265,8 @@ fn read(c: &Config) -> Result<Gemma3, ModelError> {
         "mm_tokens_per_image",
         "vision_config",
     ]);
-    text.acknowledge(HARMLESS);
-    // The head is the whole model's, and tied as that says, whatever its part says.
+    text.acknowledge(IGNORED_KEYS);
+    // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
     Ok(Gemma3 {
         tied: c.bool_or("tie_word_embeddings", true)?,
@@ -272,28 +276,18 @@ fn read(c: &Config) -> Result<Gemma3, ModelError> {
 
 fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     refuse_softcaps(c)?;
-    let sight = if c.bool_or("use_bidirectional_attention", false)? {
-        Sight::All
+    check_activation(c)?;
+    let direction = if c.bool_or("use_bidirectional_attention", false)? {
+        Direction::Bidirectional
     } else {
-        Sight::Backwards
+        Direction::Causal
     };
-    let act = c
-        .opt_str("hidden_activation")?
-        .or(c.opt_str("hidden_act")?)
-        .unwrap_or("gelu_pytorch_tanh");
-    if act != "gelu_pytorch_tanh" {
-        return Err(ModelError::unsupported(
-            "hidden_activation",
-            act,
-            "gelu_pytorch_tanh is known",
-        ));
-    }
     let size = |key: &str| -> Result<usize, ModelError> {
         let default = PART_DEFAULTS
             .iter()
             .find(|(name, _)| is_part && *name == key)
             .map(|(_, size)| *size);
-        bounded(
+        check_size(
             key,
             c.opt_usize(key)?
                 .or(default)
@@ -301,16 +295,17 @@ fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
         )
     };
     let hidden = size("hidden_size")?;
-    let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
-    let head_dim = bounded("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
+    let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let head_dim = check_size("head_dim", c.opt_usize("head_dim")?.unwrap_or(256))?;
     let (n_heads, n_kv_heads) = (size("num_attention_heads")?, size("num_key_value_heads")?);
-    let epsilon = positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
+    let epsilon =
+        check_positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32;
     let norm = RmsNorm {
         epsilon,
         plus_one: true,
     };
     let bias = c.bool_or("attention_bias", false)?;
-    let score = positive(
+    let score = check_positive(
         "query_pre_attn_scalar",
         c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0),
     )?;
@@ -318,7 +313,7 @@ fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
     let pattern = c
         .opt_usize("sliding_window_pattern")?
         .or(c.opt_usize("_sliding_window_pattern")?);
-    let masks = match masks(c, n_layers)? {
+    let masks = match layer_masks(c, n_layers)? {
         Some(masks) => masks,
         None => by_pattern(n_layers, pattern.unwrap_or(PATTERN))?,
     };
@@ -345,31 +340,64 @@ fn read_text(c: &Config, is_part: bool) -> Result<Gemma3, ModelError> {
             head_dim,
         )?,
         masks,
-        window: bounded(
+        window: check_size(
             "sliding_window",
             c.opt_usize("sliding_window")?.unwrap_or(4096),
         )?,
         vocab_size: size("vocab_size")?,
-        max_context: bounded(
+        max_context: check_size(
             "max_position_embeddings",
             c.opt_usize("max_position_embeddings")?.unwrap_or(131_072),
         )?,
         tied: c.bool_or("tie_word_embeddings", true)?,
-        sight,
+        direction,
     };
     Ok(model)
+}
+
+fn check_activation(c: &Config) -> Result<(), ModelError> {
+    let act = c
+        .opt_str("hidden_activation")?
+        .or(c.opt_str("hidden_act")?)
+        .unwrap_or("gelu_pytorch_tanh");
+    if act != "gelu_pytorch_tanh" {
+        return Err(ModelError::unsupported(
+            "hidden_activation",
+            act,
+            "expected gelu_pytorch_tanh",
+        ));
+    }
+    Ok(())
 }
 
 fn refuse_softcaps(c: &Config) -> Result<(), ModelError> {
     for key in ["attn_logit_softcapping", "final_logit_softcapping"] {
         if let Some(cap) = c.opt_f64(key)? {
-            return Err(ModelError::unsupported(key, cap, "Gemma 3 has none"));
+            return Err(ModelError::unsupported(
+                key,
+                cap,
+                "expected no softcapping, because Gemma 3 has none",
+            ));
         }
     }
     Ok(())
 }
 
-/// The rotary embeddings of the layers that see everything, and of those that see a window.
+fn refuse_gguf_softcaps(gguf: &Gguf) -> Result<(), ModelError> {
+    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        let key = format!("gemma3.{name}");
+        if let Some(cap) = gguf.opt_f32(&key)? {
+            return Err(ModelError::unsupported(
+                &key,
+                cap,
+                "expected no softcapping, because Gemma 3 has none",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The rotary embeddings of full-attention layers and of sliding-window layers.
 fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     let unset = || RopeConfig {
         theta: None,
@@ -378,14 +406,15 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     };
     Ok(match c.rope()? {
         Rope::Uniform(_) if c.has("rope_parameters") => {
-            let reason = "Gemma 3 has one for each type of layer";
+            let reason = "expected one rotary embedding for each layer type";
             return Err(ModelError::unsupported(
                 "rope_parameters",
                 "the same for all layers",
                 reason,
             ));
         }
-        // The old spelling speaks of the full layers, unless `rope_local_base_freq` is given too.
+        // The old spelling describes full-attention layers unless `rope_local_base_freq` is present
+        // too.
         Rope::Uniform(global) => (global, unset()),
         rope => {
             let part = |ty: &str| rope.layer_type(ty).cloned().unwrap_or_else(unset);
@@ -394,8 +423,9 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     })
 }
 
+/// The masks of layers where every `pattern`-th layer has full attention.
 fn by_pattern(n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
-    let pattern = bounded("sliding_window_pattern", pattern)?;
+    let pattern = check_size("sliding_window_pattern", pattern)?;
     let mask = |i: usize| {
         if (i + 1).is_multiple_of(pattern) {
             Mask::Full
@@ -406,18 +436,14 @@ fn by_pattern(n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> 
     Ok((0..n_layers).map(mask).collect())
 }
 
-fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
+fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let key = |name: &str| format!("gemma3.{name}");
     let size = |name: &str| -> Result<usize, ModelError> {
-        bounded(&key(name), gguf.u32(&key(name))? as usize)
+        check_size(&key(name), gguf.u32(&key(name))? as usize)
     };
-    for name in ["attn_logit_softcapping", "final_logit_softcapping"] {
-        if let Some(cap) = gguf.opt_f32(&key(name))? {
-            return Err(ModelError::unsupported(&key(name), cap, "Gemma 3 has none"));
-        }
-    }
+    refuse_gguf_softcaps(gguf)?;
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
-    let n_layers = layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?;
+    let n_layers = check_layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?;
     let head_dim = size("attention.key_length")?;
     let rotated = gguf
         .opt_u32(&key("rope.dimension_count"))?
@@ -430,30 +456,30 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
             return Err(ModelError::unsupported(
                 &key(name),
                 value,
-                "it must be the size of a key head",
+                "expected the size of a key head",
             ));
         }
     }
     let epsilon = key("attention.layer_norm_rms_epsilon");
     let norm = RmsNorm {
-        epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
+        epsilon: check_positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
         plus_one: false,
     };
-    // The file does not say. Source: llama.cpp, which knows 27B by its 62 layers and divides whole
-    // numbers there.
+    // The file does not contain this value. Source: llama.cpp, which recognizes 27B by its 62
+    // layers and uses integer division there.
     let score = if n_layers == 62 {
         hidden / n_heads
     } else {
         head_dim
     };
-    let score = positive(&key("attention.head_count"), score as f64)?;
+    let score = check_positive(&key("attention.head_count"), score as f64)?;
     let rope = |scaling| RopeConfig {
         theta: None,
         scaling,
         partial_rotary_factor: None,
     };
     let theta = |name: &str, default| -> Result<f64, ModelError> {
-        positive(
+        check_positive(
             &key(name),
             gguf.opt_f32(&key(name))?.map_or(default, f64::from),
         )
@@ -488,7 +514,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         vocab_size: vocab_size(gguf, w, "gemma3")?,
         max_context: size("context_length")?,
         tied: !w.has("lm_head", "weight"),
-        sight: Sight::Backwards,
+        direction: Direction::Causal,
     };
     Ok(Box::new(model))
 }

@@ -1,21 +1,19 @@
 //! Llama: SmolLM2, TinyLlama, Llama 2 and 3.x.
 //!
-//! Pre-norm layers of grouped-query attention and a SiLU-gated MLP. GGUF stores the rows of query
-//! and key permuted, so that rotary pairs lie side by side; and it stores Llama 3's frequency
+//! Layers of grouped-query attention and a SiLU-gated MLP, each preceded by a norm. GGUF permutes
+//! the rows of query and key so that rotary pairs are adjacent, and stores Llama 3's frequency
 //! scaling as a tensor of divisors.
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{
-    Decoder, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Read, Sizes, bounded,
-    check_heads, head_dim_of, layers, positive,
-};
+use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
+use super::{Decoder, DecoderResult, Encoder, EncoderPlan, EncoderSizes, Family, Lowering, Sizes};
 use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::{Graph, Made};
-use crate::layers::attention::{Attention, Surroundings};
+use crate::graph::{Graph, ValueResult};
+use crate::layers::attention::{Attention, AttentionInputs};
 use crate::layers::decoder::{self, Io, Mask, Mode};
-use crate::layers::encoder::{self, Sight};
+use crate::layers::encoder::{self, Direction};
 use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::{Style, inverse_frequencies};
@@ -34,11 +32,11 @@ pub(super) const FAMILY: Family = Family {
     encoder: None,
 };
 
-/// Qwen3-0.6B's stream peaks at 37,000 and more, near the end of fp16: over 8 it runs, over 4 it
-/// does not. Source: the conversion of pplx-embed for the Neural Engine.
+/// The residual stream of Qwen3-0.6B peaks above 37,000, near the limit of fp16: the model works
+/// with a divisor of 8 but not of 4. Source: the conversion of pplx-embed for the Neural Engine.
 const RESIDUAL_DIVISOR: f32 = 8.0;
 
-/// Llama, and what differs from it in numbers only.
+/// The configuration of Llama and of families that differ from it in numbers only.
 pub(super) struct Llama {
     pub attention: Attention,
     pub mlp: Mlp,
@@ -49,8 +47,8 @@ pub(super) struct Llama {
     pub vocab_size: usize,
     pub max_context: usize,
     pub tied: bool,
-    /// What an encoder of these weights sees.
-    pub sight: Sight,
+    /// Which tokens a token attends to when the weights are used as an encoder.
+    pub direction: Direction,
 }
 
 impl Decoder for Llama {
@@ -72,12 +70,14 @@ impl Decoder for Llama {
         let rotary = io.rotary(g_, &self.inverse_frequencies, self.style)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
         let h = io.embed(g_, &table, options.residual_divisor.recip())?;
-        let h = self.layers(g_, w, h, |g, i| io.surroundings(g, i, &rotary, Mask::Full))?;
+        let h = self.layers(g_, w, h, |g, i| {
+            io.attention_inputs(g, i, &rotary, Mask::Full)
+        })?;
         let norm = w.get("model.norm", "weight", &[hidden]);
         let head = decoder::head_tensor(w, self.tied, self.vocab_size, hidden);
         let logits = io.head(
             g_,
-            self.norm.of_divided(options.residual_divisor),
+            self.norm.for_divided_stream(options.residual_divisor),
             &norm,
             &head,
             h,
@@ -111,17 +111,24 @@ impl Encoder for Llama {
         g_.divide_residual(plan.residual_divisor);
         let hidden = self.attention.hidden;
         let group = self.attention.n_heads / self.attention.n_kv_heads;
-        let io = encoder::Io::new(g_, plan.head.encoding, plan.extent, self.sight, group, None)?;
+        let io = encoder::Io::new(
+            g_,
+            plan.head.encoding,
+            plan.extent,
+            self.direction,
+            group,
+            None,
+        )?;
         let rotary = io.rotary(g_, &self.inverse_frequencies)?;
         let table = w.get("model.embed_tokens", "weight", &[self.vocab_size, hidden]);
-        g_.at("model.embed_tokens");
+        g_.at_module("model.embed_tokens");
         let h = g_.rows_to_residual(&table, io.input_ids)?;
-        let h = io.laid_out(g_, h)?;
+        let h = io.lay_out(g_, h)?;
         let h = self.layers(g_, w, h, |_, _| {
-            Ok(io.surroundings(Some(&rotary), Mask::Full))
+            Ok(io.attention_inputs(Some(&rotary), Mask::Full))
         })?;
-        g_.at("model.norm");
-        let h = self.norm.of_divided(plan.residual_divisor).apply(
+        g_.at_module("model.norm");
+        let h = self.norm.for_divided_stream(plan.residual_divisor).apply(
             g_,
             h,
             &w.get("model.norm", "weight", &[hidden]),
@@ -138,9 +145,9 @@ impl Encoder for Llama {
         }
     }
 
-    fn pools(&self) -> Option<(Pooling, bool)> {
-        // pplx-embed-context comes without modules.json. Source: its model page.
-        (self.sight == Sight::All).then_some((Pooling::Mean, true))
+    fn default_pooling(&self) -> Option<(Pooling, bool)> {
+        // pplx-embed-context has no modules.json. Source: its model page.
+        (self.direction == Direction::Bidirectional).then_some((Pooling::Mean, true))
     }
 
     fn residual_divisor(&self) -> f32 {
@@ -149,32 +156,32 @@ impl Encoder for Llama {
 }
 
 impl Llama {
-    /// The layers, each with what `around` gives it.
+    /// All layers, each with the attention inputs that `inputs` gives.
     fn layers<'a>(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         mut h: ValueId,
-        around: impl Fn(&mut Graph, usize) -> Result<Surroundings<'a>, ModelError>,
+        inputs: impl Fn(&mut Graph, usize) -> Result<AttentionInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
-        let residual_norm = self.norm.of_divided(g.residual_divisor());
+        let residual_norm = self.norm.for_divided_stream(g.residual_divisor());
         for i in 0..self.n_layers {
             let module = |name: &str| format!("model.layers.{i}.{name}");
-            let norm = |g: &mut Graph, x, name: &str| -> Made {
-                g.at(&module(name));
+            let norm = |g: &mut Graph, x, name: &str| -> ValueResult {
+                g.at_module(&module(name));
                 residual_norm.apply(
                     g,
                     x,
                     &w.get(&module(name), "weight", &[self.attention.hidden]),
                 )
             };
-            g.at(&module("self_attn"));
-            let around = around(g, i)?;
+            g.at_module(&module("self_attn"));
+            let inputs = inputs(g, i)?;
             let x = norm(g, h, "input_layernorm")?;
             let a = self
                 .attention
-                .apply(g, w, &module("self_attn"), x, around)?;
-            h = around.asked(g, h)?;
+                .apply(g, w, &module("self_attn"), x, inputs)?;
+            h = inputs.needed_tokens(g, h)?;
             h = g.add(h, a)?;
             let x = norm(g, h, "post_attention_layernorm")?;
             let m = self.mlp.apply(g, w, &module("mlp"), x)?;
@@ -184,9 +191,8 @@ impl Llama {
     }
 }
 
-fn from_config(c: &Config, w: &Weights<'_>) -> Read {
-    // Notes of the trainers, and buffers that old checkpoints carry although they follow from the
-    // configuration.
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    // Training notes, and buffers in old checkpoints that the configuration determines anyway.
     c.acknowledge(&["is_llama_config"]);
     w.ignore("rotary_emb.inv_freq");
     let rope = match c.rope()? {
@@ -195,7 +201,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
             return Err(ModelError::unsupported(
                 "rope_parameters",
                 "per layer type",
-                "llama has one for all layers",
+                "expected one rotary embedding for all layers",
             ));
         }
     };
@@ -203,22 +209,22 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         return Err(ModelError::unsupported(
             "rope_interleaved",
             true,
-            "llama rotates halves",
+            "expected false, because llama rotates halves of a head",
         ));
     }
     let act = c.opt_str("hidden_act")?.unwrap_or("silu");
     if act != "silu" {
-        return Err(ModelError::unsupported("hidden_act", act, "silu is known"));
+        return Err(ModelError::unsupported("hidden_act", act, "expected silu"));
     }
-    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
-    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let n_kv_heads = bounded(
+    let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
+    let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let n_kv_heads = check_size(
         "num_key_value_heads",
         c.opt_usize("num_key_value_heads")?.unwrap_or(n_heads),
     )?;
     let head_dim = match c.opt_usize("head_dim")? {
-        Some(n) => bounded("head_dim", n)?,
-        None => head_dim_of(hidden, n_heads)?,
+        Some(n) => check_size("head_dim", n)?,
+        None => default_head_dim(hidden, n_heads)?,
     };
     let bias = c.bool_or("attention_bias", false)?;
     let tied = w.is_tied(c.bool_or("tie_word_embeddings", false)?);
@@ -226,35 +232,36 @@ fn from_config(c: &Config, w: &Weights<'_>) -> Read {
         attention: attention(hidden, [n_heads, n_kv_heads], head_dim, [bias; 2])?,
         mlp: Mlp {
             hidden,
-            intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
+            intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
             activation: Activation::Silu,
             bias: c.bool_or("mlp_bias", false)?,
         },
         norm: RmsNorm {
-            epsilon: positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))? as f32,
+            epsilon: check_positive("rms_norm_eps", c.opt_f64("rms_norm_eps")?.unwrap_or(1e-6))?
+                as f32,
             plus_one: false,
         },
         inverse_frequencies: inverse_frequencies(&rope, rope.theta.unwrap_or(10_000.0), head_dim)?,
         style: Style::Half,
-        n_layers: layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
-        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
-        max_context: bounded(
+        n_layers: check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
+        vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
+        max_context: check_size(
             "max_position_embeddings",
             c.opt_usize("max_position_embeddings")?.unwrap_or(2048),
         )?,
         tied,
-        sight: Sight::Backwards,
+        direction: Direction::Causal,
     };
     Ok(Box::new(model))
 }
 
-fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
+fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let key = |name: &str| format!("llama.{name}");
     let size = |name: &str| -> Result<usize, ModelError> {
-        bounded(&key(name), gguf.u32(&key(name))? as usize)
+        check_size(&key(name), gguf.u32(&key(name))? as usize)
     };
     let opt = |name: &str, default: usize| -> Result<usize, ModelError> {
-        bounded(
+        check_size(
             &key(name),
             gguf.opt_u32(&key(name))?.map_or(default, |v| v as usize),
         )
@@ -269,8 +276,8 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
     let n_kv_heads = opt("attention.head_count_kv", n_heads)?;
     let head_dim = match gguf.opt_u32(&key("attention.key_length"))? {
-        Some(n) => bounded(&key("attention.key_length"), n as usize)?,
-        None => head_dim_of(hidden, n_heads)?,
+        Some(n) => check_size(&key("attention.key_length"), n as usize)?,
+        None => default_head_dim(hidden, n_heads)?,
     };
     for (name, value) in [
         (
@@ -286,7 +293,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
             return Err(ModelError::unsupported(
                 &key(name),
                 value,
-                "it must be the size of a key head",
+                "expected the size of a key head",
             ));
         }
     }
@@ -296,7 +303,7 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
         scaling: gguf_scaling(gguf, "llama")?,
         partial_rotary_factor: None,
     };
-    let theta = positive(
+    let theta = check_positive(
         &key("rope.freq_base"),
         gguf.opt_f32(&key("rope.freq_base"))?
             .unwrap_or(10_000.0)
@@ -316,21 +323,21 @@ fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> Read {
             bias: w.has("model.layers.0.mlp.gate_proj", "bias"),
         },
         norm: RmsNorm {
-            epsilon: positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
+            epsilon: check_positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
             plus_one: false,
         },
         inverse_frequencies: frequencies,
         style: Style::Interleaved,
-        n_layers: layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?,
+        n_layers: check_layers(&key("block_count"), gguf.u32(&key("block_count"))? as usize)?,
         vocab_size,
         max_context: size("context_length")?,
         tied: !w.has("lm_head", "weight"),
-        sight: Sight::Backwards,
+        direction: Direction::Causal,
     };
     Ok(Box::new(model))
 }
 
-/// Rows of the embedding: the key, where there is one, else those that it has.
+/// Number of rows of the embedding: the key if it is present, otherwise the shape of the tensor.
 pub(super) fn vocab_size(
     gguf: &Gguf,
     w: &Weights<'_>,
@@ -338,11 +345,11 @@ pub(super) fn vocab_size(
 ) -> Result<usize, ModelError> {
     let key = format!("{architecture}.vocab_size");
     let rows = w.rows("model.embed_tokens", "weight").unwrap_or(1);
-    bounded(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
+    check_size(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
 }
 
-/// The stretching of frequencies that the metadata asks for. A factor without a type is linear, as
-/// llama.cpp reads it.
+/// The frequency scaling in the metadata. A factor without a type means linear scaling, as in
+/// llama.cpp.
 pub(super) fn gguf_scaling(gguf: &Gguf, architecture: &str) -> Result<RopeScaling, ModelError> {
     let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
     let (ty, factor) = (gguf.opt_str(&key("type"))?, gguf.opt_f32(&key("factor"))?);
@@ -352,20 +359,20 @@ pub(super) fn gguf_scaling(gguf: &Gguf, architecture: &str) -> Result<RopeScalin
         (Some("none"), Some(factor)) => Err(ModelError::unsupported(
             &key("factor"),
             factor,
-            "the type is none",
+            "expected no factor, because the type is none",
         )),
         (None | Some("linear"), _) => Ok(RopeScaling::Linear {
-            factor: positive(&key("factor"), gguf.f32(&key("factor"))?.into())?,
+            factor: check_positive(&key("factor"), gguf.f32(&key("factor"))?.into())?,
         }),
         (Some(other), _) => Err(ModelError::unsupported(
             &key("type"),
             other,
-            "none and linear are known",
+            "expected none or linear",
         )),
     }
 }
 
-/// Llama 3's scaling as GGUF has it: a divisor for each frequency.
+/// Applies Llama 3's frequency scaling as GGUF stores it: one divisor for each frequency.
 fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) -> Result<(), ModelError> {
     if !w.has("rope_freqs", "weight") {
         return Ok(());
@@ -374,12 +381,13 @@ fn divide_by_tensor(frequencies: &mut [f32], w: &Weights<'_>) -> Result<(), Mode
         return Ok(());
     };
     for (frequency, divisor) in frequencies.iter_mut().zip(divisors) {
-        *frequency /= positive("rope_freqs.weight", divisor.into())? as f32;
+        *frequency /= check_positive("rope_freqs.weight", divisor.into())? as f32;
     }
     Ok(())
 }
 
-/// `biases` are those of query, key and value, and of the output.
+/// Llama's attention. `biases` say whether query, key and value have biases, and whether the output
+/// has one.
 fn attention(
     hidden: usize,
     [n_heads, n_kv_heads]: [usize; 2],

@@ -1,21 +1,22 @@
 //! ModernBERT encoders: ModernBERT, gte-modernbert, nomic-modernbert.
 //!
-//! Pre-norm layers with rotary positions; the first has no norm before its attention. Every third
-//! layer sees everything, the others a window; each kind has a rotary base of its own. Query, key
-//! and value are one product, and so are gate and up of the feed-forward.
+//! Layers normalize before attention and MLP, except before the first attention, and use rotary
+//! positions. Every third layer has full attention, the others a sliding window; each kind has its
+//! own rotary base. Query, key and value are one projection, and so are the gate and up projections
+//! of the MLP.
 
 use thane_mil::program::{Function, ValueId};
 
-use super::{
-    Encoder, EncoderPlan, EncoderRead, EncoderSizes, Family, bounded, check_heads, head_dim_of,
-    layers, masks, positive,
+use super::keys::{
+    check_heads, check_layers, check_positive, check_size, default_head_dim, layer_masks,
 };
+use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
 use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::{Graph, Made};
+use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, Projected};
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Io, Sight};
+use crate::layers::encoder::{self, Direction, Io};
 use crate::layers::mlp::Activation;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotary, inverse_frequencies};
@@ -28,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
     ..Family::NONE
 };
 
-/// Where the file does not say. Source: ModernBertConfig.
+/// Default rotary bases. Source: ModernBertConfig.
 const GLOBAL_THETA: f64 = 160_000.0;
 const LOCAL_THETA: f64 = 10_000.0;
 
@@ -40,7 +41,7 @@ struct ModernBert {
     norm: LayerNorm,
     norm_bias: bool,
     masks: Vec<Mask>,
-    /// Sliding layers see tokens that are less than this away.
+    /// Sliding-window layers attend to tokens that are less than this many positions away.
     window: usize,
     global_frequencies: Vec<f32>,
     local_frequencies: Vec<f32>,
@@ -60,7 +61,7 @@ impl Encoder for ModernBert {
             g_,
             plan.head.encoding,
             plan.extent,
-            Sight::All,
+            Direction::Bidirectional,
             1,
             Some(self.window),
         )?;
@@ -68,14 +69,14 @@ impl Encoder for ModernBert {
             io.rotary(g_, &self.global_frequencies)?,
             io.rotary(g_, &self.local_frequencies)?,
         );
-        g_.at("model.embeddings");
+        g_.at_module("model.embeddings");
         let table = w.get(
             "model.embeddings.tok_embeddings",
             "weight",
             &[self.vocab_size, self.attention.hidden],
         );
         let h = g_.rows_to_residual(&table, io.input_ids)?;
-        let h = io.laid_out(g_, h)?;
+        let h = io.lay_out(g_, h)?;
         let mut h = self.normed(g_, w, "model.embeddings.norm", h)?;
         for (i, mask) in self.masks.iter().enumerate() {
             let rotary = if *mask == Mask::Full { &global } else { &local };
@@ -106,14 +107,15 @@ impl Encoder for ModernBert {
 }
 
 impl ModernBert {
-    fn normed(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
-        g.at(module);
+    fn normed(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> ValueResult {
+        g.at_module(module);
         let part = |name| w.get(module, name, &[self.attention.hidden]);
         let bias = self.norm_bias.then(|| part("bias"));
         self.norm.apply(g, x, &part("weight"), bias.as_ref())
     }
 
-    #[allow(clippy::too_many_arguments)] // the parts of one layer; a struct for one caller would hide them
+    // The inputs of one layer; a struct for one caller would hide them
+    #[allow(clippy::too_many_arguments)]
     fn attend(
         &self,
         g: &mut Graph,
@@ -123,9 +125,9 @@ impl ModernBert {
         io: &Io,
         rotary: &Rotary,
         mask: Mask,
-    ) -> Made {
+    ) -> ValueResult {
         let hidden = self.attention.hidden;
-        g.at(module);
+        g.at_module(module);
         let part = |name: &str, rows: usize| {
             let module = format!("{module}.{name}");
             let bias = self
@@ -143,16 +145,26 @@ impl ModernBert {
             k: parts[1],
             v: parts[2],
         };
-        let a =
-            self.attention
-                .attend(g, w, module, projected, io.surroundings(Some(rotary), mask))?;
+        let a = self.attention.attend(
+            g,
+            w,
+            module,
+            projected,
+            io.attention_inputs(Some(rotary), mask),
+        )?;
         let (weight, bias) = part("Wo", hidden);
         g.linear("Wo", a, &weight, bias.as_ref())
     }
 
     /// `Wo(activation(first half) * second half)` of `Wi(x)`.
-    fn feed_forward(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
-        g.at(module);
+    fn feed_forward(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        x: ValueId,
+    ) -> ValueResult {
+        g.at_module(module);
         let hidden = self.attention.hidden;
         let part = |name: &str, rows: usize, columns: usize| {
             let module = format!("{module}.{name}");
@@ -170,7 +182,73 @@ impl ModernBert {
     }
 }
 
-fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
+fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
+    ignore_training(c, w);
+    let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
+        "gelu" => Activation::GeluErf,
+        other => {
+            return Err(ModelError::unsupported(
+                "hidden_activation",
+                other,
+                "expected gelu",
+            ));
+        }
+    };
+    let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
+    let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let head_dim = default_head_dim(hidden, n_heads)?;
+    check_heads(n_heads, n_heads, head_dim)?;
+    let bias = c.bool_or("attention_bias", false)?;
+    let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let (global, local) = ropes(c)?;
+    let every = check_size(
+        "global_attn_every_n_layers",
+        c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3),
+    )?;
+    let by_number = |i: usize| {
+        if i.is_multiple_of(every) {
+            Mask::Full
+        } else {
+            Mask::Sliding
+        }
+    };
+    let model = ModernBert {
+        attention: Attention::multi_head(hidden, n_heads, head_dim, bias),
+        intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
+        activation,
+        mlp_bias: c.bool_or("mlp_bias", false)?,
+        norm: LayerNorm {
+            epsilon: check_positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32,
+        },
+        norm_bias: c.bool_or("norm_bias", false)?,
+        masks: layer_masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
+        // Half of the window is on each side.
+        window: check_size(
+            "local_attention",
+            c.opt_usize("local_attention")?.unwrap_or(128),
+        )? / 2
+            + 1,
+        global_frequencies: inverse_frequencies(
+            &global,
+            global.theta.unwrap_or(GLOBAL_THETA),
+            head_dim,
+        )?,
+        local_frequencies: inverse_frequencies(
+            &local,
+            local.theta.unwrap_or(LOCAL_THETA),
+            head_dim,
+        )?,
+        vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
+        n_positions: check_size(
+            "max_position_embeddings",
+            c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
+        )?,
+    };
+    Ok(Box::new(model))
+}
+
+/// Ignores keys and modules of training, which do not affect the encoder.
+fn ignore_training(c: &Config, w: &Weights<'_>) {
     c.acknowledge(&[
         "attention_dropout",
         "classifier_activation",
@@ -193,74 +271,13 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderRead {
         "layer_norm_eps",
         "tie_word_embeddings",
     ]);
-    // Heads of training.
+    // Heads that are used in training only.
     for module in ["head", "decoder", "classifier"] {
         w.ignore_module(module);
     }
-    let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
-        "gelu" => Activation::GeluErf,
-        other => {
-            return Err(ModelError::unsupported(
-                "hidden_activation",
-                other,
-                "gelu is known",
-            ));
-        }
-    };
-    let hidden = bounded("hidden_size", c.usize("hidden_size")?)?;
-    let n_heads = bounded("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let head_dim = head_dim_of(hidden, n_heads)?;
-    check_heads(n_heads, n_heads, head_dim)?;
-    let bias = c.bool_or("attention_bias", false)?;
-    let n_layers = layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
-    let (global, local) = ropes(c)?;
-    let every = bounded(
-        "global_attn_every_n_layers",
-        c.opt_usize("global_attn_every_n_layers")?.unwrap_or(3),
-    )?;
-    let by_number = |i: usize| {
-        if i.is_multiple_of(every) {
-            Mask::Full
-        } else {
-            Mask::Sliding
-        }
-    };
-    let model = ModernBert {
-        attention: Attention::plain(hidden, n_heads, head_dim, bias),
-        intermediate: bounded("intermediate_size", c.usize("intermediate_size")?)?,
-        activation,
-        mlp_bias: c.bool_or("mlp_bias", false)?,
-        norm: LayerNorm {
-            epsilon: positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32,
-        },
-        norm_bias: c.bool_or("norm_bias", false)?,
-        masks: masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
-        // Half of it to each side.
-        window: bounded(
-            "local_attention",
-            c.opt_usize("local_attention")?.unwrap_or(128),
-        )? / 2
-            + 1,
-        global_frequencies: inverse_frequencies(
-            &global,
-            global.theta.unwrap_or(GLOBAL_THETA),
-            head_dim,
-        )?,
-        local_frequencies: inverse_frequencies(
-            &local,
-            local.theta.unwrap_or(LOCAL_THETA),
-            head_dim,
-        )?,
-        vocab_size: bounded("vocab_size", c.usize("vocab_size")?)?,
-        n_positions: bounded(
-            "max_position_embeddings",
-            c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
-        )?,
-    };
-    Ok(Box::new(model))
 }
 
-/// The rotary embeddings of the layers that see everything, and of those that see a window.
+/// The rotary embeddings of full-attention layers and of sliding-window layers.
 fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     let of = |theta| RopeConfig {
         theta,
@@ -269,7 +286,7 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     };
     let old = |key: &str| -> Result<Option<f64>, ModelError> {
         c.opt_f64(key)?
-            .map(|theta| positive(key, theta))
+            .map(|theta| check_positive(key, theta))
             .transpose()
     };
     let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
@@ -278,7 +295,7 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
             let part = |name: &str| rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
             Ok((part("full_attention"), part("sliding_attention")))
         }
-        // Files before transformers 5 name both bases.
+        // Files written before transformers 5 have a key for each base.
         Rope::Uniform(_) => Ok((of(global), of(local))),
     }
 }

@@ -1,4 +1,4 @@
-//! Self-attention with grouped queries, over a KV cache where there is one.
+//! Self-attention with grouped queries and an optional KV cache.
 
 use std::cell::RefCell;
 
@@ -8,31 +8,31 @@ use thane_mil::types::{DType, Dim, TensorType, Type};
 
 use super::norm::RmsNorm;
 use super::rope::Rotary;
-use crate::graph::{Graph, Layout, Made};
+use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
 
-/// Sizes and habits of a family's attention.
+/// The sizes and options of a family's attention.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
-    /// Size of its input and output.
+    /// Elements of a token's hidden state.
     pub hidden: usize,
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Key and value heads.
+    /// Number of key heads, and of value heads.
     pub n_kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Factor of the scores.
+    /// Factor of the attention scores.
     pub scale: f64,
-    /// Whether query, key and value have biases.
+    /// Whether the query, key and value projections have biases.
     pub qkv_bias: bool,
-    /// Whether the output has one.
+    /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// Normalisation of each query and key head.
+    /// Normalization of each query head and key head.
     pub qk_norm: Option<RmsNorm>,
 }
 
-/// The cache of one layer.
+/// The KV cache of one layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Cache {
     k: ValueId,
@@ -40,68 +40,68 @@ pub struct Cache {
     dtype: DType,
 }
 
-/// What the tokens of a call attend to beside each other: those before them.
+/// The tokens before a call that the tokens of the call attend to.
 #[derive(Clone, Copy, Debug)]
 pub enum Past<'a> {
-    /// The layer's own cache, which it writes and then reads.
+    /// The cache of the layer, which the layer updates and then reads.
     Cache {
-        /// Where they are kept.
+        /// The states of the cache.
         cache: Cache,
-        /// Where it is written, int32 [4].
+        /// Begin of the slice to update, int32 [4].
         begin: ValueId,
-        /// Where it ends then, int32 [4].
+        /// End of the slice to update, int32 [4].
         end: ValueId,
     },
-    /// What the cache held before the call.
-    Beside {
+    /// The contents of the cache before the call, as separate tensors.
+    Separate {
         /// Keys, [1, kv_heads, context, head_dim].
         keys: ValueId,
-        /// Values, likewise.
+        /// Values, [1, kv_heads, context, head_dim].
         values: ValueId,
-        /// How many tokens they are of.
+        /// Number of tokens that the cache holds.
         context: usize,
-        /// Where the layer puts down its new keys and values, [1, kv_heads, tokens, head_dim], to
-        /// be written later.
+        /// Receives the layer's new keys and values, [1, kv_heads, tokens, head_dim], which are
+        /// written to the cache at the end of the function.
         new: &'a RefCell<Vec<ValueId>>,
     },
 }
 
-/// Projections of one layer, features as the graph has them.
+/// The projections of one layer, in the layout of the graph.
 #[derive(Clone, Copy, Debug)]
 pub struct Projected {
     /// Queries of all heads.
     pub q: ValueId,
-    /// Keys.
+    /// Keys of all key heads.
     pub k: ValueId,
-    /// Values.
+    /// Values of all value heads.
     pub v: ValueId,
 }
 
-/// What a layer's attention is given beside its input.
+/// The inputs of a layer's attention besides the hidden state.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
-    /// Positions by rotation, where the model has them.
+pub struct AttentionInputs<'a> {
+    /// Rotary embedding, if the model has one.
     pub rotary: Option<&'a Rotary>,
-    /// Added to the scores, [.., rows or 1, keys].
+    /// Added to the attention scores, [.., rows or 1, keys].
     pub mask: ValueId,
-    /// What came before, if anything can.
+    /// The tokens before the call, if the function has a cache.
     pub past: Option<Past<'a>>,
-    /// Where only the last token's output is asked for.
+    /// Inputs for the last token alone, if only its output is needed.
     pub last: Option<Last>,
 }
 
-/// What the last token of a call is given, where no other asks anything.
+/// The inputs of the last token's query, in a layer that computes no other queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Last {
-    /// Its position.
+    /// Rotation at the position of the last token.
     pub rotary: Rotary,
-    /// Its rows of the mask.
+    /// The mask rows of the last token.
     pub mask: ValueId,
 }
 
-impl Surroundings<'_> {
-    /// The tokens whose output is asked for, of `x` [1, tokens, features].
-    pub fn asked(&self, g: &mut Graph, x: ValueId) -> Made {
+impl AttentionInputs<'_> {
+    /// The tokens of `x` [1, tokens, features] whose output is needed: all of them, or the last.
+    pub fn needed_tokens(&self, g: &mut Graph, x: ValueId) -> ValueResult {
         if self.last.is_none() {
             Ok(x)
         } else {
@@ -111,9 +111,9 @@ impl Surroundings<'_> {
 }
 
 impl Attention {
-    /// As many key heads as query heads, scores by the root of a head's size, no norms; `bias` for
-    /// all products.
-    pub fn plain(hidden: usize, n_heads: usize, head_dim: usize, bias: bool) -> Self {
+    /// Multi-head attention: as many key heads as query heads, scores scaled by `1 /
+    /// sqrt(head_dim)`, no norms. `bias` applies to all projections.
+    pub fn multi_head(hidden: usize, n_heads: usize, head_dim: usize, bias: bool) -> Self {
         let scale = (head_dim as f64).powf(-0.5);
         let (n_kv_heads, qkv_bias, output_bias) = (n_heads, bias, bias);
         Self {
@@ -128,7 +128,7 @@ impl Attention {
         }
     }
 
-    /// Declare the cache of layer `layer` as states [1, kv_heads, context, head_dim].
+    /// Declares the cache of layer `layer` as two states [1, kv_heads, context, head_dim].
     pub fn cache(&self, g: &mut Graph, layer: usize, context: usize, dtype: DType) -> Cache {
         let ty = || {
             Type::State(TensorType::new(
@@ -141,17 +141,18 @@ impl Attention {
         Cache { k, v, dtype }
     }
 
-    /// Attend from `x`, or its last token, to all tokens that the mask shows.
+    /// Attention with its projections: `o_proj(softmax(scale * q k^T + mask) v)`, for every token
+    /// of `x` or for the last one.
     pub fn apply(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         x: ValueId,
-        around: Surroundings<'_>,
-    ) -> Made {
-        g.at(module);
-        let asked = around.asked(g, x)?;
+        inputs: AttentionInputs<'_>,
+    ) -> ValueResult {
+        g.at_module(module);
+        let needed = inputs.needed_tokens(g, x)?;
         let project = |g: &mut Graph, name: &str, x: ValueId, n: usize| {
             let projection = format!("{module}.{name}");
             let weight = w.get(&projection, "weight", &[n * self.head_dim, self.hidden]);
@@ -160,12 +161,12 @@ impl Attention {
                 .then(|| w.get(&projection, "bias", &[n * self.head_dim]));
             g.linear(name, x, &weight, bias.as_ref())
         };
-        let q = project(g, "q_proj", asked, self.n_heads)?;
+        let q = project(g, "q_proj", needed, self.n_heads)?;
         let (k, v) = (
             project(g, "k_proj", x, self.n_kv_heads)?,
             project(g, "v_proj", x, self.n_kv_heads)?,
         );
-        let attended = self.attend(g, w, module, Projected { q, k, v }, around)?;
+        let attended = self.attend(g, w, module, Projected { q, k, v }, inputs)?;
         let output = format!("{module}.o_proj");
         let weight = w.get(
             &output,
@@ -178,15 +179,16 @@ impl Attention {
         g.linear_to_residual("o_proj", attended, &weight, bias.as_ref())
     }
 
-    /// What lies between the projections and the output's; features as the graph has them.
+    /// Attention without its projections: norms, rotation, cache and products, in the layout of the
+    /// graph.
     pub fn attend(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         projected: Projected,
-        around: Surroundings<'_>,
-    ) -> Made {
+        inputs: AttentionInputs<'_>,
+    ) -> ValueResult {
         let q = self.heads(g, projected.q, self.n_heads)?;
         let (k, v) = (
             self.heads(g, projected.k, self.n_kv_heads)?,
@@ -203,15 +205,15 @@ impl Attention {
                 let q_weight = w.get(&format!("{module}.q_norm"), "weight", &[self.head_dim]);
                 let k_weight = w.get(&format!("{module}.k_norm"), "weight", &[self.head_dim]);
                 (
-                    norm.along(g, q, &q_weight, axis)?,
-                    norm.along(g, k, &k_weight, axis)?,
+                    norm.apply_along(g, q, &q_weight, axis)?,
+                    norm.apply_along(g, k, &k_weight, axis)?,
                 )
             }
         };
-        let (q, k) = match around.rotary {
+        let (q, k) = match inputs.rotary {
             None => (q, k),
             Some(rotary) => (
-                around
+                inputs
                     .last
                     .map_or(*rotary, |last| last.rotary)
                     .apply(g, q)?,
@@ -219,25 +221,25 @@ impl Attention {
             ),
         };
         if g.form().layout == Layout::Channels {
-            return self.attend_in_channels(g, Projected { q, k, v }, around);
+            return self.attend_in_channels(g, Projected { q, k, v }, inputs);
         }
-        // The op itself divides by sqrt(head_dim).
+        // The op itself divides the scores by sqrt(head_dim).
         let factor = self.scale * (self.head_dim as f64).sqrt();
         let q = if (factor - 1.0).abs() > 1e-9 {
             g.scale(q, factor as f32)?
         } else {
             q
         };
-        let (keys, values) = match around.past {
+        let (keys, values) = match inputs.past {
             Some(Past::Cache { cache, begin, end }) => {
                 let mut remembered =
-                    |state, new| remember(g, [begin, end], state, cache.dtype, new);
+                    |state, new| update_cache(g, [begin, end], state, cache.dtype, new);
                 (remembered(cache.k, k)?, remembered(cache.v, v)?)
             }
-            // What lies beside is of the other layout.
-            None | Some(Past::Beside { .. }) => (k, v),
+            // Separate past tensors occur only in the channel layout.
+            None | Some(Past::Separate { .. }) => (k, v),
         };
-        let mask = around.last.map_or(around.mask, |last| last.mask);
+        let mask = inputs.last.map_or(inputs.mask, |last| last.mask);
         self.attend_in_rows(
             g,
             Projected {
@@ -249,9 +251,9 @@ impl Attention {
         )
     }
 
-    /// [batch, tokens, n * head_dim] to [batch, n, tokens, head_dim]; [1, n * head_dim, 1, tokens]
-    /// to [1, n, head_dim, tokens].
-    fn heads(&self, g: &mut Graph, x: ValueId, n: usize) -> Made {
+    /// Splits heads: [batch, tokens, n * head_dim] to [batch, n, tokens, head_dim], or in the
+    /// channel layout [1, n * head_dim, 1, tokens] to [1, n, head_dim, tokens].
+    fn heads(&self, g: &mut Graph, x: ValueId, n: usize) -> ValueResult {
         let (n, head_dim) = (n as i32, self.head_dim as i32);
         if g.form().layout == Layout::Channels {
             return g.reshape(x, &[1, n, head_dim, -1]);
@@ -259,16 +261,16 @@ impl Attention {
         let split = if g.shape(x)[0] == Dim::Known(1) {
             g.reshape(x, &[1, -1, n, head_dim])?
         } else {
-            // Both batch and tokens are open: 0 keeps a dimension.
+            // Batch and tokens are both symbolic; 0 keeps a dimension.
             let row = g.expand_dims(x, &[2])?;
             g.reshape(row, &[0, 0, n, head_dim])?
         };
         g.transpose(split, &[0, 2, 1, 3])
     }
 
-    /// The queries that share a key head become rows of it: head `h = kv * group + j` is rows
-    /// `j * tokens ..`.
-    fn attend_in_rows(&self, g: &mut Graph, p: Projected, mask: ValueId) -> Made {
+    /// Attention in the row layout. The queries that share a key head become rows of that head:
+    /// query head `h = kv * group + j` is rows `j * tokens ..`.
+    fn attend_in_rows(&self, g: &mut Graph, p: Projected, mask: ValueId) -> ValueResult {
         let (heads, kv_heads, head_dim) = (
             self.n_heads as i32,
             self.n_kv_heads as i32,
@@ -303,9 +305,14 @@ impl Attention {
         g.squeeze(out, &[2])
     }
 
-    /// Products whose rows are the queries that share a key head; scores [1, heads, tokens, keys]
-    /// for mask and softmax.
-    fn attend_in_channels(&self, g: &mut Graph, p: Projected, around: Surroundings<'_>) -> Made {
+    /// Attention in the channel layout. The queries that share a key head become rows of one
+    /// product; scores are [1, heads, tokens, keys] for mask and softmax.
+    fn attend_in_channels(
+        &self,
+        g: &mut Graph,
+        p: Projected,
+        inputs: AttentionInputs<'_>,
+    ) -> ValueResult {
         let (heads, kv_heads, head_dim) = (
             self.n_heads as i32,
             self.n_kv_heads as i32,
@@ -316,8 +323,9 @@ impl Attention {
         let q = g.transpose(q, &[0, 1, 3, 2])?; // [1, heads, tokens, head_dim]
         let q = g.reshape(q, &[1, kv_heads, -1, head_dim])?;
         let yes = g.bool(true)?;
-        let mut scores = g.op("matmul", "scores", [("x", q), ("y", p.k)])?; // [1, kv_heads, group * tokens, keys]
-        if let Some(Past::Beside { keys, .. }) = around.past {
+        // [1, kv_heads, group * tokens, keys]
+        let mut scores = g.op("matmul", "scores", [("x", q), ("y", p.k)])?;
+        if let Some(Past::Separate { keys, .. }) = inputs.past {
             let past = g.op(
                 "matmul",
                 "past_scores",
@@ -326,27 +334,31 @@ impl Attention {
             scores = g.join("concat", &[past, scores], -1)?;
         }
         let scores = g.reshape(scores, &[1, heads, tokens, -1])?;
-        let scores = g.add(scores, around.mask)?;
+        let scores = g.add(scores, inputs.mask)?;
         let axis = g.int(-1)?;
         let weights = g.op("softmax", "weights", [("x", scores), ("axis", axis)])?;
         let keys = g.shape(weights)[3].known().map_or(-1, |n| n as i32);
         let weights = g.reshape(weights, &[1, kv_heads, -1, keys])?;
-        let out = match around.past {
-            Some(Past::Beside {
+        let out = match inputs.past {
+            Some(Past::Separate {
                 values,
                 context,
                 new,
                 ..
             }) => {
-                let (of_past, of_new) = cut(g, weights, context)?;
+                let (past_weights, new_weights) = split_last_axis(g, weights, context)?;
                 // [1, kv_heads, tokens, head_dim]
                 let (k, v) = (
                     g.transpose(p.k, &[0, 1, 3, 2])?,
                     g.transpose(p.v, &[0, 1, 3, 2])?,
                 );
                 new.borrow_mut().extend([k, v]);
-                let past = g.op("matmul", "past_attended", [("x", of_past), ("y", values)])?;
-                let own = g.op("matmul", "attended", [("x", of_new), ("y", v)])?;
+                let past = g.op(
+                    "matmul",
+                    "past_attended",
+                    [("x", past_weights), ("y", values)],
+                )?;
+                let own = g.op("matmul", "attended", [("x", new_weights), ("y", v)])?;
                 g.add(past, own)?
             }
             _ => g.op(
@@ -361,8 +373,8 @@ impl Attention {
     }
 }
 
-/// The first `n` and the other elements of the last of four axes.
-fn cut(g: &mut Graph, x: ValueId, n: usize) -> Result<(ValueId, ValueId), BuildError> {
+/// Splits the last of four axes into its first `n` elements and the rest.
+fn split_last_axis(g: &mut Graph, x: ValueId, n: usize) -> Result<(ValueId, ValueId), BuildError> {
     let at = g.ints(&[0, 0, 0, i32::try_from(n).unwrap_or(i32::MAX)])?;
     let zeros = g.ints(&[0; 4])?;
     let (all, but_last) = (g.bools(&[true; 4])?, g.bools(&[true, true, true, false])?);
@@ -382,15 +394,15 @@ fn cut(g: &mut Graph, x: ValueId, n: usize) -> Result<(ValueId, ValueId), BuildE
     ))
 }
 
-/// Write `new` [1, kv_heads, tokens, head_dim] behind what the state holds; everything that it
-/// holds then, as f32.
-fn remember(
+/// Writes `new` [1, kv_heads, tokens, head_dim] behind the tokens in the state, and returns all
+/// tokens in the state as fp32.
+fn update_cache(
     g: &mut Graph,
     [begin, end]: [ValueId; 2],
     state: ValueId,
     dtype: DType,
     new: ValueId,
-) -> Made {
+) -> ValueResult {
     let new = g.cast(new, dtype)?;
     let (all, but_tokens) = (g.bools(&[true; 4])?, g.bools(&[true, true, false, true])?);
     let old = g.op("read_state", "past", [("input", state)])?;

@@ -1,41 +1,41 @@
-//! What every encoder has around its layers: inputs, positions, masks, and what becomes of the
-//! hidden states.
+//! What encoders have in common around their layers: inputs, positions, masks, pooling, and the
+//! output.
 //!
-//! An encoder's functions take `input_ids` int32 [batch, tokens] and `attention_mask` [batch,
-//! tokens], 1 for a token and 0 for padding, which stands behind the tokens. They give `embedding`
-//! [batch, dim], or `token_embeddings` [batch, tokens, dim]. With [`Encoding::Chunks`] there is one
-//! text, and `pool_matrix` [chunks, tokens] says which tokens each of the vectors is the weighted
-//! sum of.
+//! The functions of an encoder take `input_ids` int32 [batch, tokens] and `attention_mask` [batch,
+//! tokens], 1 for a token and 0 for padding; padding follows the tokens. They return `embedding`
+//! [batch, dim] or `token_embeddings` [batch, tokens, dim]. With [`Encoding::Chunks`] there is one
+//! text, and the input `pool_matrix` [chunks, tokens] holds the weight of each token in each
+//! chunk's vector.
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType};
 
-use super::attention::Surroundings;
+use super::attention::AttentionInputs;
 use super::decoder::Mask;
 use super::rope::{Rotary, Style};
 use crate::checkpoint::Dense;
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, Made};
+use crate::graph::{Graph, Layout, ValueResult};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 
-/// Where a hidden key's score goes: far below any score, and finite in fp16.
-const HIDDEN: f32 = -1e4;
+/// The score of a masked key: far below any real score, and finite in fp16.
+const MASKED_SCORE: f32 = -1e4;
 
-/// What an encoder's function gives.
+/// What a function of an encoder returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {
-    /// A vector for each text.
+    /// One vector for each text.
     #[default]
     Text,
-    /// A vector for each chunk of one text.
+    /// One vector for each chunk of one text.
     Chunks,
-    /// A vector for each token.
+    /// One vector for each token.
     Tokens,
 }
 
 impl Encoding {
-    /// The name of the function.
+    /// Name of the function.
     pub fn function(self) -> &'static str {
         match self {
             Encoding::Text => "encode",
@@ -45,61 +45,61 @@ impl Encoding {
     }
 }
 
-/// Which tokens a token sees.
+/// Which tokens a token attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sight {
-    /// All.
-    All,
-    /// Itself and those before it.
-    Backwards,
+pub enum Direction {
+    /// All tokens.
+    Bidirectional,
+    /// The token itself and those before it.
+    Causal,
 }
 
-/// The sizes of a function.
+/// The sizes of a function's inputs.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Whether a call has one text.
+    /// Whether a call takes exactly one text.
     pub single: bool,
-    /// Tokens of each text, padding included; `None` where a call says.
+    /// Tokens of each text, padding included; `None` for any number.
     pub tokens: Option<usize>,
-    /// Chunks of the pool matrix; `None` where a call says.
+    /// Rows of the pool matrix; `None` for any number.
     pub chunks: Option<usize>,
-    /// Most tokens that any function of the program takes.
-    pub most: usize,
+    /// Largest number of tokens that any function of the program takes.
+    pub max_tokens: usize,
 }
 
-/// The values that all layers share.
+/// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
 pub struct Io {
     /// Token ids, int32 [batch, tokens].
     pub input_ids: ValueId,
     /// Positions of the tokens, int32 [tokens].
     pub positions: ValueId,
-    /// 1 for a token, 0 for padding, floats [batch, tokens].
+    /// 1 for a token and 0 for padding, in the graph's element type, [batch, tokens].
     valid: ValueId,
     pool_matrix: Option<ValueId>,
     full: ValueId,
     sliding: Option<ValueId>,
-    most: usize,
+    max_tokens: usize,
 }
 
 impl Io {
-    /// Declare the inputs. `group` queries share a key head; with a `window`, sliding layers see
-    /// the tokens that are less than it away.
+    /// Declares the inputs. `group` is the number of queries that share a key head. With a
+    /// `window`, sliding-window layers attend to tokens that are less than `window` positions away.
     pub fn new(
         g: &mut Graph,
         encoding: Encoding,
         extent: Extent,
-        sight: Sight,
+        direction: Direction,
         group: usize,
         window: Option<usize>,
     ) -> Result<Self, ModelError> {
-        g.at("");
+        g.at_module("");
         let single = extent.single || encoding == Encoding::Chunks;
         let batch = if single { Dim::Known(1) } else { g.symbol() };
         let tokens = extent.tokens.map_or_else(|| g.symbol(), Dim::Known);
         let float = g.form().float;
         let input_ids = g.input("input_ids", TensorType::new(DType::Int32, [batch, tokens]));
-        // Where integers are slow, the mask comes as it is used.
+        // Integers are slow on the Neural Engine, so the mask arrives in the type of its use.
         let mask_type = if float == DType::Fp32 {
             DType::Int32
         } else {
@@ -115,7 +115,7 @@ impl Io {
         });
         let valid = g.cast(valid, float)?;
         let positions = positions(g, input_ids, extent.tokens.is_some())?;
-        let (full, sliding) = masks(g, valid, positions, sight, group, window)?;
+        let (full, sliding) = masks(g, valid, positions, direction, group, window)?;
         Ok(Self {
             input_ids,
             positions,
@@ -123,18 +123,22 @@ impl Io {
             pool_matrix,
             full,
             sliding,
-            most: extent.most,
+            max_tokens: extent.max_tokens,
         })
     }
 
-    /// What a layer's attention is given.
-    pub fn surroundings<'a>(&self, rotary: Option<&'a Rotary>, mask: Mask) -> Surroundings<'a> {
+    /// The inputs of a layer's attention.
+    pub fn attention_inputs<'a>(
+        &self,
+        rotary: Option<&'a Rotary>,
+        mask: Mask,
+    ) -> AttentionInputs<'a> {
         let mask = if mask == Mask::Sliding {
             self.sliding.unwrap_or(self.full)
         } else {
             self.full
         };
-        Surroundings {
+        AttentionInputs {
             rotary,
             mask,
             past: None,
@@ -142,7 +146,7 @@ impl Io {
         }
     }
 
-    /// The rotary embedding of these frequencies.
+    /// Cosines and sines of these frequencies at the positions of the tokens.
     pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32]) -> Result<Rotary, ModelError> {
         if g.form().float == DType::Fp32 {
             let positions = g.cast(self.positions, DType::Fp32)?;
@@ -152,13 +156,13 @@ impl Io {
             g,
             self.positions,
             inverse_frequencies,
-            self.most,
+            self.max_tokens,
             Style::Half,
         )
     }
 
-    /// Hidden states as the layers take them, from [batch, tokens, features].
-    pub fn laid_out(&self, g: &mut Graph, rows: ValueId) -> Made {
+    /// Converts hidden states [batch, tokens, features] to the layout of the graph.
+    pub fn lay_out(&self, g: &mut Graph, rows: ValueId) -> ValueResult {
         if g.form().layout == Layout::Rows {
             return Ok(rows);
         }
@@ -166,7 +170,8 @@ impl Io {
         g.expand_dims(columns, &[2])
     }
 
-    fn rows(g: &mut Graph, hidden: ValueId) -> Made {
+    /// Converts hidden states from the layout of the graph to [batch, tokens, features].
+    fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
         if g.form().layout == Layout::Rows {
             return Ok(hidden);
         }
@@ -175,11 +180,11 @@ impl Io {
     }
 }
 
-/// 0, 1, .. as int32 [tokens].
+/// The positions 0, 1, .. as int32 [tokens].
 fn positions(g: &mut Graph, input_ids: ValueId, counted: bool) -> Result<ValueId, ModelError> {
     if counted {
-        // From run-time values: a compiler that knew them would cut tables to this length, and
-        // functions of other lengths could not share them.
+        // Computed from run-time values: a compiler that knew the positions would cut tables to
+        // this length, and functions of other lengths could not share the tables.
         let (zero, one) = (g.int(0)?, g.int(1)?);
         let zeros = g.mul(input_ids, zero)?;
         let ones = g.add(zeros, one)?;
@@ -212,12 +217,12 @@ fn positions(g: &mut Graph, input_ids: ValueId, counted: bool) -> Result<ValueId
     )?)
 }
 
-/// What is added to the scores of layers that see everything, and of those that see a window.
+/// The additive masks of full-attention layers and of sliding-window layers.
 fn masks(
     g: &mut Graph,
     valid: ValueId,
     positions: ValueId,
-    sight: Sight,
+    direction: Direction,
     group: usize,
     window: Option<usize>,
 ) -> Result<(ValueId, Option<ValueId>), ModelError> {
@@ -228,20 +233,20 @@ fn masks(
         g.expand_dims(positions, &[1])?,
         g.expand_dims(positions, &[0])?,
     );
-    let later = match sight {
-        Sight::All => None,
-        Sight::Backwards => Some(g.op("greater", "later", [("x", keys), ("y", queries)])?),
+    let later = match direction {
+        Direction::Bidirectional => None,
+        Direction::Causal => Some(g.op("greater", "later", [("x", keys), ("y", queries)])?),
     };
     let full = match later {
-        None => g.scale(padding, HIDDEN)?,
-        Some(later) => hide(g, padding, later, group)?,
+        None => g.scale(padding, MASKED_SCORE)?,
+        Some(later) => additive_mask(g, padding, later, group)?,
     };
     let Some(window) = window else {
         return Ok((full, None));
     };
     let window = g.int(i32::try_from(window).unwrap_or(i32::MAX))?;
     let distance = g.sub(queries, keys)?;
-    let distance = if sight == Sight::All {
+    let distance = if direction == Direction::Bidirectional {
         g.op("abs", "distance", [("x", distance)])?
     } else {
         distance
@@ -251,15 +256,16 @@ fn masks(
         None => far,
         Some(later) => g.op("logical_or", "hidden", [("x", far), ("y", later)])?,
     };
-    Ok((full, Some(hide(g, padding, hidden, group)?)))
+    Ok((full, Some(additive_mask(g, padding, hidden, group)?)))
 }
 
-/// The mask of what is padding or `hidden` [tokens, tokens], a row for each query that shares a key
-/// head.
-fn hide(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> Made {
+/// The additive mask of padding and of the keys in `hidden` [tokens, tokens], with one row for each
+/// query that shares a key head.
+fn additive_mask(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> ValueResult {
     let hidden = g.cast(hidden, g.form().float)?;
-    let both = g.op("maximum", "hidden", [("x", padding), ("y", hidden)])?; // [batch, 1, tokens, tokens]
-    let mask = g.scale(both, HIDDEN)?;
+    // [batch, 1, tokens, tokens]
+    let both = g.op("maximum", "hidden", [("x", padding), ("y", hidden)])?;
+    let mask = g.scale(both, MASKED_SCORE)?;
     if g.form().layout == Layout::Channels || group == 1 {
         return Ok(mask);
     }
@@ -267,20 +273,20 @@ fn hide(g: &mut Graph, padding: ValueId, hidden: ValueId, group: usize) -> Made 
     g.op("tile", "mask", [("x", mask), ("reps", reps)])
 }
 
-/// How hidden states become what is asked for.
+/// How hidden states become the output.
 #[derive(Clone, Copy, Debug)]
 pub struct Head<'a> {
-    /// What is asked for.
+    /// What the function returns.
     pub encoding: Encoding,
-    /// How the vectors of tokens become one.
+    /// How token vectors are pooled into one vector.
     pub pooling: Pooling,
-    /// Dense layers after it.
+    /// Dense layers after the pooling.
     pub dense: &'a [Dense],
-    /// Whether vectors are brought to length 1.
+    /// Whether vectors are normalized to length 1.
     pub normalize: bool,
 }
 
-/// Pool the hidden states and hand the function over.
+/// Pools the hidden states and finishes the function.
 pub fn finish(
     mut g: Graph,
     w: &Weights<'_>,
@@ -289,8 +295,8 @@ pub fn finish(
     head: Head<'_>,
 ) -> Result<Function, ModelError> {
     let g_ = &mut g;
-    g_.at("");
-    let rows = Io::rows(g_, hidden)?; // [batch, tokens, features]
+    g_.at_module("");
+    let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
     let mut vectors = match (head.encoding, io.pool_matrix) {
         (Encoding::Tokens, _) => rows,
         (_, Some(matrix)) => {
@@ -301,7 +307,7 @@ pub fn finish(
     };
     for dense in head.dense {
         let module = format!("{}.linear", dense.folder);
-        g_.at(&module);
+        g_.at_module(&module);
         let weight = w.get(&module, "weight", &[dense.outputs, dense.inputs]);
         let bias = dense.bias.then(|| w.get(&module, "bias", &[dense.outputs]));
         vectors = g_.rows_linear("product", vectors, &weight, bias.as_ref())?;
@@ -309,7 +315,7 @@ pub fn finish(
             vectors = g_.op("tanh", "tanh", [("x", vectors)])?;
         }
     }
-    g_.at("");
+    g_.at_module("");
     if head.normalize {
         vectors = normalize(g_, vectors)?;
     }
@@ -321,7 +327,7 @@ pub fn finish(
     Ok(g.finish(name, vectors))
 }
 
-/// [batch, tokens, features] to [batch, features].
+/// Pools [batch, tokens, features] to [batch, features].
 fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<ValueId, ModelError> {
     let valid = io.valid;
     let float = g.form().float;
@@ -337,7 +343,7 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
         Pooling::Max => {
             let one = g.float(1.0)?;
             let padding = g.sub(valid, one)?;
-            // Below every number that a hidden state can be.
+            // Below every value that a hidden state can have.
             let padding = g.scale(padding, if float == DType::Fp16 { 6e4 } else { 1e9 })?;
             let padding = g.expand_dims(padding, &[2])?;
             let shown = g.add(rows, padding)?;
@@ -362,7 +368,7 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
     };
     let sum = g.reduce("reduce_sum", weights, -1)?;
     let one = g.float(1.0)?;
-    // A text of no tokens is a vector of zeros, not one of NaN.
+    // A text without tokens gives a vector of zeros instead of NaN.
     let sum = g.op("maximum", "at_least", [("x", sum), ("y", one)])?;
     let weights = g.op("real_div", "weights", [("x", weights), ("y", sum)])?;
     let weights = g.expand_dims(weights, &[1])?; // [batch, 1, tokens]
@@ -370,9 +376,9 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
     Ok(g.squeeze(pooled, &[1])?)
 }
 
-/// `x / max(|x|, tiny)`.
-fn normalize(g: &mut Graph, x: ValueId) -> Made {
-    // torch's normalize has 1e-12, which fp16 cannot hold; 6e-8 is the least that it can.
+/// `x / max(norm(x), tiny)` along the last axis.
+fn normalize(g: &mut Graph, x: ValueId) -> ValueResult {
+    // torch's `normalize` uses 1e-12, which fp16 cannot hold; 6e-8 is the smallest positive fp16.
     let tiny = g.float(if g.form().float == DType::Fp16 {
         6e-8
     } else {

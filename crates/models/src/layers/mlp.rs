@@ -1,24 +1,24 @@
-//! The gated feed-forward layer.
+//! The gated feed-forward layer (MLP).
 
 use thane_mil::program::ValueId;
 
-use crate::graph::{Graph, Made};
+use crate::graph::{Graph, ValueResult};
 use crate::weights::Weights;
 
-/// Activation of the gate.
+/// The activation function of the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x * sigmoid(x)`.
     Silu,
-    /// GELU by its tanh approximation.
+    /// GELU in its tanh approximation: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
     GeluTanh,
-    /// GELU by the error function.
+    /// Exact GELU: `x / 2 * (1 + erf(x / sqrt(2)))`.
     GeluErf,
 }
 
 impl Activation {
-    /// The activation of each number.
-    pub fn apply(self, g: &mut Graph, x: ValueId) -> Made {
+    /// Applies the activation to each element.
+    pub fn apply(self, g: &mut Graph, x: ValueId) -> ValueResult {
         let mode = match self {
             Activation::Silu => return g.op("silu", "active", [("x", x)]),
             Activation::GeluTanh => g.string("TANH_APPROXIMATION")?,
@@ -28,23 +28,23 @@ impl Activation {
     }
 }
 
-/// Sizes of the layer.
+/// The sizes and options of a gated feed-forward layer.
 #[derive(Clone, Copy, Debug)]
 pub struct Mlp {
-    /// Size of its input and output.
+    /// Elements of a token's input and output.
     pub hidden: usize,
-    /// Size between.
+    /// Elements of a token between the projections.
     pub intermediate: usize,
     /// Activation of the gate.
     pub activation: Activation,
-    /// Whether the products have biases.
+    /// Whether the projections have biases.
     pub bias: bool,
 }
 
 impl Mlp {
-    /// `down(activation(gate(x)) * up(x))`; x [1, tokens, hidden].
-    pub fn apply(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> Made {
-        g.at(module);
+    /// `down(activation(gate(x)) * up(x))`, for `x` [1, tokens, hidden].
+    pub fn apply(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> ValueResult {
+        g.at_module(module);
         let parts = |name: &str, out, input| {
             let module = format!("{module}.{name}");
             let bias = self.bias.then(|| w.get(&module, "bias", &[out]));

@@ -1,4 +1,4 @@
-//! The parts that families share, as builders of graphs. Shapes stand beside the values.
+//! The layers that families share, as functions that add ops to a graph. Comments give shapes.
 
 pub mod attention;
 pub mod decoder;

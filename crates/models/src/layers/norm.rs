@@ -1,23 +1,23 @@
-//! Normalisation.
+//! Normalization layers.
 
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use crate::checkpoint::Tensor;
-use crate::graph::{Graph, Made, NormForm};
+use crate::graph::{Graph, NormForm, ValueResult};
 
-/// Root mean square normalisation as a family does it.
+/// Root mean square normalization (RMSNorm).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
     /// Added to the mean square.
     pub epsilon: f32,
-    /// Whether the checkpoint stores the factor less 1.
+    /// Whether the checkpoint stores the factor minus 1.
     pub plus_one: bool,
 }
 
 impl RmsNorm {
-    /// The same of a stream that was divided.
-    pub fn of_divided(self, divisor: f32) -> Self {
+    /// The norm that gives the same result for a residual stream that was divided by `divisor`.
+    pub fn for_divided_stream(self, divisor: f32) -> Self {
         Self {
             epsilon: self.epsilon / (divisor * divisor),
             ..self
@@ -25,13 +25,13 @@ impl RmsNorm {
     }
 
     /// `x / sqrt(mean(x^2) + epsilon) * weight` along the features.
-    pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor) -> Made {
+    pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor) -> ValueResult {
         let axis = g.features();
-        self.along(g, x, weight, axis)
+        self.apply_along(g, x, weight, axis)
     }
 
-    /// The same along another axis of `x`.
-    pub fn along(self, g: &mut Graph, x: ValueId, weight: &Tensor, axis: i32) -> Made {
+    /// Like [`Self::apply`], along another axis of `x`.
+    pub fn apply_along(self, g: &mut Graph, x: ValueId, weight: &Tensor, axis: i32) -> ValueResult {
         let normed = match g.form().norm {
             NormForm::Native => self.native(g, x, axis)?,
             NormForm::Cat => self.cat(g, x, axis)?,
@@ -46,7 +46,8 @@ impl RmsNorm {
         g.mul(normed, weight)
     }
 
-    fn native(self, g: &mut Graph, x: ValueId, axis: i32) -> Made {
+    /// `x * rsqrt(mean(x^2) + epsilon)`.
+    fn native(self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
         let square = g.mul(x, x)?;
         let mean = g.reduce("reduce_mean", square, axis)?;
         let epsilon = self.floor(g)?;
@@ -54,8 +55,8 @@ impl RmsNorm {
         g.mul(x, inverse)
     }
 
-    /// The epsilon, or the least number of the element type.
-    fn floor(self, g: &mut Graph) -> Made {
+    /// Epsilon, or the smallest positive number of the element type if that is larger.
+    fn floor(self, g: &mut Graph) -> ValueResult {
         let least = if g.form().float == DType::Fp16 {
             6e-8
         } else {
@@ -64,11 +65,12 @@ impl RmsNorm {
         g.float(self.epsilon.max(least))
     }
 
-    /// With m the largest element: `(x / m) / sqrt(mean((x / m)^2) + epsilon / m^2)`.
-    fn scaled(self, g: &mut Graph, x: ValueId, axis: i32) -> Made {
+    /// `(x / m) / sqrt(mean((x / m)^2) + epsilon / m^2)`, where m is the largest magnitude in the
+    /// row.
+    fn scaled(self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
         let magnitude = g.op("abs", "magnitude", [("x", x)])?;
         let largest = g.reduce("reduce_max", magnitude, axis)?;
-        // A row of zeros stays one, and what is divided by it stays far below the end of fp16.
+        // A row of zeros stays zero, and quotients by this bound stay within the range of fp16.
         let least = g.float(1e-4)?;
         let largest = g.op("maximum", "at_least", [("x", largest), ("y", least)])?;
         let x = g.op("real_div", "scaled", [("x", x), ("y", largest)])?;
@@ -83,8 +85,8 @@ impl RmsNorm {
         g.mul(x, inverse)
     }
 
-    /// The mean of x and -x is 0, and their variance the mean square.
-    fn cat(self, g: &mut Graph, x: ValueId, axis: i32) -> Made {
+    /// `layer_norm` of x concatenated with -x: the mean is 0 and the variance is the mean square.
+    fn cat(self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
         let minus = g.scale(x, -1.0)?;
         let both = g.join("concat", &[x, minus], axis)?;
         let (axes, epsilon) = (g.ints(&[axis])?, self.floor(g)?);
@@ -98,7 +100,7 @@ impl RmsNorm {
     }
 }
 
-/// Layer normalisation as a family does it.
+/// Layer normalization.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerNorm {
     /// Added to the variance.
@@ -107,7 +109,13 @@ pub struct LayerNorm {
 
 impl LayerNorm {
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the features.
-    pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor, bias: Option<&Tensor>) -> Made {
+    pub fn apply(
+        self,
+        g: &mut Graph,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> ValueResult {
         let axis = g.features();
         let (axes, gamma, epsilon) = (
             g.ints(&[axis])?,

@@ -1,28 +1,28 @@
-//! Rotary position embedding.
+//! Rotary position embedding (RoPE).
 //!
-//! Angles are computed from the run-time positions, once a function and not once a layer, in fp32
-//! as the reference implementation does, and nothing of the length of the context is stored;
-//! programs in fp16 gather them from a table.
+//! In fp32 the angles are computed from run-time positions, once per function instead of once per
+//! layer, like the reference implementation does, and no table of the context's length is stored.
+//! Programs in fp16 gather cosines and sines from tables.
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
 use crate::checkpoint::{RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, Made};
+use crate::graph::{Graph, Layout, ValueResult};
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Element i with element i + half: Hugging Face.
+    /// Element i with element i + head_dim / 2: Hugging Face.
     Half,
     /// Element 2i with element 2i + 1: GGUF files of the llama architecture, whose rows are
-    /// permuted to suit.
+    /// permuted accordingly.
     Interleaved,
 }
 
-/// Cosines and sines of one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] where
-/// features lie in channels.
+/// Cosines and sines for one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] in
+/// the channel layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
@@ -31,14 +31,14 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// The angles of `positions` [tokens], in floats.
+    /// Computes the angles of `positions` [tokens], which are floats.
     pub fn new(
         g: &mut Graph,
         positions: ValueId,
         inverse_frequencies: &[f32],
         style: Style,
     ) -> Result<Self, ModelError> {
-        g.at("rotary");
+        g.at_module("rotary");
         let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
         let row = g.floats(inverse_frequencies, &[1, inverse_frequencies.len()])?;
         let angles = g.mul(column, row)?; // [tokens, head_dim / 2]
@@ -47,11 +47,11 @@ impl Rotary {
         Ok(Self { cos, sin, style })
     }
 
-    /// As [`Self::new`], from tables of the angles of the first `n` positions; `positions` are
+    /// Like [`Self::new`], but gathers from tables of the first `n` positions; `positions` are
     /// int32 [tokens].
     ///
-    /// fp16 cannot hold an angle of more than a few hundred; and a table that run-time positions
-    /// index is the same constant in functions of every length.
+    /// fp16 cannot represent angles beyond a few hundred precisely, and a table that run-time
+    /// positions index is the same constant in functions of every length.
     pub fn from_table(
         g: &mut Graph,
         positions: ValueId,
@@ -59,14 +59,14 @@ impl Rotary {
         n: usize,
         style: Style,
     ) -> Result<Self, ModelError> {
-        g.at("rotary");
+        g.at_module("rotary");
         let table = |f: fn(f32) -> f32| -> Vec<f32> {
             (0..n)
                 .flat_map(|p| inverse_frequencies.iter().map(move |w| f(p as f32 * w)))
                 .collect()
         };
         let shape = [n, inverse_frequencies.len()];
-        let mut part = |values: &[f32]| -> Made {
+        let mut part = |values: &[f32]| -> ValueResult {
             let table = g.floats(values, &shape)?;
             let rows = g.gather(table, positions)?; // [tokens, head_dim / 2]
             if g.form().layout == Layout::Rows {
@@ -79,7 +79,7 @@ impl Rotary {
         Ok(Self { cos, sin, style })
     }
 
-    /// Those of the last token; features as rows have them.
+    /// Cosines and sines of the last token, in the row layout.
     pub fn last(&self, g: &mut Graph) -> Result<Self, BuildError> {
         Ok(Self {
             cos: g.last(self.cos, 0)?,
@@ -88,9 +88,9 @@ impl Rotary {
         })
     }
 
-    /// Rotate `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] where features
-    /// lie in channels.
-    pub fn apply(&self, g: &mut Graph, x: ValueId) -> Made {
+    /// Rotates `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] in the channel
+    /// layout.
+    pub fn apply(&self, g: &mut Graph, x: ValueId) -> ValueResult {
         match self.style {
             Style::Half => {
                 let axis = if g.form().layout == Layout::Rows {
@@ -105,8 +105,8 @@ impl Rotary {
             Style::Interleaved if g.form().layout == Layout::Channels => {
                 let (a, b) = (every_second(g, x, 0)?, every_second(g, x, 1)?);
                 let (left, right) = self.rotate(g, a, b)?;
-                // Queries and keys alike come out in the other order, which their products do not
-                // see.
+                // Queries and keys come out in the same permuted order, which their dot products do
+                // not see.
                 g.join("concat", &[left, right], 2)
             }
             Style::Interleaved => {
@@ -138,8 +138,8 @@ impl Rotary {
     }
 }
 
-/// The elements `first`, `first + 2`, .. of each head, of [1, heads, head_dim, tokens].
-fn every_second(g: &mut Graph, x: ValueId, first: i32) -> Made {
+/// The elements `first`, `first + 2`, .. of each head in `x` [1, heads, head_dim, tokens].
+fn every_second(g: &mut Graph, x: ValueId, first: i32) -> ValueResult {
     let (begin, end, stride) = (
         g.ints(&[0, 0, first, 0])?,
         g.ints(&[0; 4])?,
@@ -157,7 +157,8 @@ fn every_second(g: &mut Graph, x: ValueId, first: i32) -> Made {
     g.op("slice_by_index", "of_pairs", args)
 }
 
-/// The frequencies of a head's pairs, in fp32 arithmetic as the reference computes them.
+/// The inverse frequencies of a head's pairs of elements, computed in fp32 like the reference
+/// implementation does.
 pub fn inverse_frequencies(
     rope: &RopeConfig,
     theta: f64,
@@ -168,7 +169,7 @@ pub fn inverse_frequencies(
         return Err(ModelError::unsupported(
             "partial_rotary_factor",
             value,
-            "only whole heads are rotated here",
+            "expected 1, because only whole heads can be rotated",
         ));
     }
     let base = |i: usize| 1.0 / (theta.powf(f64::from((2 * i) as f32 / head_dim as f32)) as f32);
@@ -191,13 +192,14 @@ pub fn inverse_frequencies(
             return Err(ModelError::unsupported(
                 "rope_type",
                 name,
-                "default, linear and llama3 are known",
+                "expected default, linear or llama3",
             ));
         }
     })
 }
 
-/// Llama 3's stretching: long waves divided by `factor`, short ones kept, a ramp between.
+/// Llama 3's frequency scaling: divides frequencies of long wavelengths by `factor`, keeps short
+/// ones, and interpolates between.
 fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
     let wavelength = 2.0 * std::f64::consts::PI / f64::from(frequency);
     if wavelength < context / high {

@@ -45,17 +45,20 @@ fn typed_getters_read_and_refuse() {
         (config.usize("none").unwrap_err(), &["\"none\" is missing"]),
         (
             config.usize("minus").unwrap_err(),
-            &["\"minus\"", "is -1", "a whole number"],
+            &["\"minus\"", "found -1", "a whole number"],
         ),
         (
             config.usize("half").unwrap_err(),
-            &["\"half\"", "is 2.5", "a whole number"],
+            &["\"half\"", "found 2.5", "a whole number"],
         ),
         (
             config.usize("s").unwrap_err(),
-            &["\"s\"", "is \"silu\"", "a whole number"],
+            &["\"s\"", "found \"silu\"", "a whole number"],
         ),
-        (config.bool("n").unwrap_err(), &["\"n\"", "is 4", "a bool"]),
+        (
+            config.bool("n").unwrap_err(),
+            &["\"n\"", "found 4", "a bool"],
+        ),
         (
             config.opt_strs("list").unwrap_err(),
             &["\"list\"", "[1,2]", "a list of strings"],
@@ -66,7 +69,7 @@ fn typed_getters_read_and_refuse() {
         ),
         (
             inner.str("n").unwrap_err(),
-            &["\"inner.n\"", "is 5", "a string"],
+            &["\"inner.n\"", "found 5", "a string"],
         ),
         (inner.str("m").unwrap_err(), &["\"inner.m\" is missing"]),
     ] {
@@ -80,8 +83,8 @@ fn bad_json_is_refused_with_its_place() {
     for (text, parts) in [
         ("", &["EOF", "line 1"][..]),
         ("[1]", &["expected an object"]),
-        ("{\"a\":1,\n\"a\":2}", &["\"a\" comes twice", "line 2"]),
-        ("{\"a\":{\"b\":1,\"b\":1}}", &["\"b\" comes twice"]),
+        ("{\"a\":1,\n\"a\":2}", &["\"a\" is repeated", "line 2"]),
+        ("{\"a\":{\"b\":1,\"b\":1}}", &["\"b\" is repeated"]),
         ("{\"a\":NaN}", &["line 1 column"]),
         ("{\"a\":1e999}", &["number out of range"]),
         ("\u{feff}{}", &["line 1 column 1"]),

@@ -121,7 +121,7 @@ fn an_index_and_shards_that_disagree_are_refused_with_all_faults() {
         &message,
         &[
             INDEX,
-            "\"gone.safetensors\" is not on disk",
+            "\"gone.safetensors\" is missing",
             "\"absent\" is not in",
             "\"extra\" in",
         ],
@@ -168,7 +168,7 @@ fn paths_that_leave_the_folder_are_refused() {
         let folder = with_config().with(INDEX, index(&[("a", path)]));
         assert_says(
             &folder.open("").unwrap_err().to_string(),
-            &["is not a path within the folder"],
+            &["is not a path inside of the folder"],
         );
     }
 }
@@ -180,7 +180,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             Folder::new().with("x.gguf", ""),
             "",
-            &["no config.json, but x.gguf", "path of that file"],
+            &["holds x.gguf", "path of that file"],
         ),
         (
             Folder::new().with("x.safetensors", shard(&["a"])),
@@ -195,7 +195,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             with_config().with("pytorch_model.bin", ""),
             "",
-            &["but pytorch_model.bin", "convert"],
+            &["holds pytorch_model.bin", "convert"],
         ),
         (
             with_config().with(ONE, shard(&["a"])),
@@ -210,7 +210,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             with_config().with("model.safetensors", ""),
             "",
-            &["model.safetensors: the file has 0 bytes"],
+            &["model.safetensors: expected at least 10 bytes, found a file of 0"],
         ),
         (
             with_config().with(INDEX, "{"),
@@ -220,7 +220,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             with_config().with(INDEX, r#"{"weight_map":{"a":"x","a":"y"}}"#),
             "",
-            &["\"a\" comes twice"],
+            &["\"a\" is repeated"],
         ),
         (
             Folder::new().with("config.json", "{\n\"a\": nan}"),
@@ -242,7 +242,7 @@ fn folders_that_lack_files_say_what_to_do() {
                 .bytes(),
             ),
             "x.safetensors",
-            &["GGUF version 9"],
+            &["found 9"],
         ),
     ] {
         let message = folder
@@ -261,6 +261,6 @@ fn what_cannot_be_mapped_is_refused() {
         .to_string();
     assert_says(
         &message,
-        &["/dev/null", "neither a regular file nor a folder"],
+        &["/dev/null", "expected a regular file or a folder"],
     );
 }

@@ -1,5 +1,6 @@
 //! Good GGUF files: both versions, tensors, getters.
 
+use thane_blocks::BlockType;
 use thane_models::checkpoint::TensorType;
 use thane_models::checkpoint::gguf::Value;
 
@@ -36,7 +37,7 @@ fn versions_2_and_3_are_read() {
         let up = &checkpoint.tensors["blk.0.ffn_up.weight"];
         assert_eq!(
             (up.ty, &up.shape[..], up.element_count()),
-            (TensorType::Q8_0, &[2, 32][..], 64)
+            (TensorType::Block(BlockType::Q8_0), &[2, 32][..], 64)
         );
         assert_eq!(up.bytes.as_slice(), [2; 68]);
         assert_eq!(checkpoint.tensors["token_embd.weight"].shape, [3, 4]);
@@ -125,7 +126,7 @@ fn getters_take_any_width_and_refuse_what_does_not_fit() {
         ),
         (
             gguf.u32("text").unwrap_err(),
-            ["\"text\"", "is string", "unsigned 32-bit integer"],
+            ["\"text\"", "found string", "unsigned 32-bit integer"],
         ),
         (
             gguf.u32("big").unwrap_err(),
@@ -137,11 +138,11 @@ fn getters_take_any_width_and_refuse_what_does_not_fit() {
         ),
         (
             gguf.f32("huge").unwrap_err(),
-            ["\"huge\"", "does not fit", "32-bit float"],
+            ["\"huge\"", "found 1000", "32-bit float"],
         ),
         (
             gguf.f32("u8").unwrap_err(),
-            ["\"u8\"", "is uint8", "a float"],
+            ["\"u8\"", "found uint8", "a float"],
         ),
         (
             gguf.str("mixed").unwrap_err(),
@@ -149,11 +150,11 @@ fn getters_take_any_width_and_refuse_what_does_not_fit() {
         ),
         (
             gguf.f32s("mixed").unwrap_err(),
-            ["\"mixed\"", "is string", "a float"],
+            ["\"mixed\"", "found string", "a float"],
         ),
         (
             gguf.strings("text").unwrap_err(),
-            ["\"text\"", "is string", "an array of strings"],
+            ["\"text\"", "found string", "an array of strings"],
         ),
     ] {
         assert_says(&message.to_string(), &parts);

@@ -169,7 +169,7 @@ fn spellings_at_odds_and_bad_values_are_refused() {
         ),
         (
             r#"{"rope_theta":-1}"#,
-            &["rope_theta", "is -1", "above zero"],
+            &["rope_theta", "found -1", "above zero"],
         ),
         (r#"{"rope_theta":"1e4"}"#, &["rope_theta", "a number"]),
         (

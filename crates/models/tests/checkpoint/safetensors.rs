@@ -55,13 +55,13 @@ fn bad_headers_are_refused() {
     let absurd = [&u64::MAX.to_le_bytes()[..], b"{}"].concat();
     let long = [&(1_u64 << 26).to_le_bytes()[..], b"{}"].concat();
     for (file, parts) in [
-        (vec![1, 2, 3], &["has 3 bytes", "fetch it again"][..]),
+        (vec![1, 2, 3], &["found a file of 3", "fetch it again"][..]),
         (
             b"version https://git-lfs.github.com/spec/v1\n".to_vec(),
             &["is a Git LFS pointer"],
         ),
         (b"<!doctype html><html></html>".to_vec(), &["HTML page"]),
-        (absurd, &["18446744073709551615 bytes long", "100000000"]),
+        (absurd, &["found 18446744073709551615", "100000000"]),
         (long, &["should end at file offset 67108872", "ends at 10"]),
         (safetensors_file("{\"a\":", 4), &["line 1 column 5", "EOF"]),
         (
@@ -81,20 +81,24 @@ fn bad_headers_are_refused() {
                 ],
                 8,
             ),
-            &["key \"a\" comes twice"],
+            &["key \"a\" is repeated"],
         ),
         (of(&[entry("a", "F32", "[-1]", 0, 4)], 4), &["line 1", "-1"]),
         (
             of(&[entry("a", "F32", "[2]", 0, 4)], 4),
-            &["\"a\"", "F32", "[2]", "takes 8 bytes but has 4"],
+            &["\"a\"", "F32", "[2]", "expected 8 bytes, found 4"],
         ),
         (
             of(&[entry("a", "F32", "[1]", 4, 0)], 4),
-            &["\"a\"", "4 to 0", "wrong way round"],
+            &[
+                "\"a\"",
+                "start offset 4 after its end offset 0",
+                "after its end offset",
+            ],
         ),
         (
             of(&[entry("a", "F32", "[4294967296,4294967296,2]", 0, 4)], 4),
-            &["\"a\"", "more elements"],
+            &["\"a\"", "number of elements overflows"],
         ),
         (
             two(4, 8, 7),
@@ -109,7 +113,10 @@ fn bad_headers_are_refused() {
             two(4, 8, 9),
             &["ends at data offset 8 but 1 more bytes follow"],
         ),
-        (two(u64::MAX - 3, u64::MAX, 9), &["takes 4 bytes but has 3"]),
+        (
+            two(u64::MAX - 3, u64::MAX, 9),
+            &["expected 4 bytes, found 3"],
+        ),
         (
             two(u64::MAX - 4, u64::MAX, 9),
             &["\"b\" ends at data offset 18446744073709551615"],

@@ -183,7 +183,7 @@ fn unknown_keys_are_refused_by_name_and_all_at_once() {
         .f32("rope.scaling.attn_factor", 2.0)
         .u32("made_up", 1);
     let parts = [
-        "does not know",
+        "does not support these keys",
         "llama.attention.sliding_window",
         "llama.rope.scaling.attn_factor",
         "llama.made_up",
@@ -196,20 +196,22 @@ fn unknown_keys_are_refused_by_name_and_all_at_once() {
         "gemma",
         gemma.lower(),
         &[
-            "does not know",
+            "does not support these keys",
             "gemma3.expert_count",
             "gemma3.attention.scale",
         ],
     );
 }
 
-#[test]
-fn values_that_a_family_does_not_compute_are_refused() {
+/// A GGUF file that is refused, and parts of the message.
+type Refused = (Spec, &'static [&'static str]);
+
+fn heads_and_rotary_values() -> Vec<Refused> {
     let (llama, gemma) = (Spec::llama, Spec::gemma);
-    for (spec, parts) in [
+    vec![
         (
             llama().u32("expert_count", 8),
-            &["`llama.expert_count`", "8", "mixtures of experts"][..],
+            &["`llama.expert_count`", "8", "mixtures of experts"],
         ),
         (
             llama().u32("rope.dimension_count", 16),
@@ -229,7 +231,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
         ),
         (
             llama().str("rope.scaling.type", "yarn"),
-            &["`llama.rope.scaling.type`", "yarn", "none and linear"],
+            &["`llama.rope.scaling.type`", "yarn", "none or linear"],
         ),
         (
             gemma().str("rope.scaling.type", "longrope"),
@@ -265,6 +267,12 @@ fn values_that_a_family_does_not_compute_are_refused() {
             llama().f32("attention.layer_norm_rms_epsilon", -1.0),
             &["epsilon`", "above 0"],
         ),
+    ]
+}
+
+fn other_values() -> Vec<Refused> {
+    let (llama, gemma) = (Spec::llama, Spec::gemma);
+    vec![
         (
             gemma().f32("attn_logit_softcapping", 50.0),
             &["`gemma3.attn_logit_softcapping`", "50"],
@@ -315,7 +323,12 @@ fn values_that_a_family_does_not_compute_are_refused() {
             ),
             &["llama.attention.head_count_kv", "array"],
         ),
-    ] {
+    ]
+}
+
+#[test]
+fn values_that_a_family_does_not_compute_are_refused() {
+    for (spec, parts) in heads_and_rotary_values().into_iter().chain(other_values()) {
         assert_refused(parts[0], spec.lower(), parts);
     }
 }
@@ -364,18 +377,19 @@ fn missing_extra_and_misshapen_tensors_are_listed_together_by_the_names_of_the_f
         .tensor("output_norm.weight", &[HIDDEN], I32);
     let expected = [
         "`blk.0.attn_k.weight` [32, 64] is missing",
-        "`blk.0.ffn_norm.weight` is [8, 8], [64] is due",
+        "`blk.0.ffn_norm.weight`: expected the shape [64], found [8, 8]",
         "`blk.1.post_ffw_norm.weight` [64] is missing",
-        "`output_norm.weight` is of type I32: F32, F16, BF16 or a quantised type is due",
-        "`blk.0.attn_q.bias` [64] has no place in this architecture",
-        "`blk.2.attn_q.weight` [64, 64] has no place in this architecture",
+        "`output_norm.weight`: expected the type F32, F16, BF16 or a block-quantized type, found \
+         I32",
+        "`blk.0.attn_q.bias` [64] does not belong to this architecture",
+        "`blk.2.attn_q.weight` [64, 64] does not belong to this architecture",
     ];
     assert_eq!(faults(spec.lower()), expected);
 }
 
 #[test]
 fn a_vocabulary_of_another_size_is_refused() {
-    let due = ["`token_embd.weight` is [5, 64], [6, 64] is due"];
+    let due = ["`token_embd.weight`: expected the shape [6, 64], found [5, 64]"];
     assert_eq!(faults(Spec::llama().u32("vocab_size", 6).lower()), due);
     assert_eq!(
         faults(Spec::llama().without_tensor("token_embd.weight").lower()),
@@ -387,7 +401,8 @@ fn a_vocabulary_of_another_size_is_refused() {
 fn quantised_vectors_are_refused() {
     let spec = Spec::llama().tensor("blk.1.attn_norm.weight", &[HIDDEN], Q8_0);
     let due = [
-        "`blk.1.attn_norm.weight` is of type Q8_0, which only matrices can be: F32, F16 or BF16 is due",
+        "`blk.1.attn_norm.weight`: expected the type F32, F16 or BF16, found Q8_0, which only \
+         matrices can have",
     ];
     assert_eq!(faults(spec.lower()), due);
     // A matrix can be.
@@ -459,12 +474,12 @@ fn frequency_divisors_are_read_whatever_their_type_or_refused() {
     let short = Spec::llama().tensor("rope_freqs.weight", &[8], F32);
     assert_eq!(
         faults(short.lower()),
-        ["`rope_freqs.weight` is [8], [16] is due"]
+        ["`rope_freqs.weight`: expected the shape [16], found [8]"]
     );
     let quantised = Spec::llama().tensor("rope_freqs.weight", &[32], Q8_0);
     assert_eq!(
         faults(quantised.lower()),
-        ["`rope_freqs.weight` is [32], [16] is due"]
+        ["`rope_freqs.weight`: expected the shape [16], found [32]"]
     );
 }
 
@@ -539,7 +554,7 @@ fn a_context_that_the_model_does_not_have_is_refused() {
         assert_refused(
             "a context",
             model,
-            &[&format!("a context of {asked} "), "--context 1 to 128"],
+            &[&format!("found {asked}"), "context length from 1 to 128"],
         );
     }
 }

@@ -2,6 +2,7 @@
 
 mod gguf;
 mod hugging_face;
+mod tensors;
 
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Model, ModelError, Options, build};

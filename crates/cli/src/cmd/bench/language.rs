@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use thane_engine::generate::GenerateError;
-use thane_engine::sample::likeliest;
+use thane_engine::sample::argmax;
 use thane_engine::sessions::Sessions;
 
 use super::figure::Figure;
@@ -142,7 +142,7 @@ fn failed(error: GenerateError) -> Failure {
 
 /// The token with the largest logit.
 fn next(logits: &[f32]) -> u32 {
-    likeliest(logits)
+    argmax(logits)
         .and_then(|id| u32::try_from(id).ok())
         .unwrap_or(0)
 }

@@ -25,7 +25,7 @@ pub struct Args {
     /// What to measure.
     #[arg(value_enum)]
     what: What,
-    /// A path, hf:org/name[/file][@revision], or a name of the catalogue.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
     /// Rounds, behind one that is not counted.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]

@@ -7,7 +7,8 @@ use super::lists;
 use super::meter::{Error, Meter, Result};
 use super::print;
 use super::strings;
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::Value;
 
 /// How a value is written.
 #[derive(Default)]

@@ -2,7 +2,8 @@
 
 use super::meter::{Error, Result};
 use super::print;
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::Value;
 
 /// How JSON is laid out.
 pub(super) struct Layout {
@@ -132,7 +133,7 @@ fn string(text: &Text, ensure_ascii: bool, out: &mut Text) -> Result<()> {
             _ => continue,
         };
         out.push_part(text, plain_from, at)?;
-        out.push(&escaped, text.is_typed_at(at))?;
+        out.push(&escaped, text.is_from_message_at(at))?;
         plain_from = at + c.len_utf8();
     }
     out.push_part(text, plain_from, text.as_str().len())?;

@@ -120,8 +120,8 @@ impl<'a> Lexer<'a> {
             match tag {
                 Tag::Comment => self.comment()?,
                 Tag::Block if self.at_raw() => self.raw()?,
-                Tag::Block => self.inside(Token::BlockBegin, Token::BlockEnd, "%}")?,
-                Tag::Print => self.inside(Token::PrintBegin, Token::PrintEnd, "}}")?,
+                Tag::Block => self.tag(Token::BlockBegin, Token::BlockEnd, "%}")?,
+                Tag::Print => self.tag(Token::PrintBegin, Token::PrintEnd, "}}")?,
             }
         }
         Ok(())
@@ -192,7 +192,7 @@ impl<'a> Lexer<'a> {
     }
 
     /// The words of a tag, from behind its beginning to behind its end.
-    fn inside(&mut self, begin: Token, end: Token, ends: &str) -> Result<()> {
+    fn tag(&mut self, begin: Token, end: Token, ends: &str) -> Result<()> {
         let first_line = self.line;
         self.push(begin);
         // Closing brackets that are due: `}}` may close two of them.
@@ -222,11 +222,11 @@ impl<'a> Lexer<'a> {
                 ))
                 .at(first_line));
             };
-            self.word(first, &mut open)?;
+            self.token(first, &mut open)?;
         }
     }
 
-    fn word(&mut self, first: char, open: &mut Vec<&'static str>) -> Result<()> {
+    fn token(&mut self, first: char, open: &mut Vec<&'static str>) -> Result<()> {
         let rest = self.rest();
         if first == '\'' || first == '"' {
             let (text, bytes) = match string(rest, first) {

@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::args::Args;
 use super::meter::{Error, Meter, Result};
-use super::value::{List, Text, Value};
+use super::text::Text;
+use super::value::{List, Value};
 
 /// All values that an iteration gives: items of a list, keys of a dict, characters of a string.
 pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
@@ -21,7 +22,7 @@ pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
         Value::Str(text) => {
             let chars = text.as_str().char_indices();
             chars
-                .map(|(at, c)| part(text, at, at + c.len_utf8()))
+                .map(|(at, c)| substring(text, at, at + c.len_utf8()))
                 .collect()
         }
         other => Err(Error::new(format!(
@@ -32,7 +33,7 @@ pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
 }
 
 /// A part of a text, given in its bytes.
-pub(super) fn part(text: &Text, start: usize, end: usize) -> Result<Value> {
+pub(super) fn substring(text: &Text, start: usize, end: usize) -> Result<Value> {
     let mut out = Text::new(text.meter());
     out.push_part(text, start, end)?;
     Ok(out.into())
@@ -73,7 +74,7 @@ pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Optio
         Value::Str(text) => {
             let found = text.as_str().char_indices().nth(index as usize);
             found
-                .map(|(at, c)| part(text, at, at + c.len_utf8()))
+                .map(|(at, c)| substring(text, at, at + c.len_utf8()))
                 .transpose()
         }
         _ => Ok(None),
@@ -130,7 +131,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
         .collect();
     if step == 1 {
         let (first, last) = (start as usize, stop.max(start) as usize);
-        return part(text, starts[first], starts[last]);
+        return substring(text, starts[first], starts[last]);
     }
     let mut out = Text::new(meter);
     places

@@ -5,11 +5,11 @@ use std::rc::Rc;
 use super::args::Args;
 use super::lists;
 use super::meter::{Error, Meter, Result};
-use super::ops;
 use super::strings::{self, Ends};
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::{Value, equal};
 
-const OF_STRINGS: &[&str] = &[
+const STRING_METHODS: &[&str] = &[
     "capitalize",
     "casefold",
     "center",
@@ -51,15 +51,15 @@ const OF_STRINGS: &[&str] = &[
     "upper",
     "zfill",
 ];
-const OF_LISTS: &[&str] = &["copy", "count", "index"];
-const OF_DICTS: &[&str] = &["copy", "get", "items", "keys", "values"];
+const LIST_METHODS: &[&str] = &["copy", "count", "index"];
+const DICT_METHODS: &[&str] = &["copy", "get", "items", "keys", "values"];
 
 /// Whether a value has a method of this name.
 pub(super) fn has(value: &Value, name: &str) -> bool {
     match value {
-        Value::Str(_) => OF_STRINGS.contains(&name),
-        Value::List(_) => OF_LISTS.contains(&name),
-        Value::Dict(_) => OF_DICTS.contains(&name),
+        Value::Str(_) => STRING_METHODS.contains(&name),
+        Value::List(_) => LIST_METHODS.contains(&name),
+        Value::Dict(_) => DICT_METHODS.contains(&name),
         _ => false,
     }
 }
@@ -67,14 +67,14 @@ pub(super) fn has(value: &Value, name: &str) -> bool {
 /// Calls a method.
 pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
     let done = match value {
-        Value::Str(text) => of_string(text, name, &mut args, meter)?,
+        Value::Str(text) => call_string_method(text, name, &mut args, meter)?,
         Value::List(list) => match name {
             "copy" => value.clone(),
             _ => {
                 let wanted = args.need(name, "value")?;
                 let mut places = Vec::new();
                 for (idx, found) in list.values().iter().enumerate() {
-                    if ops::equal(found, &wanted, meter)? {
+                    if equal(found, &wanted, meter)? {
                         places.push(idx);
                     }
                 }
@@ -127,7 +127,12 @@ pub(super) fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     Value::list(pairs?, meter)
 }
 
-fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
+fn call_string_method(
+    text: &Rc<Text>,
+    name: &str,
+    args: &mut Args,
+    meter: &Rc<Meter>,
+) -> Result<Value> {
     let whole = text.as_str();
     meter.spend_bytes(whole.len())?;
     let all = |is: &dyn Fn(char) -> bool| Value::Bool(!whole.is_empty() && whole.chars().all(is));
@@ -185,7 +190,7 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
             strings::replace(text, old.as_text(name)?.as_str(), new.as_text(name)?, most)?
         }
         "split" | "rsplit" | "splitlines" | "partition" | "rpartition" => {
-            of_splits(text, name, args)?
+            split_method(text, name, args)?
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.int(name, "width")?.unwrap_or(0);
@@ -202,11 +207,11 @@ fn of_string(text: &Rc<Text>, name: &str, args: &mut Args, meter: &Rc<Meter>) ->
                 _ => strings::pad(text, width, "0", |n| n)?,
             }
         }
-        _ => of_searches(text, name, args)?,
+        _ => search_method(text, name, args)?,
     })
 }
 
-fn of_splits(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
+fn split_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     if name == "splitlines" {
         return strings::lines(text, args.flag("keepends"));
     }
@@ -240,12 +245,12 @@ fn of_splits(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     let parts = [(0, start), (start, end), (end, whole.len())];
     let parts: Result<Vec<Value>> = parts
         .into_iter()
-        .map(|(start, end)| lists::part(text, start, end))
+        .map(|(start, end)| lists::substring(text, start, end))
         .collect();
     Value::tuple(parts?, text.meter())
 }
 
-fn of_searches(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
+fn search_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     let whole = text.as_str();
     let wanted = args.need(name, "value")?;
     if name == "startswith" || name == "endswith" {
@@ -285,7 +290,7 @@ fn of_searches(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
                 None => return Err(Error::new(format!("{name}: the string has no such part"))),
             }
         }
-        "removeprefix" => lists::part(
+        "removeprefix" => lists::substring(
             text,
             if whole.starts_with(wanted) {
                 wanted.len()
@@ -300,7 +305,7 @@ fn of_searches(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
             } else {
                 whole.len()
             };
-            lists::part(text, 0, end)?
+            lists::substring(text, 0, end)?
         }
         other => return Err(Error::new(format!("a string has no method `{other:.40}`"))),
     })

@@ -8,34 +8,39 @@
 //! costs it memory; nesting is counted where the parser and the interpreter recurse; and values
 //! cannot form cycles. It also knows of each character whether the template wrote it or a message
 //! brought it ([`value::Text`]), which decides whether `<|im_end|>` is a control token or what a
-//! user typed.
+//! user message_ranges.
 //!
-//! Start reading at [`eval`]. What transformers adds to Jinja (`raise_exception`, `strftime_now`,
+//! Start reading at [`statements`]. What transformers adds to Jinja (`raise_exception`, `strftime_now`,
 //! Python's JSON, the tag `generation`) is part of it; files (`include`, `import`, `extends`) are
 //! not, as in transformers.
 
 mod args;
 mod ast;
-mod call;
+mod calls;
 mod clock;
-mod eval;
-mod expression;
+mod expressions;
 mod filters;
 mod format;
+mod interpreter;
 mod json;
 mod lex;
 mod lists;
 mod meter;
 mod methods;
+mod names;
 mod ops;
 mod parse;
+mod parse_expression;
+mod predicates;
 mod print;
+mod statements;
 mod strings;
-mod tests;
+mod text;
 mod value;
 
-pub(super) use eval::{Input, render};
+pub(super) use interpreter::Input;
 pub(super) use meter::Error;
+pub(super) use statements::render;
 
 /// A parsed template.
 #[derive(Debug)]

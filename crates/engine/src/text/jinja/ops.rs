@@ -6,49 +6,8 @@ use std::rc::Rc;
 use super::ast::{BinaryOp, CompareOp};
 use super::lists;
 use super::meter::{Error, Meter, Result};
-use super::value::{List, Text, Value};
-
-/// Python's `==`.
-pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
-    meter.spend(1)?;
-    Ok(match (a, b) {
-        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
-        (Value::Str(a), Value::Str(b)) => {
-            meter.spend_bytes(a.as_str().len().min(b.as_str().len()))?;
-            a.as_str() == b.as_str()
-        }
-        (Value::List(a), Value::List(b)) => {
-            if a.is_tuple != b.is_tuple || a.values().len() != b.values().len() {
-                return Ok(false);
-            }
-            for (a, b) in a.values().iter().zip(b.values()) {
-                if !equal(a, b, meter)? {
-                    return Ok(false);
-                }
-            }
-            true
-        }
-        (Value::Dict(a), Value::Dict(b)) => {
-            if a.pairs().len() != b.pairs().len() {
-                return Ok(false);
-            }
-            for (key, value) in a.pairs() {
-                match b.get(key)? {
-                    Some(other) if equal(value, other, meter)? => {}
-                    _ => return Ok(false),
-                }
-            }
-            true
-        }
-        (Value::Namespace(a), Value::Namespace(b)) => a == b,
-        (Value::Function(a), Value::Function(b)) => a == b,
-        (Value::Macro(a), Value::Macro(b)) => Rc::ptr_eq(a, b),
-        _ => match (a.as_int(), b.as_int()) {
-            (Some(a), Some(b)) => a == b,
-            _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),
-        },
-    })
-}
+use super::text::Text;
+use super::value::{List, Value, equal};
 
 /// Python's `<`, where it has an order.
 pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
@@ -82,7 +41,7 @@ pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
 }
 
 /// Comparisons and `in`.
-pub(super) fn holds(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
+pub(super) fn compare_with(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     Ok(match op {
         CompareOp::Eq => equal(a, b, meter)?,
         CompareOp::Ne => !equal(a, b, meter)?,

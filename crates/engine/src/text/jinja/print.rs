@@ -1,7 +1,8 @@
 //! Python's `str` and `repr`.
 
 use super::meter::Result;
-use super::value::{Text, Value};
+use super::text::Text;
+use super::value::Value;
 
 /// Appends what `{{ value }}` prints.
 pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {
@@ -65,18 +66,20 @@ fn quoted(text: &Text, out: &mut Text) -> Result<()> {
     };
     out.push(quote.encode_utf8(&mut [0; 4]), false)?;
     for (at, c) in text.as_str().char_indices() {
-        let is_typed = text.is_typed_at(at);
+        let is_from_message = text.is_from_message_at(at);
         match c {
-            '\n' => out.push("\\n", is_typed)?,
-            '\r' => out.push("\\r", is_typed)?,
-            '\t' => out.push("\\t", is_typed)?,
-            '\\' => out.push("\\\\", is_typed)?,
+            '\n' => out.push("\\n", is_from_message)?,
+            '\r' => out.push("\\r", is_from_message)?,
+            '\t' => out.push("\\t", is_from_message)?,
+            '\\' => out.push("\\\\", is_from_message)?,
             c if c == quote => {
-                out.push("\\", is_typed)?;
-                out.push(c.encode_utf8(&mut [0; 4]), is_typed)?;
+                out.push("\\", is_from_message)?;
+                out.push(c.encode_utf8(&mut [0; 4]), is_from_message)?;
             }
-            c if c.is_control() => out.push(&format!("\\x{:02x}", u32::from(c)), is_typed)?,
-            c => out.push(c.encode_utf8(&mut [0; 4]), is_typed)?,
+            c if c.is_control() => {
+                out.push(&format!("\\x{:02x}", u32::from(c)), is_from_message)?
+            }
+            c => out.push(c.encode_utf8(&mut [0; 4]), is_from_message)?,
         }
     }
     out.push(quote.encode_utf8(&mut [0; 4]), false)

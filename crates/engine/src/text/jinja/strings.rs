@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
-use super::lists::part;
+use super::lists::substring;
 use super::meter::{Meter, Result};
-use super::value::{List, Text, Value};
+use super::text::Text;
+use super::value::{List, Value};
 
 /// Which ends are trimmed.
 #[derive(Clone, Copy, PartialEq)]
@@ -34,7 +35,7 @@ pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value
     } else {
         left.trim_end_matches(goes).len()
     };
-    part(text, start, start + len)
+    substring(text, start, start + len)
 }
 
 /// Python's `split` and `rsplit`; without a separator, at whitespace.
@@ -60,7 +61,7 @@ pub(super) fn split(
             if inner.is_empty() {
                 return Ok(List::new(text.meter()).into());
             }
-            cuts.extend(gaps(whole, trimmed, most, from_right));
+            cuts.extend(whitespace_runs(whole, trimmed, most, from_right));
             // Where cuts come to an end, the rest keeps its spaces.
             let is_cut_short = cuts.len() == most;
             bounds = match (is_cut_short, from_right) {
@@ -76,10 +77,10 @@ pub(super) fn split(
     let mut out = List::new(text.meter());
     let mut start = bounds.0;
     for (cut_start, cut_end) in cuts {
-        out.push(part(text, start, cut_start)?)?;
+        out.push(substring(text, start, cut_start)?)?;
         start = cut_end;
     }
-    out.push(part(text, start, bounds.1)?)?;
+    out.push(substring(text, start, bounds.1)?)?;
     Ok(out.into())
 }
 
@@ -88,23 +89,28 @@ fn end_of((at, found): (usize, &str)) -> (usize, usize) {
 }
 
 /// Stretches of whitespace between words.
-fn gaps(whole: &str, bounds: (usize, usize), most: usize, from_right: bool) -> Vec<(usize, usize)> {
-    let mut gaps: Vec<(usize, usize)> = Vec::new();
+fn whitespace_runs(
+    whole: &str,
+    bounds: (usize, usize),
+    most: usize,
+    from_right: bool,
+) -> Vec<(usize, usize)> {
+    let mut whitespace_runs: Vec<(usize, usize)> = Vec::new();
     for (at, c) in whole[bounds.0..bounds.1]
         .char_indices()
         .filter(|(_, c)| c.is_whitespace())
     {
         let at = at + bounds.0;
-        match gaps.last_mut() {
+        match whitespace_runs.last_mut() {
             Some(last) if last.1 == at => last.1 = at + c.len_utf8(),
-            _ => gaps.push((at, at + c.len_utf8())),
+            _ => whitespace_runs.push((at, at + c.len_utf8())),
         }
     }
     if from_right {
-        gaps.reverse();
+        whitespace_runs.reverse();
     }
-    gaps.truncate(most);
-    gaps
+    whitespace_runs.truncate(most);
+    whitespace_runs
 }
 
 /// Python's `splitlines`.
@@ -128,11 +134,11 @@ pub(super) fn lines(text: &Text, keep_ends: bool) -> Result<Value> {
             chars.next();
             end += 1;
         }
-        out.push(part(text, start, if keep_ends { end } else { at })?)?;
+        out.push(substring(text, start, if keep_ends { end } else { at })?)?;
         start = end;
     }
     if start < whole.len() {
-        out.push(part(text, start, whole.len())?)?;
+        out.push(substring(text, start, whole.len())?)?;
     }
     Ok(out.into())
 }
@@ -171,18 +177,18 @@ pub(super) fn map_chars<I: Iterator<Item = char>>(
 ) -> Result<Value> {
     let mut out = Text::new(text.meter());
     let mut buffer = String::new();
-    let (mut is_typed, mut behind_letter) = (false, false);
+    let (mut is_from_message, mut behind_letter) = (false, false);
     for (at, c) in text.as_str().char_indices() {
-        let now_typed = text.is_typed_at(at);
-        if now_typed != is_typed {
-            out.push(&buffer, is_typed)?;
+        let now_from_message = text.is_from_message_at(at);
+        if now_from_message != is_from_message {
+            out.push(&buffer, is_from_message)?;
             buffer.clear();
-            is_typed = now_typed;
+            is_from_message = now_from_message;
         }
         buffer.extend(map(c, behind_letter));
         behind_letter = c.is_alphabetic();
     }
-    out.push(&buffer, is_typed)?;
+    out.push(&buffer, is_from_message)?;
     Ok(out.into())
 }
 

@@ -2,10 +2,14 @@
 //! can be printed, compared and dropped: lists and dicts never change, and a namespace, which does,
 //! is a number.
 
-use std::rc::Rc;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
-use super::eval::{LoopState, MacroValue};
+use super::ast::{For, Macro};
 use super::meter::{Error, Meter, Result};
+use super::text::Text;
 
 /// Lists and dicts inside of each other. (`serde_json`, which reads messages and tools, ends at
 /// 128.)
@@ -40,108 +44,6 @@ pub(super) enum Function {
     Namespace,
     RaiseException,
     StrftimeNow,
-}
-
-/// A string, and which of its bytes came with a message and were not written by the template.
-pub(super) struct Text {
-    text: String,
-    /// In order, apart from each other.
-    typed: Vec<(usize, usize)>,
-    meter: Rc<Meter>,
-    held: usize,
-}
-
-impl Text {
-    /// What a text takes besides its bytes, about.
-    const OVERHEAD: usize = 128;
-
-    pub(super) fn new(meter: &Rc<Meter>) -> Self {
-        Self {
-            text: String::new(),
-            typed: Vec::new(),
-            meter: Rc::clone(meter),
-            held: 0,
-        }
-    }
-
-    pub(super) fn as_str(&self) -> &str {
-        &self.text
-    }
-
-    pub(super) fn meter(&self) -> &Rc<Meter> {
-        &self.meter
-    }
-
-    /// Whether the byte there came with a message.
-    pub(super) fn is_typed_at(&self, at: usize) -> bool {
-        let idx = self.typed.partition_point(|(_, end)| *end <= at);
-        self.typed.get(idx).is_some_and(|(start, _)| *start <= at)
-    }
-
-    fn hold(&mut self, bytes: usize) -> Result<()> {
-        self.meter.hold(bytes)?;
-        self.held += bytes;
-        Ok(())
-    }
-
-    pub(super) fn push(&mut self, text: &str, is_typed: bool) -> Result<()> {
-        if text.is_empty() {
-            return Ok(());
-        }
-        self.meter.spend_bytes(text.len())?;
-        self.hold(text.len() + if self.held == 0 { Self::OVERHEAD } else { 0 })?;
-        let start = self.text.len();
-        self.text.push_str(text);
-        if is_typed {
-            self.mark(start, self.text.len())
-        } else {
-            Ok(())
-        }
-    }
-
-    fn mark(&mut self, start: usize, end: usize) -> Result<()> {
-        match self.typed.last_mut() {
-            Some(last) if last.1 == start => last.1 = end,
-            _ => {
-                self.hold(16)?;
-                self.typed.push((start, end));
-            }
-        }
-        Ok(())
-    }
-
-    /// Appends a part of another text, given in its bytes.
-    pub(super) fn push_part(&mut self, other: &Text, start: usize, end: usize) -> Result<()> {
-        let at = self.text.len();
-        self.push(&other.text[start..end], false)?;
-        let first = other
-            .typed
-            .partition_point(|(_, typed_end)| *typed_end <= start);
-        for (typed_start, typed_end) in other.typed[first..].iter().take_while(|(s, _)| *s < end) {
-            self.mark(
-                at + (*typed_start).max(start) - start,
-                at + (*typed_end).min(end) - start,
-            )?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn push_text(&mut self, other: &Text) -> Result<()> {
-        self.push_part(other, 0, other.text.len())
-    }
-
-    pub(super) fn into_parts(mut self) -> (String, Vec<(usize, usize)>) {
-        (
-            std::mem::take(&mut self.text),
-            std::mem::take(&mut self.typed),
-        )
-    }
-}
-
-impl Drop for Text {
-    fn drop(&mut self) {
-        self.meter.release(self.held);
-    }
 }
 
 /// A list or a tuple.
@@ -209,7 +111,7 @@ impl Dict {
     fn find(&self, key: &Value) -> Result<Option<usize>> {
         self.meter.spend(self.pairs.len() as u64 / 8 + 1)?;
         for (idx, (found, _)) in self.pairs.iter().enumerate() {
-            if super::ops::equal(found, key, &self.meter)? {
+            if equal(found, key, &self.meter)? {
                 return Ok(Some(idx));
             }
         }
@@ -386,4 +288,99 @@ impl From<Dict> for Value {
     fn from(dict: Dict) -> Self {
         Self::Dict(Rc::new(dict))
     }
+}
+/// Names of a block; those of the blocks around it are found through it.
+pub(super) struct Scope {
+    names: RefCell<HashMap<Rc<str>, Value>>,
+    parent: Option<Rc<Scope>>,
+}
+
+impl Scope {
+    pub(super) fn new(parent: Option<&Rc<Scope>>) -> Rc<Self> {
+        Rc::new(Self {
+            names: RefCell::default(),
+            parent: parent.cloned(),
+        })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        let mut scope = Some(self);
+        while let Some(at) = scope {
+            if let Some(value) = at.names.borrow().get(name) {
+                return Some(value.clone());
+            }
+            scope = at.parent.as_deref();
+        }
+        None
+    }
+
+    pub(super) fn set(&self, name: &str, value: Value) {
+        self.names.borrow_mut().insert(Rc::from(name), value);
+    }
+}
+
+/// Where a loop is.
+pub(super) struct LoopState {
+    pub(super) items: Rc<List>,
+    pub(super) idx: Cell<usize>,
+    pub(super) depth: usize,
+    pub(super) changed: RefCell<Option<Value>>,
+    /// The loop itself, where it can be called again.
+    pub(super) recursion: Option<Arc<For>>,
+    /// Around the loop.
+    pub(super) scope: Weak<Scope>,
+}
+
+impl LoopState {
+    /// Levels of lists and dicts in what it goes through.
+    pub(super) fn nesting(&self) -> u32 {
+        self.items.nesting() + 1
+    }
+}
+
+/// A macro with the names around it. It does not keep them: they may hold the macro.
+pub(super) struct MacroValue {
+    pub(super) def: Arc<Macro>,
+    pub(super) scope: Weak<Scope>,
+}
+/// Python's `==`.
+pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
+    meter.spend(1)?;
+    Ok(match (a, b) {
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::Str(a), Value::Str(b)) => {
+            meter.spend_bytes(a.as_str().len().min(b.as_str().len()))?;
+            a.as_str() == b.as_str()
+        }
+        (Value::List(a), Value::List(b)) => {
+            if a.is_tuple != b.is_tuple || a.values().len() != b.values().len() {
+                return Ok(false);
+            }
+            for (a, b) in a.values().iter().zip(b.values()) {
+                if !equal(a, b, meter)? {
+                    return Ok(false);
+                }
+            }
+            true
+        }
+        (Value::Dict(a), Value::Dict(b)) => {
+            if a.pairs().len() != b.pairs().len() {
+                return Ok(false);
+            }
+            for (key, value) in a.pairs() {
+                match b.get(key)? {
+                    Some(other) if equal(value, other, meter)? => {}
+                    _ => return Ok(false),
+                }
+            }
+            true
+        }
+        (Value::Namespace(a), Value::Namespace(b)) => a == b,
+        (Value::Function(a), Value::Function(b)) => a == b,
+        (Value::Macro(a), Value::Macro(b)) => Rc::ptr_eq(a, b),
+        _ => match (a.as_int(), b.as_int()) {
+            (Some(a), Some(b)) => a == b,
+            _ => matches!((a.as_float(), b.as_float()), (Some(a), Some(b)) if a == b),
+        },
+    })
 }

@@ -12,8 +12,9 @@
 //! vector 6, in the first, and of vector 7, in the second, and in the third the highest bit of
 //! both.
 
+use thane_blocks::k_scales;
+
 use crate::quant::BlockType;
-use crate::quant::dequantize::k_scales;
 use crate::quant::format::{Format, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0, Step, SuperBlock};
 use crate::simd::{LANES, Simd};
 

@@ -22,7 +22,7 @@ use super::panel::{self, Target, multiply_panel};
 use super::q8::{self, q8_scratch_len};
 use super::{Output, Start, Weight, parts, run_row_parts};
 use crate::activation::Unary;
-use crate::quant::BlockType;
+use crate::quant::{BlockType, has_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 use crate::{Context, Isa};
@@ -148,7 +148,7 @@ impl<'a> Codes<'a> {
             Self::Stored(weight) => {
                 let _: super::Rows = weight.checked();
                 assert!(
-                    !weight.ty.is_float(),
+                    has_format(weight.ty),
                     "a weight of type {:?} has no codes to multiply",
                     weight.ty
                 );

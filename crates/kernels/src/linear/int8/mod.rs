@@ -28,7 +28,7 @@ use super::q8::{HALF_LANES, TILE_TOKENS, scales_of, tile_step};
 use super::tiles::{LEAST_PACKED_TOKENS, share_len};
 use super::{LINE_BYTES, Output, PanelSums, Rows, Start, Weight, dequantize_simd, parts};
 use crate::activation::Unary;
-use crate::quant::BlockType;
+use crate::quant::{BlockType, has_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::{Context, Isa};
 
@@ -119,7 +119,7 @@ pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
 pub fn pack_int8(ctx: &Context, weight: &Weight, blocks: &mut [Int8Block]) {
     let (rows, n_blocks) = (weight.checked(), weight.n_cols.div_ceil(BLOCK_LEN));
     assert!(
-        weight.ty.is_float(),
+        !has_format(weight.ty),
         "a weight of type {:?} has codes already",
         weight.ty
     );
@@ -159,7 +159,7 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block>> Kernel for Pack<'_, I> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let block_bytes = self.ty.row_bytes(BLOCK_LEN).unwrap_or(BLOCK_LEN).max(1);
+        let block_bytes = self.ty.byte_len(BLOCK_LEN).unwrap_or(BLOCK_LEN).max(1);
         for (block_idx, block) in self.blocks.enumerate() {
             for lane in 0..LANES {
                 let row = self

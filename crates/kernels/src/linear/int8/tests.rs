@@ -4,7 +4,7 @@ use super::*;
 use crate::activation::unary;
 use crate::linear::Codes;
 use crate::linear::panel::{kind_of, scratch_len};
-use crate::quant::dequantize_row;
+use crate::quant::has_format;
 use crate::testing::{Random, relative_error};
 
 /// What the codes of an instruction set say, with an error of none but f64. Of two such rows the
@@ -162,11 +162,11 @@ fn codes_are_rescaled_as_one_by_one() {
 #[test]
 fn refitted_codes_are_the_nearest() {
     let mut random = Random::new(4);
-    for ty in BlockType::ALL.into_iter().filter(|ty| !ty.is_float()) {
+    for ty in BlockType::ALL.into_iter().filter(|ty| has_format(*ty)) {
         let (n_rows, n_cols) = (37, if ty.block_len() == 32 { 352 } else { 768 });
         let bytes = random.weight_bytes(ty, n_rows, n_cols);
         let mut values = vec![0.0; n_rows * n_cols];
-        dequantize_row(ty, &bytes, &mut values);
+        ty.decode(&bytes, &mut values);
         let refitted = refitted(&Weight::new(ty, &bytes, n_rows, n_cols).unwrap(), &values);
         if refitted == values {
             return;
@@ -279,7 +279,7 @@ fn products_are_those_of_the_codes() {
             ] {
                 let bytes = random.weight_bytes(ty, n_rows, n_cols);
                 let mut values = vec![0.0; n_rows * n_cols];
-                dequantize_row(ty, &bytes, &mut values);
+                ty.decode(&bytes, &mut values);
                 let (x, bias) = (random.f32s(n_tokens * n_cols), random.f32s(n_rows));
                 let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
                 let mut first: Option<Vec<f32>> = None;
@@ -323,7 +323,7 @@ fn seven_bits_lose_about_two_percent_and_eight_one_with_outliers_too() {
     let (n_tokens, n_rows, n_cols) = (6, 64, 768);
     let bytes = random.weight_bytes(BlockType::F32, n_rows, n_cols);
     let mut values = vec![0.0; n_rows * n_cols];
-    dequantize_row(BlockType::F32, &bytes, &mut values);
+    BlockType::F32.decode(&bytes, &mut values);
     let weight = Weight::new(BlockType::F32, &bytes, n_rows, n_cols).unwrap();
     let dot = |row: &[f32], x: &[f32]| {
         row.iter()

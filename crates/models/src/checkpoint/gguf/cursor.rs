@@ -1,5 +1,5 @@
-//! A checked walk over the bytes of a GGUF file: every read says what it is for, and no read goes
-//! past the end.
+//! A bounds-checked cursor over the bytes of a GGUF file. Every read names what it reads, for error
+//! messages.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use thane_mil::data::Bytes;
 
 use super::error::GgufError;
 
-/// What is being read, and of which key or tensor; a string is made of it only for an error.
+/// What is being read, and for which key or tensor. It is formatted only for an error message.
 #[derive(Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) what: &'static str,
@@ -40,15 +40,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
+    /// Offset of the next byte, from the start of the file.
     pub(super) fn at(&self) -> u64 {
         self.at as u64
     }
 
+    /// Number of bytes after the read position.
     fn left(&self) -> u64 {
         (self.data.len() - self.at) as u64
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     pub(super) fn take(&mut self, len: u64, place: Place<'_>) -> Result<&'a [u8], GgufError> {
         let at = self.at;
         let end = usize::try_from(len)
@@ -80,8 +82,8 @@ impl<'a> Cursor<'a> {
         self.array(place).map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each, refused when the rest of the file
-    /// cannot hold them.
+    /// Reads a count of items that take at least `min_bytes` bytes each; an error if the rest of
+    /// the file cannot hold that many items.
     pub(super) fn count(&mut self, min_bytes: u64, place: Place<'_>) -> Result<u64, GgufError> {
         let at = self.at();
         let count = self.u64(place)?;
@@ -89,7 +91,8 @@ impl<'a> Cursor<'a> {
         Ok(count)
     }
 
-    /// Refuses a count, read at `at`, of more things than the rest of the file can hold.
+    /// Rejects `count`, read at offset `at`, if the rest of the file cannot hold that many items of
+    /// at least `min_bytes` bytes.
     pub(super) fn check_count(
         &self,
         count: u64,
@@ -110,13 +113,14 @@ impl<'a> Cursor<'a> {
         Ok(())
     }
 
-    /// A length and that many bytes.
+    /// Reads a `u64` length and that many bytes.
     pub(super) fn string(&mut self, place: Place<'_>) -> Result<&'a [u8], GgufError> {
         let len = self.u64(place)?;
         self.take(len, place)
     }
 
-    /// A key or a tensor's name: UTF-8, at most 65,535 bytes (the specification's bound for keys).
+    /// Reads a metadata key or a tensor name: UTF-8, at most 65,535 bytes (the specification's
+    /// limit for keys).
     pub(super) fn name(&mut self, what: &'static str) -> Result<&'a str, GgufError> {
         let place = Place { what, of: "" };
         let at = self.at();
@@ -134,7 +138,7 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    /// The bytes from `start` to here, as a slice of the file that outlives the cursor.
+    /// The bytes from offset `start` to the read position, as a slice that outlives the cursor.
     pub(super) fn since(&self, start: u64) -> Bytes {
         let start = usize::try_from(start).unwrap_or(self.at);
         self.bytes

@@ -1,26 +1,27 @@
-//! What can be wrong with a GGUF file, or with a key that a family asks for.
+//! Errors in a GGUF file, or in a metadata key that a family reads.
 
-use crate::checkpoint::error::DAMAGED;
+use crate::checkpoint::limits::{DAMAGED, MAX_ARRAY_DEPTH};
 use crate::checkpoint::tensor::{self, RefusedTensor};
 
-use super::value::MAX_DEPTH;
-
-/// Why a GGUF file is refused. Offsets count bytes from the start of the file.
+/// Why a GGUF file is not valid. Offsets count bytes from the start of the file.
 #[derive(Debug, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the messages say they are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum GgufError {
     #[error("not a GGUF file: {looks_like}")]
     Magic { looks_like: String },
     #[error(
-        "GGUF version {version} is written for a big-endian machine: convert it with gguf_convert_endian.py of gguf-py"
+        "GGUF version {version} is written for a big-endian machine: convert it with \
+         gguf_convert_endian.py of gguf-py"
     )]
     BigEndian { version: u32 },
     #[error(
-        "GGUF version {version} at offset 4 is not supported, versions 2 and 3 are: convert the model again with a current llama.cpp"
+        "expected GGUF version 2 or 3 at offset 4, found {version}: convert the model again with \
+         a current llama.cpp"
     )]
     Version { version: u32 },
     #[error(
-        "{what} at offset {at} needs {need} bytes, but only {left} are left in the file: {DAMAGED}"
+        "{what} at offset {at} needs {need} bytes, but only {left} bytes are left in the file: \
+         {DAMAGED}"
     )]
     Truncated {
         what: String,
@@ -29,7 +30,8 @@ pub enum GgufError {
         left: u64,
     },
     #[error(
-        "{what} at offset {at} is {count}, which needs at least {min_bytes} bytes each, but only {left} are left in the file: {DAMAGED}"
+        "{what} at offset {at} is {count}, with at least {min_bytes} bytes each, but only {left} \
+         bytes are left in the file: {DAMAGED}"
     )]
     Count {
         what: String,
@@ -40,38 +42,45 @@ pub enum GgufError {
     },
     #[error("{what} at offset {at} is not valid UTF-8: {DAMAGED}")]
     Utf8 { what: String, at: u64 },
-    #[error("{what} at offset {at} is {len} bytes long, names may have 65535: {DAMAGED}")]
+    #[error("{what} at offset {at}: expected at most 65535 bytes, found {len}: {DAMAGED}")]
     NameLength { what: String, at: u64, len: u64 },
     #[error(
-        "key {key:?} has value type {type_id} at offset {at}, GGUF has the types 0 to 12: {DAMAGED}"
+        "key {key:?} at offset {at}: expected a value type from 0 to 12, found {type_id}: {DAMAGED}"
     )]
     ValueType { key: String, type_id: u32, at: u64 },
     #[error(
-        "key {key:?} has the byte {byte} as a bool at offset {at}, bools are 0 or 1: {DAMAGED}"
+        "key {key:?} at offset {at}: expected a bool of 0 or 1, found the byte {byte}: {DAMAGED}"
     )]
     Bool { key: String, byte: u8, at: u64 },
-    #[error("key {key:?} nests arrays deeper than {MAX_DEPTH} levels at offset {at}: {DAMAGED}")]
+    #[error(
+        "key {key:?} nests arrays deeper than {MAX_ARRAY_DEPTH} levels at offset {at}: {DAMAGED}"
+    )]
     Depth { key: String, at: u64 },
-    #[error("key {key:?} comes a second time at offset {at}: convert the model again")]
+    #[error("key {key:?} is repeated at offset {at}: convert the model again")]
     DuplicateKey { key: String, at: u64 },
-    #[error("tensor {name:?} comes a second time at offset {at}: convert the model again")]
+    #[error("tensor {name:?} is repeated at offset {at}: convert the model again")]
     DuplicateTensor { name: String, at: u64 },
     #[error(
-        "key \"general.alignment\" is {alignment}, which is not a power of two of at least 8: convert the model again"
+        "key \"general.alignment\": expected a power of two of at least 8, found {alignment}: \
+         convert the model again"
     )]
     Alignment { alignment: u64 },
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     #[error(
-        "the file is one part of a model split in {parts} (key \"split.count\"): merge the parts with `llama-gguf-split --merge` first"
+        "the file is one part of a model split in {parts} (key \"split.count\"): merge the parts \
+         with `llama-gguf-split --merge` first"
     )]
     Split { parts: u64 },
-    #[error("tensor {name:?} has {rank} dimensions at offset {at}, GGUF allows 4: {DAMAGED}")]
+    #[error(
+        "tensor {name:?} at offset {at}: expected at most 4 dimensions, found {rank}: {DAMAGED}"
+    )]
     Rank { name: String, rank: u32, at: u64 },
-    #[error("tensor {name:?} has shape {shape:?}, more elements than can be counted: {DAMAGED}")]
+    #[error("tensor {name:?} has shape {shape:?}, whose number of elements overflows: {DAMAGED}")]
     Elements { name: String, shape: Vec<u64> },
     #[error(
-        "tensor {name:?} of type {ty} has rows of {row_len} elements, not a multiple of its block length {block_len}: convert the model again"
+        "tensor {name:?} of type {ty} has rows of {row_len} elements, not a multiple of its block \
+         length {block_len}: convert the model again"
     )]
     Blocks {
         name: String,
@@ -80,12 +89,14 @@ pub enum GgufError {
         block_len: usize,
     },
     #[error(
-        "these tensors have types that are not supported: {}; use another quantisation of the model, such as Q8_0 or Q4_K_M",
+        "these tensors have types that are not supported: {}; use another quantization of the \
+         model, such as Q8_0 or Q4_K_M",
         tensor::list_refused(refused)
     )]
     Types { refused: Vec<RefusedTensor> },
     #[error(
-        "tensor {name:?} starts at data offset {offset}, which is not a multiple of the alignment {alignment}: {DAMAGED}"
+        "tensor {name:?} starts at data offset {offset}, which is not a multiple of the alignment \
+         {alignment}: {DAMAGED}"
     )]
     Unaligned {
         name: String,
@@ -93,7 +104,8 @@ pub enum GgufError {
         alignment: u64,
     },
     #[error(
-        "tensor {name:?} needs the bytes {start} to {end} but the file ends at {file_len} ({count} of {total} tensors reach past the end): {DAMAGED}"
+        "tensor {name:?} needs the bytes {start} to {end} but the file ends at {file_len} \
+         ({count} of {total} tensors reach past the end): {DAMAGED}"
     )]
     PastEnd {
         name: String,
@@ -111,27 +123,29 @@ pub enum GgufError {
     },
 }
 
-/// Why a metadata key cannot be read as asked for.
+/// Why a metadata key cannot be read.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[allow(missing_docs)] // the fields are what the messages say they are
+#[allow(missing_docs)] // the messages describe the fields
 pub enum MetadataError {
     #[error(
-        "key {key:?} is missing ({expected} expected): convert the model again with a current llama.cpp"
+        "key {key:?} is missing: expected {expected}; convert the model again with a current \
+         llama.cpp"
     )]
     Missing { key: String, expected: &'static str },
-    #[error("key {key:?} is {found}, but {expected} is expected: convert the model again")]
+    #[error("key {key:?}: expected {expected}, found {found}; convert the model again")]
     Type {
         key: String,
         expected: &'static str,
         found: String,
     },
-    #[error("key {key:?} is {value}, which does not fit {expected}: convert the model again")]
+    #[error("key {key:?}: expected {expected}, found {value}; convert the model again")]
     Range {
         key: String,
         expected: &'static str,
         value: String,
     },
-    #[error("key {key:?} is {value}{}, but must be a finite number: convert the model again", element(*index))]
+    #[error("key {key:?}: expected a finite number, found {value}{}; convert the model \
+        again", element(*index))]
     NotFinite {
         key: String,
         value: f64,

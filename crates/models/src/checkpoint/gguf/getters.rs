@@ -1,5 +1,5 @@
-//! Typed access to metadata, with errors that name the key and what was expected, and a record of
-//! what was read.
+//! Typed access to GGUF metadata. Errors name the key and the expected type, and a record is kept
+//! of the keys that were read.
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -9,7 +9,7 @@ use super::error::MetadataError;
 use super::value::{Array, Strings, Value, ValueType};
 
 impl Gguf {
-    /// The value of `key`, whatever its type.
+    /// The value of `key`, of any type.
     pub fn value(&self, key: &str) -> Option<&Value> {
         let value = self.metadata.get(key)?;
         self.read
@@ -19,7 +19,7 @@ impl Gguf {
         Some(value)
     }
 
-    /// Keys that start with `prefix` and were never asked for, in order.
+    /// Keys that start with `prefix` and were never read, in alphabetical order.
     pub fn unread(&self, prefix: &str) -> Vec<String> {
         let read: &BTreeSet<String> = &self.read.lock().unwrap_or_else(PoisonError::into_inner);
         let keys = self.metadata.keys();
@@ -28,43 +28,43 @@ impl Gguf {
             .collect()
     }
 
-    /// A whole number that fits 32 bits, stored in any width.
+    /// An unsigned 32-bit integer, stored in any width.
     pub fn u32(&self, key: &str) -> Result<u32, MetadataError> {
         required(self.opt_u32(key), key, "an unsigned integer")
     }
 
-    /// As [`Self::u32`], or `None` without the key.
+    /// Like [`Self::u32`], but `None` if the key is absent.
     pub fn opt_u32(&self, key: &str) -> Result<Option<u32>, MetadataError> {
         self.value(key)
             .map(|value| integer(key, value, "an unsigned 32-bit integer"))
             .transpose()
     }
 
-    /// A whole number that fits 64 bits, stored in any width, or `None` without the key.
+    /// An unsigned 64-bit integer, stored in any width, or `None` if the key is absent.
     pub fn opt_u64(&self, key: &str) -> Result<Option<u64>, MetadataError> {
         self.value(key)
             .map(|value| integer(key, value, "an unsigned 64-bit integer"))
             .transpose()
     }
 
-    /// A finite float, stored in either width.
+    /// A finite 32-bit float, stored in either width.
     pub fn f32(&self, key: &str) -> Result<f32, MetadataError> {
         required(self.opt_f32(key), key, "a float")
     }
 
-    /// As [`Self::f32`], or `None` without the key.
+    /// Like [`Self::f32`], but `None` if the key is absent.
     pub fn opt_f32(&self, key: &str) -> Result<Option<f32>, MetadataError> {
         self.value(key)
             .map(|value| float(key, value, None))
             .transpose()
     }
 
-    /// A bool.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<bool, MetadataError> {
         required(self.opt_bool(key), key, "a bool")
     }
 
-    /// As [`Self::bool`], or `None` without the key.
+    /// Like [`Self::bool`], but `None` if the key is absent.
     pub fn opt_bool(&self, key: &str) -> Result<Option<bool>, MetadataError> {
         match self.value(key) {
             None => Ok(None),
@@ -73,12 +73,12 @@ impl Gguf {
         }
     }
 
-    /// A string, checked to be UTF-8.
+    /// A UTF-8 string.
     pub fn str(&self, key: &str) -> Result<&str, MetadataError> {
         required(self.opt_str(key), key, "a string")
     }
 
-    /// As [`Self::str`], or `None` without the key.
+    /// Like [`Self::str`], but `None` if the key is absent.
     pub fn opt_str(&self, key: &str) -> Result<Option<&str>, MetadataError> {
         match self.value(key) {
             None => Ok(None),
@@ -94,12 +94,12 @@ impl Gguf {
         }
     }
 
-    /// The strings of an array, each checked to be UTF-8; they borrow from the file.
+    /// The UTF-8 strings of an array; they borrow from the file.
     pub fn strings(&self, key: &str) -> Result<Vec<&str>, MetadataError> {
         required(self.opt_strings(key), key, "an array of strings")
     }
 
-    /// As [`Self::strings`], or `None` without the key.
+    /// Like [`Self::strings`], but `None` if the key is absent.
     pub fn opt_strings(&self, key: &str) -> Result<Option<Vec<&str>>, MetadataError> {
         let Some(strings) = self.opt_byte_strings(key)? else {
             return Ok(None);
@@ -113,8 +113,8 @@ impl Gguf {
         checked.collect::<Result<_, _>>().map(Some)
     }
 
-    /// The strings of an array as raw bytes, without a list of them in memory, or `None` without
-    /// the key.
+    /// The strings of an array as raw bytes, without a list of them in memory, or `None` if the key
+    /// is absent.
     pub fn opt_byte_strings(&self, key: &str) -> Result<Option<Strings<'_>>, MetadataError> {
         let expected = "an array of strings";
         let Some(array) = self.array(key, expected)? else {
@@ -126,12 +126,12 @@ impl Gguf {
         Ok(Some(array.strings()))
     }
 
-    /// The floats of an array, each finite.
+    /// The finite floats of an array.
     pub fn f32s(&self, key: &str) -> Result<Vec<f32>, MetadataError> {
         required(self.opt_f32s(key), key, "an array of floats")
     }
 
-    /// As [`Self::f32s`], or `None` without the key.
+    /// Like [`Self::f32s`], but `None` if the key is absent.
     pub fn opt_f32s(&self, key: &str) -> Result<Option<Vec<f32>>, MetadataError> {
         let Some(array) = self.array(key, "an array of floats")? else {
             return Ok(None);
@@ -143,12 +143,12 @@ impl Gguf {
         floats.collect::<Result<_, _>>().map(Some)
     }
 
-    /// The whole numbers of an array, stored in any width.
+    /// The 32-bit integers of an array, stored in any width.
     pub fn i32s(&self, key: &str) -> Result<Vec<i32>, MetadataError> {
         required(self.opt_i32s(key), key, "an array of integers")
     }
 
-    /// As [`Self::i32s`], or `None` without the key.
+    /// Like [`Self::i32s`], but `None` if the key is absent.
     pub fn opt_i32s(&self, key: &str) -> Result<Option<Vec<i32>>, MetadataError> {
         let Some(array) = self.array(key, "an array of integers")? else {
             return Ok(None);
@@ -159,7 +159,7 @@ impl Gguf {
         integers.collect::<Result<_, _>>().map(Some)
     }
 
-    /// The bools of an array, or `None` without the key.
+    /// The booleans of an array, or `None` if the key is absent.
     pub fn opt_bools(&self, key: &str) -> Result<Option<Vec<bool>>, MetadataError> {
         let expected = "an array of bools";
         let Some(array) = self.array(key, expected)? else {

@@ -1,9 +1,9 @@
-//! GGUF versions 2 and 3, little endian: header, metadata, tensor list, data.
+//! Reads GGUF versions 2 and 3, little-endian: header, metadata, tensor list, data.
 //!
-//! Layout: the magic, a `u32` version, two `u64` counts (tensors, then metadata entries); each
-//! metadata entry is a key, a `u32` type and a value; each tensor entry a name, a `u32` rank, `u64`
-//! dimensions (innermost first), a `u32` type and a `u64` offset into the data, which starts at the
-//! next multiple of `general.alignment`. Start at [`parse`].
+//! Layout: the magic bytes, a `u32` version, and two `u64` counts (tensors, then metadata entries).
+//! Each metadata entry is a key, a `u32` type and a value. Each tensor entry is a name, a `u32`
+//! rank, `u64` dimensions (innermost first), a `u32` type and a `u64` offset into the data. The
+//! data starts at the next multiple of `general.alignment`. Start reading at [`parse`].
 
 mod cursor;
 mod error;
@@ -25,13 +25,13 @@ pub use value::{Array, Strings, Value, ValueType};
 /// The first four bytes of every GGUF file.
 pub const MAGIC: &[u8] = b"GGUF";
 
-/// Alignment of tensor data where the file names none.
+/// Alignment of tensor data in bytes if the file does not name one.
 const DEFAULT_ALIGNMENT: u64 = 32;
 
-/// Bytes of the shortest metadata entry: an empty key's length, a type, a one-byte value.
+/// Bytes of the shortest metadata entry: the length of an empty key, a type, a one-byte value.
 const MIN_ENTRY_BYTES: u64 = 13;
 
-/// Bytes of the shortest tensor entry: an empty name's length, rank 0, type, offset.
+/// Bytes of the shortest tensor entry: the length of an empty name, rank 0, type, offset.
 const MIN_TENSOR_BYTES: u64 = 24;
 
 /// Header and metadata of a GGUF file.
@@ -39,14 +39,19 @@ const MIN_TENSOR_BYTES: u64 = 24;
 pub struct Gguf {
     /// Version of the format, 2 or 3.
     pub version: u32,
-    /// Multiple at which tensors start.
+    /// Every tensor starts at a multiple of this many bytes.
     pub alignment: u64,
-    /// All metadata by key. The typed getters also record what was read; a look-up here does not.
+    /// All metadata by key. The typed getters record which keys were read; a direct lookup here
+    /// does not.
     pub metadata: BTreeMap<String, Value>,
     read: Mutex<BTreeSet<String>>,
 }
 
-/// Reads a whole GGUF file.
+/// Parses a whole GGUF file. The tensors are slices of `bytes`.
+///
+/// # Errors
+///
+/// [`GgufError`] says what is wrong and at which offset.
 pub fn parse(bytes: &Bytes) -> Result<(Gguf, Tensors), GgufError> {
     let data = bytes.as_slice();
     if !data.starts_with(MAGIC) {
@@ -127,8 +132,8 @@ fn read_metadata(
     Ok(metadata)
 }
 
-/// Below 8, 64-bit elements would lie askew in the map; the specification asks for a multiple of 8
-/// too.
+/// The alignment of tensor data. The specification asks for a multiple of 8, and with less, 64-bit
+/// elements would be unaligned in the map.
 fn read_alignment(gguf: &Gguf) -> Result<u64, GgufError> {
     match gguf.opt_u64("general.alignment")? {
         None => Ok(DEFAULT_ALIGNMENT),

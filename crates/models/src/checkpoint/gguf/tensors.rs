@@ -1,4 +1,4 @@
-//! The tensor list of a GGUF file, checked against the data that follows it.
+//! Reads the tensor list of a GGUF file and checks it against the data that follows.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,27 @@ use super::error::GgufError;
 use crate::checkpoint::Tensors;
 use crate::checkpoint::tensor::{RefusedTensor, Tensor, TensorType, refused_gguf_name};
 
+/// Largest number of dimensions that GGUF allows.
 const MAX_RANK: u32 = 4;
 
-/// A tensor as the list has it.
+/// One entry of the tensor list.
 pub(super) struct Entry {
     name: String,
-    /// Outermost first.
+    /// Outermost dimension first.
     shape: Vec<usize>,
     type_id: u32,
-    /// From the start of the data.
+    /// Bytes from the start of the data.
     offset: u64,
 }
 
-/// A tensor whose type and size are known.
-struct Sized {
+/// A tensor with its type and its size in bytes.
+struct SizedEntry {
     entry: Entry,
     ty: TensorType,
     byte_len: usize,
 }
 
+/// Reads the tensor list, which has `count` entries.
 pub(super) fn read_entries(
     cursor: &mut Cursor<'_>,
     count: u64,
@@ -86,7 +88,7 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, GgufError> {
     })
 }
 
-/// The shape as `usize`, when the number of elements is one too.
+/// Converts the dimensions to `usize`; an error if a dimension or the number of elements overflows.
 fn to_usize(name: &str, shape: Vec<u64>) -> Result<Vec<usize>, GgufError> {
     let dims: Option<Vec<usize>> = shape.iter().map(|&dim| usize::try_from(dim).ok()).collect();
     let dims = dims.filter(|dims| {
@@ -100,8 +102,8 @@ fn to_usize(name: &str, shape: Vec<u64>) -> Result<Vec<usize>, GgufError> {
     })
 }
 
-/// Finds the bytes of every tensor. The data starts at the first multiple of `alignment` from
-/// `list_end` on.
+/// Finds the bytes of every tensor. The data starts at the first multiple of `alignment` at or
+/// after `list_end`.
 pub(super) fn locate(
     bytes: &Bytes,
     list_end: u64,
@@ -113,7 +115,7 @@ pub(super) fn locate(
     check_bounds(&sized, data_start, alignment, bytes.len() as u64)?;
 
     let mut located = Vec::with_capacity(sized.len());
-    for Sized {
+    for SizedEntry {
         entry,
         ty,
         byte_len,
@@ -140,8 +142,8 @@ pub(super) fn locate(
         .collect())
 }
 
-/// Types and byte lengths; all tensors of unsupported types are refused in one error.
-fn size_all(entries: BTreeMap<String, Entry>) -> Result<Vec<Sized>, GgufError> {
+/// Determines types and sizes in bytes. One error lists all tensors of unsupported types.
+fn size_all(entries: BTreeMap<String, Entry>) -> Result<Vec<SizedEntry>, GgufError> {
     let refused: Vec<RefusedTensor> = entries
         .values()
         .filter(|entry| TensorType::from_gguf(entry.type_id).is_none())
@@ -171,7 +173,7 @@ fn size_all(entries: BTreeMap<String, Entry>) -> Result<Vec<Sized>, GgufError> {
                 shape,
             });
         };
-        sized.push(Sized {
+        sized.push(SizedEntry {
             entry,
             ty,
             byte_len,
@@ -184,13 +186,14 @@ fn size_all(entries: BTreeMap<String, Entry>) -> Result<Vec<Sized>, GgufError> {
     }
 }
 
+/// Checks that every tensor is aligned and lies inside of the file.
 fn check_bounds(
-    sized: &[Sized],
+    sized: &[SizedEntry],
     data_start: u128,
     alignment: u64,
     file_len: u64,
 ) -> Result<(), GgufError> {
-    if let Some(Sized { entry, .. }) = sized
+    if let Some(SizedEntry { entry, .. }) = sized
         .iter()
         .find(|sized| !sized.entry.offset.is_multiple_of(alignment))
     {
@@ -200,9 +203,9 @@ fn check_bounds(
             alignment,
         });
     }
-    let start = |sized: &Sized| data_start + u128::from(sized.entry.offset);
-    let end = |sized: &Sized| start(sized) + sized.byte_len as u128;
-    let past_end: Vec<&Sized> = sized
+    let start = |sized: &SizedEntry| data_start + u128::from(sized.entry.offset);
+    let end = |sized: &SizedEntry| start(sized) + sized.byte_len as u128;
+    let past_end: Vec<&SizedEntry> = sized
         .iter()
         .filter(|sized| end(sized) > u128::from(file_len))
         .collect();
@@ -219,7 +222,7 @@ fn check_bounds(
     }
 }
 
-/// Refuses two tensors that share a byte.
+/// Checks that no two tensors share a byte.
 fn check_overlap(located: &mut [(usize, Tensor)]) -> Result<(), GgufError> {
     located.sort_by_key(|(start, _)| *start);
     let mut last: Option<(usize, &Tensor)> = None;

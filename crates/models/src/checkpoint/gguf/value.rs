@@ -1,17 +1,15 @@
-//! Metadata values. Arrays stay in the file's bytes and are decoded as they are walked: the 262,144
-//! tokens of a large vocabulary cost no memory here.
+//! Metadata values. Arrays stay in the bytes of the file and are decoded during iteration, so the
+//! 262,144 tokens of a large vocabulary take no memory here.
 
 use thane_mil::data::Bytes;
 
 use super::cursor::{Cursor, Place};
 use super::error::GgufError;
-
-/// Deepest nesting of arrays; no known file nests at all.
-pub(super) const MAX_DEPTH: usize = 4;
+use crate::checkpoint::limits::MAX_ARRAY_DEPTH;
 
 /// A metadata value.
 #[derive(Debug, Clone)]
-#[allow(missing_docs)] // each variant is the GGUF type of that name
+#[allow(missing_docs)] // each variant is named after its GGUF type
 pub enum Value {
     U8(u8),
     I8(i8),
@@ -24,13 +22,13 @@ pub enum Value {
     F32(f32),
     F64(f64),
     Bool(bool),
-    /// Raw bytes; the format asks for UTF-8, which is checked when the string is read as text.
+    /// Raw bytes. The format requires UTF-8, which is checked when the string is read as text.
     String(Bytes),
     Array(Array),
 }
 
 impl Value {
-    /// The type, as an error message names it.
+    /// Name of the type for error messages.
     pub fn type_name(&self) -> String {
         match self {
             Self::U8(_) => ValueType::U8.name().into(),
@@ -49,7 +47,7 @@ impl Value {
         }
     }
 
-    /// The value as a whole number, when it is one of any width.
+    /// The value as an integer, if it has an integer type of any width.
     pub fn as_integer(&self) -> Option<i128> {
         Some(match *self {
             Self::U8(value) => value.into(),
@@ -64,7 +62,7 @@ impl Value {
         })
     }
 
-    /// The value as a float, when it is one of either width; it may be infinite or no number.
+    /// The value as a float, if it has a float type of either width. It may be infinite or NaN.
     pub fn as_float(&self) -> Option<f64> {
         match *self {
             Self::F32(value) => Some(value.into()),
@@ -74,9 +72,9 @@ impl Value {
     }
 }
 
-/// The type of a value, by its number in the file.
+/// The type of a metadata value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)] // each variant is the GGUF type of that name
+#[allow(missing_docs)] // each variant is named after its GGUF type
 pub enum ValueType {
     U8,
     I8,
@@ -94,6 +92,7 @@ pub enum ValueType {
 }
 
 impl ValueType {
+    /// The type with this number in the file.
     fn from_id(type_id: u32) -> Option<Self> {
         Some(match type_id {
             0 => Self::U8,
@@ -113,7 +112,7 @@ impl ValueType {
         })
     }
 
-    /// The name that the specification uses.
+    /// The name in the GGUF specification.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "uint8",
@@ -132,8 +131,8 @@ impl ValueType {
         }
     }
 
-    /// Bytes of the shortest value of this type: a string has its length, an array its type and
-    /// length.
+    /// Bytes of the shortest value of this type: a string has at least a length, an array at least
+    /// a type and a length.
     fn min_bytes(self) -> u64 {
         match self {
             Self::U8 | Self::I8 | Self::Bool => 1,
@@ -145,7 +144,7 @@ impl ValueType {
     }
 }
 
-/// An array of values of one type, undecoded.
+/// An array of values of one type, still encoded.
 #[derive(Debug, Clone)]
 pub struct Array {
     element: ValueType,
@@ -154,7 +153,7 @@ pub struct Array {
 }
 
 impl Array {
-    /// The type of its elements.
+    /// The type of the elements.
     pub fn element(&self) -> ValueType {
         self.element
     }
@@ -164,20 +163,20 @@ impl Array {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the array has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its elements in order, decoded one at a time.
+    /// The elements in order, decoded one at a time.
     pub fn iter(&self) -> impl Iterator<Item = Value> + '_ {
         let mut cursor = Cursor::new(&self.bytes);
-        // Every element was walked when the file was opened, so that `ok` drops no error here.
+        // Every element was checked when the file was opened, so `ok` drops no error here.
         (0..self.len).map_while(move |_| read_value(&mut cursor, self.element, "", 0).ok())
     }
 
-    /// The raw bytes of its strings in order; empty for an array of another type. Borrows from the
-    /// file's map.
+    /// The raw bytes of the strings in order; empty for an array of another type. Borrows from the
+    /// map of the file.
     pub fn strings(&self) -> Strings<'_> {
         let left = if self.element == ValueType::String {
             self.len
@@ -191,7 +190,7 @@ impl Array {
     }
 }
 
-/// The strings of an array, as bytes.
+/// The strings of an array, as raw bytes.
 #[derive(Debug, Clone)]
 pub struct Strings<'a> {
     rest: &'a [u8],
@@ -211,8 +210,8 @@ impl<'a> Iterator for Strings<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // The array was found to fit its file, and each string takes 8 bytes of it: this is no huge
-        // length.
+        // The array was checked to fit its file, and each string takes at least 8 bytes of the
+        // file, so the length is not huge.
         let left = usize::try_from(self.left).unwrap_or(0);
         (left, Some(left))
     }
@@ -220,7 +219,7 @@ impl<'a> Iterator for Strings<'a> {
 
 impl ExactSizeIterator for Strings<'_> {}
 
-/// Reads a value's type and the value of `key`.
+/// Reads the type and the value of the metadata entry `key`.
 pub(super) fn read_typed(cursor: &mut Cursor<'_>, key: &str) -> Result<Value, GgufError> {
     let ty = read_type(cursor, key)?;
     read_value(cursor, ty, key, 0)
@@ -250,8 +249,8 @@ fn read_value(
         of: key,
     };
     let at = cursor.at();
-    // Widens the little-endian bytes of every fixed-size type to eight, from which each takes its
-    // own.
+    // Widens the little-endian bytes of every fixed-size type to eight bytes; each type then takes
+    // its own part.
     let mut fixed = || -> Result<u64, GgufError> {
         let mut wide = [0; 8];
         let bytes = cursor.take(ty.min_bytes(), place)?;
@@ -288,9 +287,9 @@ fn read_value(
     })
 }
 
-/// Walks an array, checking all of it and keeping where it lies.
+/// Checks a whole array and remembers where its bytes are.
 fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array, GgufError> {
-    if depth >= MAX_DEPTH {
+    if depth >= MAX_ARRAY_DEPTH {
         return Err(GgufError::Depth {
             key: key.into(),
             at: cursor.at(),
@@ -323,7 +322,8 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array,
             }
         }
         fixed => {
-            let bytes = len.saturating_mul(fixed.min_bytes()); // `count` found that this does not overflow
+            // `count` has checked that this does not overflow
+            let bytes = len.saturating_mul(fixed.min_bytes());
             cursor.take(bytes, place)?;
         }
     }

@@ -1,20 +1,21 @@
-//! Functions of so many tokens, with nothing inside that the Neural Engine cannot hold.
+//! Decoder functions of fixed length, built only from ops that the Neural Engine can run.
 //!
-//! All caches are one state [2 * layers, kv_heads, context, head_dim], keys and values of a layer
-//! behind each other: functions with three states and more fail at the call (CoreML-LLM ST04). It
-//! is read once, as a whole, and written once, at the end, so that no layer has to compute where; a
-//! query attends to the cache as it was before the call, and to the tokens of the call beside it.
-//! What depends on the position comes from the caller: integers are not the engine's business (fp16
-//! does not even hold a position beyond 2048). The inputs, with n for the tokens of a call:
+//! All caches are one state [2 * layers, kv_heads, context, head_dim], which holds the keys and
+//! then the values of each layer, because functions with three states or more fail when they are
+//! called (CoreML-LLM ST04). The state is read once and written once, at the end, so that no layer
+//! has to compute an offset. A query attends to the cache as it was before the call and,
+//! separately, to the tokens of the call. The caller passes everything that depends on the
+//! position, because the Neural Engine is not made for integers (fp16 cannot even hold a position
+//! beyond 2048). The inputs, with n tokens in a call:
 //!
 //! | input | is |
 //! |---|---|
-//! | `input_ids` int32 [1, n] | tokens; any token stands where a block is not full |
-//! | `positions` int32 [n] | their positions, below the context |
-//! | `write_begin`, `write_end` int32 [4] | where the cache is written: only the third entries count, n apart |
-//! | `full_mask` fp16 [1, 1, n, context + n] | 0 where a token sees, -1e4 where not: first the cache, then the call's tokens |
-//! | `sliding_mask`, likewise | the same of layers that see a window, where there are some |
-//! | `last_token` fp16 [1, 1, 1, n] | 1 at the token whose logits are asked for, 0 elsewhere; not of `decode` |
+//! | `input_ids` int32 [1, n] | tokens; a block that is not full is padded with any token |
+//! | `positions` int32 [n] | positions of the tokens, below the context length |
+//! | `write_begin`, `write_end` int32 [4] | slice of the cache to write: only the third entries count, n apart |
+//! | `full_mask` fp16 [1, 1, n, context + n] | 0 where a token attends, -1e4 where not: first the cache, then the tokens of the call |
+//! | `sliding_mask`, same type | the mask of sliding-window layers, if there are any |
+//! | `last_token` fp16 [1, 1, 1, n] | 1 at the token whose logits are needed, 0 elsewhere; not in `decode` |
 
 use std::cell::{Cell, RefCell};
 
@@ -23,11 +24,11 @@ use thane_mil::types::{DType, TensorType, Type};
 
 use super::{Extent, Mask, Mode};
 use crate::error::ModelError;
-use crate::graph::{Graph, Made};
-use crate::layers::attention::{Past, Surroundings};
+use crate::graph::{Graph, ValueResult};
+use crate::layers::attention::{AttentionInputs, Past};
 use crate::layers::rope::{Rotary, Style};
 
-/// The values that all layers share.
+/// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
 pub struct Io<'a> {
     extent: Extent<'a>,
@@ -39,16 +40,16 @@ pub struct Io<'a> {
     sliding: Option<ValueId>,
     last_token: Option<ValueId>,
     state: ValueId,
-    /// What the state holds before the call, once it was read.
+    /// The contents of the cache before the call, after the op that reads the state.
     past: Cell<Option<ValueId>>,
     /// Keys and values of the call's tokens, layer by layer.
     new: RefCell<Vec<ValueId>>,
 }
 
 impl<'a> Io<'a> {
-    /// Declare the inputs.
+    /// Declares the inputs of the function `mode`.
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
-        g.at("");
+        g.at_module("");
         let n = match mode {
             Mode::Decode => 1,
             Mode::Prefill => extent.block,
@@ -96,9 +97,9 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// What the state holds before the call; read behind the look-ups, which run elsewhere, so that
-    /// the engine is entered once.
-    fn past(&self, g: &mut Graph) -> Made {
+    /// The contents of the cache before the call. The state is read after the embedding lookup,
+    /// which runs on another device, so that the Neural Engine is entered once.
+    fn past(&self, g: &mut Graph) -> ValueResult {
         if let Some(past) = self.past.get() {
             return Ok(past);
         }
@@ -107,7 +108,7 @@ impl<'a> Io<'a> {
         Ok(past)
     }
 
-    /// The angles of these frequencies, from a table.
+    /// Cosines and sines of these frequencies, gathered from tables.
     pub fn rotary(
         &self,
         g: &mut Graph,
@@ -123,23 +124,23 @@ impl<'a> Io<'a> {
         )
     }
 
-    /// The rows of the embedding for the tokens, [1, hidden, 1, n].
-    pub fn embed(&self, g: &mut Graph, table: ValueId) -> Made {
+    /// Embeds the tokens: rows of `table`, as [1, hidden, 1, n].
+    pub fn embed(&self, g: &mut Graph, table: ValueId) -> ValueResult {
         let rows = g.gather(table, self.input_ids)?; // [1, n, hidden]
         let columns = g.transpose(rows, &[0, 2, 1])?;
         g.expand_dims(columns, &[2])
     }
 
-    /// What the attention of layer `layer` is given.
-    pub fn surroundings<'r>(
+    /// The inputs of the attention of layer `layer`.
+    pub fn attention_inputs<'r>(
         &'r self,
         g: &mut Graph,
         layer: usize,
         rotary: &'r Rotary,
         mask: Mask,
-    ) -> Result<Surroundings<'r>, ModelError> {
+    ) -> Result<AttentionInputs<'r>, ModelError> {
         let past = self.past(g)?;
-        let mut slot = |slot: usize| -> Made {
+        let mut slot = |slot: usize| -> ValueResult {
             let (begin, end) = (
                 g.ints(&[slot as i32, 0, 0, 0])?,
                 g.ints(&[slot as i32 + 1, 0, 0, 0])?,
@@ -160,13 +161,13 @@ impl<'a> Io<'a> {
         } else {
             self.full
         };
-        let past = Past::Beside {
+        let past = Past::Separate {
             keys,
             values,
             context: self.extent.context,
             new: &self.new,
         };
-        Ok(Surroundings {
+        Ok(AttentionInputs {
             rotary: Some(rotary),
             mask,
             past: Some(past),
@@ -174,8 +175,8 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// The hidden state whose logits are asked for, [1, hidden, 1, 1].
-    pub fn asked(&self, g: &mut Graph, hidden: ValueId) -> Made {
+    /// The hidden state of the token whose logits are needed, [1, hidden, 1, 1].
+    pub fn logits_token(&self, g: &mut Graph, hidden: ValueId) -> ValueResult {
         let Some(last_token) = self.last_token else {
             return Ok(hidden);
         };
@@ -183,10 +184,10 @@ impl<'a> Io<'a> {
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Write what the layers put down; before the head, whose logits are reshaped elsewhere, so
-    /// that the engine is left once.
+    /// Writes the new keys and values of all layers to the cache. This precedes the head, whose
+    /// logits are reshaped on another device, so that the Neural Engine is left once.
     pub fn write(&self, g: &mut Graph) -> Result<(), ModelError> {
-        g.at("");
+        g.at_module("");
         let past = self.past(g)?;
         let new = g.join("concat", &self.new.take(), 0)?; // [2 * layers, kv_heads, n, head_dim]
         let new = g.cast(new, self.extent.cache)?;
@@ -208,7 +209,7 @@ impl<'a> Io<'a> {
         Ok(())
     }
 
-    /// Hand the function over; `logits` are [1, vocabulary, 1, 1].
+    /// Finishes the function; `logits` are [1, vocabulary, 1, 1].
     pub fn finish(&self, mut g: Graph, logits: ValueId) -> Result<Function, ModelError> {
         let logits = g.reshape(logits, &[1, 1, -1])?;
         Ok(g.finish("logits", logits))

@@ -1,17 +1,17 @@
-//! Functions that take any number of tokens: positions, angles and masks are computed from
-//! `position` and that number.
+//! Decoder functions of any number of tokens. Positions, angles and masks are computed from the
+//! input `position` and the number of tokens.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 
-use super::{Extent, HIDDEN, Mask, Mode};
+use super::{Extent, MASKED_SCORE, Mask, Mode};
 use crate::error::ModelError;
-use crate::graph::{Graph, Made};
-use crate::layers::attention::{Last, Past, Surroundings};
+use crate::graph::{Graph, ValueResult};
+use crate::layers::attention::{AttentionInputs, Last, Past};
 use crate::layers::rope::{Rotary, Style};
 
-/// The values that all layers share.
+/// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
 pub struct Io<'a> {
     extent: Extent<'a>,
@@ -20,20 +20,20 @@ pub struct Io<'a> {
     pub input_ids: ValueId,
     /// Positions of the tokens, f32 [tokens].
     positions: ValueId,
-    /// Where the cache is written, int32 [4]; only its third entry counts.
+    /// Begin of the cache slice to write, int32 [4]; only the third entry counts.
     begin: ValueId,
-    /// Where the cache ends then, int32 [4]; only its third entry counts.
+    /// End of the cache slice to write, int32 [4]; only the third entry counts.
     end: ValueId,
     full: Seen,
     sliding: Option<Seen>,
 }
 
-/// Which keys queries see.
+/// The keys that queries attend to.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// bool [tokens, so far]
+    /// Whether a query attends to a key, bool [tokens, past + tokens].
     seen: ValueId,
-    /// f32 [group * tokens, so far], to be added to scores.
+    /// The same as fp32 [group * tokens, past + tokens], to be added to the scores.
     mask: ValueId,
 }
 
@@ -47,9 +47,9 @@ impl Seen {
 }
 
 impl<'a> Io<'a> {
-    /// Declare the inputs.
+    /// Declares the inputs of the function `mode`.
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
-        g.at("");
+        g.at_module("");
         let group = extent.attention.n_heads / extent.attention.n_kv_heads;
         let tokens = if mode == Mode::Decode {
             Dim::Known(1)
@@ -119,7 +119,7 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// The angles of these frequencies.
+    /// Cosines and sines of these frequencies at the positions of the tokens.
     pub fn rotary(
         &self,
         g: &mut Graph,
@@ -129,14 +129,14 @@ impl<'a> Io<'a> {
         Rotary::new(g, self.positions, inverse_frequencies, style)
     }
 
-    /// What the attention of layer `layer` is given.
-    pub fn surroundings<'r>(
+    /// The inputs of the attention of layer `layer`.
+    pub fn attention_inputs<'r>(
         &self,
         g: &mut Graph,
         layer: usize,
         rotary: &'r Rotary,
         mask: Mask,
-    ) -> Result<Surroundings<'r>, ModelError> {
+    ) -> Result<AttentionInputs<'r>, ModelError> {
         let Extent {
             attention,
             n_layers,
@@ -154,7 +154,8 @@ impl<'a> Io<'a> {
             Mask::Full => self.full,
             Mask::Sliding => self.sliding.unwrap_or(self.full),
         };
-        // What the last layer makes of other tokens nobody reads, but for their keys and values.
+        // In the last layer, `prefill` computes keys and values for every token but everything else
+        // only for the last token.
         let last = if self.mode == Mode::Prefill && layer + 1 == n_layers {
             let seen = g.last(seen, 0)?;
             let mask = additive(g, seen, attention.n_heads / attention.n_kv_heads)?;
@@ -165,7 +166,7 @@ impl<'a> Io<'a> {
         } else {
             None
         };
-        Ok(Surroundings {
+        Ok(AttentionInputs {
             rotary: Some(rotary),
             mask,
             past: Some(past),
@@ -173,7 +174,8 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// Hand the function over, with the range of its flexible input as Apple's compiler writes it.
+    /// Finishes the function and declares the range of its flexible input in the form that Apple's
+    /// compiler writes.
     pub fn finish(&self, g: Graph, logits: ValueId) -> Function {
         let mut function = g.finish("logits", logits);
         if self.mode != Mode::Decode {
@@ -186,15 +188,18 @@ impl<'a> Io<'a> {
     }
 }
 
-fn additive(g: &mut Graph, seen: ValueId, group: usize) -> Made {
-    // Not `select` of two scalars: coremltools takes its result for a scalar.
+/// 0 where `seen` is true and [`MASKED_SCORE`] where not, repeated for each query that shares a key
+/// head.
+fn additive(g: &mut Graph, seen: ValueId, group: usize) -> ValueResult {
+    // Not a `select` of two scalars, because coremltools infers a scalar as its result type.
     let hidden = g.op("logical_not", "hidden", [("x", seen)])?;
     let hidden = g.cast(hidden, DType::Fp32)?;
-    let mask = g.scale(hidden, HIDDEN)?;
+    let mask = g.scale(hidden, MASKED_SCORE)?;
     let reps = g.ints(&[group as i32, 1])?;
     g.op("tile", "mask", [("x", mask), ("reps", reps)])
 }
 
+/// The attribute `FlexibleShapeInformation` for 1 to `context` tokens.
 fn flexible(context: usize) -> Literal {
     let string = || Type::Tensor(TensorType::scalar(DType::String));
     let input = || Literal::string("input_ids");

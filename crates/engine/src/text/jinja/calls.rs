@@ -1,0 +1,153 @@
+//! Calls: of functions, macros, methods and recursive loops.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::args::Args;
+use super::interpreter::Interpreter;
+use super::meter::{Error, Result};
+use super::text::Text;
+use super::value::{Dict, Function, LoopState, MacroValue, Scope, Value, equal};
+use super::{clock, lists, methods, print};
+
+impl Interpreter {
+    pub(super) fn call(&mut self, value: &Value, args: Args) -> Result<Value> {
+        match value {
+            Value::Function(function) => self.call_function(*function, args),
+            Value::Macro(found) => self.call_macro(found, args),
+            Value::Method(method) => match &method.0 {
+                Value::Loop(state) => self.call_loop_method(state, &method.1, args),
+                _ => methods::call(&method.0, &method.1, args, &self.meter),
+            },
+            Value::Loop(state) => {
+                let (Some(def), Some(scope)) = (&state.recursion, state.scope.upgrade()) else {
+                    return Err(Error::new(
+                        "the loop is not recursive, so it cannot be called",
+                    ));
+                };
+                let over = args.one("loop")?;
+                let text = self.capture(|interpreter| {
+                    interpreter.run_loop(def, &over, &scope, state.depth + 1)
+                })?;
+                Ok(text.into())
+            }
+            Value::Undefined(name) => Err(Error::new(format!(
+                "`{name}` is undefined, so it cannot be called"
+            ))),
+            other => Err(Error::new(format!(
+                "a value of type {} cannot be called",
+                other.type_name()
+            ))),
+        }
+    }
+
+    pub(super) fn call_loop_method(
+        &mut self,
+        state: &LoopState,
+        name: &str,
+        args: Args,
+    ) -> Result<Value> {
+        if name == "cycle" {
+            let n = args.positional.len();
+            let value = args.positional.into_iter().nth(state.idx.get() % n.max(1));
+            return value.ok_or_else(|| Error::new("loop.cycle() needs a value"));
+        }
+        let now = Value::tuple(args.positional, &self.meter)?;
+        let before = state.changed.replace(Some(now.clone()));
+        let is_same = before
+            .map(|before| equal(&before, &now, &self.meter))
+            .transpose()?;
+        Ok(Value::Bool(is_same != Some(true)))
+    }
+
+    pub(super) fn call_macro(&mut self, found: &MacroValue, mut args: Args) -> Result<Value> {
+        let Some(around) = found.scope.upgrade() else {
+            return Err(Error::new(format!(
+                "the macro `{}` is called outside of its block",
+                found.def.name
+            )));
+        };
+        let scope = Scope::new(Some(&around));
+        let def = &found.def;
+        if let Some((_, caller)) = args
+            .named
+            .iter()
+            .position(|(n, _)| n == "caller")
+            .map(|at| args.named.remove(at))
+        {
+            scope.set("caller", caller);
+        }
+        let mut positional = args.positional.into_iter();
+        for (name, default) in &def.params {
+            let named = args
+                .named
+                .iter()
+                .position(|(n, _)| n == name)
+                .map(|at| args.named.remove(at).1);
+            let value = match (positional.next().or(named), default) {
+                (Some(value), _) => value,
+                (None, Some(default)) => self.expr(default, &scope)?,
+                (None, None) => Value::undefined(name),
+            };
+            scope.set(name, value);
+        }
+        scope.set("varargs", Value::tuple(positional, &self.meter)?);
+        let mut kwargs = Dict::new(&self.meter);
+        for (name, value) in args.named {
+            kwargs.set(self.str(&name)?, value)?;
+        }
+        scope.set("kwargs", kwargs.into());
+        Ok(self
+            .capture(|interpreter| interpreter.body_without_loop(&def.body, &scope))?
+            .into())
+    }
+
+    pub(super) fn call_function(&mut self, function: Function, mut args: Args) -> Result<Value> {
+        match function {
+            Function::Range => lists::range(&args, &self.meter),
+            Function::Dict => {
+                let mut dict = Dict::new(&self.meter);
+                if let Some(Value::Dict(from)) = args.positional.first() {
+                    from.pairs()
+                        .iter()
+                        .try_for_each(|(key, value)| dict.set(key.clone(), value.clone()))?;
+                }
+                for (name, value) in args.named {
+                    dict.set(self.str(&name)?, value)?;
+                }
+                Ok(dict.into())
+            }
+            Function::Namespace => {
+                let mut names = HashMap::new();
+                if let Some(Value::Dict(from)) = args.positional.first() {
+                    for (key, value) in from.pairs() {
+                        names.insert(Rc::from(key.as_text("namespace")?.as_str()), value.clone());
+                    }
+                }
+                names.extend(
+                    args.named
+                        .into_iter()
+                        .map(|(name, value)| (Rc::from(name), value)),
+                );
+                // About what an empty map of names takes.
+                self.meter.hold(128 + names.len() * 64)?;
+                self.namespaces.push(names);
+                Ok(Value::Namespace(self.namespaces.len() - 1))
+            }
+            Function::RaiseException => {
+                let message = args.take("message").unwrap_or(Value::None);
+                let mut text = Text::new(&self.meter);
+                print::display(&message, &mut text)?;
+                Err(Error {
+                    is_raised: true,
+                    ..Error::new(text.as_str())
+                })
+            }
+            Function::StrftimeNow => {
+                let format = args.one("strftime_now")?;
+                let text = clock::strftime(format.as_text("strftime_now")?.as_str(), self.now)?;
+                self.str(&text)
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The state of one rendering, and what every part of the interpreter needs.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use super::meter::{Error, Meter, Result};
+use super::text::Text;
+use super::value::{Dict, Function, List, LoopState, Scope, Value};
+use super::{lists, methods, print};
+
+/// Bytes that a template may print.
+const MAX_OUTPUT: usize = 32 << 20;
+
+/// What a template is rendered with.
+pub(in crate::text) struct Input<'a> {
+    /// Role and content.
+    pub(in crate::text) messages: Vec<(&'a str, &'a str)>,
+    pub(in crate::text) add_generation_prompt: bool,
+    pub(in crate::text) bos_token: &'a str,
+    pub(in crate::text) eos_token: &'a str,
+    /// Seconds since 1970, UTC.
+    pub(in crate::text) now: i64,
+}
+/// One rendering.
+pub(super) struct Interpreter {
+    pub(super) meter: Rc<Meter>,
+    pub(super) out: Text,
+    /// Values that can change are here, and named by their place: none can hold itself.
+    pub(super) namespaces: Vec<HashMap<Rc<str>, Value>>,
+    pub(super) now: i64,
+}
+impl Interpreter {
+    /// The state before the first statement.
+    pub(super) fn new(now: i64) -> Self {
+        let meter = Rc::new(Meter::new());
+        Self {
+            out: Text::new(&meter),
+            meter,
+            namespaces: Vec::new(),
+            now,
+        }
+    }
+
+    pub(super) fn globals(&mut self, root: &Scope, input: &Input<'_>) -> Result<()> {
+        let mut messages = List::new(&self.meter);
+        for (role, content) in &input.messages {
+            let mut message = Dict::new(&self.meter);
+            message.set(self.str("role")?, self.str(role)?)?;
+            let mut text = Text::new(&self.meter);
+            text.push(content, true)?;
+            message.set(self.str("content")?, text.into())?;
+            messages.push(message.into())?;
+        }
+        root.set("messages", messages.into());
+        root.set(
+            "add_generation_prompt",
+            Value::Bool(input.add_generation_prompt),
+        );
+        root.set("bos_token", self.str(input.bos_token)?);
+        root.set("eos_token", self.str(input.eos_token)?);
+        root.set("tools", Value::None);
+        root.set("documents", Value::None);
+        for (name, function) in [
+            ("range", Function::Range),
+            ("dict", Function::Dict),
+            ("namespace", Function::Namespace),
+            ("raise_exception", Function::RaiseException),
+            ("strftime_now", Function::StrftimeNow),
+        ] {
+            root.set(name, Value::Function(function));
+        }
+        Ok(())
+    }
+    pub(super) fn str(&self, text: &str) -> Result<Value> {
+        Value::text(text, &self.meter)
+    }
+
+    /// What a body prints.
+    pub(super) fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
+        let outer = std::mem::replace(&mut self.out, Text::new(&self.meter));
+        let done = body(self);
+        let inner = std::mem::replace(&mut self.out, outer);
+        done.map(|()| inner)
+    }
+
+    pub(super) fn print(&mut self, value: &Value) -> Result<()> {
+        print::display(value, &mut self.out)?;
+        self.check_output()
+    }
+
+    pub(super) fn check_output(&self) -> Result<()> {
+        if self.out.as_str().len() > MAX_OUTPUT {
+            return Err(Error::new(format!(
+                "it prints more than {} MiB",
+                MAX_OUTPUT >> 20
+            )));
+        }
+        Ok(())
+    }
+    /// `value.name`: a method before a key, as in Python.
+    pub(super) fn attr(&mut self, value: &Value, name: &str) -> Result<Value> {
+        match value {
+            Value::Namespace(idx) => Ok(self.namespaces[*idx]
+                .get(name)
+                .cloned()
+                .unwrap_or_else(|| Value::undefined(name))),
+            Value::Loop(state) => self.loop_attr(state, name),
+            Value::Macro(found) if name == "name" => self.str(&found.def.name),
+            Value::Undefined(of) => Err(Error::new(format!(
+                "`{of}` is undefined, so it has no `{name}`"
+            ))),
+            _ if methods::has(value, name) => {
+                Ok(Value::Method(Rc::new((value.clone(), name.to_owned()))))
+            }
+            Value::Dict(dict) => Ok(dict
+                .get_str(name)?
+                .cloned()
+                .unwrap_or_else(|| Value::undefined(name))),
+            _ => Ok(Value::undefined(name)),
+        }
+    }
+
+    /// `value[index]`: a key before a method.
+    pub(super) fn item(&mut self, value: &Value, index: &Value) -> Result<Value> {
+        let missing = || match index {
+            Value::Str(name) => Value::undefined(name.as_str()),
+            _ => Value::undefined("item"),
+        };
+        match (value, index) {
+            (Value::Undefined(of), _) => Err(Error::new(format!(
+                "`{of}` is undefined, so it has no items"
+            ))),
+            (Value::Dict(dict), key) => match (dict.get(key)?, key) {
+                (Some(found), _) => Ok(found.clone()),
+                (None, Value::Str(name)) => self.attr(value, name.as_str()),
+                (None, _) => Ok(missing()),
+            },
+            (_, Value::Str(name)) => self.attr(value, name.as_str()),
+            (Value::List(_) | Value::Str(_), index) => match index.as_int() {
+                Some(index) => Ok(lists::item(value, index, &self.meter)?.unwrap_or_else(missing)),
+                None => Ok(missing()),
+            },
+            _ => Ok(missing()),
+        }
+    }
+    fn loop_attr(&mut self, state: &Rc<LoopState>, name: &str) -> Result<Value> {
+        let (idx, len) = (state.idx.get(), state.items.values().len());
+        let int = |n: usize| Value::Int(n as i64);
+        let item = |idx: Option<usize>| idx.and_then(|idx| state.items.values().get(idx)).cloned();
+        Ok(match name {
+            "index" => int(idx + 1),
+            "index0" => int(idx),
+            "revindex" => int(len - idx),
+            "revindex0" => int(len - idx - 1),
+            "first" => Value::Bool(idx == 0),
+            "last" => Value::Bool(idx + 1 == len),
+            "length" => int(len),
+            "depth" => int(state.depth + 1),
+            "depth0" => int(state.depth),
+            "previtem" => item(idx.checked_sub(1)).unwrap_or_else(|| Value::undefined("previtem")),
+            "nextitem" => item(Some(idx + 1)).unwrap_or_else(|| Value::undefined("nextitem")),
+            "cycle" | "changed" => {
+                Value::Method(Rc::new((Value::Loop(Rc::clone(state)), name.to_owned())))
+            }
+            _ => Value::undefined(name),
+        })
+    }
+}

@@ -1,0 +1,287 @@
+//! What can go wrong between the name of a model and its files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Why a model could not be found, downloaded, listed or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// The catalog has no model of this name, and there is no such file.
+    #[error("unknown model `{name}`{}", did_you_mean(similar))]
+    UnknownName {
+        /// The name that was asked for.
+        name: String,
+        /// Names that may have been meant.
+        similar: Vec<String>,
+        /// Every name of the catalog.
+        known: Vec<String>,
+    },
+    /// What was asked for looks like a path, and nothing is there.
+    #[error("no such file or folder: {}", path.display())]
+    NoSuchPath {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The name is not written as a model name is.
+    #[error("`{spec}` is not a model's name: {why}")]
+    BadSpec {
+        /// What was asked for.
+        spec: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A catalog file cannot be read or has a bad entry.
+    #[error("cannot read the catalog {}: {why}", path.display())]
+    BadCatalog {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no connection to a server, or it broke.
+    #[error("cannot reach {url}: {reason}")]
+    Unreachable {
+        /// Address without its query.
+        url: String,
+        /// What failed.
+        reason: String,
+        /// Whether the same request may work a moment later.
+        transient: bool,
+    },
+    /// A server answered with an error status.
+    #[error("{url} answered {status}{}{}", message_text(message.as_deref()), wait_text(*wait))]
+    Status {
+        /// Address without its query.
+        url: String,
+        /// HTTP status.
+        status: u16,
+        /// The server's `X-Error-Message`.
+        message: Option<String>,
+        /// How long the server asks to wait (`Retry-After`).
+        wait: Option<Duration>,
+    },
+    /// The owner of the repository wants its terms accepted first.
+    #[error("{repo} is gated: its owner wants you to accept terms first")]
+    Gated {
+        /// `org/name`.
+        repo: String,
+        /// Address of the Hub.
+        endpoint: String,
+    },
+    /// The Hub has no such repository, revision or file, or does not show it without a token.
+    #[error("{what} does not exist at {endpoint}, or is private")]
+    NotFound {
+        /// Repository or file.
+        what: String,
+        /// Address of the Hub.
+        endpoint: String,
+    },
+    /// A server's answer breaks the protocol.
+    #[error("{url} sent an invalid answer: {why}")]
+    BadAnswer {
+        /// Address.
+        url: String,
+        /// What is wrong with the answer.
+        why: String,
+    },
+    /// The repository has several GGUF files, and none was named.
+    #[error("{repo} has several models; name one")]
+    Choose {
+        /// `org/name`.
+        repo: String,
+        /// The GGUF files.
+        files: Vec<String>,
+    },
+    /// The repository has no weights in a known format.
+    #[error("{repo} has nothing that can be run: {why}")]
+    NoModel {
+        /// `org/name`.
+        repo: String,
+        /// What was looked for and what was found.
+        why: String,
+    },
+    /// The bytes of a file are not those that its hash promises.
+    #[error("{what} is damaged: expected {hash} {expected}, found {found}; the file was removed")]
+    WrongHash {
+        /// The file.
+        what: String,
+        /// Name of the hash, such as `sha256`.
+        hash: &'static str,
+        /// The hash that the file should have, hexadecimal.
+        expected: String,
+        /// The hash that the bytes have, hexadecimal.
+        found: String,
+    },
+    /// A small file, such as a configuration, is longer than such files may be.
+    #[error("{what}: expected at most {limit} bytes, found {}", found_text(*found))]
+    TooLarge {
+        /// The file.
+        what: String,
+        /// Bytes that it may have.
+        limit: u64,
+        /// Bytes that it has, where the server says so.
+        found: Option<u64>,
+    },
+    /// A file does not have the length that is known of it.
+    #[error("{what}: expected {expected} bytes, found {found}")]
+    WrongSize {
+        /// The file.
+        what: String,
+        /// Bytes expected.
+        expected: u64,
+        /// Bytes found.
+        found: u64,
+    },
+    /// A wheel is damaged or does not have the file that it should.
+    #[error("cannot read {}: {why}", path.display())]
+    BadWheel {
+        /// The wheel.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No command starts pip.
+    #[error("no pip on this machine: tried {}", tried.join(", "))]
+    NoPip {
+        /// The commands that were tried.
+        tried: Vec<String>,
+    },
+    /// pip ended with an error.
+    #[error("`{command}` failed ({status}){}", tail_text(tail))]
+    Pip {
+        /// The command.
+        command: String,
+        /// How the process ended.
+        status: String,
+        /// Last lines of its output.
+        tail: Vec<String>,
+    },
+    /// The file system refused.
+    #[error("cannot {action} {}{}", path.display(), needed_text(*needed))]
+    Disk {
+        /// What was to be done, such as `write`.
+        action: &'static str,
+        /// File or folder.
+        path: PathBuf,
+        /// Bytes that the file has in the end, where known.
+        needed: Option<u64>,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The model must be downloaded, and the caller does not allow requests.
+    #[error("{what} is not in the cache and the network is switched off")]
+    Offline {
+        /// Model or file.
+        what: String,
+    },
+    /// Every source of a model of the catalog failed.
+    #[error("cannot get {}: it is not in the cache and no source worked{}", .0.name, tried_text(&.0.tried))]
+    NoSource(Box<NoSource>),
+    /// Another process is downloading the model.
+    #[error("{name} is being pulled by another process")]
+    Busy {
+        /// Name of the catalog.
+        name: String,
+    },
+    /// What is to be removed is not in the cache.
+    #[error("{name} is not in the cache {}{}", cache.display(), did_you_mean(similar))]
+    NotCached {
+        /// The name that was asked for.
+        name: String,
+        /// The cache that was looked at.
+        cache: PathBuf,
+        /// Names in the caches that may have been meant.
+        similar: Vec<String>,
+    },
+    /// What is to be removed lies outside of the cache.
+    #[error("{} is outside the cache {}: nothing was removed", path.display(), cache.display())]
+    Outside {
+        /// The path.
+        path: PathBuf,
+        /// The cache.
+        cache: PathBuf,
+    },
+}
+
+/// A model of the catalog that no source has, and where its files could be put by hand.
+#[derive(Debug)]
+pub struct NoSource {
+    /// Name of the catalog.
+    pub name: String,
+    /// Each source and why it failed.
+    pub tried: Vec<(String, String)>,
+    /// Whether requests were forbidden.
+    pub is_offline: bool,
+    /// The model's file, or its folder, by its name in the cache.
+    pub path: String,
+    /// Whether the model is a folder of files.
+    pub is_folder: bool,
+    /// pip requirements of the wheels that hold the model, per pip source.
+    pub wheels: Vec<Vec<String>>,
+    /// The folder in which wheels are looked for.
+    pub wheels_folder: PathBuf,
+}
+
+fn message_text(message: Option<&str>) -> String {
+    message.map(|m| format!(": {m}")).unwrap_or_default()
+}
+
+fn wait_text(wait: Option<Duration>) -> String {
+    wait.map(|wait| format!("; it asks to wait {} s", wait.as_secs()))
+        .unwrap_or_default()
+}
+
+fn found_text(found: Option<u64>) -> String {
+    found.map_or_else(|| "more".to_owned(), |found| found.to_string())
+}
+
+fn needed_text(needed: Option<u64>) -> String {
+    needed
+        .map(|n| format!(" ({n} bytes needed)"))
+        .unwrap_or_default()
+}
+
+fn did_you_mean(similar: &[String]) -> String {
+    match similar {
+        [] => String::new(),
+        names => format!("; did you mean {}?", names.join(" or ")),
+    }
+}
+
+fn tail_text(tail: &[String]) -> String {
+    tail.iter().map(|line| format!("\n    {line}")).collect()
+}
+
+fn tried_text(tried: &[(String, String)]) -> String {
+    tried
+        .iter()
+        .map(|(source, why)| format!("\n  tried {source}: {why}"))
+        .collect()
+}
+
+impl HubError {
+    pub(crate) fn disk(action: &'static str, path: &Path, source: io::Error) -> Self {
+        Self::Disk {
+            action,
+            path: path.to_owned(),
+            needed: None,
+            source,
+        }
+    }
+
+    /// Whether the same request may work a moment later.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { transient, .. } => *transient,
+            Self::Status { status, .. } => matches!(status, 408 | 429 | 500..=599),
+            _ => false,
+        }
+    }
+
+    /// Whether another source of the same model would fail in the same way.
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Disk { .. } | Self::Busy { .. })
+    }
+}

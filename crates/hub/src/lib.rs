@@ -1,0 +1,188 @@
+//! Finds the files of a model by its name, and downloads them where they are not on this machine.
+//!
+//! A model is named by a path, by a repository of the Hugging Face Hub (`hf:org/name`), or by a
+//! short name of the [`catalog`]. Start at [`Hub`].
+//!
+//! This crate prints nothing and reads no environment variable: the caller hands over folders,
+//! endpoint, token and proxy as [`Places`], and follows downloads through [`Progress`]. It knows
+//! nothing of what is in the files. A file gets its final name only after all of its bytes were
+//! written and its hash was compared, so a process that is killed leaves nothing that looks like a
+//! model; the next download continues where the last one stopped.
+#![deny(missing_docs)]
+
+pub mod catalog;
+mod config;
+mod disk;
+mod error;
+mod http;
+mod layout;
+mod list;
+mod pip;
+mod remote;
+mod similar;
+mod small;
+mod spec;
+mod store;
+
+use std::path::{Path, PathBuf};
+
+pub use config::{Children, Hub, Places, Progress, Proxy, Silent, Unattended};
+pub use error::HubError;
+pub use error::NoSource;
+pub use list::{Cache, Listed, Removed};
+pub use spec::{RepoSpec, Spec};
+pub use store::Check;
+
+use crate::layout::RepoFolder;
+use crate::remote::Fetched;
+
+/// The files of a model on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelFiles {
+    /// The name by which the user can ask for this model again.
+    pub name: String,
+    /// A GGUF file, a folder with `config.json`, weights and tokenizer, or the path that was given.
+    pub path: PathBuf,
+    /// License of the model; known for models of the catalog only.
+    pub license: Option<String>,
+    /// Bytes that were downloaded by this call; 0 when the files were there.
+    pub downloaded_bytes: u64,
+}
+
+impl Hub {
+    /// Finds a model, and downloads it when it is not on this machine.
+    ///
+    /// A repository of the Hub that is in the cache is used without a request; [`Hub::pull`] brings
+    /// it up to date.
+    pub fn resolve(&self, spec: &str) -> Result<ModelFiles, HubError> {
+        match self.parse(spec)? {
+            Spec::Path(path) => Ok(ModelFiles {
+                name: spec.to_owned(),
+                path,
+                license: None,
+                downloaded_bytes: 0,
+            }),
+            Spec::Hub(repo) => match self.cached(&repo) {
+                Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
+                None => self.pull_repo(&repo),
+            },
+            Spec::Name(name) => self.pull_entry(&name, Check::Record),
+        }
+    }
+
+    /// Whether `spec` names a model of the catalog or of the Hub, rather than a file.
+    pub fn is_model_name(&self, spec: &str) -> bool {
+        matches!(self.parse(spec), Ok(Spec::Name(_) | Spec::Hub(_)))
+    }
+
+    /// Downloads a model, or brings it up to date.
+    pub fn pull(&self, spec: &str, check: Check) -> Result<ModelFiles, HubError> {
+        let wanted = self.parse(spec)?;
+        if let (Spec::Hub(repo), Check::Bytes) = (&wanted, check) {
+            remote::check(repo, self)?;
+        }
+        match wanted {
+            Spec::Path(_) => Err(HubError::BadSpec {
+                spec: spec.to_owned(),
+                why: "it is a path, so there is nothing to pull".into(),
+            }),
+            Spec::Hub(repo) if self.offline => match self.cached(&repo) {
+                Some(path) => Ok(repo_files(&repo, Fetched { path, bytes: 0 })),
+                None => Err(offline(&repo)),
+            },
+            Spec::Hub(repo) => self.pull_repo(&repo),
+            Spec::Name(name) => self.pull_entry(&name, check),
+        }
+    }
+
+    /// Every model in both caches, sorted by name. A cache folder that does not exist is empty.
+    pub fn list(&self) -> Result<Vec<Listed>, HubError> {
+        list::list(self)
+    }
+
+    /// Removes a model from the disk, also one whose download did not finish: a name of the
+    /// catalog, `hf:org/name` with all its files, or one file of a repository.
+    pub fn remove(&self, spec: &str) -> Result<Removed, HubError> {
+        list::remove(spec, self)
+    }
+
+    /// Parses what was asked for. The error of an unknown name lists similar names of the catalog
+    /// and of the caches.
+    fn parse(&self, spec: &str) -> Result<Spec, HubError> {
+        Spec::parse(spec, &self.catalog).map_err(|error| match error {
+            HubError::UnknownName {
+                name,
+                mut similar,
+                known,
+            } => {
+                for other in list::similar(&name, self) {
+                    if !similar.contains(&other) {
+                        similar.push(other);
+                    }
+                }
+                HubError::UnknownName {
+                    name,
+                    similar,
+                    known,
+                }
+            }
+            other => other,
+        })
+    }
+
+    fn cached(&self, repo: &RepoSpec) -> Option<PathBuf> {
+        RepoFolder::new(&self.places.hub_cache, &repo.repo).cached(repo)
+    }
+
+    fn pull_repo(&self, repo: &RepoSpec) -> Result<ModelFiles, HubError> {
+        if self.offline {
+            return Err(offline(repo));
+        }
+        remote::pull(repo, self).map(|fetched| repo_files(repo, fetched))
+    }
+
+    fn pull_entry(&self, name: &str, check: Check) -> Result<ModelFiles, HubError> {
+        let entry = self.catalog.iter().find(|entry| entry.name == name);
+        let entry = entry.ok_or_else(|| HubError::UnknownName {
+            name: name.to_owned(),
+            similar: vec![],
+            known: vec![],
+        })?;
+        let fetched = store::pull(entry, check, self)?;
+        Ok(ModelFiles {
+            name: name.to_owned(),
+            path: fetched.path,
+            license: Some(entry.license.clone()),
+            downloaded_bytes: fetched.bytes,
+        })
+    }
+}
+
+fn offline(repo: &RepoSpec) -> HubError {
+    HubError::Offline {
+        what: repo.to_string(),
+    }
+}
+
+fn repo_files(repo: &RepoSpec, fetched: Fetched) -> ModelFiles {
+    ModelFiles {
+        name: repo.to_string(),
+        path: fetched.path,
+        license: None,
+        downloaded_bytes: fetched.bytes,
+    }
+}
+
+/// Bytes of a model on the disk: the length of a file, or of the files in a folder, links followed.
+pub fn model_bytes(path: &Path) -> u64 {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_file() => meta.len(),
+        Ok(_) => std::fs::read_dir(path).map_or(0, |entries| {
+            let files = entries
+                .flatten()
+                .filter_map(|e| std::fs::metadata(e.path()).ok());
+            files.filter(|m| m.is_file()).map(|m| m.len()).sum()
+        }),
+        Err(_) => 0,
+    }
+}

@@ -1,0 +1,510 @@
+//! Downloads models from the Hub into the shared cache: which files of a repository are needed, and
+//! the requests for them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::small::read_small;
+use serde::Deserialize;
+
+use crate::config::Hub;
+use crate::disk::{self, Growing, Lock, incomplete};
+use crate::error::HubError;
+use crate::http::{Client, Remote, Sum};
+use crate::layout::{INDEX, MAX_INDEX_BYTES, RepoFolder, WEIGHTS, is_commit, shards};
+use crate::spec::{RepoSpec, is_inside};
+
+/// The answer of `GET /api/models/{repo}/revision/{revision}`.
+#[derive(Deserialize)]
+struct Listing {
+    sha: String,
+    #[serde(default)]
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+}
+
+/// A finished download.
+#[derive(Debug)]
+pub struct Fetched {
+    /// The model's file or folder.
+    pub path: PathBuf,
+    /// Bytes that were downloaded by this call.
+    pub bytes: u64,
+}
+
+/// Brings a model in the cache up to date with the Hub.
+pub fn pull(spec: &RepoSpec, hub: &Hub) -> Result<Fetched, HubError> {
+    let download = Download {
+        client: Client::new(hub),
+        folder: RepoFolder::new(&hub.places.hub_cache, &spec.repo),
+        spec,
+        hub,
+    };
+    match &spec.file {
+        Some(file) => download.pull_file(file),
+        None => download.pull_repo(),
+    }
+}
+
+/// Reads every byte of a model in the cache and removes damaged files, so that the next download
+/// brings them again.
+///
+/// The names of blobs are their hashes: sha256 for large files, git's hash for small ones.
+pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
+    let folder = RepoFolder::new(&hub.places.hub_cache, &spec.repo);
+    for (name, blob) in folder.files(spec) {
+        let etag = blob
+            .file_name()
+            .and_then(|n| n.to_str())
+            .unwrap_or_default();
+        let Some(sum) = Sum::of_etag(etag) else {
+            continue;
+        };
+        hub.progress
+            .detail(&format!("checking the hash of {}", name.display()));
+        if let Some(wrong) = mismatch(&sum, &blob, None)? {
+            let hash = wrong.hash;
+            hub.progress.note(&format!(
+                "{} is damaged: its {hash} is not the one that it should have",
+                name.display()
+            ));
+            disk::remove(&name)?;
+            disk::remove(&blob)?;
+        }
+    }
+    Ok(())
+}
+
+/// A download of one repository.
+struct Download<'a> {
+    client: Client<'a>,
+    folder: RepoFolder,
+    spec: &'a RepoSpec,
+    hub: &'a Hub,
+}
+
+impl Download<'_> {
+    fn pull_file(&self, file: &str) -> Result<Fetched, HubError> {
+        let what = self.spec.to_string();
+        let url = self.url(&self.spec.revision, file);
+        let remote = self.client.head(&url, &what)?;
+        let commit = remote.commit.clone().filter(|commit| is_commit(commit));
+        let commit = commit.ok_or(HubError::BadAnswer {
+            url,
+            why: "no X-Repo-Commit".into(),
+        })?;
+        let bytes = self.download_file(&commit, file, remote)?;
+        self.folder.set_commit(&self.spec.revision, &commit)?;
+        Ok(Fetched {
+            path: self.folder.snapshot(&commit).join(file),
+            bytes,
+        })
+    }
+
+    fn pull_repo(&self) -> Result<Fetched, HubError> {
+        let (repo, revision) = (&self.spec.repo, self.spec.revision.replace('/', "%2F"));
+        let path = format!("/api/models/{repo}/revision/{revision}");
+        let listing: Listing = self.client.json(&path, &self.spec.to_string())?;
+        if !is_commit(&listing.sha) {
+            let url = format!("{}{path}", self.hub.places.endpoint);
+            return Err(HubError::BadAnswer {
+                url,
+                why: format!("expected a commit, found `{}`", listing.sha),
+            });
+        }
+        let files: Vec<String> = listing.siblings.into_iter().map(|s| s.rfilename).collect();
+        let choice = choose(repo, &files)?;
+        let mut bytes = 0;
+        for file in &choice.small {
+            bytes += self.fetch(&listing.sha, file)?;
+        }
+        for file in self.weights(&choice, &listing.sha)? {
+            bytes += self.fetch(&listing.sha, &file)?;
+        }
+        self.folder.set_commit(&self.spec.revision, &listing.sha)?;
+        let snapshot = self.folder.snapshot(&listing.sha);
+        let path = if choice.is_gguf {
+            snapshot.join(&choice.weights)
+        } else {
+            snapshot
+        };
+        Ok(Fetched { path, bytes })
+    }
+
+    /// The files with the weights. A shard index, which was downloaded before, names the shards.
+    fn weights(&self, choice: &Choice, commit: &str) -> Result<Vec<String>, HubError> {
+        if choice.weights != INDEX {
+            return Ok(vec![choice.weights.clone()]);
+        }
+        let path = self.folder.snapshot(commit).join(INDEX);
+        let text =
+            read_small(&path, MAX_INDEX_BYTES).map_err(|e| HubError::disk("read", &path, e))?;
+        let shards = shards(&text).map_err(|why| HubError::NoModel {
+            repo: self.spec.repo.clone(),
+            why,
+        })?;
+        Ok(shards.into_iter().collect())
+    }
+
+    fn fetch(&self, commit: &str, file: &str) -> Result<u64, HubError> {
+        // The files of a commit never change, so a file that is there needs no request.
+        if self.folder.snapshot(commit).join(file).is_file() {
+            return Ok(0);
+        }
+        let what = format!("hf:{}/{file}", self.spec.repo);
+        let remote = self.client.head(&self.url(commit, file), &what)?;
+        self.download_file(commit, file, remote)
+    }
+
+    /// Downloads the missing bytes of one file and links it into the snapshot.
+    fn download_file(&self, commit: &str, file: &str, mut remote: Remote) -> Result<u64, HubError> {
+        let what = format!("hf:{}/{file}", self.spec.repo);
+        // Weights may be as long as the Hub says. Every other file is read into memory as a whole,
+        // so its length has a limit.
+        match (small_limit(file), remote.bytes) {
+            (Some(limit), Some(got)) if got > limit => {
+                return Err(HubError::TooLarge {
+                    what,
+                    limit,
+                    found: Some(got),
+                });
+            }
+            (None, None) => {
+                return Err(HubError::BadAnswer {
+                    url: remote.url,
+                    why: "neither Content-Length nor X-Linked-Size".into(),
+                });
+            }
+            (limit, _) => remote.limit = limit,
+        }
+        let etag = &remote.etag;
+        if etag.is_empty()
+            || !etag
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+        {
+            return Err(HubError::BadAnswer {
+                url: remote.url.clone(),
+                why: format!("expected an ETag of letters, digits, `-` and `_`, found `{etag}`"),
+            });
+        }
+        let blob = self.folder.blob(etag);
+        let is_complete =
+            || fs::metadata(&blob).is_ok_and(|m| remote.bytes.is_none_or(|bytes| m.len() == bytes));
+        let name = self.folder.snapshot(commit).join(file);
+        if is_complete() && name.is_file() {
+            return Ok(0);
+        }
+        let _lock = Lock::wait(&self.folder.lock(etag), &what, self.hub)?;
+        let mut bytes = 0;
+        if !is_complete() {
+            disk::create_folder(blob.parent().unwrap_or(&self.folder.path))?;
+            bytes = download_checked(
+                &self.client,
+                &remote,
+                remote.sum(),
+                &incomplete(&blob),
+                &what,
+                self.hub,
+            )?;
+            fs::rename(incomplete(&blob), &blob).map_err(|e| HubError::disk("write", &blob, e))?;
+        }
+        self.folder.link(commit, file, etag)?;
+        Ok(bytes)
+    }
+
+    fn url(&self, revision: &str, file: &str) -> String {
+        file_url(&self.hub.places.endpoint, &self.spec.repo, revision, file)
+    }
+}
+
+/// The address of a file of a revision.
+pub fn file_url(endpoint: &str, repo: &str, revision: &str, file: &str) -> String {
+    format!(
+        "{endpoint}/{repo}/resolve/{}/{}",
+        encode(revision, false),
+        encode(file, true)
+    )
+}
+
+/// Downloads a file to `path` and compares its hash; the caller renames it.
+///
+/// Bytes that an earlier run left are kept and continued. If the hash is wrong then, those bytes
+/// may be to blame, and the download starts again from the first byte.
+pub fn download_checked(
+    client: &Client,
+    remote: &Remote,
+    sum: Option<Sum>,
+    path: &Path,
+    what: &str,
+    hub: &Hub,
+) -> Result<u64, HubError> {
+    let mut bytes = 0;
+    loop {
+        let mut growing = Growing::open(path, remote.bytes)?;
+        let had = growing.len();
+        hub.progress.start(what, remote.bytes, had);
+        let done = client.download(remote, &mut growing, what);
+        hub.progress.finish();
+        done?;
+        bytes += growing.len().saturating_sub(had);
+        let got = growing.seal()?;
+        let wrong = sum
+            .as_ref()
+            .map(|sum| mismatch(sum, path, Some(got)))
+            .transpose()?
+            .flatten();
+        let Some(Mismatch {
+            hash,
+            expected,
+            got,
+        }) = wrong
+        else {
+            return Ok(bytes);
+        };
+        disk::remove(path)?;
+        if had == 0 {
+            return Err(HubError::WrongHash {
+                what: what.to_owned(),
+                hash,
+                expected,
+                found: got,
+            });
+        }
+        hub.progress.note(&format!(
+            "{what}: the incomplete file of an earlier pull is damaged; starting over"
+        ));
+    }
+}
+
+/// A file whose bytes do not have the expected hash.
+struct Mismatch {
+    hash: &'static str,
+    expected: String,
+    got: String,
+}
+
+/// Compares the hash of a file. `sha256` is the file's own, where it was computed already.
+fn mismatch(sum: &Sum, path: &Path, sha256: Option<String>) -> Result<Option<Mismatch>, HubError> {
+    let (hash, expected, got) = match sum {
+        Sum::Sha256(expected) => (
+            "sha256",
+            expected,
+            sha256.map_or_else(|| disk::hash_file(path), Ok)?,
+        ),
+        Sum::Git(expected) => {
+            let [git, sha1] = disk::git_hashes(path)?;
+            (
+                "git hash",
+                expected,
+                if sha1 == *expected { sha1 } else { git },
+            )
+        }
+    };
+    Ok((*expected != got).then(|| Mismatch {
+        hash,
+        expected: expected.clone(),
+        got,
+    }))
+}
+
+/// Most bytes of a file that is read into memory as a whole. The largest known tokenizer.json has
+/// 35 MB, other files less than 1 MB. `None` for weights.
+fn small_limit(file: &str) -> Option<u64> {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    match name.rsplit('.').next() {
+        Some("gguf" | "safetensors") => None,
+        _ if name.starts_with("tokenizer") || file == INDEX => Some(128 << 20),
+        _ => Some(16 << 20),
+    }
+}
+
+/// The files of a repository that are downloaded.
+#[derive(Debug, PartialEq, Eq)]
+struct Choice {
+    small: Vec<String>,
+    /// `model.safetensors`, its index (whose shards follow), or a GGUF file.
+    weights: String,
+    is_gguf: bool,
+}
+
+/// Chooses the files of a model: safetensors with a `config.json`, or else the only GGUF file.
+fn choose(repo: &str, files: &[String]) -> Result<Choice, HubError> {
+    let has = |name: &str| files.iter().any(|file| file == name);
+    if has("config.json") && (has(WEIGHTS) || has(INDEX)) {
+        let is_sharded = !has(WEIGHTS);
+        let is_needed = |file: &&String| is_small(file) || is_sharded && *file == INDEX;
+        let small = files.iter().filter(is_needed).cloned().collect();
+        let weights = if is_sharded { INDEX } else { WEIGHTS };
+        return Ok(Choice {
+            small,
+            weights: weights.into(),
+            is_gguf: false,
+        });
+    }
+    let ggufs: Vec<&String> = files
+        .iter()
+        .filter(|f| f.ends_with(".gguf") && is_inside(f))
+        .collect();
+    match ggufs[..] {
+        [one] => Ok(Choice {
+            small: Vec::new(),
+            weights: one.clone(),
+            is_gguf: true,
+        }),
+        [] => {
+            let others = files
+                .iter()
+                .filter(|f| f.ends_with(".bin") || f.ends_with(".pt") || f.ends_with(".pth"));
+            let others: Vec<&str> = others.map(String::as_str).collect();
+            let why = match others[..] {
+                [] => "no model.safetensors with a config.json, and no GGUF file".to_owned(),
+                _ => format!(
+                    "its weights are neither safetensors nor GGUF ({})",
+                    others.join(", ")
+                ),
+            };
+            Err(HubError::NoModel {
+                repo: repo.to_owned(),
+                why,
+            })
+        }
+        _ => Err(HubError::Choose {
+            repo: repo.to_owned(),
+            files: ggufs.into_iter().cloned().collect(),
+        }),
+    }
+}
+
+/// Whether a file is configuration, tokenizer or chat template in the top folder, or a file that
+/// sentence-transformers needs.
+fn is_small(file: &str) -> bool {
+    let exact = [
+        "config.json",
+        "generation_config.json",
+        "special_tokens_map.json",
+        "modules.json",
+        "config_sentence_transformers.json",
+    ];
+    let begins = ["tokenizer", "chat_template"];
+    // sentence_bert_config.json; old models have their own kind in place of `bert`.
+    let is_sentence = file.starts_with("sentence_") && file.ends_with("_config.json");
+    let is_top = exact.contains(&file) || is_sentence || begins.iter().any(|b| file.starts_with(b));
+    is_inside(file)
+        && file
+            .split_once('/')
+            .map_or(is_top, |(folder, name)| is_of_module(folder, name))
+}
+
+/// Whether a file belongs to a module of sentence-transformers. A module's folder is its number and
+/// name, such as `1_Pooling`; the folder of a dense layer has weights.
+fn is_of_module(folder: &str, name: &str) -> bool {
+    let is_numbered = folder
+        .split_once('_')
+        .is_some_and(|(n, _)| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()));
+    is_numbered && ["config.json", WEIGHTS].contains(&name)
+}
+
+/// Percent-encodes all but letters, digits and `-._~`, and `/` where it separates folders.
+fn encode(text: &str, keep_slash: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(byte))
+            }
+            b'/' if keep_slash => out.push('/'),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(files: &[&str]) -> Result<(String, String), String> {
+        let files: Vec<String> = files.iter().map(|f| (*f).to_owned()).collect();
+        choose("o/n", &files)
+            .map(|c| (c.small.join(" "), c.weights))
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn files_of_a_repository() {
+        let ok = |small: &str, weights: &str| Ok((small.to_owned(), weights.to_owned()));
+        let full = [
+            "README.md",
+            "config.json",
+            "tokenizer.json",
+            "tokenizer.model",
+            "chat_template.jinja",
+            WEIGHTS,
+            "x.gguf",
+            "onnx/config.json",
+        ];
+        assert_eq!(
+            choice(&full),
+            ok(
+                "config.json tokenizer.json tokenizer.model chat_template.jinja",
+                WEIGHTS
+            )
+        );
+        let sentence = [
+            "1_Pooling/config.json",
+            "2_Dense/config.json",
+            "2_Dense/model.safetensors",
+            "2_Dense/pytorch_model.bin",
+            "2_Dense/onnx/config.json",
+            "config.json",
+            "config_sentence_transformers.json",
+            "modules.json",
+            "sentence_bert_config.json",
+            "train_config.json",
+            "onnx/model.safetensors",
+            WEIGHTS,
+        ];
+        let small = "1_Pooling/config.json 2_Dense/config.json 2_Dense/model.safetensors config.json \
+                     config_sentence_transformers.json modules.json sentence_bert_config.json";
+        assert_eq!(choice(&sentence), ok(small, WEIGHTS));
+        assert_eq!(
+            choice(&["config.json", INDEX, "model-1.safetensors"]),
+            ok(&format!("config.json {INDEX}"), INDEX)
+        );
+        assert_eq!(choice(&["a.gguf", "config.json"]), ok("", "a.gguf"));
+        assert_eq!(
+            choice(&["a.gguf", "b/c.gguf"]),
+            Err("o/n has several models; name one".into())
+        );
+        let bin = choice(&["config.json", "pytorch_model.bin"]).unwrap_err();
+        assert!(
+            bin.contains("neither safetensors nor GGUF (pytorch_model.bin)"),
+            "{bin}"
+        );
+        assert!(choice(&[]).is_err());
+    }
+
+    #[test]
+    fn files_that_are_read_whole_have_a_limit() {
+        assert_eq!(small_limit("1_Pooling/config.json"), Some(16 << 20));
+        assert_eq!(small_limit("tokenizer.json"), Some(128 << 20));
+        assert_eq!(
+            [
+                small_limit("2_Dense/model.safetensors"),
+                small_limit("a/b.gguf")
+            ],
+            [None, None]
+        );
+    }
+
+    #[test]
+    fn addresses_are_encoded() {
+        let url = file_url("http://h", "o/n", "refs/pr/1", "a b/c+d.gguf");
+        assert_eq!(url, "http://h/o/n/resolve/refs%2Fpr%2F1/a%20b/c%2Bd.gguf");
+    }
+}

@@ -1,0 +1,155 @@
+//! Checks of configuration values that families share. Each check returns the value or an error
+//! that names the key.
+
+use crate::checkpoint::Config;
+use crate::error::ModelError;
+use crate::layers::decoder::Mask;
+
+/// Rejects keys that nobody read.
+pub(super) fn reject_unknown_keys(
+    family: &'static str,
+    keys: Vec<String>,
+) -> Result<(), ModelError> {
+    if keys.is_empty() {
+        Ok(())
+    } else {
+        Err(ModelError::UnknownKeys { family, keys })
+    }
+}
+
+/// Keys of `config.json` that do not affect the forward computation: names, training, generation,
+/// other software.
+pub(super) const IGNORED_KEYS: &[&str] = &[
+    "_attn_implementation",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "bad_words_ids",
+    "bos_token_id",
+    "cache_implementation",
+    "dtype",
+    "eos_token_id",
+    "id2label",
+    "initializer_range",
+    "label2id",
+    "max_length",
+    "model_type",
+    "output_attentions",
+    "output_hidden_states",
+    "pad_token_id",
+    "pretraining_tp",
+    "return_dict",
+    "torch_dtype",
+    "transformers.js_config",
+    "transformers_version",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_cache",
+];
+
+/// Largest accepted number of layers; published models have up to 126 (Llama 3.1 405B).
+const MAX_LAYERS: usize = 1024;
+
+/// Largest accepted head size; published models have up to 512.
+const MAX_HEAD_DIM: usize = 1 << 16;
+
+/// The attention mask of each layer from `layer_types`, or `None` if the file does not have the
+/// key.
+pub(super) fn layer_masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
+    let Some(types) = c.opt_strs("layer_types")? else {
+        return Ok(None);
+    };
+    if types.len() != n_layers {
+        let reason = format!("expected one name per layer, and num_hidden_layers is {n_layers}");
+        return Err(ModelError::unsupported(
+            "layer_types",
+            format!("{} names", types.len()),
+            &reason,
+        ));
+    }
+    let mask = |ty: &&str| match *ty {
+        "full_attention" => Ok(Mask::Full),
+        "sliding_attention" => Ok(Mask::Sliding),
+        other => Err(ModelError::unsupported(
+            "layer_types",
+            other,
+            "expected full_attention or sliding_attention",
+        )),
+    };
+    types.iter().map(mask).collect::<Result<_, _>>().map(Some)
+}
+
+/// Rejects an absurd number of layers before a loop runs over them.
+pub(super) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError> {
+    if value == 0 || value > MAX_LAYERS {
+        return Err(ModelError::unsupported(
+            key,
+            value,
+            &format!("expected 1 to {MAX_LAYERS} layers"),
+        ));
+    }
+    Ok(value)
+}
+
+/// Rejects a number that cannot be used as a divisor or under a root or logarithm.
+pub(super) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
+    if !(value.is_finite() && value > 0.0) {
+        return Err(ModelError::unsupported(
+            key,
+            value,
+            "expected a number above 0",
+        ));
+    }
+    Ok(value)
+}
+
+/// The head size if the file does not give one: the hidden size divided by the number of heads.
+pub(super) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
+    if !hidden.is_multiple_of(n_heads) {
+        let value = format!("{n_heads} heads for a hidden size of {hidden}");
+        return Err(ModelError::unsupported(
+            "head_dim",
+            value,
+            "head_dim is missing, and the heads do not divide the hidden size",
+        ));
+    }
+    Ok(hidden / n_heads)
+}
+
+/// Checks that the numbers of heads and the head size fit together.
+pub(super) fn check_heads(
+    n_heads: usize,
+    n_kv_heads: usize,
+    head_dim: usize,
+) -> Result<(), ModelError> {
+    if !n_heads.is_multiple_of(n_kv_heads) {
+        let value = format!("{n_kv_heads}, for {n_heads} heads");
+        return Err(ModelError::unsupported(
+            "number of key-value heads",
+            value,
+            "expected a divisor of the number of heads",
+        ));
+    }
+    if head_dim % 2 == 1 || head_dim > MAX_HEAD_DIM {
+        let reason = format!("expected an even size up to {MAX_HEAD_DIM}");
+        return Err(ModelError::unsupported("head size", head_dim, &reason));
+    }
+    check_size(
+        "number of heads * head size",
+        n_heads.saturating_mul(head_dim),
+    )
+    .map(drop)
+}
+
+/// Rejects a size that would overflow the arithmetic of shapes.
+pub(super) fn check_size(key: &str, value: usize) -> Result<usize, ModelError> {
+    const MOST: usize = 1 << 24;
+    if value == 0 || value > MOST {
+        return Err(ModelError::unsupported(
+            key,
+            value,
+            "expected a size from 1 to 16,777,216",
+        ));
+    }
+    Ok(value)
+}

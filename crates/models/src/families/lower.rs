@@ -1,0 +1,255 @@
+//! Lowers a family's configuration to a program.
+
+use thane_mil::program::{Function, Program};
+use thane_mil::types::DType;
+
+use super::keys::check_size;
+use super::{Decoder, Encoder, EncoderPlan, Lowering};
+use crate::checkpoint::SentenceConfig;
+use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
+use crate::error::ModelError;
+use crate::graph::{Form, Graph, Layout, SharedConstants};
+use crate::layers::decoder::Mode;
+use crate::layers::encoder::{Encoding, Extent, Head};
+use crate::numbers;
+use crate::weights::Weights;
+use crate::{DecoderEngine, Fixed, Info, Model, Options, Pooling};
+
+/// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
+/// program is built; larger tensors are checked when they are used.
+const SMALL_BYTES: usize = 1 << 16;
+
+/// Rows of the pool matrix in functions of fixed length.
+const MAX_CHUNKS: usize = 32;
+
+/// Lowers a decoder to the functions `prefill`, `decode` and, if [`Options::score`] is set,
+/// `score`.
+pub(super) fn lower(
+    architecture: String,
+    decoder: &dyn Decoder,
+    weights: &Weights<'_>,
+    options: &Options,
+) -> Result<Model, ModelError> {
+    let sizes = decoder.sizes();
+    let context = options
+        .context
+        .unwrap_or(sizes.max_context.min(Options::DEFAULT_CONTEXT));
+    if context == 0 || context > sizes.max_context {
+        return Err(ModelError::Context {
+            asked: context,
+            max: sizes.max_context,
+        });
+    }
+    let (form, lowering) = decoder_form(decoder, options, context)?;
+    let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
+    let shared = SharedConstants::default();
+    let functions = modes
+        .into_iter()
+        .filter(|mode| *mode != Mode::Score || options.score)
+        .map(|mode| {
+            decoder.function(
+                Graph::new(mode.name(), shared.clone(), form),
+                weights,
+                mode,
+                &lowering,
+            )
+        })
+        .collect::<Result<Vec<_>, _>>()?;
+    weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
+    let info = Info {
+        architecture,
+        n_layers: sizes.n_layers,
+        vocab_size: sizes.vocab_size,
+        max_context: sizes.max_context,
+        context,
+        cache_bytes: sizes
+            .cache_elements
+            .saturating_mul(context)
+            .saturating_mul(lowering.cache.bits() / 8),
+        fixed: options.engine.map(|_| Fixed {
+            block: lowering.block,
+            window: sizes.window,
+        }),
+    };
+    Ok(Model {
+        program: Program::new(functions),
+        info,
+        notes: weights.notes(),
+        stored,
+    })
+}
+
+/// The form of the ops and the sizes of the functions, for the portable reference or for the Neural
+/// Engine.
+fn decoder_form(
+    decoder: &dyn Decoder,
+    options: &Options,
+    context: usize,
+) -> Result<(Form, Lowering), ModelError> {
+    let Some(engine) = options.engine else {
+        let lowering = Lowering {
+            context,
+            cache: options.cache,
+            block: 0,
+            residual_divisor: 1.0,
+        };
+        return Ok((Form::PORTABLE, lowering));
+    };
+    let block = engine
+        .block
+        .unwrap_or(DecoderEngine::DEFAULT_BLOCK.min(context));
+    if block == 0 || block > context {
+        return Err(ModelError::Block {
+            asked: block,
+            context,
+        });
+    }
+    let form = Form {
+        layout: Layout::Channels,
+        float: DType::Fp16,
+        norm: engine.norm,
+    };
+    let lowering = Lowering {
+        context,
+        cache: DType::Fp16,
+        block,
+        residual_divisor: engine
+            .residual_divisor
+            .unwrap_or(decoder.residual_divisor()),
+    };
+    Ok((form, lowering))
+}
+
+/// Lowers an encoder to one function of any length, or to one function for each bucket.
+pub(super) fn lower_encoder(
+    architecture: String,
+    encoder: &dyn Encoder,
+    weights: &Weights<'_>,
+    sentence: SentenceConfig,
+    options: &EncoderOptions,
+) -> Result<BuiltEncoder, ModelError> {
+    let sizes = encoder.sizes();
+    let pooling = options.pooling.or(sentence.pooling);
+    // Token vectors are not pooled, so any pooling will do.
+    let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(Pooling::Mean));
+    let pooling = pooling.ok_or(ModelError::Pooling)?;
+    let normalize = options.normalize.unwrap_or(sentence.normalize);
+    let dim = output_dim(sizes.hidden, &sentence)?;
+    let head = Head {
+        encoding: options.encoding,
+        pooling,
+        dense: &sentence.dense,
+        normalize,
+    };
+    let shared = SharedConstants::default();
+    let functions = encoder_functions(encoder, weights, options, head, &shared)?;
+    weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
+    let info = EncoderInfo {
+        architecture,
+        n_layers: sizes.n_layers,
+        vocab_size: sizes.vocab_size,
+        n_positions: sizes.n_positions,
+        dim,
+        max_tokens: sentence
+            .max_tokens
+            .unwrap_or(sizes.n_positions)
+            .min(sizes.n_positions),
+        pooling,
+        normalize,
+        prompts: sentence.prompts,
+        default_prompt: sentence.default_prompt,
+        include_prompt: sentence.include_prompt,
+        similarity: sentence.similarity,
+        lower_case: sentence.lower_case,
+        quantize: sentence.quantize,
+    };
+    Ok(BuiltEncoder {
+        program: Program::new(functions),
+        info,
+        stored,
+    })
+}
+
+/// The number of elements of a vector after the dense layers of sentence-transformers.
+fn output_dim(hidden: usize, sentence: &SentenceConfig) -> Result<usize, ModelError> {
+    let mut dim = hidden;
+    for dense in &sentence.dense {
+        if dense.inputs != dim {
+            return Err(ModelError::unsupported(
+                "in_features",
+                dense.inputs,
+                &format!("expected {dim}, the size of the vector before this layer"),
+            ));
+        }
+        dim = check_size("out_features", dense.outputs)?;
+    }
+    Ok(dim)
+}
+
+/// The functions of an encoder: for the portable reference one of any length; for the Neural Engine
+/// one for the length of each bucket and, if `flexible` is set, one of any length.
+fn encoder_functions(
+    encoder: &dyn Encoder,
+    weights: &Weights<'_>,
+    options: &EncoderOptions,
+    head: Head<'_>,
+    shared: &SharedConstants,
+) -> Result<Vec<Function>, ModelError> {
+    let n_positions = encoder.sizes().n_positions;
+    let name = options.encoding.function();
+    let build = |name: &str, form, residual_divisor, tokens, chunks| {
+        let extent = Extent {
+            single: form != Form::PORTABLE,
+            tokens,
+            chunks,
+            max_tokens: n_positions,
+        };
+        let plan = EncoderPlan {
+            extent,
+            head,
+            residual_divisor,
+        };
+        encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
+    };
+    let Target::Engine(engine) = &options.target else {
+        return Ok(vec![build(name, Form::PORTABLE, 1.0, None, None)?]);
+    };
+    let divisor = engine
+        .residual_divisor
+        .unwrap_or(encoder.residual_divisor());
+    let form = |layout| Form {
+        layout,
+        float: DType::Fp16,
+        norm: engine.norm,
+    };
+    let mut functions = Vec::new();
+    for length in &engine.buckets {
+        check_bucket(*length, n_positions)?;
+        functions.push(build(
+            &format!("{name}_{length}"),
+            form(Layout::Channels),
+            divisor,
+            Some(*length),
+            Some(MAX_CHUNKS),
+        )?);
+    }
+    if engine.flexible {
+        functions.push(build(name, form(Layout::Rows), divisor, None, None)?);
+    }
+    Ok(functions)
+}
+
+/// Rejects a bucket length that the model has no positions for.
+fn check_bucket(length: usize, n_positions: usize) -> Result<(), ModelError> {
+    if length == 0 || length > n_positions {
+        return Err(ModelError::Bucket {
+            asked: length,
+            max: n_positions,
+        });
+    }
+    Ok(())
+}

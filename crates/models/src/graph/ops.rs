@@ -1,0 +1,250 @@
+//! The ops that layers are written with, as methods of [`Graph`].
+
+use thane_mil::build::BuildError;
+use thane_mil::program::{Arg, ValueId};
+use thane_mil::types::DType;
+
+use super::{Graph, Layout, ValueResult};
+use crate::checkpoint::Tensor;
+
+impl Graph {
+    /// `x @ weight^T + bias` along the features, in the layout of the graph.
+    pub fn linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> ValueResult {
+        self.product(name, x, weight, bias, 1.0)
+    }
+
+    /// Like [`Self::linear`], for an `x` whose features are the last axis in either layout.
+    pub fn rows_linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> ValueResult {
+        let bias = bias.map(|b| self.weight(b)).transpose()?;
+        let weight = self.weight(weight)?;
+        self.linear_of(name, x, weight, bias)
+    }
+
+    fn linear_of(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+    ) -> ValueResult {
+        match bias {
+            None => self.op("linear", name, [("x", x), ("weight", weight)]),
+            Some(bias) => self.op(
+                "linear",
+                name,
+                [("x", x), ("weight", weight), ("bias", bias)],
+            ),
+        }
+    }
+
+    /// Like [`Self::linear`], for a product that is added to the residual stream.
+    pub fn linear_to_residual(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+    ) -> ValueResult {
+        self.product(name, x, weight, bias, self.residual_divisor)
+    }
+
+    fn product(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        divisor: f32,
+    ) -> ValueResult {
+        let bias = bias
+            .map(|b| self.weight_of_rank(b, 1, divisor))
+            .transpose()?;
+        if self.form.layout == Layout::Rows {
+            let weight = self.weight_of_rank(weight, 2, divisor)?;
+            return self.linear_of(name, x, weight, bias);
+        }
+        let weight = self.weight_of_rank(weight, 4, divisor)?; // [out, in, 1, 1]
+        let (ones, zeros, group) = (self.ints(&[1, 1])?, self.ints(&[0; 4])?, self.int(1)?);
+        let valid = self.string("valid")?;
+        let args = [
+            ("x", x),
+            ("weight", weight),
+            ("strides", ones),
+            ("pad_type", valid),
+            ("pad", zeros),
+            ("dilations", ones),
+            ("groups", group),
+        ];
+        match bias {
+            None => self.op("conv", name, args),
+            Some(bias) => {
+                let [x, weight, strides, kind, pad, dilations, groups] = args;
+                self.op(
+                    "conv",
+                    name,
+                    [
+                        x,
+                        weight,
+                        strides,
+                        kind,
+                        pad,
+                        dilations,
+                        groups,
+                        ("bias", bias),
+                    ],
+                )
+            }
+        }
+    }
+
+    /// Looks up rows of a table [rows, features] by indices [batch, tokens], divided by the divisor
+    /// of the residual stream: [batch, tokens, features].
+    pub fn rows_to_residual(&mut self, table: &Tensor, indices: ValueId) -> ValueResult {
+        let table = self.weight_of_rank(table, 2, self.residual_divisor)?;
+        self.gather(table, indices)
+    }
+
+    /// Looks up rows of a table by indices: `table[indices]`.
+    pub fn gather(&mut self, table: ValueId, indices: ValueId) -> ValueResult {
+        let axis = self.int(0)?;
+        self.op(
+            "gather",
+            "rows",
+            [("x", table), ("indices", indices), ("axis", axis)],
+        )
+    }
+
+    /// Reduces `x` along `axis`, which remains as a dimension of 1.
+    pub fn reduce(&mut self, op: &str, x: ValueId, axis: i32) -> ValueResult {
+        let (axes, keep) = (self.ints(&[axis])?, self.bool(true)?);
+        self.op(op, op, [("x", x), ("axes", axes), ("keep_dims", keep)])
+    }
+
+    /// The number of axes of `x` from `axis` to the last one.
+    pub fn rank_from(&self, x: ValueId, axis: i32) -> usize {
+        let rank = self.shape(x).len();
+        usize::try_from(axis).map_or(axis.unsigned_abs() as usize, |at| rank - at)
+    }
+
+    /// `x + y`.
+    pub fn add(&mut self, x: ValueId, y: ValueId) -> ValueResult {
+        self.op("add", "add", [("x", x), ("y", y)])
+    }
+
+    /// `x - y`.
+    pub fn sub(&mut self, x: ValueId, y: ValueId) -> ValueResult {
+        self.op("sub", "sub", [("x", x), ("y", y)])
+    }
+
+    /// `x * y`.
+    pub fn mul(&mut self, x: ValueId, y: ValueId) -> ValueResult {
+        self.op("mul", "mul", [("x", x), ("y", y)])
+    }
+
+    /// `x * factor`.
+    pub fn scale(&mut self, x: ValueId, factor: f32) -> ValueResult {
+        let factor = self.float(factor)?;
+        self.mul(x, factor)
+    }
+
+    /// `x` in another shape; -1 stands for the remaining elements.
+    pub fn reshape(&mut self, x: ValueId, shape: &[i32]) -> ValueResult {
+        let shape = self.ints(shape)?;
+        self.op("reshape", "reshape", [("x", x), ("shape", shape)])
+    }
+
+    /// `x` with permuted axes.
+    pub fn transpose(&mut self, x: ValueId, perm: &[i32]) -> ValueResult {
+        let perm = self.ints(perm)?;
+        self.op("transpose", "transpose", [("x", x), ("perm", perm)])
+    }
+
+    /// `x` with dimensions of 1 inserted at `axes`.
+    pub fn expand_dims(&mut self, x: ValueId, axes: &[i32]) -> ValueResult {
+        let axes = self.ints(axes)?;
+        self.op("expand_dims", "expand_dims", [("x", x), ("axes", axes)])
+    }
+
+    /// `x` without the axes `axes`, which have size 1.
+    pub fn squeeze(&mut self, x: ValueId, axes: &[i32]) -> ValueResult {
+        let axes = self.ints(axes)?;
+        self.op("squeeze", "squeeze", [("x", x), ("axes", axes)])
+    }
+
+    /// The last element along `axis`, which remains as a dimension of 1.
+    pub fn last(&mut self, x: ValueId, axis: usize) -> ValueResult {
+        let rank = self.shape(x).len();
+        let is_axis = |i: usize| i == axis;
+        let begin: Vec<i32> = (0..rank).map(|i| -i32::from(is_axis(i))).collect();
+        let all_but_axis: Vec<bool> = (0..rank).map(|i| !is_axis(i)).collect();
+        let (begin, end) = (self.ints(&begin)?, self.ints(&vec![0; rank])?);
+        let (begin_mask, end_mask) = (self.bools(&all_but_axis)?, self.bools(&vec![true; rank])?);
+        let args = [
+            ("x", x),
+            ("begin", begin),
+            ("end", end),
+            ("begin_mask", begin_mask),
+            ("end_mask", end_mask),
+        ];
+        self.op("slice_by_index", "last", args)
+    }
+
+    /// Splits `x` into two halves along `axis`.
+    pub fn halves(&mut self, x: ValueId, axis: i32) -> Result<[ValueId; 2], BuildError> {
+        let halves = self.split(x, 2, axis)?;
+        Ok([halves[0], halves[1]])
+    }
+
+    /// Splits `x` into `n` equal parts along `axis`.
+    pub fn split(&mut self, x: ValueId, n: i32, axis: i32) -> Result<Vec<ValueId>, BuildError> {
+        let (n, axis) = (self.int(n)?, self.int(axis)?);
+        let name = self.name("split");
+        let args = [
+            ("x", Arg::Value(x)),
+            ("num_splits", Arg::Value(n)),
+            ("axis", Arg::Value(axis)),
+        ];
+        self.builder.op_results("split", &name, args)
+    }
+
+    /// Joins `values` along `axis`, by the op `concat` or `stack`.
+    pub fn join(&mut self, op: &str, values: &[ValueId], axis: i32) -> ValueResult {
+        let axis = self.int(axis)?;
+        self.op_with(
+            op,
+            op,
+            [
+                ("values", Arg::Values(values.to_vec())),
+                ("axis", Arg::Value(axis)),
+            ],
+        )
+    }
+
+    /// `x` in another element type; `x` itself if it already has that type.
+    pub fn cast(&mut self, x: ValueId, dtype: DType) -> ValueResult {
+        if self
+            .builder
+            .function()
+            .value(x)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == dtype)
+        {
+            return Ok(x);
+        }
+        let dtype = self.string(dtype.name())?;
+        self.op("cast", "cast", [("x", x), ("dtype", dtype)])
+    }
+}
