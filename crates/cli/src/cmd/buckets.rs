@@ -1,5 +1,5 @@
-//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each
-//! number of them costs.
+//! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
+//! shows the cost of each number of buckets.
 
 use std::path::PathBuf;
 
@@ -323,7 +323,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     let inferred = if inferred.is_empty() {
         inferred
     } else {
-        format!("; from kindred chips: {inferred}")
+        format!("; from related chips: {inferred}")
     };
     format!(
         "costs: predicted for {}, not measured; {tried}{inferred}",
