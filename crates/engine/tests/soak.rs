@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -162,7 +163,8 @@ impl Soak {
 #[test]
 fn ten_thousand_steps_keep_memory_flat() {
     if held_kib().is_none() {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "skipped: the system does not report the memory of a process (/proc/self/smaps_rollup)"
         );
         return;

@@ -1,5 +1,6 @@
 //! `thane convert`: what it refuses, what it keeps, and what it leaves behind.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -559,7 +560,7 @@ fn a_replacement_that_cannot_be_renamed_keeps_the_old() {
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o555)).unwrap();
     let is_root = std::fs::write(folder.join("x"), "").is_ok();
     if is_root {
-        println!("skipped: this user may write to sealed folders");
+        let _ = writeln!(std::io::stderr(),"skipped: this user may write to sealed folders");
     } else {
         assert_ends(&home.run(&convert), 1, &["is not written"]);
     }

@@ -1,6 +1,7 @@
 //! Issue 30, 2.2: models that Apple's own compiler wrote, as published (`../shared/data/coremlc`,
 //! where it is present): all are read, checked and audited; those with their weights run.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::{Home, assert_ends, json, stdout};
@@ -24,7 +25,11 @@ fn folder() -> Option<PathBuf> {
     if folder.is_dir() {
         return Some(folder);
     }
-    println!("skipped: there is no {}", folder.display());
+    let _ = writeln!(
+        std::io::stderr(),
+        "skipped: there is no {}",
+        folder.display()
+    );
     None
 }
 

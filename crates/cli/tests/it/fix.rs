@@ -1,6 +1,7 @@
 //! `audit --fix` and `bisect` from end to end: a program with faults becomes one without, a package
 //! keeps what it carries, and what cannot be done is refused with what to do.
 
+use std::io::Write as _;
 use std::path::Path;
 
 use crate::fixture::{Home, assert_ends, chat_folder, json, stderr, stdout};
@@ -152,7 +153,10 @@ fn a_small_file_of_large_tensors_stays_within_memory() {
 fn a_real_audio_model_is_not_ruined() {
     let package = std::env::var_os("THANE_MODELS").map(|f| Path::new(&f).join("nmp.mlpackage"));
     let Some(package) = package.filter(|p| p.is_dir()) else {
-        println!("skipped: nmp.mlpackage is not in THANE_MODELS; scripts/models.sh fetches it");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: nmp.mlpackage is not in THANE_MODELS; scripts/models.sh fetches it"
+        );
         return;
     };
     let home = Home::new();

@@ -2,6 +2,7 @@
 //!
 //! Needs the files that `scripts/models.sh` fetches, in the folder that THANE_MODELS names.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -25,7 +26,10 @@ fn golden(name: &str) -> Value {
 fn models() -> Option<PathBuf> {
     let models = std::env::var_os("THANE_MODELS").map(PathBuf::from);
     if models.is_none() {
-        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: THANE_MODELS names no folder; scripts/models.sh makes one"
+        );
     }
     models
 }

@@ -175,7 +175,10 @@ pub fn on_a_terminal(home: &Home, args: &[&str]) -> Option<Child> {
         .output()
         .is_ok_and(|o| o.status.success())
     {
-        println!("skipped: there is no `script` of util-linux that makes a terminal");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: there is no `script` of util-linux that makes a terminal"
+        );
         return None;
     }
     let words: Vec<&str> = [&[env!("CARGO_BIN_EXE_thane")], args].concat();

@@ -1,5 +1,6 @@
 //! Whole models: the program after the pipeline computes what it did before, bit for bit.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -135,7 +136,8 @@ fn tiny_models_compute_the_same() {
 #[test]
 fn real_models_compute_the_same_and_compile_at_once() {
     let Some(folder) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "skipped: THANE_MODELS does not name a folder with {}",
             REAL.join(" and ")
         );

@@ -5,6 +5,7 @@
 //! without it they say so and check nothing. They take minutes, which is why they are not among the
 //! unit tests; with THANE_TEST_WHOLE they go over every token that the goldens have.
 
+use std::io::Write as _;
 use std::iter;
 use std::path::PathBuf;
 
@@ -42,7 +43,8 @@ const CHUNK: usize = 40;
 
 fn model(file: &str, cache: DType) -> Option<Model> {
     let Some(models) = std::env::var_os("THANE_MODELS") else {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "skipped: THANE_MODELS does not name a folder with {file}; scripts/models.sh fetches it"
         );
         return None;

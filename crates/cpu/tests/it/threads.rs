@@ -1,6 +1,7 @@
 //! What is computed does not depend on how many threads compute it: every bit of the logits, and so
 //! the tokens.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use thane_cpu::Numerics;
@@ -97,7 +98,8 @@ fn one_to_eight_threads_give_the_same_logits() {
 #[test]
 fn several_threads_give_the_logits_of_one_of_smollm2() {
     let Some(models) = std::env::var_os("THANE_MODELS") else {
-        println!(
+        let _ = writeln!(
+            std::io::stderr(),
             "skipped: THANE_MODELS does not name a folder with SmolLM2; scripts/models.sh fetches it"
         );
         return;

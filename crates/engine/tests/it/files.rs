@@ -2,6 +2,7 @@
 
 use crate::data;
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 use thane_engine::text::{EncodeOptions, StreamOptions, TextStream, Tokenizer, Vocab};
@@ -13,12 +14,19 @@ const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 /// The path of the file; prints a line and returns `None` if the test is skipped.
 fn model(name: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("THANE_MODELS") else {
-        eprintln!("skipped: THANE_MODELS, the folder with {name}, is not set");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: THANE_MODELS, the folder with {name}, is not set"
+        );
         return None;
     };
     let path = PathBuf::from(folder).join(name);
     if !path.is_file() {
-        eprintln!("skipped: {} is not there", path.display());
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: {} is not there",
+            path.display()
+        );
         return None;
     }
     Some(path)

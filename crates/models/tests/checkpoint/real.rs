@@ -1,6 +1,7 @@
 //! A real model from the folder in the variable THANE_MODELS. Without the variable the test prints
 //! that it is skipped.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use thane_models::checkpoint::Checkpoint;
@@ -8,7 +9,10 @@ use thane_models::checkpoint::Checkpoint;
 #[test]
 fn smollm2_is_read() {
     let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: THANE_MODELS names no folder; scripts/models.sh makes one"
+        );
         return;
     };
     let checkpoint = Checkpoint::open(&models.join("SmolLM2-135M-Instruct.Q4_1.gguf")).unwrap();
