@@ -261,7 +261,7 @@ fn chunks_are_those_of_the_reference() {
     assert_ends(
         &embed(&home, "qwen3-pplx", &["a", ""]),
         2,
-        &["the command line, text 2: it has no tokens"],
+        &["the command line, text 2: expected at least one token, found none"],
     );
 }
 
@@ -594,7 +594,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         (
             &["--file", &long],
             &[
-                "long.txt, line 2: it has 100002 tokens, the model takes 52",
+                "long.txt, line 2: expected at most 52 tokens, found 100002",
                 "try: --truncate",
             ],
         ),

@@ -165,7 +165,7 @@ fn a_prompt_that_is_empty_or_no_text() {
         &home,
         &["run", model, "", "--raw"],
         &[
-            "the prompt has no tokens",
+            "expected a prompt of at least one token",
             "try: a prompt that is not empty",
         ],
     );
@@ -194,7 +194,8 @@ fn a_prompt_that_is_longer_than_the_context() {
         &home,
         &["run", model, "hello", "--context", "16"],
         &[
-            "the prompt has 16 tokens, the context holds 16, and one must be left for the answer",
+            "expected a prompt shorter than the context of 16 tokens, because the answer needs at \
+             least one, found 16 tokens",
             "try: --context 512, or up to the model's 512",
         ],
     );
@@ -203,7 +204,7 @@ fn a_prompt_that_is_longer_than_the_context() {
         &home,
         &["run", model, &long],
         &[
-            "the prompt has 613 tokens, the context holds 512",
+            "expected a prompt shorter than the context of 512 tokens",
             "try: a shorter prompt: the model has 512 positions",
         ],
     );
@@ -364,7 +365,7 @@ fn a_template_that_refuses_the_conversation() {
     refuses(
         &home,
         &["run", &file, "hello", "--system", "Be."],
-        &["refused the conversation: no system role"],
+        &["rejected the conversation: no system role"],
     );
 }
 
