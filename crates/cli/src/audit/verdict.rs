@@ -19,7 +19,7 @@ use crate::exit::Failure;
 #[derive(Debug, Serialize)]
 pub struct Verdict {
     pub target: String,
-    /// What of the target was not given but follows from the tables: `chip`, `release` or both.
+    /// The parts of the target that the user did not give: `chip`, `release` or both.
     pub implied: Vec<&'static str>,
     /// A word of [`report::Verdict`].
     pub verdict: &'static str,

@@ -1,5 +1,5 @@
-//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each
-//! number of them costs.
+//! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
+//! shows the cost of each number of buckets.
 
 use std::path::PathBuf;
 
