@@ -1,5 +1,5 @@
-//! The scalar decoder of every quantized type against the values of the `gguf` Python package, which
-//! `make_blocks.py` recorded.
+//! The scalar decoder of every quantized type against the values of the `gguf` Python package,
+//! which `make_blocks.py` recorded.
 #![allow(clippy::unwrap_used)]
 
 use thane_blocks::{BlockType, f16_to_f32};

@@ -1,6 +1,6 @@
 //! Exit codes, and the error type that carries them.
 //!
-//! [`Code::meaning`] is the table for all verbs; `thane --help` and the README repeat it. A closed
+//! [`Code::meaning`] is the table for all verbs; `thane --help` and docs/output.md repeat it. A closed
 //! stdout (`thane ls | head -1`) is no error and ends with 0.
 //!
 //! An input that cannot be read ends with 2, an output that cannot be written with 1.
@@ -38,13 +38,13 @@ impl Code {
     /// When the program ends with this code.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Ok => "done",
+            Self::Ok => "success",
             Self::Other => {
-                "a requirement, comparison or quality gate does not hold, or the machine failed (full disk)"
+                "a requirement, comparison or quality gate does not hold, or the machine failed (disk full)"
             }
-            Self::Usage => "usage, or invalid or damaged input",
+            Self::Usage => "usage error, or invalid or damaged input",
             Self::Network => {
-                "network: unreachable, refused, the wrong bytes, or nothing cached while offline"
+                "network error: unreachable, refused, wrong bytes, or not in the cache while offline"
             }
             Self::Interrupted => "interrupted",
         }
@@ -107,8 +107,8 @@ impl Failure {
         self.code
     }
 
-    /// Prints `thane: what`, then each cause and each remedy on its own line. On a terminal, control
-    /// characters are shown as symbols: the text may come from a file or a server.
+    /// Prints `thane: what`, then each cause and each remedy on its own line. On a terminal,
+    /// control characters are shown as symbols: the text may come from a file or a server.
     pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
         if self.code == Code::Ok {
             return Ok(());

@@ -378,11 +378,11 @@ mod tests {
     }
 
     #[test]
-    fn the_readme_has_the_same_exit_codes() {
-        let readme = include_str!("../../../README.md");
+    fn the_documentation_has_the_same_exit_codes() {
+        let page = include_str!("../../../docs/output.md");
         for code in Code::ALL {
             let row = format!("| {} | {} |", code as u8, code.meaning());
-            assert_eq!(readme.matches(&row).count(), 1, "{row}");
+            assert_eq!(page.matches(&row).count(), 1, "{row}");
         }
     }
 }

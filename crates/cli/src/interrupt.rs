@@ -2,13 +2,13 @@
 //!
 //! By default the first signal ends the program: the child process (`pip`) is killed, the terminal
 //! is restored and the exit code is 130. This is safe at any moment, since a file gets its final
-//! name only when it is complete; a holder of [`Writing`] names where incomplete files are, and they
-//! are removed.
+//! name only when it is complete; a holder of [`Writing`] names where incomplete files are, and
+//! they are removed.
 //!
 //! A verb that ends by itself (`run` prints the rest of its line) holds a [`Cooperative`]. Then the
-//! first signal only sets a flag, and the program ends after a grace period or at the second signal.
-//! Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and SIGHUP
-//! always end the program.
+//! first signal only sets a flag, and the program ends after a grace period or at the second
+//! signal. Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and
+//! SIGHUP always end the program.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -211,8 +211,8 @@ impl Children for Interrupt {
         started: &mut dyn FnMut(&mut Child),
         tick: &mut dyn FnMut(),
     ) -> io::Result<ExitStatus> {
-        // In a process group of its own. Otherwise Ctrl-C on the terminal would end the child before
-        // this process, which would look like a failure of the child.
+        // In a process group of its own. Otherwise Ctrl-C on the terminal would end the child
+        // before this process, which would look like a failure of the child.
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         let mut child = command.spawn()?;

@@ -1,5 +1,5 @@
-//! Terminal output: data on stdout, progress and notes on stderr, a progress bar only if stderr is a
-//! terminal.
+//! Terminal output: data on stdout, progress and notes on stderr, a progress bar only if stderr is
+//! a terminal.
 //!
 //! With `--json` a verb prints exactly one JSON object and a line break on stdout. Its fields are
 //! documented on the struct that the verb serializes; fields are added but never removed.
@@ -74,8 +74,8 @@ impl Output {
         self.style.color && io::stdout().is_terminal()
     }
 
-    /// Prints data and flushes it, so that a stream of text shows as it comes. On a terminal, control
-    /// characters are shown as symbols; elsewhere no byte is changed.
+    /// Prints data and flushes it, so that a stream of text shows as it comes. On a terminal,
+    /// control characters are shown as symbols; elsewhere no byte is changed.
     pub fn data(&self, text: &str) -> io::Result<()> {
         if self.stdout_is_terminal {
             self.write(&printable(text))
@@ -112,8 +112,8 @@ impl Output {
         out.flush()
     }
 
-    /// Reads a line with an editor, which changes settings of the terminal. [`Output::tidy`] restores
-    /// them if a signal arrives meanwhile.
+    /// Reads a line with an editor, which changes settings of the terminal. [`Output::tidy`]
+    /// restores them if a signal arrives meanwhile.
     pub fn at_prompt<T>(&self, read: impl FnOnce() -> T) -> T {
         #[cfg(unix)]
         {
@@ -181,7 +181,8 @@ impl Output {
         }
     }
 
-    /// Shows a progress bar that counts items, `done` of which are done. It replaces the one before.
+    /// Shows a progress bar that counts items, `done` of which are done. It replaces the one
+    /// before.
     pub fn count(&self, what: &str, total: Option<u64>, done: u64) {
         if !self.bars {
             return;

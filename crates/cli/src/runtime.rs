@@ -36,7 +36,8 @@ impl Observer for Output {
 }
 
 impl From<RuntimeError> for Failure {
-    /// Errors that only wrap another one are unwrapped, so that [`Failure::new`] sees what they are.
+    /// Errors that only wrap another one are unwrapped, so that [`Failure::new`] sees what they
+    /// are.
     fn from(error: RuntimeError) -> Self {
         match error {
             RuntimeError::Hub(e) => e.into(),

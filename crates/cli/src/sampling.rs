@@ -6,8 +6,8 @@ use thane_runtime::{LanguageModel, Sampling, SamplingChoice, SamplingSource};
 use crate::exit::Failure;
 
 /// The flags.
-// Negative numbers are parsed as values, so that the error states the range instead of an unexpected
-// argument.
+// Negative numbers are parsed as values, so that the error states the range instead of an
+// unexpected argument.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     next_help_heading = "Sampling [default: as the model's files recommend, else 0.7 in a conversation and 0 elsewhere]"

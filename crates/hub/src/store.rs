@@ -273,7 +273,8 @@ struct Wanted<'a, P> {
     place: P,
 }
 
-/// The files of an entry, the small ones first: an error in them is found before the large download.
+/// The files of an entry, the small ones first: an error in them is found before the large
+/// download.
 fn wanted<P>(entry: &Entry, small: impl Fn(&str) -> P, large: P) -> Vec<Wanted<'_, P>> {
     let mut all: Vec<_> = entry
         .small()

@@ -1,6 +1,6 @@
 //! Writes an embedding model for the Neural Engine: one package with a function for each length, or
-//! a folder with a package for each length, whose packages share one file of weights. Golden vectors
-//! in each package tell a good copy from a damaged one.
+//! a folder with a package for each length, whose packages share one file of weights. Golden
+//! vectors in each package tell a good copy from a damaged one.
 
 use std::cell::RefCell;
 use std::fs;

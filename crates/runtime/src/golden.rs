@@ -1,5 +1,5 @@
-//! Golden vectors: texts with the vectors that an embedding model should compute for them. They tell
-//! a good copy of a package from a damaged one.
+//! Golden vectors: texts with the vectors that an embedding model should compute for them. They
+//! tell a good copy of a package from a damaged one.
 
 use std::collections::HashMap;
 

@@ -37,8 +37,8 @@ pub struct LanguageData {
 pub enum TokenizerData {
     /// The lists of a GGUF file.
     Lists(Vocab),
-    /// A `tokenizer.json`, which a package keeps in a file of its own, and the settings of the files
-    /// beside it.
+    /// A `tokenizer.json`, which a package keeps in a file of its own, and the settings of the
+    /// files beside it.
     Json {
         /// Bytes of `tokenizer.json`.
         #[serde(skip)]

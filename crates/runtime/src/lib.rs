@@ -16,10 +16,10 @@
 //! # }
 //! ```
 //!
-//! Start at [`Model`]. A model becomes a [`LanguageModel`] and a running [`Generator`], or a running
-//! [`Embedder`], on any [`Backend`](thane_mil::backend::Backend). [`LanguageModel::write`] and
-//! [`Model::write_bundle`] write Core ML packages with a [`contract`], by which such a package can
-//! be opened like a checkpoint.
+//! Start at [`Model`]. A model becomes a [`LanguageModel`] and a running [`Generator`], or a
+//! running [`Embedder`], on any [`Backend`](thane_mil::backend::Backend). [`LanguageModel::write`]
+//! and [`Model::write_bundle`] write Core ML packages with a [`contract`], by which such a package
+//! can be opened like a checkpoint.
 //!
 //! This crate knows no flags, prints nothing, and reads no environment variable: options are
 //! structs, and an [`Observer`] follows long operations.

@@ -15,8 +15,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::output::{bytes, counted};
 use crate::source;
 
-/// Check a Core ML package: whether the program is legal, all weights can be read, and hashes
-/// match.
+/// Check that a Core ML package is legal, complete and undamaged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder, or a .mil file.

@@ -41,7 +41,7 @@ pub struct Args {
     /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
     random_seed: u64,
-    /// Numerics to use.
+    /// Numerics.
     ///
     /// f32 is the reference, ane rounds like the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
@@ -424,7 +424,7 @@ fn result_path(args: &Args, name: &str) -> PathBuf {
 fn check_outputs(f: &Function, args: &Args) -> Outcome {
     if args.out.exists() && !args.out.is_dir() {
         let error = anyhow::anyhow!(
-            "{} is no folder; the results are files in one",
+            "{} is not a folder; the results are files in one",
             args.out.display()
         );
         return Err(Failure::new(Code::Usage, error).remedy("another path for --out"));

@@ -13,7 +13,7 @@ use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
 
-/// Check an embedding model's package: hashes of files, and golden vectors of known texts.
+/// Check an embedding model's package: file hashes and golden vectors.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage, or a folder of packages with its manifest.

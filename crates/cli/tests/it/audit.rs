@@ -97,11 +97,11 @@ fn a_broken_program_is_red_and_the_same_without_its_mistakes_green() {
     );
 }
 
-/// The output that the README shows is what the command prints, up to where it is cut with `..`.
+/// The output that docs/audit.md shows is what the command prints, up to where it is cut with `..`.
 #[test]
-fn the_readme_shows_what_is_printed() {
+fn the_page_of_the_audit_shows_what_is_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let readme = std::fs::read_to_string(root.join("docs/audit.md")).unwrap();
     for name in ["broken", "fixed"] {
         let args = [
             "audit",
@@ -855,7 +855,7 @@ fn what_cannot_be_audited_is_named() {
         (&["nosuch"], &["unknown model `nosuch`"]),
         (&[&bad], &["bad.mil", "line 3"]),
         (&[&odd], &["odd.mil", "[5]"]),
-        (&[&empty], &["empty.mil", "`program` is due"]),
+        (&[&empty], &["empty.mil", "expected `program`"]),
         (&[bytes.to_str().unwrap()], &["bytes.mil", "UTF-8"]),
         (&[&hollow], &["hollow.mlpackage", "Manifest.json"]),
         (

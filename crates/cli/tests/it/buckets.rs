@@ -198,8 +198,8 @@ fn what_cannot_be_planned_is_named() {
             &["--histogram", &odd],
             &[
                 "odd.json: expected a count for `128`, found -1",
-                "`x` is no length",
-                "`0` is no length",
+                "expected a length above 0, found `x`",
+                "expected a length above 0, found `0`",
                 "expected a count for `64`, found 2.5",
                 "expected a count for `32`, found \"many\"",
             ],

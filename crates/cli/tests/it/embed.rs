@@ -534,7 +534,7 @@ fn lines_from_stdin() {
     assert_ends(
         &run(&[], b"the sea\n\xff\n"),
         2,
-        &["stdin, line 2: it is no UTF-8 from byte 1 on"],
+        &["stdin, line 2: invalid UTF-8 at byte 1"],
     );
 }
 
@@ -563,7 +563,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &[
                 "mixed.jsonl, line 2: it has no field `text`, it has id; --field NAME names another",
                 "mixed.jsonl, line 3: expected `text` to be a string, found a number",
-                "mixed.jsonl, line 4: it is no UTF-8",
+                "mixed.jsonl, line 4: invalid UTF-8",
             ],
         ),
         (&["--file", &empty], &["empty.txt: there are no texts"]),

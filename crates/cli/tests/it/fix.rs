@@ -68,15 +68,15 @@ fn what_is_found_is_rewritten_and_stays_fixed() {
     }
 }
 
-/// Issue 30, 4: the command that the README shows does what the README says, where the README is.
+/// Issue 30, 4: the command that docs/audit.md shows does what the page says.
 #[test]
-fn the_example_of_the_readme_is_fixed() {
+fn the_example_of_the_page_is_fixed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let page = std::fs::read_to_string(root.join("docs/audit.md")).unwrap();
     let home = Home::new();
     let to = home.path("fixed.mlpackage");
     let args = ["audit", "tests/example/fixable.mil", "--fix", "-o"];
-    assert!(readme.contains(&format!("    $ thane {} fixed.mlpackage\n", args.join(" "))));
+    assert!(page.contains(&format!("    $ thane {} fixed.mlpackage\n", args.join(" "))));
     let output = home
         .thane(&[&args[..], &[text(&to)]].concat())
         .current_dir(&root)

@@ -196,7 +196,11 @@ fn diff_accepts_what_is_within_the_tolerance() {
         std::fs::write(inputs.join(name), file).unwrap();
     };
     let diff = |more: &[&str]| home.run(&[&["diff", &a, &b], more].concat());
-    assert_ends(&diff(&["--inputs", &folder]), 2, &["it has no .npy file"]);
+    assert_ends(
+        &diff(&["--inputs", &folder]),
+        2,
+        &["expected a .npy file, found none"],
+    );
     give("x.npy", [-4.0, 0.5]);
     let far = diff(&["--inputs", &folder, "--tolerance", "4e-4"]);
     assert_ends(&far, 1, &["the packages differ by more than the tolerance"]);

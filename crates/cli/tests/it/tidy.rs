@@ -95,11 +95,8 @@ fn crates_know_nothing_of_what_they_must_not_know() {
             .filter(|(crates, ..)| crates.contains(&name.as_str()))
         {
             // A module of tests, in a file of its own.
-            let text = if path.ends_with("tests.rs") {
-                ""
-            } else {
-                without_tests(&text)
-            };
+            let is_tests = path.ends_with("tests.rs") || path.ends_with("tests/mod.rs");
+            let text = if is_tests { "" } else { without_tests(&text) };
             let code = text
                 .lines()
                 .enumerate()

@@ -1,7 +1,7 @@
 //! Running a plan: values in slots, buffers from a pool, kernels on slices.
 //!
-//! Start at [`Frame`]: what one call of a plan works on, and how its steps run. The other files have
-//! the kernels of fused steps.
+//! Start at [`Frame`]: what one call of a plan works on, and how its steps run. The other files
+//! have the kernels of fused steps.
 
 mod cache;
 mod encoder;
