@@ -138,7 +138,7 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     out += &wrap("  on engine", INDENT, &all);
     if !t.inferred.is_empty() {
         let said = format!(
-            "{} of this chip are taken from kindred ones",
+            "{} of this chip are taken from related chips",
             t.inferred.join(", ")
         );
         out += &wrap("  inferred", INDENT, &said);

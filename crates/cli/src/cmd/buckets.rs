@@ -323,7 +323,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     let inferred = if inferred.is_empty() {
         inferred
     } else {
-        format!("; from kindred chips: {inferred}")
+        format!("; from related chips: {inferred}")
     };
     format!(
         "costs: predicted for {}, not measured; {tried}{inferred}",

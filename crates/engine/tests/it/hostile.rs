@@ -10,10 +10,12 @@ const PARSE: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: true,
 };
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,
 };
+
 const FILES: [&str; 2] = ["byte_level.tokenizer.json", "sentencepiece.tokenizer.json"];
 
 /// Builds the tokenizer and encodes some texts, within a time limit.

@@ -11,6 +11,7 @@ const PARSE: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: true,
 };
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,

@@ -3,7 +3,7 @@
 //! Bandwidths of weights are those of anemll-bench; peaks, dispatch and activations those of the M6
 //! microarchitecture study (751K), ANEForge, maderix/ANE and qwen-ane, on macOS 15 to 27, as they
 //! published them. None was measured here. Where a source gives a range, its middle stands here.
-//! What nobody published for a chip is taken from a kindred one and [`Evidence::Inferred`]. What a
+//! What nobody published for a chip is taken from a related one and [`Evidence::Inferred`]. What a
 //! generation shares is in [`Family`].
 
 mod table;
