@@ -1,7 +1,7 @@
 //! Exit codes, and the error type that carries them.
 //!
-//! [`Code::meaning`] is the table for all verbs; `thane --help` and docs/output.md repeat it. A closed
-//! stdout (`thane ls | head -1`) is no error and ends with 0.
+//! [`Code::meaning`] is the table for all verbs; `thane --help` and docs/output.md repeat it. A
+//! closed stdout (`thane ls | head -1`) is no error and ends with 0.
 //!
 //! An input that cannot be read ends with 2, an output that cannot be written with 1.
 

@@ -23,7 +23,7 @@ impl Bench<'_> {
         for length @ Length(from, to) in self.lengths() {
             if to > embedder.max_tokens() {
                 let error = anyhow::anyhow!(
-                    "texts of {to} tokens, the model takes {}",
+                    "expected at most {} tokens, which the model takes, found {to}",
                     embedder.max_tokens()
                 );
                 return Err(Failure::new(Code::Usage, error)
