@@ -222,8 +222,7 @@ pub enum RunError {
     /// The states of a batch need more memory than allowed.
     #[error(
         "the states of {n} sequences take {bytes} bytes, more than the allowed {most}: ask for \
-         fewer \
-         sequences or a shorter context"
+         fewer sequences or a shorter context"
     )]
     Memory {
         /// Number of instances.
