@@ -17,7 +17,7 @@ use crate::rules;
 use crate::target::Target;
 use crate::view::View;
 
-/// What is looked for.
+/// The finding to keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted<'a> {
     /// A rule.
@@ -26,23 +26,23 @@ pub enum Wanted<'a> {
     Severity(Severity),
 }
 
-/// What is left.
+/// The part that is left.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// The part.
     pub program: Program,
     /// The rule that fires in it.
     pub rule: &'static Rule,
-    /// What the rule says of it.
+    /// The message of the finding.
     pub message: String,
     /// The function of the whole program in which it was found; empty where it is about the
     /// program.
     pub function: String,
     /// Ops that compute: of the whole program, and of the part.
     pub n_ops: (usize, usize),
-    /// Trials that it took.
+    /// Number of trials.
     pub n_trials: usize,
-    /// Whether no single op can be taken away.
+    /// Whether no single op can be removed.
     pub is_smallest: bool,
 }
 
@@ -55,7 +55,7 @@ pub enum BisectError {
     /// There is no such rule.
     #[error("there is no rule {id:?}; rules are ANE001 to {last}")]
     NoRule {
-        /// What was asked for.
+        /// The id that was asked for.
         id: String,
         /// The last rule.
         last: &'static str,
@@ -63,17 +63,17 @@ pub enum BisectError {
     /// Nothing is found in the whole program.
     #[error("{what} finds nothing in the program for {target}")]
     Nothing {
-        /// What was looked for.
+        /// The finding that was asked for.
         what: String,
-        /// What it is judged for.
+        /// The target.
         target: String,
     },
 }
 
-/// An op: its function and itself.
+/// An op, with the position of its function.
 type Item = (usize, OpId);
 
-/// Trials, and ops that all of them may look at together: a bound on time.
+/// Most trials, and most ops over all trials: a bound on time.
 const MAX_TRIALS: usize = 600;
 const MAX_OPS: usize = 1_000_000;
 
@@ -168,7 +168,7 @@ fn find(
         })
 }
 
-/// What a rule says first of a program; no other rule is asked.
+/// The first finding of a rule in a program; no other rule runs.
 fn first(program: &Program, target: &Target, rule: &Rule) -> Option<String> {
     let mut views = program
         .functions()
@@ -242,7 +242,7 @@ impl Search<'_> {
         false
     }
 
-    /// The program of some ops.
+    /// A program of some ops.
     fn part(&self, items: &[Item], with_attributes: bool) -> Option<Program> {
         let mut of: HashMap<usize, HashSet<OpId>> = HashMap::new();
         items.iter().for_each(|(at, op)| {
@@ -260,7 +260,7 @@ impl Search<'_> {
         (!functions.is_empty()).then(|| Program::new(functions))
     }
 
-    /// The op with what is around it, further and further, until the rule fires.
+    /// Grow the part around an op until the rule fires.
     fn grow(&mut self, (at, op): Item) -> Option<Vec<Item>> {
         let f = &self.program.functions()[at];
         let users = users(f);
@@ -299,7 +299,7 @@ impl Search<'_> {
         None
     }
 
-    /// Take ops away as long as the rule fires; whether no single one can go any more.
+    /// Remove ops for as long as the rule fires; returns whether no single op can be removed.
     fn shrink(&mut self, kept: &mut Vec<Item>) -> bool {
         let mut n_parts = 2;
         while kept.len() > 1 {

@@ -12,9 +12,9 @@ use thane_mil::opset::{ArgType, Infer, Known};
 use thane_mil::program::{Arg, Function, Op, ValueId};
 use thane_mil::types::{Dim, Symbol, TensorType, Type};
 
-/// Elements along an open axis where nobody declares how many there can be.
+/// Assumed length of an open axis without a declared range.
 pub const ASSUMED: usize = 128;
-/// Integers of a value that are followed; more are no shapes.
+/// Most integers of a value that are computed; longer values are not shapes.
 const MOST_INTS: usize = 64;
 
 /// Sizes of inputs in a call.
@@ -23,7 +23,7 @@ pub type Inputs = HashMap<ValueId, Vec<usize>>;
 /// Sizes of values in a call.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    /// By [`ValueId::index`]; empty for what is no tensor.
+    /// By [`ValueId::index`]; empty for values that are not tensors.
     of: Vec<Vec<usize>>,
 }
 
@@ -76,10 +76,10 @@ struct Binding<'a> {
     f: &'a Function,
     /// By [`ValueId::index`], open axes closed as far as the walk has come.
     types: Vec<Type>,
-    /// The same of small integers.
+    /// Small integers, by [`ValueId::index`].
     ints: Vec<Option<Vec<i32>>>,
     symbols: HashMap<Symbol, usize>,
-    /// What is taken for an axis of which nothing is known.
+    /// The length of an axis about which nothing is known.
     longest: usize,
 }
 
@@ -178,7 +178,7 @@ impl Binding<'_> {
         Infer::new(op.def, &args, &mut (u32::MAX / 2)).run().ok()
     }
 
-    /// What a slice is a part of.
+    /// The tensor that a slice is a part of.
     fn whole(&self, op: &Op) -> Vec<usize> {
         let is_slice = ["slice_by_index", "slice_by_size"].contains(&op.def.name);
         let x = op
@@ -188,7 +188,7 @@ impl Binding<'_> {
         x.unwrap_or_default()
     }
 
-    /// The integers of an op's result, where they follow from shapes and constants.
+    /// The integers of an op's result, if they follow from shapes and constants.
     fn fold(&self, op: &Op) -> Option<Vec<i32>> {
         let of = |v: ValueId| {
             self.f
@@ -277,7 +277,7 @@ fn small(literal: &Literal) -> Option<Vec<i32>> {
     })?
 }
 
-/// Of vectors and scalars.
+/// Apply `f` to pairs of two vectors, where a vector of one element is broadcast.
 fn pairs(x: &[i32], y: &[i32], f: impl Fn(i32, i32) -> Option<i32>) -> Option<Vec<i32>> {
     let n = x.len().max(y.len());
     let at = |v: &[i32], i: usize| v.get(if v.len() == 1 { 0 } else { i }).copied();

@@ -8,13 +8,13 @@ use thane_mil::types::DType;
 use crate::lengths::{Inputs, Sizes};
 use crate::target::Target;
 
-/// A function, its program, and what it is judged for.
+/// A function in its program, and the target that it is judged for.
 pub struct View<'a> {
     /// The program.
     pub program: &'a Program,
     /// The function.
     pub f: &'a Function,
-    /// What it is judged for.
+    /// The target.
     pub target: &'a Target,
     /// By [`ValueId::index`].
     is_constant: Vec<bool>,
@@ -24,7 +24,7 @@ pub struct View<'a> {
     is_output: Vec<bool>,
     /// By [`ValueId::index`].
     users: Vec<Vec<OpId>>,
-    /// Where the program leaves sizes open, those of the call that is priced.
+    /// Sizes of the priced call, where the program leaves sizes open.
     sizes: Option<Sizes>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The op of that id.
+    /// The op of an id.
     pub fn op(&self, id: OpId) -> &'a Op {
         self.f.op(id)
     }
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
         )
     }
 
-    /// Lengths of the axes of a tensor or state in the call that is priced; none of other values.
+    /// Lengths of the axes of a tensor or state in the priced call; `None` for other values.
     pub fn priced_shape(&self, value: ValueId) -> Vec<usize> {
         match &self.sizes {
             Some(sizes) => sizes.of(value).to_vec(),

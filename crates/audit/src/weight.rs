@@ -9,23 +9,23 @@ use crate::target::Chip;
 /// The form in which a constant is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// As it is used.
+    /// Dense, in the element type that is used.
     Dense,
-    /// Codes times a scale; `blocks` where scales are finer than one an output channel.
+    /// Codes times a scale.
     Codes {
         /// Bits of a code.
         bits: usize,
-        /// Several scales an output channel.
+        /// Whether an output channel has several scales.
         blocks: bool,
     },
-    /// Codes that are looked up; `grouped` where there are several tables.
+    /// Codes that index a palette.
     Palette {
         /// Bits of a code.
         bits: usize,
-        /// Several tables.
+        /// Whether there are several palettes.
         grouped: bool,
     },
-    /// What is not zero, and a mask.
+    /// A mask, and the elements that are not zero.
     Sparse,
 }
 
@@ -34,11 +34,11 @@ pub enum Form {
 pub struct Stored {
     /// Its form.
     pub form: Form,
-    /// Bits of an element, masks included and tables left out.
+    /// Bits of an element, masks included and palettes not.
     pub bits: f64,
 }
 
-/// Bits that an element has on the engine, where it has no smaller form.
+/// Bits of an element on the engine, where it has no smaller form.
 const ENGINE_BITS: f64 = 16.0;
 
 impl Stored {
@@ -47,7 +47,7 @@ impl Stored {
         bits: ENGINE_BITS,
     };
 
-    /// How the value of a function is stored; whatever is no constant is dense.
+    /// How a value of a function is stored; values that are not constant are dense.
     pub fn of(f: &Function, value: ValueId) -> Self {
         match f.value(value).definition {
             Definition::Result(op, _) if f.op(op).def.name.starts_with("constexpr_") => {
@@ -121,7 +121,7 @@ impl Stored {
         }
     }
 
-    /// Bits of an element that come out of memory on a chip.
+    /// Bits of an element that a chip reads from memory.
     pub fn streamed_bits(&self, chip: &Chip) -> f64 {
         let streaming = &chip.family.streaming;
         let streams = match self.form {
@@ -145,7 +145,7 @@ impl Stored {
         }
     }
 
-    /// Weights that can be had, in 10^9/s, where finding them and not memory is the limit.
+    /// Weights that can be decoded, in 10^9/s, where decoding and not memory is the limit.
     pub fn lookup_gps(&self, chip: &Chip) -> Option<f64> {
         let streaming = &chip.family.streaming;
         let figure = match self.form {
@@ -159,7 +159,7 @@ impl Stored {
     }
 }
 
-/// The type of what a parameter is bound to.
+/// The type of the argument of a parameter.
 fn tensor(f: &Function, op: &Op, name: &str) -> Option<TensorType> {
     match op.arg(name)? {
         Arg::Value(v) => f.value(*v).ty.tensor().cloned(),
@@ -168,12 +168,12 @@ fn tensor(f: &Function, op: &Op, name: &str) -> Option<TensorType> {
     }
 }
 
-/// Whether scales are finer than one an output channel, the first axis.
+/// Whether an output channel, the first axis, has several scales.
 fn in_blocks(scale: &TensorType) -> bool {
     scale.shape.iter().skip(1).any(|d| d.known() != Some(1))
 }
 
-/// Bits of a code: of its type, or in the older form by the number of entries.
+/// Bits of a code: those of its type, or in the older form those that the palette's length needs.
 fn palette_bits(f: &Function, op: &Op) -> Option<usize> {
     let lut = tensor(f, op, "lut")?;
     let indices = tensor(f, op, "indices")?;

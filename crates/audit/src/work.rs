@@ -9,14 +9,14 @@ use crate::plan::stream::Gemm;
 use crate::view::View;
 use crate::weight::Stored;
 
-/// What an op does.
+/// The kind of work of an op.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// A product with constant weights, and the operand that has them.
+    /// A product with constant weights; the value is the operand that holds them.
     Product(Gemm, ValueId),
     /// A product of two activations.
     Matmul,
-    /// Scores, softmax and what is read by them, in one.
+    /// Attention in one op: scores, softmax, weighted sum.
     Attention,
     /// An elementwise op of one input.
     Unary,
@@ -32,11 +32,11 @@ pub enum Kind {
     Pool,
     /// A texture op: resizing, resampling.
     Resize,
-    /// Elements that change places: a transpose.
+    /// A permutation of elements: a transpose.
     Transpose,
-    /// Elements that are copied in runs.
+    /// A copy of runs of elements.
     Copy,
-    /// Names only: a reshape that keeps the last axis.
+    /// No work: a reshape that keeps the last axis.
     Free,
     /// A sort of some kind.
     TopK,
@@ -46,7 +46,7 @@ pub enum Kind {
     Other,
 }
 
-/// What an op computes and moves.
+/// The operations and bytes of an op.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Work {
     /// Kind of work.
@@ -57,7 +57,7 @@ pub struct Work {
     pub input_bytes: f64,
     /// Bytes of results.
     pub output_bytes: f64,
-    /// Bytes of constant operands, at the width that they have for the op.
+    /// Bytes of constant operands, at the width that the op reads.
     pub constant_bytes: f64,
     /// Elements of the largest operand that is computed at run time.
     pub inputs: f64,
@@ -66,7 +66,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// What an op of a function does.
+    /// The work of an op of a function.
     pub fn of(view: &View<'_>, id: OpId) -> Self {
         let op = view.op(id);
         let (mut input_bytes, mut constant_bytes, mut inputs) = (0.0, 0.0, 0.0f64);
@@ -117,7 +117,7 @@ pub fn shape(view: &View<'_>, value: ValueId) -> Vec<f64> {
         .collect()
 }
 
-/// Elements of a value; more than any memory has count as so many.
+/// Elements of a value, capped at more than any memory holds.
 pub fn count(view: &View<'_>, value: ValueId) -> f64 {
     const MOST: f64 = 1e30;
     let is_tensor = view.f.value(value).ty.tensor_or_state().is_some();
@@ -327,7 +327,7 @@ fn convolution(view: &View<'_>, op: &Op, result: ValueId) -> Option<(Gemm, Value
     Some((quantized(view, op, gemm), weight))
 }
 
-/// A product whose activations and weights both come as int8 is one of int8.
+/// Whether a product is int8: both its activations and its weights are.
 fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
     let made_by =
         |value: Option<ValueId>| value.and_then(|v| view.f.definer(v)).map(|op| op.def.name);
@@ -358,7 +358,7 @@ fn ints(view: &View<'_>, op: &Op, name: &str) -> Option<Vec<i64>> {
     view.f.literal_arg(op, name)?.to_ints()
 }
 
-/// What a product of matrices sums up.
+/// Elements that a matrix product sums over.
 fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
     let x = shape(view, op.value_arg("x")?);
     let flipped = view
@@ -388,7 +388,7 @@ fn flops(view: &View<'_>, op: &Op, kind: Kind, inputs: f64, outputs: f64) -> f64
     }
 }
 
-/// What a convolution or einsum of two activations sums up for a result.
+/// Elements that a convolution or einsum of two activations sums over for a result.
 fn summed(view: &View<'_>, op: &Op) -> f64 {
     if let Some(weight) = op.value_arg("weight") {
         return shape(view, weight).iter().skip(1).product();

@@ -16,25 +16,25 @@ use crate::target::Evidence;
 /// An error of Core ML, the engine's compiler or its driver.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorRow {
-    /// What it is about, in a line.
+    /// Title, in a line.
     pub title: &'static str,
-    /// Texts that it shows as, anywhere in a message; case does not count.
+    /// Texts of the error, found anywhere in a message; case does not count.
     pub texts: &'static [&'static str],
-    /// Numbers that it has, which mean something behind a word such as `code` only.
+    /// Codes of the error; a number counts only after a word such as `code`.
     pub codes: &'static [&'static str],
-    /// What happened.
+    /// Meaning.
     pub meaning: &'static str,
-    /// Rules that find causes, the likeliest first.
+    /// Rules that find causes, the most likely first.
     pub causes: &'static [&'static str],
     /// What to do, the cheapest first.
     pub remedies: &'static [&'static str],
-    /// How it is known.
+    /// Evidence.
     pub evidence: Evidence,
-    /// Who says so.
+    /// Sources.
     pub source: &'static str,
 }
 
-/// Words that a number is a code behind.
+/// Words after which a number is a code.
 const BEFORE_CODES: [&str; 6] = ["code", "status", "rc", "err", "error", "failed"];
 
 /// The rows that a text shows, the longest match first; a text that is nothing but a code counts as
@@ -91,12 +91,12 @@ fn has_code(text: &str, code: &str) -> bool {
         .any(|w| w[1] == code && BEFORE_CODES.contains(&w[0]))
 }
 
-/// A cause of an error, and how often a program's own findings name it.
+/// A cause of an error, with the number of findings in the user's program.
 #[derive(Clone, Copy, Debug)]
 pub struct Cause {
     /// The rule that finds it.
     pub rule: &'static Rule,
-    /// Findings of it; 0 where no program was looked at.
+    /// Findings of the rule; 0 without a program.
     pub n_findings: usize,
 }
 

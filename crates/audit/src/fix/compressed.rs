@@ -10,7 +10,7 @@ use thane_mil::edit::{New, NewArg};
 use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::program::{Arg, Op};
-use thane_mil::types::DType;
+use thane_mil::types::{DType, TensorType};
 
 use super::rewrite::{NamedArg, Rewrite};
 use super::weights::{Constant, move_bits};
@@ -101,7 +101,15 @@ impl Weight {
         shape[axis] = len;
         let n = self.shape[axis];
         let whole = |part: &Constant| part.slice(axis, begin, len);
-        // Of what has a row for several of this axis.
+        // A vector along the axis that a form names.
+        let along = |part: &Constant, own: usize| {
+            if own == axis && part.shape.len() == 1 {
+                part.slice(0, begin, len)
+            } else {
+                part.clone()
+            }
+        };
+        // A part with one row for several elements of the axis.
         let rows = |part: &Constant| rows_of(part, axis, n, begin, len);
         let form = match &self.form {
             Form::Plain(c) => Form::Plain(whole(c)),
@@ -122,8 +130,7 @@ impl Weight {
                 lut,
                 vector,
             } => {
-                let is_entry = *vector == Some(axis) && indices.shape[axis] == 1 && len != n;
-                if is_entry {
+                if *vector == Some(axis) && indices.shape[axis] == 1 && len != n {
                     return Err(NO_BORDER);
                 }
                 Form::Palette {
@@ -144,22 +151,13 @@ impl Weight {
                 zero,
                 scale,
                 axis: own,
-            } => {
-                let along = |c: &Constant| {
-                    if *own == axis && c.shape.len() == 1 {
-                        c.slice(0, begin, len)
-                    } else {
-                        c.clone()
-                    }
-                };
-                Form::Affine {
-                    def,
-                    data: whole(data),
-                    zero: along(zero),
-                    scale: along(scale),
-                    axis: *own,
-                }
-            }
+            } => Form::Affine {
+                def,
+                data: whole(data),
+                zero: along(zero, *own),
+                scale: along(scale, *own),
+                axis: *own,
+            },
             Form::Cast { def, source, dtype } => Form::Cast {
                 def,
                 source: whole(source),
@@ -192,6 +190,9 @@ impl Weight {
         if self.shape[..before].iter().any(|n| *n != 1) {
             return Err("there is a matrix for each batch");
         }
+        if self.form.names_axis_before(before) {
+            return Err(ODD);
+        }
         let reshaped = |mut c: Constant| {
             c.shape.drain(..before);
             c.shape.splice(2..2, std::iter::repeat_n(1, n_ones));
@@ -211,32 +212,21 @@ impl Weight {
                 offset: offset.map(reshaped),
             },
             Form::Palette {
-                vector: Some(axis), ..
-            } if axis < before => return Err(ODD),
-            Form::Palette {
                 def,
                 indices,
                 lut,
                 vector,
-            } => {
-                let vector = vector.map(|axis| axis - before);
-                Form::Palette {
-                    def,
-                    indices: reshaped(indices),
-                    lut: reshaped(lut),
-                    vector,
-                }
-            }
+            } => Form::Palette {
+                def,
+                indices: reshaped(indices),
+                lut: reshaped(lut),
+                vector: vector.map(|axis| axis - before),
+            },
             Form::PackedPalette { def, indices, lut } => Form::PackedPalette {
                 def,
                 indices: reshaped(indices),
                 lut,
             },
-            Form::Affine {
-                axis, zero, scale, ..
-            } if axis < before && zero.shape.len() + scale.shape.len() > 0 => {
-                return Err(ODD);
-            }
             Form::Affine {
                 def,
                 data,
@@ -329,96 +319,14 @@ impl Weight {
         })
     }
 
-    /// The constants of it, and the op that computes it from them.
+    /// Write the constants of the weight and the op that computes it from them.
     pub fn write(self, new: &mut Rewrite<'_>) -> New {
-        let shape = Literal::Tensor(
-            thane_mil::types::TensorType::new(DType::Uint32, [self.shape.len()]),
-            Data::owned(
-                self.shape
-                    .iter()
-                    .flat_map(|n| u32::try_from(*n).unwrap_or(u32::MAX).to_le_bytes())
-                    .collect(),
-            ),
-        );
-        let axis = |axis: usize| Literal::i32(axis as i32);
-        let (def, args) = match self.form {
-            Form::Plain(c) => return new.literal(c.literal()),
-            Form::Blocks {
-                def,
-                data,
-                scale,
-                offset,
-            } => {
-                let mut args = vec![("data", data.literal()), ("scale", scale.literal())];
-                args.extend(offset.map(|o| ("offset", o.literal())));
-                (def, args)
-            }
-            Form::Palette {
-                def,
-                indices,
-                lut,
-                vector,
-            } => {
-                let mut args = vec![("indices", indices.literal()), ("lut", lut.literal())];
-                args.extend(vector.map(|v| ("vector_axis", axis(v))));
-                (def, args)
-            }
-            Form::PackedPalette { def, indices, lut } => (
-                def,
-                vec![
-                    ("indices", bytes(indices).literal()),
-                    ("lut", lut.literal()),
-                    ("shape", shape),
-                ],
-            ),
-            Form::Affine {
-                def,
-                data,
-                zero,
-                scale,
-                axis: own,
-            } => {
-                let (data, zero) = (data.literal(), zero.literal());
-                (
-                    def,
-                    vec![
-                        ("quantized_data", data),
-                        ("zero_point", zero),
-                        ("scale", scale.literal()),
-                        ("axis", axis(own)),
-                    ],
-                )
-            }
-            Form::Cast { def, source, dtype } => (
-                def,
-                vec![("source_val", source.literal()), ("output_dtype", dtype)],
-            ),
-            Form::Sparse {
-                def,
-                elements,
-                mask,
-            } if def.attributes => (
-                def,
-                vec![
-                    ("nonzero_data", elements.literal()),
-                    ("mask", bytes(mask).literal()),
-                    ("shape", shape),
-                ],
-            ),
-            Form::Sparse {
-                def,
-                elements,
-                mask,
-            } => (
-                def,
-                vec![
-                    ("nonzero_data", elements.literal()),
-                    ("mask", mask.literal()),
-                ],
-            ),
+        let (def, args) = match self.form.args(&self.shape) {
+            Written::Plain(literal) => return new.literal(literal),
+            Written::Computed(def, args) => (def, args),
         };
         let bound = args.into_iter().map(|(name, literal)| -> NamedArg {
-            // Before iOS 18 what such an op is made of stands in it.
+            // Before iOS 18 such an op holds its parts as attributes.
             let arg = if def.attributes {
                 NewArg::Same(Arg::Literal(literal))
             } else {
@@ -431,7 +339,99 @@ impl Weight {
     }
 }
 
+/// How a weight is written.
+enum Written {
+    /// As a constant.
+    Plain(Literal),
+    /// By an op and its arguments by name.
+    Computed(&'static OpDef, Vec<(&'static str, Literal)>),
+}
+
 impl Form {
+    /// Whether the form names an axis before `first`, which a matrix does not have.
+    fn names_axis_before(&self, first: usize) -> bool {
+        match self {
+            Self::Palette { vector, .. } => vector.is_some_and(|axis| axis < first),
+            Self::Affine {
+                axis, zero, scale, ..
+            } => *axis < first && zero.shape.len() + scale.shape.len() > 0,
+            _ => false,
+        }
+    }
+
+    /// What a weight of this shape is written as.
+    fn args(self, shape: &[usize]) -> Written {
+        let axis = |axis: usize| Literal::i32(axis as i32);
+        let (def, args) = match self {
+            Self::Plain(c) => return Written::Plain(c.literal()),
+            Self::Blocks {
+                def,
+                data,
+                scale,
+                offset,
+            } => {
+                let mut args = vec![("data", data.literal()), ("scale", scale.literal())];
+                args.extend(offset.map(|o| ("offset", o.literal())));
+                (def, args)
+            }
+            Self::Palette {
+                def,
+                indices,
+                lut,
+                vector,
+            } => {
+                let mut args = vec![("indices", indices.literal()), ("lut", lut.literal())];
+                args.extend(vector.map(|v| ("vector_axis", axis(v))));
+                (def, args)
+            }
+            Self::PackedPalette { def, indices, lut } => {
+                let indices = bytes(indices).literal();
+                let lut = lut.literal();
+                let shape = shape_literal(shape);
+                (
+                    def,
+                    vec![("indices", indices), ("lut", lut), ("shape", shape)],
+                )
+            }
+            Self::Affine {
+                def,
+                data,
+                zero,
+                scale,
+                axis: own,
+            } => {
+                let args = vec![
+                    ("quantized_data", data.literal()),
+                    ("zero_point", zero.literal()),
+                    ("scale", scale.literal()),
+                    ("axis", axis(own)),
+                ];
+                (def, args)
+            }
+            Self::Cast { def, source, dtype } => {
+                let source = source.literal();
+                (def, vec![("source_val", source), ("output_dtype", dtype)])
+            }
+            Self::Sparse {
+                def,
+                elements,
+                mask,
+            } => {
+                let elements = elements.literal();
+                let (mask, shape) = if def.attributes {
+                    (bytes(mask), Some(("shape", shape_literal(shape))))
+                } else {
+                    (mask, None)
+                };
+                let mut args = vec![("nonzero_data", elements), ("mask", mask.literal())];
+                args.extend(shape);
+                (def, args)
+            }
+        };
+        Written::Computed(def, args)
+    }
+
+    /// The form that an op computes a weight of this shape from; nothing for a form that is not cut.
     fn of(view: &View<'_>, op: &Op, shape: &[usize]) -> Option<Self> {
         let (def, part) = (op.def, |name: &str| Constant::stated(view, op, name));
         let axis = |name: &str, rank: usize| {
@@ -456,34 +456,9 @@ impl Form {
                     offset,
                 }
             }
-            "constexpr_lut_to_dense" if def.attributes => {
-                let (indices, lut) = (part("indices")?, part("lut")?);
-                let dtype = code_type(lut.shape.iter().product::<usize>().checked_ilog2()?)?;
-                Self::PackedPalette {
-                    def,
-                    indices: Constant {
-                        dtype,
-                        shape: shape.to_vec(),
-                        ..indices
-                    },
-                    lut,
-                }
-            }
             "constexpr_lut_to_dense" => {
-                let (indices, lut) = (part("indices")?, part("lut")?);
-                let has_vectors = *lut.shape.last()? > 1;
-                let vector = has_vectors
-                    .then(|| axis("vector_axis", shape.len()))
-                    .flatten();
-                if has_vectors && vector.is_none() {
-                    return None;
-                }
-                Self::Palette {
-                    def,
-                    indices,
-                    lut,
-                    vector,
-                }
+                let vector = axis("vector_axis", shape.len());
+                Self::palette(def, part("indices")?, part("lut")?, vector, shape)?
             }
             "constexpr_affine_dequantize" => {
                 let (data, zero, scale) =
@@ -516,6 +491,45 @@ impl Form {
             _ => return None,
         })
     }
+
+    /// A palette; `vector` is the axis that the op names for entries of several numbers.
+    fn palette(
+        def: &'static OpDef,
+        indices: Constant,
+        lut: Constant,
+        vector: Option<usize>,
+        shape: &[usize],
+    ) -> Option<Self> {
+        if def.attributes {
+            let indices = Constant {
+                dtype: code_type(lut.shape.iter().product::<usize>().checked_ilog2()?)?,
+                shape: shape.to_vec(),
+                ..indices
+            };
+            return Some(Self::PackedPalette { def, indices, lut });
+        }
+        let has_vectors = *lut.shape.last()? > 1;
+        if has_vectors && vector.is_none() {
+            return None;
+        }
+        Some(Self::Palette {
+            def,
+            indices,
+            lut,
+            vector: vector.filter(|_| has_vectors),
+        })
+    }
+}
+
+/// A shape as the constant that older opsets store it in.
+fn shape_literal(shape: &[usize]) -> Literal {
+    let lengths = shape
+        .iter()
+        .flat_map(|n| u32::try_from(*n).unwrap_or(u32::MAX).to_le_bytes());
+    Literal::Tensor(
+        TensorType::new(DType::Uint32, [shape.len()]),
+        Data::owned(lengths.collect()),
+    )
 }
 
 /// The type of codes of so many bits.

@@ -12,7 +12,7 @@ use crate::rules;
 use crate::target::Target;
 use crate::view::View;
 
-/// What a function, or the sum of them, is predicted to do.
+/// The predicted figures of a function, or of several together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Measure {
     /// Milliseconds of a call.
@@ -54,7 +54,7 @@ pub fn program(program: &Program, target: &Target) -> Measure {
 }
 
 impl Measure {
-    /// Several together; shares are of the ops of all.
+    /// The figures of several functions together; shares are of the ops of all.
     pub fn total(parts: impl IntoIterator<Item = Self>) -> Self {
         let mut sum = Self::default();
         for m in parts {
@@ -81,7 +81,7 @@ impl Measure {
         }
     }
 
-    /// Of one function.
+    /// The figures of one function.
     pub fn of(audit: &FunctionAudit) -> Self {
         let is_error = |f: &&Finding| f.rule.severity == Severity::Error;
         let ops = &audit.placement.ops;

@@ -38,7 +38,7 @@ pub struct Trials<'a> {
     options: &'a Options<'a>,
     fixes: &'a [&'static Fix],
     prover: &'a mut dyn Prover,
-    /// Of each function, until it changes.
+    /// The audit of each function, until the function changes.
     audits: Vec<Option<FunctionAudit>>,
     /// What was tried and is left: fix, function, what the op makes.
     settled: HashSet<(&'static str, usize, String)>,

@@ -8,7 +8,7 @@ use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
 use crate::report::groups::{Group, Place, counts, groups};
-use crate::report::{FunctionRow, LatencyRow, Report, TargetRow};
+use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
 
 /// Places of a rule that are listed; the rest is counted.
 const MOST_PLACES: usize = 3;
@@ -115,7 +115,7 @@ fn subject(report: &Report) -> String {
     }
     if let Some(t) = report.targets.first() {
         let ways = if t.route == "direct" {
-            "straight to the engine".to_owned()
+            "directly on the engine, without Core ML".to_owned()
         } else {
             format!("Core ML, {}", t.units)
         };
@@ -138,7 +138,7 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     out += &wrap("  on engine", INDENT, &all);
     if !t.inferred.is_empty() {
         let said = format!(
-            "{} of this chip are taken from kindred ones",
+            "{} of this chip are taken from related chips",
             t.inferred.join(", ")
         );
         out += &wrap("  inferred", INDENT, &said);
@@ -223,29 +223,26 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         );
         out += &wrap("  energy", INDENT, &energy);
     }
+    out + &cut(f)
+}
+
+/// Where to cut a function that may be too large to load.
+fn cut(f: &FunctionRow) -> String {
     if let Some(reason) = &f.uncut {
-        out += &wrap(
-            "  cut",
-            INDENT,
-            &format!("not into programs that load for sure: {reason}"),
-        );
-    } else if f.chunks.len() > 1 {
-        let chunks: Vec<String> = f
-            .chunks
-            .iter()
-            .map(|c| format!("{} up to `{}`", predicted_bytes(c.weight_bytes), c.last))
-            .collect();
-        out += &wrap(
-            "  cut",
-            INDENT,
-            &format!(
-                "best into {}: {}",
-                counted(chunks.len(), "program"),
-                chunks.join(", ")
-            ),
-        );
+        let said = format!("not into programs that load for sure: {reason}");
+        return wrap("  cut", INDENT, &said);
     }
-    out
+    if f.chunks.len() < 2 {
+        return String::new();
+    }
+    let one = |c: &ChunkRow| format!("{} up to `{}`", predicted_bytes(c.weight_bytes), c.last);
+    let chunks: Vec<String> = f.chunks.iter().map(one).collect();
+    let n = counted(chunks.len(), "program");
+    wrap(
+        "  cut",
+        INDENT,
+        &format!("best into {n}: {}", chunks.join(", ")),
+    )
 }
 
 fn call(l: &LatencyRow) -> String {

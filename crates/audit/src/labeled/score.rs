@@ -44,7 +44,7 @@ pub struct PlacementScore {
     pub rows: usize,
     /// Rows predicted right.
     pub right: usize,
-    /// Of the groups, support by the engine.
+    /// Support by the Neural Engine, for each group of rows.
     pub groups: Vec<Matrix>,
     /// Support by the GPU.
     pub gpu: Matrix,
@@ -112,7 +112,7 @@ pub struct ErrorRow {
     pub seen: bool,
     /// Rows of the group.
     pub n: usize,
-    /// Of the measured time, as are the next.
+    /// Median error, as a share of the measured time, as are the next fields.
     pub median: f64,
     /// Share of rows, 0 to 1, that are off by a quarter at most.
     pub within_quarter: f64,

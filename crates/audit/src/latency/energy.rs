@@ -15,11 +15,11 @@ use crate::view::View;
 use crate::work::Kind;
 
 const STUDY: &str = "M6 study, M4 and M6, macOS 27";
-/// A multiplication of fp16 with its addition, in picojoules.
+/// An fp16 multiplication and addition, in picojoules.
 const PRODUCT_PJ: Figure = Figure::measured(0.7, 0.6, 0.8, STUDY);
-/// What one of int8 takes of that.
+/// Energy of an int8 multiplication and addition, as a share of that in fp16.
 const INT8: Figure = Figure::measured(0.675, 0.55, 0.8, STUDY);
-/// A result of an elementwise op.
+/// A result of an elementwise op, in picojoules.
 const ELEMENT_PJ: Figure = Figure::measured(55.0, 50.0, 60.0, STUDY);
 /// A byte out of memory: about 42; how far it may be off is a guess.
 const BYTE_PJ: Figure = Figure::measured(42.0, 36.0, 48.0, STUDY);
@@ -32,7 +32,7 @@ const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
 pub struct Energy {
     /// Expected.
     pub mj: f64,
-    /// What the sources' figures leave open.
+    /// Interval that the sources' figures leave open.
     pub interval_mj: (f64, f64),
 }
 
@@ -44,7 +44,7 @@ impl Energy {
     }
 }
 
-/// Add up what a call takes.
+/// Sum the energy of a call.
 pub(super) fn of(
     view: &View<'_>,
     placement: &Placement,
@@ -79,7 +79,7 @@ pub(super) fn of(
     energy
 }
 
-/// Elements that an op goes over: what is summed up, of reductions.
+/// Elements that an op processes; for reductions, those of the operand.
 fn elements(view: &View<'_>, op: OpId, outputs: f64) -> f64 {
     let count = |value: ValueId| view.n_elements(value).map_or(0.0, |n| n as f64);
     view.op(op)

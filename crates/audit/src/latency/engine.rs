@@ -12,14 +12,14 @@ use crate::view::View;
 use crate::weight::Form;
 use crate::work::{self, Kind};
 
-/// Seconds of a call by what they are spent on.
+/// Seconds of a call, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Parts {
     /// Products.
     pub compute: f64,
     /// Reading weights.
     pub weights: f64,
-    /// Elementwise ops, reductions, and elements that change places.
+    /// Elementwise ops, reductions and permutations.
     pub elements: f64,
     /// Activations in memory.
     pub activations: f64,
@@ -30,17 +30,17 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// All of it.
+    /// The sum of all parts.
     pub fn total(&self) -> f64 {
         self.on_engine() + self.dispatch + self.host
     }
 
-    /// What is spent on the engine.
+    /// The sum of the parts on the engine.
     pub fn on_engine(&self) -> f64 {
         self.compute + self.weights + self.elements + self.activations
     }
 
-    /// What most of it is spent on.
+    /// The largest part.
     pub fn bound(&self) -> super::Bound {
         use super::Bound::{Activations, Compute, Dispatch, Host, Weights};
         let parts = [
@@ -60,7 +60,7 @@ impl Parts {
     }
 }
 
-/// What the ops of a function take together.
+/// The time of all ops of a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Total {
     /// Seconds.
@@ -69,11 +69,11 @@ pub struct Total {
     pub weight_bytes: f64,
     /// Positions of most of the products, by their weights.
     pub positions: f64,
-    /// Seconds of reading weights that are looked up in more than one table.
+    /// Seconds of reading weights with more than one palette.
     pub grouped: f64,
 }
 
-/// Elements that change places in a second, in bytes: 60 GB/s (ANEForge, transposes).
+/// Bytes that a permutation moves in a second: 60 GB/s (ANEForge, transposes).
 const TRANSPOSED_BYTES: f64 = 60e9;
 
 /// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
@@ -90,7 +90,7 @@ const CPU_FLOPS: f64 = 2.9e12;
 /// A `topk`, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and M6).
 const TOPK: f64 = 8e-3;
 
-/// Add up what ops take.
+/// Sum the time of the ops of a placement.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     walk(view, placement, &mut |_| {})
 }
@@ -103,8 +103,8 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
     seconds
 }
 
-/// Add up what ops take, and tell what each does.
-fn walk(view: &View<'_>, placement: &Placement, tell: &mut dyn FnMut(f64)) -> Total {
+/// Sum the time of the ops of a placement, and report the seconds of each op to `report`.
+fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
@@ -129,7 +129,7 @@ fn walk(view: &View<'_>, placement: &Placement, tell: &mut dyn FnMut(f64)) -> To
             total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
             columns.push((gemm.positions, gemm.n_weights()));
         }
-        tell((total.parts.total() - so_far).max(0.0));
+        report((total.parts.total() - so_far).max(0.0));
     }
     total.positions = most_common(columns);
     total
@@ -180,7 +180,7 @@ fn product(op: &Placed, gemm: &Gemm, resident: bool, chip: &Chip, parts: &mut Pa
     }
 }
 
-/// Whether an op is done on the way out of the product before it.
+/// Whether an op is fused into the product before it.
 fn is_fused(view: &View<'_>, op: &Placed) -> bool {
     if op.work.kind != Kind::Unary {
         return false;

@@ -36,7 +36,7 @@ pub enum Bound {
     /// Entering and leaving the engine.
     #[default]
     Dispatch,
-    /// What runs on the CPU or GPU.
+    /// Ops on the CPU or GPU.
     Host,
 }
 
@@ -65,12 +65,12 @@ pub enum LoadRisk {
     Likely,
 }
 
-/// What a call takes.
+/// The predicted time of a call, and what it consists of.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Latency {
-    /// Milliseconds expected.
+    /// Expected milliseconds.
     pub ms: f64,
-    /// About 80 % of calls take between these.
+    /// Interval that holds about 80 % of calls, in milliseconds.
     pub interval_ms: (f64, f64),
     /// What limits it.
     pub bound: Bound,
@@ -86,9 +86,9 @@ pub struct Latency {
     pub activation_bytes: f64,
     /// Segments on the engine.
     pub n_dispatches: usize,
-    /// Bytes of weights and of what is alive at once, at most.
+    /// Most bytes of weights and of values alive at once.
     pub peak_bytes: f64,
-    /// What it costs on the engine and in memory.
+    /// Energy on the engine and in memory.
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
@@ -112,12 +112,12 @@ const HOP: f64 = 375e-6;
 /// A call of Core ML that stays on the CPU, in seconds (ane-bridge-rs, M5: 32 us).
 const CPU_CALL: f64 = 32e-6;
 
-/// Predict what a call takes.
+/// Predict the time of a call.
 pub fn predict(view: &View<'_>, placement: &Placement) -> Latency {
     predict_call(view, placement, Call::default())
 }
 
-/// Predict what a call takes that is made in some way.
+/// Predict the time of a call that is made in a given way.
 pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Latency {
     let chip = view.target.chip;
     let traffic = traffic::of(view, placement);

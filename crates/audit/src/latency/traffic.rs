@@ -12,15 +12,15 @@ use crate::work;
 /// Bytes of a call that go through memory or lie in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Traffic {
-    /// Of what enters or leaves the engine.
+    /// Bytes that enter or leave the Neural Engine.
     pub edge_bytes: f64,
-    /// Of inputs and outputs of the function.
+    /// Bytes of inputs and outputs of the function.
     pub call_bytes: f64,
-    /// Of values inside that are too large to stay on the engine.
+    /// Bytes of inner values that are too large to stay on the Neural Engine.
     pub spilled_bytes: f64,
-    /// Of weights as they reach the engine.
+    /// Bytes of weights as they reach the Neural Engine.
     pub program_bytes: f64,
-    /// Of weights as stored and of what is alive at once, at most.
+    /// Most bytes of stored weights and of values alive at once.
     pub peak_bytes: f64,
 }
 
@@ -39,7 +39,7 @@ struct Place {
     last: usize,
 }
 
-/// What of a placed function goes through memory.
+/// The memory traffic of a placed function.
 pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
     let f = view.f;
     let roots = roots(f, placement);

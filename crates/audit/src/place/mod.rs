@@ -18,7 +18,7 @@ use crate::target::{Evidence, Route, Units};
 use crate::view::View;
 use crate::work::{Kind, Work};
 
-/// What can run an op, in the order of `BackendSupport` in Apple's `analytics.mil`.
+/// A backend that can run ops, in the order of `BackendSupport` in Apple's `analytics.mil`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Backend {
     /// The GPU.
@@ -35,7 +35,7 @@ impl Backend {
     /// Every backend.
     pub const ALL: [Self; 4] = [Self::MpsGraph, Self::Bnns, Self::ClassicCpu, Self::Ane];
 
-    /// As `analytics.mil` spells it.
+    /// The name in `analytics.mil`.
     pub fn name(self) -> &'static str {
         match self {
             Self::MpsGraph => "mps_graph",
@@ -45,7 +45,7 @@ impl Backend {
         }
     }
 
-    /// Whether it may be used at all.
+    /// Whether compute units allow the backend.
     pub fn is_allowed(self, units: Units) -> bool {
         match self {
             Self::Bnns | Self::ClassicCpu => true,
@@ -55,34 +55,34 @@ impl Backend {
     }
 }
 
-/// What a slot says that cannot run an op.
+/// The value of a slot whose backend cannot run an op.
 pub const UNSUPPORTED: &str = "unsupported";
 
 /// The five slots of `BackendSupport`; the second is not modeled, and always unsupported here.
 pub const SLOTS: [&str; 5] = ["mps_graph", "e5_minimal_cpu", "bnns", "classic_cpu", "ane"];
 
-/// An op, placed.
+/// An op with its backend.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// The op.
     pub op: OpId,
-    /// What can run it, and the milliseconds that the segmenter reckons with.
+    /// The backends that support it, with the segmenter's estimate in milliseconds.
     pub estimates: Vec<(Backend, f64)>,
-    /// What runs it.
+    /// The backend that runs it.
     pub chosen: Backend,
-    /// Why something cannot run it, as Apple's tools say it.
+    /// Why a backend cannot run it, in the words of Apple's tools.
     pub validation: Vec<(Backend, String)>,
-    /// What it does.
+    /// Its work.
     pub work: Work,
 }
 
 impl Placed {
-    /// Whether a backend can run it.
+    /// Whether a backend supports the op.
     pub fn is_supported(&self, backend: Backend) -> bool {
         self.estimates.iter().any(|(b, _)| *b == backend)
     }
 
-    /// What the segmenter takes a backend to need, in milliseconds, if it can run the op.
+    /// The segmenter's estimate for a backend in milliseconds, if the backend supports the op.
     pub fn estimate(&self, backend: Backend) -> Option<f64> {
         self.estimates
             .iter()
@@ -94,15 +94,15 @@ impl Placed {
 /// Ops in a row on one backend.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segment {
-    /// What runs them.
+    /// The backend that runs them.
     pub backend: Backend,
     /// Position of the first in [`Placement::ops`].
     pub first: usize,
-    /// How many.
+    /// Number of ops.
     pub n_ops: usize,
 }
 
-/// The ops of a function, placed.
+/// The ops of a function with their backends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Placement {
     /// Ops that compute, in order; constants are left out.
@@ -123,12 +123,12 @@ impl Placement {
         self.share(|_| 1.0)
     }
 
-    /// How much of the operations run on the engine, 0 to 1.
+    /// Share of floating-point operations on the engine, 0 to 1.
     pub fn residency_of_flops(&self) -> f64 {
         self.share(|op| op.work.flops)
     }
 
-    /// How much of the time that the segmenter reckons with is spent on the engine, 0 to 1.
+    /// Share of the segmenter's estimated time on the engine, 0 to 1.
     pub fn residency_of_cost(&self) -> f64 {
         self.share(|op| op.estimate(op.chosen).unwrap_or(0.0))
     }
@@ -234,7 +234,7 @@ fn refusals(findings: &[Finding]) -> HashMap<OpId, &Finding> {
     found
 }
 
-/// An op with what may run it.
+/// An op with the backends that may run it.
 fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
     let work = Work::of(view, op);
     let name = view.op(op).def.name;
@@ -271,7 +271,7 @@ fn candidate(view: &View<'_>, op: OpId, refusal: Option<&str>) -> Placed {
     placed
 }
 
-/// All on the engine; what it refuses.
+/// Place every op on the engine, and return those that it refuses.
 fn direct(ops: &mut [Placed]) -> Vec<OpId> {
     ops.iter_mut().for_each(|op| op.chosen = Backend::Ane);
     ops.iter()

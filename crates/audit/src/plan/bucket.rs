@@ -81,7 +81,7 @@ pub struct Plan {
 pub struct Tradeoff {
     /// With one bucket, two, and so on; it ends where one more gains nothing.
     pub plans: Vec<Plan>,
-    /// With as many as help.
+    /// With as many buckets as help.
     pub unlimited: Plan,
     /// Index of the first plan that costs at most [`KNEE`] times the last.
     pub knee: usize,
@@ -126,7 +126,7 @@ pub fn plan(
     })
 }
 
-/// What is known of each candidate.
+/// Figures of each candidate.
 struct Table<'a> {
     lengths: &'a [usize],
     costs: Vec<f64>,
@@ -210,7 +210,7 @@ impl<'a> Table<'a> {
         self.of(&picked)
     }
 
-    /// What these candidates cost.
+    /// The plan of these candidates.
     fn of(&self, picked: &[usize]) -> Plan {
         let (mut cost, mut computed, mut held) = (0.0, 0.0, 0.0);
         for j in picked {

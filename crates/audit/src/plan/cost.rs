@@ -34,7 +34,7 @@ use crate::weight::Stored;
 pub struct Amount(pub [f64; 3]);
 
 impl Amount {
-    /// At a length.
+    /// The value at a length.
     pub fn at(&self, length: usize) -> f64 {
         let n = length as f64;
         self.0[0] + self.0[1] * n + self.0[2] * n * n
@@ -54,7 +54,7 @@ impl Amount {
 /// A product with weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Product {
-    /// Inputs that are summed up.
+    /// Inputs that an output sums over.
     pub inputs: usize,
     /// Outputs of a position.
     pub outputs: usize,
@@ -64,32 +64,32 @@ pub struct Product {
     pub positions: Amount,
 }
 
-/// What a function computes, at any length.
+/// The work of a function, as a function of the length.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Work {
     /// Products with weights.
     pub products: Vec<Product>,
     /// Operations of products of two activations.
     pub attention_flops: Amount,
-    /// Results of elementwise ops; what is summed up, of reductions.
+    /// Results of elementwise ops, and operand elements of reductions.
     pub elements: Amount,
     /// For each result that grows with the square of the length, its bytes over that square.
     pub square_bytes: Vec<f64>,
 }
 
-/// Why two functions are not one at two lengths.
+/// Why two functions are not the same function at two lengths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{short}` and `{long}` are not one function at two lengths: op {index} is {a} and {b}")]
 pub struct Unlike {
-    /// The one.
+    /// The first function.
     pub short: String,
-    /// The other.
+    /// The second function.
     pub long: String,
     /// Position of the first ops that differ, constants not counted.
     pub index: usize,
-    /// The op of the one, if it has so many.
+    /// The op of the first function, if it has so many.
     pub a: &'static str,
-    /// The op of the other.
+    /// The op of the second function.
     pub b: &'static str,
 }
 
@@ -163,7 +163,7 @@ impl Work {
         }
     }
 
-    /// What a call of this length takes, in milliseconds.
+    /// Predicted milliseconds of a call of this length.
     pub fn ms(&self, length: usize, chip: &Chip) -> f64 {
         let products: f64 = self.products.iter().map(|p| p.seconds(length, chip)).sum();
         let attention = self.attention_flops.at(length) / (chip.peak_tflops.value * 1e12);
@@ -284,23 +284,23 @@ impl Place<'_> {
     }
 }
 
-/// Times that were measured.
+/// Measured times.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Times {
-    /// Lengths and milliseconds, rising.
+    /// Lengths and milliseconds, in rising order.
     points: Vec<(usize, f64)>,
 }
 
-/// Why times are of no use.
+/// Why measured times cannot be used.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TimesError {
     /// One point has no slope.
-    #[error("at least two lengths with their times are due, not {found}")]
+    #[error("expected at least two lengths with their times, found {found}")]
     TooFew {
-        /// Points that there are.
+        /// Number of points.
         found: usize,
     },
-    /// A length or time that cannot be.
+    /// A length or time is 0 or not finite.
     #[error(
         "length {length} takes {ms} ms: a length is above 0, and a time a finite number above 0"
     )]
@@ -310,13 +310,13 @@ pub enum TimesError {
         /// Its time.
         ms: f64,
     },
-    /// A length that has two times.
+    /// A length has two times.
     #[error("length {length} has two times")]
     Twice {
         /// The length.
         length: usize,
     },
-    /// A longer call that takes less.
+    /// A longer call takes less time.
     #[error("length {length} takes {ms} ms, less than length {shorter}: leave one of them out")]
     Falling {
         /// The longer length.
@@ -467,8 +467,11 @@ mod tests {
             assert_eq!(times.ms(length, &square), ms, "{length}");
         }
         let faults: [(&[(usize, f64)], &str); 6] = [
-            (&[], "at least two lengths with their times are due, not 0"),
-            (&[(128, 14.0)], "are due, not 1"),
+            (
+                &[],
+                "expected at least two lengths with their times, found 0",
+            ),
+            (&[(128, 14.0)], "their times, found 1"),
             (&[(128, 14.0), (128, 15.0)], "length 128 has two times"),
             (
                 &[(128, 14.0), (256, 13.0)],

@@ -30,7 +30,7 @@ const WORTH_SPLITTING: f64 = 5e-6;
 /// A product with constant weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gemm {
-    /// Inputs that are summed up for an output.
+    /// Inputs that an output sums over.
     pub inputs: f64,
     /// Channels of an input position.
     pub channels: f64,
@@ -42,7 +42,7 @@ pub struct Gemm {
     pub taps: f64,
     /// Groups that channels fall into.
     pub groups: f64,
-    /// Faster than the operations say, as Winograd's form is; slower below 1.
+    /// Speed-up over the count of operations, as by Winograd's transform; below 1 is slower.
     pub speed: f64,
     /// Whether weights and activations are int8.
     pub int8: bool,
@@ -50,7 +50,7 @@ pub struct Gemm {
     pub stored: Stored,
 }
 
-/// What a product takes, in seconds.
+/// The time of a product, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Seconds {
     /// Multiplying.
@@ -94,7 +94,7 @@ impl Gemm {
         self.passes(chip) * self.n_weights() * self.stored.streamed_bits(chip) / 8.0
     }
 
-    /// What it takes.
+    /// The time of the product on a chip.
     pub fn seconds(&self, chip: &Chip, resident: bool) -> Seconds {
         let bytes = self.bytes(chip, resident);
         let read = bytes / (chip.weight_gbps.value * 1e9);

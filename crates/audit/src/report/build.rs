@@ -20,24 +20,24 @@ use crate::rule::{Effect, Rule, Severity};
 use crate::target::{Evidence, Route, Target};
 use crate::view::View;
 
-/// What comes of a program on a target, worst first.
+/// The verdict on a program for a target, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// It does not compile, load or run.
     Fails,
-    /// The same by a source that others contradict or nobody checked.
+    /// It may not compile, load or run: the source is contradicted or unchecked.
     MayFail,
     /// It gives wrong numbers.
     Wrong,
     /// No op runs on the engine.
     Off,
-    /// All of it may run elsewhere, by a source that others contradict or nobody checked.
+    /// All of it may run elsewhere: the source is contradicted or unchecked.
     MayLeave,
-    /// Some do.
+    /// Some ops run on the engine.
     Partly,
-    /// 95 % or more do.
+    /// 95 % of the ops or more run on the engine.
     Mostly,
-    /// All do.
+    /// All ops run on the engine.
     On,
 }
 
@@ -57,7 +57,7 @@ impl Verdict {
     }
 }
 
-/// What of a subject is judged.
+/// The part of a subject that is judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Scope<'a> {
     /// The one function that is in the report.

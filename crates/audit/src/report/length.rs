@@ -22,12 +22,12 @@ pub enum LengthError {
     },
 }
 
-/// A call that is priced.
+/// A call whose time is predicted.
 #[derive(Clone, Debug, Default)]
 pub struct Call {
-    /// As reports say it; `None` where the inputs leave nothing open.
+    /// The length as reports show it; `None` if all inputs have fixed shapes.
     pub length: Option<LengthRow>,
-    /// Sizes of the inputs that are open.
+    /// Sizes of the inputs whose shapes are not fixed.
     pub inputs: Inputs,
 }
 
@@ -114,7 +114,7 @@ pub fn calls(f: &Function, interface: Option<&Interface>, stated: &[usize]) -> V
     calls
 }
 
-/// That some function takes each stated length.
+/// Check that for each stated length there is a function that takes it.
 pub fn check<'a>(
     functions: impl Iterator<Item = (&'a Function, Option<&'a Interface>)>,
     stated: &[usize],

@@ -404,7 +404,7 @@ pub struct Fixed {
     pub message: String,
 }
 
-/// How a file and the report agree.
+/// How a file of Apple's tools and the report agree.
 #[derive(Debug, Default, Serialize)]
 pub struct Comparison {
     /// Name of the file.
@@ -429,7 +429,7 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
 }
 
-/// Of how many, how many are the same.
+/// How many of the compared ops agree.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Agreement {
     /// Ops that agree.
@@ -438,7 +438,7 @@ pub struct Agreement {
     pub of: usize,
 }
 
-/// How far estimates, or shares of the cost, are apart.
+/// How far estimates, or shares of the cost, differ.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct EstimateScore {
     /// Ops compared.
@@ -449,7 +449,7 @@ pub struct EstimateScore {
     pub within_quarter: Option<f64>,
 }
 
-/// An op of which the two say different things.
+/// An op that the file and the report judge differently.
 #[derive(Clone, Debug, Serialize)]
 pub struct Difference {
     /// The function.

@@ -59,7 +59,7 @@ impl Deny {
     }
 }
 
-/// The rule whose id is written most like this: `ANE7` is ANE007.
+/// The rule whose id is spelled most like a text: `ANE7` is ANE007.
 pub fn nearest_rule(text: &str) -> Option<&'static str> {
     let digits: String = text.chars().filter(char::is_ascii_digit).collect();
     let id = format!("ANE{digits:0>3}");
@@ -69,7 +69,7 @@ pub fn nearest_rule(text: &str) -> Option<&'static str> {
     exact.or_else(|| nearest(text, rules::all().map(|r| r.id)))
 }
 
-/// Judge a report by what is asked; findings that the baseline has do not count.
+/// Judge a report by the requirements; findings that the baseline has do not count.
 pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     let asked = least.map(|least| format!("--require-ane {least}"));
     let requirements: Vec<String> = asked
@@ -103,9 +103,8 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     report.failures = failures;
 }
 
-/// What of a target is not on the engine as it must be: a function that has too few ops there, or
-/// one of which a finding says that it does not get there at all. The function for what is too long
-/// for the others is not asked for.
+/// The functions of a target that fail `--require-ane`: functions with too few ops on the engine,
+/// and functions that a finding keeps off it altogether. The catch-all function is exempt.
 fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
     let name = target.short();
     let mut failures = Vec::new();
@@ -175,7 +174,7 @@ pub const STOPS: [(&str, &str); 3] = [
     ("run-fails", "fails when it is called"),
 ];
 
-/// What is denied and found on a target.
+/// The failure of one `--deny` on a target, if it finds something.
 fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {
     let found: Vec<&FindingRow> = target
         .findings

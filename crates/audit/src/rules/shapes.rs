@@ -25,7 +25,7 @@ pub static RULES: &[Rule] = &[
                  and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: heads of 1536 and 2304 to 262,144 channels \
                  run on the engine, and the softcap behind them does not",
         disputed: Some(
-            "qwen-ane, straight to the engine: 62,080 output channels compile on M5 Max, 124,160 do not",
+            "qwen-ane, direct route: 62,080 output channels compile on M5 Max, 124,160 do not",
         ),
         why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make one, such as a head over a large \
               vocabulary, but what takes its result runs elsewhere.",

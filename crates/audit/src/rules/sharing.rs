@@ -14,7 +14,7 @@ use super::query::show_bytes;
 
 /// Constants below this are parameters and small vectors, which are not worth sharing.
 const MIN_SHARED_BYTES: usize = 1 << 14;
-/// Of each constant this many bytes are looked at, at its beginning and at its end.
+/// Bytes of each constant that are compared, at its beginning and at its end.
 const SAMPLE: usize = 1 << 10;
 
 /// A constant that is worth sharing.

@@ -3,18 +3,18 @@
 
 use super::{Evidence, Figure};
 
-/// Most elements of an axis.
+/// The longest axes that the engine supports, in elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caps {
     /// Height, width, and the spatial axis of a convolution.
     pub spatial: usize,
     /// Channels.
     pub channels: usize,
-    /// What a product of matrices sums up.
+    /// Elements that a matrix product sums over.
     pub contraction: usize,
-    /// How they are known.
+    /// Evidence for the figures.
     pub evidence: Evidence,
-    /// Who says so, and who says otherwise.
+    /// Sources, and sources that disagree.
     pub source: &'static str,
 }
 
@@ -22,60 +22,60 @@ pub struct Caps {
 /// stream is expanded to fp16 when the program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Streaming {
-    /// Palettes of one table a tensor.
+    /// Palettes with one table for each tensor.
     pub palettes: bool,
-    /// Codes of a palette that are looked up, in 10^9/s, where that and not memory is the limit.
+    /// Palette lookups, in 10^9/s, where lookups and not memory are the limit.
     pub palette_gps: Option<Figure>,
-    /// The same for palettes with a table a channel or group of channels.
+    /// Lookups in palettes with a table for each channel or group of channels, in 10^9/s.
     pub grouped_palette_gps: Option<Figure>,
-    /// int8 with one scale a tensor or output channel.
+    /// int8 with one scale for each tensor or output channel.
     pub int8: bool,
-    /// int4 with one scale an output channel.
+    /// int4 with one scale for each output channel.
     pub int4: bool,
-    /// Zeros left out behind a mask.
+    /// Sparse weights: a mask, and the elements that are not zero.
     pub sparse: bool,
-    /// Who says so.
+    /// Sources.
     pub source: &'static str,
 }
 
-/// What Espresso's segmenter takes a platform to do: constants for choosing, not for predicting.
+/// Constants of Espresso's segmenter for a platform: for choosing backends, not for predicting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Segmenter {
     /// The platform, as the compiled bundle names it.
     pub platform: &'static str,
-    /// The engine, in 10^9 operations/s.
+    /// Peak of the engine, in 10^9 operations/s.
     pub ane_gflops: f64,
-    /// The engine's memory, in 2^30 bytes/s.
+    /// Memory bandwidth of the engine, in 2^30 bytes/s.
     pub ane_gibps: f64,
-    /// Its best of a convolution, over `ane_gflops`.
+    /// Best throughput of a convolution, over `ane_gflops`.
     pub ane_conv: f64,
-    /// Products of matrices by BNNS, in 10^9 operations/s.
+    /// Matrix products by BNNS, in 10^9 operations/s.
     pub bnns_matmul: f64,
-    /// Convolutions with a kernel of 3x3 by BNNS, in 10^9 operations/s.
+    /// 3x3 convolutions by BNNS, in 10^9 operations/s.
     pub bnns_conv: f64,
-    /// How much longer Espresso's own kernels take for products.
+    /// Time of products by Espresso's own kernels, over that of BNNS.
     pub classic_slower: f64,
-    /// The CPU's memory, in 2^30 bytes/s.
+    /// Memory bandwidth of the CPU, in 2^30 bytes/s.
     pub cpu_gibps: f64,
-    /// How they are known.
+    /// Evidence for the figures.
     pub evidence: Evidence,
-    /// Who says so.
+    /// Sources.
     pub source: &'static str,
 }
 
 /// A generation of the engine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Family {
-    /// As Apple's compiler counts: 13 is that of M1 and A14.
+    /// Number of the generation in Apple's compiler: 13 is that of M1 and A14.
     pub number: u8,
-    /// Fewer columns of a product cost as many.
+    /// Columns of a product below which its time stays the same.
     pub min_columns: usize,
     /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's
     /// form.
     pub winograd: Figure,
-    /// Most elements of axes.
+    /// The longest axes.
     pub caps: Caps,
-    /// Forms of weights.
+    /// Weight formats that stream.
     pub streaming: Streaming,
     /// Constants of the segmenter.
     pub segmenter: Segmenter,

@@ -2,18 +2,18 @@
 
 use super::Evidence;
 
-/// A number, what sources leave open about it, and how it is known.
+/// A number with its interval, evidence and source.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Figure {
     /// The number, in the unit that its field names.
     pub value: f64,
-    /// The least that a source gives, or that is likely where none does.
+    /// Low bound: the least that a source gives, or that is likely where none does.
     pub low: f64,
-    /// The most.
+    /// High bound.
     pub high: f64,
-    /// How it is known.
+    /// Evidence.
     pub evidence: Evidence,
-    /// Who says so: project, chip, release.
+    /// Source: project, chip, release.
     pub source: &'static str,
 }
 
@@ -29,7 +29,7 @@ impl Figure {
         }
     }
 
-    /// A number that is taken from a kindred chip or follows from others.
+    /// A number that is taken from a related chip or follows from other numbers.
     pub const fn inferred(value: f64, low: f64, high: f64, source: &'static str) -> Self {
         Self {
             value,
@@ -40,7 +40,7 @@ impl Figure {
         }
     }
 
-    /// How far off it may be: half the width of the interval over the number, in logarithms.
+    /// Uncertainty: half the width of the interval, in logarithms.
     pub fn spread(&self) -> f64 {
         if self.low > 0.0 && self.high >= self.low {
             (self.high / self.low).ln() / 2.0
@@ -49,7 +49,7 @@ impl Figure {
         }
     }
 
-    /// Whether sources or guesses differ by more than a tenth.
+    /// Whether the bounds differ by more than a tenth.
     pub fn is_disputed(&self) -> bool {
         self.evidence == Evidence::Measured && self.high > 1.1 * self.low
     }

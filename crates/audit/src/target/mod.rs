@@ -25,9 +25,9 @@ pub enum Evidence {
     Documented,
     /// Somebody measured it on this chip or release, and published how.
     Measured,
-    /// Taken from a kindred chip, or read out of Apple's binaries.
+    /// Taken from a related chip, or read from Apple's binaries.
     Inferred,
-    /// Told by somebody who does not say how it was found.
+    /// Claimed by somebody who does not say how it was found.
     Folklore,
 }
 
@@ -43,7 +43,7 @@ impl Evidence {
     }
 }
 
-/// What Core ML is allowed to use, as `MLComputeUnits` has it.
+/// The compute units that Core ML may use, as `MLComputeUnits` has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Units {
     /// `cpuAndNeuralEngine`.
@@ -83,7 +83,7 @@ pub enum Route {
     /// Through Core ML, which may place ops elsewhere.
     #[default]
     CoreMl,
-    /// Straight to the engine's compiler, which takes all or nothing.
+    /// Directly to the engine's compiler, which takes the whole program or nothing.
     Direct,
 }
 
@@ -102,7 +102,7 @@ impl System {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Mac, Self::Phone, Self::Pad];
 
-    /// The device that it runs on.
+    /// The device that runs the system.
     pub fn device(self) -> &'static str {
         match self {
             Self::Mac => "Mac",
@@ -124,7 +124,7 @@ impl System {
     }
 }
 
-/// What of a target was not given, but follows from the tables.
+/// The parts of a target that the user did not give, and that follow from the tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Implied {
     /// The chip.
@@ -133,20 +133,20 @@ pub struct Implied {
     pub release: bool,
 }
 
-/// What a program is judged for.
+/// The target that a program is judged for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Target {
     /// The chip.
     pub chip: &'static Chip,
     /// The release of the operating system.
     pub release: &'static Release,
-    /// Which of the release's systems.
+    /// The system of that release.
     pub system: System,
-    /// What Core ML may use.
+    /// The compute units that Core ML may use.
     pub units: Units,
-    /// How the program gets there.
+    /// The route to the Neural Engine.
     pub route: Route,
-    /// What was not given.
+    /// The parts that the user did not give.
     pub implied: Implied,
 }
 
@@ -163,9 +163,9 @@ pub enum TargetError {
     Unknown {
         /// The target as written.
         text: String,
-        /// What is wrong in it.
+        /// The unknown word.
         word: String,
-        /// A name that is spelled much like it.
+        /// The nearest name.
         nearest: Option<&'static str>,
     },
     /// Two chips or two systems.
@@ -272,7 +272,7 @@ impl Target {
         }
     }
 
-    /// What is meant where no target is given.
+    /// The default target.
     pub fn usual() -> Self {
         let newest = &RELEASES[RELEASES.len() - 1];
         let target = Self::new(

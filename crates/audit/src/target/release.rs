@@ -4,16 +4,16 @@ use thane_mil::opset::Opset;
 
 use super::{Evidence, Figure, System};
 
-/// Something that holds on a release only.
+/// A defect or peculiarity of one release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quirk {
     /// A short name.
     pub id: &'static str,
     /// What happens.
     pub what: &'static str,
-    /// How it is known.
+    /// Evidence.
     pub evidence: Evidence,
-    /// Who says so.
+    /// Sources.
     pub source: &'static str,
 }
 
@@ -33,7 +33,7 @@ pub struct Release {
     pub program_bytes: Figure,
     /// Bytes of weights of one program that phones take on the engine.
     pub phone_bytes: Figure,
-    /// What holds on it only.
+    /// Defects and peculiarities of the release.
     pub quirks: &'static [Quirk],
 }
 
@@ -154,7 +154,7 @@ pub static RELEASES: &[Release] = &[
 ];
 
 impl Release {
-    /// The release of that name, in capitals or not, and the system whose name it is.
+    /// The release of a name, in capitals or not, and the system that the name is of.
     pub fn from_name(name: &str) -> Option<(&'static Self, System)> {
         let pairs = RELEASES
             .iter()
@@ -164,7 +164,7 @@ impl Release {
             .find(|(release, system)| release.name(*system).eq_ignore_ascii_case(name))
     }
 
-    /// Its name on a system.
+    /// The name of the release on a system.
     pub fn name(&self, system: System) -> &'static str {
         match system {
             System::Mac => self.mac,
@@ -173,7 +173,7 @@ impl Release {
         }
     }
 
-    /// Its name on every system.
+    /// The names of the release on every system.
     pub fn names(&self) -> [&'static str; 3] {
         System::ALL.map(|system| self.name(system))
     }
@@ -183,7 +183,7 @@ impl Release {
         self.mac.trim_start_matches("macos").parse().unwrap_or(0)
     }
 
-    /// The quirk of that name, if the release has it.
+    /// The quirk of a name, if the release has it.
     pub fn quirk(&self, id: &str) -> Option<&'static Quirk> {
         self.quirks.iter().find(|q| q.id == id)
     }

@@ -4,6 +4,8 @@
 mod bisect;
 mod bytes;
 mod compressed;
+mod constants;
+mod estimates;
 mod faults;
 mod fixes;
 mod grown;
@@ -13,3 +15,4 @@ mod place;
 mod placement;
 mod plan;
 mod rules;
+mod trials;

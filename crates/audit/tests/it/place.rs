@@ -20,11 +20,11 @@ fn target(chip: &str, units: Units, route: Route) -> Target {
     Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route)
 }
 
-fn core_ml(chip: &str) -> Target {
+pub fn core_ml(chip: &str) -> Target {
     target(chip, Units::CpuAndNeuralEngine, Route::CoreMl)
 }
 
-fn placed(f: Function, target: &Target) -> Placement {
+pub fn placed(f: Function, target: &Target) -> Placement {
     let program = Program::new(vec![f]);
     place(&View::new(&program, &program.functions()[0], target), &[])
 }
@@ -74,14 +74,14 @@ impl Maker {
     }
 }
 
-fn relu() -> Function {
+pub fn relu() -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, 64, 32, 32]);
     let y = m.op("relu", [("x", Arg::Value(x))]);
     m.finish(y)
 }
 
-fn conv(channels: usize, kernel: usize, stride: i32, groups: usize) -> Function {
+pub fn conv(channels: usize, kernel: usize, stride: i32, groups: usize) -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, channels, 32, 32]);
     let y = m.conv(
@@ -93,7 +93,7 @@ fn conv(channels: usize, kernel: usize, stride: i32, groups: usize) -> Function 
     m.finish(y)
 }
 
-fn product(op: &str) -> Function {
+pub fn product(op: &str) -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, 128, 256]);
     let y = if op == "linear" {
@@ -109,14 +109,14 @@ fn product(op: &str) -> Function {
     m.finish(y)
 }
 
-fn along(op: &str, shape: &[usize], name: &'static str, axes: Literal) -> Function {
+pub fn along(op: &str, shape: &[usize], name: &'static str, axes: Literal) -> Function {
     let mut m = Maker::new();
     let x = m.input(shape);
     let y = m.op(op, [("x", Arg::Value(x)), (name, Arg::Literal(axes))]);
     m.finish(y)
 }
 
-fn attention() -> Function {
+pub fn attention() -> Function {
     let mut m = Maker::new();
     let parts = [(); 3].map(|()| m.input(&[1, 8, 128, 64]));
     let args = [
@@ -129,7 +129,7 @@ fn attention() -> Function {
 }
 
 /// Kernel and stride 2, to 64x64.
-fn transposed() -> Function {
+pub fn transposed() -> Function {
     let mut m = Maker::new();
     let (x, weight) = (m.input(&[1, 64, 32, 32]), m.weight(&[64, 64, 2, 2]));
     let strides = Arg::Literal(Literal::i32s(&[2, 2]));
@@ -145,7 +145,7 @@ fn transposed() -> Function {
 }
 
 /// To 64x64.
-fn doubled() -> Function {
+pub fn doubled() -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, 64, 32, 32]);
     let factor = || Arg::Literal(Literal::i32(2));
@@ -159,7 +159,7 @@ fn doubled() -> Function {
 }
 
 /// Half of the columns, by constant indices.
-fn gathered() -> Function {
+pub fn gathered() -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, 64, 32, 32]);
     let indices = Literal::Tensor(
@@ -176,7 +176,7 @@ fn gathered() -> Function {
 }
 
 /// The 16 largest of 32,000.
-fn largest() -> Function {
+pub fn largest() -> Function {
     let mut m = Maker::new();
     let x = m.input(&[1, 32_000]);
     let args = [
@@ -186,96 +186,6 @@ fn largest() -> Function {
     ];
     let y = m.0.op_results("topk", "topk", args).unwrap()[0];
     m.finish(y)
-}
-
-/// Microseconds of `EstimatedRuntime` in `analytics.mil` (M6 study, macOS 27): chip, function, the
-/// engine's, BNNS's.
-#[test]
-fn estimates_are_those_of_apples_segmenter() {
-    let last = Literal::i32s(&[-1]);
-    // A matmul takes 6.283 us, which lints take for 2 pi.
-    let cases = [
-        ("relu", "m4", relu(), Some(2.6214), Some(2.6214)),
-        (
-            "conv 3x3",
-            "m4",
-            conv(64, 3, 1, 1),
-            Some(4.674),
-            Some(100.07),
-        ),
-        ("conv 3x3", "m1", conv(64, 3, 1, 1), Some(6.52), None),
-        ("conv 3x3", "m2", conv(64, 3, 1, 1), Some(4.67), None),
-        ("conv 3x3", "m6", conv(64, 3, 1, 1), Some(4.67), None),
-        ("conv 3x3", "m5", conv(64, 3, 1, 1), Some(8.77), Some(63.3)),
-        ("conv 13x13", "m4", conv(64, 13, 1, 1), Some(87.77), None),
-        (
-            "conv 7x7 stride 2",
-            "m4",
-            conv(64, 7, 2, 1),
-            Some(6.362),
-            None,
-        ),
-        (
-            "conv 1x1",
-            "m4",
-            conv(64, 1, 1, 1),
-            Some(1.1715),
-            Some(21.6),
-        ),
-        (
-            "conv depthwise",
-            "m4",
-            conv(64, 3, 1, 64),
-            Some(2.5036),
-            Some(43.6),
-        ),
-        (
-            "matmul",
-            "m4",
-            product("matmul"),
-            Some(6283.0 / 1e3),
-            Some(44.47),
-        ),
-        ("linear", "m4", product("linear"), Some(3.1711), Some(100.0)),
-        (
-            "softmax",
-            "m4",
-            along("softmax", &[1, 64, 32, 32], "axis", Literal::i32(-1)),
-            Some(3.5908),
-            None,
-        ),
-        (
-            "layer_norm",
-            "m4",
-            along("layer_norm", &[128, 256], "axes", last),
-            Some(1.7952),
-            None,
-        ),
-        ("attention", "m4", attention(), Some(7.1806), None),
-        ("conv_transpose", "m4", transposed(), None, Some(2126.0)),
-        ("bilinear", "m4", doubled(), None, Some(499.6)),
-        (
-            "reduce_sum",
-            "m4",
-            along("reduce_sum", &[1, 64, 32, 32], "axes", Literal::i32s(&[1])),
-            Some(1.8233),
-            None,
-        ),
-        ("gather", "m4", gathered(), Some(2.6933), None),
-        ("topk", "m4", largest(), Some(0.8778), None),
-    ];
-    for (name, chip, f, ane, bnns) in cases {
-        let found = placed(f, &core_ml(chip));
-        let op = found.ops.last().unwrap();
-        for (backend, us) in [(Backend::Ane, ane), (Backend::Bnns, bnns)] {
-            let Some(us) = us else { continue };
-            let estimate = op.estimate(backend).unwrap() * 1e3;
-            assert!(
-                (estimate / us - 1.0).abs() < 2e-3,
-                "{name} on {chip}, {backend:?}: {estimate} us, published {us}"
-            );
-        }
-    }
 }
 
 /// ANEForge finds a lone 3x3 convolution over 32x32 on the CPU with 128 channels and on the engine

@@ -279,6 +279,41 @@ fn function(name: &str, inputs: &str, ops: &str, outputs: &str) -> String {
     format!("func {name}<ios18>({inputs}) {{ {ops} }} -> ({outputs});")
 }
 
+/// Scalars, empty and huge tensors, open lengths, and a function without an op.
+fn odd_functions() -> [String; 5] {
+    let huge = usize::MAX;
+    [
+        function(
+            "scalar",
+            "tensor<fp16, [1]> x",
+            "fp16 s = squeeze(x = x); fp16 y = exp(x = s);",
+            "y",
+        ),
+        function(
+            "empty",
+            "tensor<fp16, [1, 0, 0]> x",
+            "tensor<fp16, [1, 0, 0]> y = transpose(x = x, perm = tensor<int32, [3]>([0, 2, 1]));",
+            "y",
+        ),
+        function(
+            "huge",
+            &format!("tensor<fp16, [{huge}, {huge}, {huge}]> x"),
+            &format!(
+                "tensor<fp16, [{huge}, {huge}, {huge}]> y = softmax(x = x); \
+                 tensor<fp16, [{huge}, {huge}, {huge}]> z = matmul(x = x, y = y);"
+            ),
+            "z",
+        ),
+        function(
+            "open",
+            "tensor<fp16, [?, ?]> x",
+            "tensor<fp16, [?, ?]> y = matmul(x = x, y = x); tensor<fp16, [?, ?]> z = softmax(x = y);",
+            "z",
+        ),
+        function("nothing", "tensor<fp16, [1]> x", "", "x"),
+    ]
+}
+
 /// Programs that no converter writes are judged, and in time that grows with their ops: a square of
 /// 10,000 ops would show as minutes. Takes two seconds, for three times 10,000 ops in a debug
 /// build.
@@ -320,37 +355,7 @@ fn rough_programs_are_judged() {
             )
         })
         .collect();
-    let huge = usize::MAX;
-    let odd = [
-        function(
-            "scalar",
-            "tensor<fp16, [1]> x",
-            "fp16 s = squeeze(x = x); fp16 y = exp(x = s);",
-            "y",
-        ),
-        function(
-            "empty",
-            "tensor<fp16, [1, 0, 0]> x",
-            "tensor<fp16, [1, 0, 0]> y = transpose(x = x, perm = tensor<int32, [3]>([0, 2, 1]));",
-            "y",
-        ),
-        function(
-            "huge",
-            &format!("tensor<fp16, [{huge}, {huge}, {huge}]> x"),
-            &format!(
-                "tensor<fp16, [{huge}, {huge}, {huge}]> y = softmax(x = x); \
-                 tensor<fp16, [{huge}, {huge}, {huge}]> z = matmul(x = x, y = y);"
-            ),
-            "z",
-        ),
-        function(
-            "open",
-            "tensor<fp16, [?, ?]> x",
-            "tensor<fp16, [?, ?]> y = matmul(x = x, y = x); tensor<fp16, [?, ?]> z = softmax(x = y);",
-            "z",
-        ),
-        function("nothing", "tensor<fp16, [1]> x", "", "x"),
-    ];
+    let odd = odd_functions();
     let program = |functions: &str| format!("program(1.3) {{ {functions} }}");
     for text in [
         program(&function("main", x, &chain, &format!("x{n}"))),

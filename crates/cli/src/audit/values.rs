@@ -55,7 +55,7 @@ pub fn length(text: &str) -> Result<usize, String> {
 pub fn percentage(text: &str) -> Result<f64, String> {
     let value: Option<f64> = text.trim_end_matches('%').trim().parse().ok();
     let value = value.filter(|v| (0.0..=100.0).contains(v));
-    value.ok_or_else(|| "a share in percent is due, 0 to 100, such as 99.5".to_owned())
+    value.ok_or_else(|| "expected a percentage from 0 to 100, such as 99.5".to_owned())
 }
 
 #[cfg(test)]

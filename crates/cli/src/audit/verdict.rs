@@ -9,17 +9,17 @@ use thane_audit::number::{counted, share};
 use thane_audit::report::require::STOPS;
 use thane_audit::report::{self, FunctionRow, LengthRow, Report, Scope, TargetRow};
 use thane_audit::target::Target;
+use thane_runtime::{STATES_NEED, has_states};
 
 use super::subject::{self, Build};
 use crate::app::App;
 use crate::exit::Failure;
-use crate::packaging;
 
 /// What is said of a program.
 #[derive(Debug, Serialize)]
 pub struct Verdict {
     pub target: String,
-    /// What of the target was not given but follows from the tables: `chip`, `release` or both.
+    /// The parts of the target that the user did not give: `chip`, `release` or both.
     pub implied: Vec<&'static str>,
     /// A word of [`report::Verdict`].
     pub verdict: &'static str,
@@ -55,10 +55,7 @@ pub fn of(
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
-    let has_states = subject
-        .parts
-        .iter()
-        .any(|part| packaging::has_states(&part.program));
+    let has_states = subject.parts.iter().any(|part| has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -153,7 +150,7 @@ fn newer_system(t: &TargetRow) -> String {
     } else {
         "macos15"
     };
-    format!("--target {chip}+{system}: {}", packaging::STATES_NEED)
+    format!("--target {chip}+{system}: {STATES_NEED}")
 }
 
 fn remedy(

@@ -30,38 +30,38 @@ const MOST_TABLE_BYTES: u64 = 1 << 26;
 pub struct Args {
     /// A package, compiled model, .mil file, folder of packages, or model.
     ///
-    /// A checkpoint is built as convert does.
+    /// A checkpoint is built as convert builds it.
     #[arg(value_name = "X", required_unless_present = "self_check")]
     subject: Option<String>,
     /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
-    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
+    /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
     #[arg(long, value_name = "UNITS", value_parser = values::units)]
     units: Option<Units>,
-    /// Judge for the way straight to the engine, around Core ML.
+    /// Predict for the direct route to the Neural Engine, without Core ML.
     #[arg(long, conflicts_with = "units")]
     direct: bool,
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// Lengths that functions of any length are priced at [default: the most that they take].
+    /// Input lengths that functions of flexible shapes are priced at [default: the longest].
     ///
     /// Tokens, or elements along any axis that an input leaves open.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = values::length)]
     length: Vec<usize>,
-    /// Fail where fewer of a function's ops, in percent, run on the engine.
+    /// Fail if fewer than PERCENT of a function's ops run on the Neural Engine.
     ///
-    /// Also where a finding says that the program does not compile, load or run there.
+    /// Also fail if a finding says that the program does not compile, load or run there.
     #[arg(long, value_name = "PERCENT", value_parser = values::percentage)]
     require_ane: Option<f64>,
-    /// Fail where a rule or a severity (note, warning, error) is found.
+    /// Fail on findings of a rule, or of a severity (note, warning, error) or worse.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = values::deny)]
     deny: Vec<Deny>,
-    /// How to report: text, concise, json, sarif, html or mil.
+    /// Format of the report: text, concise, json, sarif, html or mil [default: text].
     ///
-    /// Without it, as the extension of -o says, else text.
+    /// With -o, the default follows the extension of the file.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -73,45 +73,46 @@ pub struct Args {
     /// Write to this file instead of stdout.
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Replace what is at -o.
+    /// Overwrite the file at -o.
     #[arg(long, requires = "out")]
     force: bool,
     /// An earlier report (--format json): only new findings count.
     ///
-    /// What it has does not count for --deny, and what is gone is listed.
+    /// Known findings do not count for --deny, and findings that are gone are listed.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
-    /// Compare with what Apple says: analytics.mil of a compiled bundle, or JSON of an
-    /// MLComputePlan.
+    /// Compare with the output of Apple's tools: analytics.mil of a compiled model, or an
+    /// MLComputePlan as JSON.
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Tokens that the cache of a checkpoint holds; several show what decode takes with each.
+    /// Context lengths to build a checkpoint for; the report has the time of decode at each.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
-    /// Rewrite what is found, each rewrite proven here, into -o.
+    /// Rewrite what the rules find, prove each rewrite here, and write the result to -o.
     ///
     /// -o is a package, or a .mil file.
     #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
     fix: bool,
-    /// With --fix: try rewrites that change precision, up to this error.
+    /// With --fix: also try rewrites that change precision, up to this error.
     ///
     /// The error is relative to the largest magnitude of an output, such as 0.001.
     #[arg(long, value_name = "MAX_ERROR", value_parser = fix::max_error, requires = "fix")]
     lossy: Option<f64>,
-    /// With --fix: a folder of INPUT.npy files to judge rewrites on, too.
+    /// With --fix: a folder of INPUT.npy files that rewrites are checked on as well.
     #[arg(long, value_name = "DIR", requires = "fix")]
     inputs: Option<PathBuf>,
-    /// With --fix: seconds that all proofs together may take.
+    /// With --fix: limit of the time for all proofs together.
     #[arg(long, value_name = "SECONDS", default_value_t = 300, requires = "fix")]
     time_limit: u64,
     /// With --fix: keep exact rewrites of functions that cannot be run here.
     #[arg(long, requires = "fix")]
     unproven: bool,
-    /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it,
-    /// which changes what callers pass.
+    /// With --fix: pad rows of inputs, outputs and states to 64 bytes where a rule asks for it.
+    ///
+    /// This changes what callers pass.
     #[arg(long, requires = "fix")]
     pad_interface: bool,
-    /// Score the audit on published data, or on files with the same columns.
+    /// Score the predictions on published measurements, or on files with the same columns.
     #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `thane bisect`: the smallest part of a program that an audit still finds fault with, as a
-//! package of its own.
+//! `thane bisect`: cuts a program to the smallest part that still has a finding, and writes the part
+//! as a package.
 
 use std::path::{Path, PathBuf};
 
@@ -18,14 +18,14 @@ use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
-use crate::packaging::unwritten;
+use crate::runtime::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A package, compiled model, .mil file, folder of packages, or model.
     ///
-    /// A checkpoint is built as convert does.
+    /// A checkpoint is built as convert builds it.
     #[arg(value_name = "X")]
     subject: String,
     /// The finding to keep: a rule or a severity [default: the worst].
@@ -36,17 +36,17 @@ pub struct Args {
     /// A chip, a system, or both, such as m4 or m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
-    /// What Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
+    /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
     #[arg(long, value_name = "UNITS", value_parser = values::units)]
     units: Option<Units>,
-    /// Judge for the way straight to the engine, around Core ML.
+    /// Predict for the direct route to the Neural Engine, without Core ML.
     #[arg(long, conflicts_with = "units")]
     direct: bool,
-    /// Where the part goes: a package, or a .mil file.
+    /// Where to write the part: a package, or a .mil file.
     #[arg(short, long, value_name = "Y")]
     out: PathBuf,
-    /// Replace what is at -o.
+    /// Overwrite what is at -o.
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -1,5 +1,5 @@
-//! `thane buckets`: which lengths of an embedding model get a function of their own, and what each
-//! number of them costs.
+//! `thane buckets`: chooses the lengths of an embedding model that get a function of their own, and
+//! shows the cost of each number of buckets.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
+use thane_runtime::manifest::is_bundle;
+use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
 use crate::app::App;
-use crate::embed::encoder::Words;
 use crate::embed::lengths::{self, Lengths};
-use crate::embed::rows::{Fields, Source, Texts};
-use crate::embed::{packages, prompt};
+use crate::embed::row::Fields;
+use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model;
 use crate::output::counted;
 
 /// Choose the lengths that convert --task embed --buckets is given, for your texts.
@@ -60,7 +60,7 @@ fn time(text: &str) -> Result<(usize, f64), String> {
     let pair = text
         .split_once('=')
         .and_then(|(length, ms)| Some((length.trim().parse().ok()?, ms.trim().parse().ok()?)));
-    pair.ok_or_else(|| "a length and its milliseconds are due, such as 128=14.0".to_owned())
+    pair.ok_or_else(|| "expected a length and its milliseconds, such as 128=14.0".to_owned())
 }
 
 fn chip(name: &str) -> Result<&'static Chip, String> {
@@ -143,7 +143,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         })?),
     };
     let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(&args.model)?;
-    if model::is_package(&path) || packages::is_bundle(&path) {
+    if is_package(&path) || is_bundle(&path) {
         let error = anyhow::anyhow!("{}: a package has its buckets already", path.display());
         return Err(usage(error).remedy("the checkpoint that it was made of"));
     }
@@ -209,7 +209,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
     let build = |options: &EncoderOptions| {
         thane_models::build_encoder(checkpoint, options)
-            .map_err(|e| model::unusable(&checkpoint.path, e))
+            .map_err(|e| RuntimeError::model(&checkpoint.path, e))
     };
     let info = build(&EncoderOptions::default())?.info;
     // Any two lengths tell how sizes grow, if one is twice the other.
@@ -262,9 +262,9 @@ fn lengths(
         &app.budget,
     )
     .map_err(usage)?;
-    let (_, prompt) = prompt::of(args.prompt.as_ref(), info)?;
-    let words = Words::of_checkpoint(checkpoint, info)?;
-    lengths::of_texts(&texts, &words, &prompt, app)
+    let prompt = Prompt::choose(args.prompt.as_deref(), info)?.text;
+    let encoder = TextEncoder::from_checkpoint(checkpoint, info)?;
+    lengths::of_texts(&texts, &encoder, &prompt, app)
 }
 
 fn command(model: &str, buckets: &[usize]) -> String {
@@ -323,7 +323,7 @@ fn basis(report: &Report<'_>, args: &Args) -> String {
     let inferred = if inferred.is_empty() {
         inferred
     } else {
-        format!("; from kindred chips: {inferred}")
+        format!("; from related chips: {inferred}")
     };
     format!(
         "costs: predicted for {}, not measured; {tried}{inferred}",

@@ -1,4 +1,4 @@
-//! `thane explain`: what an error of Apple's stack means, or what a rule says.
+//! `thane explain`: explains an error of Apple's stack, or a rule of the audit.
 
 use serde::Serialize;
 use thane_audit::errors::{self, Cause, ErrorRow};
@@ -26,10 +26,10 @@ pub struct Args {
         allow_negative_numbers = true
     )]
     what: Option<String>,
-    /// A program, as audit takes it: the causes that its own findings name come first.
+    /// A program, as for audit: causes that are found in it come first.
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
-    /// What to judge the program for, such as m4,a19 [default: m4].
+    /// Chips or systems to judge the program for, such as m4,a19 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
     /// List all rules.

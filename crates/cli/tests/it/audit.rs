@@ -97,11 +97,11 @@ fn a_broken_program_is_red_and_the_same_without_its_mistakes_green() {
     );
 }
 
-/// The output that the README shows is what the command prints, up to where it is cut with `..`.
+/// The output that docs/audit.md shows is what the command prints, up to where it is cut with `..`.
 #[test]
-fn the_readme_shows_what_is_printed() {
+fn the_documentation_shows_what_is_printed() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let document = std::fs::read_to_string(root.join("docs/audit.md")).unwrap();
     for name in ["broken", "fixed"] {
         let args = [
             "audit",
@@ -111,7 +111,7 @@ fn the_readme_shows_what_is_printed() {
             "--deny",
             "warning",
         ];
-        let shown = readme
+        let shown = document
             .split(&format!("    $ thane {}\n", args.join(" ")))
             .nth(1)
             .unwrap();
@@ -130,7 +130,7 @@ fn the_readme_shows_what_is_printed() {
             .map(|l| l.strip_prefix("    ").unwrap_or(""))
             .take_while(|l| *l != "..")
         {
-            // Behind the end of the output is the empty line of the README.
+            // An empty line follows the output in the document.
             assert_eq!(
                 line,
                 printed.next().unwrap_or(""),
@@ -139,7 +139,7 @@ fn the_readme_shows_what_is_printed() {
             n += 1;
         }
         assert!(
-            n > 10 && said.lines().all(|l| readme.contains(l)),
+            n > 10 && said.lines().all(|l| document.contains(l)),
             "{name}: {n} lines, {said}"
         );
     }
@@ -874,7 +874,7 @@ fn what_cannot_be_audited_is_named() {
         (&[&broken, "--deny", "ANE999"], &["thane explain --list"]),
         (
             &[&broken, "--require-ane", "101"],
-            &["a share in percent is due"],
+            &["expected a percentage from 0 to 100"],
         ),
         (
             &[&broken, "--function", "walk"],

@@ -117,7 +117,7 @@ fn a_longer_context_keeps_the_form() {
         assert_ends(
             &home.run(&["run", text(&out), &prompt]),
             2,
-            &["the context holds 64", &remedy(512)],
+            &["the context of 64 tokens", &remedy(512)],
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Sampling against numpy.
+//! Sampling compared with numpy.
 
 use crate::data;
 use serde::Deserialize;
@@ -61,7 +61,8 @@ fn distributions_equal_numpy() {
         let ids: Vec<u32> = found.iter().map(|&(id, _)| id).collect();
         assert_eq!(ids, case.ids, "{:?}", case.options);
         for (&(id, p), &expected) in found.iter().zip(&case.p) {
-            // f32: the argument of exp is off by two roundings, exp and the quotient by a few more.
+            // In f32 the argument of exp is off by two roundings, exp and the quotient by a few
+            // more.
             let bound = expected * (expected.ln().abs() + 4.0) * f32::EPSILON;
             assert!(
                 (p - expected).abs() <= bound,
@@ -94,7 +95,7 @@ fn frequencies_follow_the_distribution() {
         (f64::from(count) - expected).powi(2) / expected
     });
     let chi_square: f64 = terms.sum();
-    // 4 degrees of freedom: above 18.47 once in a thousand seeds.
+    // With 4 degrees of freedom, one seed in a thousand gives more than 18.47.
     assert!(chi_square < 18.47, "{chi_square} {counts:?}");
 }
 
@@ -145,7 +146,7 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
     }
 }
 
-/// With penalties that bring down the best, with ties, and with equals of the last of the best.
+/// Includes penalties that lower the greatest logits, ties, and ties at the cut-off.
 #[test]
 fn logits_that_are_not_among_the_greatest_do_not_count() {
     let mut state = 5u64;
@@ -326,8 +327,8 @@ fn argmax_is_the_first_of_the_largest() {
     use thane_engine::sample::argmax;
     assert_eq!(argmax(&[]), None);
     assert_eq!(argmax(&[f32::NEG_INFINITY; 70]), None);
-    // In whole chunks of 64, in lanes, and behind them; an equal one before or after, and what is
-    // no number beside it.
+    // Positions in whole chunks of 64, in lanes and after them, with an equal logit before or after
+    // and NaN beside.
     for at in [0, 7, 8, 63, 64, 130, 196, 199] {
         let mut logits: Vec<f32> = (0..200).map(|i| -((i * 37 % 101) as f32)).collect();
         logits[at] = 3.0;

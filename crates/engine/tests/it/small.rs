@@ -1,4 +1,4 @@
-//! Small tokenizers, trained by `sentencepiece` and `tokenizers` and answered by them.
+//! Small tokenizers that `sentencepiece` and `tokenizers` trained, compared with these libraries.
 
 use crate::data;
 use serde::Deserialize;
@@ -11,6 +11,7 @@ const PARSE: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: true,
 };
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,
@@ -92,7 +93,7 @@ fn sentencepiece_ids_equal_the_library() {
                 "{} {line:?}",
                 case.name
             );
-            // With byte tokens nothing is lost, but U+2581 is a space.
+            // With byte tokens no character is lost, but U+2581 becomes a space.
             if case.name != "no_bytes" {
                 assert_eq!(
                     tokenizer.decode(plain, false),
@@ -153,7 +154,7 @@ fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
             }
         }
     }
-    // The lines tell the rules apart: no two give the same ids.
+    // The lines distinguish the rules: no two rules give the same ids.
     let rules: Vec<_> = case.ids.values().collect();
     for (index, a) in rules.iter().enumerate() {
         assert!(
@@ -226,7 +227,7 @@ fn tokenizer_json_with_byte_level() {
     .unwrap();
     let from_vocab = Tokenizer::from_vocab(case.vocab("llama-bpe")).unwrap();
     for (line, ids) in case.lines.iter().zip(&case.ids["llama-bpe"]) {
-        // The file truncates to four tokens and pads to eight: not here.
+        // The file asks for truncation to four tokens and padding to eight, which is ignored.
         assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
         assert_eq!(&tokenizer.decode(ids, false), line);
         assert_eq!(
@@ -248,7 +249,7 @@ fn tokenizer_json_with_byte_level() {
         ),
         (&b""[..], &b"<s>"[..])
     );
-    // What tokenizer_config.json says about it counts only where there is no post-processor.
+    // tokenizer_config.json decides only if there is no post-processor.
     let said = TokenizerConfig {
         add_bos_token: Some(false),
         add_eos_token: Some(true),
@@ -275,8 +276,8 @@ fn tokenizer_json_with_byte_level() {
     );
 }
 
-/// As BERT's: words in lower case, `[CLS]` and `[SEP]` around a text, neither a first nor a last
-/// token in the config.
+/// Like BERT: lowercase words, `[CLS]` and `[SEP]` around a text, and no `bos_token` or `eos_token`
+/// in the config.
 #[test]
 fn tokenizer_json_with_word_pieces() {
     let vocab = [
@@ -362,7 +363,7 @@ fn tokenizer_json_with_sentencepiece() {
 
 type Change = fn(&mut Vocab);
 
-/// Puts another text in the place of one.
+/// Replaces the text of one entry.
 fn change(texts: &mut Texts, index: usize, text: &str) {
     *texts = texts
         .iter()
@@ -371,7 +372,7 @@ fn change(texts: &mut Texts, index: usize, text: &str) {
         .collect();
 }
 
-/// Makes a vocabulary wrong; the message that refuses it.
+/// Changes a vocabulary to an invalid one; returns the error message.
 fn refusal(mut vocab: Vocab, change: Change) -> String {
     change(&mut vocab);
     Tokenizer::from_vocab(vocab).unwrap_err().to_string()

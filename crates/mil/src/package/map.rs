@@ -139,8 +139,8 @@ pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
     let is_pointer = head.starts_with(b"version https://git-lfs.github.com/")
         || head.starts_with(b"version https://hawser");
     is_pointer.then_some(
-        "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or fetch the \
-         model with `thane pull`",
+        "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or \
+         download the file itself",
     )
 }
 

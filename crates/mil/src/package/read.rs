@@ -68,7 +68,7 @@ fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
 /// Explains why a file is not a package.
 fn not_a_folder(path: &Path) -> &'static str {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("mil") => "is MIL text, not a package: `thane audit` and `thane bisect` read it",
+        Some("mil") => "is MIL text, not a package",
         Some("mlmodel") => {
             "is a .mlmodel file, the format of neural networks, trees and pipelines, which is not \
              supported: convert the original model with coremltools, convert_to=\"mlprogram\""

@@ -1,4 +1,4 @@
-//! Hugging Face folders: which files are taken, and which folders are refused.
+//! Hugging Face folders: which files are read, and which folders are rejected.
 
 use serde_json::json;
 use thane_models::checkpoint::{CheckpointError, IndexFault};

@@ -62,13 +62,13 @@ impl Row {
 /// Why a file has no measurements.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// It is no table with the columns that are due.
+    /// It is not a table with the expected columns.
     #[error(transparent)]
     Csv(#[from] CsvError),
     /// A value is no number above 0.
     #[error("measurement {id}: {value:?} is no number above 0")]
     Value {
-        /// Of the row.
+        /// Number of the row.
         id: String,
         /// What stands there.
         value: String,

@@ -17,22 +17,22 @@ use thane_mil::program::{Function, OpId};
 
 use crate::target::Target;
 
-/// What lies between two places where a chain can be cut.
+/// The ops between two places where a chain can be cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Layer {
     /// Bytes of its weights.
     pub weight_bytes: f64,
     /// Its ops.
     pub n_ops: usize,
-    /// Inputs and outputs of the function that it has to do with.
+    /// Inputs and outputs of the function that it uses or makes.
     pub n_io: usize,
-    /// Tensors that go from it, or through it, to what follows.
+    /// Tensors that pass from it, or through it, to later layers.
     pub n_out: usize,
     /// Their bytes.
     pub out_bytes: f64,
 }
 
-/// What a program may have.
+/// Limits of one program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Limits {
     /// Bytes of weights.
@@ -43,12 +43,12 @@ pub struct Limits {
     pub n_io: usize,
 }
 
-/// What cutting costs.
+/// Costs of a cut.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
-    /// A call, in milliseconds.
+    /// Milliseconds of a call.
     pub call_ms: f64,
-    /// A byte that is written and read again, in milliseconds.
+    /// Milliseconds of a byte that is written and read again.
     pub byte_ms: f64,
 }
 
@@ -61,15 +61,15 @@ pub struct Plan {
     pub cost_ms: f64,
 }
 
-/// Why there is no way.
+/// Why a chain cannot be cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
     /// A layer alone has more than a program may have.
     #[error("layer {layer} alone has more {what} than a program may have")]
     TooLarge {
-        /// Which one.
+        /// The layer.
         layer: usize,
-        /// Of what.
+        /// Weights, ops, or inputs and outputs.
         what: &'static str,
     },
     /// Each layer fits, but no way to cut keeps inputs and outputs under their limit.
@@ -204,7 +204,7 @@ pub struct Chunk {
     pub n_ops: usize,
     /// Bytes of its weights, as stored.
     pub weight_bytes: f64,
-    /// Bytes that go from it to the next.
+    /// Bytes that pass from it to the next program.
     pub out_bytes: f64,
 }
 
@@ -293,7 +293,7 @@ mod tests {
         byte_ms: 0.01,
     };
 
-    /// The least over all ways to cut, costed as the module says.
+    /// The least cost over all ways to cut, by the definition above.
     fn least(layers: &[Layer], limits: &Limits) -> Option<f64> {
         let n = layers.len();
         let ways = (0..1usize << n.saturating_sub(1)).filter_map(|cuts| {

@@ -67,8 +67,8 @@ pub enum CompareError {
     NotJson(#[source] serde_json::Error),
     /// It is JSON without a list of ops.
     #[error(
-        "no list of ops is in it: objects with `output` and `preferred` are due, at the top or under \
-         `operations`"
+        "expected a list of ops, objects with `output` and `preferred`, at the top or under \
+         `operations`; found none"
     )]
     NoList,
     /// It is neither MIL text nor JSON.

@@ -3,7 +3,7 @@
 //! Bandwidths of weights are those of anemll-bench; peaks, dispatch and activations those of the M6
 //! microarchitecture study (751K), ANEForge, maderix/ANE and qwen-ane, on macOS 15 to 27, as they
 //! published them. None was measured here. Where a source gives a range, its middle stands here.
-//! What nobody published for a chip is taken from a kindred one and [`Evidence::Inferred`]. What a
+//! What nobody published for a chip is taken from a related one and [`Evidence::Inferred`]. What a
 //! generation shares is in [`Family`].
 
 mod table;
@@ -16,18 +16,18 @@ pub use table::CHIPS;
 /// to 2025.
 const IN_IPADS: [&str; 9] = ["m1", "m2", "m3", "m4", "m5", "a14", "a15", "a16", "a17-pro"];
 
-/// What a cost is computed from.
+/// A chip and the figures that predictions use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chip {
     /// Name, as users write it.
     pub name: &'static str,
     /// Name, as Apple sells it.
     pub marketing: &'static str,
-    /// Name of the engine, as Apple's compiler writes it; a guess where it ends in `?`.
+    /// Name of the engine as Apple's compiler writes it; a name that ends in `?` is a guess.
     pub arch: &'static str,
     /// Generation of its engine, as Apple's compiler counts: `h13` is that of M1 and A14.
     pub generation: u8,
-    /// What the generation shares.
+    /// The figures that the generation shares.
     pub family: &'static Family,
     /// Engines that one program runs on.
     pub engines: u8,
@@ -36,19 +36,19 @@ pub struct Chip {
     /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an
     /// addition are two.
     pub peak_tflops: Figure,
-    /// Products of int8 weights and int8 activations, of one engine, in 10^12 operations/s.
+    /// Peak of products of int8 weights with int8 activations on one engine, in 10^12 operations/s.
     pub int8_tops: Option<Figure>,
-    /// Weights out of memory, in 10^9 bytes/s.
+    /// Bandwidth of weights from memory, in 10^9 bytes/s.
     pub weight_gbps: Figure,
-    /// Activations out of memory and into it, in 10^9 bytes/s.
+    /// Bandwidth of activations from and to memory, in 10^9 bytes/s.
     pub activation_gbps: Figure,
-    /// Activations from op to op inside the engine, in 10^9 bytes/s.
+    /// Bandwidth of activations between ops inside the engine, in 10^9 bytes/s.
     pub local_gbps: Figure,
-    /// Results of elementwise ops, in 10^9/s.
+    /// Throughput of elementwise ops, in 10^9 results/s.
     pub element_gps: Figure,
-    /// What a call through Core ML costs before it does anything, in microseconds.
+    /// Dispatch latency of a call through Core ML, in microseconds.
     pub dispatch_us: Figure,
-    /// What a call straight to the engine costs before it does anything, in microseconds.
+    /// Dispatch latency of a call on the direct route, in microseconds.
     pub direct_us: Figure,
     /// How much more it costs to notice the end of a long call, in microseconds: the waiting CPU
     /// falls asleep.
@@ -56,7 +56,7 @@ pub struct Chip {
 }
 
 impl Chip {
-    /// The chip of that name, in capitals or not; `M4 Max` is `m4-max` too.
+    /// The chip of a name, in capitals or not; `M4 Max` is `m4-max` too.
     pub fn from_name(name: &str) -> Option<&'static Self> {
         let name = name.trim().replace([' ', '_'], "-");
         CHIPS
@@ -82,7 +82,7 @@ impl Chip {
             .max_by_key(|chip| chip.name.len())
     }
 
-    /// Whether a device with it runs this system.
+    /// Whether a device with this chip runs the system.
     pub fn runs(&self, system: System) -> bool {
         match system {
             System::Mac => self.name.starts_with('m'),
@@ -91,7 +91,7 @@ impl Chip {
         }
     }
 
-    /// What a call costs beside `busy` seconds of work, in seconds.
+    /// The overhead of a call with `busy` seconds of work, in seconds.
     pub fn dispatch_seconds(&self, route: Route, busy: f64) -> f64 {
         let base = match route {
             Route::CoreMl => self.dispatch_us,
@@ -102,7 +102,7 @@ impl Chip {
         (base.value + self.idle_us.value * asleep) / 1e6
     }
 
-    /// Its numbers, by the names of the fields.
+    /// The figures of the chip, by field name.
     pub fn figures(&self) -> Vec<(&'static str, Figure)> {
         let mut figures = vec![
             ("peak_tflops", self.peak_tflops),
@@ -119,7 +119,7 @@ impl Chip {
         figures
     }
 
-    /// Its numbers that were not measured on it, by the names of the fields.
+    /// Names of the figures that were not measured on this chip.
     pub fn inferred(&self) -> Vec<&'static str> {
         self.figures()
             .into_iter()

@@ -4,7 +4,7 @@ use super::Chip;
 use crate::target::Figure;
 use crate::target::family::{Family, H13, H14, H15, H16, H17, H18};
 
-const KIN: &str = "a kindred chip";
+const RELATED: &str = "a related chip";
 const AB: &str = "anemll-bench, 128,256 outputs of 4,096, macOS 15";
 
 /// Weights out of memory as anemll-bench has them; spread of its variants.
@@ -13,7 +13,7 @@ const fn weights(gbps: f64) -> Figure {
 }
 
 const fn kin(value: f64, low: f64, high: f64) -> Figure {
-    Figure::inferred(value, low, high, KIN)
+    Figure::inferred(value, low, high, RELATED)
 }
 
 /// A row of a generation, with what is known of its M chip.

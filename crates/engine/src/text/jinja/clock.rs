@@ -17,6 +17,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
+
 const DAYS: [&str; 7] = [
     "Sunday",
     "Monday",

@@ -21,6 +21,7 @@ pub(in crate::text) struct Input<'a> {
     /// Time for `strftime_now`, in seconds since 1970, UTC.
     pub(in crate::text) now: i64,
 }
+
 /// The state of one rendering.
 pub(super) struct Interpreter {
     pub(super) meter: Rc<Meter>,
@@ -30,6 +31,7 @@ pub(super) struct Interpreter {
     pub(super) namespaces: Vec<HashMap<Rc<str>, Value>>,
     pub(super) now: i64,
 }
+
 impl Interpreter {
     /// The state before the first statement.
     pub(super) fn new(now: i64) -> Self {
@@ -73,6 +75,7 @@ impl Interpreter {
         }
         Ok(())
     }
+
     /// A string that the template wrote.
     pub(super) fn str(&self, text: &str) -> Result<Value> {
         Value::text(text, &self.meter)
@@ -102,6 +105,7 @@ impl Interpreter {
         }
         Ok(())
     }
+
     /// `value.name`. A method takes precedence over a key, like in Python.
     pub(super) fn attr(&mut self, value: &Value, name: &str) -> Result<Value> {
         match value {
@@ -148,6 +152,7 @@ impl Interpreter {
             _ => Ok(missing()),
         }
     }
+
     /// The attributes of `loop`.
     fn loop_attr(&mut self, state: &Rc<LoopState>, name: &str) -> Result<Value> {
         let (idx, len) = (state.idx.get(), state.items.values().len());

@@ -51,6 +51,7 @@ const STRING_METHODS: &[&str] = &[
     "upper",
     "zfill",
 ];
+
 const LIST_METHODS: &[&str] = &["copy", "count", "index"];
 const DICT_METHODS: &[&str] = &["copy", "get", "items", "keys", "values"];
 

@@ -49,6 +49,7 @@ const FILTERS: &[&str] = &[
     "upper",
     "wordcount",
 ];
+
 const TYPE_TESTS: &[&str] = &[
     "boolean",
     "callable",
@@ -66,6 +67,7 @@ const TYPE_TESTS: &[&str] = &[
     "true",
     "undefined",
 ];
+
 const OTHER_TESTS: &[&str] = &[
     "!=",
     "==",
@@ -88,6 +90,7 @@ const OTHER_TESTS: &[&str] = &[
     "test",
     "upper",
 ];
+
 /// Whether there is a filter with this name.
 pub(super) fn is_filter(name: &str) -> bool {
     FILTERS.contains(&name)

@@ -17,6 +17,7 @@ pub(in crate::text) struct Rendered {
     /// The byte ranges of `text` that came with the content of a message, in order.
     pub(in crate::text) message_ranges: Vec<(usize, usize)>,
 }
+
 /// Renders a template.
 pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<Rendered> {
     let mut interpreter = Interpreter::new(input.now);
@@ -36,6 +37,7 @@ enum Flow {
     Break,
     Continue,
 }
+
 impl Interpreter {
     fn body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<Flow> {
         self.meter.enter()?;

@@ -293,6 +293,7 @@ impl From<Dict> for Value {
         Self::Dict(Rc::new(dict))
     }
 }
+
 /// The variables of a block. Variables of enclosing blocks are found through `parent`.
 pub(super) struct Scope {
     names: RefCell<HashMap<Rc<str>, Value>>,
@@ -347,6 +348,7 @@ pub(super) struct MacroValue {
     pub(super) def: Arc<Macro>,
     pub(super) scope: Weak<Scope>,
 }
+
 /// Python's `==`.
 pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
     meter.spend(1)?;

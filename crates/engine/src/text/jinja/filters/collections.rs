@@ -67,6 +67,7 @@ pub(super) fn apply(
         _ => by_key(interpreter, name, values, args),
     }
 }
+
 /// Splits a list into parts of `count` items (`batch`) or into `count` parts (`slice`).
 fn batch_or_slice(
     name: &str,

@@ -77,6 +77,7 @@ pub(super) fn apply(
     args.finish(name)?;
     Ok(done)
 }
+
 /// The filter `tojson`.
 fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let indent = match args.named("indent").or_else(|| args.take("indent")) {

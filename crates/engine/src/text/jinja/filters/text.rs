@@ -49,6 +49,7 @@ pub(super) fn apply(
         other => Err(Error::new(format!("unknown filter `{other:.40}`"))),
     }
 }
+
 fn escape(text: &Text) -> Result<Value> {
     let mut out = Text::new(text.meter());
     let mut start = 0;

@@ -1,32 +1,30 @@
-//! Environment variables of flags: `--format` of `audit` is also `THANE_AUDIT_FORMAT`.
+//! Environment variables for flags: `--format` of `audit` is also `THANE_AUDIT_FORMAT`.
 //!
-//! The variable of a flag carries the name of its verb, so that a variable that is set for one verb
-//! cannot change another. Global flags, which mean the same for every verb, are named by themselves
-//! (`THANE_QUIET`) in [`crate::app`].
+//! The variable has the name of the verb, so that a variable for one verb cannot change another.
+//! Variables of global flags have no verb (`THANE_QUIET`); [`crate::app`] names them.
 
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
 
-/// The variable of a flag of a verb.
-fn twin(verb: &str, flag: &str) -> String {
+/// Name of the variable for a flag of a verb.
+fn variable(verb: &str, flag: &str) -> String {
     format!("THANE_{}_{}", verb.to_uppercase(), flag.to_uppercase()).replace('-', "_")
 }
 
-/// The variable that stood for a flag of every verb before variables carried the verb's name.
-fn old_twin(flag: &str) -> String {
+/// Earlier name of the variable for a flag, which was the same for every verb.
+fn old_variable(flag: &str) -> String {
     format!("THANE_{}", flag.to_uppercase()).replace('-', "_")
 }
 
-/// Gives every flag of every verb its variable. Help names the variable, not what somebody's
-/// environment has in it.
-pub fn with_twins(command: Command) -> Command {
+/// Adds the variable to every flag of every verb. Help does not show the value of the variable.
+pub fn with_variables(command: Command) -> Command {
     let hidden = |arg: Arg| with_switch(arg.hide_env_values(true));
     command.mut_args(hidden).mut_subcommands(|sub| {
         let verb = sub.get_name().to_owned();
         sub.mut_args(|arg| match arg.get_long() {
             Some(flag) => {
-                let name = twin(&verb, flag);
+                let name = variable(&verb, flag);
                 hidden(arg.env(name))
             }
             None => arg,
@@ -34,7 +32,7 @@ pub fn with_twins(command: Command) -> Command {
     })
 }
 
-/// Lets the variable of a flag without a value be a yes or a no, and nothing else.
+/// Lets the variable of a flag without a value be true or false, and nothing else.
 fn with_switch(arg: Arg) -> Arg {
     if !matches!(arg.get_action(), ArgAction::SetTrue) {
         return arg;
@@ -51,7 +49,7 @@ fn with_switch(arg: Arg) -> Arg {
     })
 }
 
-/// A variable that is empty is as good as none.
+/// Parses the value of such a variable; an empty one is false.
 fn switch(text: &str) -> Option<bool> {
     match text.to_lowercase().as_str() {
         "true" | "1" | "yes" | "on" => Some(true),
@@ -60,8 +58,7 @@ fn switch(text: &str) -> Option<bool> {
     }
 }
 
-/// A line for each variable of the old form that is set and would have counted for a flag of
-/// `verb`.
+/// A warning for each variable with an earlier name that is set for a flag of `verb`.
 pub fn warnings(
     command: &Command,
     verb: &str,
@@ -76,12 +73,12 @@ pub fn warnings(
         .filter_map(Arg::get_long)
         .filter(|flag| !globals.contains(flag));
     flags
-        .filter(|flag| var(&old_twin(flag)).is_some() && var(&twin(verb, flag)).is_none())
+        .filter(|flag| var(&old_variable(flag)).is_some() && var(&variable(verb, flag)).is_none())
         .map(|flag| {
             format!(
                 "thane: {} is not read anymore: set {} instead",
-                old_twin(flag),
-                twin(verb, flag)
+                old_variable(flag),
+                variable(verb, flag)
             )
         })
         .collect()
@@ -96,7 +93,7 @@ mod tests {
         let audit = Command::new("audit")
             .arg(flag("format"))
             .arg(flag("self-check"));
-        with_twins(
+        with_variables(
             Command::new("thane")
                 .arg(flag("quiet").global(true))
                 .subcommand(audit),

@@ -1,78 +1,90 @@
-//! How text becomes tokens and conversations become text: from the files of a checkpoint, or from
-//! those of a package.
+//! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
-use std::path::Path;
-
-use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
-use thane_mil::package;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
-/// Bytes that a tokenizer takes for each byte of a text. all-MiniLM-L6-v2's took 122 where the text
-/// was words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the process
-/// at 5 MB less that at 1 MB, November 2026).
+use crate::error::LanguageError;
+use crate::files::read;
+
+/// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
+/// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
+/// process at 5 MB of text less the peak at 1 MB, November 2026).
 pub const TOKENIZER_BYTES: usize = 450;
 
-/// A tokenizer, ready for use, and a chat template, which only a conversation reads: other verbs,
-/// and `--raw`, do without it.
+/// A tokenizer, and the chat template that is parsed when a conversation needs it.
 pub struct Language {
+    /// Turns text into tokens and back.
     pub tokenizer: Tokenizer,
-    pub template: Option<Template>,
+    /// Turns messages into text; `None` if the model has none.
+    pub template: Option<TemplateSource>,
 }
 
-/// What they are made of.
+/// The data that a [`Language`] is made of, as a package stores it in `language.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Parts {
-    pub words: Words,
-    pub template: Option<Template>,
+pub struct LanguageData {
+    /// Data of the tokenizer.
+    #[serde(rename = "words")]
+    pub tokenizer: TokenizerData,
+    /// Source of the chat template.
+    pub template: Option<TemplateSource>,
 }
 
-/// What a tokenizer is made of.
+/// The data that a tokenizer is made of.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Words {
+pub enum TokenizerData {
     /// The lists of a GGUF file.
     Lists(Vocab),
-    /// A `tokenizer.json`, which stands in a file of its own, and what the files beside it add.
+    /// A `tokenizer.json`, which a package keeps in a file of its own, and the settings of the files
+    /// beside it.
     Json {
+        /// Bytes of `tokenizer.json`.
         #[serde(skip)]
         tokenizer: Vec<u8>,
+        /// Settings of `tokenizer_config.json` and `generation_config.json`.
         config: TokenizerConfig,
     },
 }
 
-/// A chat template and what it calls the tokens that begin and end a text.
+/// The source of a chat template, and its spelling of the tokens that begin and end a text.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Template {
+pub struct TemplateSource {
+    /// Jinja source.
     pub text: String,
+    /// Text of the token that begins a text.
     pub bos: String,
+    /// Text of the token that ends a text.
     pub eos: String,
 }
 
-impl Template {
-    /// Reads it.
+impl TemplateSource {
+    /// Parses the source.
     pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
         ChatTemplate::new(&self.text, &self.bos, &self.eos)
     }
 }
 
-impl Parts {
-    /// Those of a checkpoint whose embedding has `n_vocab` rows; none where it has no tokenizer.
-    pub fn of(checkpoint: &Checkpoint, n_vocab: usize) -> anyhow::Result<Option<Self>> {
+impl LanguageData {
+    /// Reads the data from a checkpoint whose embedding table has `n_vocab` rows; `None` if the
+    /// checkpoint has no tokenizer.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        n_vocab: usize,
+    ) -> Result<Option<Self>, LanguageError> {
         match &checkpoint.source {
             Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
             Source::HuggingFace(folder) => from_folder(folder, n_vocab),
         }
     }
 
-    /// Ready for use.
-    pub fn language(self) -> anyhow::Result<Language> {
-        let tokenizer = match self.words {
-            Words::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
-            Words::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
+    /// Makes the tokenizer.
+    pub fn into_language(self) -> Result<Language, LanguageError> {
+        let tokenizer = match self.tokenizer {
+            TokenizerData::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
+            TokenizerData::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
         };
         Ok(Language {
             tokenizer,
@@ -81,10 +93,10 @@ impl Parts {
     }
 }
 
-fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
+fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
     let key = |name: &str| format!("tokenizer.ggml.{name}");
     let id = |name: &str| gguf.opt_u32(&key(name));
-    let texts = |name: &str| -> anyhow::Result<Option<Texts>> {
+    let texts = |name: &str| -> Result<Option<Texts>, LanguageError> {
         Ok(gguf
             .opt_strings(&key(name))?
             .map(|texts| texts.into_iter().collect()))
@@ -94,15 +106,15 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
         return Ok(None);
     };
     let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
-    let spelled = |id: Option<u32>| {
+    let text_of = |id: Option<u32>| {
         id.and_then(|id| tokens.get(id as usize))
             .unwrap_or_default()
             .to_owned()
     };
-    let template = source.map(|s| Template {
+    let template = source.map(|s| TemplateSource {
         text: s.to_owned(),
-        bos: spelled(bos),
-        eos: spelled(eos),
+        bos: text_of(bos),
+        eos: text_of(eos),
     });
     let vocab = Vocab {
         model: gguf.str(&key("model"))?.to_owned(),
@@ -124,26 +136,16 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
         chat_template: source.map(str::to_owned),
         n_vocab,
     };
-    Ok(Some(Parts {
-        words: Words::Lists(vocab),
+    Ok(Some(LanguageData {
+        tokenizer: TokenizerData::Lists(vocab),
         template,
     }))
 }
 
-/// Largest side file; vocabularies take tens of megabytes.
-const MOST_BYTES: u64 = 1 << 28;
-
-/// A file beside the weights.
-pub fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
-    let bytes =
-        package::read_small(path, MOST_BYTES).with_context(|| path.display().to_string())?;
-    match package::lfs_pointer(&bytes) {
-        Some(pointer) => bail!("{} {pointer}", path.display()),
-        None => Ok(bytes),
-    }
-}
-
-fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Parts>> {
+fn from_folder(
+    folder: &HuggingFace,
+    n_vocab: usize,
+) -> Result<Option<LanguageData>, LanguageError> {
     let Some(json) = folder.tokenizer_json.as_deref() else {
         return Ok(None);
     };
@@ -155,17 +157,18 @@ fn from_folder(folder: &HuggingFace, n_vocab: usize) -> anyhow::Result<Option<Pa
         },
     };
     if let Some(path) = folder.chat_template.as_deref() {
-        config.chat_template = Some(String::from_utf8(read(path)?)?);
+        let text = String::from_utf8(read(path)?);
+        config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
     }
     config.eos_ids.extend(folder.eos_token_ids()?);
-    let spelled = |token: &Option<String>| token.clone().unwrap_or_default();
-    let (bos, eos) = (spelled(&config.bos_token), spelled(&config.eos_token));
+    let text_of = |token: &Option<String>| token.clone().unwrap_or_default();
+    let (bos, eos) = (text_of(&config.bos_token), text_of(&config.eos_token));
     let template = config
         .chat_template
         .clone()
-        .map(|text| Template { text, bos, eos });
-    Ok(Some(Parts {
-        words: Words::Json {
+        .map(|text| TemplateSource { text, bos, eos });
+    Ok(Some(LanguageData {
+        tokenizer: TokenizerData::Json {
             tokenizer: read(json)?,
             config,
         },

@@ -1,0 +1,219 @@
+//! Which rewrites are kept: the faster of two, none that differs, none beyond a budget.
+
+use thane_audit::fix::{self, Numbers, Options, Proof, Verdict};
+use thane_audit::target::{Route, Target, Units};
+use thane_cpu::equal::{OnCpu, Settings};
+use thane_mil::budget::Budget;
+use thane_mil::program::Program;
+
+use crate::fixes::{folder, on_cpu, program, prove, within};
+
+/// Of two fixes that answer one rule the faster is kept, and of the other it is said why not.
+#[test]
+fn the_faster_of_two_answers_is_kept() {
+    let text = std::fs::read_to_string(folder().join("tests/fixes/fuse_rms_norm.mil")).unwrap();
+    let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
+    let (_, report) =
+        fix::run(program(&text), &target, &Options::default(), &mut on_cpu()).unwrap();
+    let answers = |f: &str| -> Vec<_> {
+        report
+            .steps
+            .iter()
+            .filter(|s| s.function == f && s.rules == ["ANE105"])
+            .cloned()
+            .collect()
+    };
+    for f in ["channels", "rows"] {
+        let [slower, kept] = &answers(f)[..] else {
+            panic!("{f}:\n{report}")
+        };
+        assert!(
+            matches!(kept.verdict, Verdict::Kept(Proof::Equal(_))),
+            "{f}:\n{report}"
+        );
+        let Verdict::Rejected(why) = &slower.verdict else {
+            panic!("{f}:\n{report}")
+        };
+        assert!(
+            why.contains("predicted to be faster") && why.contains(kept.fix),
+            "{why}"
+        );
+        assert!(kept.after.ms <= slower.after.ms && kept.fix != slower.fix);
+    }
+}
+
+/// A prover that nothing passes would let everything through the tests above: it must see a weight
+/// that is off, a term that is left out, and a constant of another sign.
+#[test]
+fn what_is_not_the_same_is_seen() {
+    let text = |scale: &str, seed: u64, last: &str| {
+        program(&format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp16, [3, 40]> x) {{
+            tensor<fp16, [20, 40]> w = const()[val = tensor<fp16, [20, 40]>(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))];
+            tensor<fp16, [3, 20]> a = linear(x = x, weight = w);
+            tensor<fp16, [3, 20]> b = mul(x = a, y = fp16({scale}));
+            tensor<fp16, [3, 20]> y = add(x = {last}, y = fp16(0x1p-2)); }} -> (y); }}"
+        ))
+    };
+    let right = text("0x1p+0", 3, "b");
+    let prove =
+        |other: &Program| prove(&right.functions()[0], &other.functions()[0], Numbers::Exact);
+    assert!(
+        matches!(prove(&text("0x1p+0", 3, "a")), Proof::Equal(_)),
+        "a product with 1 changes nothing"
+    );
+    for wrong in [
+        text("0x1p+0", 4, "b"),
+        text("-0x1p+0", 3, "b"),
+        text("0x1.04p+0", 3, "b"),
+    ] {
+        assert!(
+            matches!(prove(&wrong), Proof::Differs(_)),
+            "{:?}",
+            prove(&wrong)
+        );
+    }
+}
+
+/// Issue 30, 1.1: a logarithm of small powers. Nothing of it may be called proven once it is in
+/// fp16, and with a bound it is kept only where quiet inputs stay within it. The same program with
+/// powers that fp16 holds is kept, as lossy.
+#[test]
+fn a_logarithm_of_small_powers_is_not_narrowed() {
+    let text = |floor: &str| {
+        program(&format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp32, [4, 64]> audio) {{
+            tensor<fp32, [4, 64]> x = clip(x = audio, alpha = fp32(-0x1p+1), beta = fp32(0x1p+1));
+            tensor<fp32, [32, 64]> w = const()[val = tensor<fp32, [32, 64]>(BLOBFILE(path = string(\"noise\"), offset = uint64(5)))];
+            tensor<fp32, [4, 32]> bands = linear(x = x, weight = w);
+            tensor<fp32, [4, 32]> power = mul(x = bands, y = bands);
+            tensor<fp32, [4, 32]> floored = add(x = power, y = fp32({floor}));
+            tensor<fp32, [4, 32]> level = log(x = floored);
+            tensor<fp32, [4, 32]> y = mul(x = level, y = fp32(0x1p-5)); }} -> (y); }}"
+        ))
+    };
+    let target = Target::parse("m4+macos26", Units::default(), Route::default()).unwrap();
+    let run = |program: &Program, mut prover: OnCpu<'static>| {
+        fix::run(program.clone(), &target, &Options::default(), &mut prover)
+            .unwrap()
+            .1
+    };
+    let trap = text("0x1.b7cdfep-34");
+    let untouched = run(&trap, on_cpu());
+    assert_eq!(untouched.kept().count(), 0, "{untouched}");
+    let reason = "narrow_floats changes precision: --lossy MAX_ERROR tries it";
+    assert!(
+        untouched
+            .left
+            .iter()
+            .any(|l| l.rule == "ANE048" && l.reason.starts_with(reason)),
+        "{untouched}"
+    );
+    let bounded = run(&trap, within(0.05));
+    let (kept, tried): (Vec<_>, Vec<_>) = bounded
+        .steps
+        .iter()
+        .partition(|s| matches!(s.verdict, Verdict::Kept(_)));
+    assert!(
+        kept.iter().all(
+            |s| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { error, .. }) if *error <= 0.05)
+        ),
+        "{bounded}"
+    );
+    let is_told = |s: &&fix::Step| matches!(&s.verdict, Verdict::Rejected(why) if why.contains("`y` is off by"));
+    assert!(
+        tried
+            .iter()
+            .any(|s| is_told(s) && s.sites.iter().any(|p| p.op.contains("log"))),
+        "{bounded}"
+    );
+    let harmless = run(&text("0x1p-2"), within(0.05));
+    let is_lossy = |s: &fix::Step| matches!(&s.verdict, Verdict::Kept(Proof::Lossy { how, .. }) if how.contains("silence"));
+    assert!(
+        harmless.kept().count() > 0 && harmless.kept().all(is_lossy),
+        "{harmless}"
+    );
+    assert!(!harmless.to_string().contains("proven"), "{harmless}");
+}
+
+/// Issue 30, 1.1: a value in the middle overflows fp16 although inputs and outputs do not.
+#[test]
+fn an_intermediate_that_overflows_is_not_equal() {
+    let text = |body: &str| {
+        program(&format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp16, [3, 40]> x) {{ {body} }} -> (y); }}"
+        ))
+    };
+    let plain = text("tensor<fp16, [3, 40]> y = mul(x = x, y = fp16(0x1p+0));");
+    let detour = text(
+        "tensor<fp16, [3, 40]> a = mul(x = x, y = fp16(0x1p+15)); tensor<fp16, [3, 40]> y = mul(x = a, y = fp16(0x1p-15));",
+    );
+    let proof = prove(
+        &plain.functions()[0],
+        &detour.functions()[0],
+        Numbers::Exact,
+    );
+    assert!(
+        matches!(&proof, Proof::Differs(how) if how.contains("`a`") && how.contains("overflows fp16")),
+        "{proof:?}"
+    );
+    let detour = text(
+        "tensor<fp16, [3, 40]> a = mul(x = x, y = fp16(0x1p-14)); tensor<fp16, [3, 40]> y = mul(x = a, y = fp16(0x1p+14));",
+    );
+    let proof = prove(
+        &plain.functions()[0],
+        &detour.functions()[0],
+        Numbers::Exact,
+    );
+    assert!(
+        matches!(&proof, Proof::Differs(how) if how.contains("`y` in fp16 is off")),
+        "{proof:?}"
+    );
+}
+
+/// Issue 30, 3.5: tensors of trials are bounded together. Each of these takes 256 MB.
+#[test]
+fn trials_stay_within_a_memory_budget() {
+    let text = "program(1.3) { func f<ios18>(tensor<fp16, [1, 1]> x) {
+        tensor<fp16, [8192, 8192]> a = tile(x = x, reps = tensor<int32, [2]>([8192, 8192]));
+        tensor<fp16, [8192, 8192]> b = add(x = a, y = a);
+        tensor<fp16, [8192, 8192]> c = mul(x = a, y = b);
+        tensor<fp16, [8192, 8192]> d = add(x = c, y = b);
+        tensor<fp16, [8192, 1]> y = reduce_sum(x = d, axes = tensor<int32, [1]>([1]), keep_dims = bool(true)); } -> (y); }";
+    let budget = Budget::new(500_000_000);
+    let mut prover = OnCpu::new(Settings {
+        n_threads: 2,
+        budget: budget.clone(),
+        ..Settings::default()
+    });
+    let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
+    let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
+    let is_told = |s: &&fix::Step| matches!(&s.verdict, Verdict::Rejected(why) if why.contains("--memory allows more"));
+    assert!(
+        report.kept().count() == 0 && report.steps.iter().any(|s| is_told(&s)),
+        "{report}"
+    );
+    drop(prover);
+    assert_eq!(budget.used_bytes(), 0);
+}
+
+/// Issue 30, 3.5: no proof begins when the time is over, and what is not tried says so.
+#[test]
+fn the_time_for_proofs_is_bounded() {
+    let text = "program(1.3) { func f<ios18>(tensor<fp16, [2, 4]> x) { tensor<fp16, [2, 4]> y = tan(x = x); } -> (y); }";
+    let time_limit = Some(std::time::Duration::ZERO);
+    let mut prover = OnCpu::new(Settings {
+        time_limit,
+        ..Settings::default()
+    });
+    let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
+    let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
+    assert!(report.steps.is_empty(), "{report}");
+    assert!(
+        report
+            .left
+            .iter()
+            .any(|l| l.rule == "ANE001" && l.reason.contains("--time-limit allows more")),
+        "{report}"
+    );
+}
