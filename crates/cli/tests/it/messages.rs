@@ -244,7 +244,7 @@ fn a_long_literal_is_not_echoed_whole() {
     )
     .unwrap();
     let output = home.run(&["check", text(&file)]);
-    assert_ends(&output, 2, &["111..111", "is no fp32"]);
+    assert_ends(&output, 2, &["111..111", "expected a number of type fp32"]);
     assert!(stderr(&output).len() < 1000);
 }
 
