@@ -1,8 +1,8 @@
-//! What it means to run a program: traits that hide which machine does it.
+//! The traits for running programs, which hide the machine that runs them.
 //!
-//! A [`Backend`] loads a whole program, never single ops. An [`Executable`] is what it made of it
-//! and can be shared; an [`Instance`] is one running copy with its own buffers and its own state. A
-//! [`Batch`] is several of them that run together.
+//! A [`Backend`] loads a whole program, never single ops, and returns an [`Executable`], which can
+//! be shared. An [`Instance`] is one running copy with its own buffers and state. A [`Batch`] is
+//! several copies that run together.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::types::DType;
 
 /// A machine that can run programs.
 pub trait Backend: Send + Sync {
-    /// Name, such as `cpu`.
+    /// The name, such as `cpu`.
     fn name(&self) -> &'static str;
 
     /// Prepare a program that [`valid::check`](crate::valid::check) accepts.
@@ -23,11 +23,10 @@ pub trait Backend: Send + Sync {
 
 /// A program prepared for one machine.
 pub trait Executable: Send + Sync {
-    /// A running copy with fresh state.
+    /// Makes a running copy whose states are zero.
     fn instantiate(&self) -> Result<Box<dyn Instance>, RunError>;
 
-    /// `n` running copies that can run together: one after another, where the machine has no better
-    /// way.
+    /// Makes `n` running copies that can run together. By default they run one after another.
     fn instantiate_batch(&self, n: usize) -> Result<Box<dyn Batch>, RunError> {
         let instances = (0..n)
             .map(|_| self.instantiate())
@@ -35,7 +34,7 @@ pub trait Executable: Send + Sync {
         Ok(Box::new(OneByOne(instances)))
     }
 
-    /// The device that runs each op of `function`, where the machine tells.
+    /// The device that runs each op of `function`, if the machine reports it.
     fn placement(&self, _function: &str) -> Option<Vec<(OpId, String)>> {
         None
     }
@@ -43,11 +42,11 @@ pub trait Executable: Send + Sync {
 
 /// One running copy of a program.
 pub trait Instance: Send {
-    /// The buffer of the input `name`, which is given this shape for the next run; its content
-    /// stays until rewritten.
+    /// The buffer of the input `name`, row-major, for an input of this shape in the next run. Its
+    /// content is kept until it is rewritten.
     fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError>;
 
-    /// Run a function over the inputs that were filled.
+    /// Runs a function over the filled inputs.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
     /// From now on, want no more of the output `name` than its `n` greatest elements, where a row
@@ -55,39 +54,38 @@ pub trait Instance: Send {
     /// nothing by it gives them all.
     fn want_greatest(&mut self, _name: &str, _n: Option<usize>) {}
 
-    /// An output of the last run.
+    /// The output `name` of the last run.
     fn output(&self, name: &str) -> Result<View<'_>, RunError>;
 
-    /// What the state `name` holds.
+    /// The content of the state `name`.
     fn state(&self, name: &str) -> Result<View<'_>, RunError>;
 
-    /// The elements of the state `name`, to be written; [`Self::state`] has their type and shape.
+    /// The elements of the state `name`, for writing; [`Self::state`] returns their type and shape.
     fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError>;
 
-    /// Set every state to zero.
+    /// Sets every state to zero.
     fn reset(&mut self);
 }
 
-/// Running copies of a program, by number: each has its own inputs, outputs and state, and lengths
-/// of its own.
+/// Running copies of a program, numbered from 0. Each has its own inputs, outputs, states and
+/// lengths.
 pub trait Batch: Send {
-    /// How many there are.
+    /// Number of copies.
     fn n_instances(&self) -> usize;
 
-    /// One of them, to be asked for its outputs and states.
+    /// The copy number `idx`, for reading outputs and states.
     fn instance(&self, idx: usize) -> Result<&dyn Instance, RunError>;
 
-    /// One of them, to be filled, reset, or run by itself.
+    /// The copy number `idx`, for filling inputs, resetting states or running it alone.
     fn instance_mut(&mut self, idx: usize) -> Result<&mut dyn Instance, RunError>;
 
-    /// Run a function of each of these over the inputs that it was filled with, each named once.
-    /// The outputs are those that each would give alone, but for the order in which numbers are
-    /// added up. After an error, outputs of none are to be relied on, nor what the call was to
-    /// write to the states.
+    /// Runs a function of the copies in `which`, each listed once, over their filled inputs. The
+    /// outputs equal those of running each copy alone, up to the order of additions. After an
+    /// error, the outputs of all copies and the writes of this call to the states are undefined.
     fn run(&mut self, function: &str, which: &[usize]) -> Result<(), RunError>;
 }
 
-/// Instances of a machine that runs one at a time.
+/// A batch for machines that run one instance at a time.
 struct OneByOne(Vec<Box<dyn Instance>>);
 
 impl Batch for OneByOne {
@@ -119,7 +117,7 @@ impl Batch for OneByOne {
     }
 }
 
-/// Refuse numbers of a batch of `n` that name none of it, or one twice: for implementations of
+/// Requires the numbers in `which` to be below `n` and distinct, for implementations of
 /// [`Batch::run`].
 pub fn check_each_once(which: &[usize], n: usize) -> Result<(), RunError> {
     let mut seen = HashSet::new();
@@ -130,7 +128,7 @@ pub fn check_each_once(which: &[usize], n: usize) -> Result<(), RunError> {
     }
 }
 
-/// A tensor that a backend lends; row-major, in the byte order of the machine.
+/// A borrowed tensor of a backend: row-major, in the byte order of the machine.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// Element type.
@@ -141,7 +139,7 @@ pub struct View<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Why a program cannot be loaded.
+/// Why a backend cannot load a program.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The backend cannot run this op.
@@ -151,20 +149,20 @@ pub enum LoadError {
         function: String,
         /// Op name.
         op: String,
-        /// Where in the checkpoint it comes from.
+        /// The place in the checkpoint.
         place: String,
-        /// Why not.
+        /// Why the backend cannot run the op.
         reason: String,
     },
-    /// A file that the program is mapped from is not whole any more.
+    /// A file that the program is mapped from was truncated.
     #[error(transparent)]
     Truncated(#[from] Truncated),
-    /// What the program holds does not fit in memory.
+    /// The program does not fit in memory.
     #[error("{place} does not fit in memory")]
     OverBudget {
-        /// Function and op.
+        /// The function and op.
         place: String,
-        /// What needed how much.
+        /// The failed reservation.
         source: OverBudget,
     },
 }
@@ -172,83 +170,86 @@ pub enum LoadError {
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// There is no function of this name.
+    /// The program has no function with this name.
     #[error("the program has no function `{0}`")]
     NoFunction(String),
-    /// There is no input of this name, or it was not filled.
+    /// No function has an input with this name, or the input was not filled.
     #[error("no input `{0}` was given")]
     NoInput(String),
-    /// There is no output of this name.
+    /// The last run has no output with this name.
     #[error("the last run gave no output `{0}`")]
     NoOutput(String),
-    /// There is no state of this name.
+    /// The program has no state with this name.
     #[error("the program has no state `{0}`")]
     NoState(String),
-    /// Functions have inputs of this name and of several element types, and this shape fits more
-    /// than one.
+    /// Several functions have an input with this name but different element types, and the given
+    /// shape fits more than one of them.
     #[error(
-        "input `{name}` of shape {given:?} can be {expected}: give the inputs of the functions different names, or load \
-         one function alone"
+        "input `{name}` of shape {given:?} can be {expected}: give the inputs of the functions \
+         different names, or load one function alone"
     )]
     Ambiguous {
         /// Input name.
         name: String,
-        /// The declared types that fit.
+        /// The declared types that fit the shape.
         expected: String,
-        /// Shape given.
+        /// The given shape.
         given: Vec<usize>,
     },
-    /// The shape given does not fit the declared type.
-    #[error("input `{name}` is {expected}, {given:?} was given")]
+    /// The given shape does not fit the declared type.
+    #[error("input `{name}`: expected {expected}, found shape {given:?}")]
     Shape {
         /// Input name.
         name: String,
         /// Declared type.
         expected: String,
-        /// Shape given.
+        /// The given shape.
         given: Vec<usize>,
     },
-    /// There is no instance of this number in the batch.
-    #[error("there is no sequence {idx} in a batch of {n}, whose numbers begin at 0")]
+    /// The batch has no instance with this number.
+    #[error("expected a sequence number below {n}, found {idx}")]
     NoInstance {
-        /// The number.
+        /// The requested number.
         idx: usize,
-        /// How many there are.
+        /// Number of instances.
         n: usize,
     },
-    /// An instance of a batch is to run twice in one call.
-    #[error("sequence {0} is named twice in one step: run its tokens in one call, or in two steps")]
-    Twice(usize),
-    /// The states of a batch take more than they may.
+    /// An instance is listed twice in one call.
     #[error(
-        "the states of {n} sequences take {bytes} bytes, {most} are allowed: ask for fewer sequences or a shorter context"
+        "sequence {0} is listed twice in one step: run its tokens in one call, or in two steps"
+    )]
+    Twice(usize),
+    /// The states of a batch need more memory than allowed.
+    #[error(
+        "the states of {n} sequences take {bytes} bytes, more than the allowed {most}: ask for \
+         fewer sequences or a shorter context"
     )]
     Memory {
-        /// How many instances.
+        /// Number of instances.
         n: usize,
-        /// What all of them take, once they are full.
+        /// Bytes that all states take once they are full.
         bytes: usize,
-        /// What they may take.
+        /// The allowed number of bytes.
         most: usize,
     },
-    /// A state, an input or what an op computes does not fit in memory.
+    /// A state, an input or the result of an op does not fit in memory.
     #[error("{place} does not fit in memory")]
     OverBudget {
-        /// State or input, or function and op.
+        /// The state or input, or the function and op.
         place: String,
-        /// What needed how much.
+        /// The failed reservation.
         source: OverBudget,
     },
-    /// An op failed on these values.
+    /// An op failed on the given values.
     #[error("{function}: op `{op}` that makes `{result}` (from `{place}`): {reason}")]
     Op {
         /// Function name.
         function: String,
         /// Op name.
         op: String,
-        /// Name of its first result.
+        /// Name of the op's first result.
         result: String,
-        /// Where in the checkpoint it comes from.
+        /// The place in the checkpoint.
         place: String,
         /// What went wrong.
         reason: String,

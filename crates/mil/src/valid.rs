@@ -66,11 +66,11 @@ pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
     if out.is_empty() { Ok(()) } else { Err(out) }
 }
 
-fn attributes(attributes: &[(String, Literal)], of: &str, out: &mut Vec<Violation>) {
+fn attributes(attributes: &[(String, Literal)], owner: &str, out: &mut Vec<Violation>) {
     for (name, literal) in attributes {
         if let Err(e) = check_literal(literal) {
             out.push(Violation {
-                function: of.to_owned(),
+                function: owner.to_owned(),
                 place: "attributes".to_owned(),
                 message: format!("`{name}`: {e}"),
             });

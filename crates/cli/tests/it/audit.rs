@@ -855,7 +855,10 @@ fn what_cannot_be_audited_is_named() {
         (&["nosuch"], &["unknown model `nosuch`"]),
         (&[&bad], &["bad.mil", "line 3"]),
         (&[&odd], &["odd.mil", "[5]"]),
-        (&[&empty], &["empty.mil", "expected `program`"]),
+        (
+            &[&empty],
+            &["empty.mil", "expected `program`, found the end"],
+        ),
         (&[bytes.to_str().unwrap()], &["bytes.mil", "UTF-8"]),
         (&[&hollow], &["hollow.mlpackage", "Manifest.json"]),
         (

@@ -94,8 +94,11 @@ fn crates_know_nothing_of_what_they_must_not_know() {
             .iter()
             .filter(|(crates, ..)| crates.contains(&name.as_str()))
         {
-            // A module of tests, in a file of its own.
-            let is_tests = path.ends_with("tests.rs") || path.ends_with("tests/mod.rs");
+            // A module of tests, in a file or folder of its own.
+            let is_tests = path.ends_with("tests.rs")
+                || path
+                    .parent()
+                    .is_some_and(|folder| folder.ends_with("tests"));
             let text = if is_tests { "" } else { without_tests(&text) };
             let code = text
                 .lines()

@@ -116,7 +116,7 @@ fn errors_name_the_pass_and_the_op() {
     }
     let error = fails("removal", remove_what_is_used, false).to_string();
     assert!(
-        error.starts_with("removal, function `main`, at exp `a`: op `exp` is removed"),
+        error.starts_with("removal, function `main`, at exp `a`: cannot remove op `exp`"),
         "{error}"
     );
 }
@@ -138,7 +138,7 @@ fn an_illegal_program_is_refused_before_any_pass() {
     .unwrap_err()
     .to_string();
     assert!(
-        error.starts_with("the program is not legal before any pass: main: s: it is an output"),
+        error.starts_with("the program is not legal before any pass: main: s: expected an output"),
         "{error}"
     );
 }

@@ -400,11 +400,11 @@ fn what_cannot_run_is_refused() {
         };
         assert_eq!(
             refused(batch.as_mut(), &[0, 3]),
-            "there is no sequence 3 in a batch of 3, whose numbers begin at 0"
+            "expected a sequence number below 3, found 3"
         );
         assert!(
             refused(batch.as_mut(), &[2, 0, 2])
-                .starts_with("sequence 2 is named twice in one step")
+                .starts_with("sequence 2 is listed twice in one step")
         );
         assert!(refused(batch.as_mut(), &[0, 1]).contains("no input"));
         assert!(batch.instance(3).is_err() && batch.instance_mut(7).is_err());

@@ -71,7 +71,7 @@ fn constants_and_states_beyond_memory_are_refused_at_load() {
         (
             &state,
             "tensor<fp32, [1]> y = relu(x = x);",
-            "`s` is tensor<fp32, [1073741824, 1073741824]>",
+            "`s`: expected tensor<fp32, [1073741824, 1073741824]>",
         ),
     ] {
         let error = loaded(&function(inputs, body, "y"))

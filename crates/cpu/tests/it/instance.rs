@@ -101,7 +101,7 @@ fn an_input_of_several_types_is_kept_for_each() {
         let error = instance.input("x", &[4]).unwrap_err().to_string();
         assert_eq!(
             error,
-            "input `x` is tensor<fp32, [2, ?]> or tensor<int32, [5]>, [4] was given"
+            "input `x`: expected tensor<fp32, [2, ?]> or tensor<int32, [5]>, found shape [4]"
         );
 
         let third = "func halves<ios18>(tensor<fp16, [2, 3]> x) { tensor<fp16, [2, 3]> y = relu(x = x); } -> (y);";

@@ -22,7 +22,7 @@ use super::manifest::{DESCRIPTION, FILE_NAME};
 use super::partial::Partial;
 use super::proto;
 use super::read::assemble;
-use super::write::{create_in, model, put, replaceable, vacant};
+use super::write::{create_in, model, put_in_place, require_replaceable, require_vacant};
 use super::{Package, Summary, check, description, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
@@ -48,16 +48,16 @@ const FLEXIBLE: &str = "FlexibleShapeInformation";
 impl Package {
     /// Writes the package as a compiled model to `path`, where nothing may exist.
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
-        vacant(path)?;
+        require_vacant(path)?;
         let (partial, summary) = self.compile_partial(path)?;
-        put(partial, path)?;
+        put_in_place(partial, path)?;
         Ok(summary)
     }
 
     /// Writes the package as a compiled model to `path` and replaces the compiled model there, if
     /// any. The old one stays until the new one is complete.
     pub fn replace_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
-        replaceable(path, DESCRIPTION, "compiled model")?;
+        require_replaceable(path, DESCRIPTION, "compiled model")?;
         let (partial, summary) = self.compile_partial(path)?;
         partial.replace().map_err(PackageError::io(path))?;
         Ok(summary)
@@ -93,7 +93,7 @@ impl Package {
         let described = model.description.unwrap_or_default().encode_to_vec();
         file(
             DESCRIPTION,
-            &wrapped(&described, model.specification_version),
+            &add_header(&described, model.specification_version),
         )?;
         Ok((partial, summary))
     }
@@ -110,7 +110,7 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     let top = Path::new("");
     let file = path.join(DESCRIPTION);
     let (_, bytes) = files.read(top, Path::new(DESCRIPTION), MAX_MODEL_BYTES)?;
-    let described = unwrapped(&bytes)
+    let described = remove_header(&bytes)
         .and_then(|b| proto::ModelDescription::decode(b).map_err(|e| e.to_string()));
     let described = described.map_err(|reason| PackageError::unusable(&file, reason))?;
     if !files.has(TEXT) {
@@ -164,8 +164,10 @@ pub(super) fn parsed(
     };
     let mut interfaces = BTreeMap::new();
     for f in &mut program.functions {
-        let flexible = f.attributes.iter().find(|(name, _)| name == FLEXIBLE);
-        interfaces.extend(flexible.map(|(_, literal)| (f.name.clone(), declared(literal))));
+        let flexible_shapes = f.attributes.iter().find(|(name, _)| name == FLEXIBLE);
+        interfaces.extend(
+            flexible_shapes.map(|(_, literal)| (f.name.clone(), decode_interface(literal))),
+        );
         f.attributes.retain(|(name, _)| name != FLEXIBLE);
         state::merge(f);
     }
@@ -176,10 +178,10 @@ pub(super) fn parsed(
 fn text_form(package: &Package) -> Result<Program, String> {
     let mut program = state::split(&package.program);
     for f in &mut program.functions {
-        let flexible = flexible(package, f)?;
+        let flexible_shapes = flexible_shapes(package, f)?;
         f.attributes.retain(|(name, _)| name != FLEXIBLE);
         f.attributes
-            .extend(flexible.map(|literal| (FLEXIBLE.to_owned(), literal)));
+            .extend(flexible_shapes.map(|literal| (FLEXIBLE.to_owned(), literal)));
     }
     if program.attributes.is_empty() {
         let pair = (
@@ -199,7 +201,7 @@ fn string() -> Type {
 }
 
 /// The shapes of the inputs that have more than one, as an attribute.
-fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> {
+fn flexible_shapes(package: &Package, f: &Function) -> Result<Option<Literal>, String> {
     let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
     let (mut defaults, mut ranges) = (Vec::new(), Vec::new());
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
@@ -256,8 +258,8 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
     ])))
 }
 
-/// Decodes what [`flexible`] wrote; skips entries that it cannot decode.
-fn declared(literal: &Literal) -> Interface {
+/// Decodes what [`flexible_shapes`] wrote; skips entries that it cannot decode.
+fn decode_interface(literal: &Literal) -> Interface {
     let Literal::Tuple(parts) = literal else {
         return Interface::default();
     };
@@ -290,10 +292,10 @@ fn declared(literal: &Literal) -> Interface {
         });
     let defaults = part("DefaultShapes").unwrap_or_default();
     let features = ranges.filter_map(|(name, ranges)| {
-        let of = defaults
+        let entry = defaults
             .iter()
             .find(|(key, _)| *key == Literal::string(&name));
-        let default: Option<Vec<usize>> = sizes(&of?.1)?
+        let default: Option<Vec<usize>> = sizes(&entry?.1)?
             .into_iter()
             .map(|n| usize::try_from(n).ok())
             .collect();
@@ -317,7 +319,7 @@ fn int(n: usize) -> i32 {
 }
 
 /// Adds the header and trailer to a description.
-fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
+fn add_header(description: &[u8], version: i32) -> Vec<u8> {
     let mut out = vec![0; HEADER_BYTES];
     let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, &MARK.to_le_bytes());
@@ -333,7 +335,7 @@ fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
 }
 
 /// Removes the header and trailer from a description.
-fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
+fn remove_header(bytes: &[u8]) -> Result<&[u8], String> {
     let header = bytes
         .get(..HEADER_BYTES)
         .ok_or("is truncated inside its header: copy the model again")?;

@@ -455,13 +455,13 @@ impl Decoder<'_> {
         }
         // Ops in files have names, so an op without one gets the name that it would be written
         // with.
-        let of_result = || {
+        let name_of_result = || {
             results
                 .first()
                 .map_or(def.name, |r| &self.function.value(*r).name)
                 .to_owned()
         };
-        self.function.ops[id.index()].name = Some(name.unwrap_or_else(of_result));
+        self.function.ops[id.index()].name = Some(name.unwrap_or_else(name_of_result));
         Ok(())
     }
 }

@@ -161,12 +161,12 @@ impl Encoder<'_> {
 
     /// The attribute `name`, which every op in a file has.
     fn label(&self, op: &Op) -> String {
-        let of_result = || {
+        let name_of_result = || {
             op.results
                 .first()
                 .map_or(op.def.name, |r| &self.f.value(*r).name)
         };
-        op.name.as_deref().unwrap_or_else(of_result).to_owned()
+        op.name.as_deref().unwrap_or_else(name_of_result).to_owned()
     }
 
     fn operation(&self, ty: &str, name: &str, results: &[ValueId]) -> proto::Operation {

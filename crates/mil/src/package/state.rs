@@ -14,7 +14,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn of(opset: Opset) -> Option<Self> {
+    fn in_opset(opset: Opset) -> Option<Self> {
         let find = |name| opset::find_in(name, opset);
         Some(Self {
             update: find("coreml_update_state")?,
@@ -28,7 +28,7 @@ impl Rows {
 pub(super) fn split(program: &Program) -> Program {
     let mut out = program.clone();
     for f in &mut out.functions {
-        let Some(rows) = Rows::of(f.opset) else {
+        let Some(rows) = Rows::in_opset(f.opset) else {
             continue;
         };
         for block in 0..f.blocks.len() {
@@ -74,7 +74,7 @@ fn split_op(f: &mut Function, rows: &Rows, id: OpId) -> Vec<OpId> {
 
 /// Merges each write of a state and the read right after it into one update.
 pub(super) fn merge(f: &mut Function) {
-    let Some(rows) = Rows::of(f.opset) else {
+    let Some(rows) = Rows::in_opset(f.opset) else {
         return;
     };
     for block in 0..f.blocks.len() {

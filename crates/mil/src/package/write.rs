@@ -34,16 +34,16 @@ impl Package {
     /// Writes the package to `path`, where nothing may exist. Equal packages are written as equal
     /// bytes.
     pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
-        vacant(path)?;
+        require_vacant(path)?;
         let (partial, summary) = self.write_partial(path, items)?;
-        put(partial, path)?;
+        put_in_place(partial, path)?;
         Ok(summary)
     }
 
     /// Writes the package to `path` and replaces the package there, if any. The old package stays
     /// until the new one is complete.
     pub fn replace(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
-        replaceable(path, FILE_NAME, "package")?;
+        require_replaceable(path, FILE_NAME, "package")?;
         let (partial, summary) = self.write_partial(path, items)?;
         partial.replace().map_err(PackageError::io(path))?;
         Ok(summary)
@@ -142,7 +142,7 @@ fn check_item_name(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Pa
 }
 
 /// Renames a partial to its final path, which another writer may have taken in the meantime.
-pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
+pub(super) fn put_in_place(partial: Partial, path: &Path) -> Result<(), PackageError> {
     partial.put().map_err(|fault| match fault.kind() {
         std::io::ErrorKind::AlreadyExists => PackageError::Exists {
             path: path.to_owned(),
@@ -155,7 +155,7 @@ pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
 }
 
 /// Returns an error if `path` exists.
-pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
+pub(super) fn require_vacant(path: &Path) -> Result<(), PackageError> {
     if path.symlink_metadata().is_ok() {
         Err(PackageError::Exists {
             path: path.to_owned(),
@@ -166,7 +166,7 @@ pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
 }
 
 /// Returns an error if `path` exists and is not a `kind`, which contains the file `file`.
-pub(super) fn replaceable(path: &Path, file: &str, kind: &str) -> Result<(), PackageError> {
+pub(super) fn require_replaceable(path: &Path, file: &str, kind: &str) -> Result<(), PackageError> {
     if path.symlink_metadata().is_err() || path.join(file).is_file() {
         return Ok(());
     }
