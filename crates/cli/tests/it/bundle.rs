@@ -331,7 +331,10 @@ fn what_was_changed_does_not_pass() {
 fn a_bad_wish_is_refused_before_anything_is_written() {
     let home = Home::new();
     for (flags, parts) in [
-        (&["--buckets", "0"][..], &["a bucket of 0 tokens"][..]),
+        (
+            &["--buckets", "0"][..],
+            &["expected bucket lengths from 1 to 96"][..],
+        ),
         (&["--buckets", "97"], &["97", "96"]),
         (&["--residual-divisor", "3"], &["a power of two"]),
     ] {

@@ -234,7 +234,7 @@ fn packages_hold_weights_once_and_run() {
     assert_ends(
         &convert(&["--context", "64", "--block", "65"]),
         2,
-        &["a block of 65 tokens", "--block 1 to 64"],
+        &["expected a block of 1 to 64 tokens", "--block 1 to 64"],
     );
     let portable = [
         "convert",

@@ -346,7 +346,7 @@ fn a_tokenizer_that_does_not_match_the_model() {
         ),
         (
             Gguf::tiny_chat().with_string("tokenizer.chat_template", "{% if %}"),
-            "the chat template cannot be read",
+            "the chat template is not valid",
         ),
     ];
     for (gguf, text) in cases {

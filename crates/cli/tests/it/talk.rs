@@ -458,7 +458,7 @@ fn a_message_that_cannot_fit_leaves_out_no_other() {
     type_in(&mut child, &format!("{}\r", "x".repeat(600)));
     let said = ready(&mut child);
     assert!(
-        said.contains("the prompt has 613 tokens") && !said.contains("left out"),
+        said.contains("found 613 tokens") && !said.contains("left out"),
         "{said}"
     );
     type_in(&mut child, "/show\r");
