@@ -236,7 +236,7 @@ fn bench_of_language_and_embedding_models() {
         ),
         (
             &["bench", "embed", &encoder, "--lengths", "100000"],
-            "expected at most",
+            "the model takes",
         ),
         (
             &["bench", "embed", &encoder, "--lengths", "0"],
