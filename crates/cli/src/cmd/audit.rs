@@ -51,15 +51,19 @@ pub struct Args {
     /// Tokens, or elements along any axis that an input leaves open.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = values::length)]
     length: Vec<usize>,
-    /// Fail if fewer than PERCENT of a function's ops run on the Neural Engine.
+    /// Fail if fewer than PERCENT of ops run on the Neural Engine.
+    ///
+    /// Ops are counted for each function.
     ///
     /// Also fail if a finding says that the program does not compile, load or run there.
     #[arg(long, value_name = "PERCENT", value_parser = values::percentage)]
     require_ane: Option<f64>,
-    /// Fail on findings of a rule, or of a severity (note, warning, error) or worse.
+    /// Fail on findings of a rule, or of a severity (note, warning, error).
+    ///
+    /// A severity includes the worse ones.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = values::deny)]
     deny: Vec<Deny>,
-    /// Format of the report: text, concise, json, sarif, html or mil [default: text].
+    /// Report format: text, concise, json, sarif, html or mil [default: text].
     ///
     /// With -o, the default follows the extension of the file.
     #[arg(
@@ -88,7 +92,7 @@ pub struct Args {
     /// Context lengths to build a checkpoint for; the report has the time of decode at each.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
-    /// Rewrite what the rules find, prove each rewrite here, and write the result to -o.
+    /// Rewrite what the rules find, prove each rewrite, and write to -o.
     ///
     /// -o is a package, or a .mil file.
     #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]

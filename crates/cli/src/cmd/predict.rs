@@ -139,6 +139,30 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         states,
         ane: None,
     };
+    let given = fill_all(instance.as_mut(), f, &package, &mut report, args, app)?;
+    app.output.busy(&format!("running `{}`", f.name));
+    instance
+        .run(&f.name)
+        .map_err(|e| Failure::new(Code::Usage, e))?;
+    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    store_all(instance.as_ref(), f, &mut report, args, app)?;
+    if args.numerics == NumericsFlag::Ane {
+        app.output.busy("comparing with f32, op by op");
+        report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
+    }
+    say(&report, app)
+}
+
+/// Fills inputs and states from files, or generates inputs.
+fn fill_all(
+    instance: &mut dyn Instance,
+    f: &Function,
+    package: &Package,
+    report: &mut Report<'_>,
+    args: &Args,
+    app: &App,
+) -> Result<Given, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let mut given = Given::default();
     let features = package.interfaces.get(&f.name).map(|i| &i.features);
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
@@ -146,12 +170,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             Type::Tensor(ty) => {
                 let feature = features.and_then(|f| f.get(&value.name));
                 let (input, array) =
-                    fill(instance.as_mut(), &value.name, ty, feature, args, app).map_err(usage)?;
+                    fill(instance, &value.name, ty, feature, args, app).map_err(usage)?;
                 report.inputs.push(input);
                 given.inputs.push((value.name.clone(), array));
             }
             Type::State(ty) => {
-                let array = set(instance.as_mut(), &value.name, ty, args, app).map_err(usage)?;
+                let array = set(instance, &value.name, ty, args, app).map_err(usage)?;
                 given.states.extend(array.map(|a| (value.name.clone(), a)));
             }
             _ => {}
@@ -165,11 +189,17 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             ));
         }
     }
-    app.output.busy(&format!("running `{}`", f.name));
-    instance
-        .run(&f.name)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
-    fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
+    Ok(given)
+}
+
+/// Writes outputs and states to files.
+fn store_all(
+    instance: &dyn Instance,
+    f: &Function,
+    report: &mut Report<'_>,
+    args: &Args,
+    app: &App,
+) -> Outcome {
     let mut pending = Vec::new();
     for value in f.body().outputs.iter().map(|v| f.value(*v)) {
         let view = instance
@@ -197,12 +227,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     for Pending { path, file, .. } in pending {
         file.put(args.force).map_err(|e| out::unwritten(&path, e))?;
     }
-    if args.numerics == NumericsFlag::Ane {
-        app.output.busy("comparing with f32, op by op");
-        report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
-    }
+    Ok(())
+}
+
+fn say(report: &Report<'_>, app: &App) -> Outcome {
     if app.output.is_json() {
-        return Ok(app.output.json(&report)?);
+        return Ok(app.output.json(report)?);
     }
     if let Some(parting) = &report.ane {
         let or_nothing =

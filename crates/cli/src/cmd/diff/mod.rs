@@ -51,23 +51,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         within: None,
         numbers: Vec::new(),
     };
-    let names = |p: &Package| {
-        p.program
-            .functions()
-            .iter()
-            .map(|f| f.name.clone())
-            .collect::<Vec<_>>()
-    };
-    let only = |x: &Package, y: &Package, which: &str| -> Vec<String> {
-        let missing = names(x)
-            .into_iter()
-            .filter(|n| y.program.function(n).is_none());
-        missing
-            .map(|n| format!("function `{n}` is in {which} only"))
-            .collect()
-    };
     report.structure.extend(only(&a, &b, "the first"));
     report.structure.extend(only(&b, &a, "the second"));
+    let runs = Runs {
+        args,
+        given: &given,
+        app,
+    };
     for f in a.program.functions() {
         let Some(g) = b.program.function(&f.name) else {
             continue;
@@ -76,16 +66,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         constants(f, g, &mut report.constants);
         if !args.no_run {
             app.output.busy(&format!("running `{}` of both", f.name));
-            report.numbers.extend(numbers(
-                f,
-                g,
-                [&a, &b],
-                &Runs {
-                    args,
-                    given: &given,
-                    app,
-                },
-            )?);
+            report.numbers.extend(numbers(f, g, [&a, &b], &runs)?);
         }
     }
     let same = |n: &Numbers| n.max_error == 0.0 && n.reason.is_none();
@@ -95,8 +76,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     if args.tolerance.or(args.absolute_tolerance).is_some() {
         // A function that one package lacks has no numbers to compare.
-        let are_alike = names(&a).len() == names(&b).len()
-            && names(&a).iter().all(|n| b.program.function(n).is_some());
+        let are_alike = only(&a, &b, "").is_empty() && only(&b, &a, "").is_empty();
         report.within = Some(are_alike && report.numbers.iter().all(|n| n.within));
     }
     report.equal = report.structure.is_empty()
@@ -107,6 +87,20 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         app.output.data(&text(&report))?;
     }
+    outcome(&report)
+}
+
+/// A message for each function of `x` that `y` lacks.
+fn only(x: &Package, y: &Package, which: &str) -> Vec<String> {
+    let functions = x.program.functions().iter();
+    functions
+        .filter(|f| y.program.function(&f.name).is_none())
+        .map(|f| format!("function `{}` is in {which} only", f.name))
+        .collect()
+}
+
+/// Whether the packages are equal, or within the tolerance if there is one.
+fn outcome(report: &Report<'_>) -> Outcome {
     if let Some(failed) = report.numbers.iter().find(|n| n.is_failure) {
         let error = anyhow::anyhow!(
             "the numbers cannot be compared: `{}` does not run",

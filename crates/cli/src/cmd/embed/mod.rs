@@ -102,16 +102,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (prompt_name, prompt) = prompt(args, &embedder.info)?;
     let settings = settings(args, &embedder, format, dim, prompt_name)?;
     let name = embedder.name.clone();
-    if args.similarity && is_ragged && format.is_packed() {
-        let error =
-            anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
-        return Err(usage(error).remedy("--format float"));
-    }
-    let similarity = if args.similarity {
-        Some(function(&embedder.info)?)
-    } else {
-        None
-    };
+    let similarity = similarity(args, format, &embedder.info)?;
     let job = Job {
         app,
         embedder: &mut embedder,
@@ -151,6 +142,23 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     report.seconds = start.elapsed().as_secs_f64();
     say(&report, app)
+}
+
+/// The similarity function, with `--similarity`.
+fn similarity(
+    args: &Args,
+    format: Format,
+    info: &EncoderInfo,
+) -> Result<Option<Similarity>, Failure> {
+    if !args.similarity {
+        return Ok(None);
+    }
+    if args.vectors.encoding() != Encoding::Text && format.is_packed() {
+        let error =
+            anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
+        return Err(Failure::new(Code::Usage, error).remedy("--format float"));
+    }
+    function(info).map(Some)
 }
 
 /// The settings that an interrupted run must be continued with. `--truncate` may change: without
