@@ -20,50 +20,50 @@ use crate::out;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
-    pub model: String,
+    pub(super) model: String,
     /// The texts [default: the lines of stdin].
     #[arg(conflicts_with = "file")]
-    pub texts: Vec<String>,
+    pub(super) texts: Vec<String>,
     /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
     ///
     /// A .txt file has a text per line, the others a text per row.
     #[arg(short, long, value_name = "FILE")]
-    pub file: Option<PathBuf>,
+    pub(super) file: Option<PathBuf>,
     /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
     #[arg(long, value_name = "NAME")]
-    pub field: Option<String>,
+    pub(super) field: Option<String>,
     /// Field or column with an id to keep beside the vectors [default: id, where rows have it].
     ///
     /// JSON lines and Parquet files store it as `id`. An empty name keeps no id.
     #[arg(long, value_name = "NAME")]
-    pub id: Option<String>,
+    pub(super) id: Option<String>,
     /// Write a .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
     ///
     /// On stdout, each line is a JSON array.
     #[arg(short, long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Replace a file that exists.
     #[arg(long)]
-    pub force: bool,
+    pub(super) force: bool,
     #[command(flatten)]
-    pub vectors: Vectors,
+    pub(super) vectors: Vectors,
     /// Print the similarity of two texts, by the model's similarity function.
     ///
     /// With int8 or binary vectors, the stored values are compared.
     #[arg(long, conflicts_with_all = ["file", "out", "chunks"])]
-    pub similarity: bool,
+    pub(super) similarity: bool,
     /// Most tokens of a batch, padding included.
     #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
-    pub batch_tokens: usize,
+    pub(super) batch_tokens: usize,
     /// Numerics to use.
     ///
     /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
     /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
-    pub numerics: NumericsFlag,
+    pub(super) numerics: NumericsFlag,
     /// Number of threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    pub threads: Option<u16>,
+    pub(super) threads: Option<u16>,
 }
 
 /// Flags for the vectors.
@@ -74,38 +74,38 @@ pub struct Vectors {
     ///
     /// The default is int8 for models that were trained for it, else float.
     #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
-    pub format: Option<String>,
+    pub(super) format: Option<String>,
     /// How bits are packed; docs/embed.md describes the three ways [default: pplx for models that
     /// quantize, else sentence-transformers].
     #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
-    pub packing: Option<String>,
+    pub(super) packing: Option<String>,
     /// Keep the first N dimensions (Matryoshka) before vectors are quantized.
     #[arg(long, value_name = "N")]
-    pub dimensions: Option<usize>,
+    pub(super) dimensions: Option<usize>,
     /// Put one of the model's prompts before each text; an empty name means none [default: the
     /// model's default prompt].
     #[arg(long, value_name = "NAME", conflicts_with = "chunks")]
-    pub prompt: Option<String>,
+    pub(super) prompt: Option<String>,
     /// Embed lists of chunks, each list in one pass with a vector per chunk (late chunking).
     #[arg(long)]
-    pub chunks: bool,
+    pub(super) chunks: bool,
     /// Compute a vector for each token.
     #[arg(long, conflicts_with_all = ["chunks", "pooling"])]
-    pub multi_vector: bool,
+    pub(super) multi_vector: bool,
     /// Pooling of token vectors: mean, cls, lasttoken, max or weightedmean [default: the model's].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
-    pub pooling: Option<Pooling>,
+    pub(super) pooling: Option<Pooling>,
     /// Most tokens of a text [default: the model's].
     #[arg(long, value_name = "N")]
-    pub max_length: Option<usize>,
+    pub(super) max_length: Option<usize>,
     /// Truncate texts that are too long for the model, and count them.
     #[arg(long)]
-    pub truncate: bool,
+    pub(super) truncate: bool,
 }
 
 impl Vectors {
     /// What has a vector.
-    pub fn encoding(&self) -> Encoding {
+    pub(super) fn encoding(&self) -> Encoding {
         match (self.chunks, self.multi_vector) {
             (true, _) => Encoding::Chunks,
             (_, true) => Encoding::Tokens,
