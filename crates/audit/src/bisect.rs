@@ -50,7 +50,8 @@ pub struct Part {
 #[derive(Debug, thiserror::Error)]
 pub enum BisectError {
     /// The program is not legal.
-    #[error("the program is not legal: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the program is not legal: \
+        {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Illegal(Vec<valid::Violation>),
     /// There is no such rule.
     #[error("there is no rule {id:?}; rules are ANE001 to {last}")]

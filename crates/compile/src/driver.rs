@@ -57,7 +57,8 @@ pub enum CompileError {
         source: Box<PatchError>,
     },
     /// A patch broke the program: a bug of the pass.
-    #[error("{pass}, function `{function}`, at {op}: the program is not legal any more: {}", join(.violations))]
+    #[error("{pass}, function `{function}`, at {op}: the program is not legal any more: \
+        {}", join(.violations))]
     Broken {
         /// Pass name.
         pass: &'static str,

@@ -16,8 +16,8 @@ pub struct Cost {
 
 /// Predicts what a call costs on the target that the implementor knows.
 pub trait Price {
-    /// The price of one call of `function`. It need not be one of the program's functions: `program`
-    /// is what it would stand in.
+    /// The price of one call of `function`, which would stand in `program` but need not be one of
+    /// its functions yet.
     fn price(&self, program: &Program, function: &Function) -> Cost;
 }
 

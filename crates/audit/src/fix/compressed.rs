@@ -431,7 +431,8 @@ impl Form {
         Written::Computed(def, args)
     }
 
-    /// The form that an op computes a weight of this shape from; nothing for a form that is not cut.
+    /// The form that an op computes a weight of this shape from; `None` for a form that cannot be
+    /// cut.
     fn of(view: &View<'_>, op: &Op, shape: &[usize]) -> Option<Self> {
         let (def, part) = (op.def, |name: &str| Constant::stated(view, op, name));
         let axis = |name: &str, rank: usize| {

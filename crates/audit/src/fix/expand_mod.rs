@@ -31,7 +31,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let result = *op.results.first().ok_or("it has no result")?;
     if !matches!(view.dtype(result), Some(DType::Fp16 | DType::Fp32)) {
         return Err(
-            "it is a remainder of integers, which are not on the engine either: compute it on the host",
+            "it is a remainder of integers, which are not on the engine either: compute it on the \
+             host",
         );
     }
     if view.dtype(result) == Some(DType::Fp16) && !is_safe_divisor(view, op) {

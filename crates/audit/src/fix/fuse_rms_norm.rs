@@ -43,7 +43,8 @@ fn run(view: &View<'_>, id: OpId) -> Answer {
     let epsilon = norm.epsilon(&tail);
     if epsilon < LEAST {
         return Err(
-            "layer_norm needs an epsilon of 2^-14 at least, and another one computes something else",
+            "layer_norm needs an epsilon of 2^-14 at least, and another one computes something \
+             else",
         );
     }
     let mut new = Rewrite::new(view, tail.last, FIX.name);

@@ -129,10 +129,12 @@ pub struct Options<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum FixError {
     /// The program is not legal.
-    #[error("the program is not legal: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    #[error("the program is not legal: \
+        {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Illegal(Vec<valid::Violation>),
     /// There is no fix of that name.
-    #[error("there is no fix {name:?}, there are {}", FIXES.iter().map(|f| f.name).collect::<Vec<_>>().join(", "))]
+    #[error("there is no fix {name:?}, there are \
+        {}", FIXES.iter().map(|f| f.name).collect::<Vec<_>>().join(", "))]
     Unknown {
         /// The name.
         name: String,

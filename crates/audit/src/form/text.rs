@@ -185,7 +185,8 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         );
     }
     if f.catch_all {
-        let said = "for what is too long for the others: of any length, so off the engine; --require-ane leaves it out";
+        let said = "for what is too long for the others: of any length, so off the engine; \
+            --require-ane leaves it out";
         out += &wrap("  catch-all", INDENT, said);
     }
     if let Some(elsewhere) = f.elsewhere() {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!     cost = sum of estimates + 0.125 ms for each segment of the engine that is entered
-//!          + 0.125 ms for each change of backend, the first op excepted + 0.125 ms if the last op is on the engine
+//!          + 0.125 ms for each change of backend, the first op excepted
+//!          + 0.125 ms if the last op is on the engine
 //! ```
 //!
 //! Measured by the M6 study (macOS 27, M4 and M6): the form gives 440 of 482 probe programs as they

@@ -6,7 +6,8 @@
 //!
 //! ```text
 //!     product     as `stream` has it
-//!     attention   flops / peak, and where a matrix of scores is larger than 2 MiB, its bytes twice / activations
+//!     attention   flops / peak, and where a matrix of scores is larger than 2 MiB,
+//!                 its bytes twice / activations
 //!     elementwise results / elements
 //!     a call      dispatch
 //! ```

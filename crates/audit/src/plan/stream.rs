@@ -2,9 +2,11 @@
 //! its weights are read.
 //!
 //! ```text
-//!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)      K inputs, O outputs, S positions
-//!     passes    1 where the weights stay on the engine (1 MiB of fp16), or where S <= 128 and the inputs are at most 2 MiB;
-//!               else one for each tile of 512 KiB of inputs: 2^18 / K positions of fp16, at most 128
+//!     K inputs, O outputs, S positions
+//!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)
+//!     passes    1 where the weights stay on the engine (1 MiB of fp16), or where S <= 128 and
+//!               the inputs are at most 2 MiB; else one for each tile of 512 KiB of inputs:
+//!               2^18 / K positions of fp16, at most 128
 //! ```
 //!
 //! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees

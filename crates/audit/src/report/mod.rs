@@ -92,7 +92,8 @@ pub struct RuleRow {
     pub title: &'static str,
     /// `note`, `warning` or `error`.
     pub severity: &'static str,
-    /// `op-leaves`, `program-leaves`, `compile-fails`, `load-fails`, `run-fails`, `wrong-result` or `slow`.
+    /// `op-leaves`, `program-leaves`, `compile-fails`, `load-fails`, `run-fails`, `wrong-result` or
+    /// `slow`.
     pub effect: &'static str,
     /// The error code that the failure shows, if one is known.
     pub code: Option<&'static str>,

@@ -27,13 +27,14 @@ pub static RULES: &[Rule] = &[
         title: "Masks of minus infinity",
         effect: Effect::WrongResult,
         evidence: Evidence::Documented,
-        source: "Apple, neural_engine_rules.md and common_issues.md (use -40000 or -1e4); Anemll and CoreML-LLM use \
-                 -1e4",
+        source: "Apple, neural_engine_rules.md and common_issues.md (use -40000 or -1e4); Anemll \
+            and CoreML-LLM use -1e4",
         disputed: Some(
-            "CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was tried",
+            "CoreML-LLM NU05: minus infinity and -1e4 gave the same bits in the one model that was \
+             tried",
         ),
-        why: "A row of minus infinities makes NaN in a softmax, and fp32 masks beyond -65,504 become minus infinity \
-              in fp16.",
+        why: "A row of minus infinities makes NaN in a softmax, and fp32 masks beyond -65,504 \
+            become minus infinity in fp16.",
         fix: "Fill masks with -1e4 (fp16 holds up to 65,504).",
         check: Check::Op(|v, op| {
             let masks = is_any(
@@ -68,8 +69,8 @@ pub static RULES: &[Rule] = &[
         title: "An epsilon that fp16 rounds to 0",
         effect: Effect::WrongResult,
         evidence: Evidence::Inferred,
-        source: "IEEE binary16: nothing but 0 below 2^-25; CoreML-LLM NU02: the engine flushes subnormals, 1/sqrt(0) \
-                 = inf",
+        source: "IEEE binary16: nothing but 0 below 2^-25; CoreML-LLM NU02: the engine flushes \
+            subnormals, 1/sqrt(0) = inf",
         disputed: Some(
             "normalizations of Core ML may keep their epsilon in fp32; nobody published a test",
         ),
@@ -88,11 +89,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE104",
         title: "An epsilon that the engine flushes to 0",
         effect: Effect::WrongResult,
-        source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came out 1000 times too \
-                 large",
-        why: "The engine takes fp16 numbers below 6.1e-5 as 0; an added epsilon of 1e-6 does nothing, and rsqrt(0) is \
-              infinite.",
-        fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least 6.1e-5.",
+        source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came \
+            out 1000 times too large",
+        why: "The engine takes fp16 numbers below 6.1e-5 as 0; an added epsilon of 1e-6 does \
+            nothing, and rsqrt(0) is infinite.",
+        fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least \
+            6.1e-5.",
         check: Check::Op(|v, op| {
             let small = scalars(v, v.op(op)).find(|e| *e > 0.0 && *e < FP16_NORMAL)?;
             let root =
@@ -111,11 +113,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE105",
         title: "Sums of squares in fp16",
         effect: Effect::WrongResult,
-        source: "CoreML-LLM OP14 and NU03 (residuals of 37,000 overflow at layer 19), qwen-ane ANE-REFERENCE; \
-                 coremltools lowers RMSNorm with the maximum taken out",
-        why: "A square overflows fp16 from 256 on, and a sum of n squares from 256/sqrt(n); the norm is then 0.",
-        fix: "Divide by the largest magnitude first, use layer_norm over concat(x, -x), or scale residuals down by a \
-              power of two.",
+        source: "CoreML-LLM OP14 and NU03 (residuals of 37,000 overflow at layer 19), qwen-ane \
+            ANE-REFERENCE; coremltools lowers RMSNorm with the maximum taken out",
+        why: "A square overflows fp16 from 256 on, and a sum of n squares from 256/sqrt(n); the \
+            norm is then 0.",
+        fix: "Divide by the largest magnitude first, use layer_norm over concat(x, -x), or scale \
+            residuals down by a power of two.",
         check: Check::Op(|v, op| {
             let squares = is_any(v, op, &["reduce_sum_square", "reduce_l2_norm"]);
             let sum = is_any(v, op, &["reduce_mean", "reduce_sum"]);
@@ -137,7 +140,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
         source: "sbryngelson/ANEForge: mul(reduce_output, 0.0) fails to compile",
-        why: "The compiler of the engine fails on a reduction that is multiplied by 0, a way of making zeros.",
+        why: "The compiler of the engine fails on a reduction that is multiplied by 0, a way of \
+            making zeros.",
         fix: "Make zeros as x - x.",
         check: Check::Op(|v, op| {
             let zero = scalars(v, v.op(op)).any(|n| n == 0.0);
@@ -151,11 +155,12 @@ pub static RULES: &[Rule] = &[
         title: "Deep sums in the accumulators",
         effect: Effect::WrongResult,
         severity: Severity::Note,
-        source: "751K M6 study and ANEForge: partial sums are Q15.16 fixed point on M4 and M6, infinite from 32,768 \
-                 on; output cliff near 32,752 on M1 to M5",
-        why: "A partial sum of a product that reaches 32,768 becomes infinite and stays so; with many inputs a mean \
-              product of 4 or less is enough.",
-        fix: "Scale the input by 1/16 and the output by 16 (exact in fp16 and free), or split the sum.",
+        source: "751K M6 study and ANEForge: partial sums are Q15.16 fixed point on M4 and M6, \
+            infinite from 32,768 on; output cliff near 32,752 on M1 to M5",
+        why: "A partial sum of a product that reaches 32,768 becomes infinite and stays so; with \
+            many inputs a mean product of 4 or less is enough.",
+        fix: "Scale the input by 1/16 and the output by 16 (exact in fp16 and free), or split the \
+            sum.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op)?;
             (p.k >= 8192.0 && p.weights.is_some()).then(|| {
@@ -174,7 +179,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "True2456/qwen-ane ANE-REFERENCE, M5 Max, macOS 26 and 27: silently wrong for x above 10.4",
+        source: "True2456/qwen-ane ANE-REFERENCE, M5 Max, macOS 26 and 27: silently wrong for x \
+            above 10.4",
         why: "softplus compiles and is wrong above 10.4.",
         fix: "Use relu(x) + log(1 + exp(-abs(x))).",
         check: Check::Op(|v, op| {
@@ -188,7 +194,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Error,
         source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27",
-        why: "A multiplication right after two pairs of quantize and dequantize takes the scale of the wrong one.",
+        why: "A multiplication right after two pairs of quantize and dequantize takes the scale of \
+            the wrong one.",
         fix: "Multiply before quantizing, or put another op between one of them and the product.",
         check: Check::Op(|v, op| {
             let n = operands(v, op)
@@ -205,8 +212,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::Direct),
-        source: "True2456/qwen-ane ANE-REFERENCE, M5 Max: relative error of 4e-2; 751K: silu is off by up to 1e-2",
-        why: "The table of sigmoid has 33 points from -8 to 8; x * sigmoid(x) of small x is off by 4 %.",
+        source: "True2456/qwen-ane ANE-REFERENCE, M5 Max: relative error of 4e-2; 751K: silu is \
+            off by up to 1e-2",
+        why: "The table of sigmoid has 33 points from -8 to 8; x * sigmoid(x) of small x is off by \
+            4 %.",
         fix: "Use x / (1 + exp(-x)), off by 7e-4, or the form with tanh.",
         check: Check::Op(|v, op| {
             let squashed = ["x", "y"]
@@ -263,7 +272,8 @@ pub static RULES: &[Rule] = &[
         title: "gather_nd of unknown shape on phones",
         effect: Effect::WrongResult,
         severity: Severity::Error,
-        source: "CoreML-LLM OP05, PROBE_GEMMA4_VISION_ANE: all zeros (norm 0 against 521) on iPhone, right on a Mac",
+        source: "CoreML-LLM OP05, PROBE_GEMMA4_VISION_ANE: all zeros (norm 0 against 521) on \
+            iPhone, right on a Mac",
         why: "On phones a gather_nd whose result depends on the data gave zeros without an error.",
         fix: "Gather on the host, or with a one-hot matrix of fixed size.",
         check: Check::Op(|v, op| {
@@ -282,8 +292,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Note,
         source: "751K M6 study and ANEForge: sums of ones are exact to 2,048",
-        why: "fp16 holds whole numbers exactly to 2,048 only; a prefix sum or a sum of ones over a longer axis is \
-              rounded.",
+        why: "fp16 holds whole numbers exactly to 2,048 only; a prefix sum or a sum of ones over a \
+            longer axis is rounded.",
         fix: "Count on the host, or in parts of at most 2,048.",
         check: Check::Op(|v, op| {
             let compared = producer(v, op, "x").filter(|d| d.def.name == "cast");

@@ -5,8 +5,8 @@ use super::query::{is_any, is_runtime, kind};
 use crate::rule::{Check, Effect, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
 
-const M6S_PLAN: &str = "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, single-op probes with MLComputePlan, M4, \
-                        macOS 27";
+const M6S_PLAN: &str = "751K/Apple-Neural-Engine-Microarchitecture-Study-M6, single-op probes with \
+    MLComputePlan, M4, macOS 27";
 const INT32: &str = "Unsupported tensor data type: int32";
 
 /// Rows.
@@ -15,10 +15,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE001",
         title: "Trigonometric and hyperbolic functions beyond sin, cos, tanh and atan",
         source: M6S_PLAN,
-        why: "The engine approximates functions by tables of 33 points; for tan, asin, acos, sinh, cosh and atanh \
-              none is used, and the op runs on the CPU or GPU.",
-        fix: "Write it with functions that have a table: tan = sin/cos, sinh = (exp(x) - exp(-x))/2, atanh = \
-              (log(1+x) - log(1-x))/2, or compute it on the host.",
+        why: "The engine approximates functions by tables of 33 points; for tan, asin, acos, sinh, \
+            cosh and atanh none is used, and the op runs on the CPU or GPU.",
+        fix: "Write it with functions that have a table: tan = sin/cos, sinh = (exp(x) - \
+            exp(-x))/2, atanh = (log(1+x) - log(1-x))/2, or compute it on the host.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["tan", "asin", "acos", "sinh", "cosh", "atanh"]).then(|| {
                 format!(
@@ -34,8 +34,10 @@ pub static RULES: &[Rule] = &[
         title: "sin and cos on engines before M3 and A16",
         scope: Scope::generations(0, 14),
         source: "sbryngelson/ANEForge op catalog (direct compiles), M1 and M2: N, M3 to M5: Y",
-        why: "The tables for sine and cosine came with the engine of M3 and A16; older ones do not compile the op.",
-        fix: "Pass sines and cosines in as inputs (rotary embeddings need one row a position), or target M3 and newer.",
+        why: "The tables for sine and cosine came with the engine of M3 and A16; older ones do not \
+            compile the op.",
+        fix: "Pass sines and cosines in as inputs (rotary embeddings need one row a position), or \
+            target M3 and newer.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["sin", "cos"]).then(|| {
                 format!(
@@ -52,7 +54,8 @@ pub static RULES: &[Rule] = &[
         title: "mod",
         source: M6S_PLAN,
         why: "The engine has no remainder.",
-        fix: "Use x - floor(x / y) * y: `floor`, `real_div`, `mul` and `sub` all run on the engine.",
+        fix: "Use x - floor(x / y) * y: `floor`, `real_div`, `mul` and `sub` all run on the \
+            engine.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["mod"])
                 .then(|| "`mod` is not supported on the Neural Engine".to_owned())
@@ -63,7 +66,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE004",
         title: "reduce_prod",
         source: M6S_PLAN,
-        why: "Reductions of the engine are sums, means, minima, maxima and norms; there is no product.",
+        why: "Reductions of the engine are sums, means, minima, maxima and norms; there is no \
+            product.",
         fix: "For positive numbers use exp(reduce_sum(log(x))); for a few factors multiply slices.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["reduce_prod"])
@@ -75,15 +79,16 @@ pub static RULES: &[Rule] = &[
         id: "ANE005",
         title: "argmax and argmin",
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "751K M6 study, probes reduce_argmax_c and argmax_flat, M4, macOS 27; CoreML-LLM OP03, iOS 18",
+        source: "751K M6 study, probes reduce_argmax_c and argmax_flat, M4, macOS 27; CoreML-LLM \
+            OP03, iOS 18",
         disputed: Some(
-            "ANEForge compiles argmax directly on every chip, and argmin from M3 on; Core ML still gives \
-                        it to the CPU",
+            "ANEForge compiles argmax directly on every chip, and argmin from M3 on; Core ML still \
+             gives it to the CPU",
         ),
-        why: "Indices come out as int32, which the engine does not have, so the op and the small ops beside it run on \
-              the CPU.",
-        fix: "Give the logits out and take the argmax on the host (1 ms for 248k fp16 logits with NEON), or keep \
-              reduce_max and compare on the engine.",
+        why: "Indices come out as int32, which the engine does not have, so the op and the small \
+            ops beside it run on the CPU.",
+        fix: "Give the logits out and take the argmax on the host (1 ms for 248k fp16 logits with \
+            NEON), or keep reduce_max and compare on the engine.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["reduce_argmax", "reduce_argmin"])
                 .then(|| format!("{INT32} (indices of `{}`)", kind(v, op)))
@@ -95,7 +100,8 @@ pub static RULES: &[Rule] = &[
         title: "argsort",
         source: M6S_PLAN,
         disputed: Some("ANEForge lists a sort that compiles directly from A14 on"),
-        why: "Core ML's compiler has a sort for the engine but gives it no `argsort`; its result is int32.",
+        why: "Core ML's compiler has a sort for the engine but gives it no `argsort`; its result \
+            is int32.",
         fix: "Sort on the host, or use reduce_max where only the best is needed.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["argsort"]).then(|| format!("{INT32} (indices of `argsort`)"))
@@ -108,8 +114,8 @@ pub static RULES: &[Rule] = &[
         source: "751K M6 study, probe cumsum_w, M4, macOS 27; CoreML-LLM OP06",
         disputed: Some("ANEForge's catalog contradicts itself on cumsum"),
         why: "The engine has no prefix sum.",
-        fix: "Multiply by a constant triangle of ones: matmul(x, triu(ones)); up to lengths of some thousands that is \
-              cheap.",
+        fix: "Multiply by a constant triangle of ones: matmul(x, triu(ones)); up to lengths of \
+            some thousands that is cheap.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["cumsum"])
                 .then(|| "`cumsum` is not supported on the Neural Engine".to_owned())
@@ -121,7 +127,8 @@ pub static RULES: &[Rule] = &[
         title: "Ops that make masks and ranges: one_hot, band_part, range_1d",
         source: M6S_PLAN,
         why: "Core ML builds these tensors on the CPU; range_1d is not on the GPU either.",
-        fix: "Make them before the call: a constant where the length is fixed, an input where it is not.",
+        fix: "Make them before the call: a constant where the length is fixed, an input where it \
+            is not.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["one_hot", "band_part", "range_1d"])
                 .then(|| format!("`{}` is not supported on the Neural Engine", kind(v, op)))
@@ -132,8 +139,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE009",
         title: "non_zero",
         source: M6S_PLAN,
-        why: "How many results there are depends on the data; the engine runs fixed shapes only, and so does the GPU \
-              path.",
+        why: "How many results there are depends on the data; the engine runs fixed shapes only, \
+            and so does the GPU path.",
         fix: "Keep all positions and multiply by a mask.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["non_zero"]).then(|| "`non_zero` runs on the CPU only".to_owned())
@@ -158,7 +165,8 @@ pub static RULES: &[Rule] = &[
         title: "sliding_windows",
         source: M6S_PLAN,
         why: "Core ML has this op on the CPU only.",
-        fix: "Take the windows by static slices and a concat, or use a convolution, which reads windows itself.",
+        fix: "Take the windows by static slices and a concat, or use a convolution, which reads \
+            windows itself.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["sliding_windows"])
                 .then(|| "`sliding_windows` runs on the CPU only".to_owned())
@@ -193,9 +201,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE014",
         title: "gather by indices that only the call knows",
         source: "751K M6 study, probe embedding / gather_dyn, M4, macOS 27; CoreML-LLM OP04",
-        why: "Core ML refuses indices that are computed or passed in; token embeddings are the usual case.",
-        fix: "Look rows up on the host and pass the vectors in, or multiply a one-hot matrix made on the host by the \
-              table.",
+        why: "Core ML refuses indices that are computed or passed in; token embeddings are the \
+            usual case.",
+        fix: "Look rows up on the host and pass the vectors in, or multiply a one-hot matrix made \
+            on the host by the table.",
         check: Check::Op(|v, op| {
             (kind(v, op) == "gather" && is_runtime(v, op, "indices"))
                 .then(|| "Unsupported gather index type".to_owned())
@@ -205,10 +214,12 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE015",
         title: "lstm, gru and rnn",
-        source: "751K M6 study, probes gru and rnn, M4, macOS 27; a maintainer in coremltools #1780",
-        why: "Recurrent ops run on the CPU; two of them leave a model only 13 to 21 % of its time on the engine \
-              (EasyOCR).",
-        fix: "Unroll a short sequence into linear and elementwise ops, or use a convolutional or attention layer.",
+        source: "751K M6 study, probes gru and rnn, M4, macOS 27; a maintainer in coremltools \
+            #1780",
+        why: "Recurrent ops run on the CPU; two of them leave a model only 13 to 21 % of its time \
+            on the engine (EasyOCR).",
+        fix: "Unroll a short sequence into linear and elementwise ops, or use a convolutional or \
+            attention layer.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["lstm", "gru", "rnn"])
                 .then(|| format!("`{}` is not supported on the Neural Engine", kind(v, op)))
@@ -220,7 +231,8 @@ pub static RULES: &[Rule] = &[
         title: "cond and while_loop",
         source: "coremltools #2004; CoreML-LLM OP08",
         why: "The engine runs a fixed sequence; a branch or a loop is taken by the CPU.",
-        fix: "Unroll the loop when converting, compute both branches and select, or split the program into functions.",
+        fix: "Unroll the loop when converting, compute both branches and select, or split the \
+            program into functions.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["cond", "while_loop"]).then(|| {
                 format!(
@@ -238,11 +250,13 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         source: "CoreML-LLM OP08; coremltools #2004",
         disputed: Some(
-            "751K's model of the segmenter would keep ops outside of the loop on the engine; nobody \
-                        published such a plan",
+            "751K's model of the segmenter would keep ops outside of the loop on the engine; \
+             nobody published such a plan",
         ),
-        why: "With a loop or a branch in it, the whole graph was seen to lose its placement, not only the loop.",
-        fix: "Unroll it when converting; several calls of a smaller function cost 0.1 to 0.2 ms each.",
+        why: "With a loop or a branch in it, the whole graph was seen to lose its placement, not \
+            only the loop.",
+        fix: "Unroll it when converting; several calls of a smaller function cost 0.1 to 0.2 ms \
+            each.",
         check: Check::Function(|v| {
             let control =
                 v.f.body()
@@ -297,10 +311,11 @@ pub static RULES: &[Rule] = &[
         id: "ANE021",
         title: "non_maximum_suppression",
         evidence: Evidence::Inferred,
-        source: "CoreML-LLM OP04 (catalog, iOS 18); 751K M6 study lists a validator for it and a limit of 2048 boxes",
+        source: "CoreML-LLM OP04 (catalog, iOS 18); 751K M6 study lists a validator for it and a \
+            limit of 2048 boxes",
         disputed: Some(
-            "Apple's compiler has a validator for it on the engine, so small cases may be accepted; no \
-                        plan with it was published",
+            "Apple's compiler has a validator for it on the engine, so small cases may be \
+             accepted; no plan with it was published",
         ),
         why: "Its results are int32 indices and counts that depend on the data.",
         fix: "Give boxes and scores out and suppress on the host.",
@@ -314,8 +329,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE022",
         title: "reverse_sequence",
         evidence: Evidence::Inferred,
-        source: "751K M6 study: none of the 24 validators that Core ML imports from the engine's compiler is for it; \
-                 no probe published",
+        source: "751K M6 study: none of the 24 validators that Core ML imports from the engine's \
+            compiler is for it; no probe published",
         why: "The engine reverses whole axes only, not each row by its own length.",
         fix: "Use `reverse` and mask the padding.",
         check: Check::Op(|v, op| {
@@ -330,7 +345,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
         source: "751K M6 study, probes topk_w and topk_c, M4 and M6, macOS 27",
-        why: "Core ML underestimates topk 170 to 200 times and puts it on the engine, where it adds 6 to 10 ms a call.",
+        why: "Core ML underestimates topk 170 to 200 times and puts it on the engine, where it \
+            adds 6 to 10 ms a call.",
         fix: "Take the best on the host, or use reduce_max where one is enough.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["topk"])
@@ -361,7 +377,8 @@ pub static RULES: &[Rule] = &[
         scope: Scope::ALL.on(Route::Direct),
         source: "sbryngelson/ANEForge op catalog, M1 to M5, macOS 26",
         disputed: Some("751K: Core ML accepts logical_and on M4 with macOS 27"),
-        why: "Truth values are no tensors of their own on the engine; and, or and xor were not compiled.",
+        why: "Truth values are no tensors of their own on the engine; and, or and xor were not \
+            compiled.",
         fix: "Use numbers: mul for and, maximum for or, not_equal for xor, over 0 and 1 in fp16.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["logical_and", "logical_or", "logical_xor"])

@@ -17,9 +17,10 @@ pub static RULES: &[Rule] = &[
         title: "Slices that begin where only the call knows",
         source: "751K M6 study, probe slice_dyn, M4, macOS 27",
         disputed: Some("ANEForge's bridge compiles a dynamic slice from A14 on, of width 4 only"),
-        why: "The engine's programs read at fixed places; a begin, end or size that is computed takes the slice to \
-              the CPU.",
-        fix: "Slice at a constant, multiply by a mask that the host makes, or slice before the call.",
+        why: "The engine's programs read at fixed places; a begin, end or size that is computed \
+            takes the slice to the CPU.",
+        fix: "Slice at a constant, multiply by a mask that the host makes, or slice before the \
+            call.",
         check: Check::Op(|v, op| {
             let bounds = ["begin", "end", "size"]
                 .into_iter()
@@ -33,9 +34,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE027",
         title: "Sizes that only the call knows",
         evidence: Evidence::Inferred,
-        source: "751K M6 study: static shapes only; ANEForge: symbolic dimensions parse and do not compile",
-        why: "How long the result is depends on a value of the call, and the engine runs fixed shapes only.",
-        fix: "Write the shape, repetitions or padding as a constant, in one function for each length.",
+        source: "751K M6 study: static shapes only; ANEForge: symbolic dimensions parse and do not \
+            compile",
+        why: "How long the result is depends on a value of the call, and the engine runs fixed \
+            shapes only.",
+        fix: "Write the shape, repetitions or padding as a constant, in one function for each \
+            length.",
         check: Check::Op(|v, op| {
             let sizes: &[(&str, &str)] = &[
                 ("reshape", "shape"),
@@ -58,8 +62,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE028",
         title: "slice_update outside of a state",
         source: "anemll-profile, message of Core ML; CoreML-LLM ST01 for the form that works",
-        why: "Core ML writes slices on the engine only between reading a state and writing it back.",
-        fix: "Update a state with it, or blend: x * (1 - m) + update * m with a mask from the host.",
+        why: "Core ML writes slices on the engine only between reading a state and writing it \
+            back.",
+        fix: "Update a state with it, or blend: x * (1 - m) + update * m with a mask from the \
+            host.",
         check: Check::Op(|v, op| {
             (kind(v, op) == "slice_update" && !is_state_update(v, op))
                 .then(|| "Cannot support standalone slice_update".to_owned())
@@ -70,14 +76,17 @@ pub static RULES: &[Rule] = &[
         id: "ANE029",
         title: "Padding with a number other than 0",
         evidence: Evidence::Inferred,
-        source: "751K M6 study and anemll-profile: message in Core ML's binaries; no probe published",
-        why: "The engine pads with zeros, by reflection or by repetition; another constant is refused.",
+        source: "751K M6 study and anemll-profile: message in Core ML's binaries; no probe \
+            published",
+        why: "The engine pads with zeros, by reflection or by repetition; another constant is \
+            refused.",
         fix: "Pad with 0 and add the constant times a mask, or shift: pad(x - c) + c.",
         check: Check::Op(|v, op| {
             let constant = int_or_constant(v, op)?;
             (kind(v, op) == "pad" && constant != 0.0).then(|| {
                 format!(
-                    "Constnt Pad fill mode with non-zero values is not supported on ANE (constant_val = {constant})"
+                    "Constnt Pad fill mode with non-zero values is not supported on ANE \
+                     (constant_val = {constant})"
                 )
             })
         }),
@@ -89,7 +98,8 @@ pub static RULES: &[Rule] = &[
         source: "751K M6 study, probes conv_k1x15 (runs) and conv_k1x24 (does not), M4, macOS 27; \
                  electricapp/ane-bridge-rs: direct compiles fail from width 16, M5",
         why: "A kernel can be 15 wide; 16 by 16 is the one wider form that is accepted.",
-        fix: "Split the kernel along its width and add the parts, or put the long axis on the height, which may be 31.",
+        fix: "Split the kernel along its width and add the parts, or put the long axis on the \
+            height, which may be 31.",
         check: Check::Op(|v, op| {
             let (h, w) = kernel(v, op)?;
             (w > 15 && (h, w) != (16, 16)).then(|| format!("kernel {h}x{w}: width {w} is above 15"))
@@ -127,9 +137,10 @@ pub static RULES: &[Rule] = &[
         title: "16x16 kernels take minutes to compile",
         effect: Effect::Slow,
         source: "751K M6 study, probe conv_k16, M4, macOS 27: 212 to 229 s and 11.7 GB of memory",
-        why: "The kernel is accepted, but unrolled by the compiler: 212 to 229 s and 11.7 GB at the first load, on \
-              every update of the system.",
-        fix: "Use space_to_depth and a smaller kernel (a 16x16 patch embedding is a reshape and a 1x1 convolution).",
+        why: "The kernel is accepted, but unrolled by the compiler: 212 to 229 s and 11.7 GB at \
+            the first load, on every update of the system.",
+        fix: "Use space_to_depth and a smaller kernel (a 16x16 patch embedding is a reshape and a \
+            1x1 convolution).",
         check: Check::Op(|v, op| {
             (kernel(v, op)? == (16, 16))
                 .then(|| "16x16 kernel: about 220 s and 11.7 GB to compile".to_owned())
@@ -139,7 +150,8 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE034",
         title: "max_pool windows wider than 8",
-        source: "751K M6 study, probes max_pool_k7 and k9x1 (run), k1x9 and k13 to k15 (do not), M4, macOS 27",
+        source: "751K M6 study, probes max_pool_k7 and k9x1 (run), k1x9 and k13 to k15 (do not), \
+            M4, macOS 27",
         why: "The engine takes maxima over windows up to 8 wide; the height may be more.",
         fix: "Pool twice (two windows of 7 make one of 13), or put the long axis on the height.",
         check: Check::Op(|v, op| {
@@ -207,13 +219,13 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: the weight input is ignored \
-                 without an error",
+        source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: the weight \
+            input is ignored without an error",
         disputed: Some(
             "ANEForge: works at batch 1; qwen-ane: works on M5 Max; 751K: Core ML accepts it on M4",
         ),
-        why: "The weights of a convolution are laid out when it is compiled; a weight that is an input was seen to be \
-              ignored.",
+        why: "The weights of a convolution are laid out when it is compiled; a weight that is an \
+            input was seen to be ignored.",
         fix: "Use matmul for products of two activations.",
         check: Check::Op(|v, op| {
             (kind(v, op) == "conv" && is_runtime(v, op, "weight"))
@@ -228,7 +240,8 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane, M5 Max, macOS 27",
-        why: "The direct route takes a scalar or a run-time tensor as exponent, no constant tensor.",
+        why: "The direct route takes a scalar or a run-time tensor as exponent, no constant \
+            tensor.",
         fix: "Use a scalar, or exp(y * log(x)).",
         check: Check::Op(|v, op| {
             let exponent = param_type(v, op, "y")?;
@@ -244,7 +257,8 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane, M5 Max, macOS 27",
-        why: "Constants of rank 4 pass as weights of a convolution and not as operands of add or mul.",
+        why: "Constants of rank 4 pass as weights of a convolution and not as operands of add or \
+            mul.",
         fix: "Fold them into a bias or a 1x1 convolution by channel, or pass them in.",
         check: Check::Op(|v, op| {
             let elementwise = is_any(
@@ -267,9 +281,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "christopherkarani/Espresso and Orion: 32,000 input channels are rejected, 32,000 output channels are \
-                 not",
-        why: "A convolution that sums over that many channels did not compile, where one that makes as many did.",
+        source: "christopherkarani/Espresso and Orion: 32,000 input channels are rejected, 32,000 \
+            output channels are not",
+        why: "A convolution that sums over that many channels did not compile, where one that \
+            makes as many did.",
         fix: "Use matmul, or split the input channels and add.",
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "weight")?.get(1)?;
@@ -284,9 +299,11 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "maderix/ANE and christopherkarani/Espresso, M4 and M3 Max, macOS 15 and 26: the mask is ignored",
+        source: "maderix/ANE and christopherkarani/Espresso, M4 and M3 Max, macOS 15 and 26: the \
+            mask is ignored",
         disputed: Some("ANEForge and 751K run attention with an additive mask"),
-        why: "Attention in one op compiled and took no notice of its mask, so that every position saw all others.",
+        why: "Attention in one op compiled and took no notice of its mask, so that every position \
+            saw all others.",
         fix: "Write it as matmul, add, softmax and matmul.",
         check: Check::Op(|v, op| {
             let masked = v.op(op).arg("attn_mask").is_some();
@@ -300,13 +317,15 @@ pub static RULES: &[Rule] = &[
         title: "Depthwise convolutions over a row",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "CoreML-LLM OP11: groups = channels = 1024 with kernel 1x3 on the CPU, iPhone 17 Pro and Mac",
+        source: "CoreML-LLM OP11: groups = channels = 1024 with kernel 1x3 on the CPU, iPhone 17 \
+            Pro and Mac",
         disputed: Some(
-            "751K: depthwise convolutions run on the engine (probe conv_g64, M4); CoreML-LLM OP12: so does \
-                        a form with mul and reduce_sum",
+            "751K: depthwise convolutions run on the engine (probe conv_g64, M4); CoreML-LLM OP12: \
+             so does a form with mul and reduce_sum",
         ),
         why: "Ten such ops of one model were placed on the CPU; others were not.",
-        fix: "Write a short depthwise row as shifted multiplications and additions where a plan shows it on the CPU.",
+        fix: "Write a short depthwise row as shifted multiplications and additions where a plan \
+            shows it on the CPU.",
         check: Check::Op(|v, op| {
             let channels = *param_shape(v, op, "x")?.get(1)?;
             let (h, w) = kernel(v, op)?;
@@ -323,9 +342,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         scope: Scope::generations(0, 15),
         source: "sbryngelson/ANEForge, M1 (values above 4094 become infinite); listed for M1 to M3",
-        why: "A slice that begins inside the last axis is cut by a unit that turns magnitudes above 4094 into \
-              infinity.",
-        fix: "Slice along another axis: transpose so that the sliced axis is not the last, or use split.",
+        why: "A slice that begins inside the last axis is cut by a unit that turns magnitudes \
+            above 4094 into infinity.",
+        fix: "Slice along another axis: transpose so that the sliced axis is not the last, or use \
+            split.",
         check: Check::Op(|v, op| {
             let begin = ints(v, op, "begin")?;
             let masked = ints(v, op, "begin_mask").and_then(|m| m.last().copied()) == Some(1);

@@ -18,8 +18,8 @@ pub static RULES: &[Rule] = &[
         title: "An opset that the release does not read",
         effect: Effect::LoadFails(Some("Unknown opset")),
         severity: Severity::Error,
-        source: "joshuaswarren/ane-linux-experiments: macOS 14.8.9 refuses CoreML8, 26.6.2 takes it; ExecuTorch: \
-                 CoreML7 below iOS 17",
+        source: "joshuaswarren/ane-linux-experiments: macOS 14.8.9 refuses CoreML8, 26.6.2 takes \
+            it; ExecuTorch: CoreML7 below iOS 17",
         why: "A release reads the opsets that it knows and no newer ones, on every compute unit.",
         fix: "Write the lowest opset that has the ops used, or raise the deployment target.",
         check: Check::Program(|p, target| {
@@ -44,13 +44,14 @@ pub static RULES: &[Rule] = &[
         title: "Many attention layers in one function, on phones",
         effect: Effect::LoadFails(Some("Must re-compile the E5 bundle")),
         severity: Severity::Warning,
-        source: "CoreML-LLM SZ02, iPhone 17 Pro: 17, 20 and 21 layers load, 35 do not; SZ03 drew the line at 15 on \
-                 iOS 18",
+        source: "CoreML-LLM SZ02, iPhone 17 Pro: 17, 20 and 21 layers load, 35 do not; SZ03 drew \
+            the line at 15 on iOS 18",
         disputed: Some(
-            "where between 21 and 35 the line lies nobody has published; Macs load 28 layers (CoreML-LLM \
-                        S0)",
+            "where between 21 and 35 the line lies nobody has published; Macs load 28 layers \
+             (CoreML-LLM S0)",
         ),
-        why: "Above some number of layers a phone refuses the compiled program with \"Must re-compile the E5 bundle\".",
+        why: "Above some number of layers a phone refuses the compiled program with \"Must \
+            re-compile the E5 bundle\".",
         fix: "Cut the model into chunks of 12 to 20 layers; a boundary costs less than 0.5 ms.",
         check: Check::Function(|v| {
             let n = n_attentions(v);
@@ -89,7 +90,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
         scope: Scope::generations(18, u8::MAX),
-        source: "751K M6 study: 386 convolutions in a row compile with target h18g, 387 crash the compiler",
+        source: "751K M6 study: 386 convolutions in a row compile with target h18g, 387 crash the \
+            compiler",
         disputed: Some(
             "M4: 448 compile (751K); maderix/ANE: 384 blocks fail on the direct route of macOS 15",
         ),
@@ -111,9 +113,10 @@ pub static RULES: &[Rule] = &[
         title: "Long elementwise chains on M6 and A19",
         effect: Effect::Slow,
         scope: Scope::generations(18, u8::MAX),
-        source: "751K M6 study: 512 elementwise ops in a row take 179 s to compile with target h18g, 0.4 s with h18; \
-                 time grows with the 3.5th to 3.8th power",
-        why: "The first load compiles for minutes where hundreds of elementwise ops follow one another.",
+        source: "751K M6 study: 512 elementwise ops in a row take 179 s to compile with target \
+            h18g, 0.4 s with h18; time grows with the 3.5th to 3.8th power",
+        why: "The first load compiles for minutes where hundreds of elementwise ops follow one \
+            another.",
         fix: "Fold constants and scales; break the chain with a product.",
         check: Check::Function(|v| {
             let (n, last) = longest_chain(v, &|op| is_elementwise(v, op), false);
@@ -135,9 +138,10 @@ pub static RULES: &[Rule] = &[
         title: "Four functions or more",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "CoreML-LLM RT12: cold load 3 times as long, long prefill 560 to 1250 ms with four variants; iPhone \
-                 17 Pro",
-        why: "Each function is compiled and loaded by itself, and prefill became slower with four of them on a phone.",
+        source: "CoreML-LLM RT12: cold load 3 times as long, long prefill 560 to 1250 ms with four \
+            variants; iPhone 17 Pro",
+        why: "Each function is compiled and loaded by itself, and prefill became slower with four \
+            of them on a phone.",
         fix: "Ship the lengths that are used, as packages of their own where load time counts.",
         check: Check::Program(|p, _| {
             let n = p.functions().len();
@@ -154,8 +158,8 @@ pub static RULES: &[Rule] = &[
         title: "More than 127 functions",
         effect: Effect::LoadFails(Some("0x50004")),
         severity: Severity::Warning,
-        source: "sbryngelson/ANEForge and qwen-ane: the 128th or 129th loaded program of a process fails; oMLX: about \
-                 121",
+        source: "sbryngelson/ANEForge and qwen-ane: the 128th or 129th loaded program of a process \
+            fails; oMLX: about 121",
         why: "A process has 127 places for loaded programs; one function takes one.",
         fix: "Load functions when they are needed and drop those that are not.",
         check: Check::Program(|p, _| {
@@ -172,11 +176,12 @@ pub static RULES: &[Rule] = &[
         title: "Weights that differ between functions",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "pplx-embed packaging (CoreML-LLM 3.4): equal weight files make three lengths 1.15 GB to load, \
-                 different ones 3.5 GB",
-        why: "Functions share a weight only where its bytes are equal; the others are stored and loaded once for each \
-              function.",
-        fix: "Fold scales and norms in the same way for each function, so that equal layers have equal bytes.",
+        source: "pplx-embed packaging (CoreML-LLM 3.4): equal weight files make three lengths 1.15 \
+            GB to load, different ones 3.5 GB",
+        why: "Functions share a weight only where its bytes are equal; the others are stored and \
+            loaded once for each function.",
+        fix: "Fold scales and norms in the same way for each function, so that equal layers have \
+            equal bytes.",
         check: Check::Program(|p, _| differing(p)),
         ..ROW
     },
@@ -185,10 +190,12 @@ pub static RULES: &[Rule] = &[
         title: "Tables cut to a length for each function",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "CoreML-LLM TC03 and 3.4: static slices of a table are folded, so each length has a copy of its own",
-        why: "A table of positions that is cut to the length of each function is stored once for each of them.",
-        fix: "Keep the whole table in each function and slice it there at a position that the call knows, or pass the \
-              rows in.",
+        source: "CoreML-LLM TC03 and 3.4: static slices of a table are folded, so each length has \
+            a copy of its own",
+        why: "A table of positions that is cut to the length of each function is stored once for \
+            each of them.",
+        fix: "Keep the whole table in each function and slice it there at a position that the call \
+            knows, or pass the rows in.",
         check: Check::Program(|p, _| cut_tables(p)),
         ..ROW
     },
@@ -245,7 +252,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::LoadFails(None),
         scope: Scope::ALL.on(Route::Direct),
         evidence: Evidence::Folklore,
-        source: "electricapp/ane-bridge-rs docs/MIL-CONSTRAINTS.md, M5, macOS 26.5.2: may be refused",
+        source: "electricapp/ane-bridge-rs docs/MIL-CONSTRAINTS.md, M5, macOS 26.5.2: may be \
+            refused",
         why: "Programs of elementwise ops alone were refused when loaded.",
         fix: "Add a 1x1 convolution with an identity weight, or compute it on the CPU.",
         check: Check::Function(|v| {
@@ -272,9 +280,10 @@ pub static RULES: &[Rule] = &[
         disputed: Some(
             "the same project reports both orders; read the symbol arrays of the loaded program",
         ),
-        why: "The order in which surfaces are bound is not that of the text; a wrong one is noticed only where sizes \
-              differ.",
-        fix: "Bind by the symbol names of the loaded program, or name inputs and outputs in alphabetical order.",
+        why: "The order in which surfaces are bound is not that of the text; a wrong one is \
+            noticed only where sizes differ.",
+        fix: "Bind by the symbol names of the loaded program, or name inputs and outputs in \
+            alphabetical order.",
         check: Check::Function(|v| {
             let sorted = |values: &[_]| {
                 values
@@ -312,7 +321,8 @@ pub static RULES: &[Rule] = &[
                     .filter(|i| int32(&v.f.value(**i).ty) && !v.users(**i).is_empty());
             let message = |name: &str| {
                 format!(
-                    "Tensor buffer live-in not created: Unsupported tensor data type: int32 (`{name}`)"
+                    "Tensor buffer live-in not created: Unsupported tensor data type: int32 \
+                     (`{name}`)"
                 )
             };
             inputs

@@ -21,14 +21,16 @@ pub static RULES: &[Rule] = &[
         id: "ANE055",
         title: "Axes above 65,536",
         scope: Scope::generations(16, u8::MAX),
-        source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, macOS 27; Core ML \
-                 and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: heads of 1536 and 2304 to 262,144 channels \
-                 run on the engine, and the softcap behind them does not",
+        source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, \
+            macOS 27; Core ML and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: \
+            heads of 1536 and 2304 to 262,144 channels run on the engine, and the softcap behind \
+            them does not",
         disputed: Some(
             "qwen-ane, direct route: 62,080 output channels compile on M5 Max, 124,160 do not",
         ),
-        why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make one, such as a head over a large \
-              vocabulary, but what takes its result runs elsewhere.",
+        why: "No axis of a tensor can be longer than 65,536. By Core ML a convolution may make \
+            one, such as a head over a large vocabulary, but what takes its result runs \
+            elsewhere.",
         fix: "Split the axis: two or more heads of at most 65,536 rows, and a concat on the host.",
         check: Check::Op(|v, op| {
             const MOST: usize = 65_536;
@@ -49,10 +51,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE056",
         title: "Axes above 16,384 on M1 to M3 and A14 to A16",
         scope: Scope::generations(0, 15),
-        source: "sbryngelson/ANEForge, measured on M1 and M2; ANEMLL splits heads for the same reason",
-        why: "Width and height end at 16,384 on these chips, channels at 65,536; a head over 32,000 words has to be \
-              split.",
-        fix: "Split the axis into parts of at most 16,384, or put it on the channel axis of a 1x1 convolution.",
+        source: "sbryngelson/ANEForge, measured on M1 and M2; ANEMLL splits heads for the same \
+            reason",
+        why: "Width and height end at 16,384 on these chips, channels at 65,536; a head over \
+            32,000 words has to be split.",
+        fix: "Split the axis into parts of at most 16,384, or put it on the channel axis of a 1x1 \
+            convolution.",
         check: Check::Op(|v, op| {
             let spatial = |at: usize, rank: usize| {
                 if at + 2 >= rank && (rank < 3 || at > 0) {
@@ -69,10 +73,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE057",
         title: "Ranks above 5",
         severity: Severity::Error,
-        source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be between 0 and \
-                 5\"); CoreML-LLM OP10: a rank-10 view faults on A18 Pro",
-        why: "Tensors have at most five axes in a Core ML program and on the engine, between ops too.",
-        fix: "Merge axes before splitting others: several reshapes of rank 5 or less, or rearrange on the host.",
+        source: "sbryngelson/ANEForge and 751K: rank 0 to 5 (\"Rank of the shape parameter must be \
+            between 0 and 5\"); CoreML-LLM OP10: a rank-10 view faults on A18 Pro",
+        why: "Tensors have at most five axes in a Core ML program and on the engine, between ops \
+            too.",
+        fix: "Merge axes before splitting others: several reshapes of rank 5 or less, or rearrange \
+            on the host.",
         check: Check::Op(|v, op| {
             let (value, ty) = tensors(v, op).find(|(_, t)| t.rank() > 5)?;
             Some(format!(
@@ -85,13 +91,13 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE058",
         title: "Axes whose length only the call knows",
-        source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML notes; \
-                 cadamcat/llms-on-apple-neural-engine; coremltools #2600",
+        source: "sbryngelson/ANEForge (symbolic dimensions do not compile); ExecuTorch's Core ML \
+            notes; cadamcat/llms-on-apple-neural-engine; coremltools #2600",
         disputed: Some(
             "coremltools #1909 (2023, macOS 13) saw a flexible batch run as fast as on the engine",
         ),
-        why: "Programs of the engine have fixed shapes; an op with an unknown axis runs on the CPU or GPU, ten times \
-              slower in one published case.",
+        why: "Programs of the engine have fixed shapes; an op with an unknown axis runs on the CPU \
+            or GPU, ten times slower in one published case.",
         fix: "Make one function for each length (they share weights), and pad to the next.",
         check: Check::Op(|v, op| {
             let (value, ty) =
@@ -108,13 +114,15 @@ pub static RULES: &[Rule] = &[
         title: "Ranges of shapes",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
-        source: "ExecuTorch's Core ML notes (RangeDim: CPU and GPU only); CoreML-LLM SZ15: 969 ms against 101 ms at \
-                 512 tokens",
+        source: "ExecuTorch's Core ML notes (RangeDim: CPU and GPU only); CoreML-LLM SZ15: 969 ms \
+            against 101 ms at 512 tokens",
         disputed: Some(
-            "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the engine",
+            "coremltools #1909 (2023, macOS 13) saw a range of batches run as fast as on the \
+             engine",
         ),
         why: "A function that takes a range of lengths is compiled without the engine.",
-        fix: "Write one function for each length, or enumerated shapes, which compile one program each.",
+        fix: "Write one function for each length, or enumerated shapes, which compile one program \
+            each.",
         check: Check::Function(|v| {
             let ranges = flexible(v.f, "RangeDims").is_some_and(has_range);
             let hit = Hit {
@@ -129,8 +137,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE060",
         title: "Products over more than 32,768 numbers",
         scope: Scope::generations(16, u8::MAX),
-        source: "751K M6 study, probes with matmul_k16384 (runs) and matmul_k40000 (does not), M4, macOS 27: the \
-                 limit lies between 32,768 and 40,000",
+        source: "751K M6 study, probes with matmul_k16384 (runs) and matmul_k40000 (does not), M4, \
+            macOS 27: the limit lies between 32,768 and 40,000",
         disputed: Some("ANEForge gives 65,536 for M4 and newer"),
         why: "A matmul can sum over 32,768 at least and fewer than 40,000.",
         fix: "Split the sum: matmuls over parts of the axis, added.",
@@ -161,11 +169,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "electricapp/ane-bridge-rs (M5), qwen-ane (M5 Max), mlx-serve (M4 Max), skyfallsin field guide (M3 \
-                 Max): four independent reports",
-        why: "The last axis of what a call passes must be a multiple of 32 fp16 numbers; else rows come back at \
-              another stride, as zeros, or the call ends with status 0x1d.",
-        fix: "Pad the last axis to a multiple of 32, put the sequence there, and mask what is not used.",
+        source: "electricapp/ane-bridge-rs (M5), qwen-ane (M5 Max), mlx-serve (M4 Max), skyfallsin \
+            field guide (M3 Max): four independent reports",
+        why: "The last axis of what a call passes must be a multiple of 32 fp16 numbers; else rows \
+            come back at another stride, as zeros, or the call ends with status 0x1d.",
+        fix: "Pad the last axis to a multiple of 32, put the sequence there, and mask what is not \
+            used.",
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
             let last = |value| {
@@ -193,9 +202,10 @@ pub static RULES: &[Rule] = &[
         title: "Short last axes waste memory",
         effect: Effect::Slow,
         evidence: Evidence::Documented,
-        source: "Apple, neural_engine_rules.md: last axis contiguous, 64-byte aligned, never of size 1 (32 times the \
-                 memory in fp16); 751K reads the strides in analytics.mil",
-        why: "Each row takes at least 64 bytes, so a last axis of 1 takes 32 times the memory and the time to move it.",
+        source: "Apple, neural_engine_rules.md: last axis contiguous, 64-byte aligned, never of \
+            size 1 (32 times the memory in fp16); 751K reads the strides in analytics.mil",
+        why: "Each row takes at least 64 bytes, so a last axis of 1 takes 32 times the memory and \
+            the time to move it.",
         fix: "Lay tensors out as (batch, channels, 1, sequence), with the long axis last.",
         check: Check::Op(|v, op| {
             let result = *v.op(op).results.first().filter(|r| !v.is_fixed(**r))?;
@@ -221,9 +231,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         evidence: Evidence::Folklore,
-        source: "CoreML-LLM OP09: matmuls of rank 5 tend to the CPU, of rank 3 stay on the engine; Mac",
-        why: "A batched product over two batch axes was seen on the CPU more often than one over a single batch axis.",
-        fix: "Merge the batch axes with a reshape before the product; it is free where the layout allows it.",
+        source: "CoreML-LLM OP09: matmuls of rank 5 tend to the CPU, of rank 3 stay on the engine; \
+            Mac",
+        why: "A batched product over two batch axes was seen on the CPU more often than one over a \
+            single batch axis.",
+        fix: "Merge the batch axes with a reshape before the product; it is free where the layout \
+            allows it.",
         check: Check::Op(|v, op| {
             let rank = tensor(v, *v.op(op).results.first()?)?.rank();
             (kind(v, op) == "matmul" && rank == 5).then(|| "matmul of rank 5".to_owned())
@@ -235,8 +248,8 @@ pub static RULES: &[Rule] = &[
         title: "Static gathers on M1 and A14",
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
-        source: "sbryngelson/ANEForge: gather in software on M1 (batch 1, depth 1), in hardware from A14-class \
-                 compilers on",
+        source: "sbryngelson/ANEForge: gather in software on M1 (batch 1, depth 1), in hardware \
+            from A14-class compilers on",
         why: "The oldest engine has no unit for it and copies element after element.",
         fix: "Use slices and a concat where the indices form runs.",
         check: Check::Op(|v, op| {
@@ -256,8 +269,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge: the texture unit came with M2; M1 falls back to software",
-        why: "Interpolation, affine sampling and reflecting pads use a texture unit that this chip lacks.",
-        fix: "Resize on the GPU before the call, or use a transposed convolution with constant weights.",
+        why: "Interpolation, affine sampling and reflecting pads use a texture unit that this chip \
+            lacks.",
+        fix: "Resize on the GPU before the call, or use a transposed convolution with constant \
+            weights.",
         check: Check::Op(|v, op| {
             let sampled = [
                 "resize",
@@ -282,7 +297,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE067",
         title: "Empty axes",
         evidence: Evidence::Inferred,
-        source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the axis",
+        source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the \
+            axis",
         why: "A tensor without elements has no place in a task of the engine.",
         fix: "Remove the op: what it gives is known without computing it.",
         check: Check::Op(|v, op| {

@@ -21,16 +21,16 @@ pub static RULES: &[Rule] = &[
         id: "ANE115",
         title: "Weights that are read again for each tile",
         effect: Effect::Slow,
-        source: "`plan::stream` over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and mlx-serve (M4 \
-                 Max: 4.3 to 11.8 TFLOP/s)",
+        source: "`plan::stream` over qwen-ane (M5 Max: 18.2 to 4.84 ms by four parts) and \
+            mlx-serve (M4 Max: 4.3 to 11.8 TFLOP/s)",
         disputed: Some(
-            "the model is ours; it missed 5 of 22 published rows by more than 25 %, and 3x3 kernels were \
-                        not tested",
+            "the model is ours; it missed 5 of 22 published rows by more than 25 %, and 3x3 \
+             kernels were not tested",
         ),
-        why: "A product over K inputs works on tiles of about 2^18/K positions and reads all weights again for each \
-              tile.",
-        fix: "Split K into parts of 2,048 to 4,096 and add the results, or store fewer bits a weight; 8 parts begin \
-              to cost accuracy.",
+        why: "A product over K inputs works on tiles of about 2^18/K positions and reads all \
+            weights again for each tile.",
+        fix: "Split K into parts of 2,048 to 4,096 and add the results, or store fewer bits a \
+            weight; 8 parts begin to cost accuracy.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|_| is_pointwise(v, op))?;
             let gemm = Gemm::matrix(p.k, p.n_outputs, p.columns, p.weights?);
@@ -43,7 +43,8 @@ pub static RULES: &[Rule] = &[
                 let (read, weights, products) =
                     (show_bytes(p.weight_bytes()), takes.weights * 1e3, takes.compute * 1e3);
                 format!(
-                    "{read} of weights, read {passes} times: about {weights:.2} ms; the products take {products:.2} ms"
+                    "{read} of weights, read {passes} times: about {weights:.2} ms; the products \
+                     take {products:.2} ms"
                 )
             })
         }),
@@ -55,15 +56,15 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::generations(16, 16),
-        source: "Eileen Yoon, eiln.github.io/posts/ane-dma.html (by way of stablehlo-coreml PR #110), M4: 17 to 19 \
-                 GB/s instead of 45 to 60",
+        source: "Eileen Yoon, eiln.github.io/posts/ane-dma.html (by way of stablehlo-coreml PR \
+            #110), M4: 17 to 19 GB/s instead of 45 to 60",
         disputed: Some(
             "maderix/ANE's 4096x4096 product on M4 has such weights and was read at about 65 GB/s",
         ),
-        why: "Where a core's share of fp16 weights is within 16 KiB of a multiple of 1 MiB, they were read at a third \
-              of the speed.",
-        fix: "Pad or split the inputs of the product, so that ceil(outputs / 16) * inputs * 2 bytes is off by more \
-              than 16 KiB.",
+        why: "Where a core's share of fp16 weights is within 16 KiB of a multiple of 1 MiB, they \
+            were read at a third of the speed.",
+        fix: "Pad or split the inputs of the product, so that ceil(outputs / 16) * inputs * 2 \
+            bytes is off by more than 16 KiB.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some_and(|w| w.bits == 16.0))?;
             let share = (p.n_outputs / 16.0).ceil() * p.k * 2.0;
@@ -78,9 +79,10 @@ pub static RULES: &[Rule] = &[
         title: "Fewer than 64 positions cost as much as 64",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "qwen-ane, M5 Max: one layer 1.37 ms at 1 position, 1.84 ms at 4; cadamcat: verifying 5 tokens costs \
-                 1.05 of one",
-        why: "A call that is bound by reading weights takes as long for 1 position as for 32, often 64.",
+        source: "qwen-ane, M5 Max: one layer 1.37 ms at 1 position, 1.84 ms at 4; cadamcat: \
+            verifying 5 tokens costs 1.05 of one",
+        why: "A call that is bound by reading weights takes as long for 1 position as for 32, \
+            often 64.",
         fix: "Use the spare positions: verify 4 to 32 drafted tokens a call, or batch requests.",
         check: Check::Function(|v| {
             let narrow =
@@ -110,7 +112,8 @@ pub static RULES: &[Rule] = &[
         title: "Kernels 9 to 15 wide",
         effect: Effect::Slow,
         source: "751K M6 study, table 7-7: 42 to 85 % of the peak, M6, macOS 27",
-        why: "Kernels of these widths are rewritten to sparse ones of stride 2, which run at 42 to 85 % of the peak.",
+        why: "Kernels of these widths are rewritten to sparse ones of stride 2, which run at 42 to \
+            85 % of the peak.",
         fix: "Use kernels of 3, 5 or 8, or put the long axis on the height (9x1 runs at 92 %).",
         check: Check::Op(|v, op| {
             let (h, w) = kernel(v, op)?;
@@ -126,7 +129,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         source: "751K M6 study: 14.6 against up to 31 TFLOP/s, M6, macOS 27",
-        why: "Plain 3x3 kernels use Winograd's method and run above the nominal peak; dilated ones do not.",
+        why: "Plain 3x3 kernels use Winograd's method and run above the nominal peak; dilated ones \
+            do not.",
         fix: "Use space_to_depth and a plain kernel, or accept it.",
         check: Check::Op(|v, op| {
             let dilated = ints(v, op, "dilations")?.iter().any(|d| *d > 1);
@@ -139,11 +143,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE120",
         title: "Few channels over a large image",
         effect: Effect::Slow,
-        source: "maderix/ANE, M4: 64 channels at 128x128 from 3.92 to 16.37 TFLOP/s by space_to_depth(4); 751K, M6: \
-                 9.5 to 31.7",
-        why: "The engine splits channels among its 16 cores; with few of them over a large image most of it waits.",
-        fix: "space_to_depth first and depth_to_space after (3 % on M4, 0.1 % on M6), with the weights rearranged \
-              once.",
+        source: "maderix/ANE, M4: 64 channels at 128x128 from 3.92 to 16.37 TFLOP/s by \
+            space_to_depth(4); 751K, M6: 9.5 to 31.7",
+        why: "The engine splits channels among its 16 cores; with few of them over a large image \
+            most of it waits.",
+        fix: "space_to_depth first and depth_to_space after (3 % on M4, 0.1 % on M6), with the \
+            weights rearranged once.",
         check: Check::Op(|v, op| {
             let (w, x) = (param_shape(v, op, "weight")?, param_shape(v, op, "x")?);
             let [_, channels, height, width] = x[..] else {
@@ -179,8 +184,10 @@ pub static RULES: &[Rule] = &[
         title: "Output channels that do not fill the cores",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "751K M6 study: 16 cores take output channels in fours, weights are stored as 16 blocks",
-        why: "Output channels that are no multiple of 16 leave cores without work in the last round.",
+        source: "751K M6 study: 16 cores take output channels in fours, weights are stored as 16 \
+            blocks",
+        why: "Output channels that are no multiple of 16 leave cores without work in the last \
+            round.",
         fix: "Pad the output channels to a multiple of 16 and slice, where the product is large.",
         check: Check::Op(|v, op| {
             let p = product_of(v, op).filter(|p| p.weights.is_some() && p.flops() >= 1e8)?;
@@ -194,12 +201,14 @@ pub static RULES: &[Rule] = &[
         title: "matmul with constant weights",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "maderix/ANE, M4: a 1x1 convolution is about 3 times as fast; 751K: Core ML reckons 10.6 TFLOP/s for \
-                 linear and 5.3 for matmul",
+        source: "maderix/ANE, M4: a 1x1 convolution is about 3 times as fast; 751K: Core ML \
+            reckons 10.6 TFLOP/s for linear and 5.3 for matmul",
         disputed: Some(
-            "CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 Pro: parity",
+            "CoreML-LLM OP01: 40.0 against 39.9 tokens/s for conv and linear on iPhone 17 Pro: \
+             parity",
         ),
-        why: "A matmul does not tell the compiler that one side is a weight; linear and 1x1 convolutions do.",
+        why: "A matmul does not tell the compiler that one side is a weight; linear and 1x1 \
+            convolutions do.",
         fix: "Use linear, or a 1x1 convolution over (batch, channels, 1, sequence).",
         check: Check::Op(|v, op| {
             let weight = is_weight(v, op, "y")
@@ -215,10 +224,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::generations(0, 16),
-        source: "smpanaro/more-ane-transformers: 50 % faster on M1, A14, A16 and A17 Pro, 20 % of the whole model",
+        source: "smpanaro/more-ane-transformers: 50 % faster on M1, A14, A16 and A17 Pro, 20 % of \
+            the whole model",
         disputed: Some("CoreML-LLM OP25: a bundle of changes with this one lost the engine"),
         why: "Work is handed out in squares; a row of 64 fills them worse than 8 by 8.",
-        fix: "Reshape (B, C, 1, 64) to (B, C, 8, 8) around the convolutions of an MLP, not around attention.",
+        fix: "Reshape (B, C, 1, 64) to (B, C, 8, 8) around the convolutions of an MLP, not around \
+            attention.",
         check: Check::Op(|v, op| {
             let [_, _, height, width] = param_shape(v, op, "x")?[..] else {
                 return None;
@@ -233,10 +244,12 @@ pub static RULES: &[Rule] = &[
         title: "RMSNorm as layer_norm over x and -x",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "CoreML-LLM OP15, M4 Max, macOS 26: 35.98 against 31.92 ms at 256 tokens, 100.40 against 82.61 at 512",
+        source: "CoreML-LLM OP15, M4 Max, macOS 26: 35.98 against 31.92 ms at 256 tokens, 100.40 \
+            against 82.61 at 512",
         disputed: Some("Anemll uses this form throughout: it cannot overflow and is one op"),
         why: "The tensor is twice as wide, and the plain form ran 12 to 21 % faster in an encoder.",
-        fix: "Use the plain form where residuals stay small, with the maximum taken out where they do not.",
+        fix: "Use the plain form where residuals stay small, with the maximum taken out where they \
+            do not.",
         check: Check::Op(|v, op| {
             let joined = producer(v, op, "x")
                 .filter(|d| kind(v, op) == "layer_norm" && d.def.name == "concat")?;
@@ -252,9 +265,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE126",
         title: "Many short reductions",
         effect: Effect::Slow,
-        source: "qwen-ane, M5 Max: (1,4,2560,32) over the axis of 4 takes 1.7 ms for 8, over 2560 0.35 ms",
-        why: "A reduction that gives more than ten thousand results of a few numbers each takes 5 times as long as \
-              one of long rows.",
+        source: "qwen-ane, M5 Max: (1,4,2560,32) over the axis of 4 takes 1.7 ms for 8, over 2560 \
+            0.35 ms",
+        why: "A reduction that gives more than ten thousand results of a few numbers each takes 5 \
+            times as long as one of long rows.",
         fix: "Add the few slices, or use a grouped 1x1 convolution with a constant 1/n.",
         check: Check::Op(|v, op| {
             let n = reduced_len(v, op).filter(|_| kind(v, op).starts_with("reduce_"))?;
@@ -268,8 +282,10 @@ pub static RULES: &[Rule] = &[
         title: "Reductions along a long axis",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "sbryngelson/ANEForge: axes from 192 (384 from M3 on) are reduced by way of a transpose",
-        why: "A long axis that is neither the last nor the channels is transposed first, at about 60 GB/s.",
+        source: "sbryngelson/ANEForge: axes from 192 (384 from M3 on) are reduced by way of a \
+            transpose",
+        why: "A long axis that is neither the last nor the channels is transposed first, at about \
+            60 GB/s.",
         fix: "Keep the reduced axis on the channels, or use a 1x1 convolution with a constant 1/n.",
         check: Check::Op(|v, op| {
             let shape = param_shape(v, op, "x")?;
@@ -297,10 +313,10 @@ pub static RULES: &[Rule] = &[
         title: "Attention scores of 2 GB and more",
         effect: Effect::RunFails(Some("0x15")),
         severity: Severity::Error,
-        source: "CoreML-LLM SZ05 (pplx-embed, 16 heads of 8192x8192): compiles for 25 minutes, shows 99.81 % on the \
-                 engine, ends with 0x15 at the call; M4 Max, macOS 26; 4096 runs",
-        why: "A tensor of scores of 2^31 bytes does not fit what the engine can address; the plan looks right and \
-              each call fails.",
+        source: "CoreML-LLM SZ05 (pplx-embed, 16 heads of 8192x8192): compiles for 25 minutes, \
+            shows 99.81 % on the engine, ends with 0x15 at the call; M4 Max, macOS 26; 4096 runs",
+        why: "A tensor of scores of 2^31 bytes does not fit what the engine can address; the plan \
+            looks right and each call fails.",
         fix: "Tile the queries in rows of 512, or shorten the sequence.",
         check: Check::Op(|v, op| {
             let (n, heads, rows, keys) = scores(v, op)?;
@@ -319,8 +335,8 @@ pub static RULES: &[Rule] = &[
         title: "Attention scores of 0.5 to 2 GB",
         effect: Effect::RunFails(Some("0x15")),
         evidence: Evidence::Inferred,
-        source: "CoreML-LLM SZ05: 0.54 GB (4096 tokens) run, 2.15 GB (8192) do not; M4 Max; nobody published a length \
-                 between",
+        source: "CoreML-LLM SZ05: 0.54 GB (4096 tokens) run, 2.15 GB (8192) do not; M4 Max; nobody \
+            published a length between",
         why: "Somewhere between 0.54 and 2.15 GB of scores a call begins to fail with status 0x15.",
         fix: "Tile the queries in rows of 512, or test on the device.",
         check: Check::Op(|v, op| {
@@ -339,8 +355,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE130",
         title: "Attention over long sequences in one piece",
         effect: Effect::Slow,
-        source: "sbryngelson/ANEForge: 3 times faster in tiles of 512 rows from 1,500 positions and 16 heads on; \
-                 whole scores hit a wall of 2.4",
+        source: "sbryngelson/ANEForge: 3 times faster in tiles of 512 rows from 1,500 positions \
+            and 16 heads on; whole scores hit a wall of 2.4",
         why: "Scores of all heads do not stay on the chip, and the softmax waits for memory.",
         fix: "Slice the queries in tiles of about 512 rows and join the results.",
         check: Check::Op(|v, op| {
@@ -356,10 +372,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "751K M6 study, Espresso's segmenter: 0.25 ms to enter and leave, CPU reckoned at 0.75 TFLOP/s; \
-                 ANEForge: 88.9 % of 451 small programs stay on the CPU",
-        why: "Entering and leaving the engine is reckoned at 0.25 to 0.4 ms; below 0.2 GFLOP of products the CPU is \
-              cheaper and Core ML keeps the program there.",
+        source: "751K M6 study, Espresso's segmenter: 0.25 ms to enter and leave, CPU reckoned at \
+            0.75 TFLOP/s; ANEForge: 88.9 % of 451 small programs stay on the CPU",
+        why: "Entering and leaving the engine is reckoned at 0.25 to 0.4 ms; below 0.2 GFLOP of \
+            products the CPU is cheaper and Core ML keeps the program there.",
         fix: "Batch calls or join programs; a small model may well be fastest on the CPU.",
         check: Check::Function(|v| {
             let flops: f64 =

@@ -20,10 +20,10 @@ pub static RULES: &[Rule] = &[
         title: "Three states or more",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
-        source: "CoreML-LLM ST04, MLSTATE_PATTERN: iPhone 17 Pro, iOS 26; the plan shows 99.8 to 100 % on the engine \
-                 all the same",
-        why: "Functions with one or two states run; from three on each call ends with status 0x1d, though the plan \
-              looks right.",
+        source: "CoreML-LLM ST04, MLSTATE_PATTERN: iPhone 17 Pro, iOS 26; the plan shows 99.8 to \
+            100 % on the engine all the same",
+        why: "Functions with one or two states run; from three on each call ends with status 0x1d, \
+            though the plan looks right.",
         fix: "Pack caches of one shape into one state (layers on an axis), and slice it.",
         check: Check::Function(|v| {
             let n = states(v).len();
@@ -41,7 +41,8 @@ pub static RULES: &[Rule] = &[
         title: "Two states",
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Note,
-        source: "CoreML-LLM ST03: a cache and a convolution state fail at the call in nine variants, macOS 26.0.1",
+        source: "CoreML-LLM ST03: a cache and a convolution state fail at the call in nine \
+            variants, macOS 26.0.1",
         disputed: Some("CoreML-LLM ST02: two caches run at 31 to 33 tokens/s on iPhone 17 Pro"),
         why: "Two states ran for one model and failed at the call for another.",
         fix: "Use one state, or test on the device before shipping.",
@@ -57,10 +58,11 @@ pub static RULES: &[Rule] = &[
         title: "States whose last axis is no multiple of 32",
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
-        source: "coremltools #2631: width 270 fails on the engine only, 256 runs; M4, macOS 15.2; CoreML-LLM SZ08",
+        source: "coremltools #2631: width 270 fails on the engine only, 256 runs; M4, macOS 15.2; \
+            CoreML-LLM SZ08",
         disputed: Some("CoreML-LLM ran heads of other widths after padding them by itself"),
-        why: "Rows of a state lie 64 bytes apart on the engine, 32 fp16 numbers; other widths fail there, not on the \
-              CPU or GPU.",
+        why: "Rows of a state lie 64 bytes apart on the engine, 32 fp16 numbers; other widths fail \
+            there, not on the CPU or GPU.",
         fix: "Pad the last axis of the state to a multiple of 32.",
         check: Check::Function(|v| {
             let narrow = |t: &TensorType| {
@@ -92,8 +94,8 @@ pub static RULES: &[Rule] = &[
         disputed: Some(
             "CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at 32",
         ),
-        why: "On phones the compiler refuses a package of several functions in which one updates two states by more \
-              than one position.",
+        why: "On phones the compiler refuses a package of several functions in which one updates \
+            two states by more than one position.",
         fix: "Ship prefill as a package of its own with one function.",
         check: Check::Function(|v| {
             let n_states = states(v).len();
@@ -143,9 +145,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::LoadFails(Some("MIL program input not found in Core ML model inputs")),
         source: "coremltools #2278",
         disputed: Some("later coremltools rewrite the pattern (pass canonicalize_inplace_pattern)"),
-        why: "Where a state is transposed or reshaped before its first slice, the package was refused with \"input \
-              not found\".",
-        fix: "Slice what was read first, then transpose the slice; or store the state in the layout that is used.",
+        why: "Where a state is transposed or reshaped before its first slice, the package was \
+            refused with \"input not found\".",
+        fix: "Slice what was read first, then transpose the slice; or store the state in the \
+            layout that is used.",
         check: Check::Op(|v, op| {
             let read = kind(v, op) == "transpose" || kind(v, op) == "reshape";
             let of_state = producer(v, op, "x").is_some_and(|p| p.def.name == "read_state");
@@ -179,7 +182,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::LoadFails(Some("segmentation fault")),
         severity: Severity::Error,
         source: "coremltools #2713 (2026): loading crashes, on every compute unit",
-        why: "Where one tensor is written to a state and given out too, Core ML crashes when it loads the program.",
+        why: "Where one tensor is written to a state and given out too, Core ML crashes when it \
+            loads the program.",
         fix: "Give out something computed from it, such as the tensor times 1.",
         check: Check::Op(|v, op| {
             let written = v
@@ -220,10 +224,12 @@ pub static RULES: &[Rule] = &[
         id: "ANE077",
         title: "Large states cost each call",
         effect: Effect::Slow,
-        source: "CoreML-LLM ST15: 24.1, 9.4 and 4.9 tokens/s at 1024, 2048 and 4096 positions, Mac; qwen-ane: 7 to 20 \
-                 GB/s",
-        why: "All of a state is read at each call, however little of it is used: 7 to 20 GB/s on M5 Max.",
-        fix: "Keep one function for each context length, or use a sliding window where the model has one.",
+        source: "CoreML-LLM ST15: 24.1, 9.4 and 4.9 tokens/s at 1024, 2048 and 4096 positions, \
+            Mac; qwen-ane: 7 to 20 GB/s",
+        why: "All of a state is read at each call, however little of it is used: 7 to 20 GB/s on \
+            M5 Max.",
+        fix: "Keep one function for each context length, or use a sliding window where the model \
+            has one.",
         check: Check::Function(|v| {
             let n: f64 = states(v).iter().filter_map(|(_, t)| bytes(t)).sum();
             // 16 MB: at 20 GB/s that is the 0.8 ms that a chunk boundary costs at most.
@@ -242,10 +248,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE078",
         title: "Long updates of a state beside linear layers",
         effect: Effect::LoadFails(None),
-        source: "coremltools #2553, Anemll #27: updates of 16 or 32 positions with 1x1 convolutions load, longer ones \
-                 with linear do not",
-        why: "A function that writes more than 32 positions into a state and has `linear` ops did not load on the \
-              engine.",
+        source: "coremltools #2553, Anemll #27: updates of 16 or 32 positions with 1x1 \
+            convolutions load, longer ones with linear do not",
+        why: "A function that writes more than 32 positions into a state and has `linear` ops did \
+            not load on the engine.",
         fix: "Use 1x1 convolutions in place of linear, or write at most 32 positions a call.",
         check: Check::Function(|v| {
             let mut ops = v.f.body().ops.iter().copied();
@@ -270,7 +276,8 @@ pub static RULES: &[Rule] = &[
         title: "States that are shifted by a concat",
         effect: Effect::LoadFails(Some("-14")),
         source: "CoreML-LLM ST08, DECODE_STATE_LAYOUTS: with tied embeddings, iPhone and Mac",
-        why: "Dropping the oldest position and appending the newest made the plan fail with code -14.",
+        why: "Dropping the oldest position and appending the newest made the plan fail with code \
+            -14.",
         fix: "Blend with a mask, state * (1 - m) + new * m, or use slice_update at a position.",
         check: Check::Op(|v, op| {
             let update = is_any(v, op, &["coreml_update_state", "write_state"]);
@@ -316,10 +323,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::RunFails(None),
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "coremltools #2716: packages of coremltools 9.0 crash after 100 to 200 calls in a row, those of 8.3 \
-                 do not",
-        why: "A stateful package with 4-bit palettized weights crashed the app after some 150 calls.",
-        fix: "Run 500 calls in a row on the device before shipping; 6-bit palettes were not reported.",
+        source: "coremltools #2716: packages of coremltools 9.0 crash after 100 to 200 calls in a \
+            row, those of 8.3 do not",
+        why: "A stateful package with 4-bit palettized weights crashed the app after some 150 \
+            calls.",
+        fix: "Run 500 calls in a row on the device before shipping; 6-bit palettes were not \
+            reported.",
         check: Check::Function(|v| {
             let four = |op: &OpId| {
                 kind(v, *op) == "constexpr_lut_to_dense"

@@ -17,10 +17,11 @@ pub static RULES: &[Rule] = &[
         id: "ANE132",
         title: "Transposes of large tensors",
         effect: Effect::Slow,
-        source: "sbryngelson/ANEForge: about 60 GB/s; electricapp/ane-bridge-rs: reshapes that keep the layout are \
-                 free",
+        source: "sbryngelson/ANEForge: about 60 GB/s; electricapp/ane-bridge-rs: reshapes that \
+            keep the layout are free",
         why: "A transpose moves every number through memory, read and written, at about 60 GB/s.",
-        fix: "Keep (batch, channels, 1, sequence) throughout, or use the transpose flags of matmul.",
+        fix: "Keep (batch, channels, 1, sequence) throughout, or use the transpose flags of \
+            matmul.",
         check: Check::Op(|v, op| {
             let n = param_type(v, op, "x")
                 .filter(|_| kind(v, op) == "transpose" && is_runtime(v, op, "x"))
@@ -44,7 +45,8 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         source: "751K M6 study, M6: 52 us for each further input of 2 MB",
         why: "Each further input is copied to the engine at each call: about 26 us a megabyte.",
-        fix: "Keep caches in a state, or bind one surface to the output of a call and the input of the next.",
+        fix: "Keep caches in a state, or bind one surface to the output of a call and the input of \
+            the next.",
         check: Check::Function(|v| {
             let mut sizes: Vec<f64> =
                 v.f.body()
@@ -73,8 +75,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "CoreML-LLM RT19, iPhone 17 Pro: 48 wrapped arrays of about 100 us each, 13 to 28 tokens/s after \
-                 joining them",
+        source: "CoreML-LLM RT19, iPhone 17 Pro: 48 wrapped arrays of about 100 us each, 13 to 28 \
+            tokens/s after joining them",
         why: "Each array is wrapped, checked and bound by the app at each call: up to 0.1 ms each.",
         fix: "Join caches of all layers into one input and one output, or use a state.",
         check: Check::Function(|v| {
@@ -95,8 +97,8 @@ pub static RULES: &[Rule] = &[
         title: "argmax behind the head",
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "CoreML-LLM OP03 and OP20: 8 to 9 ops behind the head (softcap, squeeze, expand_dims, argmax) on the \
-                 CPU",
+        source: "CoreML-LLM OP03 and OP20: 8 to 9 ops behind the head (softcap, squeeze, \
+            expand_dims, argmax) on the CPU",
         why: "The argmax runs on the CPU and pulls the elementwise ops beside it along.",
         fix: "Give the logits out and take the argmax in the app: about 1 ms for 248,000 logits.",
         check: Check::Op(|v, op| {
@@ -117,10 +119,11 @@ pub static RULES: &[Rule] = &[
         id: "ANE136",
         title: "Heads that are repeated before a product",
         effect: Effect::Slow,
-        source: "ExecuTorch keeps repeat_interleave off Core ML (slow); CoreML-LLM OP26: about 3.5 ms a layer at \
-                 6,000 tokens",
+        source: "ExecuTorch keeps repeat_interleave off Core ML (slow); CoreML-LLM OP26: about 3.5 \
+            ms a layer at 6,000 tokens",
         disputed: Some("CoreML-LLM uses it for grouped queries all the same"),
-        why: "Repeating keys and values for each group of heads writes and reads them again, several times their size.",
+        why: "Repeating keys and values for each group of heads writes and reads them again, \
+            several times their size.",
         fix: "Put the group on an axis of its own and let matmul broadcast over it.",
         check: Check::Op(|v, op| {
             let copies = is_any(v, op, &["tile", "concat", "stack"]) && copies(v, op) > 1;
@@ -135,8 +138,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::RunFails(Some("0x1d")),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: later calls of the process end \
-                 with 0x1d; qwen-ane: tile is refused",
+        source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: later calls of \
+            the process end with 0x1d; qwen-ane: tile is refused",
         disputed: Some("ANEForge and 751K see no such thing"),
         why: "After a program with tile, every program of the process failed until it ended.",
         fix: "Use broadcasting ops, or a concat.",
@@ -150,8 +153,10 @@ pub static RULES: &[Rule] = &[
         title: "Weights that are passed in",
         effect: Effect::Slow,
         source: "CoreML-LLM OP24: 27 ms a call for 415 MB of expert weights as inputs, Mac",
-        why: "Weights that come with the call are copied each time, at about 15 GB/s, and are not laid out beforehand.",
-        fix: "Make a function for each set of weights in one package: 0.69 ms a layer in the same case.",
+        why: "Weights that come with the call are copied each time, at about 15 GB/s, and are not \
+            laid out beforehand.",
+        fix: "Make a function for each set of weights in one package: 0.69 ms a layer in the same \
+            case.",
         check: Check::Op(|v, op| {
             let name = if kind(v, op) == "matmul" {
                 "y"
@@ -232,13 +237,14 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         evidence: Evidence::Documented,
-        source: "Apple, neural_engine_rules.md: pass cosines and sines in as (1, head_dim, 1, S); CoreML-LLM: \
-                 residency 99.81 to 99.29 %",
+        source: "Apple, neural_engine_rules.md: pass cosines and sines in as (1, head_dim, 1, S); \
+            CoreML-LLM: residency 99.81 to 99.29 %",
         disputed: Some(
-            "CoreML-LLM gathers on purpose: the table is then the same in every function, so that their \
-                        weights are shared",
+            "CoreML-LLM gathers on purpose: the table is then the same in every function, so that \
+             their weights are shared",
         ),
-        why: "Looking up cosines and sines by position is a gather with run-time indices, which the CPU runs.",
+        why: "Looking up cosines and sines by position is a gather with run-time indices, which \
+            the CPU runs.",
         fix: "Pass the rows for the positions in, or use static slices where the file may grow.",
         check: Check::Op(|v, op| {
             let table = param_shape(v, op, "x")

@@ -15,10 +15,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE046",
         title: "int32 arithmetic",
         source: "751K M6 study, probes with int32, M4, macOS 27; message of Core ML",
-        why: "The engine has no int32; every op that reads or writes it runs on the CPU, and each such island in the \
-              program costs about 0.25 ms.",
-        fix: "Compute positions and indices on the host, pass them in as fp16 masks or int16 indices, or write them \
-              as constants.",
+        why: "The engine has no int32; every op that reads or writes it runs on the CPU, and each \
+            such island in the program costs about 0.25 ms.",
+        fix: "Compute positions and indices on the host, pass them in as fp16 masks or int16 \
+            indices, or write them as constants.",
         check: Check::Op(|v, op| {
             if is_any(v, op, INDEX_OPS) || kind(v, op) == "cast" {
                 return None;
@@ -52,15 +52,15 @@ pub static RULES: &[Rule] = &[
         id: "ANE048",
         title: "fp32 arithmetic",
         evidence: Evidence::Documented,
-        source: "Apple, neural_engine_rules.md and common_issues.md (coreai-models); ANEForge: fp32 passes through \
-                 casts only",
+        source: "Apple, neural_engine_rules.md and common_issues.md (coreai-models); ANEForge: \
+            fp32 passes through casts only",
         disputed: Some(
-            "751K's probe relu_f32 ran on the engine: there only inputs and outputs were fp32, with casts \
-                        at both ends",
+            "751K's probe relu_f32 ran on the engine: there only inputs and outputs were fp32, \
+             with casts at both ends",
         ),
         why: "The engine computes in fp16; an op on fp32 tensors runs on the CPU or GPU.",
-        fix: "Convert with fp16 precision: cast inputs to fp16 at the start and outputs back at the end, and keep \
-              constants in fp16.",
+        fix: "Convert with fp16 precision: cast inputs to fp16 at the start and outputs back at \
+            the end, and keep constants in fp16.",
         check: Check::Op(|v, op| {
             if kind(v, op) == "cast" {
                 return None;
@@ -96,9 +96,10 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE050",
         title: "Truth values at the edge of the program",
-        source: "sbryngelson/ANEForge: bool is an intermediate type only; 751K M6 study agrees for Core ML",
-        why: "The engine has truth values inside a segment only; an op that takes one from the call or gives one out \
-              leaves it.",
+        source: "sbryngelson/ANEForge: bool is an intermediate type only; 751K M6 study agrees for \
+            Core ML",
+        why: "The engine has truth values inside a segment only; an op that takes one from the \
+            call or gives one out leaves it.",
         fix: "Pass masks as fp16 numbers and compare inside the program.",
         check: Check::Op(|v, op| {
             let edge = |value: &ValueId| {
@@ -122,10 +123,11 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "sbryngelson/ANEForge (e5rt rejects fp32 and int32 inputs and outputs), macOS 26; True2456/qwen-ane \
-                 rejects an int8 signature",
+        source: "sbryngelson/ANEForge (e5rt rejects fp32 and int32 inputs and outputs), macOS 26; \
+            True2456/qwen-ane rejects an int8 signature",
         disputed: Some("maderix/ANE: fp32 is taken with casts inside, 37 % slower than fp16"),
-        why: "Without Core ML around it, nothing converts: tensors of the call are fp16, or 8- and 16-bit integers.",
+        why: "Without Core ML around it, nothing converts: tensors of the call are fp16, or 8- and \
+            16-bit integers.",
         fix: "Declare inputs and outputs as fp16 and convert in the app.",
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
@@ -155,11 +157,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::CoreMl),
-        source: "smpanaro/coreml-llm-cli: fp16 arrays backed by IOSurface are not copied; maderix/ANE: fp32 edges 37 \
-                 % slower on the direct route",
-        why: "fp32 arrays are converted and copied at each call, where fp16 arrays backed by an IOSurface are used in \
-              place.",
-        fix: "Declare inputs and outputs as fp16 (macOS 13, iOS 16) and hand over pixel buffers of OneComponent16Half.",
+        source: "smpanaro/coreml-llm-cli: fp16 arrays backed by IOSurface are not copied; \
+            maderix/ANE: fp32 edges 37 % slower on the direct route",
+        why: "fp32 arrays are converted and copied at each call, where fp16 arrays backed by an \
+            IOSurface are used in place.",
+        fix: "Declare inputs and outputs as fp16 (macOS 13, iOS 16) and hand over pixel buffers of \
+            OneComponent16Half.",
         check: Check::Function(|v| {
             let edges = v.f.body().inputs.iter().chain(&v.f.body().outputs);
             let is_large = |value: &&ValueId| {
@@ -186,9 +189,11 @@ pub static RULES: &[Rule] = &[
         title: "Indices of 16 bits over longer axes",
         effect: Effect::WrongResult,
         severity: Severity::Error,
-        source: "CoreML-LLM NU12: indices off by multiples of 65,536 where the pass add_int16_cast had run",
+        source: "CoreML-LLM NU12: indices off by multiples of 65,536 where the pass add_int16_cast \
+            had run",
         why: "An index above 65,535 does not fit 16 bits and comes back reduced by 65,536.",
-        fix: "Keep int32 indices for vocabularies above 65,535, or split the axis and compare the parts.",
+        fix: "Keep int32 indices for vocabularies above 65,535, or split the axis and compare the \
+            parts.",
         check: Check::Op(|v, op| {
             let name = if kind(v, op) == "topk" {
                 "output_indices_dtype"
@@ -219,10 +224,10 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         scope: Scope::ALL.on(Route::CoreMl),
         evidence: Evidence::Inferred,
-        source: "751K M6 study: the segmenter charges 0.125 ms to enter the engine and 0.125 ms for each change; M4, \
-                 macOS 27",
-        why: "Each run of integer ops between ops of the engine makes it stop, hand over to the CPU and start again: \
-              about 0.25 ms.",
+        source: "751K M6 study: the segmenter charges 0.125 ms to enter the engine and 0.125 ms \
+            for each change; M4, macOS 27",
+        why: "Each run of integer ops between ops of the engine makes it stop, hand over to the \
+            CPU and start again: about 0.25 ms.",
         fix: "Move the integer arithmetic before the first op of the engine, or to the host.",
         check: Check::Function(integer_islands),
         ..ROW

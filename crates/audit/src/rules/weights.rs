@@ -16,8 +16,8 @@ use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
 use crate::view::View;
 
-const PER_CHANNEL: &str = "Use one scale for each output channel (scale [O, 1, ..]) or one table for the whole \
-                           tensor: int4 by channel ran at 1.45 to 1.75 times the speed of fp16 on M5 Pro.";
+const PER_CHANNEL: &str = "Use one scale for each output channel (scale [O, 1, ..]) or one table \
+    for the whole tensor: int4 by channel ran at 1.45 to 1.75 times the speed of fp16 on M5 Pro.";
 
 /// Rows.
 pub static RULES: &[Rule] = &[
@@ -26,11 +26,12 @@ pub static RULES: &[Rule] = &[
         title: "Block scales inside of a channel",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
-        source: "751K M6 study (compile fails, whole model on the CPU: 66 against 52.8 us a layer), M4 and M6; \
-                 cadamcat/llms-on-apple-neural-engine, M5 Pro; code 14 for StatefulMistral7B-Int4 on M3",
+        source: "751K M6 study (compile fails, whole model on the CPU: 66 against 52.8 us a \
+            layer), M4 and M6; cadamcat/llms-on-apple-neural-engine, M5 Pro; code 14 for \
+            StatefulMistral7B-Int4 on M3",
         disputed: Some("ANEForge: A15-class and newer stream blockwise weights"),
-        why: "The compiler of the engine takes one scale for each output channel or tensor; with blocks along the \
-              input channels it fails, and the whole model runs elsewhere.",
+        why: "The compiler of the engine takes one scale for each output channel or tensor; with \
+            blocks along the input channels it fails, and the whole model runs elsewhere.",
         fix: PER_CHANNEL,
         check: Check::Op(|v, op| {
             let inner = inner_blocks(v, op)?;
@@ -50,9 +51,10 @@ pub static RULES: &[Rule] = &[
         scope: Scope::generations(0, 14),
         evidence: Evidence::Inferred,
         source: "sbryngelson/ANEForge: folded to fp16 on M1 and M2",
-        why: "These engines unpack scaled int4 to fp16 when they load it: the package is smaller, calls are not \
-              faster.",
-        fix: "Use a palette of 4 bits for the whole tensor, which is streamed as stored on every chip.",
+        why: "These engines unpack scaled int4 to fp16 when they load it: the package is smaller, \
+            calls are not faster.",
+        fix: "Use a palette of 4 bits for the whole tensor, which is streamed as stored on every \
+            chip.",
         check: Check::Op(|v, op| {
             let data = param_type(v, op, "data")?;
             (is_shift_scale(v, op) && matches!(data.dtype, DType::Int4 | DType::Uint4)).then(|| {
@@ -71,7 +73,8 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         scope: Scope::generations(0, 13),
         source: "sbryngelson/ANEForge, M1: folded to fp16, no gain",
-        why: "M1 and A14 unpack int8 weights to fp16 when they load them; they only cost accuracy there.",
+        why: "M1 and A14 unpack int8 weights to fp16 when they load them; they only cost accuracy \
+            there.",
         fix: "Use a palette of 6 or 8 bits (one table), which streams compressed from M1 on.",
         check: Check::Op(|v, op| {
             let affine = kind(v, op) == "constexpr_affine_dequantize";
@@ -88,12 +91,14 @@ pub static RULES: &[Rule] = &[
         effect: Effect::Slow,
         severity: Severity::Note,
         scope: Scope::generations(14, u8::MAX),
-        source: "751K M6 study: 0.58 of the time of fp16, M6; qwen-ane: 1.4 to 1.9 times faster, M5 Max",
+        source: "751K M6 study: 0.58 of the time of fp16, M6; qwen-ane: 1.4 to 1.9 times faster, \
+            M5 Max",
         disputed: Some(
             "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both)",
         ),
         why: "Most measurements see int8 weights streamed as stored, one sees them folded to fp16.",
-        fix: "Measure on the device; int4 by channel and 4-bit palettes gained in every measurement.",
+        fix: "Measure on the device; int4 by channel and 4-bit palettes gained in every \
+            measurement.",
         check: Check::Op(|v, op| {
             let affine = kind(v, op) == "constexpr_affine_dequantize";
             let byte = is_shift_scale(v, op)
@@ -109,14 +114,15 @@ pub static RULES: &[Rule] = &[
         id: "ANE087",
         title: "A palette for each channel",
         effect: Effect::Slow,
-        source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the speed of fp16",
+        source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the \
+            speed of fp16",
         disputed: Some(
-            "CoreML-LLM ships tables for groups of 32 channels, and 751K measures grouped tables at 0.32 \
-                        of the time of fp16",
+            "CoreML-LLM ships tables for groups of 32 channels, and 751K measures grouped tables \
+             at 0.32 of the time of fp16",
         ),
         why: "One table for each output channel ran 2 to 15 times slower than fp16.",
-        fix: "Use one table for the tensor, tables for groups of 16 or 32 channels, or int4 with a scale for each \
-              channel.",
+        fix: "Use one table for the tensor, tables for groups of 16 or 32 channels, or int4 with a \
+            scale for each channel.",
         check: Check::Op(|v, op| {
             let (groups, weight) = lut_groups(v, op)?;
             let tables = *groups.first()?;
@@ -131,8 +137,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
         source: "751K M6 study; CoreML-LLM Q02: code -14 with a state",
-        why: "Tables for rows and blocks of columns at once do not compile for the engine; the model goes to the CPU \
-              or GPU, or fails with -14.",
+        why: "Tables for rows and blocks of columns at once do not compile for the engine; the \
+            model goes to the CPU or GPU, or fails with -14.",
         fix: "Group channels only: one table, or tables along the output channels.",
         check: Check::Op(|v, op| {
             let (groups, _) = lut_groups(v, op)?;
@@ -146,8 +152,8 @@ pub static RULES: &[Rule] = &[
         title: "Palettes of vectors",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
-        source: "751K M6 study: does not compile through Core ML, though the hardware table knows vectors up to 4 \
-                 from M5 on",
+        source: "751K M6 study: does not compile through Core ML, though the hardware table knows \
+            vectors up to 4 from M5 on",
         why: "A table whose entries are vectors does not compile for the engine.",
         fix: "Use scalar tables of 4 or 6 bits.",
         check: Check::Op(|v, op| {
@@ -162,8 +168,8 @@ pub static RULES: &[Rule] = &[
         id: "ANE090",
         title: "Palettes of int8 entries",
         source: "CoreML-LLM Q04: 73 ops left the engine, 3.4 % slower, cosine 0.83; iPhone 17 Pro",
-        why: "With a table of int8 entries that a scale then multiplies (joint compression), the ops that use the \
-              weight left the engine.",
+        why: "With a table of int8 entries that a scale then multiplies (joint compression), the \
+            ops that use the weight left the engine.",
         fix: "Keep the entries in fp16.",
         check: Check::Op(|v, op| {
             let heavy = is_any(v, op, &["conv", "linear", "matmul", "conv_transpose"]);
@@ -242,11 +248,11 @@ pub static RULES: &[Rule] = &[
         title: "More than 2 GB of weights in a function",
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
-        source: "sbryngelson/ANEForge: about 2 GB of weights baked into one program; CoreML-LLM SZ01: 0 % on the \
-                 engine at 1.94 GB, Mac",
+        source: "sbryngelson/ANEForge: about 2 GB of weights baked into one program; CoreML-LLM \
+            SZ01: 0 % on the engine at 1.94 GB, Mac",
         disputed: Some("smpanaro/more-ane-transformers noted a cap near 4 GB in the M1 era"),
-        why: "Above some 2 GB the compiler of the engine refuses the program and Core ML runs it elsewhere without a \
-              word.",
+        why: "Above some 2 GB the compiler of the engine refuses the program and Core ML runs it \
+            elsewhere without a word.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
         check: Check::Function(|v| weight_ceiling(v, 1.94e9, f64::INFINITY)),
         ..ROW
@@ -257,8 +263,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
         source: "CoreML-LLM SZ01, iPhone 17 Pro: 1.0 to 1.4 GB; 900 MB of int4 run",
-        why: "On phones a package above 1.0 to 1.4 GB goes to the GPU without a word, and the app is then killed for \
-              its memory.",
+        why: "On phones a package above 1.0 to 1.4 GB goes to the GPU without a word, and the app \
+            is then killed for its memory.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
         check: Check::Function(|v| {
             if v.target.is_mobile() {
@@ -293,7 +299,8 @@ pub static RULES: &[Rule] = &[
         title: "Quantized activations on phones",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Error,
-        source: "CoreML-LLM OP21: iPhone 17 Pro refuses quantize and dequantize; a Mac compiles them",
+        source: "CoreML-LLM OP21: iPhone 17 Pro refuses quantize and dequantize; a Mac compiles \
+            them",
         disputed: Some("751K and CAD run W8A8 on M4, M5 Pro and M6 at up to twice the speed"),
         why: "The compiler on the phone rejected programs with quantized activations.",
         fix: "Quantize weights only on phones.",
@@ -308,8 +315,8 @@ pub static RULES: &[Rule] = &[
         title: "Quantized activations over few positions",
         effect: Effect::Slow,
         severity: Severity::Note,
-        source: "True2456/qwen-ane W8A8-PROJECTIONS, M5 Max, macOS 27: 1.64 to 3.67 times faster from 256 positions \
-                 on, nothing at 128; CAD: 0.86 for one layer",
+        source: "True2456/qwen-ane W8A8-PROJECTIONS, M5 Max, macOS 27: 1.64 to 3.67 times faster \
+            from 256 positions on, nothing at 128; CAD: 0.86 for one layer",
         why: "Quantizing costs more than it saves where products cover fewer than 256 positions.",
         fix: "Quantize activations of prefill only, and weights of decode.",
         check: Check::Op(|v, op| {

@@ -95,7 +95,8 @@ const LARGE_CAPS: Caps = Caps {
     // 40,000 fails on M4; 65,536 by ANEForge.
     contraction: 32_768,
     evidence: Evidence::Measured,
-    source: "M6 study, M4 and M6, macOS 27; CoreML-LLM runs 262,144 output channels on A19 Pro, qwen-ane fails at 124,160 on M5 Max",
+    source: "M6 study, M4 and M6, macOS 27; CoreML-LLM runs 262,144 output channels on A19 Pro, \
+        qwen-ane fails at 124,160 on M5 Max",
 };
 
 const FORMS: &str =
@@ -221,7 +222,8 @@ pub static H17: Family = Family {
             25.0,
             5.0,
             34.0,
-            "cadamcat, M5 Pro, macOS 27: 0.065 to 0.45 of fp16; the M6 study and CoreML-LLM see no loss on other chips",
+            "cadamcat, M5 Pro, macOS 27: 0.065 to 0.45 of fp16; the M6 study and CoreML-LLM see no \
+             loss on other chips",
         )),
         ..STREAMS
     },

@@ -170,7 +170,8 @@ pub enum TargetError {
     },
     /// Two chips or two systems.
     #[error(
-        "target {text:?}: expected one chip and one system, found {first} and {second}; write {first},{second} to judge for both"
+        "target {text:?}: expected one chip and one system, found {first} and {second}; write \
+         {first},{second} to judge for both"
     )]
     Twice {
         /// The target as written.

@@ -94,7 +94,8 @@ pub static RELEASES: &[Release] = &[
             },
             Quirk {
                 id: "palettized-state",
-                what: "a stateful program with 4-bit palettes written by coremltools 9.0 crashes after 100 to 200 calls",
+                what: "a stateful program with 4-bit palettes written by coremltools 9.0 crashes \
+                    after 100 to 200 calls",
                 evidence: Evidence::Folklore,
                 source: "coremltools issue 2716; written by 8.3 it does not",
             },
@@ -112,13 +113,15 @@ pub static RELEASES: &[Release] = &[
             },
             Quirk {
                 id: "sub-byte-direct",
-                what: "straight to the engine, weights of less than 8 bits and blockwise scales are rejected or crash the compiler on M4 Max",
+                what: "straight to the engine, weights of less than 8 bits and blockwise scales \
+                    are rejected or crash the compiler on M4 Max",
                 evidence: Evidence::Measured,
                 source: "mlx-serve, M4 Max, macOS 26; M5 Max accepts one scale a row",
             },
             Quirk {
                 id: "monolith-ios26",
-                what: "24 layers of fp16 in one program end in `No space left on device` of the compiler",
+                what: "24 layers of fp16 in one program end in `No space left on device` of the \
+                    compiler",
                 evidence: Evidence::Measured,
                 source: "CoreML-LLM, iOS 26.1",
             },

@@ -1,8 +1,9 @@
-//! What `thane audit` adds to the library of audits: opening what a user names ([`subject`]), the
-//! values of flags ([`values`]), writing fixed programs ([`fix`]), and the two lines that
-//! `thane convert` ends with ([`verdict`]).
+//! The files and flags of the verbs about the audit: [`subject`] opens what the user names,
+//! [`values`] parses flags, [`fix`] writes fixed programs, and [`verdict`] prints the two lines
+//! that `thane convert` ends with.
 //!
-//! `thane-audit` does the judging and makes the report; nothing here decides where an op runs.
+//! The crate `thane-audit` judges programs and makes the report. Nothing here decides where an op
+//! runs.
 
 pub mod fix;
 pub mod subject;

@@ -1,8 +1,8 @@
-//! What is audited: packages, compiled models, MIL text, folders of packages, and checkpoints,
-//! which are built first.
+//! Opens what is audited: packages, compiled models, MIL text, folders of packages, and
+//! checkpoints, which are built first.
 //!
-//! Weights are mapped and not read; hashes of folders are not checked, which would read them
-//! (`thane verify` does).
+//! Weights are mapped and not read. Hashes of folders are not checked, because that would read the
+//! weights (`thane verify` checks them).
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use crate::model::{self, is_package};
 use crate::output::counted;
 use crate::packaging;
 
-/// What is audited, with what was opened for it.
+/// What is audited, and the checkpoint that it was built from.
 pub struct Opened {
     /// The programs.
     pub subject: Subject,
@@ -94,7 +94,7 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure>
     checkpoint(spec, &files.path, build, app)
 }
 
-/// The failure of a folder in which nothing can be audited.
+/// The failure of a folder that holds nothing to audit.
 pub fn nothing_in(path: &Path) -> Failure {
     let error = anyhow::anyhow!(
         "{}: found no package, compiled model or config.json in the folder",
@@ -139,7 +139,7 @@ fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     Package::open(path).map_err(|e| Failure::new(Code::Usage, e))
 }
 
-/// The function of any length beside those of buckets.
+/// The function of flexible length beside the functions of buckets.
 fn catch_all(program: &Program) -> Option<String> {
     let functions = program.functions();
     let any = functions
@@ -233,7 +233,7 @@ fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<O
     }
 }
 
-/// The program that `thane convert --form engine` writes of a decoder, with a word about it.
+/// The program that `thane convert --form engine` writes for a decoder, and a description of it.
 pub fn decoder(
     checkpoint: &Checkpoint,
     context: Option<usize>,
@@ -251,7 +251,8 @@ pub fn decoder(
     let program = packaging::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
     let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
-        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` writes it",
+        "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
+         writes it",
         made.info.architecture,
         counted(made.info.n_layers, "layer"),
         counted(made.info.context, "token")

@@ -1,5 +1,5 @@
-//! What the audit says of a program that was just written, in two lines: whether it runs on the
-//! engine, and what to do.
+//! Audits a program that `thane convert` just wrote, and sums up the report in two lines: whether
+//! the program runs on the Neural Engine, and what to do.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::exit::Failure;
 use crate::packaging;
 
-/// What is said of a program.
+/// The summary of a report.
 #[derive(Debug, Serialize)]
 pub struct Verdict {
     pub target: String,
@@ -28,9 +28,9 @@ pub struct Verdict {
     pub residency: f64,
     pub errors: usize,
     pub warnings: usize,
-    /// The rules by which it fails.
+    /// The rules that keep the program off the Neural Engine.
     pub fails_by: Vec<&'static str>,
-    /// The function that the milliseconds are of.
+    /// The function that the milliseconds are for.
     pub function: Option<String>,
     pub length: Option<LengthRow>,
     pub ms: Option<f64>,
@@ -42,7 +42,7 @@ pub struct Verdict {
     said: String,
 }
 
-/// Judge what was written at `path`; `is_portable` says that it was not written for the engine.
+/// Audit the package at `path`; `is_portable` if it was not written for the Neural Engine.
 pub fn of(
     path: &Path,
     target: &Target,
@@ -90,7 +90,7 @@ impl Verdict {
     }
 }
 
-/// The function that is called most: `decode`, else the slowest that is meant for the engine.
+/// The function that is called most: `decode`, else the slowest one that is meant for the engine.
 fn principal(t: &TargetRow) -> Option<&FunctionRow> {
     let is_decode = |f: &&FunctionRow| f.name.rsplit('/').next() == Some("decode");
     let slowest = || {
@@ -106,7 +106,7 @@ fn principal(t: &TargetRow) -> Option<&FunctionRow> {
         .or(t.functions.first())
 }
 
-/// The rules that say that it does not get onto the engine at all.
+/// The rules that keep the program off the Neural Engine altogether.
 fn stops(report: &Report, t: &TargetRow) -> Vec<&'static str> {
     let is_stop = |effect: &str| STOPS.iter().any(|(name, _)| *name == effect);
     let found = t
@@ -166,7 +166,8 @@ fn remedy(
     let audit = format!("thane audit {} --target {}", path.display(), t.short());
     if is_portable && t.ane_ops < t.ops {
         return format!(
-            "--form engine, which is written for the Neural Engine; {audit} says what keeps this form off"
+            "--form engine, which is written for the Neural Engine; {audit} says what keeps this \
+             form off"
         );
     }
     // The one stop that convert itself can avoid.

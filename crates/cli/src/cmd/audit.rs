@@ -151,7 +151,8 @@ impl Format {
                 "mil" => Self::Mil,
                 other => {
                     let error = anyhow::anyhow!(
-                        "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, found .{other}",
+                        "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, \
+                         found .{other}",
                         path.display()
                     );
                     let failure = Failure::new(Code::Usage, error)

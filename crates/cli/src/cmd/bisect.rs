@@ -1,5 +1,5 @@
-//! `thane bisect`: cuts a program to the smallest part that still has a finding, and writes the part
-//! as a package.
+//! `thane bisect`: cuts a program to the smallest part that still has a finding, and writes the
+//! part as a package.
 
 use std::path::{Path, PathBuf};
 

@@ -29,10 +29,10 @@ pub struct Args {
     /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
+    /// Number of texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
     #[arg(long, value_name = "FILE")]
     histogram: Option<PathBuf>,
-    /// The field or column of rows that has the text.
+    /// The field or column that has the text.
     #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
     /// Put one of the model's prompts before each text; an empty name takes none [default: the
@@ -42,16 +42,16 @@ pub struct Args {
     /// Most buckets to try.
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u16).range(1..=64))]
     count: u16,
-    /// Buckets are multiples of N tokens; the longest may be the model's own end.
+    /// Round buckets up to multiples of N tokens; the longest may be the model's maximum.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
     align: u16,
-    /// Measured milliseconds of a call of some lengths, such as 128=14.0,256=31.9 [default:
+    /// Measured milliseconds of calls by length, such as 128=14.0,256=31.9 [default:
     /// predicted for --chip].
     #[arg(long, value_name = "TOKENS=MS", value_delimiter = ',', value_parser = time)]
     times: Vec<(usize, f64)>,
     /// The chip that costs are predicted for.
     ///
-    /// With --times, only beyond what was measured.
+    /// With --times, only for lengths outside the measured range.
     #[arg(long, value_name = "NAME", default_value = "m4", value_parser = chip)]
     chip: &'static Chip,
 }
@@ -205,7 +205,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     say(&report, args, app)
 }
 
-/// What the model says of itself, and what it computes at any length; its weights are not read.
+/// The facts of the model, and its work as a function of the length; weights are not read.
 fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
     let build = |options: &EncoderOptions| {
         thane_models::build_encoder(checkpoint, options)

@@ -19,7 +19,7 @@ use crate::output::counted;
 /// Explain an error of Core ML or the Neural Engine, or a rule of the audit.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A code (-14, 0x1d), a text as it was shown, or a rule (ANE128).
+    /// A code (-14, 0x1d), the text of an error, or a rule (ANE128).
     #[arg(
         value_name = "CODE|TEXT|RULE",
         required_unless_present = "list",
@@ -60,7 +60,7 @@ struct ErrorText {
     source: &'static str,
 }
 
-/// A rule that finds a cause; the likeliest come first.
+/// A rule that finds a cause; the most likely come first.
 #[derive(Serialize)]
 struct CauseText {
     rule: &'static str,
@@ -133,7 +133,10 @@ fn unknown(what: &str) -> Failure {
     );
     Failure::new(Code::Usage, error)
         .remedy("thane explain --list, for the rules")
-        .remedy("the line with the code or status in it: thane explain 'ANECCompile() FAILED', thane explain 0x1d")
+        .remedy(
+            "the line with the code or status in it: thane explain 'ANECCompile() FAILED', \
+            thane explain 0x1d",
+        )
 }
 
 fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {

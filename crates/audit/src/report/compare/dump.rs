@@ -2,7 +2,8 @@
 //! are read:
 //!
 //! ```text
-//! [{"output": "y", "operator": "ios18.conv", "preferred": "neuralEngine", "supported": ["cpu", "neuralEngine"], "cost": 0.25}]
+//! [{"output": "y", "operator": "ios18.conv", "preferred": "neuralEngine",
+//!   "supported": ["cpu", "neuralEngine"], "cost": 0.25}]
 //! ```
 //!
 //! The list may stand under `operations`, `ops` or `layers`, and functions under `functions`, by

@@ -1,4 +1,4 @@
-//! A folder of packages: each is fixed, and what they share stays shared.
+//! Fixes every package of a folder; weights that the packages share stay shared.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use crate::embed::bundle::{self, MANIFEST, Manifest};
 use crate::embed::packages;
 use crate::exit::{Code, Failure};
 
-/// The weights of a package.
+/// Path of the weights in a package.
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
 
-/// Fix the packages of a folder; all of them are written or nothing is.
+/// Fix the packages of a folder; either all of them are written or none.
 pub fn run(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (from, to) = (request.from, request.to);
     let other = |e: anyhow::Error| {
@@ -109,7 +109,7 @@ fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<Str
     Ok(apart)
 }
 
-/// What lies beside the packages comes along.
+/// Copy the files beside the packages.
 fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
     for (name, _) in contract::walk(from)? {
         let path = from.join(&name);

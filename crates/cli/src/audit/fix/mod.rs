@@ -1,9 +1,9 @@
-//! `thane audit --fix`: rewrites what the audit finds, runs each rewrite here, and writes the
-//! program with those kept.
+//! `thane audit --fix`: rewrites what the audit finds, proves each rewrite by running it here, and
+//! writes the program with the rewrites that hold.
 //!
-//! The rewrites are [`thane_audit::fix`]'s, the prover is [`thane_cpu::equal`]'s; this is
-//! the files. A package keeps what it says of itself and, where it is Thane's, its contract: no
-//! rewrite changes an interface.
+//! [`thane_audit::fix`] has the rewrites and [`thane_cpu::equal`] the prover; this module reads and
+//! writes the files. A package keeps its metadata and, if Thane wrote it, its contract: no rewrite
+//! changes an interface.
 
 mod folder;
 pub mod place;
@@ -29,29 +29,28 @@ use crate::out::{self, Kind};
 use crate::packaging::unwritten;
 use samples::Samples;
 
-/// What is to be fixed.
+/// A request to fix a program.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// A package, a folder of packages, or a .mil file.
     pub from: &'a Path,
     /// Where the result goes: a package, a folder, or a .mil file.
     pub to: &'a Path,
-    /// What it is judged for.
+    /// The target.
     pub target: &'a Target,
-    /// How.
+    /// Options of the fixes.
     pub options: Options<'a>,
-    /// Replace what is there.
+    /// Overwrite an existing output.
     pub force: bool,
-    /// Rewrites that change precision are tried, and may be off by this share of the largest
-    /// output.
+    /// Try rewrites that change precision, up to this error relative to the largest output.
     pub lossy: Option<f64>,
-    /// Arrays that rewrites are judged on besides what is made up.
+    /// A folder of arrays that rewrites are checked on, besides generated inputs.
     pub inputs: Option<&'a PathBuf>,
-    /// What all runs together may take.
+    /// Time limit of all runs together.
     pub time_limit: Option<Duration>,
 }
 
-/// Parses how far lossy rewrites may be off.
+/// Parse the largest error of lossy rewrites.
 pub fn max_error(text: &str) -> Result<f64, String> {
     let error = text.parse().ok().filter(|e| (0.0..1.0).contains(e));
     error.ok_or_else(|| {
@@ -97,7 +96,7 @@ fn written(to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
     done.map_err(|e| unwritten(e, to))
 }
 
-/// Nothing that can be fixed.
+/// The failure of a path that holds nothing to fix.
 fn unfit(path: &Path) -> Failure {
     let holds_none = || packages_in(path).is_ok_and(|packages| packages.is_empty());
     if path.is_dir() && !is_package(path) && !path.join("config.json").is_file() && holds_none() {
@@ -161,7 +160,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     Ok(report)
 }
 
-/// Whether a package describes what is changed by its type alone.
+/// Whether a package describes a changed input, output or state by its type alone.
 fn looks_as_its_type(interfaces: &BTreeMap<String, package::Interface>, changed: &Changed) -> bool {
     let feature = interfaces
         .get(&changed.function)
@@ -176,7 +175,8 @@ fn text(path: &Path) -> Result<Program, Failure> {
     }
     let n = source.n_absent;
     let error = anyhow::anyhow!(
-        "{}: {n} constants are in a weight file that is not beside it: with zeros in their place nothing can be proven",
+        "{}: {n} constants are in a weight file that is not beside it: with zeros in their place \
+         nothing can be proven",
         path.display()
     );
     Err(Failure::new(Code::Usage, error).remedy(
@@ -184,7 +184,8 @@ fn text(path: &Path) -> Result<Program, Failure> {
     ))
 }
 
-/// Items of others than Thane; those of Thane come anew with the contract, which has their hashes.
+/// The items of other tools. Thane writes its own items again, with the contract that has their
+/// hashes.
 fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
     let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
     let foreign = items

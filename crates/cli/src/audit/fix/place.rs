@@ -1,4 +1,4 @@
-//! Where rewritten and cut programs go: whole, or not at all.
+//! Writes rewritten and cut programs to their place, whole or not at all.
 
 use std::fs;
 use std::path::Path;

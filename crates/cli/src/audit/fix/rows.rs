@@ -1,4 +1,4 @@
-//! What fixing did, as text or JSON.
+//! Prints the report of `thane audit --fix` as text or JSON.
 
 use std::path::Path;
 
@@ -65,7 +65,7 @@ struct LeftRow {
     reason: String,
 }
 
-/// What callers pass in another type.
+/// An input, output or state whose type changed.
 #[derive(Serialize)]
 struct ChangedRow {
     function: String,
@@ -73,7 +73,7 @@ struct ChangedRow {
     name: String,
     was: String,
     is: String,
-    /// What it has behind its old end.
+    /// Content of the padding.
     padding: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! Inputs of the user's that rewrites are judged on.
+//! Reads inputs of the user that rewrites are checked on.
 //!
-//! Of a folder each `NAME.npy` is the input of that name. A folder in it is another set, and one of
-//! the name of a function has sets of that function alone.
+//! Each `NAME.npy` of a folder is the input of that name. A folder inside is another set of inputs,
+//! and a folder with the name of a function has sets for that function only.
 
 use std::collections::BTreeMap;
 use std::fs;
