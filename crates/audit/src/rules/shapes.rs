@@ -6,7 +6,8 @@ use thane_mil::types::{Dim, TensorType};
 
 use super::ROW;
 use super::query::{
-    bytes, contraction, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor, tensors,
+    bytes, contraction, int, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor,
+    tensors, wrap,
 };
 use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
@@ -222,6 +223,28 @@ pub static RULES: &[Rule] = &[
                     show_bytes(padded)
                 )
             })
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE157",
+        title: "A softmax over 32,768 numbers or more on M6 and A19",
+        effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
+        scope: Scope::generations(18, u8::MAX),
+        source: "Anemll/anemll-forge, M6, macOS 27.0: one softmax over a history of 32K or 64K \
+            does not compile, tiles of 2,048 and 4,096 columns do",
+        disputed: Some(
+            "it was measured with Core AI; nobody published the same test with Core ML or on A19",
+        ),
+        why: "The engine's compiler fails at a softmax over so long an axis, and the whole package \
+            then runs on the CPU.",
+        fix: "Compute the softmax in tiles of 2,048 to 4,096 numbers, with one maximum over all \
+            tiles.",
+        check: Check::Op(|v, op| {
+            let shape = param_shape(v, op, "x")?;
+            let n = shape[wrap(int(v, op, "axis").unwrap_or(-1), shape.len())?];
+            (kind(v, op) == "softmax" && n >= 32_768)
+                .then(|| format!("softmax over {n} numbers: 32768 did not compile"))
         }),
         ..ROW
     },
