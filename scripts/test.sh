@@ -55,6 +55,15 @@ convert_encoders() { # folder
     "$thane" convert --quiet --force --task embed --chunks --buckets 24 tests/models/tiny-embed/qwen3-pplx -o "$1/chunks.mlpackage"
 }
 
+# The examples of the library compute what the command does.
+examples_of_runtime() {
+    local examples=${thane%/thane}/examples models=tests/models
+    diff <("$thane" run --quiet $models/tiny-chat "Hello there") \
+        <("$examples/generate" $models/tiny-chat "Hello there") || return
+    diff <("$thane" embed --quiet --similarity $models/tiny-embed/bert-mean "a cat" "a kitten") \
+        <("$examples/embed" $models/tiny-embed/bert-mean "a cat" "a kitten")
+}
+
 convert_decoders() { # folder
     local model
     for model in tests/models/tiny/*/ tests/models/tiny-gguf/*.gguf; do
@@ -95,6 +104,8 @@ else
     skip "real models" "thane pull could not fetch them; the reason stands above"
 fi
 step tests cargo test --quiet --workspace --no-fail-fast
+
+step "examples of the runtime" examples_of_runtime
 
 seconds=${THANE_TEST_FUZZ_SECONDS:-4}
 neon_skipped=

@@ -1,4 +1,5 @@
-//! The flags that every verb has, and what they make: the one place that looks at the environment.
+//! The flags that every verb has, and the state that verbs share. This is the only place that reads
+//! environment variables.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -20,19 +21,19 @@ pub struct Global {
     /// Print one JSON object on stdout; docs/json.md has its fields.
     #[arg(long, global = true, env = "THANE_JSON")]
     pub json: bool,
-    /// Say nothing but errors.
+    /// Print nothing but errors on stderr.
     #[arg(short, long, global = true, env = "THANE_QUIET")]
     pub quiet: bool,
-    /// Say what is being done, and how fast it was.
+    /// Print what is being done, and how fast it was.
     #[arg(short, long, global = true, env = "THANE_VERBOSE")]
     pub verbose: bool,
-    /// Folder for models [default: thane in the user's cache folder].
+    /// Folder for downloaded models [default: thane in the user's cache folder].
     #[arg(long, global = true, env = "THANE_CACHE", value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// Never use the network; HF_HUB_OFFLINE=1 does the same.
     #[arg(long, global = true, env = "THANE_OFFLINE")]
     pub offline: bool,
-    /// How often to try a request that fails for a moment.
+    /// Attempts of a request that fails for a transient reason.
     #[arg(
         long,
         global = true,
@@ -41,7 +42,7 @@ pub struct Global {
         default_value_t = 5
     )]
     pub attempts: u32,
-    /// Seconds that a server may send next to nothing before a request counts as failed.
+    /// Seconds without data from a server before a request fails.
     #[arg(long, global = true, env = "THANE_TIMEOUT", value_name = "SECONDS", default_value_t = 30,
         value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub timeout: u32,
@@ -54,19 +55,19 @@ pub struct Global {
         value_name = "FILE"
     )]
     pub catalog: Option<PathBuf>,
-    /// Instructions to compute with: portable, avx2, avx512 or neon.
+    /// Instruction set of the kernels: portable, avx2, avx512 or neon.
     ///
-    /// Those that this machine has can be chosen [default: the best].
+    /// The machine must have it [default: the best that it has].
     #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa)]
     pub isa: Option<Isa>,
-    /// Memory to allocate at most, such as 4GB [default: 7/8 of the machine's].
+    /// Most memory to allocate, such as 4GB [default: 7/8 of the machine's].
     ///
-    /// It counts tensors, caches, packed weights and rows.
+    /// Tensors, caches, packed weights and rows count; memory-mapped files do not.
     #[arg(long, global = true, env = "THANE_MEMORY", value_name = "SIZE", value_parser = size)]
     pub memory: Option<usize>,
 }
 
-/// Bytes of `512MB`, `4GB`, `1.5 GiB` or `1000000`.
+/// Parses a size such as `512MB`, `4GB`, `1.5 GiB` or `1000000`, in bytes.
 fn size(text: &str) -> Result<usize, String> {
     let units = [
         ("GiB", 1u64 << 30),
@@ -86,13 +87,13 @@ fn size(text: &str) -> Result<usize, String> {
             .ok()?;
         Some(number * *bytes as f64).filter(|n| n.is_finite() && *n >= 1.0)
     });
-    parsed.map(|n| n as usize).ok_or_else(|| {
-        "a size is a number with kB, MB, GB, MiB or GiB behind it, such as 4GB".into()
-    })
+    parsed
+        .map(|n| n as usize)
+        .ok_or_else(|| "expected a number with kB, MB, GB, MiB or GiB, such as 4GB".into())
 }
 
-/// What the machine has, or what the control group that this process runs in may take, less an
-/// eighth for everything else.
+/// Memory of the machine, or the limit of this process's control group, less an eighth for
+/// everything else.
 fn memory_of_machine() -> usize {
     let mut system = sysinfo::System::new();
     system.refresh_memory();
@@ -100,7 +101,7 @@ fn memory_of_machine() -> usize {
         .cgroup_limits()
         .map_or(u64::MAX, |limits| limits.total_memory);
     let total = system.total_memory().min(group);
-    // A machine that does not say how much it has is not limited.
+    // No limit on a machine that does not report its memory.
     if total == 0 {
         usize::MAX
     } else {
@@ -119,14 +120,14 @@ fn isa(name: &str) -> Result<Isa, String> {
     Isa::named(name).ok_or_else(|| format!("this machine has {}", names()))
 }
 
-/// What a verb works with.
+/// The state that verbs share.
 pub struct App {
     pub output: Arc<Output>,
     pub interrupt: Interrupt,
     pub hub: Hub,
-    /// Instructions to compute with, where they are chosen.
+    /// Instruction set that was asked for; `None` for the best of the machine.
     pub isa: Option<Isa>,
-    /// What may be allocated because of what is read.
+    /// Limits memory that is allocated for inputs.
     pub budget: Budget,
 }
 

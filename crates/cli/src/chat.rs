@@ -9,10 +9,12 @@ use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighter};
+use thane_engine::sample::SampleOptions;
+use thane_runtime::SamplingChoice;
 
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
-use crate::sampling::{self, Choice};
+use crate::sampling;
 use crate::talk::Talk;
 
 const HELP: &str = "\
@@ -25,13 +27,13 @@ const HELP: &str = "\
 A line that ends with \\ goes on in the next one; a pasted text is one message, whatever its lines.
 Ctrl-C ends an answer, or clears the line; twice in an empty line it ends the conversation.";
 
-/// Lines that end with a backslash go on. What was on the line is kept: the editor does not give it
-/// back after Ctrl-C.
+/// Continues lines that end with a backslash, and remembers whether the line had text, since the
+/// editor does not return its text after Ctrl-C.
 #[derive(Completer, Default, Helper, Highlighter)]
 struct Lines {
     /// Whether there is text on the line.
     has_text: Cell<bool>,
-    /// Whether there was any since the prompt.
+    /// Whether there was text since the prompt.
     had_text: Cell<bool>,
 }
 
@@ -42,7 +44,8 @@ impl Lines {
     }
 }
 
-/// Hints nothing: the editor asks after each change of the line.
+/// Gives no hints. The editor asks for hints after each change of the line, which tells when there
+/// is text.
 impl Hinter for Lines {
     type Hint = String;
 
@@ -76,22 +79,22 @@ enum Typed {
 enum Interrupted {
     /// Nothing since the prompt.
     Untouched,
-    /// Nothing anymore.
+    /// The text was deleted.
     Emptied,
     Text,
 }
 
-/// Questions and answers until the user ends them. Messages are kept in the file `history`, where
-/// there is one.
-pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> Outcome {
+/// Runs a conversation until the user ends it. Messages are kept in the file `history`, if one is
+/// given.
+pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!(
         "/help lists commands, Ctrl-D ends the conversation; {}.",
-        choice.reason
+        sampling::reason(choice)
     ));
-    let mut options = choice.options;
+    let mut options = choice.options.clone();
     let mut editor = editor(history)?;
-    // Whether the next Ctrl-C in an empty line ends the conversation.
+    // Whether the next Ctrl-C on an empty line ends the conversation.
     let mut is_armed = false;
     loop {
         let typed = read(&mut editor, &output)?;
@@ -124,7 +127,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
                 "/show" => output.say(&format!(
                     "{}\n{}",
-                    shown(&options, talk.max_tokens),
+                    shown(&options, talk.generator.max_tokens),
                     talk.fill()
                 )),
                 "/set" => set(talk, &mut options, &rest),
@@ -138,7 +141,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: Choice, history: Option<&Path>) -> 
 
 fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure> {
     let other = |e: ReadlineError| Failure::new(Code::Other, e);
-    // Where stdout is a file, the prompt still belongs on the terminal.
+    // The prompt belongs on the terminal even if stdout is a file.
     let behavior = if io::stdout().is_terminal() {
         Behavior::Stdio
     } else {
@@ -152,17 +155,17 @@ fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure>
     let mut editor = Editor::with_config(config).map_err(other)?;
     editor.set_helper(Some(Lines::default()));
     if let Some(history) = history {
-        // There is none before the first conversation.
+        // The file does not exist before the first conversation.
         let _ = editor.load_history(history);
     }
     Ok(editor)
 }
 
-/// Without a file, messages are kept until the conversation ends.
+/// Adds a message to the history, and saves the history if there is a file.
 fn save(editor: &mut Editor<Lines, FileHistory>, history: Option<&Path>, text: &str) {
     let _ = editor.add_history_entry(text);
     let Some(history) = history else { return };
-    // A history that cannot be kept is no reason to end.
+    // A history that cannot be saved is no reason to end.
     if let Some(folder) = history.parent() {
         let _ = std::fs::create_dir_all(folder);
     }
@@ -190,7 +193,7 @@ fn typed(line: &str) -> Typed {
     let trimmed = text.trim();
     match trimmed.strip_prefix('/') {
         _ if trimmed.is_empty() => Typed::Nothing,
-        // A path is no command, and neither is a text of several lines.
+        // A path is no command, and neither is text of several lines.
         Some(rest)
             if !trimmed.contains('\n')
                 && rest.starts_with(|c: char| c.is_ascii_alphabetic() || c == '?') =>
@@ -207,14 +210,14 @@ fn typed(line: &str) -> Typed {
     }
 }
 
-fn shown(o: &thane_engine::sample::SampleOptions, max_tokens: usize) -> String {
+fn shown(o: &SampleOptions, max_tokens: usize) -> String {
     format!(
         "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {max_tokens}",
         o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed
     )
 }
 
-fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, rest: &str) {
+fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let value = value.trim();
     let mut new = options.clone();
@@ -226,7 +229,10 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
         "repetition-penalty" => float(&mut new.repetition_penalty),
         "top-k" => value.parse().map(|value| new.top_k = value).is_ok(),
         "seed" => value.parse().map(|value| new.seed = value).is_ok(),
-        "max-tokens" => value.parse().map(|value| talk.max_tokens = value).is_ok(),
+        "max-tokens" => value
+            .parse()
+            .map(|value| talk.generator.max_tokens = value)
+            .is_ok(),
         _ => {
             return talk
                 .output()
@@ -238,14 +244,14 @@ fn set(talk: &mut Talk<'_>, options: &mut thane_engine::sample::SampleOptions, r
             "thane: expected a number for {name}, found `{value}`"
         ));
     }
-    match sampling::sampler(new.clone()) {
-        Ok(sampler) => {
-            talk.set_sampler(sampler);
+    match talk.generator.set_sampling(new.clone()) {
+        Ok(()) => {
             *options = new;
-            talk.output().say(&shown(options, talk.max_tokens));
+            talk.output()
+                .say(&shown(options, talk.generator.max_tokens));
         }
-        Err(failure) => {
-            let _ = failure.print(&mut io::stderr());
+        Err(error) => {
+            let _ = Failure::from(error).print(&mut io::stderr());
         }
     }
 }

@@ -1,10 +1,9 @@
-//! How the program ends: exit codes and the one error type that carries them.
+//! Exit codes, and the error type that carries them.
 //!
-//! The table is [`Code::meaning`]'s, the same for all verbs; `thane --help` and the README have it
-//! from there. 0 is also the end where the reader of stdout went away (`thane ls | head -1`): it
-//! had what it wanted.
+//! [`Code::meaning`] is the table for all verbs; `thane --help` and the README repeat it. A closed
+//! stdout (`thane ls | head -1`) is no error and ends with 0.
 //!
-//! An input that cannot be read, whatever the reason, is 2; an output that cannot be written is 1.
+//! An input that cannot be read ends with 2, an output that cannot be written with 1.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -14,7 +13,7 @@ use thane_mil::data::Truncated;
 
 use crate::output::for_stderr;
 
-/// What a command answers.
+/// The result of a verb.
 pub type Outcome = Result<(), Failure>;
 
 /// The exit codes of all verbs.
@@ -36,7 +35,7 @@ impl Code {
         Self::Interrupted,
     ];
 
-    /// What ends so.
+    /// When the program ends with this code.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ok => "done",
@@ -51,7 +50,7 @@ impl Code {
         }
     }
 
-    /// How another process of this program ended; one that a signal ended has no code.
+    /// The code of another process of this program. A process that a signal ended has none.
     pub fn of_process(status: Option<i32>) -> Self {
         Self::ALL
             .into_iter()
@@ -66,8 +65,7 @@ impl From<Code> for ExitCode {
     }
 }
 
-/// An error on its way to the terminal: the code to end with, the chain of causes and what the user
-/// can do.
+/// An error for the user: exit code, chain of causes, and what the user can do.
 #[derive(Debug)]
 pub struct Failure {
     code: Code,
@@ -76,8 +74,8 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What asks for more memory than there may be is the input's doing, whoever found it, and so
-    /// is a file that ends early.
+    /// A failure with this code. Too little memory and truncated files are faults of the input, so
+    /// they always get [`Code::Usage`].
     pub fn new(code: Code, error: impl Into<anyhow::Error>) -> Self {
         let failure = Self {
             code,
@@ -98,7 +96,7 @@ impl Failure {
         }
     }
 
-    /// Adds a line that says what to do about it.
+    /// Adds a line that says what the user can do.
     #[must_use]
     pub fn remedy(mut self, line: impl Into<String>) -> Self {
         self.remedies.push(line.into());
@@ -109,8 +107,8 @@ impl Failure {
         self.code
     }
 
-    /// `thane: what`, then each cause and each remedy on a line of its own. On a terminal control
-    /// characters in them, which may come from a file or a server, are shown by signs.
+    /// Prints `thane: what`, then each cause and each remedy on its own line. On a terminal, control
+    /// characters are shown as symbols: the text may come from a file or a server.
     pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
         if self.code == Code::Ok {
             return Ok(());
@@ -118,7 +116,7 @@ impl Failure {
         let mut text = format!("thane: {}\n", self.error);
         let mut said = self.error.to_string();
         for cause in self.error.chain().skip(1).map(ToString::to_string) {
-            // An error may have its cause in its own text.
+            // Some errors repeat their cause in their own text.
             if !said.ends_with(&cause) {
                 text.push_str(&format!("  because: {cause}\n"));
                 said = cause;
@@ -131,7 +129,7 @@ impl Failure {
     }
 }
 
-/// A write to stdout that found nobody reading ends the program quietly with 0.
+/// A closed stdout ends the program silently with 0.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let code = if error.kind() == io::ErrorKind::BrokenPipe {
@@ -213,7 +211,7 @@ mod tests {
         let failure = Failure::new(Code::Other, anyhow::Error::new(error).context("x.npy"));
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
-        let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, and 0 B of the 10 B that may be used are taken\n  \
+        let lines = "thane: x.npy\n  because: a tensor needs 11 B of memory, but 0 B of the allowed 10 B are already in use\n  \
                      try: --memory SIZE, where the machine has more\n";
         assert_eq!(
             (failure.code(), String::from_utf8(text).unwrap().as_str()),

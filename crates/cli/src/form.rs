@@ -1,27 +1,25 @@
-//! The form of programs for the Neural Engine: the flags that say how it is spelled.
+//! The flags that say in which form a program for the Neural Engine is written.
 
 use thane_models::{DecoderEngine, NormForm};
 
-/// How programs for the Neural Engine are spelled; flags of every verb that makes one.
+/// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
 pub struct FormFlags {
-    /// What the residual stream is divided by, so that fp16 can hold it [default: what the family
-    /// needs].
+    /// Divide the residual stream by K, so that fp16 can hold it [default: what the family needs].
     #[arg(long, value_name = "K", value_parser = divisor)]
     pub residual_divisor: Option<f32>,
-    /// How root mean square norms are spelled: scaled cannot overflow, native has fewer ops, cat is
-    /// a layer norm.
+    /// Form of root mean square norms: scaled cannot overflow, native has fewer ops, cat is a layer
+    /// norm.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
     pub norm: Norm,
-    /// Tokens of a prompt that one call of prefill takes [default: 64, or the context if that is
-    /// less].
+    /// Tokens of a prompt per call of prefill [default: 64, or the context if that is less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
 }
 
 impl FormFlags {
-    /// The first of them that says something else than what is usual.
+    /// The first flag that differs from its default.
     pub fn given(&self) -> Option<&'static str> {
         let flags = [
             ("--residual-divisor", self.residual_divisor.is_some()),
@@ -33,7 +31,7 @@ impl FormFlags {
             .find_map(|(name, is_given)| is_given.then_some(name))
     }
 
-    /// The form that they say, of a decoder.
+    /// The form of a decoder that these flags stand for.
     pub fn decoder(&self) -> DecoderEngine {
         DecoderEngine {
             block: self.block,
@@ -46,9 +44,9 @@ impl FormFlags {
 /// The values of `--form`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// The reference: fp32, any number of tokens.
+    /// fp32, any number of tokens: the reference.
     Portable,
-    /// For the Neural Engine: fp16, features in channels, fixed lengths.
+    /// fp16, features in channels, fixed lengths: for the Neural Engine.
     Engine,
 }
 
@@ -61,16 +59,7 @@ pub enum Norm {
 }
 
 impl Norm {
-    /// The word of it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Scaled => "scaled",
-            Self::Native => "native",
-            Self::Cat => "cat",
-        }
-    }
-
-    /// What it asks for.
+    /// The form of norms that it stands for.
     pub fn form(self) -> NormForm {
         match self {
             Self::Scaled => NormForm::Scaled,
@@ -81,11 +70,13 @@ impl Norm {
 }
 
 fn divisor(text: &str) -> Result<f32, String> {
-    let value: f32 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    let value: f32 = text
+        .parse()
+        .map_err(|_| format!("expected a number, found `{text}`"))?;
     let fits = (1.0..=1024.0).contains(&value) && value.log2().fract() == 0.0;
     if fits {
         Ok(value)
     } else {
-        Err("a power of two from 1 to 1024 keeps every weight exact".to_owned())
+        Err("expected a power of two from 1 to 1024, which keeps every weight exact".to_owned())
     }
 }

@@ -244,14 +244,14 @@ pub fn with_help(command: Command) -> Command {
             format!("{more}{all}")
         };
         let verb = sub.get_name().to_owned();
-        let twins = format!(
+        let variables = format!(
             "A flag is also an environment variable: THANE_{}_FLAG.",
             verb.to_uppercase()
         );
         sub.mut_args(|arg| arranged(arg, common))
             .args(globals.iter().map(|arg| arg.clone().hide(true)))
             .after_help(format!("{examples}{more}"))
-            .after_long_help(format!("{examples}F{all}\n{twins}"))
+            .after_long_help(format!("{examples}F{all}\n{variables}"))
     })
 }
 

@@ -1,12 +1,14 @@
 //! Ctrl-C and termination signals.
 //!
-//! By default the first signal ends the program at once: the child (`pip`) is killed, the terminal
-//! is tidied and the exit code is 130. That is safe at any moment because nothing on disk takes its
-//! final name before it is whole; what is not, the holder of a [`Writing`] has named, and it is
-//! removed. A command that wants to end by itself (`run` prints the rest of its line) holds a
-//! [`Cooperative`]: then the first signal only sets the flag, and the second one ends the program,
-//! or the first one does after a grace. Where there is no grace, as in a conversation, Ctrl-C ends
-//! an answer only; SIGTERM and SIGHUP always end the program.
+//! By default the first signal ends the program: the child process (`pip`) is killed, the terminal
+//! is restored and the exit code is 130. This is safe at any moment, since a file gets its final
+//! name only when it is complete; a holder of [`Writing`] names where incomplete files are, and they
+//! are removed.
+//!
+//! A verb that ends by itself (`run` prints the rest of its line) holds a [`Cooperative`]. Then the
+//! first signal only sets a flag, and the program ends after a grace period or at the second signal.
+//! Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and SIGHUP
+//! always end the program.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,16 +22,16 @@ use thane_mil::package::Partial;
 
 use crate::exit::Code;
 
-/// What a signal asks for.
+/// The kind of a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asked {
-    /// Ctrl-C: the end of what is being done.
+    /// Ctrl-C, which ends the current operation.
     Stop,
-    /// SIGTERM or SIGHUP: the end of the program.
+    /// SIGTERM or SIGHUP, which end the program.
     End,
 }
 
-/// A handle on what the signal handler knows; clones share it.
+/// A handle to the state of the signal handler, shared by clones.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<State>);
 
@@ -37,24 +39,24 @@ pub struct Interrupt(Arc<State>);
 struct State {
     asked: AtomicBool,
     cooperating: AtomicUsize,
-    /// How long the one that cooperates may take.
+    /// How long the cooperating verb may take to end.
     grace: Mutex<Option<Duration>>,
-    /// Whether the program ends now.
+    /// Whether the program is ending.
     ending: AtomicBool,
-    /// Places beside which something is being written.
+    /// Paths that are being written, with incomplete files beside them.
     written: Mutex<Vec<PathBuf>>,
     child: Mutex<Option<Child>>,
     tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
-/// While this lives, a signal sets the flag and leaves the end to its holder.
+/// While this lives, a signal sets the flag and its holder ends the operation.
 pub struct Cooperative<'a>(&'a Interrupt);
 
-/// While this lives, the end by a signal removes what is not whole beside a place.
+/// While this lives, incomplete files beside a path are removed if a signal ends the program.
 pub struct Writing<'a>(&'a Interrupt);
 
 impl Interrupt {
-    /// Takes the process's signals; `tidy` runs before the program ends by one.
+    /// Installs the signal handler. `tidy` runs before a signal ends the program.
     pub fn install(tidy: impl Fn() + Send + 'static) -> Result<Self, ctrlc::Error> {
         let this = Self::default();
         *this.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(tidy));
@@ -65,9 +67,9 @@ impl Interrupt {
         Ok(this)
     }
 
-    /// Gives SIGTERM and SIGHUP to a thread of their own: `ctrlc` does not tell them from SIGINT.
-    /// They are blocked in this thread and all that start later, and not in children (`Command`
-    /// resets their mask).
+    /// Handles SIGTERM and SIGHUP on a thread of its own, since `ctrlc` does not tell them from
+    /// SIGINT. They are blocked in this thread and in all threads that start later, but not in
+    /// children: `Command` resets their mask.
     #[cfg(unix)]
     fn take_terminations(&self) -> Result<(), ctrlc::Error> {
         use nix::sys::signal::{SigSet, Signal};
@@ -94,21 +96,21 @@ impl Interrupt {
         Ok(())
     }
 
-    /// Whether a signal has come.
+    /// Whether a signal arrived.
     pub fn is_set(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
     }
 
-    /// From here on, until the answer is dropped, the caller looks at [`Interrupt::is_set`] and
-    /// ends by itself; where it has not after `grace`, the program ends as if nobody cooperated.
+    /// Until the result is dropped, the caller checks [`Interrupt::is_set`] and ends by itself. If
+    /// it takes longer than `grace`, the program ends.
     pub fn cooperate(&self, grace: Option<Duration>) -> Cooperative<'_> {
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
     }
 
-    /// From here on, until the answer is dropped, the end by a signal removes the [`Partial`]s
-    /// beside `place`.
+    /// Until the result is dropped, a signal that ends the program removes the [`Partial`]s beside
+    /// `place`.
     pub fn writing(&self, place: &Path) -> Writing<'_> {
         self.0
             .written
@@ -118,15 +120,15 @@ impl Interrupt {
         Writing(self)
     }
 
-    /// Where a signal ends the program, wait for that: files that it removes are no failure to tell
-    /// of.
+    /// Waits if a signal is ending the program, so that files that it removes are not reported as
+    /// failures.
     pub fn settle(&self) {
         while self.0.ending.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Forget a signal that was answered. One that ends the program lets nobody go on from here.
+    /// Resets the flag after a signal was handled. Never returns if a signal is ending the program.
     pub fn clear(&self) {
         self.settle();
         self.0.asked.store(false, Ordering::SeqCst);
@@ -147,8 +149,8 @@ impl Interrupt {
         self.0.cooperating.load(Ordering::SeqCst) > 0
     }
 
-    /// Whether the one that cooperates takes longer than it may. One that may take as long as it
-    /// wants to goes on after Ctrl-C, and has no time where the program is to end.
+    /// Whether the cooperating verb takes longer than its grace period. A verb without a limit
+    /// continues after Ctrl-C, and gets no time if the program must end.
     fn outlasts_grace(&self, asked: Asked) -> bool {
         let grace = *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(grace) = grace else {
@@ -172,7 +174,7 @@ impl Interrupt {
                 .unwrap_or_else(PoisonError::into_inner)
                 .is_some()
         };
-        // Who sees the flag is to see this too.
+        // Set before `asked`, so that whoever sees that flag sees this one too.
         if asked == Asked::End && !(self.is_cooperating() && has_grace()) {
             self.0.ending.store(true, Ordering::SeqCst);
         }
@@ -181,8 +183,7 @@ impl Interrupt {
             return;
         }
         self.0.ending.store(true, Ordering::SeqCst);
-        // The lock stays held until the exit, so that the waiting thread cannot start another
-        // child.
+        // The lock is held until the exit, so that the waiting thread cannot start another child.
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(child) = child.as_mut() {
             let _ = child.kill();

@@ -1,7 +1,7 @@
-//! `thane`: fetch models, look at them, run them.
+//! The `thane` command line.
 //!
-//! Exit codes are documented at [`thane_cli::exit`]. What it is made of is in the library of the
-//! same crate.
+//! The verbs are in the library of the same crate. Exit codes are documented at
+//! [`thane_cli::exit`].
 
 mod help;
 
@@ -12,7 +12,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use thane_cli::app::{App, Global};
 use thane_cli::exit::{Code, Outcome};
 use thane_cli::screen::printable_painted;
-use thane_cli::{cmd, twins};
+use thane_cli::{cmd, variables};
 
 /// Run, embed, convert and audit language models as Core ML programs, on any machine.
 #[derive(Debug, Parser)]
@@ -24,7 +24,7 @@ struct Cli {
     verb: Verb,
 }
 
-/// A verb is a line here, a line in [`dispatch`] and a module of [`cmd`].
+/// The verbs. To add one, add a line here, a line in [`dispatch`] and a module of [`cmd`].
 #[derive(Debug, Subcommand)]
 enum Verb {
     Run(cmd::run::Args),
@@ -80,11 +80,11 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
 
 /// The command line.
 fn command() -> clap::Command {
-    help::with_help(twins::with_twins(Cli::command()))
+    help::with_help(variables::with_variables(Cli::command()))
 }
 
 fn main() -> ExitCode {
-    // What is caught where a file is read is reported as that file's fault.
+    // A panic that a guard catches while it reads a file is reported as a fault of the file.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         if !thane_engine::text::guard::is_guarded() {
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     }) {
         Ok(parsed) => parsed,
         Err(e) => {
-            // Help and version are no errors; clap knows which stream each belongs to.
+            // Help and version are no errors. clap knows which stream they belong to.
             let code = if e.use_stderr() {
                 Code::Usage
             } else {
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
-        twins::warnings(&command, &verb, |name| std::env::var_os(name))
+        variables::warnings(&command, &verb, |name| std::env::var_os(name))
             .iter()
             .for_each(|line| app.output.say(line));
         let outcome = dispatch(&cli.verb, &command, &app);
@@ -132,8 +132,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints an error of the command line, which has values of flags and variables in it: on a
-/// terminal their control characters are shown by signs.
+/// Prints an error of the command line. It quotes values of flags and variables, so on a terminal
+/// control characters are shown as symbols.
 fn print_error(error: &clap::Error) -> std::io::Result<()> {
     let mut stderr = std::io::stderr();
     if !stderr.is_terminal() {
@@ -182,12 +182,12 @@ mod tests {
             } else {
                 format!("{verb}-")
             };
-            let twin = format!("THANE_{of_verb}{long}")
+            let variable = format!("THANE_{of_verb}{long}")
                 .to_uppercase()
                 .replace('-', "_");
             assert_eq!(
                 arg.get_env().and_then(|e| e.to_str()),
-                Some(twin.as_str()),
+                Some(variable.as_str()),
                 "{verb} --{long}"
             );
             assert!(arg.get_help().is_some(), "{verb} --{long}");

@@ -1,6 +1,7 @@
-//! NumPy's `.npy` files, version 1 to 3: row-major arrays of the element types that programs take.
+//! Reads and writes NumPy's `.npy` files, versions 1 to 3: row-major arrays of the element types
+//! that programs have.
 //!
-//! Source: numpy `lib/format.py`, the documented format.
+//! Source: `lib/format.py` of numpy, which documents the format.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -10,7 +11,7 @@ use thane_mil::budget::{Budget, Reservation};
 use thane_mil::types::DType;
 
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// A header is a line of a few dozen bytes.
+/// Most bytes of a header, which usually has a few dozen.
 const MOST_HEADER_BYTES: usize = 1 << 16;
 
 /// An array, row-major, little-endian.
@@ -19,7 +20,7 @@ pub struct Array {
     pub dtype: DType,
     pub shape: Vec<usize>,
     pub bytes: Vec<u8>,
-    /// What the bytes count.
+    /// Holds the memory of the bytes.
     pub held: Option<Reservation>,
 }
 
@@ -31,7 +32,7 @@ pub struct Opened<R> {
     file: R,
 }
 
-/// What an element type is called in a header.
+/// Names of element types in headers.
 const NAMES: &[(DType, &str)] = &[
     (DType::Fp16, "<f2"),
     (DType::Fp32, "<f4"),
@@ -47,11 +48,11 @@ const NAMES: &[(DType, &str)] = &[
     (DType::Bool, "|b1"),
 ];
 
-/// Read the header of a file.
+/// Reads the header of a file.
 pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
     let file = File::open(path)?;
     let metadata = file.metadata()?;
-    // A pipe does not say how long it is.
+    // A pipe has no length.
     let n_bytes = if metadata.is_file() {
         metadata.len()
     } else {
@@ -61,7 +62,7 @@ pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
 }
 
 impl<R: Read> Opened<R> {
-    /// Read the elements.
+    /// Reads the elements.
     pub fn read(mut self, budget: &Budget) -> anyhow::Result<Array> {
         let Self {
             dtype,
@@ -130,8 +131,8 @@ fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
     })
 }
 
-/// Element type and shape of a header such as
-/// `{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }`.
+/// Parses element type and shape of a header such as `{'descr': '<f4', 'fortran_order': False,
+/// 'shape': (2, 3), }`.
 fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     let field = |name: &str| {
         let at = header.find(&format!("'{name}':"))? + name.len() + 3;
@@ -168,13 +169,13 @@ fn describe(header: &str) -> anyhow::Result<(DType, Vec<usize>)> {
     Ok((dtype, shape))
 }
 
-/// Write an array; an error for an element type that numpy does not have.
+/// Writes an array. An element type that numpy does not have is an error.
 pub fn write(out: &mut dyn Write, dtype: DType, shape: &[usize], bytes: &[u8]) -> io::Result<()> {
     write_header(out, dtype, shape)?;
     out.write_all(bytes)
 }
 
-/// Write what stands before the elements, which are to follow.
+/// Writes everything before the elements.
 pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::Result<()> {
     let name = NAMES
         .iter()
@@ -188,7 +189,7 @@ pub fn write_header(out: &mut dyn Write, dtype: DType, shape: &[usize]) -> io::R
         "{{'descr': '{name}', 'fortran_order': False, 'shape': ({}{comma}), }}",
         dims.join(", ")
     );
-    // The data begin at a multiple of 64 bytes; the header ends with a line break.
+    // The elements begin at a multiple of 64 bytes; the header ends with a line break.
     let fill = (MAGIC.len() + 4 + header.len() + 1).next_multiple_of(64)
         - (MAGIC.len() + 4 + header.len() + 1);
     header.push_str(&" ".repeat(fill));

@@ -1,4 +1,4 @@
-//! Where verbs write: one rule for `-o` and `--force`, and files that appear whole or not at all.
+//! Output files: the rules for `-o` and `--force`, and files that appear complete or not at all.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use thane_mil::package::Partial;
 
 use crate::exit::{Code, Failure};
 
-/// What an output is, where it is more than a file.
+/// The kind of an output that is a folder or a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// MIL text.
@@ -20,7 +20,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What a program is written as, by the name of the output.
+    /// The kind of a program's output, by the extension of its name.
     pub fn of_program(out: &Path) -> Result<Self, Failure> {
         match out.extension().and_then(|e| e.to_str()) {
             Some("mil") => Ok(Self::Text),
@@ -42,7 +42,7 @@ impl Kind {
         }
     }
 
-    /// Whether what stands at a path is of this kind.
+    /// Whether what exists at a path is of this kind.
     fn is_at(self, path: &Path) -> bool {
         match self {
             Self::Text => path.is_file() && path.extension().is_some_and(|e| e == "mil"),
@@ -51,7 +51,7 @@ impl Kind {
             Self::Folder => {
                 let entries = fs::read_dir(path).into_iter().flatten().flatten();
                 let names: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-                // Nothing in it, or nothing but what such a folder holds.
+                // An empty folder, or one that only has packages and their manifest.
                 let is_manifest =
                     |path: &Path| path.file_name().is_some_and(|name| name == "manifest.json");
                 path.is_dir()
@@ -63,14 +63,14 @@ impl Kind {
     }
 }
 
-/// An output whose name says that it is something else.
+/// The failure of an output whose extension is that of another kind.
 pub fn misnamed(out: &Path, expected: &str, remedy: &str) -> Failure {
     let error = anyhow::anyhow!("expected {expected} as the output, found {}", out.display());
     Failure::new(Code::Usage, error).remedy(remedy)
 }
 
-/// As [`check`], for what is a folder or a text: it replaces only what is of its own kind, and
-/// never a device or a pipe.
+/// As [`check`], for folders and programs: they only replace their own kind, and never a device or
+/// a pipe.
 pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     let refuse = |text: String| Err(Failure::new(Code::Usage, anyhow::anyhow!(text)));
     if leads_to_stream(out) {
@@ -92,7 +92,7 @@ pub fn check_made(out: &Path, kind: Kind, force: bool, inputs: &[&Path]) -> Resu
     Err(Failure::new(Code::Usage, error).remedy("remove it, or write elsewhere"))
 }
 
-/// The failure of an output that cannot be written; where another writer was faster, what to do.
+/// The failure of an output that cannot be written, also because another process wrote it first.
 pub fn unwritten(out: &Path, fault: io::Error) -> Failure {
     if fault.kind() == io::ErrorKind::AlreadyExists {
         return exists(out);
@@ -108,9 +108,9 @@ fn exists(out: &Path) -> Failure {
     Failure::new(Code::Usage, error).remedy("--force, to replace it")
 }
 
-/// Refuses an output that is, holds or lies in one of the `inputs`, whatever `force` says, and one
-/// that exists unless `force` is set. Pipes, terminals and devices take what is written to them and
-/// replace nothing.
+/// Refuses an output that is, contains or lies in one of the `inputs`, even with `force`, and one
+/// that exists unless `force` is set. Pipes, terminals and devices are fine: writing to them
+/// replaces nothing.
 pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     let refuse = |text: String| Failure::new(Code::Usage, anyhow::anyhow!(text));
     if let Some(input) = inputs.iter().find(|input| overlap(out, input)) {
@@ -134,7 +134,7 @@ pub fn check(out: &Path, force: bool, inputs: &[&Path]) -> Result<(), Failure> {
     }
 }
 
-/// Whether writing `out` would touch `input`: the same file or folder, or one inside of the other.
+/// Whether writing `out` would change `input`: both are the same, or one lies in the other.
 fn overlap(out: &Path, input: &Path) -> bool {
     let (Some(out), Some(input)) = (resolved(out), resolved(input)) else {
         return false;
@@ -146,8 +146,7 @@ fn overlap(out: &Path, input: &Path) -> bool {
         || is_inside && (is_package(&input) || is_checkpoint(&input) && out.exists())
 }
 
-/// Packages and compiled models are folders that hold nothing but themselves; a file may be written
-/// into other folders.
+/// Whether a folder is a package or a compiled model, into which no other file may be written.
 fn is_package(path: &Path) -> bool {
     path.is_dir()
         && path
@@ -155,12 +154,12 @@ fn is_package(path: &Path) -> bool {
             .is_some_and(|e| e == "mlpackage" || e == "mlmodelc")
 }
 
-/// A folder of Hugging Face's, whose files are the model.
+/// Whether a folder is a Hugging Face checkpoint, whose files are the model.
 fn is_checkpoint(path: &Path) -> bool {
     path.join("config.json").is_file()
 }
 
-/// The path without links; of one that does not exist yet, its folder's with its name.
+/// The path with links resolved. If it does not exist yet, links of its folder are resolved.
 fn resolved(path: &Path) -> Option<PathBuf> {
     if let Ok(path) = path.canonicalize() {
         return Some(path);
@@ -172,19 +171,19 @@ fn resolved(path: &Path) -> Option<PathBuf> {
     Some(parent.canonicalize().ok()?.join(path.file_name()?))
 }
 
-/// `/dev/stdout` is a link.
+/// Whether a path is a link to a stream, such as `/dev/stdout`.
 fn leads_to_stream(path: &Path) -> bool {
     path.metadata()
         .is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Writes a file that appears under its name when it is whole; after an error what was there before
-/// is there still. Without `force` nothing may be there.
+/// Writes a file that gets its name when it is complete; after an error, a file that existed is
+/// unchanged. Without `force` no file may exist.
 pub fn write(path: &Path, force: bool, bytes: &[u8]) -> Result<(), Failure> {
     write_with(path, force, |out| out.write_all(bytes))
 }
 
-/// As [`write`], by a function that is given the file.
+/// As [`write`], with a function that writes to the file.
 pub fn write_with(
     path: &Path,
     force: bool,
@@ -194,12 +193,12 @@ pub fn write_with(
     written.map_err(|fault| unwritten(path, fault))
 }
 
-/// A file that is written completely and not renamed to its place yet; dropped, it is removed. What
-/// went to a stream is not held back.
+/// A complete file that is not renamed to its path yet. It is removed when dropped. Output to a
+/// stream was written already.
 pub struct Pending(Option<Partial>);
 
 impl Pending {
-    /// Writes all of it beside its place.
+    /// Writes the file beside its path.
     pub fn new(
         path: &Path,
         fill: impl FnOnce(&mut (dyn Write + Send)) -> io::Result<()>,
@@ -211,7 +210,7 @@ impl Pending {
         Ok(Self(Some(filled(path, fill)?)))
     }
 
-    /// Renames it to its place.
+    /// Renames the file to its path.
     pub fn put(self, force: bool) -> io::Result<()> {
         self.0.map_or(Ok(()), |partial| {
             if force {
@@ -230,7 +229,7 @@ fn filled(
     let partial = Partial::file(path)?;
     let mut out = io::BufWriter::new(fs::OpenOptions::new().write(true).open(partial.path())?);
     fill(&mut out)?;
-    // What was there before goes only when this is on the disk.
+    // A file that exists is replaced only after this one is on the disk.
     out.into_inner()
         .map_err(io::IntoInnerError::into_error)?
         .sync_data()?;

@@ -1,8 +1,8 @@
-//! What the user sees: data on stdout, progress and notes on stderr, a bar only where stderr is a
+//! Terminal output: data on stdout, progress and notes on stderr, a progress bar only if stderr is a
 //! terminal.
 //!
-//! With `--json` a command prints exactly one JSON object and a line break on stdout; its fields
-//! are documented on the struct that the command serialises and are only ever added to.
+//! With `--json` a verb prints exactly one JSON object and a line break on stdout. Its fields are
+//! documented on the struct that the verb serializes; fields are added but never removed.
 
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
@@ -19,12 +19,12 @@ pub use thane_audit::number::{bytes, counted};
 
 use crate::screen::{Wrap, printable, printable_painted};
 
-/// Work that is done sooner shows nothing.
+/// Work that takes less time shows nothing.
 const BUSY: Duration = Duration::from_millis(400);
-/// How often the time that work has taken is shown anew.
+/// How often the elapsed time is updated.
 const TICK: Duration = Duration::from_millis(200);
 
-/// How much is said, and how.
+/// How much is printed, and how.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     pub json: bool,
@@ -33,15 +33,15 @@ pub struct Style {
     pub color: bool,
 }
 
-/// The one place that writes to stdout and stderr.
+/// The only place that writes to stdout and stderr.
 pub struct Output {
     style: Style,
     bars: bool,
     bar: Mutex<Option<ProgressBar>>,
-    /// The cursor of the terminal is behind text that no line break ended.
+    /// Whether the cursor is behind text that no line break ended.
     in_line: AtomicBool,
     stdout_is_terminal: bool,
-    /// How the terminal was before a line editor took it; there while one has it.
+    /// Settings of the terminal before a line editor changed them, while one is active.
     #[cfg(unix)]
     before_editor: Mutex<Option<nix::sys::termios::Termios>>,
 }
@@ -64,18 +64,18 @@ impl Output {
         self.style.json
     }
 
-    /// Whether more than the usual is wanted.
+    /// Whether `--verbose` was given.
     pub fn is_verbose(&self) -> bool {
         self.style.verbose
     }
 
-    /// Whether colours on stdout are seen as such.
+    /// Whether stdout shows colors.
     pub fn paints_stdout(&self) -> bool {
         self.style.color && io::stdout().is_terminal()
     }
 
-    /// Data, flushed: a stream of text shows as it comes. On a terminal control characters are
-    /// shown by signs; elsewhere every byte is as it is.
+    /// Prints data and flushes it, so that a stream of text shows as it comes. On a terminal, control
+    /// characters are shown as symbols; elsewhere no byte is changed.
     pub fn data(&self, text: &str) -> io::Result<()> {
         if self.stdout_is_terminal {
             self.write(&printable(text))
@@ -84,7 +84,7 @@ impl Output {
         }
     }
 
-    /// As [`Output::data`], for a text that is painted here.
+    /// As [`Output::data`], for text that this program colored.
     pub fn painted(&self, text: &str) -> io::Result<()> {
         if self.stdout_is_terminal {
             self.write(&printable_painted(text))
@@ -93,7 +93,7 @@ impl Output {
         }
     }
 
-    /// The columns of the terminal that stdout is.
+    /// Columns of stdout; `None` if it is no terminal.
     pub fn columns(&self) -> Option<usize> {
         let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
         self.stdout_is_terminal
@@ -101,7 +101,7 @@ impl Output {
             .filter(|n| *n >= LEAST_COLUMNS)
     }
 
-    /// A bar makes room for it.
+    /// Removes the progress bar and writes to stdout.
     fn write(&self, text: &str) -> io::Result<()> {
         self.clear();
         if let Some(last) = text.chars().next_back() {
@@ -112,8 +112,8 @@ impl Output {
         out.flush()
     }
 
-    /// Reads a line with an editor, which changes the terminal: [`Output::tidy`] changes it back if
-    /// a signal comes meanwhile.
+    /// Reads a line with an editor, which changes settings of the terminal. [`Output::tidy`] restores
+    /// them if a signal arrives meanwhile.
     pub fn at_prompt<T>(&self, read: impl FnOnce() -> T) -> T {
         #[cfg(unix)]
         {
@@ -134,13 +134,12 @@ impl Output {
         line
     }
 
-    /// Whether the last text was not ended by a line break.
+    /// Whether the last text did not end with a line break.
     pub fn is_in_line(&self) -> bool {
         self.in_line.load(Ordering::Relaxed)
     }
 
-    /// Leaves the terminal as a program that was not interrupted would: without a bar, at the start
-    /// of a line.
+    /// Restores the terminal: no progress bar, the cursor at the start of a line.
     pub fn tidy(&self) {
         self.clear();
         #[cfg(unix)]
@@ -152,38 +151,37 @@ impl Output {
         {
             use nix::sys::termios::{SetArg, tcsetattr};
             let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
-            // The editor asked for pastes to be marked.
+            // The editor enabled bracketed paste.
             let _ = write!(io::stderr(), "\x1b[?2004l");
         }
-        // Not through `io::stdout`: its lock may be held by a thread whose write waits for a
-        // reader.
+        // Not through `io::stdout`: a thread that waits for a reader may hold its lock.
         if self.in_line.swap(false, Ordering::Relaxed) && io::stderr().is_terminal() {
             let _ = writeln!(io::stderr());
         }
     }
 
-    /// One JSON object on one line.
+    /// Prints one JSON object on one line.
     pub fn json(&self, value: &impl Serialize) -> io::Result<()> {
         let mut text = serde_json::to_string(value)?;
         text.push('\n');
         self.data(&text)
     }
 
-    /// A line on stderr unless `-q`.
+    /// Prints a line on stderr, unless `--quiet`.
     pub fn say(&self, line: &str) {
         if !self.style.quiet {
             self.line(line);
         }
     }
 
-    /// A line on stderr with `-v`.
+    /// Prints a line on stderr with `--verbose`.
     pub fn explain(&self, line: &str) {
         if self.style.verbose {
             self.line(line);
         }
     }
 
-    /// A bar that counts things, `done` of which are done already; the terminal only has one.
+    /// Shows a progress bar that counts items, `done` of which are done. It replaces the one before.
     pub fn count(&self, what: &str, total: Option<u64>, done: u64) {
         if !self.bars {
             return;
@@ -196,9 +194,8 @@ impl Output {
         self.show(what, template, total, done);
     }
 
-    /// Work of unknown length: a line with the time that it has taken, once it has taken long
-    /// enough to be asked about. It stands until something else is shown or printed, or
-    /// [`Output::clear`] is called.
+    /// Shows work of unknown length with its elapsed time, after a short delay. The line disappears
+    /// when something else is shown or printed, or [`Output::clear`] is called.
     pub fn busy(&self, what: &str) {
         if !self.bars {
             return;
@@ -221,7 +218,7 @@ impl Output {
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
     }
 
-    /// Counts `n` more.
+    /// Counts `n` more items.
     pub fn advance(&self, n: u64) {
         if let Some(bar) = &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
             bar.inc(n);
@@ -238,7 +235,7 @@ impl Output {
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
     }
 
-    /// Takes the bar off the terminal.
+    /// Removes the progress bar.
     pub fn clear(&self) {
         if let Some(bar) = self
             .bar
@@ -253,7 +250,7 @@ impl Output {
     fn line(&self, line: &str) {
         let line = for_stderr(line);
         let write = || {
-            // Nobody reading stderr is no reason to stop.
+            // A closed stderr is no reason to stop.
             let _ = writeln!(io::stderr(), "{line}");
         };
         match &*self.bar.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -311,8 +308,8 @@ impl Progress for Output {
     }
 }
 
-/// A text as stderr takes it: on a terminal control characters are shown by signs, and lines are
-/// broken between words. Lines with a command to copy stay whole.
+/// Text for stderr. On a terminal, control characters are shown as symbols and lines are wrapped
+/// between words; lines with a command to copy are not wrapped.
 pub fn for_stderr(text: &str) -> Cow<'_, str> {
     if !io::stderr().is_terminal() {
         return text.into();
@@ -324,7 +321,7 @@ pub fn for_stderr(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Terminals with fewer columns are taken to be none.
+/// Terminals with fewer columns do not wrap.
 const LEAST_COLUMNS: usize = 20;
 
 fn broken(text: &str, width: usize) -> String {
@@ -341,7 +338,7 @@ fn broken(text: &str, width: usize) -> String {
     out
 }
 
-/// `2026-11-21T06:31:02Z`.
+/// A time in RFC 3339, such as `2026-11-21T06:31:02Z`.
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time
         .duration_since(UNIX_EPOCH)
@@ -352,11 +349,11 @@ pub fn rfc3339(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of the `days`-th day after 1970-01-01, by walking the calendar.
+/// Year, month and day of the day `days` days after 1970-01-01.
 fn civil(mut days: u64) -> (u64, u64, u64) {
     let leap =
         |year: u64| year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    // 146,097 days are 400 years: the walk below stays short whatever a file's clock says.
+    // 146,097 days are 400 years. The loop below stays short for any time stamp of a file.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
     while days >= 365 + u64::from(leap(year)) {

@@ -1,4 +1,4 @@
-//! What `--profile` says: where the time went, kernel by kernel, beside what the machine can do.
+//! The table of `--profile`: the time of each kernel, compared with the peak rates of the machine.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use thane_kernels::ceiling;
 
 use crate::output::Output;
 
-/// Rows that are shown; what is left takes little.
+/// Rows that are shown; the others take little time.
 const MOST_ROWS: usize = 16;
 
-/// A profile where one is asked for.
+/// An empty profile, if one was asked for.
 pub fn wanted(asked: bool) -> Option<Arc<Profile>> {
     asked.then(Arc::default)
 }
 
-/// Print the profile of what ran on `cpu`, and forget it.
+/// Prints the profile of a run on `cpu`, and clears it.
 pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
     let Some(profile) = profile else { return };
     let context = cpu.context();
@@ -30,7 +30,7 @@ pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
     profile.clear();
 }
 
-/// What the machine can do in a second.
+/// Peak rates of the machine, per second.
 struct Ceilings {
     /// Bytes read from memory.
     read: f64,
@@ -43,7 +43,8 @@ struct Ceilings {
 }
 
 impl Ceilings {
-    /// The share that a row's work comes to: of reading or of computing, by what takes longer.
+    /// The fraction of the peak rate that a row reaches: of reading or of computing, whichever
+    /// takes longer.
     fn share(&self, row: &Row, seconds: f64) -> f64 {
         let computing = (row.flops - row.bf16_flops - row.byte_ops) / self.flops
             + row.bf16_flops / self.bf16_flops

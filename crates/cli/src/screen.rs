@@ -1,18 +1,18 @@
-//! Text as a terminal can show it without being told what to do: what a model, a file or a server
-//! says never moves the cursor, changes colors, titles or the clipboard, or turns letters around.
+//! Makes text safe for a terminal: text of a model, a file or a server never moves the cursor,
+//! changes colors, titles or the clipboard, or reorders letters.
 
 use std::borrow::Cow;
 
 use unicode_width::UnicodeWidthChar;
 
-/// What stands for a character that a terminal acts on, or that changes the order of others.
+/// The symbol for a character that controls a terminal or reorders text.
 fn stand_in(c: char) -> Option<char> {
     match c {
         '\n' | '\t' => None,
         '\0'..='\u{1f}' => char::from_u32(0x2400 + c as u32),
         '\u{7f}' => Some('\u{2421}'),
         '\u{80}'..='\u{9f}' => Some(char::REPLACEMENT_CHARACTER),
-        // Marks, embeddings, overrides and isolates of bidirectional text.
+        // Bidirectional marks, embeddings, overrides and isolates.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             Some(char::REPLACEMENT_CHARACTER)
         }
@@ -20,8 +20,8 @@ fn stand_in(c: char) -> Option<char> {
     }
 }
 
-/// `text` with a visible sign for each control character. Each is replaced by itself, so a sequence
-/// that comes in parts is as harmless as one that comes at once.
+/// `text` with a visible symbol for each control character. Characters are replaced one by one, so
+/// a sequence that comes in parts is harmless too.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.chars().all(|c| stand_in(c).is_none()) {
         return Cow::Borrowed(text);
@@ -29,12 +29,12 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().map(|c| stand_in(c).unwrap_or(c)).collect())
 }
 
-/// A text as a row of a table can show it: without line breaks.
+/// Text for a row of a table, without line breaks.
 pub fn in_a_row(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r")
 }
 
-/// As [`printable`], for text that is painted here: sequences that choose colors and weights stay.
+/// As [`printable`], for text that this program colored: sequences for color and weight stay.
 pub fn printable_painted(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -60,7 +60,7 @@ pub fn printable_painted(text: &str) -> String {
     out
 }
 
-/// Breaks lines between words while text comes in pieces.
+/// Wraps lines between words while text arrives in pieces.
 pub struct Wrap {
     width: usize,
     column: usize,
@@ -80,7 +80,7 @@ impl Wrap {
         }
     }
 
-    /// What can be shown by now.
+    /// Adds text and returns what can be shown now.
     pub fn push(&mut self, text: &str) -> String {
         let mut out = String::new();
         for c in text.chars() {
@@ -96,7 +96,7 @@ impl Wrap {
                     self.end_word(&mut out);
                     self.spaces.push(c);
                 }
-                // Characters of two columns are words of their own, as in Chinese.
+                // A character of two columns, as in Chinese, is a word of its own.
                 c if c.width().unwrap_or(0) == 2 => {
                     self.end_word(&mut out);
                     self.add(c, 2);
@@ -108,7 +108,7 @@ impl Wrap {
         out
     }
 
-    /// What is still held back.
+    /// The text that is still held back.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         self.end_word(&mut out);

@@ -1,5 +1,4 @@
-//! Programs in files, which verbs open alike: packages, compiled models, and MIL text with or
-//! without its weights.
+//! Opens programs in files: packages, compiled models, and MIL text with or without its weights.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,22 +14,22 @@ use crate::output::counted;
 
 /// A program that was read.
 pub struct Source {
-    /// Of a text it says nothing but the program.
+    /// The package; one of MIL text only has the program.
     pub package: Package,
-    /// Constants of a text whose file is not there: their numbers read as zeros.
+    /// Constants of MIL text whose weight file is missing; they read as zeros.
     pub n_absent: usize,
 }
 
-/// Whether a path is that of MIL text.
+/// Whether a path is a file of MIL text.
 pub fn is_text(path: &Path) -> bool {
     path.extension().is_some_and(|e| e == "mil") && path.is_file()
 }
 
-/// Read the program at `path`.
+/// Reads the program at `path`.
 pub fn open(path: &Path) -> Result<Source, PackageError> {
     let text = path.join("model.mil");
     let is_part = |name: &str| path.join(name).exists();
-    // Compiled models are published without what describes them, too.
+    // Some compiled models are published without their description.
     let bare = !is_part("Manifest.json") && !is_part("coremldata.bin") && text.is_file();
     if is_text(path) || bare {
         let source = read_source(if bare { &text } else { path })?;
@@ -45,7 +44,7 @@ pub fn open(path: &Path) -> Result<Source, PackageError> {
     })
 }
 
-/// Refuses a path where nothing is: verbs that take programs do not take the names of models.
+/// Refuses a path that does not exist. Verbs that take programs do not take names of models.
 pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
     if path.symlink_metadata().is_ok() {
         return Ok(());
@@ -63,7 +62,7 @@ pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
     )))
 }
 
-/// Read the program at `path` to run it, which takes all of its weights.
+/// Reads the program at `path` to run it, which needs all weights.
 pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
     expect(path, app)?;
     let source = open(path).map_err(|e| Failure::new(Code::Usage, e))?;
@@ -88,14 +87,14 @@ pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
         )))
 }
 
-/// A text file, or what a pipe gives, as far as there is memory for it.
+/// Reads a text file or a pipe, within the memory budget.
 pub fn read_text(path: &Path, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
     let in_file = || path.display().to_string();
     read_within(File::open(path).with_context(in_file)?, budget).with_context(in_file)
 }
 
 fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, Reservation)> {
-    /// Bytes that are asked for at a time.
+    /// Bytes per read.
     const PIECE: usize = 1 << 20;
     let mut held = budget.reserve(0, String::new)?;
     let mut bytes = Vec::new();
@@ -106,7 +105,7 @@ fn read_within(mut file: impl Read, budget: &Budget) -> anyhow::Result<(String, 
         }
     }
     Ok((
-        String::from_utf8(bytes).context("it is no text: expected UTF-8")?,
+        String::from_utf8(bytes).context("expected UTF-8 text")?,
         held,
     ))
 }
@@ -123,7 +122,7 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.starts_with("the text needs 1.0 MB of memory, and 9.4 MB"),
+            error.starts_with("the text needs 1.0 MB of memory, but 9.4 MB"),
             "{error}"
         );
         let (text, held) = read_within("abc".as_bytes(), &budget).unwrap();

@@ -1,4 +1,4 @@
-//! Values for the inputs of a program: from `.npy` files, or made up from a seed.
+//! Values for the inputs of a program: from `.npy` files, or pseudo-random ones from a seed.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,20 @@ use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::npy::{self, Array};
 
-/// `name=value` of a flag that can be given more than once.
+/// A value `name=value` of a flag that can be repeated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named<T> {
     pub name: String,
     pub value: T,
+}
+
+/// Parses a tolerance: a finite number of 0 or more.
+pub fn at_least_zero(text: &str) -> Result<f64, String> {
+    let number = text
+        .parse()
+        .ok()
+        .filter(|v: &f64| v.is_finite() && *v >= 0.0);
+    number.ok_or_else(|| "expected a number of 0 or more, such as 1e-3".to_owned())
 }
 
 /// Parses `name=path`.
@@ -43,7 +52,7 @@ fn split(text: &str) -> Result<(&str, &str), String> {
         .ok_or_else(|| format!("`{text}` has no `=`"))
 }
 
-/// The elements of a file as an input of this type takes them.
+/// Reads the elements of a file, converted to the type of an input.
 pub fn from_file(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> {
     read(path, ty, budget).with_context(|| path.display().to_string())
 }
@@ -87,8 +96,8 @@ fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> 
     })
 }
 
-/// The elements as another type: floats are rounded, as numpy makes most arrays float64; integers
-/// must fit.
+/// Converts elements to another type. Floats are rounded, since most numpy arrays are float64;
+/// integers must fit.
 fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
     if array.dtype.is_float() != to.is_float() {
         return None;
@@ -154,7 +163,7 @@ fn put_int(out: &mut Vec<u8>, to: DType, v: i64) -> Option<()> {
     Some(())
 }
 
-/// A made-up input of that shape; see [`random`].
+/// A pseudo-random input of this shape; see [`random`].
 pub fn made_up(
     seed: u64,
     name: &str,
@@ -179,13 +188,13 @@ pub fn made_up(
     })
 }
 
-/// What made-up elements of this type lie between.
+/// The range of pseudo-random elements of this type.
 pub fn range(dtype: DType) -> [i8; 2] {
     if dtype.is_float() { [-1, 1] } else { [0, 1] }
 }
 
-/// Made-up elements for an input: floats from -1 to 1, integers and truth values 0 or 1, which
-/// index any axis of two.
+/// Pseudo-random elements: floats from -1 to 1; integers and booleans 0 or 1, which are valid
+/// indices of any axis of length 2.
 ///
 /// The same seed and name give the same elements on every machine.
 pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Vec<u8>> {
@@ -196,7 +205,7 @@ pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Ve
         state = state.wrapping_add(STEP);
         let bits = mix(state);
         match dtype {
-            // 53 bits make every double from 0 to 1 equally likely.
+            // 53 bits, the precision of a double, give a uniform distribution from 0 to 1.
             DType::Fp16 | DType::Fp32 => put_float(
                 &mut out,
                 dtype,
@@ -209,7 +218,7 @@ pub fn random(seed: u64, name: &str, dtype: DType, shape: &[usize]) -> Option<Ve
     Some(out)
 }
 
-/// 2^64 divided by the golden ratio: the step of splitmix64.
+/// 2^64 divided by the golden ratio: the increment of splitmix64.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The output function of splitmix64 (Steele, Lea, Flood 2014).
@@ -219,8 +228,8 @@ fn mix(v: u64) -> u64 {
     v ^ (v >> 31)
 }
 
-/// The shape of an input for a call: what was asked for, else what is known, with `other` for each
-/// dimension that is not.
+/// The shape of an input for a call: the one that was asked for, or else the declared one with
+/// `other` for each open dimension.
 pub fn shape(
     ty: &TensorType,
     asked: Option<&[usize]>,

@@ -9,7 +9,7 @@ use crate::ane::Tally;
 use crate::exec::Frame;
 use crate::lockstep::Lockstep;
 use crate::ops::random::Seeds;
-use crate::plan::Plan;
+use crate::step::Plan;
 use crate::tensor::Pool;
 use crate::{Running, Shared, run_error};
 

@@ -1,7 +1,7 @@
 //! Runs MIL programs on the CPU.
 //!
 //! The meaning of each op is a plain function (`ops`). So that it is usable, a function is planned
-//! once (`plan`): what is constant is folded, patterns become kernels (`fuse`), values are dropped
+//! once (`plan`): what is constant is folded, patterns become kernels (`plan::fuse`), values are dropped
 //! at their last use and their buffers used again. Lengths are bound at each call, so a plan serves
 //! all of them.
 //!
@@ -15,12 +15,8 @@ pub mod ane;
 mod batch;
 mod declared;
 pub mod equal;
+mod evaluate;
 mod exec;
-mod exec_cache;
-mod exec_encoder;
-mod exec_linear;
-mod exec_rows;
-mod fuse;
 mod list;
 mod lockstep;
 mod ops;
@@ -28,6 +24,7 @@ mod packs;
 mod plain;
 mod plan;
 mod profile;
+mod step;
 mod tensor;
 mod weight;
 
@@ -37,10 +34,11 @@ use std::sync::Arc;
 use ane::{Effects, Tally};
 use batch::Together;
 use exec::Frame;
-use fuse::{Fused, Pattern};
 use ops::random::Seeds;
-use plan::{Kind, Plan};
+use plan::fuse::{self, Pattern};
+use plan::plan;
 pub use profile::{Profile, Row};
+use step::{Fused, Kind, Plan};
 use tensor::{Pool, Tensor};
 use thane_kernels::{BlockType, Context, Isa};
 use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, RunError, View};
@@ -228,7 +226,7 @@ impl Cpu {
         let budget = self.budget.clone().unwrap_or_default();
         let folds = Folds::new(&budget);
         for function in functions {
-            let plan = Plan::new(
+            let plan = plan(
                 &context,
                 function,
                 &folds,

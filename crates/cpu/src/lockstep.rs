@@ -16,14 +16,13 @@ use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use crate::Numerics;
-use crate::exec::{Frame, floats, floats_mut, view_shape};
-use crate::exec_rows::Rows;
-use crate::fuse::{Fused, Product, RowsAttention, Then};
+use crate::evaluate::view_shape;
+use crate::exec::{Frame, Rows};
 use crate::ops::{Fault, Value};
 use crate::plain::{Operand, Plain};
-use crate::plan::{Kind, Plan, Step, operands};
-use crate::profile::{Begun, Work, attention as attention_work};
-use crate::tensor::{Buffer, Tensor};
+use crate::profile::Work;
+use crate::step::{Fused, Kind, Plan, Product, RowsAttention, Step, Then, operands};
+use crate::tensor::{Buffer, Tensor, floats, floats_mut};
 
 /// Several frames of one plan.
 pub struct Lockstep<'a> {
@@ -67,10 +66,7 @@ impl<'a> Lockstep<'a> {
 
     /// Run one step of all frames.
     pub fn step(&mut self, step: &Step) -> Result<(), FrameFault> {
-        let begun = self
-            .all
-            .profile
-            .map(|_| Begun::new(&self.all, self.plan, step));
+        let begun = self.all.profile.map(|_| self.all.begin(self.plan, step));
         if self.joined(step)? {
             if let (Some(profile), Some(begun)) = (self.all.profile, begun) {
                 let begun = begun.with(self.attention_work(step));
@@ -78,7 +74,7 @@ impl<'a> Lockstep<'a> {
                     .results
                     .iter()
                     .filter_map(|r| self.all.slots[r.id.index()].as_ref());
-                begun.end(profile, self.plan, results);
+                begun.end(profile, &self.plan.function.name, results);
             }
             for frame in &mut self.frames {
                 frame.drop_values(&step.last_uses);
@@ -360,7 +356,7 @@ impl<'a> Lockstep<'a> {
             .frames
             .iter()
             .zip(lens)
-            .map(|(frame, len)| attention_work(frame, &attention.cached, len as f64));
+            .map(|(frame, len)| frame.attention_work(&attention.cached, len as f64));
         work.fold(Work::default(), Add::add)
     }
 

@@ -543,3 +543,18 @@ impl Pool {
         Ok(is_read.then(|| Tensor::new(*dtype, shape, buffer)))
     }
 }
+
+/// The elements of a tensor of fp32.
+pub fn floats(t: &Tensor) -> Result<&[f32], String> {
+    t.f32s()
+        .ok_or_else(|| format!("{} stands where fp32 is due", t.dtype))
+}
+
+/// The same to be changed, in a buffer that nothing else holds.
+pub fn floats_mut<'t>(t: &'t mut Tensor, pool: &mut Pool) -> Result<&'t mut [f32], String> {
+    let (n, dtype) = (t.len(), t.dtype);
+    match pool.own(t)? {
+        Buffer::F32(values) => Ok(&mut values[..n]),
+        _ => Err(format!("{dtype} stands where fp32 is due")),
+    }
+}

@@ -79,7 +79,7 @@ impl Sequence {
         Ok(())
     }
 
-    /// The next program call on the way to `prompt`: a function and its tokens, at max_tokens
+    /// The next program call on the way to `prompt`: a function and its tokens, at most
     /// `max_tokens` in functions of any length. `None` once the cache holds the prompt.
     pub fn next<'p>(
         &mut self,

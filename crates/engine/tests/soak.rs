@@ -1,7 +1,7 @@
-//! Memory stays where it is over 10,000 decode steps with prompts and answers of changing lengths.
+//! Memory does not grow over 10,000 decode steps with prompts and answers of varying lengths.
 //!
-//! A program of its own, since it counts what all of it allocates, and asks the system what the
-//! process holds.
+//! The test is a separate program, because it counts all allocations of the process and asks the
+//! system for the memory of the process.
 #![allow(clippy::unwrap_used, clippy::print_stdout, unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -18,25 +18,24 @@ use thane_models::{Model, Options, build};
 
 const CONTEXT: usize = 300;
 const STEPS: usize = 10_000;
-/// Steps at the beginning, and at the end, over which memory is looked at; those before the first
-/// make every buffer.
+/// Steps after which memory is measured: at the beginning, when all buffers exist, and at the end.
 const WINDOWS: [[usize; 2]; 2] = [[1_000, 2_500], [8_500, STEPS]];
-/// What the bytes allocated may grow by between them: a leak of 64 bytes a step, about the shape of
-/// one tensor, is 469 KiB.
+/// Maximum growth of the allocated bytes. A leak of 64 bytes in each step, about the size of one
+/// tensor shape, would be 469 KiB.
 const MOST_GROWTH_KIB: usize = 16;
-/// What the process may hold more, pages that the allocator knows nothing of included: by how what
-/// it keeps is scattered, up to 400 KiB were seen, and as many after 80,000 steps as after 10,000.
+/// Maximum growth of the memory of the process, including pages that the allocator does not count.
+/// Fragmentation caused up to 400 KiB, and no more after 80,000 steps than after 10,000.
 const MOST_PAGE_GROWTH_KIB: usize = 1024;
 
 struct Counting;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: hands everything on to the system's allocator, whose promises are those that are due.
+// SAFETY: every call is passed on to the system's allocator, which keeps the trait's promises.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that are asked for.
+        // SAFETY: the caller keeps the promises of `alloc`, which the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -50,15 +49,16 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// KiB that are allocated, and that the process holds.
+/// KiB that are allocated, and KiB that the process holds.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     allocated: usize,
     held: usize,
 }
 
-/// Anonymous memory of the process; pages of mapped files come and go by themselves. `RssAnon` of
-/// `/proc/self/status` may be wrong by 32 pages for each processor, as each counts for itself.
+/// Anonymous memory of the process in KiB. Pages of mapped files are excluded because the system
+/// evicts them at will. `RssAnon` of `/proc/self/status` can be wrong by 32 pages for each
+/// processor, because each processor keeps its own count.
 fn held_kib() -> Option<usize> {
     let pages = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let line = pages
@@ -80,8 +80,7 @@ fn model(name: &str, cache: DType) -> Model {
     build(&Checkpoint::open(&path).unwrap(), &options).unwrap()
 }
 
-/// Conversations, one after another: of random lengths, with or without the beginning of the one
-/// before.
+/// Successive conversations of random lengths, with or without the beginning of the previous one.
 struct Soak {
     executable: Arc<dyn Executable>,
     vocab_size: usize,
@@ -106,7 +105,7 @@ impl Soak {
         }
     }
 
-    /// Uniform in 0..n (xorshift64*).
+    /// A uniform random number below `n` (xorshift64*).
     fn below(&mut self, n: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -114,8 +113,8 @@ impl Soak {
         (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
     }
 
-    /// Converse until so many steps are done; the least of memory after a conversation. It is more
-    /// by what the allocator keeps and by how long the last prompt was.
+    /// Runs conversations until `steps` steps are done; returns the minimum of the memory after a
+    /// conversation. Freed memory that the allocator keeps, and a long last prompt, only add to it.
     fn converse(&mut self, until: usize) -> Memory {
         let mut least = Memory {
             allocated: usize::MAX,
@@ -141,7 +140,7 @@ impl Soak {
             let n_new = 1 + self.below(longest);
             prompt.extend((0..n_new).map(|_| self.below(self.vocab_size) as u32));
             let mut logits = self.session.feed(&prompt, &|| false).unwrap().unwrap();
-            // Short answers make for many conversations.
+            // Short answers give many conversations.
             let n_answer = 1 + self.below((until - self.n_steps).min(30));
             for _ in 0..n_answer {
                 assert!(logits.len() == self.vocab_size && logits.iter().all(|v| v.is_finite()));
@@ -164,7 +163,7 @@ impl Soak {
 fn ten_thousand_steps_keep_memory_flat() {
     if held_kib().is_none() {
         println!(
-            "skipped: the system does not tell what a process holds (/proc/self/smaps_rollup)"
+            "skipped: the system does not report the memory of a process (/proc/self/smaps_rollup)"
         );
         return;
     }

@@ -1,10 +1,10 @@
-//! Writes a package for each function of the op fixtures, for coremltools to judge.
+//! Writes a package for each function of the op fixtures, so that coremltools can check them.
 //!
 //!     cargo run -p thane-mil --example write_packages -- tests/ops target/op-packages
 //!
-//! Inputs and outputs of types that no package has are cast. Packages in the folder are written
-//! again, and read again: one that is not equal then makes the exit status 1. The last line is the
-//! number of packages; what cannot be written is named with the reason.
+//! Inputs and outputs of types that packages do not support are cast. Packages in the source folder
+//! are copied: read, written and read again. The exit status is 1 if a copy differs. The program
+//! prints each function that cannot be written with the reason, and finally the number of packages.
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
 use std::fs;
@@ -20,7 +20,7 @@ use thane_mil::types::{DType, TensorType};
 fn main() -> ExitCode {
     let args: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     let [from, to] = args.as_slice() else {
-        panic!("two folders are needed: of programs, and for packages")
+        panic!("expected two folders: of programs, and for packages")
     };
     let mut files: Vec<PathBuf> = fs::read_dir(from)
         .unwrap()
@@ -67,16 +67,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads a package, writes it and reads that.
+/// Reads a package, writes it and compares the copy.
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
     let open = |path: &Path| Package::open(path).map_err(|e| e.to_string());
     let package = open(from)?;
     package.replace(to, &[]).map_err(|e| e.to_string())?;
     let back = open(to)?;
     match difference(&package.program, &back.program) {
-        Some(difference) => Err(format!("read again it is another program: {difference}")),
+        Some(difference) => Err(format!("the copy is another program: {difference}")),
         None if back.interfaces != package.interfaces => {
-            Err("read again it has other features".to_owned())
+            Err("the copy has other features".to_owned())
         }
         None => Ok(()),
     }
@@ -95,7 +95,7 @@ fn write(f: &Function, path: &Path) -> Result<(), String> {
         .map_err(|e| e.to_string())
 }
 
-/// The program with fp32 and int32 in the place of inputs and outputs of other types.
+/// Casts inputs and outputs of unsupported types to fp32 or int32.
 fn cast(program: &Program) -> Result<Program, String> {
     let f = &program.functions()[0];
     let mut blobs = Blobs::default();
@@ -142,14 +142,14 @@ fn cast(program: &Program) -> Result<Program, String> {
     parse(&text, &|_, offset, ty| blobs.get(offset, ty)).map_err(|e| e.to_string())
 }
 
-/// What stands for a type outside, if it cannot stand there itself.
+/// The type of an input or output in a package, if the type itself is not supported.
 fn outer(ty: &TensorType, opset: Opset) -> Result<Option<TensorType>, String> {
     let dtype = match ty.dtype {
         DType::Fp32 | DType::Int32 | DType::String => return Ok(None),
         DType::Fp16 if opset >= Opset::CoreMl6 => return Ok(None),
         DType::Fp16 | DType::Bool => DType::Fp32,
         _ if opset < Opset::CoreMl7 => {
-            return Err(format!("opset {} casts no {}", opset.name(), ty.dtype));
+            return Err(format!("opset {} cannot cast {}", opset.name(), ty.dtype));
         }
         _ => DType::Int32,
     };

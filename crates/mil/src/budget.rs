@@ -1,14 +1,13 @@
-//! How much memory a process may allocate for what it is given: one number that tensors, states,
-//! packed weights, rows and side files are counted against.
+//! A limit on the memory that a process allocates because of its input.
 //!
-//! What is counted is what Thane allocates itself because of an input's size. Mapped files are not:
-//! the system takes their pages back when it needs them. A [`Reservation`] is taken before the
-//! memory is, and gives its bytes back when it is dropped.
+//! Tensors, states, packed weights, rows and side files all count against one [`Budget`]. Mapped
+//! files do not count: the system can reclaim their pages. Take a [`Reservation`] before
+//! allocating; dropping the reservation gives its bytes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that may be reserved, shared by all clones.
+/// A limit in bytes for all reservations together, shared by all clones.
 #[derive(Clone, Debug)]
 pub struct Budget(Arc<Account>);
 
@@ -18,27 +17,27 @@ struct Account {
     used_bytes: AtomicUsize,
 }
 
-/// More was asked for than is left.
+/// A reservation exceeds what is left of the budget.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} needs {} of memory, and {} of the {} that may be used are taken",
+    "{what} needs {} of memory, but {} of the allowed {} are already in use",
     human(*needed_bytes),
     human(*used_bytes),
     human(*limit_bytes)
 )]
 pub struct OverBudget {
-    /// What the memory was for, such as "tensor `x` of op `concat`".
+    /// What the memory is for, such as "tensor `x` of op `concat`".
     pub what: String,
-    /// Bytes asked for.
+    /// Bytes requested.
     pub needed_bytes: usize,
-    /// Bytes that others held then.
+    /// Bytes that other reservations held at that time.
     pub used_bytes: usize,
-    /// Bytes that may be held together.
+    /// The limit of the budget, in bytes.
     pub limit_bytes: usize,
 }
 
 impl Budget {
-    /// At most `limit_bytes` at once.
+    /// A budget of at most `limit_bytes` reserved at once.
     pub fn new(limit_bytes: usize) -> Self {
         Self(Arc::new(Account {
             limit_bytes,
@@ -46,22 +45,22 @@ impl Budget {
         }))
     }
 
-    /// Without a limit, for callers that trust their input.
+    /// A budget without a limit, for callers that trust their input.
     pub fn unlimited() -> Self {
         Self::new(usize::MAX)
     }
 
-    /// Bytes that may be reserved at once.
+    /// The limit, in bytes.
     pub fn limit_bytes(&self) -> usize {
         self.0.limit_bytes
     }
 
-    /// Bytes that are reserved now.
+    /// Bytes reserved now.
     pub fn used_bytes(&self) -> usize {
         self.0.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Reserves `bytes`; `what` names what they are for and is only made for the error.
+    /// Reserves `bytes`. `what` names their purpose and is called only for the error.
     pub fn reserve(
         &self,
         bytes: usize,
@@ -82,7 +81,7 @@ impl Default for Budget {
     }
 }
 
-/// Bytes taken from a [`Budget`] until this is dropped.
+/// Bytes held from a [`Budget`] until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Budget,
@@ -95,7 +94,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Takes `more` bytes besides; on an error what was held before stays held.
+    /// Reserves `more` additional bytes. After an error the earlier bytes are still held.
     pub fn grow(&mut self, more: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
         let limit_bytes = self.budget.0.limit_bytes;
         let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= limit_bytes);
@@ -118,7 +117,7 @@ impl Reservation {
         }
     }
 
-    /// Gives `less` bytes back.
+    /// Gives back `less` bytes, or all if fewer are held.
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.bytes);
         self.bytes -= less;
@@ -132,7 +131,7 @@ impl Drop for Reservation {
     }
 }
 
-/// `1.5 GB`, in decimal units.
+/// Formats bytes in decimal units, such as `1.5 GB`.
 fn human(bytes: usize) -> String {
     let units = [(1e9, "GB"), (1e6, "MB"), (1e3, "kB")];
     match units.iter().find(|(size, _)| bytes as f64 >= *size) {
@@ -146,13 +145,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_together_is_bounded_and_comes_back() {
+    fn reservations_are_bounded_together_and_returned_on_drop() {
         let budget = Budget::new(1000);
         let mut first = budget.reserve(600, || "a".into()).unwrap();
         let error = budget.reserve(401, || "rows of `x`".into()).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "rows of `x` needs 401 B of memory, and 600 B of the 1.0 kB that may be used are taken"
+            "rows of `x` needs 401 B of memory, but 600 B of the allowed 1.0 kB are already in use"
         );
         first.shrink(100);
         let second = budget.clone().reserve(500, || "b".into()).unwrap();

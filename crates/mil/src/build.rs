@@ -1,14 +1,14 @@
-//! [`FunctionBuilder`]: makes a function op by op, each type inferred as it comes.
+//! [`FunctionBuilder`] makes a function op by op and infers each result type as the op is added.
 
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, ArgType, BlockTypes, Infer, Known, OpDef, Opset, TypeError};
 use crate::program::{Arg, Block, BlockId, Definition, Function, Op, OpId, Origin, Value, ValueId};
 use crate::types::{Dim, Type, is_type_word};
 
-/// Why an op cannot be added.
+/// Why an op cannot be added to a function.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
-    /// No row of the opset has this name.
+    /// The opset has no op with this name.
     #[error("opset {} has no op `{op}`", opset.name())]
     UnknownOp {
         /// Op name.
@@ -16,7 +16,7 @@ pub enum BuildError {
         /// The opset of the function.
         opset: Opset,
     },
-    /// The op has no such parameter.
+    /// The op has no parameter with this name.
     #[error("op `{op}` has no parameter `{param}`")]
     UnknownParam {
         /// Op name.
@@ -24,8 +24,8 @@ pub enum BuildError {
         /// Parameter name.
         param: String,
     },
-    /// The arguments do not fit.
-    #[error("op `{op}` that makes `{result}`: {source}")]
+    /// The arguments do not fit the op.
+    #[error("op `{op}` with result `{result}`: {source}")]
     Type {
         /// Op name.
         op: String,
@@ -36,17 +36,17 @@ pub enum BuildError {
     },
 }
 
-/// Makes a function; [`FunctionBuilder::finish`] hands it over.
+/// Builds a [`Function`]; [`FunctionBuilder::finish`] returns it.
 #[derive(Debug)]
 pub struct FunctionBuilder {
     function: Function,
     origin: Origin,
-    /// Blocks that are not finished, innermost last.
+    /// Open blocks, innermost last.
     open: Vec<BlockId>,
 }
 
 impl FunctionBuilder {
-    /// An empty function.
+    /// A builder of a function without inputs and ops.
     pub fn new(name: impl Into<String>, opset: Opset) -> Self {
         Self {
             function: Function::new(name.into(), opset),
@@ -55,17 +55,17 @@ impl FunctionBuilder {
         }
     }
 
-    /// The function as it is so far.
+    /// The function built so far.
     pub fn function(&self) -> &Function {
         &self.function
     }
 
-    /// A dimension that each call binds anew.
+    /// A new symbolic dimension, whose size each call chooses.
     pub fn symbol(&mut self) -> Dim {
         Dim::Symbol(self.function.fresh_symbol())
     }
 
-    /// Say which place of the checkpoint the ops from here on compute.
+    /// Sets the [`Origin::place`] of the ops added from here on.
     pub fn set_place(&mut self, place: &str) {
         self.origin = Origin {
             place: place.into(),
@@ -73,12 +73,13 @@ impl FunctionBuilder {
         };
     }
 
-    /// Add an input.
+    /// Adds an input of the function. The name is made unique.
     pub fn input(&mut self, name: &str, ty: impl Into<Type>) -> ValueId {
         self.function.append_input(Function::BODY, name, ty.into())
     }
 
-    /// Begin a nested block; ops are added to it until [`Self::end_block`]. Its inputs, in order.
+    /// Begins a nested block and returns its inputs, in order. Ops are added to this block until
+    /// [`Self::end_block`].
     pub fn begin_block(&mut self, inputs: &[(&str, Type)]) -> Vec<ValueId> {
         let block = self.function.append_block();
         self.open.push(block);
@@ -88,7 +89,7 @@ impl FunctionBuilder {
             .collect()
     }
 
-    /// End the innermost block that was begun, for an op to run. Panics when none was begun.
+    /// Ends the innermost open block, so that an op can run it. Panics if no block is open.
     pub fn end_block(&mut self, outputs: &[ValueId]) -> BlockId {
         let block = self
             .open
@@ -99,12 +100,12 @@ impl FunctionBuilder {
         block
     }
 
-    /// Add a constant.
+    /// Adds a `const` op.
     pub fn constant(&mut self, name: &str, literal: Literal) -> Result<ValueId, BuildError> {
         self.op("const", name, [("val", Arg::Literal(literal))])
     }
 
-    /// Add an op with one result.
+    /// Adds an op and returns its first result. `name` names the op and its result.
     pub fn op<const N: usize>(
         &mut self,
         op: &str,
@@ -114,7 +115,7 @@ impl FunctionBuilder {
         Ok(self.op_results(op, name, args)?[0])
     }
 
-    /// Add an op; its results in order. An op without results must be made with this.
+    /// Adds an op and returns its results in order, also for an op without results.
     pub fn op_results<const N: usize>(
         &mut self,
         op: &str,
@@ -124,7 +125,7 @@ impl FunctionBuilder {
         self.op_with_blocks(op, name, args.into(), Vec::new())
     }
 
-    /// Add an op that runs nested blocks; its results in order.
+    /// Adds an op that runs nested blocks and returns its results in order.
     pub fn op_with_blocks(
         &mut self,
         op: &str,
@@ -144,7 +145,7 @@ impl FunctionBuilder {
         Ok(self.function.op(id).results.clone())
     }
 
-    /// Declare the outputs and hand the function over.
+    /// Declares the outputs, each under a name, and returns the function.
     pub fn finish(mut self, outputs: &[(&str, ValueId)]) -> Function {
         for (name, value) in outputs {
             let name = self.function.unique_name(name);
@@ -196,7 +197,7 @@ impl Function {
         id
     }
 
-    /// Append an op that runs `nested` at the end of `block`, its result types inferred.
+    /// Appends an op that runs `nested` to `block`, with inferred result types.
     pub(crate) fn append_op(
         &mut self,
         block: BlockId,
@@ -252,7 +253,7 @@ impl Function {
         Ok(id)
     }
 
-    /// The result types of `def` over `args` and the blocks that it runs.
+    /// Infers the result types of `def` over `args` and nested blocks.
     fn infer(
         &mut self,
         def: &'static OpDef,
@@ -265,7 +266,7 @@ impl Function {
         types
     }
 
-    /// As [`Self::infer`], new symbols counted on from `next_symbol`.
+    /// Like [`Self::infer`], but numbers new symbols from `next_symbol` on.
     pub(crate) fn infer_with(
         &self,
         def: &'static OpDef,
@@ -311,9 +312,9 @@ impl Function {
         check_params(def, &args)?;
         if nested.len() != def.n_blocks {
             return Err(TypeError(format!(
-                "it runs {} blocks, {} are due",
-                nested.len(),
-                def.n_blocks
+                "expected {} nested blocks, found {}",
+                def.n_blocks,
+                nested.len()
             )));
         }
         Infer::new(def, &args, next_symbol)
@@ -321,7 +322,8 @@ impl Function {
             .run()
     }
 
-    /// `name`, changed where it is no identifier, names a type or is in use already.
+    /// Turns `name` into an unused identifier: other characters become `_`, a type word or a
+    /// leading digit gets a `_` prefix, and a taken name gets a number.
     pub(crate) fn unique_name(&mut self, name: &str) -> String {
         let mut base: String = name
             .chars()
@@ -354,7 +356,7 @@ impl Function {
     }
 }
 
-/// Whether each parameter is bound to what it accepts.
+/// Checks that each parameter is bound to a value that it accepts.
 fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeError> {
     for (param, arg) in def.params.iter().zip(args) {
         let name = param.name;
@@ -367,13 +369,18 @@ fn check_params(def: &OpDef, args: &[Option<ArgType<'_>>]) -> Result<(), TypeErr
             | (Some(ArgType::One(Type::State(_), _)), Accepts::State)
             | (Some(ArgType::One(Type::List(..), _)), Accepts::List) => {}
             (Some(ArgType::One(ty, _)), Accepts::Tensor(dtypes)) => {
-                let names: Vec<_> = dtypes.iter().map(|d| d.name()).collect();
+                let names = dtypes.iter().map(|d| d.name().to_owned()).collect();
                 return Err(TypeError(format!(
-                    "`{name}` is {ty}, it takes {}",
-                    names.join(", ")
+                    "`{name}`: expected {}, found {ty}",
+                    opset::alternatives(names)
                 )));
             }
-            (Some(_), accepts) => return Err(TypeError(format!("`{name}` takes {accepts:?}"))),
+            (Some(arg), accepts) => {
+                return Err(TypeError(format!(
+                    "`{name}`: expected {accepts}, found {}",
+                    arg.describe()
+                )));
+            }
         }
     }
     Ok(())

@@ -1,10 +1,10 @@
-//! The bytes of constants: owned, a slice of a shared map, or derived on demand from bytes in
-//! another layout.
+//! The bytes of constants: owned, a slice of a shared map, or computed on demand from another
+//! layout.
 //!
-//! Knows nothing of files or checkpoints. A checkpoint reader hands over [`Bytes`] that keep its
-//! memory map alive; a tensor whose file layout is not MIL's (interleaved quantized blocks,
-//! bfloat16) implements [`Source`], which can both write MIL's layout and name the layout that it
-//! has, so that a backend can use the bytes as they are.
+//! This module knows nothing of files or checkpoints. A checkpoint reader passes [`Bytes`] that
+//! keep its memory map alive. A tensor whose layout in the file differs from MIL's (interleaved
+//! quantization blocks, bfloat16) implements [`Source`]: it writes MIL's layout and names its own
+//! layout, so that a backend can use the stored bytes directly.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,39 +13,40 @@ use std::sync::Arc;
 
 use thane_blocks::BlockType;
 
-/// What holds bytes, all of them in memory or mapped.
+/// Holds bytes in memory or in a map.
 pub trait Owner: Send + Sync {
-    /// All of them.
+    /// All bytes.
     fn bytes(&self) -> &[u8];
 
-    /// Copy those from `offset` on; the caller keeps `offset + out.len()` within the length.
+    /// Copies the bytes from `offset` on. The caller ensures that `offset + out.len()` is within
+    /// the length.
     ///
-    /// The owner of a map may read the file instead, so that what is only copied takes no memory of
-    /// this process.
+    /// The owner of a map may read the file instead, so that bytes that are only copied take no
+    /// memory of this process.
     fn read(&self, offset: usize, out: &mut [u8]) {
         out.copy_from_slice(&self.bytes()[offset..offset + out.len()]);
     }
 
-    /// Those of the range will hardly be read again: the owner of a map may give their memory back
-    /// until they are.
+    /// A hint that the range will hardly be read again. The owner of a map may release its memory
+    /// until it is.
     fn release(&self, _range: Range<usize>) {}
 
-    /// Whether memory of the range was given back.
+    /// Whether memory of the range was released.
     fn is_released(&self, _range: Range<usize>) -> bool {
         false
     }
 
-    /// Whether the file behind a map is still as long as the map.
+    /// Checks that the file behind a map is as long as the map.
     fn check_len(&self) -> Result<(), Truncated> {
         Ok(())
     }
 }
 
-/// A mapped file became shorter: reading what is gone would end the process.
+/// A mapped file became shorter. Reading the missing part would end the process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{}: expected {expected} bytes, as when it was opened, found {found}: another process truncated the file; restore it and \
-     begin again", path.display()
+    "{}: expected {expected} bytes, as when it was opened, found {found}: another process \
+     truncated the file; restore it and begin again", path.display()
 )]
 pub struct Truncated {
     /// The file.
@@ -62,7 +63,7 @@ impl<T: AsRef<[u8]> + Send + Sync> Owner for T {
     }
 }
 
-/// A shared, immutable run of bytes; cloning it is cheap and copies nothing.
+/// A shared, immutable range of bytes. Cloning is cheap and copies no bytes.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Arc<dyn Owner>,
@@ -70,7 +71,7 @@ pub struct Bytes {
 }
 
 impl Bytes {
-    /// All bytes of `owner`, kept alive as long as the result or a slice of it.
+    /// All bytes of `owner`, which lives as long as the result or a slice of it.
     pub fn new(owner: impl Owner + 'static) -> Self {
         let len = owner.bytes().len();
         Self {
@@ -79,7 +80,7 @@ impl Bytes {
         }
     }
 
-    /// The bytes `range` of this run, or `None` when it reaches past the end.
+    /// The bytes in `range`, or `None` if it reaches past the end.
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         if range.start > range.end || range.end > self.len() {
             return None;
@@ -96,24 +97,24 @@ impl Bytes {
         self.range.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.range.is_empty()
     }
 
-    /// Say that these will hardly be read again; they can be.
+    /// A hint that these bytes will hardly be read again; reading them remains possible.
     pub fn release(&self) {
         self.owner.release(self.range.clone());
     }
 
-    /// Whether they, or some of them, were released, so that few of them had better be
-    /// [read](Self::read).
+    /// Whether some of these bytes were released, so that small parts should be [read](Self::read)
+    /// instead of accessed in the map.
     pub fn is_released(&self) -> bool {
         self.owner.is_released(self.range.clone())
     }
 
-    /// Copy those from `offset` on into `out`, and of a mapped file nothing else into memory; a
-    /// range past the end leaves `out` as it is and gives `false`.
+    /// Copies the bytes from `offset` on into `out`, without bringing other parts of a mapped file
+    /// into memory. If the range reaches past the end, returns `false` and leaves `out` unchanged.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         let fits = offset
@@ -125,19 +126,18 @@ impl Bytes {
         fits
     }
 
-    /// Whether the file that they are mapped from, if any, is still as long as when it was opened;
-    /// asked before long work.
+    /// Checks that the mapped file, if any, is as long as when it was opened. Call it before long
+    /// work.
     ///
-    /// It costs one system call. A file that is truncated later, while it is read, still ends the
-    /// process with SIGBUS.
+    /// The check costs one system call. If the file is truncated later, while it is read, the
+    /// process still ends with SIGBUS.
     pub fn check_len(&self) -> Result<(), Truncated> {
         self.owner.check_len()
     }
 
-    /// The bytes themselves.
+    /// The bytes.
     pub fn as_slice(&self) -> &[u8] {
-        // An owner that shrinks between calls is a bug of the owner; the empty slice keeps it from
-        // becoming a panic.
+        // An owner that shrinks between calls has a bug; the empty slice avoids a panic.
         self.owner
             .bytes()
             .get(self.range.clone())
@@ -151,32 +151,32 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// The stored form of a constant that is derived from it.
+/// The stored form of a constant that is computed from it.
 ///
-/// Several constants may come from one stored tensor (codes, scales and offsets of quantisation
-/// blocks); a backend that finds them together under one op may use `bytes` instead, which then say
-/// the same as the op's result.
+/// Several constants may come from one stored tensor: codes, scales and offsets of quantization
+/// blocks. A backend that finds them together under one op may use `bytes` instead, which encode
+/// the op's result.
 #[derive(Clone, Debug)]
 pub struct Packed {
     /// Layout of `bytes`.
     pub ty: BlockType,
-    /// The stored bytes, row after row.
+    /// The stored bytes, row by row.
     pub bytes: Bytes,
 }
 
-/// Constant bytes that are computed from bytes in another layout when they are asked for.
+/// Bytes of a constant that are computed on demand from another layout.
 pub trait Source: Send + Sync {
     /// Number of bytes in MIL's layout.
     fn byte_len(&self) -> usize;
 
-    /// Write the bytes from `offset` on into `out`; the caller keeps
-    /// `offset + out.len() <= byte_len()`.
+    /// Writes the bytes from `offset` on into `out`. The caller ensures `offset + out.len() <=
+    /// byte_len()`.
     fn read(&self, offset: usize, out: &mut [u8]);
 
-    /// The stored form, where a backend may use it instead.
+    /// The stored form, if a backend may use it instead.
     fn packed(&self) -> Option<Packed>;
 
-    /// Whether all bytes are known to be 0 without a look at them.
+    /// Whether all bytes are known to be 0 without reading them.
     fn is_zeros(&self) -> bool {
         false
     }
@@ -202,12 +202,12 @@ impl Source for Zeros {
     }
 }
 
-/// The content of a constant.
+/// The bytes of a constant.
 #[derive(Clone)]
 pub enum Data {
-    /// In MIL's own layout.
+    /// Bytes in MIL's layout.
     Bytes(Bytes),
-    /// Derived on demand.
+    /// Computed on demand.
     Source(Arc<dyn Source>),
 }
 
@@ -217,12 +217,12 @@ impl Data {
         Data::Bytes(Bytes::new(bytes))
     }
 
-    /// So many bytes of 0, which take no memory.
+    /// `byte_len` zero bytes, which take no memory.
     pub fn zeros(byte_len: usize) -> Self {
         Data::Source(Arc::new(Zeros(byte_len)))
     }
 
-    /// Whether these are [`Data::zeros`].
+    /// Whether the data is [`Data::zeros`].
     pub fn is_zeros(&self) -> bool {
         matches!(self, Data::Source(source) if source.is_zeros())
     }
@@ -235,8 +235,8 @@ impl Data {
         }
     }
 
-    /// Write the bytes from `offset` on into `out`; a range past the end leaves `out` as it is and
-    /// gives `false`.
+    /// Copies the bytes from `offset` on into `out`. If the range reaches past the end, returns
+    /// `false` and leaves `out` unchanged.
     #[must_use]
     pub fn read(&self, offset: usize, out: &mut [u8]) -> bool {
         match self {
@@ -261,7 +261,7 @@ impl Data {
         out
     }
 
-    /// [`Bytes::check_len`] of what it is stored in.
+    /// [`Bytes::check_len`] of the stored bytes.
     pub fn check_len(&self) -> Result<(), Truncated> {
         match self {
             Data::Bytes(bytes) => bytes.check_len(),
@@ -271,7 +271,7 @@ impl Data {
         }
     }
 
-    /// Whether both are the same stored bytes, without looking at them.
+    /// Whether both refer to the same stored bytes, without comparing content.
     pub fn is_same(&self, other: &Data) -> bool {
         match (self, other) {
             (Data::Bytes(a), Data::Bytes(b)) => {
@@ -284,8 +284,7 @@ impl Data {
 }
 
 impl PartialEq for Data {
-    /// Equal content, whatever the layout behind it; compared in pieces, so that nothing large is
-    /// allocated.
+    /// Compares the content in MIL's layout, piece by piece, so that no large buffer is allocated.
     fn eq(&self, other: &Data) -> bool {
         const PIECE: usize = 1 << 16;
         if self.is_same(other) {

@@ -1,8 +1,9 @@
-//! [`Patch`]: the only way to change a program that exists.
+//! [`Patch`]: the only way to change an existing program.
 //!
-//! A patch is made against a function, says which ops come and which uses move, and is applied as
-//! one step: new ops are inserted, uses are redirected, ops are removed. Ids of other ops and
-//! values stay valid. Applying one costs a walk over the function, however many changes it holds.
+//! A patch collects insertions of ops, replacements of values and removals of ops, and
+//! [`Patch::apply`] makes all changes at once: it inserts the new ops, then redirects uses, then
+//! removes ops. Ids of all other ops and values stay valid. Applying a patch walks the function a
+//! fixed number of times, however many changes the patch holds.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,47 +14,48 @@ use crate::program::{Arg, Definition, Function, OpId, Origin, Program, ValueId};
 /// Why a patch cannot be applied.
 #[derive(Debug, thiserror::Error)]
 pub enum PatchError {
-    /// An op to remove still has users.
-    #[error("op `{0}` is removed but its result `{1}` is still used")]
+    /// A removed op still has users.
+    #[error("cannot remove op `{0}`: its result `{1}` is still used")]
     StillUsed(String, String),
-    /// Two values of different types were to stand for each other.
-    #[error("`{from}` of type {from_type} cannot be replaced by `{to}` of type {to_type}")]
+    /// A value would be replaced by a value of an incompatible type.
+    #[error("cannot replace `{from}` of type {from_type} by `{to}` of type {to_type}")]
     TypeChange {
-        /// The value that loses its uses.
+        /// The replaced value.
         from: String,
-        /// Its type.
+        /// Type of the replaced value.
         from_type: String,
-        /// The value that gains them.
+        /// The replacement.
         to: String,
-        /// Its type.
+        /// Type of the replacement.
         to_type: String,
     },
-    /// An output would lose its name, because the value that takes its place has to keep its own.
-    #[error("output `{from}` cannot be replaced by `{to}`, which is an input or an output itself")]
+    /// An output would lose its name, because the replacement is itself an input or output and
+    /// keeps its name.
+    #[error("cannot replace output `{from}` by `{to}`, which is itself an input or output")]
     Output {
-        /// The output.
+        /// The replaced output.
         from: String,
-        /// The value that was to stand for it.
+        /// The replacement.
         to: String,
     },
-    /// Replacements that lead back to where they start.
-    #[error("`{0}` is replaced by itself")]
+    /// Replacements form a cycle.
+    #[error("replacements of `{0}` form a cycle")]
     Cycle(String),
-    /// A new op is to stand before one that the function does not run.
-    #[error("op `{0}` is inserted before an op that the function does not run")]
+    /// A new op is placed before an op that the function does not run.
+    #[error("cannot insert op `{0}` before an op that the function does not run")]
     NoPlace(String),
-    /// A new op without such a result was to stand for a value.
-    #[error("op `{0}` is used as a value but has no such result")]
+    /// The patch uses a result that the inserted op does not have.
+    #[error("op `{0}` does not have the result that the patch uses")]
     NoResult(String),
-    /// A new op is not well formed.
+    /// An inserted op does not type-check.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The program has no such function.
-    #[error("the program has no function {0}")]
+    /// The program has no function with this index.
+    #[error("the program has no function with index {0}")]
     NoFunction(usize),
 }
 
-/// A change of one function; built up by the methods, done by [`Patch::apply`].
+/// A set of changes to one function, made at once by [`Patch::apply`].
 #[derive(Debug, Default)]
 pub struct Patch {
     inserts: Vec<Insert>,
@@ -70,14 +72,14 @@ struct Insert {
     origin: Origin,
 }
 
-/// A value of the function, or the first result of an op that the patch inserts.
+/// A value in a patch: one that exists, or a result of an op that the patch inserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum New {
-    /// A value that exists already.
+    /// An existing value.
     Value(ValueId),
-    /// First result of the n-th inserted op.
+    /// The first result of the n-th inserted op, from 0.
     Inserted(usize),
-    /// Some result, from 0, of the n-th inserted op.
+    /// Result `.1` of the inserted op `.0`, both from 0.
     Result(usize, usize),
 }
 
@@ -88,7 +90,7 @@ pub enum NewArg {
     One(New),
     /// The values of a variadic parameter.
     Many(Vec<New>),
-    /// An argument as it stands elsewhere.
+    /// An existing argument, used unchanged.
     Same(Arg),
 }
 
@@ -98,17 +100,18 @@ impl Patch {
         Self::default()
     }
 
-    /// The ops that it removes.
+    /// The ops that the patch removes.
     pub fn removals(&self) -> &[OpId] {
         &self.removals
     }
 
-    /// Whether it changes nothing.
+    /// Whether the patch has no changes.
     pub fn is_empty(&self) -> bool {
         self.inserts.is_empty() && self.replacements.is_empty() && self.removals.is_empty()
     }
 
-    /// Insert an op before `before`; its first result can be used at once.
+    /// Inserts an op before the op `before` and returns its first result, which later changes of
+    /// this patch can use.
     pub fn insert(
         &mut self,
         before: OpId,
@@ -127,18 +130,18 @@ impl Patch {
         New::Inserted(self.inserts.len() - 1)
     }
 
-    /// Let every use of `from`, function outputs included, use `to`. Replacements chain: where `to`
-    /// is replaced as well, uses of `from` go to the end of the chain.
+    /// Redirects every use of `from`, function outputs included, to `to`. Replacements chain: if
+    /// `to` is replaced as well, uses of `from` go to the end of the chain.
     pub fn replace(&mut self, from: ValueId, to: New) {
         self.replacements.push((from, to));
     }
 
-    /// Remove an op whose results have no use once the replacements are made.
+    /// Removes an op. Its results must have no uses left after all replacements.
     pub fn remove(&mut self, op: OpId) {
         self.removals.push(op);
     }
 
-    /// Do what `other` says after what this patch says.
+    /// Appends the changes of `other` to this patch.
     pub fn append(&mut self, other: Patch) {
         let n = self.inserts.len();
         let shift = |new: New| match new {
@@ -166,8 +169,8 @@ impl Patch {
         self.removals.extend(other.removals);
     }
 
-    /// Change function number `function` of `program`; on an error it may be partly changed and
-    /// must be dropped.
+    /// Applies the patch to function number `function` of `program`. After an error the function
+    /// may be partly changed and must be dropped.
     pub fn apply_to(self, program: &mut Program, function: usize) -> Result<(), PatchError> {
         let function = program
             .functions
@@ -176,7 +179,8 @@ impl Patch {
         self.apply(function)
     }
 
-    /// Change `function`; on an error it may be partly changed and must be dropped.
+    /// Applies the patch to `function`. After an error the function may be partly changed and must
+    /// be dropped.
     pub fn apply(self, function: &mut Function) -> Result<(), PatchError> {
         let inserted = insert(function, self.inserts)?;
         let replacements = self
@@ -204,8 +208,8 @@ fn resolve(function: &Function, new: New, inserted: &[OpId]) -> Result<ValueId, 
     }
 }
 
-/// Make the new ops and put each in front of its place, those of one place in the order that they
-/// came.
+/// Creates the inserted ops and puts each before its place. Ops with the same place keep their
+/// order.
 fn insert(function: &mut Function, inserts: Vec<Insert>) -> Result<Vec<OpId>, PatchError> {
     let n_old = function.blocks[0].ops.len();
     let mut inserted = Vec::with_capacity(inserts.len());
@@ -296,7 +300,7 @@ fn redirect(
             Arg::Literal(_) => {}
         }
     }
-    // What a nested block gives has no name that a caller knows.
+    // Callers do not know the names of a nested block's outputs, so no name has to move.
     function
         .blocks
         .iter_mut()
@@ -306,8 +310,8 @@ fn redirect(
     move_outputs(function, &targets)
 }
 
-/// Where a chain of replacements ends; each of its links is made to point there, so that all chains
-/// cost one walk.
+/// The end of a chain of replacements. Every link of the chain is updated to point to the end, so
+/// that all chains together cost one walk.
 fn end_of_chain(
     function: &Function,
     targets: &mut [Option<ValueId>],
@@ -329,7 +333,7 @@ fn end_of_chain(
     Ok(end)
 }
 
-/// The caller knows an output by its name, so the name moves with the role.
+/// Replaces outputs. Callers know an output by its name, so the replacement takes over the name.
 fn move_outputs(function: &mut Function, targets: &[Option<ValueId>]) -> Result<(), PatchError> {
     let outputs: BTreeSet<ValueId> = function.blocks[0].outputs.iter().copied().collect();
     for from in outputs {
@@ -397,7 +401,7 @@ mod tests {
     use crate::types::{DType, TensorType};
     use crate::valid;
 
-    /// x -> exp a -> sin b -> cos c; b is output y, c is output z.
+    /// `x -> exp a -> sin b -> cos c`; `b` is output `y`, `c` is output `z`.
     fn function() -> Function {
         let mut f = FunctionBuilder::new("main", Opset::CoreMl8);
         let x = f.input("x", TensorType::new(DType::Fp32, [2usize, 3]));
@@ -419,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_append_and_replacements_chain_whatever_their_order() {
+    fn replacements_chain_in_either_order_of_appended_patches() {
         let f = function();
         let (ops, x) = (f.body().ops.clone(), f.body().inputs[0]);
         let [a, b] = [0, 1].map(|n| f.op(ops[n]).results[0]);
@@ -453,7 +457,7 @@ mod tests {
         let missing = Patch::new().apply_to(&mut Program::default(), 0);
         assert_eq!(
             missing.unwrap_err().to_string(),
-            "the program has no function 0"
+            "the program has no function with index 0"
         );
     }
 
@@ -470,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_an_error() {
+    fn impossible_changes_are_errors() {
         let f = function();
         let (ops, x) = (f.body().ops.clone(), f.body().inputs[0]);
         let [a, b, c] = [0, 1, 2].map(|n| f.op(ops[n]).results[0]);
@@ -483,7 +487,7 @@ mod tests {
         };
         let taken = |from: &str, to: &str| {
             Err(format!(
-                "output `{from}` cannot be replaced by `{to}`, which is an input or an output itself"
+                "cannot replace output `{from}` by `{to}`, which is itself an input or output"
             ))
         };
         assert_eq!(replaced(&[(c, x)]), taken("z", "x"));
@@ -495,18 +499,18 @@ mod tests {
         );
         assert_eq!(
             replaced(&[(a, x), (b, a), (a, b)]),
-            Err("`a` is replaced by itself".to_owned())
+            Err("replacements of `a` form a cycle".to_owned())
         );
         assert_eq!(
             replaced(&[(a, a)]),
-            Err("`a` is replaced by itself".to_owned())
+            Err("replacements of `a` form a cycle".to_owned())
         );
         let mut patch = Patch::new();
         inserted(&mut patch, OpId(77), "abs", New::Value(x));
         let error = patch.apply(&mut f.clone()).unwrap_err().to_string();
         assert_eq!(
             error,
-            "op `abs` is inserted before an op that the function does not run"
+            "cannot insert op `abs` before an op that the function does not run"
         );
     }
 }

@@ -1,13 +1,32 @@
-//! What a program is.
+//! The program representation: functions over shared constants, in the terms of Apple's MIL.
 //!
-//! A [`Program`](program::Program) is a set of functions over shared constants, in the terms of
-//! Apple's MIL: ops of a versioned [`opset`], tensors of [`types`], constants whose bytes are
-//! [`data`] mapped from a checkpoint. Start reading at [`program`]; then [`build`] makes one,
-//! [`valid`] judges it, [`edit`] changes it, [`lower`] takes it to older systems, [`text`] prints
-//! and parses it, [`package`] keeps it on disk, and [`backend`] says what it means to run one.
+//! A [`Program`](program::Program) is a set of functions. Each function is a list of ops from a
+//! versioned [`opset`] over tensors of [`types`]; the bytes of constants are [`data`], usually
+//! mapped from a checkpoint.
 //!
-//! This crate knows nothing of checkpoints, model families, devices or tokens, and does I/O in
-//! [`package`] only.
+//! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them, [`edit`]
+//! changes them, [`lower`] rewrites them for older opsets, [`text`] prints and parses them,
+//! [`package`] reads and writes them on disk, and [`backend`] defines the traits for running them.
+//!
+//! This crate knows nothing of checkpoints, model families, devices or tokens. Only [`package`]
+//! does I/O.
+//!
+//! ```
+//! use thane_mil::build::FunctionBuilder;
+//! use thane_mil::opset::Opset;
+//! use thane_mil::program::{Arg, Program};
+//! use thane_mil::text::{Blobs, print};
+//! use thane_mil::types::{DType, TensorType};
+//!
+//! let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
+//! let x = b.input("x", TensorType::new(DType::Fp16, [2usize, 3]));
+//! let y = b.op("relu", "relu", [("x", Arg::Value(x))])?;
+//! let program = Program::new(vec![b.finish(&[("y", y)])]);
+//! thane_mil::valid::check(&program).unwrap();
+//! let text = print(&program, &mut Blobs::default());
+//! assert!(text.contains("tensor<fp16, [2, 3]> y = relu(x = x)"));
+//! # Ok::<(), thane_mil::build::BuildError>(())
+//! ```
 #![deny(missing_docs)]
 
 pub mod backend;

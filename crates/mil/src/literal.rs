@@ -1,23 +1,23 @@
-//! Values that are written into a program: constants and attributes.
+//! Literal values: constants and attributes that are written into a program.
 
 pub use thane_blocks::{f16_to_f32, f64_to_bf16, f64_to_f16};
 
 use crate::data::Data;
 use crate::types::{DType, TensorType, Type};
 
-/// A value that the program states itself.
+/// A value that is part of the program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Literal {
-    /// A tensor or non-string scalar; every dimension is known and `data` has just the bytes that
-    /// the type asks for.
+    /// A tensor or a scalar other than a string. Every dimension is known, and the data has exactly
+    /// the bytes of the type.
     Tensor(TensorType, Data),
     /// A string scalar.
     String(String),
-    /// A list; the element type is stated, so that an empty one has a type too.
+    /// A list with its element type, which an empty list could not tell otherwise.
     List(Type, Vec<Literal>),
     /// A fixed sequence.
     Tuple(Vec<Literal>),
-    /// A dictionary in the order that it was written.
+    /// A dictionary: key type, value type and entries in their written order.
     Dict(Type, Type, Vec<(Literal, Literal)>),
 }
 
@@ -45,7 +45,7 @@ numbers! {
 }
 
 impl Literal {
-    /// A scalar truth value.
+    /// A scalar `bool`.
     pub fn bool(v: bool) -> Self {
         Literal::Tensor(
             TensorType::scalar(DType::Bool),
@@ -53,7 +53,7 @@ impl Literal {
         )
     }
 
-    /// A vector of truth values.
+    /// A vector of `bool`.
     pub fn bools(v: &[bool]) -> Self {
         let bytes = v.iter().map(|&b| u8::from(b)).collect();
         Literal::Tensor(TensorType::new(DType::Bool, [v.len()]), Data::owned(bytes))
@@ -64,7 +64,7 @@ impl Literal {
         Literal::String(v.into())
     }
 
-    /// Its type.
+    /// The literal's type.
     pub fn ty(&self) -> Type {
         match self {
             Literal::Tensor(t, _) => Type::Tensor(t.clone()),
@@ -75,7 +75,7 @@ impl Literal {
         }
     }
 
-    /// The string, where it is one.
+    /// The string, if the literal is one.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Literal::String(s) => Some(s),
@@ -83,7 +83,8 @@ impl Literal {
         }
     }
 
-    /// The integers or truth values of a tensor, in order.
+    /// The elements of a tensor of booleans or integers (8 bits or wider, `uint64` excluded), in
+    /// order; `None` for other literals.
     pub fn to_ints(&self) -> Option<Vec<i64>> {
         let Literal::Tensor(ty, data) = self else {
             return None;
@@ -101,7 +102,7 @@ impl Literal {
         })
     }
 
-    /// The floating-point numbers of a tensor, in order; fp16 and fp32 only.
+    /// The elements of an fp16 or fp32 tensor, in order; `None` for other literals.
     pub fn to_floats(&self) -> Option<Vec<f32>> {
         let Literal::Tensor(ty, data) = self else {
             return None;
@@ -120,7 +121,7 @@ fn chunks<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks::<N>().0.iter().map(|c| f(*c)).collect()
 }
 
-/// The bits of the NaN that `nan` spells in MIL text: quiet, without a sign or a payload.
+/// The bits of the NaN that MIL text spells `nan`: quiet, positive, without a payload.
 pub(crate) fn quiet_nan(dtype: DType) -> Option<u64> {
     match dtype {
         DType::Fp16 => Some(0x7e00),
@@ -136,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_come_back() {
+    fn numbers_round_trip() {
         assert_eq!(Literal::i32s(&[3, -7]).to_ints(), Some(vec![3, -7]));
         assert_eq!(
             Literal::f32s(&[0.5, -7.25]).to_floats(),

@@ -1,11 +1,12 @@
-//! The same program in another opset, where that opset has all of it: older systems refuse what
-//! names a newer one.
+//! Rewrites a program for an older opset where possible, because older systems reject programs that
+//! name a newer opset.
 
 use crate::opset::{self, OpDef, Opset};
 use crate::program::{Arg, Function, Op, Program};
 use crate::valid::{self, Violation, label};
 
-/// The oldest opset that has everything in `program`, which is valid; never newer than its own.
+/// The oldest opset that can express the valid program `program`; never newer than the program's
+/// own. `None` for a program without functions.
 pub fn lowest_opset(program: &Program) -> Option<Opset> {
     let own = program.functions().first()?.opset;
     let older = Opset::ALL.iter().copied().filter(|o| *o < own);
@@ -17,11 +18,10 @@ pub fn lowest_opset(program: &Program) -> Option<Opset> {
     )
 }
 
-/// `program` with each op in the form that `opset` has of it; else everything that stands in the
-/// way.
+/// Converts `program` to `opset`, or returns everything that prevents it.
 ///
-/// Another form of an op stands for it where it has the parameters that are bound, takes what they
-/// are bound to, and gives the same types.
+/// An op is rebound to the form that `opset` has of it. The other form must have every bound
+/// parameter, accept its argument, and infer the same result types.
 pub fn with_opset(program: &Program, opset: Opset) -> Result<Program, Vec<Violation>> {
     let mut out = program.clone();
     let mut violations = Vec::new();
@@ -50,8 +50,8 @@ pub fn with_opset(program: &Program, opset: Opset) -> Result<Program, Vec<Violat
 
 type Form = (&'static OpDef, Vec<Option<Arg>>);
 
-/// The row of `opset` for an op, and its arguments in that row's order; nothing where the row
-/// stays.
+/// The form of an op in `opset` and its arguments in the order of that form; `None` if the form
+/// stays the same.
 fn rebound(op: &Op, opset: Opset) -> Result<Option<Form>, String> {
     let def = opset::find_in(op.def.name, opset).ok_or_else(|| {
         let since = opset::rows(op.def.name)
@@ -59,7 +59,7 @@ fn rebound(op: &Op, opset: Opset) -> Result<Option<Form>, String> {
             .min()
             .unwrap_or(op.def.since);
         format!(
-            "opset {} does not have it, {} is the first that has",
+            "opset {} does not have this op, it requires {}",
             opset.name(),
             since.name()
         )
@@ -78,7 +78,7 @@ fn rebound(op: &Op, opset: Opset) -> Result<Option<Form>, String> {
         let at = def.param_index(param.name);
         let at = at.ok_or_else(|| {
             format!(
-                "in opset {} it has no parameter `{}`",
+                "opset {} does not have its parameter `{}`",
                 opset.name(),
                 param.name
             )
@@ -127,22 +127,21 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_in_the_way_is_listed() {
+    fn everything_that_prevents_lowering_is_listed() {
         let inputs = "state<tensor<fp32, [2, 3]>> s, state<tensor<fp32, [2, 3]>> t";
-        let body = "tensor<fp32, [2, 3]> a = read_state(input = s); tensor<fp32, [2, 3]> b = read_state(input = t); \
+        let body = "tensor<fp32, [2, 3]> a = read_state(input = s); \
+                    tensor<fp32, [2, 3]> b = read_state(input = t); \
                     tensor<fp32, [2, 3]> y = add(x = a, y = b);";
         let errors = with_opset(&program("ios18", inputs, body), Opset::CoreMl6).unwrap_err();
         let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        let due = |v: &str| {
-            format!(
-                "main: read_state `{v}`: opset ios16 does not have it, ios18 is the first that has"
-            )
+        let expected = |v: &str| {
+            format!("main: read_state `{v}`: opset ios16 does not have this op, it requires ios18")
         };
-        assert_eq!(errors, [due("a"), due("b")]);
+        assert_eq!(errors, [expected("a"), expected("b")]);
     }
 
     #[test]
-    fn forms_are_bound_anew() {
+    fn ops_are_rebound_to_the_form_of_the_opset() {
         let p = program(
             "ios15",
             "tensor<fp32, [2, 3]> x",

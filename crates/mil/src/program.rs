@@ -1,9 +1,11 @@
-//! Program, Function, Block, Op and Value: arenas addressed by typed ids.
+//! The data structures of a program: program, function, block, op and value.
 //!
-//! A [`Function`] is in static single assignment form: each [`Value`] is a function input, a block
-//! input or one result of one op, and is defined before it is used. Reading is free; a program is
-//! made with [`FunctionBuilder`](crate::build::FunctionBuilder) and changed with
-//! [`Patch`](crate::edit::Patch) only.
+//! Ops, values and blocks live in arenas of their [`Function`] and are addressed by typed ids. A
+//! function is in static single assignment form: each [`Value`] is a function input, a block input
+//! or one result of one op, and is defined before it is used.
+//!
+//! Any code can read a program. [`FunctionBuilder`](crate::build::FunctionBuilder) makes functions
+//! and [`Patch`](crate::edit::Patch) changes them; nothing else can.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +22,8 @@ macro_rules! ids {
         pub struct $name(pub(crate) u32);
 
         impl $name {
-            /// Position in its arena; dense, so that a table indexed by it has no holes.
+            /// Index into the function's arena. Indices are dense, so a table indexed by them has
+            /// no holes.
             pub fn index(self) -> usize {
                 self.0 as usize
             }
@@ -34,46 +37,46 @@ ids! {
     BlockId "Identifies a [`Block`] of one function.";
 }
 
-/// Who made an op: the place in the checkpoint that it computes, and the pass that wrote it, if one
-/// did.
+/// Where an op comes from: the part of the checkpoint that it computes, and the pass that made it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// Module or tensor of the checkpoint, such as `model.layers.3.self_attn`.
+    /// The module or tensor of the checkpoint, such as `model.layers.3.self_attn`.
     pub place: Arc<str>,
-    /// The pass that made this op out of others.
+    /// The name of the pass that made this op, or `None` if the importer made it.
     pub pass: Option<&'static str>,
 }
 
-/// What an op's parameter is bound to.
+/// What a parameter of an op is bound to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arg {
-    /// The value of an op or input.
+    /// One value: an op's result or an input.
     Value(ValueId),
-    /// The values of a variadic parameter.
+    /// The values of a variadic parameter, such as `values` of `concat`.
     Values(Vec<ValueId>),
-    /// A value written in place; all parameters of `const` and of constexpr ops up to iOS17 are.
+    /// A literal written at the op itself. All parameters of `const`, and of constexpr ops up to
+    /// iOS17, are literals.
     Literal(Literal),
 }
 
 /// One operation.
 #[derive(Clone, Debug)]
 pub struct Op {
-    /// Its row in the opset.
+    /// The op's row in the opset.
     pub def: &'static OpDef,
-    /// One entry for each parameter of `def`, in its order.
+    /// One entry per parameter of `def`, in the order of `def.params`; `None` if it is not bound.
     pub args: Vec<Option<Arg>>,
-    /// What it defines.
+    /// The values that the op defines, in order.
     pub results: Vec<ValueId>,
-    /// The blocks that it runs.
+    /// The nested blocks that the op runs, in order.
     pub blocks: Vec<BlockId>,
-    /// The attribute `name`, which tools show.
+    /// The attribute `name`, which tools display.
     pub name: Option<String>,
-    /// Who made it.
+    /// Where the op comes from.
     pub origin: Origin,
 }
 
 impl Arg {
-    /// The values that it names.
+    /// The values that the argument refers to; none for a literal.
     pub fn values(&self) -> &[ValueId] {
         match self {
             Arg::Value(v) => std::slice::from_ref(v),
@@ -84,12 +87,13 @@ impl Arg {
 }
 
 impl Op {
-    /// What the parameter of that name is bound to, if anything.
+    /// The argument of the parameter `name`, if it is bound.
     pub fn arg(&self, name: &str) -> Option<&Arg> {
         self.args.get(self.def.param_index(name)?)?.as_ref()
     }
 
-    /// The value that the parameter of that name is bound to, if it is bound to one.
+    /// The value that the parameter `name` is bound to; `None` if it is unbound, variadic or a
+    /// literal.
     pub fn value_arg(&self, name: &str) -> Option<ValueId> {
         match self.arg(name)? {
             Arg::Value(v) => Some(*v),
@@ -97,96 +101,98 @@ impl Op {
         }
     }
 
-    /// Every value that it uses, in the order of parameters.
+    /// Every value that the op's own arguments use, in the order of parameters; see
+    /// [`Function::uses`] for nested blocks.
     pub fn uses(&self) -> impl Iterator<Item = ValueId> + '_ {
         self.args.iter().flatten().flat_map(Arg::values).copied()
     }
 }
 
-/// Where a value comes from.
+/// Where a value is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Definition {
-    /// An input of this block.
+    /// The value is an input of this block.
     Input(BlockId),
-    /// Result of this op, at this position.
+    /// The value is the result of this op at this position, counted from 0.
     Result(OpId, usize),
 }
 
 /// A named, typed value.
 #[derive(Clone, Debug)]
 pub struct Value {
-    /// Unique in its function.
+    /// The name, unique in the function.
     pub name: String,
-    /// Type.
+    /// The type.
     pub ty: Type,
-    /// Where it comes from.
+    /// Where the value is defined.
     pub definition: Definition,
 }
 
-/// A sequence of ops.
+/// A sequence of ops with its own inputs and outputs.
 #[derive(Clone, Debug, Default)]
 pub struct Block {
     /// Values bound when the block is entered.
     pub inputs: Vec<ValueId>,
-    /// Ops in execution order.
+    /// The ops, in execution order.
     pub ops: Vec<OpId>,
-    /// What the block gives back.
+    /// The values that the block returns.
     pub outputs: Vec<ValueId>,
 }
 
-/// One callable computation.
+/// One callable computation: a body of ops between inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct Function {
-    /// Name, unique in the program.
+    /// The name, unique in the program.
     pub name: String,
-    /// The opset that its ops are taken from.
+    /// The opset that all ops of the function belong to.
     pub opset: Opset,
     /// Attributes such as `FlexibleShapeInformation`.
     pub attributes: Vec<(String, Literal)>,
     pub(crate) values: Vec<Value>,
     pub(crate) ops: Vec<Op>,
     pub(crate) blocks: Vec<Block>,
-    /// Names in use, each with the last number that was added to it.
+    /// Names in use, each with the last number that was appended to make it unique.
     pub(crate) names: HashMap<String, u32>,
     pub(crate) n_symbols: u32,
 }
 
 impl Function {
-    /// The block that runs when the function is called; its inputs are the function's.
+    /// The id of the body, the block that runs when the function is called. Its inputs and outputs
+    /// are those of the function.
     pub const BODY: BlockId = BlockId(0);
 
-    /// The body.
+    /// The body, whose id is [`Self::BODY`].
     pub fn body(&self) -> &Block {
         &self.blocks[0]
     }
 
-    /// The value of that id.
+    /// The value with this id.
     pub fn value(&self, id: ValueId) -> &Value {
         &self.values[id.index()]
     }
 
-    /// The op of that id.
+    /// The op with this id.
     pub fn op(&self, id: OpId) -> &Op {
         &self.ops[id.index()]
     }
 
-    /// The block of that id.
+    /// The block with this id.
     pub fn block(&self, id: BlockId) -> &Block {
         &self.blocks[id.index()]
     }
 
-    /// Number of values ever made; an upper bound of [`ValueId::index`].
+    /// Number of values ever made, removed ones included; every [`ValueId::index`] is below it.
     pub fn n_values(&self) -> usize {
         self.values.len()
     }
 
-    /// Every value, by [`ValueId::index`].
+    /// Every value, in the order of [`ValueId::index`].
     pub fn values(&self) -> &[Value] {
         &self.values
     }
 
-    /// Calls `visit` with each op that `block` runs, in order; the ops of nested blocks come before
-    /// the op that runs them.
+    /// Calls `visit` with each op that `block` runs, in execution order. Ops of nested blocks come
+    /// before the op that runs the blocks.
     pub fn visit(&self, block: BlockId, visit: &mut dyn FnMut(OpId)) {
         for &id in &self.block(block).ops {
             self.op(id)
@@ -204,7 +210,7 @@ impl Function {
         out
     }
 
-    /// Every value that an op uses, those that are used in the blocks that it runs included.
+    /// Every value that the op uses, including uses inside its nested blocks.
     pub fn uses(&self, id: OpId) -> Vec<ValueId> {
         let mut out: Vec<ValueId> = self.op(id).uses().collect();
         for &block in &self.op(id).blocks {
@@ -220,7 +226,7 @@ impl Function {
         out
     }
 
-    /// The op that defines `value`, unless it is an input.
+    /// The op that defines `value`, or `None` if `value` is an input.
     pub fn definer(&self, value: ValueId) -> Option<&Op> {
         match self.value(value).definition {
             Definition::Input(_) => None,
@@ -228,7 +234,7 @@ impl Function {
         }
     }
 
-    /// The literal behind `value`, where a `const` defines it.
+    /// The literal that defines `value`, if a `const` op does.
     pub fn constant(&self, value: ValueId) -> Option<&Literal> {
         let op = self.definer(value)?;
         match op.args.first() {
@@ -237,7 +243,7 @@ impl Function {
         }
     }
 
-    /// The literal that the parameter `name` of `op` is bound to, directly or through a `const`.
+    /// The literal that the parameter `name` of `op` is bound to, directly or through a `const` op.
     pub fn literal_arg<'a>(&'a self, op: &'a Op, name: &str) -> Option<&'a Literal> {
         match op.arg(name)? {
             Arg::Literal(literal) => Some(literal),
@@ -246,7 +252,7 @@ impl Function {
         }
     }
 
-    /// A symbol that no dimension of this function has yet.
+    /// A symbol that no dimension of this function uses yet.
     pub(crate) fn fresh_symbol(&mut self) -> Symbol {
         self.n_symbols += 1;
         Symbol(self.n_symbols - 1)
@@ -254,6 +260,16 @@ impl Function {
 }
 
 /// A set of functions over shared constants.
+///
+/// ```
+/// let text = "program(1.3) { func main<ios18>(tensor<fp16, [2, 3]> x) { \
+///             tensor<fp16, [2, 3]> y = relu(x = x); } -> (y); }";
+/// let program = thane_mil::text::parse(text, &|_, _, _| None)?;
+/// let main = program.function("main").unwrap();
+/// let names: Vec<&str> = main.all_ops().iter().map(|id| main.op(*id).def.name).collect();
+/// assert_eq!(names, ["relu"]);
+/// # Ok::<(), thane_mil::text::ParseError>(())
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct Program {
     /// Attributes such as `buildInfo`.
@@ -262,8 +278,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Whether the files that constants are mapped from are still as long as when they were opened;
-    /// see [`Bytes::check_len`](crate::data::Bytes::check_len).
+    /// Checks that the files behind mapped constants are as long as when they were opened; see
+    /// [`Bytes::check_len`](crate::data::Bytes::check_len).
     pub fn check_files(&self) -> Result<(), Truncated> {
         let ops = self
             .functions
@@ -277,7 +293,7 @@ impl Program {
         data.into_iter().try_for_each(Data::check_len)
     }
 
-    /// A program of these functions.
+    /// A program made of these functions, without attributes.
     pub fn new(functions: Vec<Function>) -> Self {
         Self {
             attributes: Vec::new(),
@@ -285,20 +301,21 @@ impl Program {
         }
     }
 
-    /// Its functions, in order.
+    /// The functions, in order.
     pub fn functions(&self) -> &[Function] {
         &self.functions
     }
 
-    /// The function of that name.
+    /// The function called `name`.
     pub fn function(&self, name: &str) -> Option<&Function> {
         self.functions.iter().find(|f| f.name == name)
     }
 }
 
-/// The first difference between two programs, or `None` when they say the same.
+/// The first difference between two programs, or `None` if they are equal.
 ///
-/// Order, names, types, arguments and constants count; ids, symbols' numbers and origins do not.
+/// The comparison covers order, names, types, arguments and constants. It ignores ids, the numbers
+/// of symbols, and origins.
 pub fn difference(a: &Program, b: &Program) -> Option<String> {
     if a.attributes != b.attributes {
         return Some("the attributes of the programs differ".to_owned());
@@ -311,7 +328,7 @@ pub fn difference(a: &Program, b: &Program) -> Option<String> {
     };
     if names(a) != names(b) {
         return Some(format!(
-            "the functions are {:?} and {:?}",
+            "the functions differ: {:?} and {:?}",
             names(a),
             names(b)
         ));
@@ -386,7 +403,7 @@ impl Comparison<'_> {
             };
             let (n, m) = (names(self.a, o), names(self.b, p));
             return Some(format!(
-                "op `{}` making `{n}` and op `{}` making `{m}` differ",
+                "ops differ: `{}` with result `{n}` and `{}` with result `{m}`",
                 o.def.name, p.def.name
             ));
         }
@@ -430,7 +447,7 @@ impl Comparison<'_> {
         let same = v.name == w.name && types;
         (!same).then(|| {
             format!(
-                "`{}` of type {} and `{}` of type {} differ",
+                "values differ: `{}` of type {} and `{}` of type {}",
                 v.name, v.ty, w.name, w.ty
             )
         })

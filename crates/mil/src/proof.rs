@@ -1,66 +1,69 @@
-//! What is asked of somebody who says whether two forms of a function compute the same.
+//! The interface between code that rewrites programs and code that can prove a rewrite correct.
 //!
-//! Who rewrites programs cannot run them, and who runs them knows of no rewrites: both know this.
+//! Passes cannot run programs, and backends know no rewrites. Both depend on this module: a pass
+//! driver asks a [`Prover`] whether two versions of a function compute the same results.
 
 use crate::program::Function;
 
-/// How equal the two forms are meant to be.
+/// How closely a rewrite is meant to preserve results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Numbers {
-    /// Equal in real arithmetic: only roundings part them.
+    /// Equal in real arithmetic; results differ by rounding only.
     Exact,
-    /// Another precision or range of values.
+    /// Approximate, such as a lower precision or a narrower range of values.
     Lossy,
 }
 
-/// What a prover found.
+/// The result of a proof.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Proof {
-    /// Both compute the same but for roundings; how that was seen, with its bounds.
+    /// Both versions agree up to rounding. Describes the evidence and its bounds.
     Equal(String),
-    /// They differ, by no more than was allowed.
+    /// The versions differ by no more than the allowed error.
     Lossy {
-        /// The largest difference of an output, over its largest magnitude.
+        /// The largest difference of an output, relative to the output's largest magnitude.
         error: f64,
-        /// The inputs that gave it, and how many others were run.
+        /// The inputs that produced this error, and how many other inputs were run.
         how: String,
     },
-    /// They differ; where and how far.
+    /// The versions differ by more than allowed. Describes where and by how much.
     Differs(String),
-    /// It cannot be told; why.
+    /// The proof is inconclusive. Describes the reason.
     Unknown(String),
 }
 
-/// Two forms of a function, and what they began as.
+/// The versions of a function that a proof compares.
 #[derive(Clone, Copy, Debug)]
 pub struct Forms<'a> {
-    /// The function as it was given: what all rewrites together are judged by.
+    /// The original function. All rewrites together are judged against this version.
     pub original: &'a Function,
-    /// With what was kept so far.
+    /// The function after all rewrites that were accepted so far.
     pub before: &'a Function,
-    /// With one rewrite more.
+    /// The function after one more rewrite.
     pub after: &'a Function,
-    /// Whether something that was kept is lossy, so that `before` is not what `original` is.
+    /// Whether an accepted rewrite is lossy, so that `before` no longer equals `original`.
     pub is_lossy: bool,
 }
 
-/// Runs forms of functions and says whether they compute the same.
+/// Runs versions of a function and decides whether they compute the same results.
 pub trait Prover {
-    /// Compare. All have the same inputs, outputs and states, though those of `after` may have
-    /// longer rows: what is behind the old end of an input is anything, and of an output or state
-    /// nothing that counts.
+    /// Compares `after` with `before` and `original`.
+    ///
+    /// All versions have the same inputs, outputs and states, but rows of `after` may be longer.
+    /// Input elements beyond the original row length can have any value; output and state elements
+    /// beyond it are ignored.
     fn prove(&mut self, forms: &Forms<'_>, numbers: Numbers) -> Proof;
 
-    /// Compare a function with what is left of it when all is done. `is_lossy` says that something
-    /// of it is.
+    /// Compares the original function with the final result of all rewrites. `is_lossy` says
+    /// whether any accepted rewrite is lossy.
     fn confirm(&mut self, original: &Function, done: &Function, is_lossy: bool) -> Proof;
 
-    /// Whether lossy rewrites are to be tried.
+    /// Whether lossy rewrites should be tried.
     fn takes_lossy(&self) -> bool;
 
-    /// Whether the time for proofs is over.
+    /// Whether the time limit for proofs has passed.
     fn is_over(&self) -> bool;
 
-    /// Hears what is tried next.
+    /// Receives a description of the rewrite that is tried next.
     fn announce(&mut self, _what: &str) {}
 }

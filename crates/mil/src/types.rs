@@ -1,4 +1,4 @@
-//! Element types, dimensions and value types.
+//! Element types, dimensions, and the types of values.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ macro_rules! dtypes {
         pub enum DType { $(#[doc = $doc] $variant,)* }
 
         impl DType {
-            /// Every element type.
+            /// All element types.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 
             /// The name in MIL text, such as `fp16`.
@@ -17,7 +17,7 @@ macro_rules! dtypes {
                 match self { $(DType::$variant => $text,)* }
             }
 
-            /// Bits of one element in a tensor; 0 for strings, which have no fixed size.
+            /// Bits per element in a tensor; 0 for strings, which have no fixed size.
             pub fn bits(self) -> usize {
                 match self { $(DType::$variant => $bits,)* }
             }
@@ -26,7 +26,7 @@ macro_rules! dtypes {
 }
 
 dtypes! {
-    Bool "bool" 8 "Truth value, a byte each.";
+    Bool "bool" 8 "Boolean, one byte each.";
     String "string" 0 "UTF-8 text; scalars only.";
     Fp16 "fp16" 16 "IEEE 754 binary16.";
     Fp32 "fp32" 32 "IEEE 754 binary32.";
@@ -51,17 +51,18 @@ dtypes! {
 }
 
 impl DType {
-    /// The type of that name in MIL text.
+    /// The element type with this name in MIL text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|d| d.name() == name)
     }
 
-    /// Bytes of `n_elements` packed elements, or `None` when the count overflows.
+    /// Bytes of `n_elements` packed elements, rounded up, or `None` if the number of bits
+    /// overflows.
     pub fn byte_len(self, n_elements: usize) -> Option<usize> {
         Some(n_elements.checked_mul(self.bits())?.div_ceil(8))
     }
 
-    /// Whether values are floating point.
+    /// Whether the type is floating point.
     pub fn is_float(self) -> bool {
         matches!(
             self,
@@ -76,22 +77,22 @@ impl fmt::Display for DType {
     }
 }
 
-/// Identifies a dimension whose size is known only at run time; equal symbols have equal sizes in
-/// one call.
+/// Identifies a dimension whose size is known only at run time. Dimensions with equal symbols have
+/// equal sizes in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Symbol(pub u32);
 
 /// One dimension of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dim {
-    /// A size that is part of the program.
+    /// A size that is fixed in the program.
     Known(usize),
-    /// A size that each call binds anew; printed `?`.
+    /// A size that each call chooses; printed as `?`.
     Symbol(Symbol),
 }
 
 impl Dim {
-    /// The size, where the program states it.
+    /// The size if the program fixes it.
     pub fn known(self) -> Option<usize> {
         match self {
             Dim::Known(n) => Some(n),
@@ -99,7 +100,7 @@ impl Dim {
         }
     }
 
-    /// Whether one call can give both dimensions the same size.
+    /// Whether both dimensions can have the same size in one call; true if either is symbolic.
     pub fn compatible(self, other: Dim) -> bool {
         match (self, other) {
             (Dim::Known(a), Dim::Known(b)) => a == b,
@@ -123,17 +124,17 @@ impl fmt::Display for Dim {
     }
 }
 
-/// Most dimensions of any tensor; ops have at most 5 (`valid`), constants that only constexpr ops
-/// use may have more.
+/// Maximum rank of any tensor. Only constants that constexpr ops use may exceed rank 5; see
+/// [`valid`](crate::valid).
 pub const MAX_RANK: usize = 32;
 
-/// Whether a word begins a type in MIL text, so that nothing else can have this name.
+/// Whether `word` starts a type in MIL text, so that it cannot name a value.
 pub fn is_type_word(word: &str) -> bool {
     matches!(word, "tensor" | "state" | "list" | "tuple" | "dict")
         || DType::from_name(word).is_some()
 }
 
-/// Element type and shape of a tensor; a scalar has no dimensions.
+/// Element type and shape of a tensor; the shape of a scalar is empty.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// Element type.
@@ -143,7 +144,7 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A tensor type of known and symbolic dimensions.
+    /// A tensor type with known and symbolic dimensions.
     pub fn new(dtype: DType, shape: impl IntoIterator<Item = impl Into<Dim>>) -> Self {
         Self {
             dtype,
@@ -151,7 +152,7 @@ impl TensorType {
         }
     }
 
-    /// A scalar.
+    /// The type of a scalar.
     pub fn scalar(dtype: DType) -> Self {
         Self {
             dtype,
@@ -164,24 +165,24 @@ impl TensorType {
         self.shape.len()
     }
 
-    /// The shape, where every dimension is known.
+    /// The shape if every dimension is known.
     pub fn known_shape(&self) -> Option<Vec<usize>> {
         self.shape.iter().map(|d| d.known()).collect()
     }
 
-    /// Number of elements, where every dimension is known and the product fits.
+    /// Number of elements, or `None` if a dimension is symbolic or the product overflows.
     pub fn n_elements(&self) -> Option<usize> {
         self.shape
             .iter()
             .try_fold(1usize, |n, d| n.checked_mul(d.known()?))
     }
 
-    /// Bytes of its elements, packed, where every dimension is known and the product fits.
+    /// Bytes of the packed elements, or `None` if a dimension is symbolic or the product overflows.
     pub fn byte_len(&self) -> Option<usize> {
         self.dtype.byte_len(self.n_elements()?)
     }
 
-    /// Whether one call can give both types the same shape.
+    /// Whether both types can have the same shape in one call.
     pub fn compatible(&self, other: &TensorType) -> bool {
         self.dtype == other.dtype
             && self.rank() == other.rank()
@@ -211,18 +212,19 @@ impl fmt::Display for TensorType {
 pub enum Type {
     /// A tensor or scalar.
     Tensor(TensorType),
-    /// A tensor that outlives the call; read with `read_state`, written with `coreml_update_state`.
+    /// A tensor that keeps its content between calls; `read_state` reads it and
+    /// `coreml_update_state` writes it.
     State(TensorType),
-    /// A list of `len` elements (`None`: any number).
+    /// A list of elements of one type and its length (`None`: any length).
     List(Box<Type>, Option<usize>),
     /// A fixed sequence of types.
     Tuple(Vec<Type>),
-    /// Key and value types of a dictionary.
+    /// A dictionary with its key type and value type.
     Dict(Box<Type>, Box<Type>),
 }
 
 impl Type {
-    /// The tensor type, where it is one.
+    /// The tensor type, if this is a tensor.
     pub fn tensor(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) => Some(t),
@@ -230,7 +232,7 @@ impl Type {
         }
     }
 
-    /// The tensor type of a tensor or of what a state holds.
+    /// The tensor type, if this is a tensor or a state.
     pub fn tensor_or_state(&self) -> Option<&TensorType> {
         match self {
             Type::Tensor(t) | Type::State(t) => Some(t),
@@ -238,7 +240,7 @@ impl Type {
         }
     }
 
-    /// Whether one call can give both types the same value.
+    /// Whether both types can describe the same value in one call.
     pub fn compatible(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Tensor(a), Type::Tensor(b)) | (Type::State(a), Type::State(b)) => {
@@ -257,7 +259,7 @@ impl Type {
 }
 
 impl Type {
-    /// Take the dimensions that only `declared`, a compatible type, knows.
+    /// Replaces symbolic dimensions by the known ones of `declared`, a compatible type.
     pub(crate) fn refine(&mut self, declared: &Type) {
         if let (Type::Tensor(a), Type::Tensor(b)) = (self, declared) {
             for (x, y) in a.shape.iter_mut().zip(&b.shape) {

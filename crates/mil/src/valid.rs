@@ -1,21 +1,22 @@
-//! The rules that a legal program keeps. All errors are collected.
+//! Checks that a program is legal. All violations are collected.
 //!
-//! 1. Function names are unique and identifiers; all functions share one opset.
-//! 2. Value names are identifiers, unique in their function, nested blocks included; each value is
-//!    defined before it is used, and one that is defined in a nested block is used there only.
-//! 3. Each op is in the function's opset, in the form that this opset has; required parameters are
-//!    bound, each to what it accepts; parameters that must be constant are bound to `const`, to a
-//!    constexpr op or to a literal.
-//! 4. Declared result types are those that the op's rule infers.
+//! 1. Function names are identifiers and unique; all functions share one opset.
+//! 2. Value names are identifiers and unique in their function, nested blocks included. Each value
+//!    is defined before it is used; a value that is defined in a nested block is used only there.
+//! 3. Each op exists in the function's opset, in the form that this opset defines. Required
+//!    parameters are bound, each to a value that the parameter accepts. Parameters that must be
+//!    constant are bound to a `const`, to a constexpr op or to a literal.
+//! 4. Declared result types match the types that the op's rule infers.
 //! 5. Ranks are at most 5, except for constants that only constexpr ops use, and at most 4 in
-//!    lists; inputs have rank 1 or more.
-//! 6. A literal, attributes included, has as many bytes as its type asks for, and reads back: truth
-//!    values are 0 or 1, unused bits 0, strings scalars. Infinities and NaN are legal. What has no
-//!    text, fp8 and NaN with a payload, is a whole constant, for a weight file, and not fp64, which
-//!    is in none.
-//! 7. Functions have outputs, and an output is a tensor or, of a classifier, a dictionary.
+//!    lists. Inputs have rank 1 or more.
+//! 6. A literal, attributes included, has exactly the bytes of its type and survives printing and
+//!    parsing: booleans are 0 or 1, unused bits are 0, strings are scalars. Infinities and NaN are
+//!    legal. Data without a text form (fp8, NaN with a payload) must be the whole value of a
+//!    constant, so that it can go to a weight file; fp64 never goes to a weight file, so an fp64
+//!    NaN with a payload is illegal.
+//! 7. Functions have outputs. An output is a tensor or, for a classifier, a dictionary.
 //!
-//! Passing them means that later stages return errors but do not panic.
+//! Later stages may return errors for a program that passes these checks, but they do not panic.
 
 use std::collections::HashSet;
 
@@ -25,19 +26,19 @@ use crate::opset::{self, Accepts};
 use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, MAX_RANK, TensorType, Type, is_type_word};
 
-/// A rule that a program breaks, and where.
+/// A broken rule and its place in the program.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{function}: {place}: {message}")]
 pub struct Violation {
-    /// Function name.
+    /// Name of the function, or `program` or `package` for what belongs to none.
     pub function: String,
-    /// Op or value.
+    /// The op or value, such as ``relu `y` ``.
     pub place: String,
     /// What is wrong.
     pub message: String,
 }
 
-/// Check every rule; the errors of all functions, in order.
+/// Checks every rule; returns the violations of all functions, in program order.
 pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
     let mut out = Vec::new();
     let mut names = HashSet::new();
@@ -51,13 +52,13 @@ pub fn check(program: &Program) -> Result<(), Vec<Violation>> {
         if !is_identifier(&function.name) || !names.insert(function.name.as_str()) {
             checker.report(
                 "function",
-                "its name is not an identifier or not unique".to_owned(),
+                "expected a unique identifier as name".to_owned(),
             );
         }
         if function.opset != program.functions()[0].opset {
             checker.report(
                 "function",
-                "its opset differs from that of the first function".to_owned(),
+                "expected the opset of the first function, found another".to_owned(),
             );
         }
         checker.run();
@@ -77,7 +78,7 @@ fn attributes(attributes: &[(String, Literal)], of: &str, out: &mut Vec<Violatio
     }
 }
 
-/// Whether a name can stand in MIL: a letter or `_`, then letters, digits, `_` and `@`.
+/// Whether `name` is a MIL identifier: a letter or `_`, then letters, digits, `_` and `@`.
 pub fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
     chars
@@ -107,12 +108,15 @@ impl Checker<'_> {
         f.body().inputs.iter().for_each(|input| self.input(*input));
         self.block(Function::BODY, &mut defined);
         if f.body().outputs.is_empty() {
-            self.report("function", "it has no outputs".to_owned());
+            self.report(
+                "function",
+                "expected at least one output, found none".to_owned(),
+            );
         }
         for &output in &f.body().outputs {
             let value = f.value(output);
             if !defined[output.index()] {
-                self.report(&value.name, "it is an output but never defined".to_owned());
+                self.report(&value.name, "this output is never defined".to_owned());
             }
             match &value.ty {
                 Type::Tensor(t)
@@ -121,19 +125,20 @@ impl Checker<'_> {
                 {
                     self.report(
                         &value.name,
-                        format!(
-                            "it is an output of type {t}, ranks above 5 are for constants only"
-                        ),
+                        format!("expected an output of rank 5 or less, found {t}"),
                     );
                 }
                 Type::Tensor(_) | Type::Dict(..) => {}
-                ty => self.report(&value.name, format!("it is an output of type {ty}")),
+                ty => self.report(
+                    &value.name,
+                    format!("expected an output of tensor or dictionary type, found {ty}"),
+                ),
             }
         }
     }
 
-    /// Check the ops of a block; what is defined in it stays `defined` for the block that runs it
-    /// to take back.
+    /// Checks the ops of a block. Values of the block remain marked in `defined`; the caller resets
+    /// them.
     fn block(&mut self, id: BlockId, defined: &mut [bool]) {
         let f = self.function;
         f.block(id)
@@ -156,7 +161,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Check a block that `op` runs; nothing that is defined in it is seen outside.
+    /// Checks a block that `op` runs. Values that the block defines are not visible outside of it.
     fn nested(&mut self, op: &Op, id: BlockId, defined: &mut [bool]) {
         let f = self.function;
         let before = defined.to_vec();
@@ -165,7 +170,10 @@ impl Checker<'_> {
             if !matches!(f.value(input).ty, Type::Tensor(_) | Type::List(..)) {
                 self.report(
                     &f.value(input).name,
-                    format!("it is an input of a block, of type {}", f.value(input).ty),
+                    format!(
+                        "expected a block input of tensor or list type, found {}",
+                        f.value(input).ty
+                    ),
                 );
             }
         }
@@ -173,7 +181,7 @@ impl Checker<'_> {
             self.report(
                 &label(f, op),
                 format!(
-                    "its block gives `{}`, which is not defined",
+                    "a nested block returns `{}`, which is not defined",
                     f.value(*output).name
                 ),
             );
@@ -192,13 +200,13 @@ impl Checker<'_> {
         for v in values {
             let name = &f.value(v).name;
             if !is_identifier(name) {
-                self.report(name, "its name is not an identifier".to_owned());
+                self.report(name, "the name is not an identifier".to_owned());
             }
             if is_type_word(name) {
-                self.report(name, "its name is that of a type".to_owned());
+                self.report(name, "the name is the name of a type".to_owned());
             }
             if !seen.insert(name) {
-                self.report(name, "its name is not unique".to_owned());
+                self.report(name, "the name is not unique".to_owned());
             }
         }
     }
@@ -206,23 +214,27 @@ impl Checker<'_> {
     fn input(&mut self, id: ValueId) {
         let value = self.function.value(id);
         match &value.ty {
-            Type::Tensor(t) if t.rank() == 0 => {
-                self.report(&value.name, "it is an input of rank 0".to_owned())
-            }
+            Type::Tensor(t) if t.rank() == 0 => self.report(
+                &value.name,
+                "expected an input of rank 1 or more, found a scalar".to_owned(),
+            ),
             Type::Tensor(t) | Type::State(t) if t.rank() > 5 => {
                 self.report(
                     &value.name,
-                    format!("it is {t}, ranks above 5 are for constants only"),
+                    format!("expected an input of rank 5 or less, found {t}"),
                 );
             }
             Type::State(t) if t.known_shape().is_none() => {
                 self.report(
                     &value.name,
-                    format!("it is a state of type {t}, whose size is not known"),
+                    format!("expected a state of known size, found {t}"),
                 );
             }
             Type::Tensor(_) | Type::State(_) => {}
-            other => self.report(&value.name, format!("it is an input of type {other}")),
+            other => self.report(
+                &value.name,
+                format!("expected an input of tensor or state type, found {other}"),
+            ),
         }
     }
 
@@ -234,7 +246,7 @@ impl Checker<'_> {
             let (since, has) = (op.def.since.name(), f.opset.name());
             self.report(
                 &place,
-                format!("it is the form of opset {since}, the function has {has}"),
+                format!("expected the form of opset {has}, found the form of {since}"),
             );
         }
         for (param, arg) in op.def.params.iter().zip(&op.args) {
@@ -242,7 +254,7 @@ impl Checker<'_> {
                 && param.accepts != Accepts::Any
                 && !arg.iter().all(|a| is_constant(f, a))
             {
-                self.report(&place, format!("`{}` must be constant", param.name));
+                self.report(&place, format!("`{}`: expected a constant", param.name));
             }
             if let Some(Arg::Literal(literal)) = arg {
                 check_literal(literal)
@@ -257,7 +269,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Constants of a rank above 5 are for constexpr ops.
+    /// Reports constants of a rank above 5 that an op other than a constexpr op uses.
     fn ranks(&mut self, op: &Op, place: &str) {
         let f = self.function;
         if op.def.is_constexpr() {
@@ -277,7 +289,10 @@ impl Checker<'_> {
         for ty in types.filter(|ty| ty.tensor().is_some_and(|t| t.rank() > 5)) {
             self.report(
                 place,
-                format!("it uses {ty}, ranks above 5 are for what constexpr ops use"),
+                format!(
+                    "expected operands of rank 5 or less, found {ty}: only constexpr ops take \
+                     higher ranks"
+                ),
             );
         }
     }
@@ -288,9 +303,9 @@ impl Checker<'_> {
             self.report(
                 place,
                 format!(
-                    "it has {} results, {} are due",
-                    op.results.len(),
-                    types.len()
+                    "expected {} results, found {}",
+                    types.len(),
+                    op.results.len()
                 ),
             );
         }
@@ -300,7 +315,7 @@ impl Checker<'_> {
                 self.report(
                     place,
                     format!(
-                        "`{}` is declared {}, its op gives {ty}",
+                        "`{}`: expected the inferred type {ty}, found the declared type {}",
                         value.name, value.ty
                     ),
                 );
@@ -311,7 +326,7 @@ impl Checker<'_> {
                 self.report(
                     place,
                     format!(
-                        "`{}` is {}; tensors in lists have at most rank 4",
+                        "`{}`: expected a list of tensors of rank 4 or less, found {}",
                         value.name, value.ty
                     ),
                 );
@@ -320,7 +335,7 @@ impl Checker<'_> {
                 self.report(
                     place,
                     format!(
-                        "`{}` is {}, ranks above 5 are for constants only",
+                        "`{}`: expected rank 5 or less, found {}",
                         value.name, value.ty
                     ),
                 );
@@ -352,8 +367,8 @@ fn check_literal(literal: &Literal) -> Result<(), String> {
     }
 }
 
-/// A literal inside of another, which has to have a text: only a whole constant can be in a weight
-/// file.
+/// Checks a literal nested in another literal. Nested literals need a text form, because only the
+/// whole value of a constant can be in a weight file.
 fn check_item(literal: &Literal) -> Result<(), String> {
     match literal {
         Literal::String(_) => Ok(()),
@@ -362,7 +377,8 @@ fn check_item(literal: &Literal) -> Result<(), String> {
             .iter()
             .try_for_each(|(k, v)| check_item(k).and(check_item(v))),
         Literal::Tensor(ty, data) if !has_text(ty.dtype, data) => Err(format!(
-            "{ty} has no text: it is fp8 or a NaN with a payload, and not a whole constant"
+            "{ty} has no text form (fp8 or NaN with a payload): make it the whole value of a \
+             constant"
         )),
         Literal::Tensor(ty, data) => check_tensor(ty, data),
     }
@@ -370,34 +386,37 @@ fn check_item(literal: &Literal) -> Result<(), String> {
 
 fn check_tensor(ty: &TensorType, data: &Data) -> Result<(), String> {
     if ty.byte_len() != Some(data.byte_len()) {
-        return Err(format!("{ty} has {} bytes of data", data.byte_len()));
+        return Err(format!(
+            "expected the bytes of {ty}, found {} bytes of data",
+            data.byte_len()
+        ));
     }
     if ty.rank() > MAX_RANK {
         return Err(format!(
-            "{ty} has {} dimensions, {MAX_RANK} are the most",
+            "expected rank {MAX_RANK} or less, found {ty} of rank {}",
             ty.rank()
         ));
     }
-    // What is written for an empty tensor is the brackets of its dimensions that are not empty.
+    // The text of an empty tensor is the brackets of its nonempty dimensions.
     let brackets = ty
         .shape
         .iter()
         .try_fold(1usize, |n, d| n.checked_mul(d.known()?.max(1)));
     if data.byte_len() == 0 && brackets.is_none_or(|n| n > 1 << 16) {
-        return Err(format!("{ty} is empty and cannot be written"));
+        return Err(format!("{ty} is empty and too long to print"));
     }
     match ty.dtype {
-        DType::String => Err(format!("{ty}: strings are scalars")),
+        DType::String => Err(format!("expected a scalar string, found {ty}")),
         _ if !is_clean(ty.dtype, ty.n_elements().unwrap_or(0), data) => Err(format!(
-            "{ty} holds bits that are no {} or have no text",
+            "{ty} holds bits that are not a valid {} or have no text form",
             ty.dtype
         )),
         _ => Ok(()),
     }
 }
 
-/// Whether all elements are truth values or fp64 numbers with a text, and no bit is set behind the
-/// last.
+/// Whether all elements are valid booleans or printable fp64 numbers, and every bit behind the last
+/// element is 0.
 fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
     let mut last = [0u8];
     let n_last_bits = n.wrapping_mul(dtype.bits()) % 8;
@@ -406,8 +425,8 @@ fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
     {
         return false;
     }
-    // What is in a weight file is not looked at: a whole checkpoint is not paged in to be
-    // validated. These are in none.
+    // Data in weight files is not inspected, since that would page in a whole checkpoint. Booleans
+    // and fp64 are never in weight files.
     match (dtype, data) {
         (DType::Bool, Data::Bytes(bytes)) => bytes.as_slice().iter().all(|b| *b <= 1),
         (DType::Fp64, Data::Bytes(_)) => has_text(dtype, data),
@@ -415,8 +434,8 @@ fn is_clean(dtype: DType, n: usize, data: &Data) -> bool {
     }
 }
 
-/// Whether MIL text can spell all elements: fp8 never, and of NaN only the one that has nothing but
-/// a sign.
+/// Whether MIL text can express all elements. It has no form for fp8, and for NaN only the one
+/// without a payload (with either sign).
 pub(crate) fn has_text(dtype: DType, data: &Data) -> bool {
     fn all<const N: usize>(
         dtype: DType,

@@ -1,35 +1,35 @@
-//! Check that stored weights are finite in the element type that the program computes in. The scan
-//! reads each byte once, in pieces that do not stay in memory.
+//! Checks that stored weights are finite in the element type of the program. The scan reads each
+//! byte once, in pieces that do not stay in memory.
 
 use thane_mil::types::DType;
 
 use crate::checkpoint::{Tensor, TensorType};
 use crate::error::ModelError;
 
-/// Largest piece that is read at once.
+/// Largest number of bytes that is read at once.
 const PIECE: usize = 1 << 20;
-/// Where fp16 rounds to infinity.
+/// The smallest number that rounds to infinity in fp16.
 const FP16_END: f32 = 65_520.0;
-/// Tensors that an error lists.
-const MOST_LISTED: usize = 8;
+/// Maximum number of tensors that an error lists.
+const MAX_LISTED: usize = 8;
 
-/// A stored tensor that is a constant of the program.
+/// A tensor of the checkpoint that a constant of the program was made from.
 #[derive(Clone, Debug)]
 pub struct StoredWeight {
     /// The tensor as stored.
     pub tensor: Tensor,
-    /// The smallest divisor that any use of the tensor applies.
+    /// The smallest divisor of all constants that were made from the tensor.
     pub divisor: f32,
-    /// The element type that the program computes in: fp32 or fp16.
+    /// The element type of the program: fp32 or fp16.
     pub float: DType,
 }
 
-/// Reject numbers that are not finite, or that overflow in the program's element type. The error names
-/// the first such number of each tensor. With `most_bytes`, only vectors of at most that size are
-/// read.
-pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), ModelError> {
+/// Rejects numbers that are not finite or that overflow in the element type of the program. The
+/// error names the first such number of each tensor. With `max_bytes`, only vectors of at most that
+/// size are read.
+pub fn check(weights: &[StoredWeight], max_bytes: Option<usize>) -> Result<(), ModelError> {
     let is_read = |w: &&StoredWeight| {
-        most_bytes.is_none_or(|n| w.tensor.shape.len() < 2 && w.tensor.bytes.len() <= n)
+        max_bytes.is_none_or(|n| w.tensor.shape.len() < 2 && w.tensor.bytes.len() <= n)
     };
     let found: Vec<(String, bool)> = weights.iter().filter(is_read).filter_map(fault).collect();
     if found.is_empty() {
@@ -37,15 +37,15 @@ pub fn check(weights: &[StoredWeight], most_bytes: Option<usize>) -> Result<(), 
     }
     let overflow = found.iter().any(|(_, is_finite)| *is_finite);
     let mut faults: Vec<String> = found.into_iter().map(|(fault, _)| fault).collect();
-    let n_more = faults.len().saturating_sub(MOST_LISTED);
-    faults.truncate(MOST_LISTED);
+    let n_more = faults.len().saturating_sub(MAX_LISTED);
+    faults.truncate(MAX_LISTED);
     if n_more > 0 {
-        faults.push(format!("and so do {n_more} more tensors"));
+        faults.push(format!("... and {n_more} more tensors"));
     }
     Err(ModelError::Numbers { faults, overflow })
 }
 
-/// What is wrong with a tensor, and whether the number found is finite.
+/// Describes the first number that is not accepted, and says whether that number is finite.
 fn fault(weight: &StoredWeight) -> Option<(String, bool)> {
     let StoredWeight {
         tensor,
@@ -61,10 +61,12 @@ fn fault(weight: &StoredWeight) -> Option<(String, bool)> {
     let (name, index) = (&tensor.name, index(&tensor.shape, at));
     let text = match value.is_finite() {
         true if *divisor != 1.0 => {
-            format!("`{name}` is {value:e} at {index:?}: over {divisor} it is beyond fp16")
+            format!(
+                "`{name}` is {value:e} at {index:?}, which overflows fp16 even divided by {divisor}"
+            )
         }
-        true => format!("`{name}` is {value:e} at {index:?}: beyond fp16, which ends at 65504"),
-        false => format!("`{name}` is {value} at {index:?}: it holds numbers that are not finite"),
+        true => format!("`{name}` is {value:e} at {index:?}, which overflows fp16 (at most 65504)"),
+        false => format!("`{name}` is {value} at {index:?}, which is not finite"),
     };
     Some((text, value.is_finite()))
 }
@@ -80,7 +82,7 @@ fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
     indices
 }
 
-/// The first element whose magnitude is not below `end`, and its value.
+/// The index and the value of the first element whose magnitude is not below `end`.
 fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
     let (ty, bytes) = (tensor.ty, &tensor.bytes);
     let block = ty.block_bytes();
@@ -101,7 +103,7 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
         if let Some(i) = numbers.iter().position(|v| is_beyond(*v, end)) {
             return Some((first + i, numbers[i]));
         }
-        // The block only had a large bound: decode the remaining blocks one by one.
+        // Only the upper bound of the block was too large: decode the remaining blocks one by one.
         if let Some(found) = one_by_one(tensor, first + ty.block_len(), end) {
             return Some(found);
         }
@@ -110,7 +112,7 @@ fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
     None
 }
 
-/// As [`first_beyond`], decoding every block from that of element `first` on.
+/// Like [`first_beyond`], but decodes every block, beginning with the block of element `first`.
 fn one_by_one(tensor: &Tensor, first: usize, end: f32) -> Option<(usize, f32)> {
     (first..tensor.element_count())
         .step_by(tensor.ty.block_len())
@@ -200,7 +202,7 @@ mod tests {
 
     #[test]
     fn the_first_number_that_is_not_finite_is_named() {
-        // Behind the first piece.
+        // The number is after the first piece that is read.
         let (rows, columns) = (700, 501);
         let values = |odd: f32| {
             (0..rows * columns).map(move |i| if i == 300_611 { odd } else { (i as f32).sin() })
@@ -214,7 +216,7 @@ mod tests {
             .unwrap();
             assert_eq!(
                 found,
-                format!("`w` is {expected} at [600, 11]: it holds numbers that are not finite")
+                format!("`w` is {expected} at [600, 11], which is not finite")
             );
         }
         assert_eq!(
@@ -243,11 +245,11 @@ mod tests {
         };
         assert_eq!(
             of(1e6, 1.0).unwrap(),
-            "`w` is 1e6 at [1, 1]: beyond fp16, which ends at 65504"
+            "`w` is 1e6 at [1, 1], which overflows fp16 (at most 65504)"
         );
         assert_eq!(
             of(-2e6, 16.0).unwrap(),
-            "`w` is -2e6 at [1, 1]: over 16 it is beyond fp16"
+            "`w` is -2e6 at [1, 1], which overflows fp16 even divided by 16"
         );
         assert_eq!((of(1e6, 16.0), of(65_519.0, 1.0)), (None, None));
         assert!(of(65_520.0, 1.0).is_some());
@@ -268,7 +270,7 @@ mod tests {
                 .unwrap()
                 .contains("is NaN at [1]")
         );
-        // A block of codes whose scale is infinite, behind one whose is not.
+        // A block whose scale is finite, then a block whose scale is infinite.
         let block = |scale: u16| [&half(scale)[..], &[0x99; 16]].concat();
         let found = faults(weight(
             TensorType::Block(BlockType::Q4_0),
@@ -277,8 +279,8 @@ mod tests {
         ))
         .unwrap();
         assert!(found.contains("`w` is inf at [1, 0]"), "{found}");
-        // The bound of the first block is beyond fp16 and its numbers are not; those of the last
-        // are.
+        // The upper bound of the first block overflows fp16 but its numbers do not; numbers of the
+        // last block do.
         let blocks = [
             block(0x7bff),
             block(0x3c00),
@@ -291,7 +293,7 @@ mod tests {
         };
         assert_eq!(
             faults(weight).unwrap(),
-            "`w` is 4.58528e5 at [2, 0]: beyond fp16, which ends at 65504"
+            "`w` is 4.58528e5 at [2, 0], which overflows fp16 (at most 65504)"
         );
     }
 }

@@ -12,14 +12,16 @@ use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
+use thane_runtime::contract::Facts;
+use thane_runtime::manifest::{function_length, read_manifest};
+use thane_runtime::{
+    RuntimeError, compile, in_opset, interface, is_package, lower_for_engine, read_facts,
+};
 
 use crate::app::App;
-use crate::contract::{self, Facts};
-use crate::embed::{bundle, packages};
+use crate::embed::bundle;
 use crate::exit::{Code, Failure};
-use crate::model::{self, is_package};
 use crate::output::counted;
-use crate::packaging;
 
 /// What is audited, and the checkpoint that it was built from.
 pub struct Opened {
@@ -124,7 +126,7 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
         "compiled"
     };
     let package = read(path, app)?;
-    let facts = contract::facts(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let facts = read_facts(path)?;
     let is_bundle = matches!(facts, Some(Facts::Embed(facts)) if facts.flexible);
     let catch_all = is_bundle.then(|| catch_all(&package.program)).flatten();
     let part = Part {
@@ -144,10 +146,10 @@ fn catch_all(program: &Program) -> Option<String> {
     let functions = program.functions();
     let any = functions
         .iter()
-        .find(|f| bundle::length(&f.name).is_none() && is_flexible(f))?;
+        .find(|f| function_length(&f.name).is_none() && is_flexible(f))?;
     functions
         .iter()
-        .any(|f| bundle::length(&f.name).is_some())
+        .any(|f| function_length(&f.name).is_some())
         .then(|| any.name.clone())
 }
 
@@ -179,7 +181,7 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 }
 
 fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
-    let manifest = packages::manifest(Path::new(spec)).map_err(|e| Failure::new(Code::Usage, e))?;
+    let manifest = read_manifest(Path::new(spec)).map_err(RuntimeError::from)?;
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
     let has_buckets = entries.iter().any(|e| e.tokens.is_some());
     let takes_any = |package: &str| {
@@ -246,9 +248,10 @@ pub fn decoder(
         engine,
         ..Options::default()
     };
-    let made = thane_models::build(checkpoint, &options)
-        .map_err(|e| model::unusable(&checkpoint.path, e))?;
-    let program = packaging::in_opset(model::compile(made.program, &checkpoint.path, app)?, None)?;
+    let path = &checkpoint.path;
+    let made =
+        thane_models::build(checkpoint, &options).map_err(|e| RuntimeError::model(path, e))?;
+    let program = in_opset(&compile(made.program, path, app.output.as_ref())?, None)?;
     let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
         "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
@@ -272,12 +275,8 @@ fn encoder(
         return Err(Failure::new(Code::Usage, error)
             .remedy("--buckets 128,512, the lengths of its functions"));
     }
-    let model = bundle::Model {
-        name: spec,
-        license: None,
-        checkpoint,
-    };
-    let made = bundle::build(&model, build.embedding, app)?;
+    let options = build.embedding.options(false);
+    let made = lower_for_engine(checkpoint, &options, app.output.as_ref())?;
     let EncoderInfo {
         architecture,
         n_layers,
@@ -287,14 +286,9 @@ fn encoder(
     let said = format!(
         "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine"
     );
-    let program = packaging::in_opset(made.program, None)?;
+    let program = in_opset(&made.program, None)?;
     let catch_all = catch_all(&program);
-    let declared = |f: &Function| {
-        (
-            f.name.clone(),
-            packaging::interface(f, made.info.max_tokens),
-        )
-    };
+    let declared = |f: &Function| (f.name.clone(), interface(f, made.info.max_tokens));
     let interfaces = program.functions().iter().map(declared).collect();
     let part = Part {
         interfaces,

@@ -9,11 +9,11 @@ use thane_audit::number::{counted, share};
 use thane_audit::report::require::STOPS;
 use thane_audit::report::{self, FunctionRow, LengthRow, Report, Scope, TargetRow};
 use thane_audit::target::Target;
+use thane_runtime::{STATES_NEED, has_states};
 
 use super::subject::{self, Build};
 use crate::app::App;
 use crate::exit::Failure;
-use crate::packaging;
 
 /// The summary of a report.
 #[derive(Debug, Serialize)]
@@ -55,10 +55,7 @@ pub fn of(
     let t = &report.targets[0];
     let f = principal(t);
     let stops = stops(&report, t);
-    let has_states = subject
-        .parts
-        .iter()
-        .any(|part| packaging::has_states(&part.program));
+    let has_states = subject.parts.iter().any(|part| has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
         implied: t.implied.clone(),
@@ -153,7 +150,7 @@ fn newer_system(t: &TargetRow) -> String {
     } else {
         "macos15"
     };
-    format!("--target {chip}+{system}: {}", packaging::STATES_NEED)
+    format!("--target {chip}+{system}: {STATES_NEED}")
 }
 
 fn remedy(

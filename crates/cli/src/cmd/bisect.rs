@@ -18,7 +18,7 @@ use crate::audit::values;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
-use crate::packaging::unwritten;
+use crate::runtime::unwritten;
 
 /// Cut a program to the smallest part that still has a finding of the audit.
 #[derive(Debug, clap::Args)]

@@ -10,14 +10,14 @@ use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
+use thane_runtime::manifest::is_bundle;
+use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
 use crate::app::App;
-use crate::embed::encoder::Words;
 use crate::embed::lengths::{self, Lengths};
-use crate::embed::rows::{Fields, Source, Texts};
-use crate::embed::{packages, prompt};
+use crate::embed::row::Fields;
+use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model;
 use crate::output::counted;
 
 /// Choose the lengths that convert --task embed --buckets is given, for your texts.
@@ -143,7 +143,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         })?),
     };
     let thane_hub::ModelFiles { name, path, .. } = app.hub.resolve(&args.model)?;
-    if model::is_package(&path) || packages::is_bundle(&path) {
+    if is_package(&path) || is_bundle(&path) {
         let error = anyhow::anyhow!("{}: a package has its buckets already", path.display());
         return Err(usage(error).remedy("the checkpoint that it was made of"));
     }
@@ -209,7 +209,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 fn model(checkpoint: &Checkpoint) -> Result<(EncoderInfo, Work), Failure> {
     let build = |options: &EncoderOptions| {
         thane_models::build_encoder(checkpoint, options)
-            .map_err(|e| model::unusable(&checkpoint.path, e))
+            .map_err(|e| RuntimeError::model(&checkpoint.path, e))
     };
     let info = build(&EncoderOptions::default())?.info;
     // Any two lengths tell how sizes grow, if one is twice the other.
@@ -262,9 +262,9 @@ fn lengths(
         &app.budget,
     )
     .map_err(usage)?;
-    let (_, prompt) = prompt::of(args.prompt.as_ref(), info)?;
-    let words = Words::of_checkpoint(checkpoint, info)?;
-    lengths::of_texts(&texts, &words, &prompt, app)
+    let prompt = Prompt::choose(args.prompt.as_deref(), info)?.text;
+    let encoder = TextEncoder::from_checkpoint(checkpoint, info)?;
+    lengths::of_texts(&texts, &encoder, &prompt, app)
 }
 
 fn command(model: &str, buckets: &[usize]) -> String {

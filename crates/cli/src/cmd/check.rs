@@ -1,4 +1,4 @@
-//! `thane check`: whether a package is what it should be.
+//! `thane check`: checks the rules, weights and hashes of a package.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::package::{Package, PackageError};
 use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
+use thane_runtime::{is_package, read_contents};
 
 use crate::app::App;
-use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::is_package;
 use crate::output::{bytes, counted};
 use crate::source;
 
-/// Check a Core ML package: its rules, all its weights, the hashes of its files.
+/// Check a Core ML package: whether the program is legal, all weights can be read, and hashes
+/// match.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder, or a .mil file.
@@ -29,18 +29,17 @@ struct Report<'a> {
     package: &'a std::path::Path,
     functions: usize,
     ops: usize,
-    /// Constants that were read.
+    /// Number of constants that were read.
     constants: usize,
     constant_bytes: u64,
-    /// Files whose hash was compared with that of the contract; null where the package has no
-    /// contract of Thane's.
+    /// Number of files whose hash was compared with the contract; null if the package has none.
     hashed_files: Option<usize>,
-    /// Constants that hold infinities or NaN, which is legal; `thane audit` says what the Neural
-    /// Engine makes of them.
+    /// Constants that hold infinities or NaN, which is legal. `thane audit` says how the Neural
+    /// Engine treats them.
     non_finite: Vec<String>,
-    /// Constants of a text whose file is not beside it, which were not read.
+    /// Number of constants of MIL text whose weight file is missing.
     absent: usize,
-    /// What is wrong; a package is good where there is nothing.
+    /// What is wrong; empty for a good package.
     errors: Vec<String>,
 }
 
@@ -96,15 +95,15 @@ fn look(package: &Package, report: &mut Report<'_>) {
         constants(f, report);
     }
     match is_package(report.package)
-        .then(|| contract::read(report.package, &package.program))
+        .then(|| read_contents(report.package, &package.program))
         .transpose()
     {
         Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
-        Err(e) => report.errors.push(format!("{e:#}")),
+        Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
     }
 }
 
-/// Read every constant to its end.
+/// Reads every constant to its end.
 fn constants(f: &Function, report: &mut Report<'_>) {
     let mut piece = vec![0; 1 << 20];
     for op in f.all_ops().into_iter().map(|id| f.op(id)) {
@@ -118,7 +117,7 @@ fn constants(f: &Function, report: &mut Report<'_>) {
             let Literal::Tensor(ty, data) = literal else {
                 continue;
             };
-            // It stands for one that is not there.
+            // A placeholder for a constant whose file is missing.
             if data.is_zeros() {
                 continue;
             }
@@ -141,8 +140,8 @@ fn constants(f: &Function, report: &mut Report<'_>) {
     }
 }
 
-/// Reads a constant to its end: the first of its elements that is infinite or NaN, and how many
-/// are. An error is the place from which on it cannot be read.
+/// Reads a constant to its end. Describes its infinite and NaN elements, if there are any. The
+/// error is the offset of the first byte that cannot be read.
 fn non_finite(dtype: DType, data: &Data, piece: &mut [u8]) -> Result<Option<String>, usize> {
     let len = data.byte_len();
     let (mut first, mut n) = (None, 0usize);

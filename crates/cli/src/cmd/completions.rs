@@ -1,4 +1,4 @@
-//! `thane completions`: completion scripts for shells.
+//! `thane completions`: prints completion scripts for shells.
 
 use clap_complete::Shell;
 
@@ -8,7 +8,7 @@ use crate::exit::Outcome;
 /// Print a script that completes verbs and flags in a shell.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// bash, elvish, fish, powershell or zsh.
+    /// Shell: bash, elvish, fish, powershell or zsh.
     #[arg(value_name = "SHELL", hide_possible_values = true, value_enum)]
     shell: Shell,
 }

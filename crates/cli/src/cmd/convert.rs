@@ -1,30 +1,26 @@
-//! `thane convert`: a checkpoint to a Core ML package.
+//! `thane convert`: writes a checkpoint as a Core ML package.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
-use thane_mil::package::{Metadata, Package, Summary};
-use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
-use thane_models::Options;
-use thane_models::checkpoint::Checkpoint;
+use thane_runtime::{
+    LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask, WrittenBundle,
+    WrittenPackage,
+};
 
 use crate::app::App;
 use crate::audit::subject::Build;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
-use crate::contract::{self, Contract, Facts, SCHEMA, Source};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::form::Form;
-use crate::language::Parts;
-use crate::model::{self, Opened};
+use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
-use crate::packaging::{Wanted, in_opset, interface, unwritten, weight_files};
 
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
@@ -33,37 +29,37 @@ pub struct Args {
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
-    /// model.mlmodelc is written as a device's compiler would.
+    /// A name such as model.mlmodelc writes a compiled model.
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
-    /// Write it in the place of the package that is there.
+    /// Replace a package that exists.
     ///
-    /// What is there stays until the new one is whole.
+    /// The existing package stays until the new one is complete.
     #[arg(long)]
     force: bool,
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
     task: Option<Task>,
-    /// portable for every machine, engine for the Neural Engine.
+    /// Form of the program: portable for every machine, engine for the Neural Engine.
     ///
     /// The default is portable for generate and engine for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<Form>,
     #[command(flatten)]
     embedding: bundle::Flags,
-    /// Tokens of prompt and answer together [default: the model's, 8192 at most].
+    /// Context length in tokens [default: the model's, at most 8192].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
     /// Functions to write [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
-    /// Opset to write, such as ios18 [default: the lowest that has every op].
+    /// Opset to write, such as ios18 [default: the lowest possible].
     #[arg(long, value_name = "OPSET", value_parser = opset)]
     opset: Option<Opset>,
-    /// The same by the oldest system that is to run it, such as ios18 or macos15.
+    /// Choose the opset by the oldest system to support, such as ios18 or macos15.
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
-    /// The chip, system or both that the package is audited for, such as a19 [default: m4].
+    /// Chip, system or both to audit the package for, such as a19 [default: m4].
     #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
 }
@@ -86,7 +82,7 @@ fn opset(name: &str) -> Result<Opset, String> {
     Opset::from_name(name).ok_or_else(|| format!("the opsets are {}", names()))
 }
 
-/// macOS 12 came with iOS 15, and so on.
+/// Parses a system. macOS 12 has the opset of iOS 15, and so on.
 fn system(name: &str) -> Result<Opset, String> {
     let ios = match name.strip_prefix("macos").map(str::parse::<u32>) {
         Some(Ok(version)) => format!("ios{}", version.saturating_add(3)),
@@ -103,19 +99,19 @@ struct Report<'a> {
     package: &'a Path,
     opset: &'static str,
     functions: Vec<&'a str>,
-    /// Tokens that the cache holds.
+    /// Tokens that the KV cache holds.
     context: usize,
-    /// Constants in the weight file.
+    /// Number of constants in the weight file.
     constants: usize,
     model_bytes: u64,
     weight_bytes: u64,
     /// Bytes of the contract, the tokenizer and so on.
     item_bytes: u64,
-    /// What the audit says of it; null where it cannot be audited.
+    /// Verdict of the audit; null if the package cannot be audited.
     audit: Option<Verdict>,
 }
 
-/// What the audit says of the package that was written, on stderr too.
+/// Audits the package that was written, and prints the verdict on stderr.
 fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
     let target = args.target.unwrap_or_else(Target::usual);
     let build = Build {
@@ -130,36 +126,41 @@ fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    // Before a model is fetched for nothing.
+    // Checked before a download that would be in vain.
     out::check(&args.out, args.force, &[Path::new(&args.model)])?;
     named_well(args)?;
     let files = app.hub.resolve(&args.model)?;
     out::check(&args.out, args.force, &[&files.path])?;
-    let checkpoint = model::checkpoint(&files)?;
-    let task = match args.task {
-        Some(task) => task,
-        None => {
-            let embeds = thane_models::is_embedding_model(&checkpoint)
-                .map_err(|e| model::unusable(&files.path, e))?;
-            if embeds {
-                app.output.say(&format!(
-                    "thane: {} is an embedding model: --task embed",
-                    files.name
-                ));
-            }
-            if embeds { Task::Embed } else { Task::Generate }
-        }
-    };
+    let model = Model::from_files(files)?;
+    let task = task(args, &model, app)?;
     refuse_flags_of_others(args, task)?;
-    out::check_made(&args.out, kind(args, task)?, args.force, &[&files.path])?;
+    out::check_made(&args.out, kind(args, task)?, args.force, &[&model.path])?;
     let _writing = app.interrupt.writing(&args.out);
     match task {
-        Task::Generate => generate(args, files, checkpoint, app),
-        Task::Embed => embed(args, files, &checkpoint, app),
+        Task::Generate => generate(args, model, app),
+        Task::Embed => embed(args, &model, app),
     }
 }
 
-/// Flags that the other task has, and this one would not look at.
+/// The task that was asked for, or else what the model is made for.
+fn task(args: &Args, model: &Model, app: &App) -> Result<Task, Failure> {
+    model.checkpoint()?;
+    if let Some(task) = args.task {
+        return Ok(task);
+    }
+    match model.task()? {
+        ModelTask::Generate => Ok(Task::Generate),
+        ModelTask::Embed => {
+            app.output.say(&format!(
+                "thane: {} is an embedding model: --task embed",
+                model.name
+            ));
+            Ok(Task::Embed)
+        }
+    }
+}
+
+/// Refuses flags that only the other task uses.
 fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     let flags = &args.embedding;
     let given = match task {
@@ -214,7 +215,7 @@ fn named_well(args: &Args) -> Outcome {
     ))
 }
 
-/// What is written, and so what may be replaced.
+/// The kind of the output, which decides what may be replaced.
 fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
     match task {
         Task::Embed if is_compiled(&args.out) => {
@@ -234,12 +235,7 @@ fn is_compiled(out: &Path) -> bool {
     out.extension().is_some_and(|e| e == "mlmodelc")
 }
 
-fn generate(
-    args: &Args,
-    files: thane_hub::ModelFiles,
-    checkpoint: Checkpoint,
-    app: &App,
-) -> Outcome {
+fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
     if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
@@ -248,43 +244,38 @@ fn generate(
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
     // States of packages are fp16.
-    let options = Options {
+    let options = LanguageOptions {
         context: args.context,
         cache: DType::Fp16,
         score: false,
         engine,
     };
-    let mut opened = model::open_checkpoint(files, checkpoint, &options, app)?;
-    let program = std::mem::take(&mut opened.model.program);
-    let program = in_opset(chosen(program, &args.functions)?, wanted(args))?;
-    model::check_numbers(&opened.path, &opened.model.stored)?;
-    let package = package(&opened, program);
-    let written = if is_compiled(&args.out) {
-        app.output
-            .say("thane: a compiled model has no place for a tokenizer: it can be checked and predicted with, not run");
-        if args.force {
-            package.replace_compiled(&args.out)
-        } else {
-            package.write_compiled(&args.out)
-        }
-    } else {
-        app.output.busy("writing the package");
-        let source = contract::hash_files(weight_files(opened.checkpoint()?)?);
-        let parts = parts(&opened, app)?;
-        let items = contract::items(
-            contract(&opened, &package.program)?,
-            parts.as_ref(),
-            None,
-            Some(source),
-        )?;
-        if args.force {
-            package.replace(&args.out, &items)
-        } else {
-            package.write(&args.out, &items)
-        }
+    let model = model.language_model(&options, app.output.as_ref())?;
+    let options = PackageOptions {
+        replace: args.force,
+        compiled: is_compiled(&args.out),
+        functions: args.functions.clone(),
+        opset: args.opset.or(args.min_os),
     };
-    let summary = written.map_err(|e| unwritten(e, &args.out))?;
-    say(&opened, &package, &summary, args, app)
+    let written = model
+        .write(&args.out, &options, app.output.as_ref())
+        .map_err(|e| unwritten(e, args))?;
+    say(&model.name, &written, args, app)
+}
+
+/// Names the flag by which the opset was chosen.
+fn unwritten(error: RuntimeError, args: &Args) -> Failure {
+    match error {
+        RuntimeError::Opset(error) if args.min_os.is_some() => {
+            let lowest = error.lowest;
+            let failure = Failure::new(Code::Usage, *error);
+            match lowest {
+                Some(lowest) => failure.remedy(format!("--min-os {}", systems(lowest))),
+                None => failure,
+            }
+        }
+        error => error.into(),
+    }
 }
 
 /// What `--json` prints with `--task embed`.
@@ -292,34 +283,49 @@ fn generate(
 struct Embeds<'a> {
     model: &'a str,
     out: &'a Path,
-    #[serde(flatten)]
-    written: bundle::Written,
+    /// Lengths that have a function, ascending.
+    buckets: &'a [usize],
+    /// Whether there is a function of any length.
+    flexible: bool,
+    /// Number of packages.
+    packages: usize,
+    /// Bytes of all files.
+    bytes: u64,
+    /// Bytes that the files take on the disk: hard links to one file count once.
+    disk_bytes: u64,
     audit: Option<Verdict>,
 }
 
-fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+impl<'a> Embeds<'a> {
+    fn new(model: &'a str, out: &'a Path, written: &'a WrittenBundle) -> Self {
+        Self {
+            model,
+            out,
+            buckets: &written.buckets,
+            flexible: written.flexible,
+            packages: written.packages,
+            bytes: written.bytes,
+            disk_bytes: written.disk_bytes,
+            audit: None,
+        }
+    }
+}
+
+fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     if args.form == Some(Form::Portable) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)
             .remedy("--form engine, which is what --task embed writes"));
     }
-    let thane_hub::ModelFiles { name, license, .. } = files;
-    let model = bundle::Model {
-        name: &name,
-        license,
-        checkpoint,
-    };
-    app.output.busy("writing the package");
-    let written = bundle::write(&model, &args.out, args.force, &args.embedding, app)?;
+    // Golden vectors are computed in fp32.
+    let reference = cpu(NumericsFlag::F32, None, app);
+    let options = args.embedding.options(args.force);
+    let written = model.write_bundle(&args.out, &options, &reference, app.output.as_ref())?;
+    let mut report = Embeds::new(&model.name, &args.out, &written);
     if app.output.is_json() {
-        let audit = audited(args, false, app);
-        return Ok(app.output.json(&Embeds {
-            model: &name,
-            out: &args.out,
-            written,
-            audit,
-        })?);
+        report.audit = audited(args, false, app);
+        return Ok(app.output.json(&report)?);
     }
     let lengths: Vec<String> = written.buckets.iter().map(usize::to_string).collect();
     let any = if written.flexible {
@@ -333,7 +339,8 @@ fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app
         format!(", {} on disk", bytes(written.disk_bytes))
     };
     app.output.say(&format!(
-        "{name}: {}{disk}, lengths {}{any}",
+        "{}: {}{disk}, lengths {}{any}",
+        model.name,
         bytes(written.bytes),
         lengths.join(", ")
     ));
@@ -341,15 +348,15 @@ fn embed(args: &Args, files: thane_hub::ModelFiles, checkpoint: &Checkpoint, app
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
-fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: &App) -> Outcome {
-    let functions = package.program.functions();
+fn say(model: &str, written: &WrittenPackage, args: &Args, app: &App) -> Outcome {
+    let summary = &written.summary;
     let is_portable = args.form != Some(Form::Engine);
     let mut report = Report {
-        model: &opened.name,
+        model,
         package: &args.out,
-        opset: functions.first().map_or("", |f| f.opset.name()),
-        functions: functions.iter().map(|f| f.name.as_str()).collect(),
-        context: opened.model.info.context,
+        opset: written.opset,
+        functions: written.functions.iter().map(String::as_str).collect(),
+        context: written.context,
         constants: summary.n_constants,
         model_bytes: summary.model_bytes,
         weight_bytes: summary.weight_bytes,
@@ -366,8 +373,7 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
         report.functions.join(", "),
     );
     app.output.say(&format!(
-        "{}: {} for {}, {n}: {names}",
-        opened.name,
+        "{model}: {} for {}, {n}: {names}",
         bytes(all),
         report.opset
     ));
@@ -375,86 +381,11 @@ fn say(opened: &Opened, package: &Package, summary: &Summary, args: &Args, app: 
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
-/// The functions that were asked for, in the order of the program.
-fn chosen(program: Program, names: &[String]) -> Result<Program, Failure> {
-    let known: Vec<&str> = program
-        .functions()
-        .iter()
-        .map(|f| f.name.as_str())
-        .collect();
-    if let Some(unknown) = names.iter().find(|n| !known.contains(&n.as_str())) {
-        let error = anyhow::anyhow!("the program has no function `{unknown}`");
-        return Err(
-            Failure::new(Code::Usage, error).remedy(format!("--functions {}", known.join(",")))
-        );
-    }
-    let wanted = |f: &&Function| names.is_empty() || names.contains(&f.name);
-    Ok(Program::new(
-        program.functions().iter().filter(wanted).cloned().collect(),
-    ))
-}
-
-/// The opset that the user asked for.
-fn wanted(args: &Args) -> Option<Wanted> {
-    let of = |flag: &'static str| move |opset| Wanted { opset, flag };
-    args.opset
-        .map(of("--opset"))
-        .or(args.min_os.map(of("--min-os")))
-}
-
-/// Tokenizer and template; a checkpoint without one makes a package that other programs must feed
-/// with tokens.
-fn parts(opened: &Opened, app: &App) -> Result<Option<Parts>, Failure> {
-    let Some(parts) = model::parts(opened)? else {
-        app.output
-            .say("thane: the checkpoint has no tokenizer: the package can be checked and predicted with, not run");
-        return Ok(None);
-    };
-    Ok(Some(parts))
-}
-
-fn contract(opened: &Opened, program: &Program) -> Result<Contract, Failure> {
-    Ok(Contract {
-        schema: SCHEMA,
-        generator: concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        model: Facts::Generate((&opened.model.info).into()),
-        source: Source {
-            model: opened.name.clone(),
-            files: Vec::new(),
-        },
-        functions: contract::ports(program)?,
-        files: Vec::new(),
-    })
-}
-
-fn package(opened: &Opened, program: Program) -> Package {
-    let info = &opened.model.info;
-    let interfaces = program
-        .functions()
-        .iter()
-        .map(|f| (f.name.clone(), interface(f, info.context)))
-        .collect();
-    let user_defined = BTreeMap::from([
-        (
-            "ai.thane.generator".to_owned(),
-            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        ),
-        ("ai.thane.source".to_owned(), opened.name.clone()),
-    ]);
-    let metadata = Metadata {
-        short_description: format!(
-            "{}, {}, context of {}",
-            info.architecture,
-            counted(info.n_layers, "layer"),
-            counted(info.context, "token")
-        ),
-        license: opened.license.clone().unwrap_or_default(),
-        user_defined,
-        ..Metadata::default()
-    };
-    Package {
-        metadata,
-        interfaces,
-        ..Package::new(program)
-    }
+/// The oldest systems that have an opset: `macos15 or ios18`.
+fn systems(ios: &str) -> String {
+    let version = ios.strip_prefix("ios").and_then(|n| n.parse::<u32>().ok());
+    version.map_or_else(
+        || ios.to_owned(),
+        |n| format!("macos{} or {ios}", n.saturating_sub(3)),
+    )
 }

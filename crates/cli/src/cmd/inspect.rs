@@ -1,4 +1,4 @@
-//! `thane inspect`: the program of a model or package, as MIL text or as counts.
+//! `thane inspect`: prints the program of a model or package as MIL text, or counts its ops.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -8,19 +8,21 @@ use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
+use thane_runtime::is_package;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 use crate::source;
+use crate::suggest::did_you_mean;
 
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A model (path, hf:org/name, catalog name), .mlpackage or .mlmodelc folder, or .mil file.
     model: String,
-    /// Only this function, such as prefill or decode.
+    /// Print only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
     /// Count functions, ops, states and constants instead of printing them.
@@ -35,7 +37,7 @@ pub struct Args {
 struct Report<'a> {
     model: &'a str,
     functions: Vec<FunctionRow<'a>>,
-    /// Constants of all functions by element type; those that are stored once count once.
+    /// Constants of all functions by element type. A constant that functions share counts once.
     constants: BTreeMap<&'static str, Share>,
     /// The program as MIL text; null with --stats.
     text: Option<String>,
@@ -49,18 +51,18 @@ struct FunctionRow<'a> {
     /// Inputs and states.
     inputs: Vec<Port<'a>>,
     outputs: Vec<Port<'a>>,
-    /// How many ops there are of each kind, those of nested blocks included.
+    /// Number of ops by kind, nested blocks included.
     ops: BTreeMap<&'static str, usize>,
 }
 
-/// What goes in or comes out.
+/// An input, state or output.
 #[derive(Serialize)]
 struct Port<'a> {
     name: &'a str,
     r#type: String,
 }
 
-/// What the constants of one element type take.
+/// The constants of one element type.
 #[derive(Default, Serialize)]
 struct Share {
     constants: usize,
@@ -110,12 +112,12 @@ fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     if is_named {
         source::expect(path, app)?;
     }
-    if model::is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
+    if is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
         let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
         return Ok((args.model.clone(), source.package.program));
     }
     let opened = model::open(&args.model, &args.flags.options(false), app)?;
-    Ok((opened.name, opened.model.program))
+    Ok((opened.name, opened.program))
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {
@@ -126,7 +128,10 @@ fn no_function(name: &str, program: &Program) -> Failure {
         .collect();
     Failure::new(
         Code::Usage,
-        anyhow::anyhow!("the program has no function `{name}`"),
+        anyhow::anyhow!(
+            "the program has no function `{name}`{}",
+            did_you_mean(name, names.iter().copied())
+        ),
     )
     .remedy(format!("--function {}", names.join(" or ")))
 }
@@ -170,7 +175,7 @@ fn constants(program: &Program) -> BTreeMap<&'static str, Share> {
     out
 }
 
-/// Where the bytes of a constant are, which tells it from all others.
+/// The address of a constant's bytes, which identifies it.
 fn place(data: &Data) -> usize {
     match data {
         Data::Bytes(bytes) => bytes.as_slice().as_ptr().addr(),

@@ -1,4 +1,4 @@
-//! `thane ls`: the models in the caches.
+//! `thane ls`: lists the models in the caches.
 
 use std::path::Path;
 
@@ -26,9 +26,9 @@ struct Row<'a> {
     source: &'a str,
     path: &'a Path,
     bytes: u64,
-    /// RFC 3339, UTC.
+    /// Time of the last download, RFC 3339, UTC.
     pulled_at: String,
-    /// Whether `thane run` would find a whole model.
+    /// Whether all files of the model are there.
     whole: bool,
 }
 

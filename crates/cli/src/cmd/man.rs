@@ -1,9 +1,10 @@
-//! `thane man`: manual pages.
+//! `thane man`: prints manual pages.
 
 use clap_mangen::Man;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
+use crate::suggest::did_you_mean;
 
 /// Print the manual page of the command or of a verb, for man(1).
 #[derive(Debug, clap::Args)]
@@ -29,7 +30,10 @@ pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
                     .collect();
                 Failure::new(
                     Code::Usage,
-                    anyhow::anyhow!("expected a verb, found `{verb}`"),
+                    anyhow::anyhow!(
+                        "expected a verb, found `{verb}`{}",
+                        did_you_mean(verb, verbs.iter().copied())
+                    ),
                 )
                 .remedy(format!("one of {}", verbs.join(", ")))
             })?;

@@ -1,4 +1,4 @@
-//! `thane ops`: which ops of the opset are there, counted against those that coremltools registers.
+//! `thane ops`: which ops are supported, compared with those that coremltools registers.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use thane_mil::opset::{self, Accepts, OpDef, Opset};
 use crate::app::App;
 use crate::exit::Outcome;
 
-/// Count the ops that programs can hold, and list what is missing.
+/// Count the supported ops, and list what is missing.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Only what is missing, with the reason.
+    /// List only what is missing, with the reason.
     #[arg(long)]
     missing: bool,
 }
@@ -19,13 +19,13 @@ pub struct Args {
 /// Made by `tests/oracle/make_opset.py`.
 const REGISTERED: &str = include_str!("../../data/opset.json");
 
-/// What coremltools registers and no program can hold.
+/// Ops that coremltools registers and that no program can have.
 const LEFT_OUT: &[LeftOut] = &[LeftOut {
     name: "_const_symbolic",
     reason: "internal to coremltools' converters: it is never written to a file",
 }];
 
-/// Parameters that rightly differ from what coremltools registers, and why.
+/// Parameters that differ from coremltools on purpose, and why.
 const EXCEPTIONS: &[(&str, &str, &str)] = &[
     (
         "identity",
@@ -53,7 +53,7 @@ struct Registration {
     forms: Vec<Form>,
 }
 
-/// What an op takes from an opset on.
+/// The parameters of an op from an opset on.
 #[derive(Deserialize)]
 struct Form {
     since: String,
@@ -80,19 +80,19 @@ enum Takes {
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Report {
-    /// The coremltools that ops are counted against.
+    /// Version of coremltools that ops are compared with.
     source: String,
     registered: Counts,
-    /// Rows of the table, and the names among them.
+    /// Number of rows of the table, and of distinct names.
     table: Table,
-    /// Those that have a row with the same parameters, and so type inference.
+    /// Ops with a row of the same parameters, and so type inference.
     typed: Counts,
-    /// Those that the CPU backend runs.
+    /// Ops that the CPU backend runs.
     run: Counts,
-    /// Ops of the table that coremltools does not register.
+    /// Ops that coremltools does not register.
     beside: Vec<&'static str>,
     left_out: &'static [LeftOut],
-    /// Every op that is registered; with `--missing` those that miss something.
+    /// Every registered op; with `--missing` only incomplete ones.
     ops: Vec<OpReport>,
 }
 
@@ -122,11 +122,11 @@ struct OpReport {
 
 #[derive(Serialize)]
 struct FormReport {
-    /// The first opset that has it.
+    /// The first opset with this form.
     opset: String,
     typed: bool,
     runs: bool,
-    /// What is missing; null where nothing is.
+    /// What is missing; null if nothing is.
     reason: Option<String>,
 }
 
@@ -183,7 +183,7 @@ fn report() -> anyhow::Result<Report> {
     })
 }
 
-/// Forms of which something holds, and ops of which it holds for every form.
+/// Number of forms that satisfy `holds`, and of ops all of whose forms do.
 fn count(ops: &[OpReport], holds: impl Fn(&FormReport) -> bool) -> Counts {
     Counts {
         ops: ops.iter().filter(|op| op.forms.iter().all(&holds)).count(),
@@ -212,7 +212,7 @@ fn form(name: &str, form: &Form) -> FormReport {
     }
 }
 
-/// How the parameters of a row differ from those of a form.
+/// The difference between the parameters of a row and of a form.
 fn difference(form: &Form, def: &OpDef) -> Option<String> {
     if let Some(more) = def
         .params
@@ -300,7 +300,7 @@ fn summary(r: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
-/// A line for each form that misses something.
+/// A line for each incomplete form.
 fn missing(r: &Report) -> String {
     let forms = r
         .ops

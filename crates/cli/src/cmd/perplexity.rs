@@ -1,21 +1,21 @@
-//! `thane perplexity`: how well a model predicts a text, to compare numerics and quantisations.
+//! `thane perplexity`: how well a model predicts a text, to compare numerics and quantizations.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 use thane_engine::generate::Session;
 use thane_engine::text::EncodeOptions;
+use thane_runtime::{LanguageModel, TOKENIZER_BYTES};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::language::TOKENIZER_BYTES;
-use crate::model::{self, Opened, RunFlags};
+use crate::model::{self, RunFlags, longer_context};
 use crate::output::counted;
 use crate::overflow;
 use crate::source;
 use crate::talk::no_numbers;
 
-/// Tokens of one call: their logits are held at once.
+/// Tokens per call, whose logits are all in memory.
 const CHUNK: usize = 32;
 
 /// Measure how well a model predicts a text.
@@ -23,10 +23,10 @@ const CHUNK: usize = 32;
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// The text.
+    /// The text file.
     #[arg(long, value_name = "FILE")]
     file: PathBuf,
-    /// Tokens of the text that are looked at, in one context.
+    /// Tokens of the text to use, in one context.
     #[arg(long, value_name = "N", default_value_t = 2000,
         value_parser = clap::value_parser!(u32).range(2..))]
     tokens: u32,
@@ -38,19 +38,19 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Tokens that were predicted: all but the first.
+    /// Number of tokens that were predicted: all but the first.
     tokens: usize,
-    /// Mean negative natural logarithm of their probabilities.
+    /// Mean negative log-likelihood of the tokens, natural logarithm.
     mean_nll: f64,
-    /// e to the mean.
+    /// e to the power of `mean_nll`.
     perplexity: f64,
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(bad)?;
-    let opened = model::open(&args.model, &args.flags.program.options(true), app)?;
-    let language = model::language(&opened)?;
+    let model = model::open(&args.model, &args.flags.program.options(true), app)?;
+    let language = model.language()?;
     let options = EncodeOptions {
         add_special: true,
         parse_special: false,
@@ -72,7 +72,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             args.file.display()
         )));
     }
-    let mut session = model::session_of_any(&opened, &args.flags, app)?;
+    let mut session = model.session_of_any_functions(&args.flags.backend(app))?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
         let error = anyhow::anyhow!(
@@ -80,16 +80,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             ids.len()
         );
         let failure = bad(error).remedy(format!("--tokens {}", context + 1));
-        return Err(opened
-            .longer_context(ids.len())
+        return Err(longer_context(&model, ids.len())
             .into_iter()
             .fold(failure, Failure::remedy));
     }
-    overflow::warn(&opened, &args.flags, &ids, app);
+    overflow::warn(&model, &args.flags, &ids, app);
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
     for_each_row(
-        &opened,
+        &model,
         &mut session,
         &ids[..ids.len() - 1],
         &mut |at, row| {
@@ -103,12 +102,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if !mean_nll.is_finite() {
         return Err(no_numbers(
             anyhow::anyhow!("the mean is {mean_nll}"),
-            &opened.name,
+            &model.name,
             args.flags.program.numerics,
         ));
     }
     let report = Report {
-        model: &opened.name,
+        model: &model.name,
         tokens,
         mean_nll,
         perplexity: mean_nll.exp(),
@@ -123,21 +122,21 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     ))?)
 }
 
-/// The logits after each of these tokens: of many at once where the program has the function
-/// `score`, else by steps.
+/// Calls `take` with the logits after each token: many per call if the program has the function
+/// `score`, else one per call.
 fn for_each_row(
-    opened: &Opened,
+    model: &LanguageModel,
     session: &mut Session,
     ids: &[u32],
     take: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), Failure> {
     let bad = |e| Failure::new(Code::Usage, e);
-    let has = |function: &str| opened.model.program.function(function).is_some();
+    let has = |function: &str| model.program.function(function).is_some();
     if has("score") {
         for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
             let logits = session.score(chunk).map_err(bad)?;
             logits
-                .chunks(opened.model.info.vocab_size)
+                .chunks(model.info.vocab_size)
                 .zip(start..)
                 .for_each(|(row, at)| take(at, row));
         }
@@ -149,7 +148,7 @@ fn for_each_row(
         }
         return Ok(());
     }
-    let path = opened.path.display();
+    let path = model.path.display();
     let error = anyhow::anyhow!(
         "{path}: it has no function `score` or `decode`, which give the logits after each token"
     );
@@ -157,7 +156,7 @@ fn for_each_row(
         .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
 }
 
-/// Negative logarithm of the probability that these logits give to `id`.
+/// Negative log-likelihood of `id` by these logits.
 fn nll(logits: &[f32], id: usize) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();

@@ -1,4 +1,4 @@
-//! `thane predict`: run a function of a package once, from files to files.
+//! `thane predict`: runs a function of a package once, from files to files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::interrupt::Writing;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
+use crate::suggest::did_you_mean;
 use crate::tensors::{self, Named, named_path, named_shape};
 use crate::{out, source};
 
@@ -25,41 +26,41 @@ use crate::{out, source};
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder, or a .mil file with its weights.
     package: PathBuf,
-    /// The function to run [default: the package's own default].
+    /// Function to run [default: the package's default].
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
-    /// An input's values; inputs that are not given are made up.
+    /// Read an input from a file; other inputs are generated.
     #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
     input: Vec<Named<PathBuf>>,
-    /// What a state holds before; zeros where it is not given.
+    /// Read a state from a file; other states are zeros.
     #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
     state: Vec<Named<PathBuf>>,
-    /// The shape of an input that is made up, such as x=1x16.
+    /// Shape of a generated input, such as x=1x16.
     #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
     shape: Vec<Named<Vec<usize>>>,
-    /// Made-up inputs follow from this number: floats from -1 to 1, integers 0 or 1.
+    /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1.
     #[arg(long, value_name = "N", default_value_t = 0)]
     random_seed: u64,
-    /// How to compute.
+    /// Numerics to use.
     ///
-    /// f32 is the reference, ane rounds as the Neural Engine does.
+    /// f32 is the reference, ane rounds like the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
-    /// Switch an effect of the Neural Engine, such as flush-subnormals=on; docs/numerics.md lists
-    /// them.
+    /// Turn an effect of the Neural Engine on or off, such as flush-subnormals=on; docs/numerics.md
+    /// lists the effects.
     #[arg(long, value_name = "NAME=on|off", value_parser = effect)]
     effect: Vec<(String, bool)>,
-    /// With ane: the relative error against f32 from which on a result counts as lost.
+    /// With ane: least relative error against f32 that is reported as a loss of accuracy.
     #[arg(long, value_name = "X", default_value_t = ane::Options::default().tolerance,
-        value_parser = crate::cmd::diff::at_least_zero)]
+        value_parser = crate::tensors::at_least_zero)]
     tolerance: f64,
-    /// Threads [default: the physical cores].
+    /// Number of threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// The folder for the results, one NAME.npy for each output and state.
+    /// Folder for the results, with NAME.npy for each output and state.
     #[arg(short, long, value_name = "FOLDER")]
     out: PathBuf,
-    /// Replace results that are in the folder already.
+    /// Replace results that exist.
     #[arg(long)]
     force: bool,
 }
@@ -71,23 +72,22 @@ struct Report<'a> {
     function: &'a str,
     inputs: Vec<Input>,
     outputs: Vec<Row>,
-    /// What states hold after the run.
+    /// The states after the run.
     states: Vec<Row>,
-    /// With `--numerics ane`: where its numbers part from f32; null else.
+    /// With `--numerics ane`: where the numbers diverge from f32; otherwise null.
     ane: Option<Parting>,
 }
 
-/// The first ops whose numbers are not those of f32: what they make, from which layer and weight,
-/// and why.
+/// The first ops whose numbers diverge from f32: result, layer, weight and reason.
 #[derive(Serialize)]
 struct Parting {
-    /// Null where nothing overflows.
+    /// Null if nothing overflows.
     first_overflow: Option<String>,
-    /// Null where nothing is further from f32 than the tolerance.
+    /// Null if no error exceeds the tolerance.
     first_loss: Option<String>,
 }
 
-/// Parses `name=on`.
+/// Parses `NAME=on` or `NAME=off`.
 fn effect(text: &str) -> Result<(String, bool), String> {
     let (name, on) = match text.split_once('=') {
         Some((name, "on")) => (name, true),
@@ -100,13 +100,13 @@ fn effect(text: &str) -> Result<(String, bool), String> {
     Ok((name.to_owned(), on))
 }
 
-/// An array.
+/// An output or state.
 #[derive(Serialize)]
 struct Row {
     name: String,
     dtype: &'static str,
     shape: Vec<usize>,
-    /// Where it is read from or written to; null for an input that was made up.
+    /// File that it is read from or written to; null for a generated input.
     file: Option<PathBuf>,
 }
 
@@ -115,7 +115,7 @@ struct Row {
 struct Input {
     #[serde(flatten)]
     row: Row,
-    /// What was made up, where no file was given; null else.
+    /// How the input was generated; null if it was read from a file.
     made_up: Option<String>,
 }
 
@@ -193,7 +193,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .states
             .push(store(args, &value.name, view, &mut pending, app)?);
     }
-    // All results are written before the first is renamed to its place.
+    // All results are written before the first one is renamed.
     for Pending { path, file, .. } in pending {
         file.put(args.force).map_err(|e| out::unwritten(&path, e))?;
     }
@@ -220,7 +220,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     Ok(app.output.data(&rows.map(line).collect::<String>())?)
 }
 
-/// The function of that name, or the package's default.
+/// The function of this name, or the package's default.
 pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Function, Failure> {
     let name = name.unwrap_or(&package.default_function);
     package.program.function(name).ok_or_else(|| {
@@ -232,13 +232,16 @@ pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Func
             .collect();
         Failure::new(
             Code::Usage,
-            anyhow::anyhow!("the package has no function `{name}`"),
+            anyhow::anyhow!(
+                "the package has no function `{name}`{}",
+                did_you_mean(name, names.iter().copied())
+            ),
         )
         .remedy(format!("--function {}", names.join(" or ")))
     })
 }
 
-/// Every flag must name something that the function has.
+/// Checks that inputs and states of flags exist in the function.
 fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
     let names = |states: bool| -> Vec<&str> {
         let inputs = f.body().inputs.iter().map(|v| f.value(*v));
@@ -250,9 +253,10 @@ fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
     let known = |what: &str, name: &str, names: Vec<&str>| {
         anyhow::ensure!(
             names.contains(&name),
-            "function `{}` has no {what} `{name}`; it has {}",
+            "function `{}` has no {what} `{name}`; it has {}{}",
             f.name,
-            names.join(", ")
+            names.join(", "),
+            did_you_mean(name, names.iter().copied())
         );
         Ok(())
     };
@@ -267,7 +271,7 @@ fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
         .try_for_each(|n| known("state", &n.name, names(true)))
 }
 
-/// What the program was given.
+/// The inputs and states of a run.
 #[derive(Default)]
 struct Given {
     inputs: Vec<(String, Array)>,
@@ -293,7 +297,7 @@ fn backend(args: &Args, app: &App) -> Cpu {
     }
 }
 
-/// Run once more, in both numerics side by side.
+/// Runs the function in f32 and in the engine's numerics, and compares op by op.
 fn parting(
     program: &Program,
     function: &str,
@@ -416,7 +420,7 @@ fn result_path(args: &Args, name: &str) -> PathBuf {
     args.out.join(format!("{name}.npy"))
 }
 
-/// Refuse results that would replace something, before anything is computed.
+/// Refuses to replace existing results, before anything is computed.
 fn check_outputs(f: &Function, args: &Args) -> Outcome {
     if args.out.exists() && !args.out.is_dir() {
         let error = anyhow::anyhow!(
@@ -447,14 +451,14 @@ fn check_outputs(f: &Function, args: &Args) -> Outcome {
         .try_for_each(|name| out::check(&result_path(args, name), args.force, &read))
 }
 
-/// A result that is written and not renamed to its place yet.
+/// A result that was written and not renamed yet.
 struct Pending<'a> {
     path: PathBuf,
     file: out::Pending,
     _writing: Writing<'a>,
 }
 
-/// Writes a result beside `NAME.npy`, where it goes when all are written.
+/// Writes a result beside `NAME.npy`; it is renamed when all results are written.
 fn store<'a>(
     args: &Args,
     name: &str,

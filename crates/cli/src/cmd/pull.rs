@@ -1,4 +1,4 @@
-//! `thane pull`: fetch a model, or bring it up to date.
+//! `thane pull`: downloads a model, or brings it up to date.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::exit::Outcome;
 use crate::output::bytes;
 use thane_hub::Check;
 
-/// Fetch a model into the cache, or bring it up to date.
+/// Download a model into the cache, or bring it up to date.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A name of the catalog, or hf:org/name[/file][@revision].
     model: String,
-    /// Read every byte of a model that is there and compare its sha256.
+    /// Read every byte of a model in the cache and compare its hash.
     #[arg(long)]
     check: bool,
 }
@@ -26,10 +26,10 @@ struct Report<'a> {
     path: &'a std::path::Path,
     /// Length of the file, or of all files of the folder.
     bytes: u64,
-    /// What came over the network this time; 0 when the model was there.
+    /// Bytes that were downloaded now; 0 if the model was in the cache.
     fetched_bytes: u64,
     seconds: f64,
-    /// Known for the catalog's models, otherwise null.
+    /// License of a model of the catalog, otherwise null.
     #[serde(rename = "licence")]
     license: Option<&'a str>,
 }

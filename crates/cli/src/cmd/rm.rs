@@ -1,4 +1,4 @@
-//! `thane rm`: take a model off the disk.
+//! `thane rm`: removes a model from the cache.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use crate::app::App;
 use crate::exit::Outcome;
 use crate::output::bytes;
 
-/// Remove a model from the cache, whole or begun.
+/// Remove a model from the cache, also an incomplete one.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A name as `thane ls` shows it: one of the catalog, hf:org/name, or hf:org/name/file.
+    /// A name that `thane ls` shows: of the catalog, hf:org/name, or hf:org/name/file.
     model: String,
 }
 

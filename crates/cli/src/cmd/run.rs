@@ -1,53 +1,54 @@
-//! `thane run`: answer a prompt, or talk.
+//! `thane run`: answers a prompt, or holds a conversation.
 
 use std::io::{self, IsTerminal, Read};
 use std::mem::ManuallyDrop;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
+use thane_runtime::Generator;
 
 use crate::app::App;
 use crate::chat;
 use crate::exit::{Code, Failure, Outcome};
+use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
-use crate::sampling::{self, Recommended, Sampling};
-use crate::talk::{Talk, peak_memory};
+use crate::sampling::SamplingFlags;
+use crate::talk::Talk;
 
 /// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// The prompt, which text on stdin follows.
+    /// The prompt; text on stdin is appended to it.
     ///
-    /// Without it stdin is the prompt, or a terminal a conversation.
+    /// Without a prompt, stdin is the prompt; on a terminal, a conversation starts.
     prompt: Option<String>,
-    /// Give the prompt to the model as it is, without its chat template.
+    /// Do not apply the model's chat template to the prompt.
     #[arg(long)]
     raw: bool,
-    /// Read control tokens that are spelled in messages, such as <|im_end|>, as such; otherwise
-    /// they are text.
+    /// Interpret control tokens in messages, such as <|im_end|>; by default they are plain text.
     #[arg(long, conflicts_with = "raw")]
     allow_special_tokens: bool,
-    /// What the model is told before the conversation.
+    /// System message.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Tokens of an answer at most.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Most tokens of an answer.
+    #[arg(long, value_name = "N", default_value_t = Generator::MAX_TOKENS)]
     max_tokens: usize,
-    /// End the answer before this text; can be given more than once.
+    /// End the answer before this text; can be repeated.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Keep no history of a conversation; otherwise its messages are in the file `history` of the
+    /// Keep no history of conversations; by default messages are saved in the file `history` of the
     /// cache folder.
     #[arg(long)]
     no_history: bool,
-    /// Say at the end where the time went, and how that is to what the machine can do.
+    /// Print the time of each kernel at the end, compared with the machine's peak rates.
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
-    sampling: Sampling,
+    sampling: SamplingFlags,
     #[command(flatten)]
     flags: RunFlags,
 }
@@ -56,13 +57,13 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
-    /// Ids of the prompt as the model saw it, the template's included.
+    /// Token ids of the prompt, with those of the chat template.
     prompt_tokens: &'a [u32],
-    /// Ids of the answer; a token that ended the turn is not among them.
+    /// Token ids of the answer, without the token that ended it.
     tokens: &'a [u32],
     text: &'a str,
     /// `stop`: the model ended its turn or a stop string came; `length`: --max-tokens; `context`:
-    /// the cache is full; `interrupted`.
+    /// the KV cache is full; `interrupted`.
     finish_reason: &'a str,
     timings: Times,
 }
@@ -70,17 +71,17 @@ struct Report<'a> {
 /// Seconds and rates of an answer.
 #[derive(Serialize)]
 struct Times {
-    /// From the prompt to the first token.
+    /// Time to first token.
     first_token_s: f64,
     prefill_s: f64,
-    /// Tokens of the prompt that were computed.
+    /// Tokens of the prompt that were computed, without those in the KV cache.
     prefill_tokens: usize,
     prefill_tokens_per_s: f64,
     decode_s: f64,
-    /// Tokens after the first.
+    /// Tokens after the first one.
     decode_tokens: usize,
     decode_tokens_per_s: f64,
-    /// Most memory that the process held; null where the system does not tell.
+    /// Peak memory of the process; null where the system does not tell.
     peak_memory_bytes: Option<u64>,
 }
 
@@ -106,9 +107,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         Some(prompt(args, app.output.is_json())?)
     };
-    // The process ends with them: the system takes their memory back at once, where to let go of
-    // each piece takes a tenth of the time of a short answer.
-    let opened = ManuallyDrop::new(model::open(
+    // The process ends with model and generator, and the system takes their memory back at once. To
+    // free each piece would take a tenth of the time of a short answer.
+    let model = ManuallyDrop::new(model::open(
         &args.model,
         &args.flags.program.options(false),
         app,
@@ -117,31 +118,31 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         profile: profile::wanted(args.profile),
         ..args.flags.clone()
     };
-    let choice = args
-        .sampling
-        .choice(Recommended::of(&opened)?, prompt.is_none());
-    let sampler = sampling::sampler(choice.options.clone())?;
-    let (language, session) = model::language_and_session(&opened, &flags, app)?;
+    let choice = args.sampling.choose(&model, prompt.is_none())?;
+    let backend = flags.backend(app);
+    let in_parallel = model::n_threads(flags.threads) > 1;
+    let mut generator = model.start(&backend, choice.options.clone(), in_parallel)?;
     app.output.clear();
-    let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &opened, language, session, sampler));
-    talk.max_tokens = args.max_tokens;
-    talk.stop.clone_from(&args.stop);
-    talk.allows_special = args.allow_special_tokens;
+    generator.max_tokens = args.max_tokens;
+    generator.stop.clone_from(&args.stop);
+    generator.allow_special_tokens = args.allow_special_tokens;
+    generator.budget = app.budget.clone();
+    let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &model, generator));
     if !args.raw {
         talk.use_template(args.system.as_deref())?;
     }
-    let cpu = model::cpu(flags.program.numerics, flags.threads, app);
+    let cpu = &backend.cpu;
     let Some(prompt) = prompt else {
         let history = (!args.no_history).then(|| app.hub.places.cache.join("history"));
-        let outcome = chat::converse(&mut talk, choice, history.as_deref());
-        profile::say(flags.profile.as_ref(), &cpu, &app.output);
+        let outcome = chat::converse(&mut talk, &choice, history.as_deref());
+        profile::say(flags.profile.as_ref(), cpu, &app.output);
         return outcome;
     };
     let (prompt_tokens, answer) = talk.once(prompt)?;
-    profile::say(flags.profile.as_ref(), &cpu, &app.output);
+    profile::say(flags.profile.as_ref(), cpu, &app.output);
     if app.output.is_json() {
         app.output
-            .json(&report(&opened.name, &prompt_tokens, &answer))?;
+            .json(&report(&model.name, &prompt_tokens, &answer))?;
     }
     talk.ended(&answer)
 }
@@ -170,7 +171,7 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
     };
     let text = match &args.prompt {
         Some(prompt) if has_piped_text() => {
-            // What is piped in is what the prompt is about.
+            // Text that is piped in is what the prompt is about.
             let text = from_stdin(args.raw)?;
             if text.trim().is_empty() {
                 prompt.clone()
@@ -185,15 +186,15 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
         None if io::stdin().is_terminal() => return Err(missing("there is no prompt")),
         None => from_stdin(args.raw)?,
     };
-    // A raw prompt may be empty: many vocabularies have a token that begins a text.
+    // A raw prompt may be empty, since many vocabularies have a token that begins a text.
     if text.trim().is_empty() && !args.raw {
         return Err(missing("the prompt is empty"));
     }
     Ok(text)
 }
 
-/// Whether stdin is a pipe or a file: a program that starts this one may leave it a device that
-/// never says anything.
+/// Whether stdin is a pipe, a file or a socket. A parent process may leave a device as stdin from
+/// which nothing ever comes.
 fn has_piped_text() -> bool {
     #[cfg(unix)]
     {
@@ -218,7 +219,7 @@ fn from_stdin(raw: bool) -> Result<String, Failure> {
             anyhow::Error::new(e).context("the prompt on stdin cannot be read"),
         )
     })?;
-    // The line break that `echo` adds is nothing that anybody said.
+    // The line break that `echo` appends is not part of the prompt.
     if !raw && text.ends_with('\n') {
         text.pop();
         text.truncate(text.trim_end_matches('\r').len());

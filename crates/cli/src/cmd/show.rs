@@ -1,19 +1,19 @@
-//! `thane show`: what a model is.
+//! `thane show`: architecture, size and types of a model.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use thane_models::EncoderOptions;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderOptions, is_embedding_model};
+use thane_runtime::{Model, Origin, RuntimeError, Task as ModelTask};
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::model::{self, ProgramFlags};
+use crate::model::ProgramFlags;
 use crate::output::{bytes, counted};
 use crate::screen::in_a_row;
-use thane_hub::ModelFiles;
 
-/// Show what a model is: architecture, parameters, quantisation, context, memory.
+/// Show a model's architecture, parameters, quantization, context length and memory.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
@@ -33,48 +33,49 @@ struct Report<'a> {
     architecture: &'a str,
     layers: usize,
     vocabulary: usize,
-    /// Numbers in all tensors.
+    /// Number of parameters.
     parameters: u64,
-    /// Bytes of all tensors as they are stored.
+    /// Bytes of all tensors in the file.
     weight_bytes: u64,
     #[serde(flatten)]
     task: Task<'a>,
-    /// By element type: how many tensors, numbers and bytes.
-    quantisation: BTreeMap<&'static str, Share>,
-    /// Every tensor, in the order of names.
+    /// Tensors, parameters and bytes by element type.
+    #[serde(rename = "quantisation")]
+    quantization: BTreeMap<&'static str, Share>,
+    /// Every tensor, sorted by name.
     tensors: Vec<TensorRow<'a>>,
 }
 
-/// What only a language model has, or only an embedding model.
+/// The facts of a language model or of an embedding model.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Task<'a> {
     Generate {
         /// Positions that the model was made for.
         max_context: usize,
-        /// Tokens that the cache holds with these flags.
+        /// Tokens that the KV cache holds with these flags.
         context: usize,
-        /// Bytes of the cache when it is full.
+        /// Bytes of the full KV cache.
         cache_bytes: usize,
-        /// Weights and a full cache.
+        /// Bytes of weights and full KV cache.
         memory_bytes: u64,
     },
     Embed {
-        /// Elements of a vector.
+        /// Dimensions of a vector.
         dimensions: usize,
         /// Most tokens of a text that the model was made for.
         max_tokens: usize,
-        /// Positions that the model has.
+        /// Number of positions of the model.
         positions: usize,
         pooling: &'static str,
-        /// Whether vectors have length 1.
+        /// Whether vectors are normalized to length 1.
         normalize: bool,
-        /// What is put before a text, by the name of the task.
+        /// Prompts to put before a text, by the name of the task.
         prompts: &'a BTreeMap<String, String>,
     },
 }
 
-/// What one element type holds.
+/// The tensors of one element type.
 #[derive(Default, Serialize)]
 struct Share {
     tensors: u64,
@@ -94,18 +95,19 @@ struct TensorRow<'a> {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let options = args.flags.options(false);
-    let files = app.hub.resolve(&args.model)?;
-    if model::is_package(&files.path) {
-        return Err(model::not_a_checkpoint(&files.path));
+    let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    opened.checkpoint()?;
+    if opened.task()? == ModelTask::Embed {
+        return show_encoder(args, &opened, app);
     }
-    let checkpoint = model::checkpoint(&files)?;
-    if is_embedding_model(&checkpoint).map_err(|e| model::unusable(&files.path, e))? {
-        return show_encoder(args, &files, &checkpoint, app);
-    }
-    let opened = model::open_checkpoint(files, checkpoint, &options, app)?;
-    let (info, checkpoint) = (&opened.model.info, opened.checkpoint()?);
-    let (quantisation, tensors) = stored(checkpoint);
-    let weight_bytes: u64 = quantisation.values().map(|s| s.bytes).sum();
+    let opened = opened.language_model(&options, app.output.as_ref())?;
+    let Origin::Checkpoint(checkpoint) = &opened.origin else {
+        let path = opened.path;
+        return Err(RuntimeError::ExpectedCheckpoint { path }.into());
+    };
+    let info = &opened.info;
+    let (quantization, tensors) = stored(checkpoint);
+    let weight_bytes: u64 = quantization.values().map(|s| s.bytes).sum();
     let task = Task::Generate {
         max_context: info.max_context,
         context: info.context,
@@ -118,27 +120,29 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,
-        parameters: quantisation.values().map(|s| s.parameters).sum(),
+        parameters: quantization.values().map(|s| s.parameters).sum(),
         weight_bytes,
         task,
-        quantisation,
+        quantization,
         tensors,
     };
     print(&report, args, app)
 }
 
-fn show_encoder(args: &Args, files: &ModelFiles, checkpoint: &Checkpoint, app: &App) -> Outcome {
+fn show_encoder(args: &Args, model: &Model, app: &App) -> Outcome {
+    let checkpoint = model.checkpoint()?;
     let encoder = thane_models::build_encoder(checkpoint, &EncoderOptions::default());
-    let info = encoder.map_err(|e| model::unusable(&files.path, e))?.info;
-    let (quantisation, tensors) = stored(checkpoint);
+    let encoder = encoder.map_err(|e| RuntimeError::model(&model.path, e))?;
+    let info = encoder.info;
+    let (quantization, tensors) = stored(checkpoint);
     let report = Report {
-        model: &files.name,
-        path: &files.path,
+        model: &model.name,
+        path: &model.path,
         architecture: &info.architecture,
         layers: info.n_layers,
         vocabulary: info.vocab_size,
-        parameters: quantisation.values().map(|s| s.parameters).sum(),
-        weight_bytes: quantisation.values().map(|s| s.bytes).sum(),
+        parameters: quantization.values().map(|s| s.parameters).sum(),
+        weight_bytes: quantization.values().map(|s| s.bytes).sum(),
         task: Task::Embed {
             dimensions: info.dim,
             max_tokens: info.max_tokens,
@@ -147,18 +151,18 @@ fn show_encoder(args: &Args, files: &ModelFiles, checkpoint: &Checkpoint, app: &
             normalize: info.normalize,
             prompts: &info.prompts,
         },
-        quantisation,
+        quantization,
         tensors,
     };
     print(&report, args, app)
 }
 
-/// What the tensors of a checkpoint take by their types, and each of them.
+/// The tensors of a checkpoint, by element type and one by one.
 fn stored(checkpoint: &Checkpoint) -> (BTreeMap<&'static str, Share>, Vec<TensorRow<'_>>) {
-    let mut quantisation: BTreeMap<&'static str, Share> = BTreeMap::new();
+    let mut quantization: BTreeMap<&'static str, Share> = BTreeMap::new();
     let mut tensors = Vec::new();
     for t in checkpoint.tensors.values() {
-        let share = quantisation.entry(t.ty.name()).or_default();
+        let share = quantization.entry(t.ty.name()).or_default();
         share.tensors += 1;
         share.parameters += t.element_count() as u64;
         share.bytes += t.bytes.len() as u64;
@@ -169,7 +173,7 @@ fn stored(checkpoint: &Checkpoint) -> (BTreeMap<&'static str, Share>, Vec<Tensor
             bytes: t.bytes.len(),
         });
     }
-    (quantisation, tensors)
+    (quantization, tensors)
 }
 
 fn print(report: &Report<'_>, args: &Args, app: &App) -> Outcome {
@@ -235,8 +239,8 @@ fn text(r: &Report<'_>, all: bool) -> String {
             );
         }
     }
-    let mut label = "quantisation";
-    for (ty, share) in &r.quantisation {
+    let mut label = "quantization";
+    for (ty, share) in &r.quantization {
         let part = 100.0 * share.bytes as f64 / r.weight_bytes.max(1) as f64;
         let tensors = counted(share.tensors, "tensor");
         lines.push(format!(

@@ -1,38 +1,38 @@
-//! `thane verify`: whether an embedding model's packages are what was written, and compute what
-//! they should.
+//! `thane verify`: checks that the packages of an embedding model are undamaged and compute the
+//! right vectors.
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use thane_engine::embed::similarity::Similarity;
-use thane_models::{EncoderOptions, Encoding};
+use thane_models::Encoding;
+use thane_runtime::{Bundle, EmbedOptions, Model, compare_goldens};
 
 use crate::app::App;
-use crate::embed::{encoder, golden, packages};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::NumericsFlag;
+use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
 
-/// Check an embedding model's package: hashes, and texts whose vectors are known.
+/// Check an embedding model's package: hashes of files, and golden vectors of known texts.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage, or a folder of them with its manifest.
+    /// An .mlpackage, or a folder of packages with its manifest.
     bundle: PathBuf,
-    /// The least cosine that passes.
+    /// Least cosine similarity that passes.
     #[arg(long, value_name = "X", default_value_t = 0.999, value_parser = cosine)]
     cosine: f64,
-    /// How to compute.
+    /// Numerics to use.
     ///
-    /// f32 is the reference, ane is fp16 after each op with the sums of the Apple Neural Engine.
+    /// f32 is the reference; ane rounds to fp16 after each op and accumulates sums like the Apple
+    /// Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::F32)]
     numerics: NumericsFlag,
-    /// Threads [default: the physical cores].
+    /// Number of threads [default: the physical cores].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
-/// A least cosine: no vector has one above 1, and all have one of -1 or more.
+/// Parses a cosine similarity from 0 to 1.
 fn cosine(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|x| (0.0..=1.0).contains(x));
     number.ok_or_else(|| "expected a number from 0 to 1, such as 0.999".to_owned())
@@ -42,11 +42,11 @@ fn cosine(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct Report<'a> {
     bundle: &'a Path,
-    /// Files whose hash is what the manifest says.
+    /// Number of files whose hash is right.
     hashed_files: usize,
-    /// The known texts, and how close their vectors are.
+    /// The known texts and the similarity of their vectors.
     vectors: Vec<Row>,
-    /// Whether every cosine is at least what was asked for.
+    /// Whether every cosine similarity is high enough.
     passed: bool,
 }
 
@@ -54,46 +54,37 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Row {
     text: String,
-    /// Cosine of its vector here and the one that was written.
+    /// Cosine similarity of the computed vector and the golden one.
     cosine: f64,
     passed: bool,
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let usage =
-        |e: anyhow::Error| Failure::new(Code::Usage, e.context(args.bundle.display().to_string()));
     source::expect(&args.bundle, app)?;
     app.output.busy("comparing hashes");
-    let bundle = packages::open(&args.bundle).map_err(usage)?;
+    let bundle = Bundle::open(&args.bundle)?;
     if bundle.goldens.is_empty() {
         let error = anyhow::anyhow!(
-            "it holds no vectors of known texts; whole are {}",
+            "{}: it holds no vectors of known texts; whole are {}",
+            args.bundle.display(),
             counted(bundle.n_files, "file")
         );
-        return Err(usage(error).remedy(format!("thane check {}", args.bundle.display())));
+        return Err(Failure::new(Code::Usage, error)
+            .remedy(format!("thane check {}", args.bundle.display())));
     }
-    let run = encoder::Run {
-        numerics: args.numerics,
-        threads: args.threads,
-        batch_tokens: 1024,
-        max_length: None,
-        profile: None,
-    };
-    let name = args.bundle.display().to_string();
     let encoding = if bundle.facts.encoding == "chunks" {
         Encoding::Chunks
     } else {
         Encoding::Text
     };
-    let mut encoder = encoder::open(
-        &name,
-        &EncoderOptions {
-            encoding,
-            ..EncoderOptions::default()
-        },
-        &run,
-        app,
-    )?;
+    let options = EmbedOptions {
+        encoding,
+        ..EmbedOptions::default()
+    };
+    let backend = model::cpu(args.numerics, args.threads, app);
+    let name = args.bundle.display().to_string();
+    let model = Model::open(&name, &app.hub, app.output.as_ref())?;
+    let mut embedder = model.embedding_model(&options, &backend, app.output.as_ref())?;
     let mut report = Report {
         bundle: &args.bundle,
         hashed_files: bundle.n_files,
@@ -102,16 +93,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     app.output
         .count("verifying", Some(bundle.goldens.len() as u64), 0);
-    let vectors = golden::vectors(&mut encoder, &bundle.goldens, encoding, || {
-        app.output.advance(1)
-    })
-    .map_err(usage)?;
-    for (golden, vector) in bundle.goldens.into_iter().zip(vectors) {
-        let cosine = if vector.len() == golden.vector.len() {
-            Similarity::Cosine.compare(&vector, &golden.vector)
-        } else {
-            0.0
-        };
+    let cosines = compare_goldens(&mut embedder, &bundle.goldens, encoding, || {
+        app.output.advance(1);
+    })?;
+    for (golden, cosine) in bundle.goldens.into_iter().zip(cosines) {
         let passed = cosine >= args.cosine;
         report.passed &= passed;
         report.vectors.push(Row {

@@ -1,5 +1,5 @@
-//! Rows of CSV files: a header names the columns, fields may be quoted and then hold separators and
-//! line breaks.
+//! Reads rows of CSV files. A header names the columns; quoted fields may hold separators and line
+//! breaks.
 
 use std::io::{self, Read};
 
@@ -8,9 +8,9 @@ use csv::{ByteRecord, Reader, ReaderBuilder};
 use serde_json::Value;
 
 use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
-use super::rows::{Fields, MAX_ROW_BYTES, Row};
+use super::row::{Fields, MAX_ROW_BYTES, Row};
 
-/// The rows behind the header, each with the line that it begins on.
+/// The rows after the header, each with the number of its first line.
 pub fn rows<R: Read>(
     from: R,
     separator: u8,
@@ -35,11 +35,11 @@ pub fn rows<R: Read>(
     let missing = |field: &str, flag: &str| Fields::missing("column", field, flag, &names);
     let text = match find(&fields.text) {
         Some(text) => text,
-        // A file without a byte has no header and no rows.
+        // An empty file has no header and no rows.
         None if header.is_empty() => 0,
         None => return Err(missing(&fields.text, "--field")),
     };
-    // Where lines end with \r\n, the \n counts as the begin of the next row.
+    // If lines end with \r\n, the \n counts as part of the next row.
     let header_lines = 2 + header
         .as_slice()
         .iter()
@@ -62,7 +62,7 @@ pub fn rows<R: Read>(
     })
 }
 
-/// Spreadsheets begin a file with a byte order mark.
+/// The name of a column, without the byte order mark that spreadsheets put first.
 fn column_name(i: usize, name: &[u8]) -> String {
     let name = if i == 0 {
         name.strip_prefix(b"\xef\xbb\xbf").unwrap_or(name)
@@ -76,10 +76,10 @@ struct Rows<R: Read> {
     from: Reader<Quotes<Metered<R>>>,
     meter: Meter,
     record: ByteRecord,
-    /// The columns.
+    /// Columns of text and id.
     text: usize,
     id: Option<usize>,
-    /// Lines that are not counted yet where a row begins.
+    /// Difference between the first line of a row and the line that `csv` counts.
     shift: u64,
     failed: bool,
 }
@@ -87,7 +87,7 @@ struct Rows<R: Read> {
 impl<R: Read> Rows<R> {
     fn read(&mut self) -> anyhow::Result<Option<Row>> {
         let read = self.from.read_byte_record(&mut self.record);
-        // The rest of the file is in this row, however many fields that makes.
+        // The rest of the file is in this row, whatever the number of its fields.
         if self.from.get_ref().is_open {
             return Err(Unclosed.into());
         }
@@ -111,7 +111,7 @@ impl<R: Read> Rows<R> {
         }))
     }
 
-    /// The line that the row begins on.
+    /// First line of the row.
     fn line(&self) -> u64 {
         self.record.position().map_or(0, csv::Position::line) + self.shift
     }
@@ -129,8 +129,8 @@ impl<R: Read> Iterator for Rows<R> {
         match self.read() {
             Ok(row) => row.map(|row| (row.number, Ok(row))),
             Err(e) => {
-                // What follows a row of another number of fields may be a row; what follows other
-                // errors is not known.
+                // Reading continues after a row with a wrong number of fields, but not after other
+                // errors.
                 let goes_on =
                     e.is::<Uneven>() || e.chain().any(|cause| cause.is::<std::str::Utf8Error>());
                 self.failed = !goes_on;
@@ -147,7 +147,7 @@ impl<R: Read> Iterator for Rows<R> {
     }
 }
 
-/// A row that is not as wide as the header.
+/// A row with another number of fields than the header.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "it has {found} fields, the header has {expected}; a field with separators or line breaks needs quotes"
@@ -157,31 +157,31 @@ struct Uneven {
     found: u64,
 }
 
-/// That a file ends in a quoted field. `csv` takes the rest of the file for that field.
+/// The file ends in a quoted field. `csv` takes the rest of the file for that field.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a quoted field that begins in this row is not closed: the file ends in it; write a quote in a field as \"\""
 )]
 struct Unclosed;
 
-/// Looks for the end of the file in a quoted field, which `csv` does not tell.
+/// Detects that the file ends in a quoted field, which `csv` does not report.
 struct Quotes<R> {
     from: R,
     separator: u8,
     at: Place,
-    /// Bytes of the byte order mark that are still to come; spreadsheets begin a file with one.
+    /// Bytes of a byte order mark that may still follow.
     mark: &'static [u8],
-    /// Whether the end was there, and in a quoted field.
+    /// Whether the file ended in a quoted field.
     is_open: bool,
 }
 
-/// Where the next byte is, by the rules of `csv`.
+/// State of the parser before the next byte, by the rules of `csv`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     FieldStart,
     Field,
     Quoted,
-    /// Behind a quote in a quoted field, which ends it or stands for one.
+    /// After a quote in a quoted field, which ends the field or is an escaped quote.
     Quote,
 }
 
@@ -240,7 +240,7 @@ mod tests {
     use thane_mil::budget::{Budget, OverBudget};
 
     use super::*;
-    use crate::embed::rows::Id;
+    use crate::embed::row::Id;
 
     /// The line, text and id of a row, or what is said of it.
     type Read = Result<(u64, String, Option<Value>), String>;

@@ -1,4 +1,4 @@
-//! Vectors as text and as files.
+//! Writes vectors as JSON text and as files.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -8,11 +8,16 @@ use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use super::journal::{Journal, Stored};
+use super::journal::Stored;
+use super::table::Table;
 use crate::exit::Failure;
+use crate::suggest::did_you_mean;
 use crate::{npy, out};
 
-/// A kind of file that vectors are written to.
+/// Extensions of files of vectors.
+const KINDS: [&str; 5] = ["npy", "jsonl", "ndjson", "parquet", "safetensors"];
+
+/// The format of a file of vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Npy,
@@ -22,8 +27,8 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind by a file's name. `is_ragged` says that rows have several vectors each, which an
-    /// array cannot hold.
+    /// The format by the extension of `path`. An array cannot hold several vectors per row
+    /// (`is_ragged`).
     pub fn of(path: &Path, is_ragged: bool) -> anyhow::Result<Self> {
         let kind = match path
             .extension()
@@ -35,9 +40,10 @@ impl Kind {
             Some("jsonl" | "ndjson") => Self::Jsonl,
             Some("parquet") => Self::Parquet,
             Some("safetensors") => Self::Safetensors,
-            _ => anyhow::bail!(
-                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors",
-                path.display()
+            other => anyhow::bail!(
+                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors{}",
+                path.display(),
+                did_you_mean(other.unwrap_or_default(), KINDS)
             ),
         };
         anyhow::ensure!(
@@ -48,34 +54,20 @@ impl Kind {
         Ok(kind)
     }
 
-    /// Whether the names of rows have a place in it.
+    /// Whether the format stores ids.
     pub fn has_ids(self) -> bool {
         matches!(self, Self::Jsonl | Self::Parquet)
     }
 }
 
-/// What a file is made of.
-pub struct Table<'a> {
-    pub journal: &'a Journal,
-    pub format: Format,
-    /// Dimensions of a vector.
-    pub dim: usize,
-    /// Rows have several vectors each.
-    pub is_ragged: bool,
-    /// The model's name.
-    pub model: &'a str,
-    /// Whether the user wants the end.
-    pub interrupted: &'a dyn Fn() -> bool,
-}
-
-/// The file beside `path` whose name has `end` behind it.
+/// The path with `end` appended to its file name.
 pub fn beside(path: &Path, end: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(end);
     path.with_file_name(name)
 }
 
-/// Write the file; it has its name only when it is whole.
+/// Writes the file. It gets its name when it is complete.
 pub fn write(table: &Table<'_>, kind: Kind, path: &Path, force: bool) -> Result<(), Failure> {
     out::write_with(path, force, |mut out| {
         let written = match kind {
@@ -84,23 +76,12 @@ pub fn write(table: &Table<'_>, kind: Kind, path: &Path, force: bool) -> Result<
             Kind::Parquet => super::parquet::write(table, &mut out),
             Kind::Safetensors => table.safetensors(out),
         };
-        // A full disk keeps its own words.
+        // An error of the system, such as a full disk, keeps its text.
         written.map_err(|e| e.downcast::<io::Error>().unwrap_or_else(io::Error::other))
     })
 }
 
 impl Table<'_> {
-    /// Every row in order.
-    pub fn each_row(
-        &self,
-        take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
-    ) -> anyhow::Result<()> {
-        self.journal.each_row(&mut |row| {
-            anyhow::ensure!(!(self.interrupted)(), "interrupted");
-            take(row)
-        })
-    }
-
     fn shape(&self) -> [u64; 2] {
         [
             self.journal.done().vectors,
@@ -159,18 +140,6 @@ impl Table<'_> {
         }
         self.each_row(&mut |row| Ok(out.write_all(&row.vectors)?))
     }
-
-    /// What reading the numbers takes; all values are strings, as the format wants it.
-    pub fn metadata(&self) -> serde_json::Map<String, Value> {
-        let mut map = serde_json::Map::new();
-        map.insert("model".to_owned(), self.model.into());
-        map.insert("format".to_owned(), self.format.kind().into());
-        map.insert("dimensions".to_owned(), self.dim.to_string().into());
-        if let Some(packing) = self.format.packing() {
-            map.insert("packing".to_owned(), packing.into());
-        }
-        map
-    }
 }
 
 fn safetensors_dtype(format: Format) -> &'static str {
@@ -182,7 +151,7 @@ fn safetensors_dtype(format: Format) -> &'static str {
     }
 }
 
-/// A row's vectors for JSON: an array of numbers, or where rows are ragged an array of such arrays.
+/// The vectors of a row as JSON: an array of numbers, or an array of arrays if a row has several.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Numbers {
@@ -191,7 +160,7 @@ pub enum Numbers {
     Several(Vec<Numbers>),
 }
 
-/// A line of JSON: the vectors, or where rows have ids an object with both.
+/// A line of JSON: the vectors, or an object with id and vectors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Line<'a> {
@@ -209,7 +178,7 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The vectors of a row.
+/// Decodes the vectors of a row.
 pub fn numbers(format: Format, dim: usize, is_ragged: bool, row: &[u8]) -> Numbers {
     let vector = |stored: &[u8]| {
         let values = format.read(stored);

@@ -1,5 +1,5 @@
-//! Embed rows window by window: read, tokenise, embed by length, and hand over in the order that
-//! they were read in.
+//! Embeds rows in windows: reads and tokenizes a window, embeds it in batches of similar length,
+//! and returns the rows in order.
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -7,36 +7,37 @@ use thane_engine::embed::output::{self, Format};
 use thane_engine::embed::{EmbedError, Watch};
 use thane_mil::budget::OverBudget;
 use thane_models::Encoding;
+use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
 
-use super::encoder::{Encoder, Tokens};
 use super::journal::{Counts, Stored, hex};
-use super::rows::{Row, Rows, Texts};
+use super::row::Row;
+use super::rows::{Rows, Texts};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::language::TOKENIZER_BYTES;
+use crate::runtime::embedding_remedy;
 
-/// Rows of a window at most: enough that rows of one length are found for a call.
+/// Most rows of a window: enough to find rows of similar length for a batch.
 const WINDOW_ROWS: usize = 4096;
-/// Tokens of a window at most, but for its last row: what is lost when a run is killed, some
-/// minutes of a large model.
+/// Most tokens of a window, except for its last row. A run that is killed loses one window, some
+/// minutes of work of a large model.
 const WINDOW_TOKENS: usize = 1 << 17;
 
-/// What is to be done.
+/// A run over texts.
 pub struct Job<'a> {
     pub app: &'a App,
-    pub encoder: &'a mut Encoder,
+    pub embedder: &'a mut Embedder,
     pub texts: &'a Texts,
-    /// What is made of each row.
+    /// What has a vector.
     pub encoding: Encoding,
-    /// Put before each text.
+    /// Prompt that is put before each text.
     pub prompt: String,
     pub format: Format,
-    /// Elements that are kept of a vector.
+    /// Dimensions to keep.
     pub dim: usize,
     pub truncate: bool,
 }
 
-/// Rows that are done, in order.
+/// Rows that were embedded, in order.
 pub struct Done {
     pub counts: Counts,
     pub rows: Vec<Stored>,
@@ -44,10 +45,10 @@ pub struct Done {
     pub texts: Sha256,
 }
 
-/// Takes rows that are done.
+/// Receives rows that were embedded.
 pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
 
-/// A row as the model takes it.
+/// A tokenized row.
 struct Encoded {
     number: u64,
     id: Option<Value>,
@@ -55,7 +56,7 @@ struct Encoded {
     truncated: bool,
 }
 
-/// What is left to read.
+/// The remaining rows, and the hash of the rows so far.
 struct Reader<'a> {
     rows: Rows<'a>,
     texts: Sha256,
@@ -86,7 +87,8 @@ fn usage(error: OverBudget) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
-/// An error with its causes behind it; one of memory stays what it is, for others to see.
+/// Joins an error and its causes into one line. An error of memory is kept, since it has its own
+/// exit code.
 pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
     match error.chain().any(|cause| cause.is::<OverBudget>()) {
         true => error,
@@ -95,8 +97,8 @@ pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Job<'_> {
-    /// Embed all rows behind the first `skip`, the hash of whose texts must be `skipped`. There
-    /// must be as many as were `counted`: a file that became shorter meanwhile is an error.
+    /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`. If fewer
+    /// rows than `counted` follow, the file was changed, which is an error.
     pub fn run(
         &mut self,
         skip: u64,
@@ -152,14 +154,14 @@ impl Job<'_> {
         while window.len() < WINDOW_ROWS && n_tokens < WINDOW_TOKENS {
             let Some(row) = reader.next()? else { break };
             let encoded = self.encode(row)?;
-            n_tokens += encoded.tokens.len();
+            n_tokens += encoded.tokens.n_tokens();
             window.push(encoded);
         }
         Ok(window)
     }
 
     fn encode(&self, row: Row) -> Result<Encoded, Failure> {
-        let max_tokens = self.encoder.max_tokens();
+        let max_tokens = self.embedder.max_tokens();
         let text_bytes: usize = row.texts.iter().map(String::len).sum();
         let what = || format!("the tokens of {}", self.texts.place(row.number));
         let _held = self
@@ -168,15 +170,15 @@ impl Job<'_> {
             .reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what)
             .map_err(usage)?;
         let done = match self.encoding {
-            Encoding::Chunks => self.encoder.chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens => self.encoder.text(
+            Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
+            Encoding::Text | Encoding::Tokens => self.embedder.tokenize(
                 &[self.prompt.as_str(), &row.texts.concat()].concat(),
                 self.truncate,
             ),
         };
         let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
-        // Told here, so that nothing of the window is computed in vain.
-        match tokens.len() {
+        // Checked here, before anything of the window is computed.
+        match tokens.n_tokens() {
             0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
             n if n > max_tokens => Err(self.refused(
                 row.number,
@@ -201,21 +203,13 @@ impl Job<'_> {
     }
 
     fn refused(&self, number: u64, error: EmbedError) -> Failure {
-        let remedy = match &error {
-            EmbedError::Empty { .. } => {
-                "a text that is not empty: this tokenizer puts nothing around one"
-            }
-            EmbedError::TooLong { .. } => {
-                "--truncate, which cuts it and counts it, or a shorter text"
-            }
-            EmbedError::TooManyChunks { .. } => "documents of fewer chunks",
-            EmbedError::NotFinite { .. } => "--numerics f32, which has a wider range",
-            _ => return Failure::new(Code::Usage, error),
-        };
-        self.at(number, error).remedy(remedy)
+        match embedding_remedy(&error) {
+            Some(remedy) => self.at(number, error).remedy(remedy),
+            None => Failure::new(Code::Usage, error),
+        }
     }
 
-    /// The vectors of a window.
+    /// Embeds a window.
     fn embed(&mut self, window: &[Encoded], texts: Sha256) -> Result<Done, Failure> {
         let app = self.app;
         let interrupted = || app.interrupt.is_set();
@@ -229,9 +223,9 @@ impl Job<'_> {
             .map(|encoded| self.n_vectors(&encoded.tokens))
             .sum();
         let what = || format!("the vectors of {} texts", window.len());
-        // As they are computed, as they are stored, and as they are written.
+        // Three copies: as computed, as stored and as written.
         let n_bytes = n_vectors
-            .saturating_mul(self.encoder.embedder.dim())
+            .saturating_mul(self.embedder.engine.dim())
             .saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
         let vectors = self.vectors(window, &mut watch)?;
@@ -243,7 +237,7 @@ impl Job<'_> {
         };
         let mut rows = Vec::with_capacity(window.len());
         for (encoded, values) in window.iter().zip(vectors) {
-            counts.tokens += encoded.tokens.len() as u64;
+            counts.tokens += encoded.tokens.n_tokens() as u64;
             counts.truncated += u64::from(encoded.truncated);
             let vectors = self
                 .stored(values)
@@ -264,12 +258,12 @@ impl Job<'_> {
     fn n_vectors(&self, tokens: &Tokens) -> usize {
         match (tokens, self.encoding) {
             (_, Encoding::Text) => 1,
-            // A chunk has a separator before it or behind it.
-            (tokens, _) => tokens.len() + 1,
+            // There is at most one more chunk than separators.
+            (tokens, _) => tokens.n_tokens() + 1,
         }
     }
 
-    /// The vectors of each row, one behind the other; none when the user wants the end.
+    /// The vectors of each row, concatenated; `None` after an interrupt.
     fn vectors(
         &mut self,
         window: &[Encoded],
@@ -282,7 +276,7 @@ impl Job<'_> {
             };
             window.iter().map(text).collect()
         };
-        let embedder = &mut self.encoder.embedder;
+        let embedder = &mut self.embedder.engine;
         let dim = embedder.dim();
         let done = match self.encoding {
             Encoding::Text => embedder
@@ -310,22 +304,22 @@ impl Job<'_> {
             let Tokens::Chunks(document) = &encoded.tokens else {
                 continue;
             };
-            let rows = self.encoder.embedder.chunks(document);
+            let rows = self.embedder.engine.chunks(document);
             out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
             (watch.progress)(1);
         }
         Ok(Some(out))
     }
 
-    /// Vectors as they are stored.
+    /// Converts vectors to the stored format.
     fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
         let values = output::shorten(
             values,
-            self.encoder.info.dim,
+            self.embedder.info.dim,
             self.dim,
-            self.encoder.info.normalize,
+            self.embedder.info.normalize,
         );
-        // 65,504 is the largest fp16; from 65,520 on numbers are rounded to infinity.
+        // 65,504 is the largest fp16 number; numbers from 65,520 on round to infinity.
         let overflows =
             self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
         anyhow::ensure!(

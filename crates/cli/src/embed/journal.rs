@@ -1,10 +1,10 @@
-//! What a run has done so far: a file beside the output that grows by a window at a time, so that a
-//! run that was killed goes on where it stopped, with no row lost and none twice.
+//! The journal of a run: a file beside the output with the rows so far, so that a run that was
+//! killed continues where it stopped, without losing or repeating a row.
 //!
-//! Its first line says in JSON what was asked for. Each window is a line of JSON, with counts and
-//! hashes, and the bytes of its rows: for each row the number of its vectors and the length of its
-//! id as u32, the id as JSON, then the vectors as they are stored. A window that is not whole, or
-//! whose rows are not as many as it says, counts as not written, and so does all that is behind it.
+//! The first line has the settings of the run as JSON. Each window is a line of JSON with counts
+//! and hashes, and the bytes of its rows. A row has the number of its vectors and the length of its
+//! id as u32, the id as JSON, then the vectors in their stored format. An incomplete window, or one
+//! whose counts are wrong, is ignored with everything after it.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -18,15 +18,15 @@ use sha2::{Digest, Sha256};
 
 use thane_mil::budget::Budget;
 
-use super::rows::MAX_ROW_BYTES;
+use super::row::MAX_ROW_BYTES;
 use crate::exit::{Code, Failure};
 
-/// Bytes of a line of JSON at most.
+/// Most bytes of a line of JSON.
 const MAX_LINE_BYTES: u64 = 1 << 16;
-/// Bytes of an id at most: it is part of a row, in which each byte can take six of JSON.
+/// Most bytes of an id: each byte of a row can take six bytes of JSON.
 const MAX_ID_BYTES: u64 = MAX_ROW_BYTES * 6 + 2;
 
-/// What was asked for, by flag; a run with other settings is another run.
+/// Settings of a run, by flag. A run only continues with equal settings.
 pub type Settings = BTreeMap<String, String>;
 
 #[derive(Serialize, Deserialize)]
@@ -39,13 +39,13 @@ struct Head {
 
 const VERSION: u32 = 2;
 
-/// Counts of rows that are done.
+/// Counts of rows that were embedded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     pub rows: u64,
     pub vectors: u64,
     pub tokens: u64,
-    /// Rows that were longer than the model takes, and were cut.
+    /// Rows that were too long and were truncated.
     pub truncated: u64,
 }
 
@@ -58,42 +58,42 @@ impl Counts {
     }
 }
 
-/// A row that is done.
+/// A row that was embedded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
-    /// See [`super::rows::Row`].
+    /// See [`super::row::Row`].
     pub id: Option<Value>,
-    /// The vectors, one behind the other.
+    /// The vectors, concatenated.
     pub vectors: Vec<u8>,
 }
 
-/// The line before a window's rows.
+/// The line before the rows of a window.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Window {
     counts: Counts,
-    /// Bytes of the rows, and their hash.
+    /// Bytes and hash of the rows.
     bytes: u64,
     sha256: String,
     /// Hash of all texts up to the end of this window.
     texts: String,
 }
 
-/// The file.
+/// An open journal.
 pub struct Journal {
     file: File,
     path: PathBuf,
     /// Bytes of a vector.
     vector_bytes: usize,
     budget: Budget,
-    /// Where the first window begins.
+    /// Offset of the first window.
     start: u64,
     done: Counts,
     texts: String,
 }
 
 impl Journal {
-    /// Begin one, or go on with what is there, for which nobody else must be writing it.
+    /// Creates a journal, or opens an existing one, which no other process may be writing.
     pub fn open(
         path: &Path,
         settings: &Settings,
@@ -142,18 +142,18 @@ impl Journal {
         Ok(this)
     }
 
-    /// What is done.
+    /// Counts of all rows so far.
     pub fn done(&self) -> &Counts {
         &self.done
     }
 
-    /// The hash of the texts that are done; empty where none are.
+    /// Hash of the texts so far; empty if there are none.
     pub fn texts(&self) -> &str {
         &self.texts
     }
 
-    /// Add rows, whose texts and all before them have the hash `texts`. When this returns they are
-    /// on the disk.
+    /// Appends rows; `texts` is the hash of all texts so far. The rows are on the disk when this
+    /// returns.
     pub fn append(&mut self, counts: &Counts, rows: &[u8], texts: &Sha256) -> io::Result<()> {
         let texts = hex(texts.clone());
         let sha256 = hex(Sha256::new_with_prefix(rows));
@@ -173,7 +173,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Every row in order. Their lengths were checked when the file was opened.
+    /// Calls `take` with every row, in order. Lengths were checked when the file was opened.
     pub fn each_row(
         &self,
         take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
@@ -247,10 +247,10 @@ impl Journal {
     }
 }
 
-/// The length that says that a row has no id.
+/// The length of the id of a row without one.
 const NO_ID: u32 = u32::MAX;
 
-/// Rows as a window has them, `vector_bytes` a vector.
+/// The bytes of rows in a window; a vector has `vector_bytes` bytes.
 pub fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for row in rows {
@@ -267,7 +267,7 @@ pub fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
     out
 }
 
-/// The number of a row's vectors, and the bytes of its id where it has one.
+/// Number of vectors of a row, and bytes of its id if it has one.
 fn read_lengths(reader: &mut impl Read) -> io::Result<(u32, Option<u32>)> {
     let mut read = || -> io::Result<u32> {
         let mut n = [0; 4];
@@ -283,7 +283,7 @@ fn read_bytes(reader: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// What two runs were asked for that is not the same.
+/// The settings that differ between two runs.
 fn differences(before: &Settings, now: &Settings) -> Vec<String> {
     let value = |settings: &Settings, key: &str| {
         settings
@@ -306,7 +306,7 @@ fn differences(before: &Settings, now: &Settings) -> Vec<String> {
         .collect()
 }
 
-/// A line and its length with the line break; none at the end, or where it is not whole.
+/// A line and its length with the line break; `None` at the end or if the line is incomplete.
 fn read_line(reader: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, u64)>> {
     let mut line = Vec::new();
     let n = reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
@@ -317,7 +317,7 @@ fn read_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {
     Ok(read_line(reader)?.and_then(|(line, _)| serde_json::from_slice(&line).ok()))
 }
 
-/// The next window, if all of it is there and its rows are as it says; they are read over.
+/// The next window, if it is complete and its counts are right. Skips its rows.
 fn whole_window(reader: &mut impl BufRead, vector_bytes: usize) -> io::Result<Option<Window>> {
     let Some(window) = read_window(reader)? else {
         return Ok(None);
@@ -336,7 +336,7 @@ fn whole_window(reader: &mut impl BufRead, vector_bytes: usize) -> io::Result<Op
     Ok((is_whole && hex(rows.sha) == window.sha256).then_some(window))
 }
 
-/// Whether there are as many rows and vectors as `counts` says.
+/// Whether the numbers of rows and vectors are those of `counts`.
 fn count_rows(reader: &mut impl Read, counts: &Counts, vector_bytes: usize) -> io::Result<bool> {
     let mut n_vectors = 0u64;
     for _ in 0..counts.rows {
@@ -365,7 +365,7 @@ impl<R: Read> Read for Hashing<R> {
     }
 }
 
-/// A hash as it is written.
+/// A hash in hexadecimal.
 pub fn hex(sha: Sha256) -> String {
     sha.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }

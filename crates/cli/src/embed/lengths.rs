@@ -1,4 +1,4 @@
-//! How long texts are, in tokens: counted from a file of texts, or read from a file of counts.
+//! Lengths of texts in tokens: counted from a file of texts, or read from a histogram.
 
 use std::fmt;
 use std::path::Path;
@@ -8,29 +8,33 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use thane_audit::plan::bucket::Histogram;
 use thane_mil::package::read_small;
+use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
 
-use super::encoder::Words;
 use super::job::in_a_line;
 use super::rows::Texts;
 use crate::app::App;
 use crate::exit::{Code, Failure};
-use crate::language::TOKENIZER_BYTES;
 
-/// Keys that are listed before the rest is left to be found.
+/// Most faults that one error lists.
 const MOST_FAULTS: usize = 8;
-/// Bytes of a file of counts at most: a million lengths have some megabytes.
+/// Most bytes of a histogram. A million lengths take some megabytes.
 const MOST_BYTES: u64 = 1 << 26;
 
-/// Lengths, and what has none.
+/// A histogram of lengths.
 #[derive(Debug, Default)]
 pub struct Lengths {
     pub histogram: Histogram,
-    /// Texts without a token, which no program takes.
+    /// Number of texts without a token, which no program takes.
     pub empty: u64,
 }
 
-/// Count the tokens of each text behind this prompt.
-pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result<Lengths, Failure> {
+/// Counts the tokens of each text with this prompt before it.
+pub fn of_texts(
+    texts: &Texts,
+    encoder: &TextEncoder,
+    prompt: &str,
+    app: &App,
+) -> Result<Lengths, Failure> {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, in_a_line(e));
     let n_rows = texts.check().map_err(usage)?;
     app.output.count("counting tokens", n_rows, 0);
@@ -43,9 +47,9 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
             .budget
             .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what);
         let _held = held.map_err(|e| usage(e.into()))?;
-        let ids = words
+        let ids = encoder
             .encode(&text)
-            .map_err(|e| usage(e.context(texts.place(row.number))))?;
+            .map_err(|e| usage(anyhow::Error::new(e).context(texts.place(row.number))))?;
         match ids.len() {
             0 => lengths.empty += 1,
             n => lengths.histogram.add(n, 1),
@@ -56,21 +60,22 @@ pub fn of_texts(texts: &Texts, words: &Words, prompt: &str, app: &App) -> Result
     Ok(lengths)
 }
 
-/// Read `{"128": 5}`: five texts of 128 tokens. Keys that are no lengths and values that are no
-/// counts are named.
+/// Reads a histogram such as `{"128": 5}`: five texts of 128 tokens. The error lists keys that are
+/// no lengths and values that are no counts.
 pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
     let shown = || path.display().to_string();
     let text = read_small(path, MOST_BYTES).with_context(shown)?;
-    let Pairs(pairs) = serde_json::from_slice(&text)
-        .map_err(|e| anyhow::anyhow!("{}: an object of lengths and counts is due: {e}", shown()))?;
+    let Pairs(pairs) = serde_json::from_slice(&text).map_err(|e| {
+        anyhow::anyhow!("{}: expected an object of lengths and counts: {e}", shown())
+    })?;
     let (mut histogram, mut faults) = (Histogram::default(), Vec::new());
     for (key, value) in pairs {
         match (key.parse::<usize>(), value.as_u64()) {
             (Ok(length), Some(n)) if length > 0 => histogram.add(length, n),
             (Ok(length), _) if length > 0 => {
-                faults.push(format!("`{key}` is {value}, a count is due: 0, 1, 2, ..."))
+                faults.push(format!("expected a count for `{key}`, found {value}"))
             }
-            _ => faults.push(format!("`{key}` is no length: a whole number above 0")),
+            _ => faults.push(format!("expected a length above 0, found `{key}`")),
         }
         if faults.len() == MOST_FAULTS {
             break;
@@ -80,7 +85,7 @@ pub fn of_counts(path: &Path) -> anyhow::Result<Histogram> {
     Ok(histogram)
 }
 
-/// The pairs of an object in their order, a key that comes twice included.
+/// The pairs of an object in order, repeated keys included.
 struct Pairs(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Pairs {

@@ -1,5 +1,5 @@
-//! Lines, and rows that are a JSON object a line. Of an object only the fields that count are kept:
-//! other values are read over, whatever they hold.
+//! Reads lines, and rows that are a JSON object per line. Only the fields that are needed are kept;
+//! other values are skipped.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
@@ -9,9 +9,9 @@ use serde_json::Value;
 use thane_mil::budget::OverBudget;
 
 use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
-use super::rows::{Fields, Id, MAX_ROW_BYTES, Row};
+use super::row::{Fields, Id, MAX_ROW_BYTES, Row};
 
-/// Lines with their numbers from 1, without what ends them.
+/// Lines with their numbers from 1, without line breaks.
 pub fn lines<R: Read>(
     from: R,
     meter: Meter,
@@ -43,7 +43,7 @@ impl<R: Read> Lines<R> {
             return Ok(None);
         }
         if n as u64 > MAX_ROW_BYTES {
-            // What is left of it is no row.
+            // The rest of the line is no row.
             self.failed = true;
             return Err(too_long());
         }
@@ -52,12 +52,9 @@ impl<R: Read> Lines<R> {
             line.pop_if(|last| *last == b'\r');
         }
         let text = String::from_utf8(line).map_err(|e| {
-            anyhow::anyhow!(
-                "it is no UTF-8 from byte {} on",
-                e.utf8_error().valid_up_to() + 1
-            )
+            anyhow::anyhow!("invalid UTF-8 at byte {}", e.utf8_error().valid_up_to() + 1)
         })?;
-        // Some editors begin a file with a byte order mark.
+        // Some editors put a byte order mark first.
         Ok(Some(match text.strip_prefix('\u{feff}') {
             Some(rest) if self.number == 1 => rest.to_owned(),
             _ => text,
@@ -77,7 +74,7 @@ impl<R: Read> Iterator for Lines<R> {
         match self.read() {
             Ok(line) => line.map(|line| (self.number, Ok(line))),
             Err(e) => {
-                // A disk that fails would fail for ever, and memory that is short stays so.
+                // Errors of disk and memory would occur again.
                 self.failed |= e
                     .chain()
                     .any(|cause| cause.is::<io::Error>() || cause.is::<OverBudget>());
@@ -87,11 +84,11 @@ impl<R: Read> Iterator for Lines<R> {
     }
 }
 
-/// Makes rows of lines.
+/// Parses lines as rows.
 pub struct JsonRows<'a> {
     fields: &'a Fields,
     chunks: bool,
-    /// Whether rows have ids, which the first tells where nobody said it.
+    /// Whether rows have ids; `None` until the first row, which decides if no flag does.
     has_ids: Option<bool>,
 }
 
@@ -119,17 +116,29 @@ impl<'a> JsonRows<'a> {
             (Seen::Scalar(Value::String(text)), false) => vec![text],
             (Seen::List(items), true) => {
                 let items = items.ok_or_else(|| {
-                    anyhow::anyhow!("`{field}` holds something that is no string")
+                    anyhow::anyhow!(
+                        "expected `{field}` to be a list of strings, found another item in it"
+                    )
                 })?;
-                anyhow::ensure!(!items.is_empty(), "`{field}` is an empty list");
+                anyhow::ensure!(
+                    !items.is_empty(),
+                    "expected `{field}` to have items, found an empty list"
+                );
                 items
             }
             (Seen::List(_), false) => {
-                anyhow::bail!("`{field}` is a list, a string is due; --chunks takes lists")
+                anyhow::bail!(
+                    "expected `{field}` to be a string, found a list; --chunks takes lists"
+                )
             }
-            (other, false) => anyhow::bail!("`{field}` is {}, a string is due", other.kind()),
+            (other, false) => {
+                anyhow::bail!("expected `{field}` to be a string, found {}", other.kind())
+            }
             (other, true) => {
-                anyhow::bail!("`{field}` is {}, a list of strings is due", other.kind())
+                anyhow::bail!(
+                    "expected `{field}` to be a list of strings, found {}",
+                    other.kind()
+                )
             }
         };
         let has_ids = *self.has_ids.get_or_insert(object.id.is_some());
@@ -145,7 +154,10 @@ impl<'a> JsonRows<'a> {
             Some(Seen::Scalar(value)) => Ok(value),
             None if self.fields.needs_id() => Err(Fields::missing("field", name, "--id", names)),
             Some(other) if self.fields.needs_id() => {
-                anyhow::bail!("`{name}` is {}, a string or a number is due", other.kind())
+                anyhow::bail!(
+                    "expected `{name}` to be a string or a number, found {}",
+                    other.kind()
+                )
             }
             _ => Ok(Value::Null),
         }
@@ -153,12 +165,12 @@ impl<'a> JsonRows<'a> {
 
     fn object(&self, line: &str) -> anyhow::Result<Object> {
         let no_json = |e: serde_json::Error| {
-            // It counts lines from this one.
+            // serde_json counts lines from this one.
             let place = format!(" at line {} column {}", e.line(), e.column());
             let what = e.to_string();
             match what.strip_suffix(&place) {
-                Some(what) => anyhow::anyhow!("it is no JSON: {what} at column {}", e.column()),
-                None => anyhow::anyhow!("it is no JSON: {what}"),
+                Some(what) => anyhow::anyhow!("invalid JSON: {what} at column {}", e.column()),
+                None => anyhow::anyhow!("invalid JSON: {what}"),
             }
         };
         let mut from = serde_json::Deserializer::from_str(line);
@@ -167,7 +179,7 @@ impl<'a> JsonRows<'a> {
                 .deserialize(&mut from)
                 .map_err(no_json)?;
             from.end().map_err(no_json)?;
-            anyhow::bail!("it is {}, an object is due", other.kind());
+            anyhow::bail!("expected an object, found {}", other.kind());
         }
         let seed = ObjectSeed {
             text: &self.fields.text,
@@ -180,20 +192,20 @@ impl<'a> JsonRows<'a> {
     }
 }
 
-/// What counts of an object.
+/// The needed fields of an object.
 #[derive(Default)]
 struct Object {
     text: Option<Seen>,
     id: Option<Seen>,
-    /// The first fields.
+    /// Names of the first fields, for an error.
     names: Vec<String>,
 }
 
-/// A value, as far as anybody wants to know.
+/// A value, as far as it is needed.
 enum Seen {
-    /// All but lists and objects.
+    /// A value that is no list or object.
     Scalar(Value),
-    /// Its strings, where it holds no other items and somebody wants them.
+    /// The strings of a list, if they are needed and it has no other items.
     List(Option<Vec<String>>),
     Object,
 }
@@ -253,7 +265,7 @@ impl<'de> Visitor<'de> for ObjectSeed<'_> {
 }
 
 struct ValueSeed {
-    /// Whether the strings of a list are wanted.
+    /// Whether the strings of a list are needed.
     chunks: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What a row takes while it is read: bytes are reserved from the budget as they come, and given
-//! back with the next row.
+//! Accounts for the memory of a row while it is read: bytes are reserved from the budget as they
+//! arrive, and released with the next row.
 
 use std::cell::RefCell;
 use std::io::{self, Read};
@@ -7,18 +7,18 @@ use std::rc::Rc;
 
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 
-use super::rows::MAX_ROW_BYTES;
+use super::row::MAX_ROW_BYTES;
 
-/// Bytes that readers take in advance: they belong to the rows behind.
+/// Bytes that readers buffer; they may belong to the next rows.
 pub const BUFFER_BYTES: usize = 1 << 16;
 
-/// The account of the row at work; clones share it.
+/// The account of the current row, shared by clones.
 #[derive(Clone)]
 pub struct Meter(Rc<RefCell<State>>);
 
 struct State {
     held: Reservation,
-    /// Bytes of memory for each byte that is read.
+    /// Bytes of memory per byte that is read.
     factor: usize,
     source: String,
     row_bytes: u64,
@@ -26,7 +26,7 @@ struct State {
 }
 
 impl Meter {
-    /// `factor` bytes of memory are reserved for each byte that is read.
+    /// An account that reserves `factor` bytes of memory per byte that is read.
     pub fn new(budget: &Budget, factor: usize, source: impl FnOnce() -> String) -> Self {
         let held = budget
             .reserve(0, String::new)
@@ -40,7 +40,7 @@ impl Meter {
         })))
     }
 
-    /// The row that was read is done with.
+    /// Releases the memory of the current row.
     pub fn next_row(&self) {
         let mut state = self.0.borrow_mut();
         let held = state.held.bytes();
@@ -48,7 +48,7 @@ impl Meter {
         state.row_bytes = 0;
     }
 
-    /// A reader that counts what it gives.
+    /// A reader whose bytes are counted.
     pub fn reader<R: Read>(&self, from: R) -> Metered<R> {
         Metered {
             from,
@@ -56,7 +56,7 @@ impl Meter {
         }
     }
 
-    /// Why reading failed: [`OverBudget`] where memory was the reason.
+    /// The error of a failed read: [`OverBudget`] if memory was the reason.
     pub fn fault(&self, error: impl Into<anyhow::Error>) -> anyhow::Error {
         self.0
             .borrow_mut()
@@ -85,7 +85,7 @@ impl Meter {
     }
 }
 
-/// That a row is longer than any may be.
+/// The error of a row that is too long.
 pub fn too_long() -> anyhow::Error {
     anyhow::anyhow!("it is longer than {MAX_ROW_BYTES} bytes")
 }

@@ -1,89 +1,25 @@
-//! The texts to embed: from the command line, from lines, JSON lines, CSV or Parquet, one row at a
-//! time.
+//! Reads the texts to embed, one row at a time: from the command line, from lines, JSON lines, CSV
+//! or Parquet.
 //!
-//! Whatever a file says of itself, a row has [`MAX_ROW_BYTES`] at most, and what it takes is
-//! reserved from the budget.
+//! Whatever a file claims about itself, a row has at most
+//! [`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES), and its memory is reserved from the budget.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
 use super::meter::Meter;
+use super::row::{Fields, Row};
 use super::{csv, lines, parquet};
+use crate::suggest::did_you_mean;
 
-/// Bytes of a row at most: a text of a million tokens has a few megabytes.
-pub const MAX_ROW_BYTES: u64 = 1 << 26;
-/// Faults that are listed before the rest is left to be found.
+/// Most faults that one error lists.
 const MAX_FAULTS: usize = 8;
 
-/// A row: a text, or with `--chunks` the chunks of a document.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Row {
-    /// Its line or number, from 1.
-    pub number: u64,
-    pub texts: Vec<String>,
-    /// What the row is called: text, number, truth value or null. None where the source names no
-    /// rows.
-    pub id: Option<Value>,
-}
-
-/// The fields of a row that count.
-#[derive(Clone, Debug)]
-pub struct Fields {
-    /// Has the text.
-    pub text: String,
-    pub id: Id,
-}
-
-impl Fields {
-    /// The field of this name, and ids where rows have them.
-    pub fn text(name: &str) -> Self {
-        Self {
-            text: name.to_owned(),
-            id: Id::IfAny,
-        }
-    }
-
-    /// The field of ids, where it is another than that of the text.
-    pub fn id_name(&self) -> Option<&str> {
-        let name = match &self.id {
-            Id::IfAny => "id",
-            Id::Named(name) => name,
-            Id::None => return None,
-        };
-        (name != self.text).then_some(name)
-    }
-
-    /// Whether rows must have an id.
-    pub fn needs_id(&self) -> bool {
-        matches!(self.id, Id::Named(_))
-    }
-
-    /// That a row or file has no field of this name, and which it has.
-    pub fn missing(what: &str, field: &str, flag: &str, names: &[String]) -> anyhow::Error {
-        let names: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
-        anyhow::anyhow!(
-            "it has no {what} `{field}`, it has {}; {flag} NAME names another",
-            names.join(", ")
-        )
-    }
-}
-
-/// The field that names a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Id {
-    /// `id`, where the first row has it.
-    IfAny,
-    /// This one, which rows must have.
-    Named(String),
-    None,
-}
-
-/// Where rows come from.
+/// The rows of a source.
 #[derive(Debug)]
 pub struct Texts {
     from: Source,
@@ -93,15 +29,21 @@ pub struct Texts {
     budget: Budget,
 }
 
-/// A source of rows.
+/// Extensions of files of texts.
+const KINDS: [&str; 6] = ["txt", "jsonl", "ndjson", "csv", "tsv", "parquet"];
+
+/// Where rows come from.
 #[derive(Debug)]
 pub enum Source {
-    /// The texts of the command line; with `--chunks` they are one document.
+    /// The texts of the command line, or the chunks of one document.
     CommandLine(Vec<String>),
+    /// A file of lines.
     Lines(PathBuf),
+    /// A file of JSON lines.
     Json(PathBuf),
-    /// Columns with a header; the byte is what separates them.
+    /// A file of columns with a header; the byte separates columns.
     Csv(PathBuf, u8),
+    /// A Parquet file.
     Parquet(PathBuf),
     /// Lines on stdin.
     Stdin,
@@ -110,7 +52,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The kind of a file by its name.
+    /// The source of a file, by its extension.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
         let path = path.to_owned();
         match path
@@ -124,9 +66,10 @@ impl Source {
             Some("csv") => Ok(Self::Csv(path, b',')),
             Some("tsv") => Ok(Self::Csv(path, b'\t')),
             Some("parquet") => Ok(Self::Parquet(path)),
-            _ => anyhow::bail!(
-                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files",
-                path.display()
+            other => anyhow::bail!(
+                "{}: texts are read from .txt, .jsonl, .csv, .tsv and .parquet files{}",
+                path.display(),
+                did_you_mean(other.unwrap_or_default(), KINDS)
             ),
         }
     }
@@ -136,6 +79,7 @@ impl Source {
 pub type Rows<'a> = Box<dyn Iterator<Item = anyhow::Result<Row>> + 'a>;
 
 impl Texts {
+    /// The rows of a source; a row is a list of chunks if `chunks`.
     pub fn new(
         from: Source,
         fields: Fields,
@@ -170,7 +114,7 @@ impl Texts {
         }
     }
 
-    /// What the user calls the source.
+    /// Name of the source, for the user.
     pub fn name(&self) -> String {
         match &self.from {
             Source::CommandLine(_) => "the command line".to_owned(),
@@ -182,7 +126,7 @@ impl Texts {
         }
     }
 
-    /// What the user calls a row of it.
+    /// Name of a row, for the user.
     pub fn place(&self, number: u64) -> String {
         let what = match &self.from {
             Source::CommandLine(_) => "text",
@@ -192,8 +136,8 @@ impl Texts {
         format!("{}, {what} {number}", self.name())
     }
 
-    /// Read every row once and name those that cannot be read; how many there are. Nothing for
-    /// stdin, which is read once.
+    /// Reads every row once and counts them; the error lists rows that cannot be read. `None` for
+    /// stdin, which can only be read once.
     pub fn check(&self) -> anyhow::Result<Option<u64>> {
         if matches!(self.from, Source::Stdin | Source::JsonStdin) {
             return Ok(None);
@@ -215,7 +159,7 @@ impl Texts {
         Ok(Some(n))
     }
 
-    /// The rows in order. A row is reserved for until the next one is asked for.
+    /// The rows in order. The memory of a row is reserved until the next row is read.
     pub fn rows(&self) -> anyhow::Result<Rows<'_>> {
         Ok(match &self.from {
             Source::CommandLine(texts) if self.chunks => Box::new(
@@ -258,7 +202,7 @@ impl Texts {
         row.with_context(|| self.place(number))
     }
 
-    /// A text a line. An empty line is an empty text.
+    /// Lines as texts. An empty line is an empty text.
     fn plain<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
         let meter = Meter::new(&self.budget, 3, || self.name());
         lines::lines(from, meter).map(|(number, line)| {
@@ -271,10 +215,10 @@ impl Texts {
         })
     }
 
-    /// An object a line. Empty lines may set them apart.
+    /// Lines as JSON objects. Empty lines are skipped.
     fn json<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
-        // A chunk of one byte, with its quotes and comma, takes four bytes of the line, and a
-        // string of 24 and its heap.
+        // A chunk of one byte takes four bytes of the line, with quotes and comma, and in memory a
+        // string of 24 bytes and its heap.
         let meter = Meter::new(&self.budget, if self.chunks { 20 } else { 4 }, || {
             self.name()
         });
@@ -290,11 +234,11 @@ impl Texts {
     }
 }
 
-/// A file to read from its beginning.
+/// Opens a regular file.
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
     let in_file = || path.display().to_string();
-    // A file is read twice, to find what is wrong before anything is computed: a pipe would wait
-    // for its second writer.
+    // A file is read twice, to find faults before anything is computed. A pipe would wait for a
+    // second writer.
     let is_file = path.metadata().with_context(in_file)?.is_file();
     anyhow::ensure!(
         is_file,
@@ -306,6 +250,9 @@ fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
+    use super::super::row::Id;
     use super::*;
 
     fn texts(from: Source, chunks: bool, id: Id) -> Texts {
@@ -344,7 +291,7 @@ mod tests {
     #[test]
     fn lines_are_texts() {
         let rows = read(false, false, b"\xef\xbb\xbfone\r\n\n two \n\xff\nlast");
-        let bad = Err("stdin, line 4: it is no UTF-8 from byte 1 on".to_owned());
+        let bad = Err("stdin, line 4: invalid UTF-8 at byte 1".to_owned());
         assert_eq!(
             rows,
             [
@@ -375,10 +322,10 @@ mod tests {
             said,
             [
                 "stdin, line 3: it has no field `text`, it has id, body; --field NAME names another",
-                "stdin, line 4: `text` is a number, a string is due",
-                "stdin, line 5: it is no JSON: EOF while parsing an object at column 1",
-                "stdin, line 6: it is a list, an object is due",
-                "stdin, line 7: `text` is a list, a string is due; --chunks takes lists",
+                "stdin, line 4: expected `text` to be a string, found a number",
+                "stdin, line 5: invalid JSON: EOF while parsing an object at column 1",
+                "stdin, line 6: expected an object, found a list",
+                "stdin, line 7: expected `text` to be a string, found a list; --chunks takes lists",
             ]
         );
         let chunks = read(
@@ -395,9 +342,9 @@ mod tests {
         assert_eq!(
             said,
             [
-                "stdin, line 2: `text` is a string, a list of strings is due",
-                "stdin, line 3: `text` is an empty list",
-                "stdin, line 4: `text` holds something that is no string",
+                "stdin, line 2: expected `text` to be a list of strings, found a string",
+                "stdin, line 3: expected `text` to have items, found an empty list",
+                "stdin, line 4: expected `text` to be a list of strings, found another item in it",
             ]
         );
     }
@@ -441,7 +388,7 @@ mod tests {
         );
         assert_eq!(
             named[3],
-            Err("stdin, line 4: `id` is an object, a string or a number is due".into())
+            Err("stdin, line 4: expected `id` to be a string or a number, found an object".into())
         );
     }
 

@@ -724,7 +724,7 @@ fn cycles_of_values_and_of_links_end() {
     assert_ends(
         &audit(&home, &[&cycle]),
         2,
-        &["cycle.mil", "`z` is no value that is defined here"],
+        &["cycle.mil", "expected a defined value, found `z`"],
     );
     #[cfg(unix)]
     {

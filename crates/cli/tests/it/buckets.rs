@@ -197,17 +197,17 @@ fn what_cannot_be_planned_is_named() {
         (
             &["--histogram", &odd],
             &[
-                "odd.json: `128` is -1, a count is due",
+                "odd.json: expected a count for `128`, found -1",
                 "`x` is no length",
                 "`0` is no length",
-                "`64` is 2.5, a count is due",
-                "`32` is \"many\", a count is due",
+                "expected a count for `64`, found 2.5",
+                "expected a count for `32`, found \"many\"",
             ],
         ),
         (
             &["--histogram", &list],
             &[
-                "list.json: an object of lengths and counts is due",
+                "list.json: expected an object of lengths and counts",
                 "invalid type: sequence",
             ],
         ),

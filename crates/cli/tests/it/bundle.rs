@@ -310,7 +310,7 @@ fn what_was_changed_does_not_pass() {
     let whole = std::fs::read_to_string(&manifest).unwrap();
     let fails = |parts: &[&str]| assert_ends(&home.run(&["verify", text(&folder)]), 2, parts);
     std::fs::write(&manifest, whole.replace("\"schema\": 1", "\"schema\": 9")).unwrap();
-    fails(&["its schema is 9, this version of Thane reads 1"]);
+    fails(&["expected schema 1, found 9"]);
     std::fs::write(&manifest, &whole[..whole.len() / 2]).unwrap();
     fails(&["manifest.json"]);
     std::fs::write(&manifest, &whole).unwrap();

@@ -82,7 +82,7 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
         }
     }
     set(&decoder, tensor, 3 * 54 + 7, 1e6);
-    let said = format!("`{tensor}` is 1e6 at [3, 7]: beyond fp16, which ends at 65504");
+    let said = format!("`{tensor}` is 1e6 at [3, 7], which overflows fp16 (at most 65504)");
     refused(
         &decoder,
         &["--form", "engine", "--context", "64"],

@@ -199,7 +199,7 @@ fn greedy_tokens_are_those_of_the_portable_form() {
                 b.decode(0)
                     .unwrap_err()
                     .to_string()
-                    .contains("the context holds 64"),
+                    .contains("the context of 64 tokens"),
                 "{name}"
             );
         }

@@ -261,7 +261,7 @@ fn chunks_are_those_of_the_reference() {
     assert_ends(
         &embed(&home, "qwen3-pplx", &["a", ""]),
         2,
-        &["the command line, text 2: it has no tokens"],
+        &["the command line, text 2: expected at least one token, found none"],
     );
 }
 
@@ -484,7 +484,7 @@ fn texts_from_parquet() {
     assert_eq!(rows, vectors(&embed(&home, "bert-mean", &texts)));
     let holed = write("holed.parquet", &[Some("a"), None, Some("b"), None]);
     let null = [
-        "holed.parquet, row 2: `body` is null, a string is due",
+        "holed.parquet, row 2: expected `body` to be a string, found null",
         "holed.parquet, row 4: ",
     ];
     assert_ends(
@@ -562,7 +562,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["--file", &mixed],
             &[
                 "mixed.jsonl, line 2: it has no field `text`, it has id; --field NAME names another",
-                "mixed.jsonl, line 3: `text` is a number, a string is due",
+                "mixed.jsonl, line 3: expected `text` to be a string, found a number",
                 "mixed.jsonl, line 4: it is no UTF-8",
             ],
         ),
@@ -594,7 +594,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         (
             &["--file", &long],
             &[
-                "long.txt, line 2: it has 100002 tokens, the model takes 52",
+                "long.txt, line 2: expected at most 52 tokens, found 100002",
                 "try: --truncate",
             ],
         ),
@@ -636,7 +636,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["a", "--pooling", "sum"],
             &[
                 "invalid value 'sum'",
-                "mean, cls, lasttoken, max and weightedmean",
+                "mean, cls, lasttoken, max or weightedmean",
             ],
         ),
         (

@@ -174,7 +174,7 @@ fn a_damaged_leftover_is_no_obstacle() {
     assert_ends(
         &home.with_hub(&hub.api.url, &["pull", "hf:org/name/a.gguf"]),
         0,
-        &["is damaged, starting over"],
+        &["is damaged; starting over"],
     );
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
 }

@@ -66,7 +66,7 @@ fn a_cause_is_said_once() {
         text(&out),
     ]);
     let said = stderr(&output);
-    assert_eq!(said.matches("is no folder").count(), 1, "{said}");
+    assert_eq!(said.matches("is not a folder").count(), 1, "{said}");
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_longer_context_keeps_the_form() {
         assert_ends(
             &home.run(&["run", text(&out), &prompt]),
             2,
-            &["the context holds 64", &remedy(512)],
+            &["the context of 64 tokens", &remedy(512)],
         );
     }
 }

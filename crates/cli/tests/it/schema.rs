@@ -236,7 +236,7 @@ fn bench_of_language_and_embedding_models() {
         ),
         (
             &["bench", "embed", &encoder, "--lengths", "100000"],
-            "the model takes",
+            "expected at most",
         ),
         (
             &["bench", "embed", &encoder, "--lengths", "0"],

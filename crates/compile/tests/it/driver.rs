@@ -97,12 +97,12 @@ fn errors_name_the_pass_and_the_op() {
         (
             "removal",
             remove_what_is_used,
-            "removal, function `main`, at exp `a`: op `exp` is removed but its result",
+            "removal, function `main`, at exp `a`: cannot remove op `exp`: its result",
         ),
         (
             "type",
             change_a_type,
-            "type, function `main`, at sin `b`: `b` of type tensor<fp32, [4]> cannot be replaced",
+            "type, function `main`, at sin `b`: cannot replace `b` of type tensor<fp32, [4]>",
         ),
         (
             "turn",

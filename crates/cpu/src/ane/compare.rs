@@ -13,7 +13,7 @@ use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 use super::effects::Effects;
 use crate::exec::Frame;
 use crate::ops::Fault;
-use crate::plan::{Plan, Step};
+use crate::step::{Plan, Step};
 use crate::tensor::Tensor;
 use crate::{Cpu, Limits, Numerics, Running, Shared, run_error, same_states};
 

@@ -26,7 +26,7 @@ pub(crate) use product::stored_linear;
 use thane_kernels::Context;
 use thane_mil::types::{DType, TensorType};
 
-use crate::exec;
+use crate::evaluate::{self, tensors_mut};
 use crate::ops::{Call, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Buffer, Pool, Tensor};
@@ -59,6 +59,25 @@ const MOVES: &[&str] = &[
     "transpose",
 ];
 
+/// Computes the fp32 results of an op on operands as they are, fp16 or fp32; results are rounded.
+type Eval = fn(&Call<'_>, &mut [Buffer], Effects, &mut Tally) -> Result<(), Fault>;
+
+/// Ops that end in the accumulator.
+static PRODUCTS: &[(&str, Eval)] = &[
+    ("conv", conv::conv),
+    ("linear", product::linear),
+    ("matmul", product::matmul),
+    ("scaled_dot_product_attention", product::attention),
+];
+
+/// The op of that name by the accumulator.
+fn find(name: &str) -> Option<Eval> {
+    PRODUCTS
+        .iter()
+        .find(|(n, _)| *n == name)
+        .map(|(_, eval)| *eval)
+}
+
 /// Compute one op by its plain function, or its sums by the accumulator, and round its results.
 pub(crate) fn evaluate(
     context: &Context,
@@ -70,9 +89,9 @@ pub(crate) fn evaluate(
 ) -> Result<Vec<Tensor>, Fault> {
     let def = plain.def;
     enter_constants(context, plain, &mut args, effects, pool)?;
-    let types = exec::infer(def, &args)?;
+    let types = evaluate::infer(def, &args)?;
     if MOVES.contains(&def.name) {
-        let moved = exec::compute((context, def), &types, &args, pool, true, &mut |c, o| {
+        let moved = evaluate::compute((context, def), &types, &args, pool, true, &mut |c, o| {
             (plain.eval)(c, o)
         })?;
         return if effects.slice_saturation {
@@ -87,7 +106,7 @@ pub(crate) fn evaluate(
             (Some(Value::Tensor(x)), [ty]) if is_float(ty) => {
                 Ok(vec![cast(x, ty.dtype, effects, tally, pool)?])
             }
-            _ => exec::evaluate(context, def, plain.eval, args, pool),
+            _ => evaluate::evaluate(context, def, plain.eval, args, pool),
         };
     }
     // Products of integers are not the engine's.
@@ -98,14 +117,14 @@ pub(crate) fn evaluate(
         .filter(|(p, _)| ["x", "y", "weight", "bias"].contains(&p.name));
     let floats =
         types.iter().all(is_float) && operands.filter_map(|(_, a)| a.as_ref()).all(is_number);
-    let results = match product::find(def.name).filter(|_| floats) {
+    let results = match find(def.name).filter(|_| floats) {
         Some(eval) => {
             // The mask alone is read by the plain function's own code.
             let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
             mask.into_iter()
                 .flatten()
                 .try_for_each(|mask| compute_with(mask, effects, pool))?;
-            exec::compute(
+            evaluate::compute(
                 (context, def),
                 &types,
                 &args,
@@ -118,7 +137,7 @@ pub(crate) fn evaluate(
             args.iter_mut()
                 .flatten()
                 .try_for_each(|arg| compute_with(arg, effects, pool))?;
-            exec::compute((context, def), &types, &args, pool, false, &mut |c, o| {
+            evaluate::compute((context, def), &types, &args, pool, false, &mut |c, o| {
                 (plain.eval)(c, o)
             })?
         }
@@ -167,7 +186,7 @@ fn enter_constants(
 
 /// Widen fp16, and make of specials what ops compute with.
 fn compute_with(arg: &mut Value, effects: Effects, pool: &mut Pool) -> Result<(), Fault> {
-    for tensor in exec::tensors_mut(arg) {
+    for tensor in tensors_mut(arg) {
         *tensor = pool.widened(tensor)?;
         let n = tensor.len();
         let has_specials = tensor

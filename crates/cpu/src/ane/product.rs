@@ -16,22 +16,6 @@ const ROWS: usize = 16;
 /// Scores of attention that are held at once, 4 MiB.
 const SCORES: usize = 1 << 20;
 
-/// Computes the fp32 results of an op on operands as they are, fp16 or fp32; results are rounded.
-pub type Eval = fn(&Call<'_>, &mut [Buffer], Effects, &mut Tally) -> Result<(), Fault>;
-
-/// Ops that end in the accumulator.
-static OPS: &[(&str, Eval)] = &[
-    ("conv", super::conv::conv),
-    ("linear", linear),
-    ("matmul", matmul),
-    ("scaled_dot_product_attention", attention),
-];
-
-/// The op of that name by the accumulator.
-pub fn find(name: &str) -> Option<Eval> {
-    OPS.iter().find(|(n, _)| *n == name).map(|(_, eval)| *eval)
-}
-
 /// The elements of a tensor of floats, as an op computes with them.
 pub struct Values<'a> {
     data: &'a Buffer,
@@ -159,7 +143,7 @@ pub fn stored_linear(
     by_rows(context, &product, effects, y)
 }
 
-fn linear(
+pub fn linear(
     call: &Call<'_>,
     out: &mut [Buffer],
     effects: Effects,
@@ -187,7 +171,7 @@ fn linear(
     Ok(())
 }
 
-fn matmul(
+pub fn matmul(
     call: &Call<'_>,
     out: &mut [Buffer],
     effects: Effects,
@@ -233,7 +217,7 @@ fn matmul(
 
 /// As Core ML takes it apart: the query is scaled, then products, mask, softmax, and products
 /// again, each rounded.
-fn attention(
+pub fn attention(
     call: &Call<'_>,
     out: &mut [Buffer],
     effects: Effects,

@@ -10,10 +10,12 @@ use thane_mil::types::{DType, Dim, Symbol, Type};
 
 mod constants;
 mod kind;
+mod noise;
 mod signal;
 
 use kind::{Kind, Slice};
-use signal::{At, Integers, Maker, Masks, Noise, Signal, integer};
+use noise::Noise;
+use signal::{At, Integers, Maker, Masks, Signal, integer};
 
 /// One input of one call: name, shape, bytes.
 pub type Given = (String, Vec<usize>, Vec<u8>);

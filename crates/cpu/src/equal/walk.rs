@@ -15,7 +15,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
-use crate::exec;
+use crate::evaluate::{evaluate, infer};
 use crate::ops::{self, Value};
 use crate::tensor::{Buffer, Pool, Tensor};
 
@@ -397,7 +397,7 @@ impl<'a> Walk<'a> {
             });
         }
         let mut pool = uncounted();
-        let results = exec::evaluate(&self.env.context, op.def, eval, args, &mut pool)
+        let results = evaluate(&self.env.context, op.def, eval, args, &mut pool)
             .map_err(|e| self.failed(op, &e))?;
         let tensor = results
             .into_iter()
@@ -415,7 +415,7 @@ impl<'a> Walk<'a> {
             .iter()
             .map(|arg| self.arg(op, arg.as_ref(), &mut taken))
             .collect::<Result<Vec<_>, _>>()?;
-        let types = exec::infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
+        let types = infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
         let n_bytes = types
             .iter()
             .map(|t| t.byte_len().unwrap_or(0))
@@ -426,7 +426,7 @@ impl<'a> Walk<'a> {
             None => return Ok(()),
         };
         let mut pool = uncounted();
-        let found = exec::evaluate(&self.env.context, op.def, eval, args, &mut pool);
+        let found = evaluate(&self.env.context, op.def, eval, args, &mut pool);
         let found = found.map_err(|e| self.failed(op, &e))?;
         // Sizes that follow from numbers are known only now.
         let made = found

@@ -53,7 +53,7 @@ impl Matrix {
         for block in bytes.chunks_mut(ty.block_bytes()) {
             loop {
                 block.fill_with(|| random.bits() as u8);
-                if (0.01..100.0).contains(&ty.magnitude_bound(block)) {
+                if (0.1..4.0).contains(&ty.magnitude_bound(block)) {
                     break;
                 }
             }

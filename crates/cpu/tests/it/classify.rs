@@ -79,17 +79,25 @@ fn the_label_is_the_place_of_the_greatest() {
 #[test]
 fn what_is_no_classifier_is_refused() {
     for (old, new, message) in [
-        ("[1, ?]> x", "[1, 4]> x", "there are 3 classes"),
-        ("classes = classes", "classes = x", "`classes` takes List"),
+        (
+            "[1, ?]> x",
+            "[1, 4]> x",
+            "expected one number for each of the 3 classes",
+        ),
+        (
+            "classes = classes",
+            "classes = x",
+            "`classes`: expected a list, found tensor",
+        ),
         (
             "list<int64, 3> classes = const()[val = list<int64, 3>",
             "list<int32, 3> classes = const()[val = list<int32, 3>",
-            "strings or int64",
+            "expected a list of strings or int64",
         ),
         (
             "tensor<fp32, [1, ?]> x",
             "tensor<fp16, [1, ?]> x",
-            "it takes fp32",
+            "expected fp32, found",
         ),
     ] {
         assert!(NUMBERS.contains(old), "{old}");

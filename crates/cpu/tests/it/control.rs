@@ -130,17 +130,17 @@ fn what_a_block_defines_stays_in_it() {
         (
             "} -> (next, new);",
             "} -> (next);",
-            "the second block gives (tensor<int32, [1]>)",
+            "the second block returns (tensor<int32, [1]>)",
         ),
         (
             "block() {\n                            fp32",
             "block(fp32 q) {\n                            fp32",
-            "must have none",
+            "expected blocks without inputs",
         ),
         (
             "} -> (more);",
             "} -> (i);",
-            "the first block must give (bool), it gives (tensor<int32, [1]>)",
+            "the first block must return (bool), it returns (tensor<int32, [1]>)",
         ),
     ] {
         assert!(LOOP.contains(old), "{old}");

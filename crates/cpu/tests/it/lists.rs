@@ -222,44 +222,48 @@ fn what_is_no_list_is_refused() {
         (
             "index = place, ls = b",
             "index = which, ls = b",
-            "`index` is tensor<int32, [4]>: a scalar is needed",
+            "`index`: expected a scalar, found tensor<int32, [4]>",
         ),
         (
             "value = row",
             "value = n",
-            "`value` is tensor<int32, [1]>, the elements of `ls` are tensor<fp32, [?]>",
+            "`value`: expected the element type tensor<fp32, [?]> of `ls`, found tensor<int32, [1]>",
         ),
         (
             "indices = which, ls = full, value = some",
             "indices = n, ls = full, value = some",
-            "`indices` 1 elements",
+            "`value`: expected 1 elements of type",
         ),
         (
             "list_length(ls = full)",
             "list_length(ls = x)",
-            "`ls` takes List",
+            "`ls`: expected a list, found tensor",
         ),
         (
             "init_length = int32(0)",
             "dtype = string(\"int8\")",
-            "`dtype` is `int8`",
+            "`dtype`: expected bool, fp16, fp32 or int32, found `int8`",
         ),
         (
             "init_length = int32(0)",
             "dynamic_length = bool(false), init_length = end",
-            "must be constant",
+            "expected a constant for a list of fixed length",
         ),
         (
             "elem_shape = (size)",
             "elem_shape = (size, size, size, size, size)",
-            "5 dimensions, 4 are the most",
+            "expected rank 4 or less, found rank 5",
         ),
         (
             "elem_shape = (size)",
             "elem_shape = (x)",
-            "constant sizes and strings are needed",
+            "expected constant sizes or strings, found tensor",
         ),
-        ("-> (length, ", "-> (full, ", "it is an output of type list"),
+        (
+            "-> (length, ",
+            "-> (full, ",
+            "expected an output of tensor or dictionary type, found list",
+        ),
     ] {
         assert!(GROWING.contains(old), "{old}");
         let text = GROWING.replace(old, new);

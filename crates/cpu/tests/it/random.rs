@@ -314,25 +314,28 @@ fn what_is_no_distribution_is_refused() {
     for (op, message) in [
         (
             "random_normal(shape = tensor<int32, [1]>([3]), mean = fp16(1))",
-            "must have one element type",
+            "of one element type",
         ),
         (
             "random_normal(shape = tensor<int32, [1]>([0]))",
-            "not above 0",
+            "expected positive sizes",
         ),
         (
             "random_bernoulli(shape = int32(3))",
-            "a vector of a known length",
+            "expected a vector of known length",
         ),
         (
             "random_bernoulli(shape = tensor<int32, [1]>([3]), prob = tensor<fp32, [1]>([1]))",
-            "a scalar is needed",
+            "expected a scalar",
         ),
         (
             "random_categorical(x = x, mode = string(\"log\"))",
-            "`mode` is `log`",
+            "expected `logits` or `probs`, found `log`",
         ),
-        ("random_categorical(x = x, size = int32(-1))", "not above 0"),
+        (
+            "random_categorical(x = x, size = int32(-1))",
+            "expected positive sizes",
+        ),
     ] {
         let text = format!(
             "program(1.3) {{ func main<ios16>(tensor<fp32, [3]> x) {{ tensor<fp32, [3]> y = {op}; }} -> (y); }}"

@@ -70,7 +70,7 @@ fn sizes_follow_from_what_is_given_at_run_time() {
     let (shape, _) = run(instance.as_mut(), &[("x", &[1, 1, 9], &[0.5; 9])]).unwrap();
     assert_eq!(shape, [1, 1, 1, 13]);
     let error = run(instance.as_mut(), &[("x", &[1, 1, 1], &[0.5])]).unwrap_err();
-    assert!(error.contains("has no place in 1"), "{error}");
+    assert!(error.contains("found 1 and padding"), "{error}");
 }
 
 /// A weight that comes at run time, of a size that only this run knows.
@@ -93,8 +93,8 @@ fn a_weight_of_open_size_is_convolved() {
     .unwrap();
     assert_eq!((shape, y), (vec![1, 2, 1], vec![5.0, 14.0]));
     for (shape, message) in [
-        ([3, 2, 1], "2 equal groups"),
-        ([2, 2, 3], "has no place in 2"),
+        ([3, 2, 1], "expected channels that divide into 2 groups"),
+        ([2, 2, 3], "found 2 and padding"),
     ] {
         let w = vec![1.0; shape.iter().product()];
         let error = run(instance.as_mut(), &[x, ("w", &shape, &w)]).unwrap_err();
@@ -111,49 +111,111 @@ fn what_no_opset_knows_is_refused() {
     let w = weight("fp32", "2, 4, 2, 1");
     let pool = |more: &str| {
         format!(
-            "tensor<fp32, [1, 4, 3, 2]> y = max_pool(x = x, kernel_sizes = tensor<int32, [2]>([2, 3]){more});"
+            "tensor<fp32, [1, 4, 3, 2]> y = max_pool(x = x, kernel_sizes = tensor<int32, [2]>([2, \
+             3]){more});"
         )
     };
     for (opset, inputs, body, message) in [
-        ("ios15", &w, conv(", pad_type = string(\"same_lower\")"), "from opset ios16 on"),
-        ("ios16", &weight("fp16", "2, 4, 2, 1"), conv(""), "the element types must be equal"),
-        ("ios17", &w, conv(", pad_type = string(\"SAME\")"), "`pad_type` is `SAME`"),
-        ("ios17", &w, conv(", strides = tensor<int32, [2]>([1, 0])"), "`strides` is [1, 0]"),
-        ("ios17", &w, conv(", dilations = tensor<int32, [1]>([1])"), "`dilations` is [1]"),
+        (
+            "ios15",
+            &w,
+            conv(", pad_type = string(\"same_lower\")"),
+            "`same_lower` requires opset \
+                                                                    ios16",
+        ),
+        (
+            "ios16",
+            &weight("fp16", "2, 4, 2, 1"),
+            conv(""),
+            "expected the element type of `x`",
+        ),
+        (
+            "ios17",
+            &w,
+            conv(", pad_type = string(\"SAME\")"),
+            "same_lower or custom, found `SAME`",
+        ),
+        (
+            "ios17",
+            &w,
+            conv(", strides = tensor<int32, [2]>([1, 0])"),
+            "`strides`: expected 2 \
+                                                                       positive numbers, found \
+                                                                       [1, 0]",
+        ),
+        (
+            "ios17",
+            &w,
+            conv(", dilations = tensor<int32, [1]>([1])"),
+            "`dilations`: expected 2 \
+                                                                      positive numbers, found [1]",
+        ),
         (
             "ios17",
             &w,
             conv(", pad_type = string(\"custom\"), pad = tensor<int32, [4]>([0, 0, -1, 0])"),
-            "`pad` is [0, 0, -1, 0]",
+            "`pad`: expected 4 numbers of 0 or more, found [0, 0, -1, 0]",
         ),
-        ("ios17", &w, conv(", groups = int32(0)"), "`groups` is less than 1"),
-        ("ios17", &w, conv(", groups = int32(2)"), "its second dimension must be 2"),
-        ("ios17", &weight("fp32", "2, 4, 7, 1"), conv(""), "a kernel that reaches over 7 elements has no place in 6"),
-        ("ios17", &weight("fp32", "2, 4, 0, 1"), conv(""), "it has no elements"),
+        (
+            "ios17",
+            &w,
+            conv(", groups = int32(0)"),
+            "`groups`: expected 1 or more",
+        ),
+        (
+            "ios17",
+            &w,
+            conv(", groups = int32(2)"),
+            "`weight`: expected 2 input channels",
+        ),
+        (
+            "ios17",
+            &weight("fp32", "2, 4, 7, 1"),
+            conv(""),
+            "expected at least the 7 elements that \
+                                                            the kernel covers, found 6",
+        ),
+        (
+            "ios17",
+            &weight("fp32", "2, 4, 0, 1"),
+            conv(""),
+            "expected a kernel without sizes of 0",
+        ),
         (
             "ios17",
             &w,
             conv(", dilations = tensor<int32, [2]>([2147483647, 1])"),
-            "a kernel that reaches over 2147483648 elements",
-        ),
-        ("ios15", &x.to_owned(), pool(", pad_type = string(\"same_lower\")"), "from opset ios16 on"),
-        (
-            "ios18",
-            &x.to_owned(),
-            pool(", pad_type = string(\"same\"), ceil_mode = bool(true)"),
-            "`ceil_mode` does not go with the padding `same`",
+            "expected at least the 2147483648 elements",
         ),
         (
             "ios15",
             &x.to_owned(),
-            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, gamma = tensor<fp16, [4]>([1, 2, 3, 4]));".to_owned(),
-            "the element types must be equal",
+            pool(", pad_type = string(\"same_lower\")"),
+            "`same_lower` \
+                                                                               requires opset \
+                                                                               ios16",
         ),
         (
             "ios18",
             &x.to_owned(),
-            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, gamma = tensor<fp32, [3]>([1, 2, 3]));".to_owned(),
-            "the 4 channels need one each",
+            pool(", pad_type = string(\"same\"), ceil_mode = bool(true)"),
+            "`ceil_mode` does not support the padding `same`",
+        ),
+        (
+            "ios15",
+            &x.to_owned(),
+            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, gamma = tensor<fp16, [4]>([1, 2, \
+             3, 4]));"
+                .to_owned(),
+            "expected the element type of `x`",
+        ),
+        (
+            "ios18",
+            &x.to_owned(),
+            "tensor<fp32, [1, 4, 6, 5]> y = instance_norm(x = x, gamma = tensor<fp32, [3]>([1, 2, \
+             3]));"
+                .to_owned(),
+            "`gamma`: expected one number for each of 4 channels",
         ),
         (
             "ios18",
@@ -161,23 +223,29 @@ fn what_no_opset_knows_is_refused() {
             "tensor<fp32, [1, 4, 6, 5]> y = crop(x = x, crop_height = tensor<int32, [2]>([4, 3]), \
              crop_width = tensor<int32, [2]>([0, 0]));"
                 .to_owned(),
-            "6 at most",
+            "a sum of at most 6",
         ),
         (
             "ios18",
             &x.to_owned(),
-            "tensor<fp32, [1, 4, 6, 5]> y = upsample_bilinear(x = x, scale_factor_height = fp32(1e30));".to_owned(),
-            "6 elements would become",
-        ),
-        (
-            "ios18",
-            &x.to_owned(),
-            "tensor<fp32, [1, 4, 6, 5]> y = resize(x = x, shape = tensor<int32, [1]>([2]), resized_dims = uint32(2));"
+            "tensor<fp32, [1, 4, 6, 5]> y = upsample_bilinear(x = x, scale_factor_height = \
+             fp32(1e30));"
                 .to_owned(),
-            "`resized_dims` is 2",
+            "expected a factor with a result of 1 to 2^53",
+        ),
+        (
+            "ios18",
+            &x.to_owned(),
+            "tensor<fp32, [1, 4, 6, 5]> y = resize(x = x, shape = tensor<int32, [1]>([2]), \
+             resized_dims = uint32(2));"
+                .to_owned(),
+            "expected `resized_dims` <= length of `shape`",
         ),
     ] {
-        let error = parse(&text(opset, inputs, &body), &|_, _, _| None).map(|_| body).unwrap_err().to_string();
+        let error = parse(&text(opset, inputs, &body), &|_, _, _| None)
+            .map(|_| body)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(message), "{error} lacks {message}");
     }
 }
@@ -210,8 +278,11 @@ fn what_has_no_meaning_is_refused_at_run_time() {
         (quantised, "no parameter for a table"),
         (both, "exclude each other"),
         (resize, "how LINEAR rounds"),
-        (&boxes("0, 0, 0, 1", 1), "`box_indices` has 1"),
-        (&boxes("0, 0, 0, 1", -1), "`box_indices` has -1"),
+        (
+            &boxes("0, 0, 0, 1", 1),
+            "`box_indices`: expected images of `x` tensor<fp32, [1, 1, 1, 2]>, found 1",
+        ),
+        (&boxes("0, 0, 0, 1", -1), "found -1"),
     ] {
         let mut instance = loaded("tensor<fp32, [1, 1, 2]> x, tensor<int32, [1]> m", body);
         instance
@@ -325,7 +396,8 @@ const OPS: &[(&str, &str)] = &[
     ),
     (
         "crop_resize",
-        "boxes:B target_height:i target_width:i normalized_coordinates:b spatial_scale:f sampling_mode:s",
+        "boxes:B target_height:i target_width:i normalized_coordinates:b spatial_scale:f \
+         sampling_mode:s",
     ),
 ];
 

@@ -11,7 +11,7 @@ const MAX_SCORES: usize = 1 << 22;
 const CALL_TOKENS: usize = 12;
 
 /// Groups indices into `lengths` into batches. The longest sequences come first, so that memory is
-/// allocated once. Each batch has at max_len `batch_tokens` tokens with padding, and the total cost of
+/// allocated once. Each batch has at most `batch_tokens` tokens with padding, and the total cost of
 /// padding and calls is minimal.
 pub(super) fn plan(lengths: &[usize], batch_tokens: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..lengths.len()).collect();

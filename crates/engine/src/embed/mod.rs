@@ -42,7 +42,8 @@ pub enum EmbedError {
     },
     /// The pool matrix of a document would be too large.
     #[error(
-        "expected at most {most} for the number of chunks times the number of tokens, found {chunks} chunks and {tokens} tokens"
+        "expected at most {most} for the number of chunks times the number of tokens, found \
+         {chunks} chunks and {tokens} tokens"
     )]
     TooManyChunks {
         /// Number of chunks.
@@ -60,7 +61,8 @@ pub enum EmbedError {
     },
     /// An output of the program has an unexpected shape or type.
     #[error(
-        "output `{name}` of the program: expected fp32 or fp16 {expected:?}, found {dtype} {found:?}"
+        "output `{name}` of the program: expected fp32 or fp16 {expected:?}, found {dtype} \
+         {found:?}"
     )]
     Output {
         /// Name of the output.

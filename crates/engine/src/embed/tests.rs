@@ -1,4 +1,4 @@
-//! The embedder over an encoder whose numbers can be told by hand.
+//! The embedder over an encoder whose results can be computed by hand.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ use crate::text::SpecialTokens;
 
 const DIM: usize = 3;
 
-/// The token whose vector is no number.
+/// The token whose vector contains NaN.
 const ODD: u32 = 4242;
 
-/// A vector that tells a token from its neighbours.
+/// A vector that identifies a token and its position.
 fn token_vector(id: i32, position: usize) -> [f32; DIM] {
     [
         if id == ODD as i32 {
@@ -27,8 +27,8 @@ fn token_vector(id: i32, position: usize) -> [f32; DIM] {
     ]
 }
 
-/// Gives each token its [`token_vector`], and the mean of them for a text or a chunk. It spoils
-/// padding.
+/// Returns the [`token_vector`] of each token, or the mean vector of a text or a chunk. The values
+/// at padding are garbage.
 struct Fake {
     inputs: BTreeMap<String, (Vec<usize>, Vec<u8>)>,
     outputs: BTreeMap<&'static str, (Vec<usize>, Vec<u8>)>,
@@ -56,7 +56,7 @@ impl Instance for Fake {
     fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError> {
         let n_bytes = shape.iter().product::<usize>() * 4;
         let entry = self.inputs.entry(name.to_owned()).or_default();
-        // What a buffer held before is anybody's guess.
+        // Fills the buffer with garbage, as an earlier call might have.
         *entry = (shape.to_vec(), vec![0xee; n_bytes]);
         Ok(&mut entry.1)
     }
@@ -275,17 +275,20 @@ fn what_cannot_be_embedded_is_named() {
     };
     assert_eq!(
         refusal(&[vec![1], vec![]]),
-        (Some(1), "it has no tokens".to_owned())
+        (
+            Some(1),
+            "expected at least one token, found none".to_owned()
+        )
     );
     assert_eq!(
         refusal(&[vec![1; 101]]),
-        (Some(0), "it has 101 tokens, the model takes 100".to_owned())
+        (Some(0), "expected at most 100 tokens, found 101".to_owned())
     );
     assert!(
         calls.lock().unwrap().is_empty(),
-        "nothing runs before all is known to fit"
+        "nothing runs before all sequences are checked"
     );
-    let message = "its vector holds numbers that are not finite";
+    let message = "the vector contains numbers that are not finite";
     assert_eq!(
         refusal(&[vec![1], vec![2, ODD], vec![1; 9]]),
         (Some(1), message.to_owned())

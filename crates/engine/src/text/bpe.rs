@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn words_become_what_the_library_makes_of_them() {
+    fn words_are_split_like_in_the_library() {
         let mut state = 5;
         for ignores_merges in [false, true] {
             for _ in 0..20 {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_word_does_not_cost_a_square() {
+    fn a_long_word_does_not_take_quadratic_time() {
         let tokens = ["a", "b", "ab", "ba", "abab"].into_iter().collect();
         let bpe = Bpe::new(
             tokens,

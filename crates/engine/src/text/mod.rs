@@ -57,7 +57,8 @@ pub enum TextError {
     },
     /// The tokenizer has another number of tokens than the model.
     #[error(
-        "expected {model} tokens in the tokenizer, the number of rows of the model's embedding, found {tokenizer}"
+        "expected {model} tokens in the tokenizer, the number of rows of the model's embedding, \
+         found {tokenizer}"
     )]
     VocabSize {
         /// Number of tokens in the tokenizer.
@@ -119,7 +120,8 @@ pub enum TextError {
     UnknownDecoder(String),
     /// The vocabulary can express a character neither as a token nor as bytes.
     #[error(
-        "the tokenizer cannot express {character:?}: it has no token for the character, no byte tokens and no unknown token"
+        "the tokenizer cannot express {character:?}: it has no token for the character, no byte \
+         tokens and no unknown token"
     )]
     Unencodable {
         /// The character.

@@ -150,7 +150,10 @@ mod tests {
         }
         let message = PreRule::named(Some("viking")).unwrap_err().to_string();
         assert!(
-            message.starts_with("pre-tokenizer 'viking' is not supported (supported: default, "),
+            message.starts_with(
+                "pre-tokenizer 'viking' is not supported: expected one of \
+                default, "
+            ),
             "{message}"
         );
     }

@@ -8,11 +8,11 @@
 //! use thane_engine::text::{ChatTemplate, Message, TemplateError};
 //!
 //! # fn main() -> Result<(), TemplateError> {
-//! let source = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}";
+//! let source = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}";
 //! let template = ChatTemplate::new(source, "<s>", "</s>")?;
 //! let rendered = template.render(&[Message::new("user", "Hello")], true)?;
-//! assert_eq!(rendered.text, "<s><|user|>Hello");
-//! assert_eq!(rendered.from_messages, [11..16]);
+//! assert_eq!(rendered.text, "<s>[user]Hello");
+//! assert_eq!(rendered.from_messages, [9..14]);
 //! # Ok(())
 //! # }
 //! ```

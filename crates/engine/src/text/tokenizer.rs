@@ -4,8 +4,9 @@
 //! use thane_engine::text::{EncodeOptions, Tokenizer, TokenizerConfig};
 //!
 //! # fn main() -> Result<(), thane_engine::text::TextError> {
-//! let json = br#"{"model": {"type": "BPE", "vocab": {"H": 0, "i": 1, "Hi": 2}, "merges": ["H i"]},
-//!     "decoder": {"type": "ByteLevel"}}"#;
+//! let json = br#"{
+//!     "model": {"type": "BPE", "vocab": {"H": 0, "i": 1, "Hi": 2}, "merges": ["H i"]},
+//!     "decoder": {"type": "Fuse"}}"#;
 //! let config = TokenizerConfig { n_vocab: 3, ..TokenizerConfig::default() };
 //! let tokenizer = Tokenizer::from_json(json, config)?;
 //! let options = EncodeOptions { add_special: true, parse_special: false };

@@ -1,4 +1,4 @@
-//! Chat templates against jinja2, set up as transformers does it.
+//! Chat templates compared with jinja2 in the settings of transformers.
 
 use crate::data;
 use serde::Deserialize;
@@ -83,11 +83,11 @@ fn errors_say_what_is_wrong() {
     let cases = [
         (
             "{{ raise_exception('No system role') }}",
-            "the chat template refused the conversation: No system role",
+            "the chat template rejected the conversation: No system role",
         ),
         (
             "a\n{% if x %}",
-            "the chat template cannot be read: expected `elif` or `else` or `endif`, found the \
+            "the chat template is not valid: expected `elif` or `else` or `endif`, found the \
              end of the template (line 2)",
         ),
         (
@@ -96,11 +96,11 @@ fn errors_say_what_is_wrong() {
         ),
         (
             "\n\n{{ x | no_such }}",
-            "the chat template failed: the filter `no_such` is unknown (line 3)",
+            "the chat template failed: unknown filter `no_such` (line 3)",
         ),
         (
             "{{ 1 +\n }}",
-            "the chat template cannot be read: expected an expression, found `}}` (line 2)",
+            "the chat template is not valid: expected an expression, found `}}` (line 2)",
         ),
     ];
     for (source, expected) in cases {
@@ -109,8 +109,7 @@ fn errors_say_what_is_wrong() {
     assert!(message("{{ strftime_now('%Q') }}").contains("'%Q' is not supported"));
 }
 
-/// Issue 30, 3.1: templates that would take any time, memory or stack end with an error soon, or do
-/// what they ask for.
+/// Templates that would take too much time, memory or stack end with an error soon, or finish.
 #[test]
 fn hostile_templates_are_bounded() {
     let messages = [Message::new("user", "hi")];
@@ -176,7 +175,7 @@ fn hostile_to_parse() -> Vec<String> {
 
 fn hostile_to_run() -> Vec<String> {
     vec![
-        // Time.
+        // Templates that take time.
         "{% for a in range(100000) %}{% for b in range(100000) %}{% for c in range(100000) %}{% \
          endfor %}{% endfor %}{% endfor %}"
             .to_owned(),
@@ -194,7 +193,7 @@ fn hostile_to_run() -> Vec<String> {
             .to_owned(),
         "{{ ([[1] * 1000] * 1000) | sort | unique | list }}".to_owned(),
         "{% set x = [1] * 100000 %}{{ x == x and x in [x] * 100000 }}".to_owned(),
-        // Memory.
+        // Templates that take memory.
         "{% set ns = namespace(x='xxxxxxxxxx') %}{% for i in range(64) %}{% set ns.x = ns.x ~ \
          ns.x %}{% endfor %}{{ ns.x }}"
             .to_owned(),
@@ -225,7 +224,7 @@ fn hostile_to_run() -> Vec<String> {
         ),
         "{{ strftime_now('%B' * 1000000) }} ".to_owned(),
         "{{ ('x' * 1000000) | list | join('x' * 1000) }}".to_owned(),
-        // Cycles and depth.
+        // Templates with cycles and deep nesting.
         "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}{{ ns == ns }}{{ ns.x.x.x \
          }}"
         .to_owned(),
@@ -249,7 +248,8 @@ fn hostile_to_run() -> Vec<String> {
     ]
 }
 
-/// What messages bring is told from what the template writes, whatever is done to it on the way.
+/// Text from messages is distinguished from text of the template, whatever operations it goes
+/// through.
 #[test]
 fn typed_text_is_told_from_the_templates_own() {
     let messages = [

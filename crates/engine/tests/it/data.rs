@@ -1,4 +1,4 @@
-//! Reading `tests/data`.
+//! Reads `tests/data`.
 
 use serde::de::DeserializeOwned;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub fn mixed_lines() -> Vec<String> {
     lines
 }
 
-/// Lists of token ids: per list its length and the ids, all LEB128.
+/// Lists of token ids. Each list is its length and the ids, all in LEB128.
 pub fn id_lists(name: &str) -> Vec<Vec<u32>> {
     let bytes = bytes(name);
     let mut rest = bytes.iter();

@@ -1,4 +1,4 @@
-//! Formats of embeddings against numpy's bytes (`tests/oracle/make_embed.py`).
+//! Formats of embeddings compared with bytes from numpy (`tests/oracle/make_embed.py`).
 
 use std::path::Path;
 

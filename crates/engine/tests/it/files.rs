@@ -1,4 +1,4 @@
-//! The tokenizers of real GGUF files, from the folder that THANE_MODELS names.
+//! The tokenizers of real GGUF files, from the folder in the variable THANE_MODELS.
 
 use crate::data;
 use std::collections::BTreeMap;
@@ -10,7 +10,7 @@ use thane_models::checkpoint::{Checkpoint, Gguf};
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 const GEMMA3: &str = "gemma-3-270m-q4_k_m.gguf";
 
-/// The file, or a line that says why the test is skipped.
+/// The path of the file; prints a line and returns `None` if the test is skipped.
 fn model(name: &str) -> Option<PathBuf> {
     let Some(folder) = std::env::var_os("THANE_MODELS") else {
         eprintln!("skipped: THANE_MODELS, the folder with {name}, is not set");
@@ -70,7 +70,7 @@ fn load(name: &str, n_vocab: usize) -> Option<Tokenizer> {
     Some(tokenizer)
 }
 
-/// Ids of all 2,000 lines, read with and without control tokens, equal the reference.
+/// The ids of all 2,000 lines, with and without control tokens, equal the reference.
 fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
     let lines = data::mixed_lines();
     let ids = data::id_lists(&format!("{name}.ids"));
@@ -110,7 +110,7 @@ fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
     lines.into_iter().zip(ids).collect()
 }
 
-/// Streaming shows, token by token, exactly what decoding the whole shows.
+/// Streaming token by token gives the same text as decoding all tokens at once.
 fn check_stream(tokenizer: &Tokenizer, ids: &[u32], text: &str) {
     let options = StreamOptions {
         skip_special: false,
@@ -148,7 +148,7 @@ fn smollm2() {
     let Some(tokenizer) = load(SMOLLM2, 49_152) else {
         return;
     };
-    // The published vocabulary lacks these characters, and the reference leaves them out.
+    // The published vocabulary lacks these characters, and the reference drops them.
     let lost = |c: char| {
         matches!(
             c,
@@ -182,7 +182,7 @@ fn gemma3() {
     };
     for (line, ids) in check_ids(&tokenizer, "gemma3") {
         let text = tokenizer.decode(&ids, false);
-        // SentencePiece has one sign for both.
+        // SentencePiece uses the same character for both.
         assert_eq!(text, line.replace('\u{2581}', " "));
         assert_eq!(tokenizer.unencodable(&line).next(), None);
         check_stream(&tokenizer, &ids, &text);

@@ -1,4 +1,4 @@
-//! Issue 30, 3.2 and 3.9: damaged and hostile tokenizers, and control tokens that somebody typed.
+//! Damaged and hostile tokenizers, and control tokens in the text of users.
 
 use std::time::Instant;
 
@@ -10,13 +10,15 @@ const PARSE: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: true,
 };
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,
 };
+
 const FILES: [&str; 2] = ["byte_level.tokenizer.json", "sentencepiece.tokenizer.json"];
 
-/// Builds it and encodes a little, within the time that nobody waits longer than.
+/// Builds the tokenizer and encodes some texts, within a time limit.
 fn tried(json: &[u8], what: &str) -> Result<(), TextError> {
     let start = Instant::now();
     let config = TokenizerConfig {
@@ -62,8 +64,7 @@ fn tokenizer_files_that_end_early_are_errors() {
     }
 }
 
-/// Key and value in `tokenizer.json`, and whether it must be refused as it is read or when a text
-/// is.
+/// Key and value in `tokenizer.json`, and whether reading the file or encoding a text must fail.
 type Case = (&'static str, Value, bool);
 
 fn normalizers() -> Vec<Case> {
@@ -232,7 +233,7 @@ fn long_control_tokens_of_gguf_files_are_refused() {
     }
 }
 
-/// `[` and `]` around what came with a message.
+/// The text with `[` and `]` around parts that came with a message.
 fn rendered(marked: &str) -> Rendered {
     let mut out = Rendered::default();
     for (idx, part) in marked.split(['[', ']']).enumerate() {
@@ -282,7 +283,7 @@ fn typed_control_tokens_are_text() {
             "{marked}"
         );
     }
-    // Ordinary messages have the ids that they always had.
+    // Ordinary messages have the same ids as with `encode`.
     for line in data::mixed_lines()
         .iter()
         .filter(|line| !line.contains('<') && !line.contains(['[', ']']))

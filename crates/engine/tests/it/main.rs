@@ -1,7 +1,7 @@
-//! The engine's text and sampling against goldens that `tests/make_goldens.py` made with other
-//! people's libraries.
+//! Tokenizers, templates and sampling compared with goldens that `tests/make_goldens.py` makes with
+//! other libraries.
 
-// Clippy's leave for tests ends at the helpers that tests call.
+// Clippy allows unwrap in tests but not in the helpers of tests.
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod chat;

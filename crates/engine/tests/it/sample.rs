@@ -1,4 +1,4 @@
-//! Sampling against numpy.
+//! Sampling compared with numpy.
 
 use crate::data;
 use serde::Deserialize;
@@ -61,7 +61,8 @@ fn distributions_equal_numpy() {
         let ids: Vec<u32> = found.iter().map(|&(id, _)| id).collect();
         assert_eq!(ids, case.ids, "{:?}", case.options);
         for (&(id, p), &expected) in found.iter().zip(&case.p) {
-            // f32: the argument of exp is off by two roundings, exp and the quotient by a few more.
+            // In f32 the argument of exp is off by two roundings, exp and the quotient by a few
+            // more.
             let bound = expected * (expected.ln().abs() + 4.0) * f32::EPSILON;
             assert!(
                 (p - expected).abs() <= bound,
@@ -94,7 +95,7 @@ fn frequencies_follow_the_distribution() {
         (f64::from(count) - expected).powi(2) / expected
     });
     let chi_square: f64 = terms.sum();
-    // 4 degrees of freedom: above 18.47 once in a thousand seeds.
+    // With 4 degrees of freedom, one seed in a thousand gives more than 18.47.
     assert!(chi_square < 18.47, "{chi_square} {counts:?}");
 }
 
@@ -145,7 +146,7 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
     }
 }
 
-/// With penalties that bring down the best, with ties, and with equals of the last of the best.
+/// Includes penalties that lower the greatest logits, ties, and ties at the cut-off.
 #[test]
 fn logits_that_are_not_among_the_greatest_do_not_count() {
     let mut state = 5u64;
@@ -233,40 +234,43 @@ fn bad_options_are_errors() {
     let options: [(Change, &str); 10] = [
         (
             |o| o.temperature = -0.1,
-            "temperature is -0.1, but must be 0 or more",
+            "option temperature: expected 0 or more, found -0.1",
         ),
         (
             |o| o.temperature = f32::NAN,
-            "temperature is NaN, but must be 0 or more",
+            "option temperature: expected 0 or more, found NaN",
         ),
         (
             |o| o.temperature = f32::INFINITY,
-            "temperature is inf, but must be 0 or more",
+            "option temperature: expected 0 or more, found inf",
         ),
         (
             |o| o.top_p = 0.0,
-            "top_p is 0, but must be above 0 and at most 1",
+            "option top_p: expected above 0 and at most 1, found 0",
         ),
         (
             |o| o.top_p = 1.5,
-            "top_p is 1.5, but must be above 0 and at most 1",
+            "option top_p: expected above 0 and at most 1, found 1.5",
         ),
-        (|o| o.min_p = -0.5, "min_p is -0.5, but must be from 0 to 1"),
+        (
+            |o| o.min_p = -0.5,
+            "option min_p: expected from 0 to 1, found -0.5",
+        ),
         (
             |o| o.min_p = f32::NAN,
-            "min_p is NaN, but must be from 0 to 1",
+            "option min_p: expected from 0 to 1, found NaN",
         ),
         (
             |o| o.repetition_penalty = 0.0,
-            "repetition_penalty is 0, but must be above 0",
+            "option repetition_penalty: expected above 0, found 0",
         ),
         (
             |o| o.presence_penalty = f32::NAN,
-            "presence_penalty is NaN, but must be a finite number",
+            "option presence_penalty: expected a finite number, found NaN",
         ),
         (
             |o| o.frequency_penalty = f32::INFINITY,
-            "frequency_penalty is inf, but must be a finite number",
+            "option frequency_penalty: expected a finite number, found inf",
         ),
     ];
     for (change, message) in options {
@@ -283,20 +287,28 @@ fn bad_logits_are_errors() {
         ..SampleOptions::default()
     })
     .unwrap();
-    let none = "no token can follow: there are 2 logits and none is above minus infinity";
+    let none = "expected a logit above minus infinity, found none among 2 logits";
     let cases: [(&[f32], &[u32], &str); 5] = [
-        (&[0.0, f32::NAN], &[], "the logit of token 1 is NaN"),
-        (&[f32::INFINITY], &[], "the logit of token 0 is inf"),
+        (
+            &[0.0, f32::NAN],
+            &[],
+            "expected finite logits, found NaN for token 1",
+        ),
+        (
+            &[f32::INFINITY],
+            &[],
+            "expected finite logits, found inf for token 0",
+        ),
         (
             &[],
             &[],
-            "no token can follow: there are 0 logits and none is above minus infinity",
+            "expected a logit above minus infinity, found none among 0 logits",
         ),
         (&[f32::NEG_INFINITY; 2], &[], none),
         (
             &[0.0],
             &[0, 1],
-            "the history has token 1, but there are only 1 logits",
+            "expected token ids below 1, the number of logits, found 1 in the history",
         ),
     ];
     for (logits, history, message) in cases {
@@ -311,12 +323,12 @@ fn bad_logits_are_errors() {
 }
 
 #[test]
-fn likeliest_is_the_first_of_the_largest() {
+fn argmax_is_the_first_of_the_largest() {
     use thane_engine::sample::argmax;
     assert_eq!(argmax(&[]), None);
     assert_eq!(argmax(&[f32::NEG_INFINITY; 70]), None);
-    // In whole chunks of 64, in lanes, and behind them; an equal one before or after, and what is
-    // no number beside it.
+    // Positions in whole chunks of 64, in lanes and after them, with an equal logit before or after
+    // and NaN beside.
     for at in [0, 7, 8, 63, 64, 130, 196, 199] {
         let mut logits: Vec<f32> = (0..200).map(|i| -((i * 37 % 101) as f32)).collect();
         logits[at] = 3.0;

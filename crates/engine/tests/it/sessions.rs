@@ -1,4 +1,4 @@
-//! Many sequences over one program: what each answers, beside what it answers alone.
+//! Many sequences over one program: each answer equals the answer of the sequence alone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,14 +44,14 @@ fn argmax(logits: &[f32]) -> u32 {
         .unwrap() as u32
 }
 
-/// A prompt of its own for each.
+/// A different prompt for each sequence.
 fn prompt(i: usize) -> Vec<u32> {
     (0..1 + 7 * i % 23)
         .map(|k| ((k * k * 5 + 31 * i + 3 * k) % 149) as u32)
         .collect()
 }
 
-/// The greedy answer of a sequence that is alone.
+/// The greedy answer of a single sequence.
 fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize) -> Vec<u32> {
     let mut session = Session::new(
         executable.instantiate().unwrap(),
@@ -66,7 +66,7 @@ fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize
     answer
 }
 
-/// A sequence of a run: its prompt, how long its answer is to be, and what there is of it.
+/// A sequence in a run: its prompt, the length of its answer, and the answer so far.
 struct Running {
     idx: usize,
     prompt: Vec<u32>,
@@ -74,8 +74,8 @@ struct Running {
     answer: Vec<u32>,
 }
 
-/// Answer `n_prompts` prompts by `n` sequences, each taking the next prompt where it has ended one,
-/// the prompt's tokens beside those of the others.
+/// Answers `n_prompts` prompts with `n` sequences. A sequence that has finished takes the next
+/// prompt, whose prefill runs beside the steps of the others.
 fn serve(
     executable: &Arc<dyn Executable>,
     info: &Info,
@@ -190,7 +190,7 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
     assert!(sessions.feed(&[(1, &longer)], &|| false).unwrap());
     let found = argmax(&sessions.logits(1).unwrap());
     assert_eq!(vec![found], alone(&executable, &info, &longer, 1));
-    // The other one's answer waits.
+    // The answer of the other sequence waits.
     let behind = alone(&executable, &info, &[other, vec![17]].concat(), 1);
     assert_eq!(vec![argmax(&sessions.logits(0).unwrap())], behind);
     sessions.reset(1).unwrap();
@@ -222,18 +222,19 @@ fn errors_name_the_sequence() {
     let mut refused = |next: &[(usize, u32)]| sessions.decode(next).unwrap_err().to_string();
     assert!(
         refused(&[(0, 1), (2, 1)])
-            .starts_with("sequence 2: the prompt has 65 tokens, the context holds 64")
+            .starts_with("sequence 2: expected a prompt shorter than the context of 64 tokens")
     );
     assert!(refused(&[(0, 1), (3, 1)]).contains("no sequence 3 in a batch of 3"));
     assert!(refused(&[(1, 1), (1, 2)]).contains("sequence 1 is named twice"));
     let mut refused =
         |prompts: &[(usize, &[u32])]| sessions.feed(prompts, &|| false).unwrap_err().to_string();
-    assert!(
-        refused(&[(0, &full[..2]), (1, &[])]).starts_with("sequence 1: the prompt has no tokens")
-    );
+    assert!(refused(&[(0, &full[..2]), (1, &[])]).starts_with(
+        "sequence 1: expected a prompt of at \
+            least one token"
+    ));
     let long = [full.clone(), vec![1]].concat();
-    assert!(refused(&[(1, &long)]).starts_with("sequence 1: the prompt has 65 tokens"));
-    // Nothing of that is in a cache.
+    assert!(refused(&[(1, &long)]).starts_with("sequence 1: expected a prompt shorter than"));
+    // No rejected token is in a cache.
     assert_eq!(sessions.tokens(2).unwrap(), full);
     assert!(
         sessions.tokens(1).unwrap().is_empty()

@@ -1,4 +1,4 @@
-//! Small tokenizers, trained by `sentencepiece` and `tokenizers` and answered by them.
+//! Small tokenizers that `sentencepiece` and `tokenizers` trained, compared with these libraries.
 
 use crate::data;
 use serde::Deserialize;
@@ -11,6 +11,7 @@ const PARSE: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: true,
 };
+
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
     parse_special: false,
@@ -92,7 +93,7 @@ fn sentencepiece_ids_equal_the_library() {
                 "{} {line:?}",
                 case.name
             );
-            // With byte tokens nothing is lost, but U+2581 is a space.
+            // With byte tokens no character is lost, but U+2581 becomes a space.
             if case.name != "no_bytes" {
                 assert_eq!(
                     tokenizer.decode(plain, false),
@@ -153,7 +154,7 @@ fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
             }
         }
     }
-    // The lines tell the rules apart: no two give the same ids.
+    // The lines distinguish the rules: no two rules give the same ids.
     let rules: Vec<_> = case.ids.values().collect();
     for (index, a) in rules.iter().enumerate() {
         assert!(
@@ -226,7 +227,7 @@ fn tokenizer_json_with_byte_level() {
     .unwrap();
     let from_vocab = Tokenizer::from_vocab(case.vocab("llama-bpe")).unwrap();
     for (line, ids) in case.lines.iter().zip(&case.ids["llama-bpe"]) {
-        // The file truncates to four tokens and pads to eight: not here.
+        // The file asks for truncation to four tokens and padding to eight, which is ignored.
         assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
         assert_eq!(&tokenizer.decode(ids, false), line);
         assert_eq!(
@@ -248,7 +249,7 @@ fn tokenizer_json_with_byte_level() {
         ),
         (&b""[..], &b"<s>"[..])
     );
-    // What tokenizer_config.json says about it counts only where there is no post-processor.
+    // tokenizer_config.json decides only if there is no post-processor.
     let said = TokenizerConfig {
         add_bos_token: Some(false),
         add_eos_token: Some(true),
@@ -275,8 +276,8 @@ fn tokenizer_json_with_byte_level() {
     );
 }
 
-/// As BERT's: words in lower case, `[CLS]` and `[SEP]` around a text, neither a first nor a last
-/// token in the config.
+/// Like BERT: lowercase words, `[CLS]` and `[SEP]` around a text, and no `bos_token` or `eos_token`
+/// in the config.
 #[test]
 fn tokenizer_json_with_word_pieces() {
     let vocab = [
@@ -362,7 +363,7 @@ fn tokenizer_json_with_sentencepiece() {
 
 type Change = fn(&mut Vocab);
 
-/// Puts another text in the place of one.
+/// Replaces the text of one entry.
 fn change(texts: &mut Texts, index: usize, text: &str) {
     *texts = texts
         .iter()
@@ -371,7 +372,7 @@ fn change(texts: &mut Texts, index: usize, text: &str) {
         .collect();
 }
 
-/// Makes a vocabulary wrong; the message that refuses it.
+/// Changes a vocabulary to an invalid one; returns the error message.
 fn refusal(mut vocab: Vocab, change: Change) -> String {
     change(&mut vocab);
     Tokenizer::from_vocab(vocab).unwrap_err().to_string()
@@ -383,16 +384,18 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
     let changes: [(Change, &str); 11] = [
         (
             |v| v.n_vocab = 1800,
-            "the tokenizer has 1700 tokens but the model's embedding has 1800 rows",
+            "expected 1800 tokens in the tokenizer, the number of rows of the model's embedding, \
+             found 1700",
         ),
         (
             |v| v.n_vocab = 5,
-            "the tokenizer has 1700 tokens but the model's embedding has 5 rows",
+            "expected 5 tokens in the tokenizer, the number of rows of the model's embedding, \
+             found 1700",
         ),
         (
             |v| v.model = "bert".into(),
-            "tokenizer kind 'bert' is not supported (supported: 'gpt2' byte-level BPE, 'llama' \
-             SentencePiece BPE)",
+            "expected a tokenizer of kind 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE), \
+             found 'bert'",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
         (
@@ -401,26 +404,26 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.scores = Some(vec![0.0; 3]),
-            "the vocabulary has 1700 tokens but 3 scores",
+            "the vocabulary: expected 1700 scores, one per token, found 3",
         ),
         (
             |v| v.eos = Some(1700),
-            "eos_token_id is token 1700, but there are only 1700 tokens",
+            "eos_token_id: expected a token id below 1700, the number of tokens, found 1700",
         ),
         (
             |v| v.token_types.as_mut().unwrap()[3] = 9,
-            "token 3 ('\n'): token type 9 is not defined",
+            "token 3 ('\n'): expected a token type from 0 to 6, found 9",
         ),
         (
             |v| v.scores.as_mut().unwrap()[3] = f32::NAN,
-            "token 3 ('\n'): its score is not a number",
+            "token 3 ('\n'): expected a score, found NaN",
         ),
         (
             |v| {
                 change(&mut v.tokens, 20, "<0xGG>");
                 v.token_types.as_mut().unwrap()[20] = 6;
             },
-            "token 20 ('<0xGG>'): a byte token is spelled <0x00> to <0xFF>",
+            "token 20 ('<0xGG>'): expected a byte token from <0x00> to <0xFF>",
         ),
         (
             |v| v.remove_extra_whitespaces = Some(true),
@@ -439,16 +442,17 @@ fn a_byte_level_vocabulary_that_does_not_fit_is_refused() {
     let changes: [(Change, &str); 5] = [
         (
             |v| v.n_vocab = 902,
-            "the tokenizer has 901 tokens but the model's embedding has 902 rows",
+            "expected 902 tokens in the tokenizer, the number of rows of the model's embedding, \
+             found 901",
         ),
         (|v| v.merges = None, "the vocabulary has no merges"),
         (
             |v| v.token_types = Some(vec![]),
-            "the vocabulary has 901 tokens but 0 token types",
+            "the vocabulary: expected 901 token types, one per token, found 0",
         ),
         (
             |v| change(v.merges.as_mut().unwrap(), 1, "abc"),
-            "merge 1 ('abc'): expected two tokens with one space between",
+            "merge 1 ('abc'): expected two tokens separated by one space",
         ),
         (
             |v| change(v.merges.as_mut().unwrap(), 1, "a zzz"),
@@ -460,7 +464,7 @@ fn a_byte_level_vocabulary_that_does_not_fit_is_refused() {
     }
     let message = refusal(case.vocab("no-such"), |_| ());
     assert!(
-        message.starts_with("pre-tokenizer 'no-such' is not supported (supported: "),
+        message.starts_with("pre-tokenizer 'no-such' is not supported: expected one of "),
         "{message}"
     );
 }
@@ -469,7 +473,8 @@ fn a_byte_level_vocabulary_that_does_not_fit_is_refused() {
 fn a_tokenizer_json_that_does_not_fit_is_refused() {
     let json = data::bytes("byte_level.tokenizer.json");
     let refusal = |json: &[u8], config| Tokenizer::from_json(json, config).unwrap_err().to_string();
-    let message = "the tokenizer has 901 tokens but the model's embedding has 900 rows";
+    let message = "expected 900 tokens in the tokenizer, the number of rows of the model's \
+        embedding, found 901";
     assert_eq!(refusal(&json, config(900)), message);
     let strange = TokenizerConfig {
         bos_token: Some("<bos>".into()),
@@ -477,7 +482,7 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
     };
     assert_eq!(
         refusal(&json, strange),
-        "bos_token is '<bos>', which is not in the vocabulary"
+        "bos_token: expected a token of the vocabulary, found '<bos>'"
     );
     let beyond = TokenizerConfig {
         eos_ids: vec![901],
@@ -485,7 +490,7 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
     };
     assert_eq!(
         refusal(&json, beyond),
-        "eos_token_id is token 901, but there are only 901 tokens"
+        "eos_token_id: expected a token id below 901, the number of tokens, found 901"
     );
     let error = Tokenizer::from_json(b"{}", config(901)).unwrap_err();
     assert!(
@@ -520,8 +525,8 @@ fn text_without_any_token_is_an_error() {
         .encode("a\u{10ffff}", PLAIN)
         .unwrap_err()
         .to_string();
-    let expected =
-        "the tokenizer has no token for '\\u{10ffff}', no byte tokens and no unknown token";
+    let expected = "the tokenizer cannot express '\\u{10ffff}': it has no token for the character, no byte \
+         tokens and no unknown token";
     assert_eq!(message, expected);
 }
 

@@ -1,5 +1,6 @@
-//! Boxes in images. Source: coremltools `ops/defs/iOS15/tensor_operation.py`,
-//! `iOS17/tensor_operation.py`.
+//! Ops on boxes in images.
+//!
+//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS17/tensor_operation.py`.
 
 use super::{
     BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor,
@@ -13,9 +14,10 @@ const MAX_BOXES: Param = constant("max_boxes", INT32);
 const PER_CLASS: Param = constant("per_class_suppression", BOOL).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // The boxes, best first, that overlap none that is better by more than `iou_threshold`: their
-    // coordinates, scores and indices, and how many there are. boxes: [n, boxes, 4] of centre and
-    // size, scores: [n, boxes, classes].
+    // Keeps boxes in the order of decreasing score, and drops a box whose overlap (intersection
+    // over union) with a kept box exceeds `iou_threshold`. Results: coordinates, scores, indices
+    // and number of the kept boxes. boxes [n, boxes, 4] (center and size), scores [n, boxes,
+    // classes].
     OpDef::new(
         "non_maximum_suppression",
         Opset::CoreMl5,
@@ -29,7 +31,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         suppression,
     ),
-    // The same for [n, 4, boxes] and [n, classes, boxes], without the number.
+    // The same for boxes [n, 4, boxes] and scores [n, classes, boxes], without the number of kept
+    // boxes.
     OpDef::new(
         "non_maximum_suppression",
         Opset::CoreMl7,
@@ -61,12 +64,14 @@ fn suppression(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .any(|t| t.dtype != boxes.dtype || t.rank() != 0)
     {
         return Err(TypeError(format!(
-            "`boxes` {boxes}, `scores` {scores} and the thresholds do not fit"
+            "expected `boxes`, `scores` and scalar thresholds of one element type and matching \
+                 shapes, found `boxes` {boxes} and `scores` {scores}"
         )));
     }
     let most = i.int_or("max_boxes", 0)?;
     let most = Dim::Known(
-        usize::try_from(most).map_err(|_| TypeError(format!("`max_boxes` is {most}, below 0")))?,
+        usize::try_from(most)
+            .map_err(|_| TypeError(format!("`max_boxes`: expected 0 or more, found {most}")))?,
     );
     let (batch, classes) = (scores.shape[n], scores.shape[class]);
     let pairs = |inner: Dim| {

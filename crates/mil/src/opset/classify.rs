@@ -1,4 +1,4 @@
-//! The end of a classifier. Source: coremltools `ops/defs/iOS15/classify.py`.
+//! The output op of classifiers. Source: coremltools `ops/defs/iOS15/classify.py`.
 
 use super::{Accepts, ArgType, Infer, Known, OpDef, Opset, Param, Type, TypeError, tensor};
 use crate::literal::Literal;
@@ -12,8 +12,8 @@ const CLASSES: Param = Param {
 };
 
 pub(super) static OPS: &[OpDef] = &[
-    // The class of the greatest probability, and a dictionary from class to probability. Classes
-    // are strings or int64.
+    // Results: the class with the highest probability, and a dictionary from class to probability.
+    // Classes are strings or int64.
     OpDef::new(
         "classify",
         Opset::CoreMl5,
@@ -25,14 +25,14 @@ pub(super) static OPS: &[OpDef] = &[
 fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let probabilities = i.ty("probabilities")?;
     let Some(ArgType::One(ty @ Type::List(class, _), known)) = i.arg("classes") else {
-        return Err(TypeError("`classes` must be a list".to_owned()));
+        return Err(TypeError("`classes`: expected a list".to_owned()));
     };
     if ![DType::String, DType::Int64]
         .map(|d| Type::Tensor(TensorType::scalar(d)))
         .contains(class)
     {
         return Err(TypeError(format!(
-            "`classes` is {ty}: strings or int64 are needed"
+            "`classes`: expected a list of strings or int64, found {ty}"
         )));
     }
     if let (Known::Literal(Literal::List(_, classes)), Some(n)) =
@@ -40,7 +40,8 @@ fn classify(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         && classes.len() != n
     {
         return Err(TypeError(format!(
-            "`probabilities` is {probabilities}, there are {} classes",
+            "`probabilities`: expected one number for each of the {} classes, found \
+             {probabilities}",
             classes.len()
         )));
     }

@@ -1,11 +1,11 @@
-//! Constants and the ops that say how a constant is computed from a smaller one.
+//! Constants, and ops that compute a constant from a compressed one.
 //!
-//! Source: coremltools `ops/defs/iOS16/constexpr_ops.py`, `ops/defs/iOS18/compression.py`. A mask
-//! is read whole, also to validate a program: it has a bit for each weight.
+//! Source: coremltools `ops/defs/iOS16/constexpr_ops.py`, `ops/defs/iOS18/compression.py`. Type
+//! inference reads whole masks (one bit per weight), also when it only validates a program.
 
 use super::{
-    Accepts, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one,
-    show,
+    Accepts, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant,
+    show_shape, tensor_result,
 };
 use crate::literal::Literal;
 use crate::opset::{ArgType, Known};
@@ -33,7 +33,7 @@ const BYTE: &[DType] = &[DType::Uint8];
 const HALF: &[DType] = &[DType::Fp16];
 const SIZES: &[DType] = &[DType::Uint32];
 
-/// A form whose parameters are attributes, as all had before iOS 18.
+/// A row whose parameters are attributes, as in all forms before iOS 18.
 const fn attributes(name: &'static str, params: &'static [Param], infer: super::InferFn) -> OpDef {
     OpDef {
         attributes: true,
@@ -56,8 +56,8 @@ pub(super) static OPS: &[OpDef] = &[
         n_blocks: 0,
         infer: literal,
     },
-    // y = scale * (quantized_data - zero_point), scale and zero_point along `axis` where they are
-    // vectors.
+    // y = scale * (quantized_data - zero_point). If scale or zero_point is a vector, it runs along
+    // `axis`.
     attributes(
         "constexpr_affine_dequantize",
         &[
@@ -68,8 +68,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         affine_dequantize,
     ),
-    // y[i] = scale[i / block] * (data[i] - offset[i / block]), block = shape of data / shape of
-    // scale.
+    // y[i] = scale[i / block] * (data[i] - offset[i / block]), where block = shape of data / shape
+    // of scale.
     OpDef::new(
         "constexpr_blockwise_shift_scale",
         Opset::CoreMl8,
@@ -80,7 +80,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         blockwise_shift_scale,
     ),
-    // y = source_val as fp32.
+    // y = fp32(source_val).
     attributes(
         "constexpr_cast",
         &[
@@ -98,8 +98,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         cast,
     ),
-    // y[i] = lut[the i-th run of log2(entries of lut) bits of indices], least significant bits
-    // first.
+    // y[i] = lut[k], where k is the i-th group of log2(entries of lut) bits of indices, least
+    // significant bits first.
     attributes(
         "constexpr_lut_to_dense",
         &[
@@ -109,7 +109,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         packed_lut_to_dense,
     ),
-    // y[i] = lut[group of i][indices[i]]; lut is [groups of each axis.., entries, vector].
+    // y[i] = lut[group of i][indices[i]]; lut is [groups of each axis.., entries, vector length].
     OpDef::new(
         "constexpr_lut_to_dense",
         Opset::CoreMl8,
@@ -120,8 +120,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         lut_to_dense,
     ),
-    // As `constexpr_lut_to_dense`, of those elements that the mask has; gives the mask of the
-    // result and its elements.
+    // Like `constexpr_lut_to_dense` for the elements where the mask is 1. Results: the mask of the
+    // output and its nonzero elements.
     OpDef::new(
         "constexpr_lut_to_sparse",
         Opset::CoreMl8,
@@ -133,8 +133,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         lut_to_sparse,
     ),
-    // As `constexpr_blockwise_shift_scale`, of those elements that the mask has; gives the mask and
-    // the elements.
+    // Like `constexpr_blockwise_shift_scale` for the elements where the mask is 1. Results: the
+    // mask and the nonzero elements.
     OpDef::new(
         "constexpr_sparse_blockwise_shift_scale",
         Opset::CoreMl8,
@@ -146,8 +146,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         sparse_blockwise_shift_scale,
     ),
-    // y[i] = the next of nonzero_data where bit i of mask is set, least significant bit first, else
-    // 0.
+    // y[i] = the next element of nonzero_data where bit i of mask is 1 (least significant bit
+    // first), else 0.
     attributes(
         "constexpr_sparse_to_dense",
         &[
@@ -157,7 +157,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         packed_sparse_to_dense,
     ),
-    // y[i] = the next of nonzero_data where mask[i] is 1, else 0.
+    // y[i] = the next element of nonzero_data where mask[i] is 1, else 0.
     OpDef::new(
         "constexpr_sparse_to_dense",
         Opset::CoreMl8,
@@ -169,7 +169,7 @@ pub(super) static OPS: &[OpDef] = &[
 fn literal(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match i.arg("val") {
         Some(ArgType::One(_, Known::Literal(l))) => Ok(vec![l.ty()]),
-        _ => Err(TypeError("`val` must be a literal".to_owned())),
+        _ => Err(TypeError("`val`: expected a literal".to_owned())),
     }
 }
 
@@ -185,18 +185,18 @@ fn affine_dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         };
         if !fits {
             return Err(TypeError(format!(
-                "`{name}` is {ty}: a scalar or a vector of {n} is needed"
+                "`{name}`: expected a scalar or a vector of length {n}, found {ty}"
             )));
         }
     }
-    one(scale.dtype, data.shape.clone())
+    tensor_result(scale.dtype, data.shape.clone())
 }
 
 fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match i.string("output_dtype")? {
-        "fp32" => one(DType::Fp32, i.ty("source_val")?.shape.clone()),
+        "fp32" => tensor_result(DType::Fp32, i.ty("source_val")?.shape.clone()),
         other => Err(TypeError(format!(
-            "`output_dtype` is `{other}`, it can be fp32"
+            "`output_dtype`: expected `fp32`, found `{other}`"
         ))),
     }
 }
@@ -204,29 +204,31 @@ fn cast(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn blockwise_shift_scale(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let data = i.ty("data")?;
     shift_scale(i, &data.shape, "data", data.dtype)?;
-    one(i.ty("scale")?.dtype, data.shape.clone())
+    tensor_result(i.ty("scale")?.dtype, data.shape.clone())
 }
 
-/// Check scale and offset against data of `shape`, which follows from the parameter of that name.
+/// Checks scale and offset against data of shape `shape`; `name` is the parameter that has this
+/// shape.
 fn shift_scale(i: &Infer<'_>, shape: &[Dim], name: &str, dtype: DType) -> Result<(), TypeError> {
     let scale = i.ty("scale")?;
     if shape.len() != scale.rank() || shape.is_empty() {
         return Err(TypeError(format!(
-            "`{name}` is {}, `scale` is {scale}: the ranks must be equal and not 0",
-            show(shape)
+            "`scale`: expected the rank of `{name}` {} and not 0, found {scale}",
+            show_shape(shape)
         )));
     }
-    divides(&scale.shape, shape, "scale", name)?;
+    check_divides(&scale.shape, shape, "scale", name)?;
     if i.has("offset") {
         let offset = i.ty("offset")?;
         if offset.shape != scale.shape {
             return Err(TypeError(format!(
-                "`offset` is {offset}, `scale` is {scale}: the shapes must be equal"
+                "`offset`: expected the shape of `scale` {scale}, found {offset}"
             )));
         }
         if !offset.dtype.is_float() && offset.dtype != dtype {
             return Err(TypeError(format!(
-                "`offset` is {offset}, the data {dtype}: integer offsets are like the data"
+                "`offset`: expected a float or the element type of the data ({dtype}), found \
+                 {offset}"
             )));
         }
     }
@@ -235,7 +237,7 @@ fn shift_scale(i: &Infer<'_>, shape: &[Dim], name: &str, dtype: DType) -> Result
 
 fn sparse_blockwise_shift_scale(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (mask, data) = (i.ty("data_mask")?, i.ty("nonzero_data")?);
-    counted(i, "data_mask", "nonzero_data")?;
+    check_nonzero_count(i, "data_mask", "nonzero_data")?;
     shift_scale(i, &mask.shape, "data_mask", data.dtype)?;
     let elements = TensorType {
         dtype: i.ty("scale")?.dtype,
@@ -246,43 +248,43 @@ fn sparse_blockwise_shift_scale(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeErro
 
 fn lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let indices = i.ty("indices")?;
-    let (at, vector) = table(i, &indices.shape, indices.dtype)?;
-    one(i.ty("lut")?.dtype, widened(&indices.shape, at, vector)?)
+    let (at, vector) = check_lut(i, &indices.shape, indices.dtype)?;
+    tensor_result(i.ty("lut")?.dtype, widen(&indices.shape, at, vector)?)
 }
 
 fn lut_to_sparse(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (mask, indices) = (i.ty("indices_mask")?, i.ty("indices_nonzero_data")?);
-    counted(i, "indices_mask", "indices_nonzero_data")?;
-    let (at, vector) = table(i, &mask.shape, indices.dtype)?;
+    check_nonzero_count(i, "indices_mask", "indices_nonzero_data")?;
+    let (at, vector) = check_lut(i, &mask.shape, indices.dtype)?;
     let elements = TensorType {
         dtype: i.ty("lut")?.dtype,
-        shape: widened(&indices.shape, 0, vector)?,
+        shape: widen(&indices.shape, 0, vector)?,
     };
     let mask = TensorType {
         dtype: mask.dtype,
-        shape: widened(&mask.shape, at, vector)?,
+        shape: widen(&mask.shape, at, vector)?,
     };
     Ok(vec![Type::Tensor(mask), Type::Tensor(elements)])
 }
 
-/// Check `lut` against indices of a shape and type; the axis along which its vectors lie, and their
-/// length.
-fn table(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usize), TypeError> {
+/// Checks `lut` against the shape and type of the indices. Returns the axis of its vectors and
+/// their length.
+fn check_lut(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usize), TypeError> {
     let lut = i.ty("lut")?;
     if indices.is_empty() || lut.rank() != indices.len() + 2 {
-        let indices = show(indices);
+        let indices = show_shape(indices);
         return Err(TypeError(format!(
-            "`lut` is {lut}, the indices {indices}: the rank of `lut` must be 2 more"
+            "`lut`: expected a rank 2 above that of the indices {indices}, found {lut}"
         )));
     }
     let (groups, last) = lut.shape.split_at(indices.len());
     let n_entries = 1 << dtype.bits();
     if last[0] != Dim::Known(n_entries) {
         return Err(TypeError(format!(
-            "`lut` is {lut}: {dtype} indices need {n_entries} entries"
+            "`lut`: expected {n_entries} entries for {dtype} indices, found {lut}"
         )));
     }
-    divides(groups, indices, "lut", "indices")?;
+    check_divides(groups, indices, "lut", "indices")?;
     let at = i
         .has("vector_axis")
         .then(|| super::axis(i.int_or("vector_axis", 0)?, indices.len()))
@@ -291,18 +293,18 @@ fn table(i: &Infer<'_>, indices: &[Dim], dtype: DType) -> Result<(usize, usize),
         (Dim::Known(1), at) => Ok((at.unwrap_or(0), 1)),
         (Dim::Known(vector), Some(at)) if vector > 0 => Ok((at, vector)),
         _ => Err(TypeError(format!(
-            "`lut` is {lut}: its vectors need elements and a `vector_axis`"
+            "`lut`: expected nonempty vectors with a `vector_axis`, found {lut}"
         ))),
     }
 }
 
-/// `shape` with the axis `at` repeated.
-fn widened(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError> {
+/// `shape` with the size of axis `at` multiplied by `times`.
+fn widen(shape: &[Dim], at: usize, times: usize) -> Result<Vec<Dim>, TypeError> {
     let mut shape = shape.to_vec();
     if let Dim::Known(n) = shape[at] {
         let n = n
             .checked_mul(times)
-            .ok_or_else(|| TypeError(format!("{n} times {times} elements are too many")))?;
+            .ok_or_else(|| TypeError(format!("{n} times {times} elements overflow")))?;
         shape[at] = Dim::Known(n);
     }
     Ok(shape)
@@ -312,32 +314,32 @@ fn packed_lut_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (indices, lut) = (vector(i, "indices")?, vector(i, "lut")?);
     let Some(n_entries) = lut.known().filter(|n| [2, 4, 16, 64, 256].contains(n)) else {
         return Err(TypeError(format!(
-            "`lut` has {lut} entries: it takes 2, 4, 16, 64 or 256"
+            "`lut`: expected 2, 4, 16, 64 or 256 entries, found {lut}"
         )));
     };
     let (shape, n) = sizes(i)?;
-    packed(indices, n, n_entries.ilog2() as usize, "indices")?;
-    one(i.ty("lut")?.dtype, shape)
+    check_packed_len(indices, n, n_entries.ilog2() as usize, "indices")?;
+    tensor_result(i.ty("lut")?.dtype, shape)
 }
 
 fn packed_sparse_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (mask, elements) = (vector(i, "mask")?, vector(i, "nonzero_data")?);
     let (shape, n) = sizes(i)?;
-    packed(mask, n, 1, "mask")?;
+    check_packed_len(mask, n, 1, "mask")?;
     if let Some(bytes) = bytes(i, "mask") {
         if n % 8 != 0 && bytes.last().is_some_and(|last| last >> (n % 8) != 0) {
             return Err(TypeError(
-                "bits of `mask` behind the last element are set".to_owned(),
+                "`mask`: expected 0 bits after the last element".to_owned(),
             ));
         }
-        same_count(&bytes, elements, "mask", "nonzero_data")?;
+        check_count(&bytes, elements, "mask", "nonzero_data")?;
     }
-    one(i.ty("nonzero_data")?.dtype, shape)
+    tensor_result(i.ty("nonzero_data")?.dtype, shape)
 }
 
 fn sparse_to_dense(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    counted(i, "mask", "nonzero_data")?;
-    one(i.ty("nonzero_data")?.dtype, i.ty("mask")?.shape.clone())
+    check_nonzero_count(i, "mask", "nonzero_data")?;
+    tensor_result(i.ty("nonzero_data")?.dtype, i.ty("mask")?.shape.clone())
 }
 
 /// The length of a parameter that must be a vector.
@@ -345,13 +347,13 @@ fn vector(i: &Infer<'_>, name: &str) -> Result<Dim, TypeError> {
     match i.ty(name)?.shape[..] {
         [n] => Ok(n),
         _ => Err(TypeError(format!(
-            "`{name}` is {}: a vector is needed",
+            "`{name}`: expected a vector, found {}",
             i.ty(name)?
         ))),
     }
 }
 
-/// The shape that the constant `shape` says, and its elements.
+/// The shape in the constant parameter `shape`, and its number of elements.
 fn sizes(i: &Infer<'_>) -> Result<(Vec<Dim>, usize), TypeError> {
     vector(i, "shape")?;
     let sizes: Vec<usize> = i
@@ -360,40 +362,42 @@ fn sizes(i: &Infer<'_>) -> Result<(Vec<Dim>, usize), TypeError> {
         .filter_map(|n| usize::try_from(n).ok())
         .collect();
     let n = sizes.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
-    let n = n
-        .filter(|_| sizes.len() <= MAX_RANK)
-        .ok_or_else(|| TypeError(format!("`shape` is {sizes:?}: too many")))?;
+    let n = n.filter(|_| sizes.len() <= MAX_RANK).ok_or_else(|| {
+        TypeError(format!(
+            "`shape`: too many dimensions or elements in {sizes:?}"
+        ))
+    })?;
     Ok((sizes.into_iter().map(Dim::Known).collect(), n))
 }
 
-/// Refuse a vector of bytes that is not just long enough for `n` elements.
-fn packed(len: Dim, n: usize, n_bits: usize, name: &str) -> Result<(), TypeError> {
+/// Requires a vector of bytes to be exactly long enough for `n` elements of `n_bits` bits.
+fn check_packed_len(len: Dim, n: usize, n_bits: usize, name: &str) -> Result<(), TypeError> {
     let due = n.checked_mul(n_bits).map(|bits| bits.div_ceil(8));
     match due {
         Some(due) if len.compatible(Dim::Known(due)) => Ok(()),
         _ => Err(TypeError(format!(
-            "`{name}` has {len} bytes, {n} elements of {n_bits} bits are due"
+            "`{name}`: expected {n} elements of {n_bits} bits, found {len} bytes"
         ))),
     }
 }
 
-/// Refuse elements that are not as many as the mask of uint1 has ones.
-fn counted(i: &Infer<'_>, mask: &str, elements: &str) -> Result<(), TypeError> {
+/// Requires as many elements as the uint1 mask has ones.
+fn check_nonzero_count(i: &Infer<'_>, mask: &str, elements: &str) -> Result<(), TypeError> {
     let n = vector(i, elements)?;
-    bytes(i, mask).map_or(Ok(()), |bytes| same_count(&bytes, n, mask, elements))
+    bytes(i, mask).map_or(Ok(()), |bytes| check_count(&bytes, n, mask, elements))
 }
 
-fn same_count(bits: &[u8], n: Dim, mask: &str, elements: &str) -> Result<(), TypeError> {
+fn check_count(bits: &[u8], n: Dim, mask: &str, elements: &str) -> Result<(), TypeError> {
     let ones: usize = bits.iter().map(|b| b.count_ones() as usize).sum();
     if n.compatible(Dim::Known(ones)) {
         return Ok(());
     }
     Err(TypeError(format!(
-        "`{mask}` has {ones} ones, `{elements}` has {n} elements: they must be as many"
+        "`{elements}`: expected one element for each of the {ones} ones of `{mask}`, found {n}"
     )))
 }
 
-/// The packed bytes of a parameter, where they are known.
+/// The packed bytes of a parameter, if known.
 fn bytes(i: &Infer<'_>, name: &str) -> Option<Vec<u8>> {
     match i.arg(name)? {
         ArgType::One(_, Known::Literal(Literal::Tensor(_, data))) => Some(data.to_vec()),
@@ -401,18 +405,22 @@ fn bytes(i: &Infer<'_>, name: &str) -> Option<Vec<u8>> {
     }
 }
 
-fn divides(
+/// Requires each dimension of `parts` to divide that of `whole`.
+fn check_divides(
     parts: &[Dim],
     whole: &[Dim],
     parts_name: &str,
     whole_name: &str,
 ) -> Result<(), TypeError> {
-    let fits = |(p, w): (&Dim, &Dim)| matches!((p, w), (Dim::Known(p), Dim::Known(w)) if *p > 0 && w % p == 0);
+    let fits = |(part, whole): (&Dim, &Dim)| match (part, whole) {
+        (Dim::Known(part), Dim::Known(whole)) => *part > 0 && whole % part == 0,
+        _ => false,
+    };
     if parts.iter().zip(whole).all(fits) {
         return Ok(());
     }
-    let (p, w) = (show(parts), show(whole));
+    let (p, w) = (show_shape(parts), show_shape(whole));
     Err(TypeError(format!(
-        "each dimension of `{parts_name}` {p} must divide that of `{whole_name}` {w}"
+        "`{parts_name}`: expected dimensions that divide those of `{whole_name}` {w}, found {p}"
     )))
 }

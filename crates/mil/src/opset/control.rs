@@ -6,14 +6,14 @@ use super::{Accepts, ArgType, BOOL, Infer, OpDef, Opset, Param, Type, TypeError,
 use crate::types::{DType, TensorType};
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = what the first block gives where `pred` is true, else what the second gives; neither has
-    // inputs.
+    // y = the outputs of the first block if `pred` is true, else those of the second. Neither block
+    // has inputs.
     OpDef {
         n_blocks: 2,
         ..OpDef::new("cond", Opset::CoreMl5, &[tensor("pred", BOOL)], cond)
     },
-    // While the first block says true of the loop's variables, they are set to what the second
-    // gives of them.
+    // While the first block returns true for the loop variables, the second block computes their
+    // new values. y = the final values.
     OpDef {
         n_blocks: 2,
         ..OpDef::new("while_loop", Opset::CoreMl5, &[LOOP_VARS], while_loop)
@@ -29,15 +29,13 @@ const LOOP_VARS: Param = Param {
 
 fn cond(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let [then, otherwise] = i.blocks else {
-        return Err(TypeError("it needs two blocks".to_owned()));
+        return Err(TypeError("expected two nested blocks".to_owned()));
     };
     if !then.inputs.is_empty() || !otherwise.inputs.is_empty() {
-        return Err(TypeError(
-            "its blocks take inputs, they must have none".to_owned(),
-        ));
+        return Err(TypeError("expected blocks without inputs".to_owned()));
     }
-    agree(
-        "the first block gives",
+    require_compatible(
+        "the first block returns",
         &then.outputs,
         "the second",
         &otherwise.outputs,
@@ -53,40 +51,40 @@ fn cond(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn while_loop(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let Some(ArgType::Many(vars)) = i.arg("loop_vars") else {
         return Err(TypeError(
-            "`loop_vars` must be a tuple of one or more values".to_owned(),
+            "`loop_vars`: expected a tuple of one or more values".to_owned(),
         ));
     };
     let vars: Vec<Type> = vars.iter().map(|(ty, _)| (*ty).clone()).collect();
     let [cond, body] = i.blocks else {
-        return Err(TypeError("it needs two blocks".to_owned()));
+        return Err(TypeError("expected two nested blocks".to_owned()));
     };
-    agree(
+    require_compatible(
         "`loop_vars` are",
         &vars,
         "the first block takes",
         &cond.inputs,
     )?;
-    agree(
+    require_compatible(
         "`loop_vars` are",
         &vars,
         "the second block takes",
         &body.inputs,
     )?;
-    agree(
+    require_compatible(
         "`loop_vars` are",
         &vars,
-        "the second block gives",
+        "the second block returns",
         &body.outputs,
     )?;
-    // One truth value: a scalar, or the vector of one that coremltools makes of the loops of
-    // torch's recurrent layers.
+    // The condition is a scalar boolean, or the boolean vector of length 1 that coremltools
+    // generates for the loops of torch's recurrent layers.
     let vector = Type::Tensor(TensorType::new(DType::Bool, [1usize]));
     if cond.outputs.len() != 1 || !cond.outputs[0].compatible(&vector) {
         let bool = Type::Tensor(TensorType::scalar(DType::Bool));
-        agree(
-            "the first block must give",
+        require_compatible(
+            "the first block must return",
             &[bool],
-            "it gives",
+            "it returns",
             &cond.outputs,
         )?;
     }
@@ -97,7 +95,13 @@ fn while_loop(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .collect())
 }
 
-fn agree(what: &str, types: &[Type], other: &str, others: &[Type]) -> Result<(), TypeError> {
+/// Requires two lists of types to match.
+fn require_compatible(
+    what: &str,
+    types: &[Type],
+    other: &str,
+    others: &[Type],
+) -> Result<(), TypeError> {
     if types.len() == others.len() && types.iter().zip(others).all(|(a, b)| a.compatible(b)) {
         return Ok(());
     }

@@ -4,8 +4,8 @@
 
 use super::window::Windows;
 use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, show,
-    tensor,
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, show_shape,
+    tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -67,31 +67,35 @@ const TRANSPOSE_7: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y[n, o, p] = bias[o] + sum of x[n, i, p * stride + k * dilation - pad before] * weight[o, i,
-    // k] over i of o's group and k; x [n, C_in, ..], weight [C_out, C_in / groups, ..], bias
-    // [C_out].
+    // y[n, o, p] = bias[o] + sum over i and k of x[n, i, p * stride + k * dilation - pad] *
+    // weight[o, i, k], where i runs over the input channels of o's group and pad is the padding
+    // before the axis. x [n, C_in, ..], weight [C_out, C_in / groups, ..], bias [C_out].
     OpDef::new("conv", Opset::CoreMl5, CONV, |i| {
-        no_same_lower(i).and_then(|()| conv_alike(i))
+        reject_same_lower(i).and_then(|()| conv_like_x(i))
     }),
-    OpDef::new("conv", Opset::CoreMl6, CONV, conv_alike),
-    // Weight and bias have an element type of their own, and the bias can be computed at run time.
+    OpDef::new("conv", Opset::CoreMl6, CONV, conv_like_x),
+    // From iOS 17 on, weight and bias may have another element type than x, and the bias can be
+    // computed at run time.
     OpDef::new("conv", Opset::CoreMl7, CONV_7, |i| {
-        i.alike(&["weight", "bias"]).and_then(|()| conv(i))
+        i.require_same_dtype(&["weight", "bias"])
+            .and_then(|()| conv(i))
     }),
-    // As `conv`, of the weight quant_scale * weight + quant_bias; both are one number or one an
-    // output channel.
+    // Like `conv` with the weight quant_scale * weight + quant_bias. quant_scale and quant_bias
+    // hold one number, or one per output channel.
     OpDef::new("conv_quantized", Opset::CoreMl5, QUANTIZED, |i| {
-        no_same_lower(i).and_then(|()| quantized(i))
+        reject_same_lower(i).and_then(|()| quantized(i))
     }),
     OpDef::new("conv_quantized", Opset::CoreMl6, QUANTIZED, quantized),
-    // y[n, o, i * stride + k * dilation - pad before] = bias[o] + sum of x[n, c, i] * weight[c, o,
-    // k] over c of o's group and what meets; weight [C_in, C_out / groups, ..].
+    // y[n, o, i * stride + k * dilation - pad] = bias[o] + sum over c, i and k of x[n, c, i] *
+    // weight[c, o, k], where c runs over the input channels of o's group and pad is the padding
+    // before the axis. weight [C_in, C_out / groups, ..].
     OpDef::new("conv_transpose", Opset::CoreMl5, TRANSPOSE, |i| {
-        i.alike(&["x", "weight", "bias"])
+        i.require_same_dtype(&["x", "weight", "bias"])
             .and_then(|()| transposed(i))
     }),
     OpDef::new("conv_transpose", Opset::CoreMl7, TRANSPOSE_7, |i| {
-        i.alike(&["weight", "bias"]).and_then(|()| transposed(i))
+        i.require_same_dtype(&["weight", "bias"])
+            .and_then(|()| transposed(i))
     }),
 ];
 
@@ -103,46 +107,48 @@ fn pad_type<'a>(i: &Infer<'a>) -> Result<&'a str, TypeError> {
     }
 }
 
-fn no_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
+/// Rejects the padding `same_lower`, which ios15 does not have.
+fn reject_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
     if pad_type(i)? == "same_lower" {
         return Err(TypeError(
-            "`pad_type` is `same_lower`, which is there from opset ios16 on".to_owned(),
+            "`pad_type`: `same_lower` requires opset ios16".to_owned(),
         ));
     }
     Ok(())
 }
 
-/// x, weight and the number of groups, where their ranks and input channels fit.
+/// `x`, `weight` and the number of groups; ranks are checked.
 fn operands<'a>(i: &Infer<'a>) -> Result<(&'a TensorType, &'a TensorType, usize), TypeError> {
     let (x, weight) = (i.ty("x")?, i.ty("weight")?);
     if !(3..=5).contains(&x.rank()) || weight.rank() != x.rank() {
         return Err(TypeError(format!(
-            "`x` is {x}, `weight` is {weight}: both need the rank 3, 4 or 5"
+            "expected `x` and `weight` of one rank from 3 to 5, found {x} and {weight}"
         )));
     }
     match usize::try_from(i.int_or("groups", 1)?) {
         Ok(groups) if groups > 0 => Ok((x, weight, groups)),
-        _ => Err(TypeError("`groups` is less than 1".to_owned())),
+        _ => Err(TypeError("`groups`: expected 1 or more".to_owned())),
     }
 }
 
-fn no_groups(name: &str, ty: &TensorType, groups: usize) -> TypeError {
+fn uneven_groups(name: &str, ty: &TensorType, groups: usize) -> TypeError {
     TypeError(format!(
-        "the channels of `{name}` {ty} do not fall into {groups} equal groups"
+        "`{name}`: expected channels that divide into {groups} groups, found {ty}"
     ))
 }
 
-fn bias(i: &Infer<'_>, channels: Dim) -> Result<(), TypeError> {
+/// Requires one number of bias per output channel.
+fn check_bias(i: &Infer<'_>, channels: Dim) -> Result<(), TypeError> {
     if i.has("bias") && !matches!(i.ty("bias")?.shape.as_slice(), [n] if n.compatible(channels)) {
         return Err(TypeError(format!(
-            "`bias` is {}, the {channels} channels of the result need one each",
+            "`bias`: expected one number for each of {channels} output channels, found {}",
             i.ty("bias")?
         )));
     }
     Ok(())
 }
 
-/// The window of a weight, where the sizes of its kernel are known.
+/// The window of the weight's kernel, if its sizes are known.
 fn windows(i: &Infer<'_>, weight: &TensorType) -> Result<Option<Windows>, TypeError> {
     let kernel: Option<Vec<usize>> = weight.shape[2..].iter().map(|d| d.known()).collect();
     let ints = |name: &str| {
@@ -157,45 +163,47 @@ fn windows(i: &Infer<'_>, weight: &TensorType) -> Result<Option<Windows>, TypeEr
         .transpose()
 }
 
-fn conv_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "weight", "bias"])?;
+fn conv_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.require_same_dtype(&["x", "weight", "bias"])?;
     conv(i)
 }
 
 fn conv(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, weight, groups) = operands(i)?;
     if weight.shape[0].known().is_some_and(|n| n % groups != 0) {
-        return Err(no_groups("weight", weight, groups));
+        return Err(uneven_groups("weight", weight, groups));
     }
     if let Dim::Known(n) = x.shape[1] {
         if n % groups != 0 {
-            return Err(no_groups("x", x, groups));
+            return Err(uneven_groups("x", x, groups));
         }
         if !weight.shape[1].compatible(Dim::Known(n / groups)) {
-            let due = n / groups;
+            let expected = n / groups;
             return Err(TypeError(format!(
-                "`x` is {x}, `weight` is {weight}: its second dimension must be {due}"
+                "`weight`: expected {expected} input channels (axis 1) for `x` {x}, found {weight}"
             )));
         }
     }
-    bias(i, weight.shape[0])?;
+    check_bias(i, weight.shape[0])?;
     let mut shape = vec![x.shape[0], weight.shape[0]];
     let windows = windows(i, weight)?;
     for (axis, size) in x.shape[2..].iter().enumerate() {
         let places = windows
             .as_ref()
             .map_or(Ok(None), |w| w.places(axis, *size, false))?;
-        shape.push(places.unwrap_or_else(|| i.fresh()));
+        shape.push(places.unwrap_or_else(|| i.fresh_symbol()));
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
 fn quantized(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "quant_scale", "quant_bias"])?;
+    i.require_same_dtype(&["x", "quant_scale", "quant_bias"])?;
     i.choice("quantization_type", &["linear", "lut"], "linear")?;
     let n_bits = i.int_or("nbits", 8)?;
     if !(1..=8).contains(&n_bits) {
-        return Err(TypeError(format!("`nbits` is {n_bits}, 1 to 8 are needed")));
+        return Err(TypeError(format!(
+            "`nbits`: expected 1 to 8, found {n_bits}"
+        )));
     }
     let result = conv(i)?;
     let channels = i.ty("weight")?.shape[0];
@@ -203,7 +211,7 @@ fn quantized(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let n = i.ty(name)?.n_elements();
         if n != Some(1) && n.is_some_and(|n| !channels.compatible(Dim::Known(n))) {
             return Err(TypeError(format!(
-                "`{name}` is {}, it needs 1 or {channels} numbers",
+                "`{name}`: expected 1 or {channels} numbers, found {}",
                 i.ty(name)?
             )));
         }
@@ -216,20 +224,20 @@ fn transposed(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, weight, groups) = operands(i)?;
     if !x.shape[1].compatible(weight.shape[0]) {
         return Err(TypeError(format!(
-            "`x` is {x}, `weight` is {weight}: the input channels differ"
+            "expected equal input channels, found `x` {x} and `weight` {weight}"
         )));
     }
     if weight.shape[0].known().is_some_and(|n| n % groups != 0) {
-        return Err(no_groups("weight", weight, groups));
+        return Err(uneven_groups("weight", weight, groups));
     }
     let channels = match weight.shape[1] {
         Dim::Known(n) => n
             .checked_mul(groups)
             .map(Dim::Known)
-            .ok_or_else(|| no_groups("weight", weight, groups))?,
-        Dim::Symbol(_) => i.fresh(),
+            .ok_or_else(|| uneven_groups("weight", weight, groups))?,
+        Dim::Symbol(_) => i.fresh_symbol(),
     };
-    bias(i, channels)?;
+    check_bias(i, channels)?;
     let windows = windows(i, weight)?;
     let mut shape = vec![x.shape[0], channels];
     if i.has("output_shape") {
@@ -239,18 +247,18 @@ fn transposed(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 windows.spread(axis, size, Some(*n))?;
             }
         }
-        return one(x.dtype, wanted.into_iter().map(Dim::Known).collect());
+        return tensor_result(x.dtype, wanted.into_iter().map(Dim::Known).collect());
     }
     for (axis, size) in x.shape[2..].iter().enumerate() {
         shape.push(match (&windows, size) {
             (Some(windows), Dim::Known(size)) => Dim::Known(windows.spread(axis, *size, None)?.1),
-            _ => i.fresh(),
+            _ => i.fresh_symbol(),
         });
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// `output_shape`, where it has the rank of x and begins with `start`.
+/// The constant `output_shape`, which must have the rank of x and begin with `start`.
 fn output_shape(i: &Infer<'_>, x: &TensorType, start: &[Dim]) -> Result<Vec<usize>, TypeError> {
     let wanted = i.constant_ints("output_shape")?;
     let sizes: Option<Vec<usize>> = wanted.iter().map(|n| usize::try_from(*n).ok()).collect();
@@ -265,9 +273,9 @@ fn output_shape(i: &Infer<'_>, x: &TensorType, start: &[Dim]) -> Result<Vec<usiz
             Ok(sizes)
         }
         _ => {
-            let due = show(start);
+            let first = show_shape(start);
             Err(TypeError(format!(
-                "`output_shape` is {wanted:?}: {} sizes are needed, the first {due}",
+                "`output_shape`: expected {} sizes starting with {first}, found {wanted:?}",
                 x.rank()
             )))
         }

@@ -1,11 +1,11 @@
-//! Element-wise arithmetic, comparison and choice.
+//! Elementwise arithmetic, comparison and selection. Binary ops broadcast like numpy.
 //!
 //! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `iOS15/elementwise_unary.py`,
 //! `iOS15/control_flow.py`, `iOS17/elementwise_unary.py`.
 
 use super::{
     ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
-    one, same, tensor,
+    tensor, tensor_result, type_of_x,
 };
 use crate::types::DType;
 
@@ -21,17 +21,21 @@ const CLIP: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
+    // y = x + y, x - y, x * y.
     OpDef::new("add", Opset::CoreMl5, XY, arithmetic),
     OpDef::new("sub", Opset::CoreMl5, XY, arithmetic),
     OpDef::new("mul", Opset::CoreMl5, XY, arithmetic),
-    // y truncated towards zero for integers.
+    // y = x / y; integers truncate toward zero.
     OpDef::new("real_div", Opset::CoreMl5, XY, arithmetic),
+    // y = floor(x / y).
     OpDef::new("floor_div", Opset::CoreMl5, XY, arithmetic),
-    // Remainder with the sign of the divisor.
+    // y = x - floor(x / y) * y: the remainder has the sign of the divisor.
     OpDef::new("mod", Opset::CoreMl5, XY, arithmetic),
+    // y = x^y, max(x, y), min(x, y).
     OpDef::new("pow", Opset::CoreMl5, XY, arithmetic),
     OpDef::new("maximum", Opset::CoreMl5, XY, arithmetic),
     OpDef::new("minimum", Opset::CoreMl5, XY, arithmetic),
+    // y = the boolean result of the comparison.
     OpDef::new("equal", Opset::CoreMl5, XY, comparison),
     OpDef::new("not_equal", Opset::CoreMl5, XY, comparison),
     OpDef::new("less", Opset::CoreMl5, XY, comparison),
@@ -41,40 +45,46 @@ pub(super) static OPS: &[OpDef] = &[
     OpDef::new("logical_and", Opset::CoreMl5, XY_BOOL, comparison),
     OpDef::new("logical_or", Opset::CoreMl5, XY_BOOL, comparison),
     OpDef::new("logical_xor", Opset::CoreMl5, XY_BOOL, comparison),
-    OpDef::new("logical_not", Opset::CoreMl5, &[tensor("x", BOOL)], same),
-    OpDef::new("abs", Opset::CoreMl5, X, same),
-    OpDef::new("acos", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("asin", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("atan", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("atanh", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("ceil", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("cos", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("cosh", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("erf", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("exp", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new(
+        "logical_not",
+        Opset::CoreMl5,
+        &[tensor("x", BOOL)],
+        type_of_x,
+    ),
+    // y = f(x) for the function that the op is named after.
+    OpDef::new("abs", Opset::CoreMl5, X, type_of_x),
+    OpDef::new("acos", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("asin", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("atan", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("atanh", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("ceil", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("cos", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("cosh", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("erf", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("exp", Opset::CoreMl5, X_FLOAT, type_of_x),
     // y = 2^x.
-    OpDef::new("exp2", Opset::CoreMl5, X, same),
-    OpDef::new("floor", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("identity", Opset::CoreMl5, &[tensor("x", ANY)], same),
-    // y = 1 / (x + epsilon). From iOS 17 on, epsilon may be of another element type than x, here
-    // and below.
-    OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("exp2", Opset::CoreMl5, X, type_of_x),
+    OpDef::new("floor", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("identity", Opset::CoreMl5, &[tensor("x", ANY)], type_of_x),
+    // y = 1 / (x + epsilon). From iOS 17 on, epsilon may have another element type than x, also in
+    // the ops below.
+    OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
     OpDef::new("inverse", Opset::CoreMl7, X_EPSILON, epsilon),
     // y = ln(x + epsilon).
-    OpDef::new("log", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("log", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
     OpDef::new("log", Opset::CoreMl7, X_EPSILON, epsilon),
-    // The nearest integer, the even one of two.
-    OpDef::new("round", Opset::CoreMl5, X_FLOAT, same),
+    // y = the nearest integer to x; ties go to the even one.
+    OpDef::new("round", Opset::CoreMl5, X_FLOAT, type_of_x),
     // y = 1 / sqrt(x + epsilon).
-    OpDef::new("rsqrt", Opset::CoreMl5, X_EPSILON, epsilon_alike),
+    OpDef::new("rsqrt", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
     OpDef::new("rsqrt", Opset::CoreMl7, X_EPSILON, epsilon),
     // y = -1, 0 or 1.
-    OpDef::new("sign", Opset::CoreMl5, X, same),
-    OpDef::new("sin", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("sinh", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("sqrt", Opset::CoreMl5, X_FLOAT, same),
-    OpDef::new("square", Opset::CoreMl5, X, same),
-    OpDef::new("tan", Opset::CoreMl5, X_FLOAT, same),
+    OpDef::new("sign", Opset::CoreMl5, X, type_of_x),
+    OpDef::new("sin", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("sinh", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("sqrt", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("square", Opset::CoreMl5, X, type_of_x),
+    OpDef::new("tan", Opset::CoreMl5, X_FLOAT, type_of_x),
     // y = max(x, alpha).
     OpDef::new(
         "threshold",
@@ -83,7 +93,7 @@ pub(super) static OPS: &[OpDef] = &[
         threshold,
     ),
     // y = min(max(x, alpha), beta). From iOS 17 on, alpha must be less than beta.
-    OpDef::new("clip", Opset::CoreMl5, CLIP, clip_alike),
+    OpDef::new("clip", Opset::CoreMl5, CLIP, clip_like_x),
     OpDef::new("clip", Opset::CoreMl7, CLIP, clip),
     OpDef::new(
         "cast",
@@ -107,62 +117,64 @@ pub(super) static OPS: &[OpDef] = &[
 ];
 
 fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {
-    i.alike(&[a, b])?;
+    i.require_same_dtype(&[a, b])?;
     let (x, y) = (i.ty(a)?, i.ty(b)?);
     Ok((x.dtype, i.broadcast(&x.shape, &y.shape)?))
 }
 
 fn arithmetic(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (dtype, shape) = operands(i, "x", "y")?;
-    one(dtype, shape)
+    tensor_result(dtype, shape)
 }
 
 fn comparison(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (_, shape) = operands(i, "x", "y")?;
-    one(DType::Bool, shape)
+    tensor_result(DType::Bool, shape)
 }
 
-fn epsilon_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "epsilon"])?;
+/// `epsilon` is a number of the element type of `x`.
+fn epsilon_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.require_same_dtype(&["x", "epsilon"])?;
     epsilon(i)
 }
 
+/// `epsilon` is a number of any accepted type.
 fn epsilon(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.scalars(&["epsilon"])?;
-    same(i)
+    i.require_scalars(&["epsilon"])?;
+    type_of_x(i)
 }
 
 fn threshold(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "alpha"])?;
-    i.scalars(&["alpha"])?;
-    same(i)
+    i.require_same_dtype(&["x", "alpha"])?;
+    i.require_scalars(&["alpha"])?;
+    type_of_x(i)
 }
 
-fn clip_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "alpha", "beta"])?;
-    i.scalars(&["alpha", "beta"])?;
-    same(i)
+fn clip_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.require_same_dtype(&["x", "alpha", "beta"])?;
+    i.require_scalars(&["alpha", "beta"])?;
+    type_of_x(i)
 }
 
 fn clip(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     match (i.float("alpha"), i.float("beta")) {
         (Some(alpha), Some(beta)) if alpha >= beta => Err(TypeError(format!(
-            "`alpha` is {alpha}, `beta` is {beta}: it must be less"
+            "`alpha`: expected a number below `beta` ({beta}), found {alpha}"
         ))),
-        _ => clip_alike(i),
+        _ => clip_like_x(i),
     }
 }
 
 fn cast(i: &mut Infer<'_>, dtypes: &[DType]) -> Result<Vec<Type>, TypeError> {
     let name = i.string("dtype")?;
     let dtype = dtypes.iter().find(|d| d.name() == name);
-    let dtype = dtype
-        .ok_or_else(|| TypeError(format!("`dtype` is `{name}`, which nothing can be cast to")))?;
-    one(*dtype, i.ty("x")?.shape.clone())
+    let dtype =
+        dtype.ok_or_else(|| TypeError(format!("`dtype`: cast to `{name}` is not supported")))?;
+    tensor_result(*dtype, i.ty("x")?.shape.clone())
 }
 
 fn select(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (dtype, shape) = operands(i, "a", "b")?;
     let shape = i.broadcast(&i.ty("cond")?.shape, &shape)?;
-    one(dtype, shape)
+    tensor_result(dtype, shape)
 }

@@ -1,15 +1,14 @@
-//! Tensors of stated content: fills, ranges, one-hot rows, bands.
-//!
-//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`.
+//! Tensors with computed content: fills, ranges, one-hot rows, bands.
 
 use super::{
-    BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, one, same,
-    tensor,
+    BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, tensor,
+    tensor_result, type_of_x,
 };
 use crate::types::DType;
 
 pub(super) static OPS: &[OpDef] = &[
-    // y[..] = x[.., m, n], where m - n <= `lower` and n - m <= `upper` (below 0: any); 0 elsewhere.
+    // y[.., m, n] = x[.., m, n] where m - n <= `lower` and n - m <= `upper` (a negative bound is no
+    // bound), else 0.
     OpDef::new(
         "band_part",
         Opset::CoreMl5,
@@ -20,7 +19,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         band_part,
     ),
-    // y = `value` (default fp32 0) throughout.
+    // y[..] = `value` (default: fp32 0), of shape `shape`.
     OpDef::new(
         "fill",
         Opset::CoreMl5,
@@ -28,6 +27,7 @@ pub(super) static OPS: &[OpDef] = &[
         fill,
     ),
     OpDef::new(
+        // y[..] = `value` (default: fp32 0), of the shape of `ref_tensor`.
         "fill_like",
         Opset::CoreMl6,
         &[
@@ -36,8 +36,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         fill_like,
     ),
-    // y[.., k, ..] = indices[..] == k ? on_value : off_value, with k along a new `axis` (default:
-    // the last).
+    // y[.., k, ..] = indices[..] == k ? on_value : off_value, with k along a new axis at `axis`
+    // (default: the last).
     OpDef::new(
         "one_hot",
         Opset::CoreMl5,
@@ -68,20 +68,20 @@ fn band_part(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     i.int_or("upper", -1)?;
     match i.ty("x")? {
         x if x.rank() < 2 => Err(TypeError(format!(
-            "`x` is {x}, two axes at least are needed"
+            "`x`: expected rank 2 or more, found {x}"
         ))),
-        _ => same(i),
+        _ => type_of_x(i),
     }
 }
 
-/// The element type of a scalar that may be left out.
+/// The element type of an optional scalar, or `default` if it is not bound.
 fn scalar_dtype(i: &Infer<'_>, name: &str, default: DType) -> Result<DType, TypeError> {
     if !i.has(name) {
         return Ok(default);
     }
     match i.ty(name)? {
         t if t.rank() == 0 => Ok(t.dtype),
-        t => Err(TypeError(format!("`{name}` is {t}, a scalar is needed"))),
+        t => Err(TypeError(format!("`{name}`: expected a scalar, found {t}"))),
     }
 }
 
@@ -91,22 +91,25 @@ fn fill(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let shape = match (wanted, i.ty("shape")?.shape.as_slice()) {
         (Some(sizes), [_]) => {
             let dims = sizes.iter().map(|n| usize::try_from(*n).map(Dim::Known));
-            dims.collect::<Result<_, _>>()
-                .map_err(|_| TypeError(format!("`shape` {sizes:?} has a negative size")))?
+            dims.collect::<Result<_, _>>().map_err(|_| {
+                TypeError(format!(
+                    "`shape`: expected sizes of 0 or more, found {sizes:?}"
+                ))
+            })?
         }
-        (None, [Dim::Known(rank)]) => (0..(*rank).min(64)).map(|_| i.fresh()).collect(),
+        (None, [Dim::Known(rank)]) => (0..(*rank).min(64)).map(|_| i.fresh_symbol()).collect(),
         _ => {
             return Err(TypeError(
-                "`shape` must be a vector of known length".to_owned(),
+                "`shape`: expected a vector of known length".to_owned(),
             ));
         }
     };
-    one(dtype, shape)
+    tensor_result(dtype, shape)
 }
 
 fn fill_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let shape = i.ty("ref_tensor")?.shape.clone();
-    one(scalar_dtype(i, "value", DType::Fp32)?, shape)
+    tensor_result(scalar_dtype(i, "value", DType::Fp32)?, shape)
 }
 
 fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -117,20 +120,24 @@ fn one_hot(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     );
     if on != off {
         return Err(TypeError(format!(
-            "`on_value` is {on} and `off_value` is {off}: the types must be equal"
+            "`off_value`: expected the element type of `on_value` ({on}), found {off}"
         )));
     }
     scalar_dtype(i, "one_hot_vector_size", DType::Int32)?;
     let n = match i.ints("one_hot_vector_size").as_deref() {
         Some([n]) => match usize::try_from(*n) {
             Ok(n) => Dim::Known(n),
-            Err(_) => return Err(TypeError(format!("`one_hot_vector_size` is {n}, below 0"))),
+            Err(_) => {
+                return Err(TypeError(format!(
+                    "`one_hot_vector_size`: expected 0 or more, found {n}"
+                )));
+            }
         },
-        _ => i.fresh(),
+        _ => i.fresh_symbol(),
     };
     let mut shape = indices.shape.clone();
     shape.insert(axis(i.int_or("axis", -1)?, indices.rank() + 1)?, n);
-    one(on, shape)
+    tensor_result(on, shape)
 }
 
 fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -139,36 +146,40 @@ fn range(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         || [end, start, step].iter().any(|t| t.rank() != 0)
     {
         return Err(TypeError(format!(
-            "`end` {end}, `start` {start}, `step` {step}: scalars of one type are needed"
+            "expected scalars of one type, found `end` {end}, `start` {start} and `step` {step}"
         )));
     }
     let at = |name| i.ints(name).and_then(|v| v.first().copied());
     let len = if end.dtype.is_float() {
         match (i.float("end"), i.float("start"), i.float("step")) {
             (Some(e), Some(s), Some(d)) => Dim::Known(float_count(s, e, d)?),
-            _ => i.fresh(),
+            _ => i.fresh_symbol(),
         }
     } else {
         match (at("end"), at("start"), at("step")) {
-            (_, _, Some(0)) => return Err(TypeError("`step` is 0".to_owned())),
+            (_, _, Some(0)) => {
+                return Err(TypeError(
+                    "`step`: expected a nonzero number, found 0".to_owned(),
+                ));
+            }
             (Some(e), Some(s), Some(d)) => {
                 let n = (i128::from(e) - i128::from(s) + i128::from(d) - i128::from(d.signum()))
                     / i128::from(d);
                 Dim::Known(usize::try_from(n).unwrap_or(0))
             }
-            _ => i.fresh(),
+            _ => i.fresh_symbol(),
         }
     };
-    one(end.dtype, vec![len])
+    tensor_result(end.dtype, vec![len])
 }
 
-/// How many numbers a range of floats has, as numpy counts them.
+/// Number of elements of a range of floats, counted like numpy's `arange`.
 fn float_count(start: f32, end: f32, step: f32) -> Result<usize, TypeError> {
     let n = ((end - start) / step).ceil();
-    // Above 2^53 two neighbours are one number; NaN is a range from or to what is no number.
+    // Above 2^53 neighboring integers are the same f64. NaN arises from an infinite or NaN bound.
     if step == 0.0 || n.is_nan() || n > 9_007_199_254_740_992.0 {
         return Err(TypeError(format!(
-            "a range from {start} to {end} by {step} has no length"
+            "cannot count the elements from {start} to {end} in steps of {step}"
         )));
     }
     Ok(n.max(0.0) as usize)

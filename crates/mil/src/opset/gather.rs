@@ -1,9 +1,11 @@
-//! Gathering. Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS16/scatter_gather.py`,
+//! Gather ops.
+//!
+//! Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS16/scatter_gather.py`,
 //! `iOS17/scatter_gather.py`.
 
 use super::{
     BOOL, Dim, INDEX, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
-    one, tensor,
+    tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -22,7 +24,8 @@ const BATCH_DIMS: Param = constant("batch_dims", INT32).optional();
 const VALIDATE: Param = constant("validate_indices", BOOL).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = x with the axis `axis` replaced by the axes of `indices`.
+    // y[.., i.., ..] = x[.., indices[i..], ..] along `axis`: the axes of `indices` replace this
+    // axis.
     OpDef::new(
         "gather",
         Opset::CoreMl5,
@@ -52,7 +55,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         gather,
     ),
-    // y[.., i, ..] = x[.., indices[.., i, ..], ..], where only `axis` may differ in size.
+    // y[.., i, ..] = x[.., indices[.., i, ..], ..] along `axis`, the only axis whose size may
+    // differ.
     OpDef::new(
         "gather_along_axis",
         Opset::CoreMl5,
@@ -76,7 +80,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         along_axis,
     ),
-    // y[i, ..] = x[indices[i, ..]]: the last axis of `indices` is a place in x.
+    // y[i, ..] = x[indices[i, ..]]: each row of the last axis of `indices` is an index into x.
     OpDef::new(
         "gather_nd",
         Opset::CoreMl5,
@@ -108,59 +112,65 @@ fn gather(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let batch = usize::try_from(i.int_or("batch_dims", 0)?).unwrap_or(usize::MAX);
     if batch > at || batch > indices.rank() {
         return Err(TypeError(format!(
-            "`batch_dims` {batch} is above axis {at} or the rank of `indices` {indices}"
+            "`batch_dims`: expected at most axis {at} and the rank of `indices` {indices}, found \
+             {batch}"
         )));
     }
-    same_batch(x, indices, batch)?;
-    in_bounds(i, &[x.shape[at]])?;
+    check_batch(x, indices, batch)?;
+    check_bounds(i, &[x.shape[at]])?;
     let shape = [&x.shape[..at], &indices.shape[batch..], &x.shape[at + 1..]].concat();
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
 fn along_axis(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, indices) = (i.ty("x")?, i.ty("indices")?);
     let at = axis(i.int_or("axis", 0)?, x.rank())?;
-    same_but(x, indices, at)?;
-    in_bounds(i, &[x.shape[at]])?;
-    one(x.dtype, indices.shape.clone())
+    require_same_except(x, indices, at)?;
+    check_bounds(i, &[x.shape[at]])?;
+    tensor_result(x.dtype, indices.shape.clone())
 }
 
 fn gather_nd(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, indices) = (i.ty("x")?, i.ty("indices")?);
     let batch = usize::try_from(i.int_or("batch_dims", 0)?).unwrap_or(usize::MAX);
-    let (rows, depth) = places(indices)?;
+    let (rows, depth) = index_depth(indices)?;
     if batch > rows.len() || batch > x.rank() || depth > x.rank() - batch {
         return Err(TypeError(format!(
-            "`indices` {indices} with {batch} batch axes is no list of places in {x}"
+            "`indices`: expected indices into {x} with {batch} batch axes, found {indices}"
         )));
     }
-    same_batch(x, indices, batch)?;
-    in_bounds(i, &x.shape[batch..batch + depth])?;
-    one(x.dtype, [rows, &x.shape[batch + depth..]].concat())
+    check_batch(x, indices, batch)?;
+    check_bounds(i, &x.shape[batch..batch + depth])?;
+    tensor_result(x.dtype, [rows, &x.shape[batch + depth..]].concat())
 }
 
-/// The axes of a list of places, and how many axes a place names.
-pub(super) fn places(indices: &TensorType) -> Result<(&[Dim], usize), TypeError> {
+/// The leading axes of `indices`, and the number of axes that each of its indices addresses.
+pub(super) fn index_depth(indices: &TensorType) -> Result<(&[Dim], usize), TypeError> {
     match indices.shape.split_last() {
         Some((Dim::Known(depth), rows)) => Ok((rows, *depth)),
         _ => Err(TypeError(format!(
-            "the last axis of `indices` {indices} must be known: it counts the axes of a place"
+            "`indices`: expected a last axis of known size, found {indices}"
         ))),
     }
 }
 
-/// Refuse tensors that differ in another axis than `at`.
-pub(super) fn same_but(x: &TensorType, indices: &TensorType, at: usize) -> Result<(), TypeError> {
+/// Requires equal shapes except along axis `at`.
+pub(super) fn require_same_except(
+    x: &TensorType,
+    indices: &TensorType,
+    at: usize,
+) -> Result<(), TypeError> {
     let mut dims = x.shape.iter().zip(&indices.shape).enumerate();
     if x.rank() == indices.rank() && dims.all(|(a, (n, m))| a == at || n.compatible(*m)) {
         return Ok(());
     }
     Err(TypeError(format!(
-        "{x} and `indices` {indices} differ in another axis than {at}"
+        "`indices`: expected the shape of {x} except along axis {at}, found {indices}"
     )))
 }
 
-fn same_batch(x: &TensorType, indices: &TensorType, batch: usize) -> Result<(), TypeError> {
+/// Requires the first `batch` dimensions to be equal.
+fn check_batch(x: &TensorType, indices: &TensorType, batch: usize) -> Result<(), TypeError> {
     if x.shape[..batch]
         .iter()
         .zip(&indices.shape[..batch])
@@ -169,13 +179,13 @@ fn same_batch(x: &TensorType, indices: &TensorType, batch: usize) -> Result<(), 
         return Ok(());
     }
     Err(TypeError(format!(
-        "`x` {x} and `indices` {indices} differ in the first {batch} axes"
+        "`indices`: expected the first {batch} dimensions of `x` {x}, found {indices}"
     )))
 }
 
-/// Refuse known indices outside of the sizes that they count in turn, where the op is to validate
-/// them.
-pub(super) fn in_bounds(i: &Infer<'_>, sizes: &[Dim]) -> Result<(), TypeError> {
+/// If the op validates indices, requires known indices to be within `sizes`, which the indices
+/// address in turn.
+pub(super) fn check_bounds(i: &Infer<'_>, sizes: &[Dim]) -> Result<(), TypeError> {
     if !i.bool_or("validate_indices", false)? || sizes.is_empty() {
         return Ok(());
     }
@@ -187,7 +197,7 @@ pub(super) fn in_bounds(i: &Infer<'_>, sizes: &[Dim]) -> Result<(), TypeError> {
         .find(|(v, size)| outside(**v, **size))
     {
         Some((v, size)) => Err(TypeError(format!(
-            "index {v} is outside of an axis of {size}"
+            "`indices`: index {v} is out of bounds for an axis of size {size}"
         ))),
         None => Ok(()),
     }

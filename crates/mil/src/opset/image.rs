@@ -1,11 +1,11 @@
-//! Resizing, cropping and resampling of the last two axes, height and width.
+//! Resizing, cropping and resampling of images along the last two axes, height and width.
 //!
 //! Source: coremltools `ops/defs/iOS15/image_resizing.py`, `iOS16/image_resizing.py`,
 //! `iOS17/image_resizing.py`.
 
 use super::{
     BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
-    one, tensor,
+    tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -25,7 +25,7 @@ const COORDINATES_7: &[DType] = &[
     DType::Fp32,
 ];
 
-/// How the points of an axis that is resized lie over it.
+/// Values of `sampling_mode`: where the sampling points of a resized axis lie.
 const SAMPLING: &[&str] = &[
     "DEFAULT",
     "STRICT_ALIGN_CORNERS",
@@ -99,7 +99,7 @@ const PADDING_VALUE: Param = constant("padding_value", FLOAT);
 const COORDINATES_MODE: Param = constant("coordinates_mode", STRING);
 const ALIGN: Param = constant("align_corners", BOOL);
 
-/// The parameters of `resample` whose coordinates are of these types.
+/// The parameters of `resample` with these coordinate types.
 const fn resample_params(coordinates: &'static [DType]) -> [Param; 7] {
     [
         X,
@@ -128,10 +128,10 @@ const AFFINE: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y[.., h, w] = x at (a0 w + a1 h + a2, b0 w + b1 h + b2), coordinates from -1 to 1;
+    // y[.., h, w] = x at (a0 w + a1 h + a2, b0 w + b1 h + b2), with coordinates from -1 to 1;
     // transform_matrix [B or 1, 6].
     OpDef::new("affine", Opset::CoreMl5, AFFINE, affine),
-    // y = x without these rows and columns of its first and last.
+    // y = x without the first and last `crop_height` rows and `crop_width` columns.
     OpDef::new(
         "crop",
         Opset::CoreMl5,
@@ -142,18 +142,19 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         crop,
     ),
-    // y[n, b] = box n of image b, resized as `resize_bilinear` does; with five numbers a box, of
-    // the image that the first one names.
+    // y[n, b] = box n of image b, resized like `resize_bilinear`. If a box has five numbers, the
+    // first one selects the image.
     OpDef::new("crop_resize", Opset::CoreMl5, CROP_RESIZE, crop_resize),
-    // Points outside of the image are `pad_value`.
+    // From iOS 16 on, points outside the image have the value `pad_value`.
     OpDef::new("crop_resize", Opset::CoreMl6, CROP_RESIZE_6, crop_resize),
     // y[n] = box n of image box_indices[n].
     OpDef::new("crop_resize", Opset::CoreMl7, CROP_RESIZE_7, crop_boxes),
-    // y[b, c, h, w] = x[b, c] at coordinates[b, h, w], which are (x, y).
+    // y[b, c, h, w] = x[b, c] at the point coordinates[b, h, w] = (x, y).
     OpDef::new("resample", Opset::CoreMl5, RESAMPLE, resample),
     OpDef::new("resample", Opset::CoreMl6, RESAMPLE_6, resample),
     OpDef::new("resample", Opset::CoreMl7, RESAMPLE_7, resample),
-    // y = x with its last `resized_dims` dimensions as the last of `shape`, 0 for that of x.
+    // y = x with the last `resized_dims` dimensions resized to the last sizes in `shape`; a size of
+    // 0 keeps the dimension.
     OpDef::new(
         "resize",
         Opset::CoreMl7,
@@ -166,7 +167,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         resize,
     ),
-    // y = x at the points of `sampling_mode`, between four elements.
+    // y = x at the points of `sampling_mode`, interpolated between four elements.
     OpDef::new(
         "resize_bilinear",
         Opset::CoreMl5,
@@ -192,11 +193,11 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         resize_to,
     ),
-    // y = x, floor(size * factor) points an axis: with its corners, or points as far from them as
-    // pixels' centres are.
+    // y = x interpolated at floor(size * factor) points per axis. The points include the corners
+    // (`align_corners`) or lie at pixel centers (`half_pixel_centers`).
     OpDef::new("upsample_bilinear", Opset::CoreMl5, BILINEAR, upsample),
     OpDef::new("upsample_bilinear", Opset::CoreMl6, BILINEAR_6, upsample),
-    // As `resize_nearest_neighbor`, to floor(size * factor).
+    // Like `resize_nearest_neighbor` with the size floor(size * factor).
     OpDef::new(
         "upsample_nearest_neighbor",
         Opset::CoreMl5,
@@ -205,40 +206,40 @@ pub(super) static OPS: &[OpDef] = &[
     ),
 ];
 
-/// x, where it has a height and a width.
+/// `x`, which must have at least 3 axes.
 fn image<'a>(i: &Infer<'a>) -> Result<&'a TensorType, TypeError> {
     let x = i.ty("x")?;
     if x.rank() < 3 {
         return Err(TypeError(format!(
-            "`x` is {x}, a rank of at least 3 is needed"
+            "`x`: expected rank 3 or more, found {x}"
         )));
     }
     Ok(x)
 }
 
-/// x, where it is [B, C, H, W].
+/// `x`, which must be [B, C, H, W].
 fn images<'a>(i: &Infer<'a>) -> Result<&'a TensorType, TypeError> {
     let x = i.ty("x")?;
     if x.rank() != 4 {
-        return Err(TypeError(format!("`x` is {x}, a rank of 4 is needed")));
+        return Err(TypeError(format!("`x`: expected rank 4, found {x}")));
     }
     Ok(x)
 }
 
-/// x with another height and width.
+/// The result type: `x` with another height and width.
 fn resized(x: &TensorType, [height, width]: [Dim; 2]) -> Result<Vec<Type>, TypeError> {
     let mut shape = x.shape.clone();
     let n = shape.len();
     (shape[n - 2], shape[n - 1]) = (height, width);
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// A size that the program states, 1 unless it is bound.
+/// A constant target size of 1 or more; 1 if it is not bound.
 fn target(i: &Infer<'_>, name: &str) -> Result<Dim, TypeError> {
     let n = i.int_or(name, 1)?;
     let size = usize::try_from(n).ok().filter(|n| *n > 0);
     size.map(Dim::Known)
-        .ok_or_else(|| TypeError(format!("`{name}` is {n}, at least 1 is needed")))
+        .ok_or_else(|| TypeError(format!("`{name}`: expected 1 or more, found {n}")))
 }
 
 fn resize_to(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -254,13 +255,13 @@ fn resize_to(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn upsample(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = image(i)?;
     let n = x.rank();
-    let height = upsampled(i, "scale_factor_height", x.shape[n - 2])?;
-    let width = upsampled(i, "scale_factor_width", x.shape[n - 1])?;
+    let height = upsampled_size(i, "scale_factor_height", x.shape[n - 2])?;
+    let width = upsampled_size(i, "scale_factor_width", x.shape[n - 1])?;
     resized(x, [height, width])
 }
 
-/// floor(size * factor), in fp32 as coremltools multiplies where the factor is fp32.
-fn upsampled(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
+/// floor(size * factor). If the factor is fp32, the product is fp32, as in coremltools.
+fn upsampled_size(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
     if !i.has(name) {
         return Ok(size);
     }
@@ -271,21 +272,26 @@ fn upsampled(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError>
         i.int_or(name, 1).ok().map(|v| v as f32)
     };
     let factor =
-        factor.ok_or_else(|| TypeError(format!("`{name}` must be one constant number")))?;
+        factor.ok_or_else(|| TypeError(format!("`{name}`: expected one constant number")))?;
     let Dim::Known(n) = size else {
-        return Ok(if factor == 1.0 { size } else { i.fresh() });
+        return Ok(if factor == 1.0 {
+            size
+        } else {
+            i.fresh_symbol()
+        });
     };
     let product = if is_float {
         f64::from((factor * n as f32).floor())
     } else {
         f64::from(factor) * n as f64
     };
-    // 2^53: above it f64 does not hold each integer.
+    // Above 2^53, f64 does not represent every integer.
     if (1.0..9_007_199_254_740_992.0).contains(&product) {
         return Ok(Dim::Known(product as usize));
     }
     Err(TypeError(format!(
-        "`{name}` is {factor}: {n} elements would become {product}"
+        "`{name}`: expected a factor with a result of 1 to 2^53 elements, found {factor} * {n} = \
+         {product}"
     )))
 }
 
@@ -301,13 +307,16 @@ fn resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let n_sizes = match sizes.shape.as_slice() {
         [Dim::Known(n)] => *n,
         [Dim::Symbol(_)] => x.rank(),
-        _ => return Err(TypeError(format!("`shape` is {sizes}, a vector is needed"))),
+        _ => {
+            return Err(TypeError(format!(
+                "`shape`: expected a vector, found {sizes}"
+            )));
+        }
     };
     if n > n_sizes || n_sizes > x.rank() {
-        let order =
-            "`resized_dims` may be at most the sizes of `shape`, and these the dimensions of `x`";
         return Err(TypeError(format!(
-            "`resized_dims` is {n}, `shape` is {sizes}, `x` is {x}: {order}"
+            "expected `resized_dims` <= length of `shape` <= rank of `x`, found {n}, {sizes} and \
+             {x}"
         )));
     }
     let wanted = i
@@ -317,30 +326,36 @@ fn resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let first = x.rank() - n;
     for (k, dim) in shape[first..].iter_mut().enumerate() {
         *dim = match wanted.as_ref().and_then(|w| w.get(k)) {
-            None => i.fresh(),
+            None => i.fresh_symbol(),
             Some(0) => *dim,
             Some(size) => match usize::try_from(*size) {
                 Ok(size) => Dim::Known(size),
-                Err(_) => return Err(TypeError(format!("`shape` has the size {size}"))),
+                Err(_) => {
+                    return Err(TypeError(format!(
+                        "`shape`: expected sizes of 0 or more, found {size}"
+                    )));
+                }
             },
         };
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
 fn crop(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = image(i)?;
     let n = x.rank();
-    let height = cropped(i, "crop_height", x.shape[n - 2])?;
-    let width = cropped(i, "crop_width", x.shape[n - 1])?;
+    let height = cropped_size(i, "crop_height", x.shape[n - 2])?;
+    let width = cropped_size(i, "crop_width", x.shape[n - 1])?;
     resized(x, [height, width])
 }
 
-fn cropped(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
+/// The size after cropping both ends of an axis.
+fn cropped_size(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
     let amounts = i.constant_ints(name)?;
     let misfit = || {
         TypeError(format!(
-            "`{name}` is {amounts:?}: two numbers of at least 0 are needed, {size} at most"
+            "`{name}`: expected two numbers of 0 or more with a sum of at most {size}, found \
+             {amounts:?}"
         ))
     };
     let [first, last] = amounts[..] else {
@@ -353,21 +368,21 @@ fn cropped(i: &mut Infer<'_>, name: &str, size: Dim) -> Result<Dim, TypeError> {
     match (size, first.checked_add(last)) {
         (Dim::Known(n), Some(amount)) => n.checked_sub(amount).map(Dim::Known).ok_or_else(misfit),
         (Dim::Symbol(_), Some(0)) => Ok(size),
-        (Dim::Symbol(_), Some(_)) => Ok(i.fresh()),
+        (Dim::Symbol(_), Some(_)) => Ok(i.fresh_symbol()),
         (_, None) => Err(misfit()),
     }
 }
 
 fn affine(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "transform_matrix", "padding_value"])?;
+    i.require_same_dtype(&["x", "transform_matrix", "padding_value"])?;
     let (x, matrix) = (images(i)?, i.ty("transform_matrix")?);
     let fits = |d: Dim| d == Dim::Known(1) || d.compatible(x.shape[0]);
     if !matches!(matrix.shape.as_slice(), [n, six] if fits(*n) && six.compatible(Dim::Known(6))) {
         return Err(TypeError(format!(
-            "`transform_matrix` is {matrix}, `x` is {x}: [1 or the images, 6] is needed"
+            "`transform_matrix`: expected [1 or batch, 6] for `x` {x}, found {matrix}"
         )));
     }
-    // Of these, coremltools takes the words in capitals too.
+    // coremltools also accepts these words in capitals.
     for (name, word) in [
         ("sampling_mode", "bilinear"),
         ("padding_mode", "constant"),
@@ -376,18 +391,18 @@ fn affine(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let given = i.string(name)?;
         if !given.eq_ignore_ascii_case(word) {
             return Err(TypeError(format!(
-                "`{name}` is `{given}`, only {word} is there"
+                "`{name}`: expected `{word}`, found `{given}`"
             )));
         }
     }
     if i.float("padding_value") != Some(0.0) {
-        return Err(TypeError("`padding_value` must be 0".to_owned()));
+        return Err(TypeError("`padding_value`: expected 0".to_owned()));
     }
     resized(x, [target(i, "output_height")?, target(i, "output_width")?])
 }
 
 fn resample(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "padding_value"])?;
+    i.require_same_dtype(&["x", "padding_value"])?;
     i.choice("sampling_mode", &["bilinear", "nearest"], "")?;
     i.choice(
         "padding_mode",
@@ -409,23 +424,24 @@ fn resample(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             resized(x, [*height, *width])
         }
         _ => Err(TypeError(format!(
-            "`coordinates` is {coordinates}, `x` is {x}: [the images, height, width, 2]"
+            "`coordinates`: expected [batch, height, width, 2] for `x` {x}, found {coordinates}"
         ))),
     }
 }
 
-/// Check the modes of `crop_resize`, and give the height and width of its result.
-fn boxed(i: &Infer<'_>) -> Result<[Dim; 2], TypeError> {
+/// Checks the modes of `crop_resize`; returns the height and width of its result.
+fn crop_size(i: &Infer<'_>) -> Result<[Dim; 2], TypeError> {
     i.choice("box_coordinate_mode", BOX_MODES, BOX_MODES[0])?;
     i.choice("sampling_mode", SAMPLING, SAMPLING[0])?;
     Ok([target(i, "target_height")?, target(i, "target_width")?])
 }
 
-/// With five numbers a box, the result has no images: that is what coremltools documents, and the
-/// older format; its type inference keeps them.
+/// The type rule of `crop_resize` up to iOS 16. With five numbers per box, the batch axis of the
+/// result is 1, as coremltools and the older model format document; coremltools' type inference
+/// keeps the batch axis of `x`.
 fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "roi"])?;
-    let [height, width] = boxed(i)?;
+    i.require_same_dtype(&["x", "roi"])?;
+    let [height, width] = crop_size(i)?;
     let (x, roi) = (images(i)?, i.ty("roi")?);
     let is_one = |d: &Dim| d.compatible(Dim::Known(1));
     match roi.shape.as_slice() {
@@ -435,41 +451,41 @@ fn crop_resize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 Dim::Known(5) => Dim::Known(1),
                 Dim::Known(_) => {
                     return Err(TypeError(format!(
-                        "`roi` is {roi}, a box has 4 or 5 numbers"
+                        "`roi`: expected 4 or 5 numbers per box, found {roi}"
                     )));
                 }
-                Dim::Symbol(_) => i.fresh(),
+                Dim::Symbol(_) => i.fresh_symbol(),
             };
-            one(x.dtype, vec![*n, images, x.shape[1], height, width])
+            tensor_result(x.dtype, vec![*n, images, x.shape[1], height, width])
         }
         _ => Err(TypeError(format!(
-            "`roi` is {roi}, [boxes, 1, 4 or 5, 1, 1] is needed"
+            "`roi`: expected [boxes, 1, 4 or 5, 1, 1], found {roi}"
         ))),
     }
 }
 
 fn crop_boxes(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    // `pad_value` may be of another type: coremltools writes its default in fp32 beside fp16.
-    let [height, width] = boxed(i)?;
+    // `pad_value` may have another type: coremltools writes its default in fp32 beside an fp16 `x`.
+    let [height, width] = crop_size(i)?;
     let (x, boxes) = (images(i)?, i.ty("boxes")?);
     let n = match boxes.shape.as_slice() {
         [n, four] if four.compatible(Dim::Known(4)) => *n,
         _ => {
             return Err(TypeError(format!(
-                "`boxes` is {boxes}, [boxes, 4] is needed"
+                "`boxes`: expected [boxes, 4], found {boxes}"
             )));
         }
     };
     if i.bool_or("normalized_coordinates", false)? && !boxes.dtype.is_float() {
         return Err(TypeError(format!(
-            "`boxes` is {boxes}: coordinates that are normalised are fp16 or fp32"
+            "`boxes`: expected fp16 or fp32 for normalized coordinates, found {boxes}"
         )));
     }
     if i.has("box_indices") {
         let indices = i.ty("box_indices")?;
         if !matches!(indices.shape.as_slice(), [m] if m.compatible(n)) {
             return Err(TypeError(format!(
-                "`box_indices` is {indices}, the {n} boxes need one each"
+                "`box_indices`: expected one index for each of {n} boxes, found {indices}"
             )));
         }
         let images = x.shape[0]
@@ -479,12 +495,15 @@ fn crop_boxes(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .ints("box_indices")
             .and_then(|v| v.into_iter().find(|v| !(0..images).contains(v)))
         {
-            return Err(TypeError(format!("`box_indices` has {index}, `x` is {x}")));
+            return Err(TypeError(format!(
+                "`box_indices`: expected images of `x` {x}, found {index}"
+            )));
         }
     } else if matches!((n, x.shape[0]), (Dim::Known(n), Dim::Known(images)) if n > images) {
         return Err(TypeError(format!(
-            "`boxes` is {boxes}, `x` is {x}: box k is of image k unless `box_indices` is given"
+            "`boxes`: expected at most one box per image of `x` {x}, found {boxes}; \
+             pass `box_indices` to select images"
         )));
     }
-    one(x.dtype, vec![n, x.shape[1], height, width])
+    tensor_result(x.dtype, vec![n, x.shape[1], height, width])
 }

@@ -1,8 +1,10 @@
-//! Joining, cutting and lengthening. Source: coremltools `ops/defs/iOS15/tensor_operation.py`.
+//! Ops that join, split, repeat and pad tensors.
+//!
+//! Source: coremltools `ops/defs/iOS15/tensor_operation.py`.
 
 use super::{
     Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError,
-    axis, constant, one, tensor,
+    axis, constant, one_of, tensor, tensor_result,
 };
 use crate::types::TensorType;
 
@@ -14,8 +16,8 @@ const VALUES: Param = Param {
 };
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = values joined along `axis`, element by element in turn if `interleave`; scalars make a
-    // vector.
+    // y = the values concatenated along `axis`; with `interleave`, their elements alternate.
+    // Scalars make a vector.
     OpDef::new(
         "concat",
         Opset::CoreMl5,
@@ -26,14 +28,14 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         concat,
     ),
-    // y = values joined along a new axis.
+    // y = the values stacked along a new axis at `axis`.
     OpDef::new(
         "stack",
         Opset::CoreMl5,
         &[VALUES, constant("axis", INT32)],
         stack,
     ),
-    // x cut along `axis` into `num_splits` equal parts or parts of `split_sizes`.
+    // x split along `axis` into `num_splits` equal parts or into parts of `split_sizes`.
     OpDef::new(
         "split",
         Opset::CoreMl5,
@@ -53,7 +55,7 @@ pub(super) static OPS: &[OpDef] = &[
         tile,
     ),
     // y = x with `pad` elements before and after each of the last axes: `constant_val` (default 0),
-    // or by `mode` the elements behind the edge or the edge itself.
+    // reflected elements or the edge element, by `mode`.
     OpDef::new(
         "pad",
         Opset::CoreMl5,
@@ -68,7 +70,7 @@ pub(super) static OPS: &[OpDef] = &[
 ];
 
 fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
+    let values = i.tuple("values")?;
     let first = values[0];
     let at = axis(i.int_or("axis", 0)?, first.rank().max(1))?;
     let interleave = i.bool_or("interleave", false)?;
@@ -84,36 +86,36 @@ fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .all(|(j, (a, b))| joins(j, *a, *b));
         if !agrees {
             return Err(TypeError(format!(
-                "{first} and {v} do not join along axis {at}"
+                "`values`: cannot concatenate {first} and {v} along axis {at}"
             )));
         }
         total = match (total, v.shape.get(at).copied().unwrap_or(Dim::Known(1))) {
             (Dim::Known(a), Dim::Known(b)) => Dim::Known(a.saturating_add(b)),
-            _ => i.fresh(),
+            _ => i.fresh_symbol(),
         };
     }
     let mut shape = first.shape.clone();
     shape.truncate(at);
     shape.push(total);
     shape.extend(first.shape.iter().skip(at + 1));
-    one(first.dtype, shape)
+    tensor_result(first.dtype, shape)
 }
 
 fn stack(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
+    let values = i.tuple("values")?;
     let first = values
         .iter()
         .find(|v| v.known_shape().is_some())
         .unwrap_or(&values[0]);
     if let Some(v) = values.iter().find(|v| !v.compatible(first)) {
-        return Err(TypeError(format!("{first} and {v} do not stack")));
+        return Err(TypeError(format!("`values`: cannot stack {first} and {v}")));
     }
     let mut shape = first.shape.clone();
     shape.insert(
         axis(i.int_or("axis", 0)?, first.rank() + 1)?,
         Dim::Known(values.len()),
     );
-    one(first.dtype, shape)
+    tensor_result(first.dtype, shape)
 }
 
 fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -131,7 +133,11 @@ fn split(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn split_sizes(i: &mut Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<Dim>, TypeError> {
-    let misfit = || TypeError(format!("{x} cannot be split as asked along axis {at}"));
+    let misfit = || {
+        TypeError(format!(
+            "`num_splits` or `split_sizes` does not divide axis {at} of {x}"
+        ))
+    };
     let n = if i.has("num_splits") {
         Some(i.int_or("num_splits", 0)?)
     } else {
@@ -164,32 +170,34 @@ fn split_sizes(i: &mut Infer<'_>, x: &TensorType, at: usize) -> Result<Vec<Dim>,
     match x.shape[at] {
         Dim::Known(size) if size % n == 0 => Ok(vec![Dim::Known(size / n); n]),
         Dim::Known(_) => Err(misfit()),
-        // Equal parts of a size that only a call tells.
-        Dim::Symbol(_) => Ok(vec![i.fresh(); n]),
+        // Equal parts of a size that is known only at run time.
+        Dim::Symbol(_) => Ok(vec![i.fresh_symbol(); n]),
     }
 }
 
 fn tile(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let Some(reps) = i.ints("reps") else {
-        let shape = x.shape.iter().map(|_| i.fresh()).collect();
-        return one(x.dtype, shape);
+        let shape = x.shape.iter().map(|_| i.fresh_symbol()).collect();
+        return tensor_result(x.dtype, shape);
     };
     if reps.len() != x.rank() || reps.iter().any(|r| *r < 1) {
-        return Err(TypeError(format!("`reps` {reps:?} does not fit {x}")));
+        return Err(TypeError(format!(
+            "`reps`: expected a positive number per axis of {x}, found {reps:?}"
+        )));
     }
     let mut shape = Vec::with_capacity(reps.len());
     for (dim, rep) in x.shape.iter().zip(reps) {
         shape.push(match (dim, rep) {
             (d, 1) => *d,
             (Dim::Known(n), r) => Dim::Known(n.saturating_mul(r as usize)),
-            (Dim::Symbol(_), _) => i.fresh(),
+            (Dim::Symbol(_), _) => i.fresh_symbol(),
         });
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// What stands beyond the edges.
+/// Values of `mode`: the content of the padding.
 const PAD_MODES: [&str; 3] = ["constant", "reflect", "replicate"];
 
 fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -201,31 +209,31 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     if !PAD_MODES.contains(&mode) {
         return Err(TypeError(format!(
-            "`mode` is `{mode}`, not one of {}",
-            PAD_MODES.join(", ")
+            "`mode`: expected {}, found `{mode}`",
+            one_of(&PAD_MODES)
         )));
     }
-    // coremltools writes its default in fp32 beside fp16.
+    // coremltools writes its default in fp32 beside an fp16 `x`.
     if i.has("constant_val") && !x.dtype.is_float() && i.ty("constant_val")?.dtype != x.dtype {
         return Err(TypeError(format!(
-            "`constant_val` is {}, `x` is {x}",
+            "`constant_val`: expected the element type of `x` {x}, found {}",
             i.ty("constant_val")?
         )));
     }
     let Some(amounts) = i.ints("pad") else {
         if pad.shape != [Dim::Known(2 * x.rank())] {
             return Err(TypeError(format!(
-                "`pad` is {pad}, it needs {} entries or to be constant",
+                "`pad`: expected a constant or {} entries, found {pad}",
                 2 * x.rank()
             )));
         }
-        let shape = x.shape.iter().map(|_| i.fresh()).collect();
-        return one(x.dtype, shape);
+        let shape = x.shape.iter().map(|_| i.fresh_symbol()).collect();
+        return tensor_result(x.dtype, shape);
     };
     let n = amounts.len() / 2;
     if pad.rank() != 1 || amounts.len() % 2 != 0 || n > x.rank() || amounts.iter().any(|a| *a < 0) {
         return Err(TypeError(format!(
-            "`pad` {amounts:?} is no list of pairs for the last axes of {x}"
+            "`pad`: expected pairs of 0 or more for the last axes of {x}, found {amounts:?}"
         )));
     }
     let mut shape = x.shape.clone();
@@ -235,7 +243,7 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         *dim = match *dim {
             Dim::Known(n) if mode == "reflect" && !inside(n) => {
                 return Err(TypeError(format!(
-                    "an axis of {n} cannot be reflected by {ends:?}"
+                    "`pad`: cannot reflect an axis of size {n} by {ends:?}"
                 )));
             }
             Dim::Known(n) => Dim::Known(
@@ -243,8 +251,8 @@ fn pad(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                     .saturating_add(ends[1] as usize),
             ),
             symbol if ends == [0, 0] => symbol,
-            Dim::Symbol(_) => i.fresh(),
+            Dim::Symbol(_) => i.fresh_symbol(),
         };
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }

@@ -1,10 +1,10 @@
-//! Products of matrices and attention.
+//! Matrix products and attention.
 //!
 //! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS18/transformers.py`.
 
 use super::{
     Accepts, BOOL, Dim, FLOAT, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError,
-    broadcast, constant, one, tensor,
+    broadcast, constant, tensor, tensor_result,
 };
 use crate::types::DType;
 
@@ -30,15 +30,16 @@ const VALUES: Param = Param {
 
 pub(super) static OPS: &[OpDef] = &[
     // y = x @ weight^T + bias; x [.., in], weight [out, in], bias [out]. From iOS 17 on, weight and
-    // bias may be of another element type than x and y.
-    OpDef::new("linear", Opset::CoreMl5, LINEAR, linear_alike),
+    // bias may have another element type than x and y.
+    OpDef::new("linear", Opset::CoreMl5, LINEAR, linear_like_x),
     OpDef::new("linear", Opset::CoreMl7, LINEAR, linear),
-    // y = x @ y over the last two axes, the others broadcast; a vector x times a matrix y is a
-    // vector. From iOS 17 on, a constant may be of another element type than the other operand,
-    // which is that of the result.
-    OpDef::new("matmul", Opset::CoreMl5, MATMUL, matmul_alike),
+    // result = x @ y over the last two axes; the other axes broadcast. A vector x times a matrix y
+    // is a vector. From iOS 17 on, a constant operand may have another element type than the other
+    // operand, which determines the type of the result.
+    OpDef::new("matmul", Opset::CoreMl5, MATMUL, matmul_like_x),
     OpDef::new("matmul", Opset::CoreMl7, MATMUL, matmul),
-    // `nchw,nwhr->nchr` or `chw,whr->chr`, with any letters: for each h, x @ y; n and h broadcast.
+    // `nchw,nwhr->nchr` or `chw,whr->chr`, with any letters: a matrix product of x and y for each
+    // h. n and h broadcast.
     OpDef::new(
         "einsum",
         Opset::CoreMl5,
@@ -60,41 +61,41 @@ pub(super) static OPS: &[OpDef] = &[
     ),
 ];
 
-fn linear_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "weight", "bias"])?;
+fn linear_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.require_same_dtype(&["x", "weight", "bias"])?;
     linear(i)
 }
 
 fn linear(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     if i.has("bias") {
-        i.alike(&["weight", "bias"])?;
+        i.require_same_dtype(&["weight", "bias"])?;
     }
     let (x, w) = (i.ty("x")?, i.ty("weight")?);
     let mut shape = x.shape.clone();
     let (Some(last), [out, input]) = (shape.last_mut(), w.shape.as_slice()) else {
         return Err(TypeError(format!(
-            "`x` is {x}, `weight` is {w}: [.., in] and [out, in] are needed"
+            "expected `x` [.., in] and `weight` [out, in], found {x} and {w}"
         )));
     };
     if !last.compatible(*input) {
         return Err(TypeError(format!(
-            "`x` is {x}, `weight` is {w}: the last dimensions differ"
+            "`weight`: expected the last dimension of `x` {x} as its last, found {w}"
         )));
     }
     if i.has("bias") && !matches!(i.ty("bias")?.shape.as_slice(), [n] if n.compatible(*out)) {
         return Err(TypeError(format!(
-            "`bias` is {}, `weight` is {w}: [out] is needed",
+            "`bias`: expected [out] for `weight` {w}, found {}",
             i.ty("bias")?
         )));
     }
     *last = *out;
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-fn matmul_alike(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "y"])?;
+fn matmul_like_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+    i.require_same_dtype(&["x", "y"])?;
     let shape = product(i)?;
-    one(i.ty("x")?.dtype, shape)
+    tensor_result(i.ty("x")?.dtype, shape)
 }
 
 fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -105,14 +106,15 @@ fn matmul(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         (false, true) => x,
         (true, false) => y,
         _ => {
-            let reason = "one of them must be constant, or the element types equal";
-            return Err(TypeError(format!("`x` is {x} and `y` is {y}: {reason}")));
+            return Err(TypeError(format!(
+                "expected equal element types or one constant operand, found `x` {x} and `y` {y}"
+            )));
         }
     };
-    one(dtype, product(i)?)
+    tensor_result(dtype, product(i)?)
 }
 
-/// The shape of a product of matrices.
+/// The shape of a matrix product.
 fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     let (x, y) = (i.ty("x")?, i.ty("y")?);
     let (mut a, mut b) = (x.shape.clone(), y.shape.clone());
@@ -122,7 +124,7 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     }
     if a.len() < 2 || b.len() < 2 {
         return Err(TypeError(format!(
-            "`x` is {x}, `y` is {y}: at least two dimensions are needed"
+            "expected operands of rank 2 or more, found `x` {x} and `y` {y}"
         )));
     }
     if i.bool_or("transpose_x", false)? {
@@ -136,7 +138,7 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
     let (k, m) = (a[a.len() - 1], a[a.len() - 2]);
     if !k.compatible(b[b.len() - 2]) {
         return Err(TypeError(format!(
-            "`x` is {x}, `y` is {y}: the inner dimensions differ"
+            "expected equal inner dimensions, found `x` {x} and `y` {y}"
         )));
     }
     let mut shape = i.broadcast(&a[..a.len() - 2], &b[..b.len() - 2])?;
@@ -146,10 +148,10 @@ fn product(i: &mut Infer<'_>) -> Result<Vec<Dim>, TypeError> {
 }
 
 fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let values = i.many("values")?;
+    let values = i.tuple("values")?;
     let [x, y] = values.as_slice() else {
         return Err(TypeError(format!(
-            "`values` has {} values, two are needed",
+            "`values`: expected two values, found {}",
             values.len()
         )));
     };
@@ -158,21 +160,21 @@ fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         Some("012,213->013") => 3,
         Some("0123,0324->0124") => 4,
         _ => {
-            let forms = "`nchw,nwhr->nchr` or `chw,whr->chr`";
             return Err(TypeError(format!(
-                "`equation` is `{equation}`: it must be of the form {forms}"
+                "`equation`: expected the form `nchw,nwhr->nchr` or `chw,whr->chr`, found \
+                 `{equation}`"
             )));
         }
     };
     if x.dtype != y.dtype || x.rank() != rank || y.rank() != rank {
         return Err(TypeError(format!(
-            "`values` are {x} and {y}: one element type and rank {rank} are needed"
+            "`values`: expected one element type and rank {rank}, found {x} and {y}"
         )));
     }
     let [c, h, w] = [rank - 3, rank - 2, rank - 1];
     if !x.shape[w].compatible(y.shape[c]) {
         return Err(TypeError(format!(
-            "`values` are {x} and {y}: the inner dimensions differ"
+            "`values`: expected equal inner dimensions, found {x} and {y}"
         )));
     }
     let mut shape = x.shape.clone();
@@ -180,11 +182,11 @@ fn einsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         shape[axis] = i.broadcast(&x.shape[axis..=axis], &y.shape[axis..=axis])?[0];
     }
     shape[w] = y.shape[w];
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// An equation with its letters replaced by numbers in the order of their first use; `None` beyond
-/// ten letters.
+/// The equation with its letters replaced by digits in the order of first use; `None` if it has
+/// more than ten letters.
 fn numbered(equation: &str) -> Option<String> {
     let mut letters = Vec::new();
     let mut out = String::new();
@@ -210,7 +212,8 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let n = q.rank();
     let misfit = || {
         TypeError(format!(
-            "`query` is {q}, `key` is {k}, `value` is {v}: [.., L, E], [.., S, E], [.., S, EV]"
+            "expected `query` [.., L, E], `key` [.., S, E] and `value` [.., S, EV] of one type, \
+             found {q}, {k} and {v}"
         ))
     };
     let agree = |a: &[Dim], b: &[Dim]| a.iter().zip(b).all(|(a, b)| a.compatible(*b));
@@ -227,12 +230,13 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let mask = i.ty("attn_mask")?;
         if mask.dtype != DType::Bool && mask.dtype != q.dtype {
             return Err(TypeError(format!(
-                "`attn_mask` is {mask}, `query` is {q}: bool or the same element type"
+                "`attn_mask`: expected bool or the element type of `query` {q}, found {mask}"
             )));
         }
         let mut scores = q.shape.clone();
         scores[n - 1] = k.shape[n - 2];
-        // The mask is repeated, never the scores, and not along the keys.
+        // The mask broadcasts to the scores, never the scores to the mask, and its last axis must
+        // match the keys.
         if !broadcast(&mask.shape, &scores).is_ok_and(|s| s.len() == n && agree(&s, &scores))
             || !mask
                 .shape
@@ -240,12 +244,12 @@ fn attention(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .is_some_and(|s| s.compatible(k.shape[n - 2]))
         {
             return Err(TypeError(format!(
-                "`attn_mask` is {mask}: it does not broadcast to {}",
-                super::show(&scores)
+                "`attn_mask`: {mask} does not broadcast to {}",
+                super::show_shape(&scores)
             )));
         }
     }
     let mut shape = q.shape.clone();
     shape[n - 1] = v.shape[n - 1];
-    one(q.dtype, shape)
+    tensor_result(q.dtype, shape)
 }

@@ -1,10 +1,10 @@
-//! Lists of tensors. Source: coremltools `ops/defs/iOS15/control_flow.py`.
+//! Ops on lists of tensors. Source: coremltools `ops/defs/iOS15/control_flow.py`.
 
 use super::{
     Accepts, ArgType, BASIC, BOOL, Dim, INT32, Infer, Known, OpDef, Opset, Param, STRING, Type,
     TypeError,
 };
-use super::{constant, one, tensor};
+use super::{constant, tensor, tensor_result};
 use crate::literal::Literal;
 use crate::types::{DType, TensorType};
 
@@ -20,13 +20,14 @@ const ELEM_SHAPE: Param = Param {
     required: true,
     constant: false,
 };
-/// Of an element: with the axis that counts elements it is the rank of a tensor.
-const MOST_DIMS: usize = 4;
+/// Maximum rank of a list element. With the axis that counts elements, it reaches the maximum rank
+/// of a tensor.
+const MAX_DIMS: usize = 4;
 
 pub(super) static OPS: &[OpDef] = &[
-    // A list of `init_length` (default 1) zeros; one of dynamic length (default true) grows as it
-    // is written. A string in `elem_shape` names a size that is not known: the first element that
-    // is written has it.
+    // y = a list of `init_length` (default 1) zero tensors. With `dynamic_length` (the default),
+    // the list grows when it is written beyond its end. A string in `elem_shape` names an unknown
+    // size, which the first written element determines.
     OpDef::new(
         "make_list",
         Opset::CoreMl5,
@@ -38,10 +39,10 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         make,
     ),
-    // y = how many elements there are.
+    // y = the number of elements.
     OpDef::new("list_length", Opset::CoreMl5, &[LS], |i| {
         list(i)?;
-        one(DType::Int32, Vec::new())
+        tensor_result(DType::Int32, Vec::new())
     }),
     // y = ls with `value` at `index`.
     OpDef::new(
@@ -56,7 +57,7 @@ pub(super) static OPS: &[OpDef] = &[
         Opset::CoreMl5,
         &[LS, tensor("index", INT32)],
         |i| {
-            scalar(i, "index")?;
+            require_scalar(i, "index")?;
             Ok(vec![Type::Tensor(list(i)?.1.clone())])
         },
     ),
@@ -83,23 +84,23 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .filter(|d| BASIC.contains(d))
             .ok_or_else(|| {
                 TypeError(format!(
-                    "`dtype` is `{name}`, it can be bool, fp16, fp32 or int32"
+                    "`dtype`: expected bool, fp16, fp32 or int32, found `{name}`"
                 ))
             })?,
     };
     let Some(ArgType::Many(sizes)) = i.arg("elem_shape") else {
-        return Err(TypeError("`elem_shape` must be a tuple".to_owned()));
+        return Err(TypeError("`elem_shape`: expected a tuple".to_owned()));
     };
-    if sizes.len() > MOST_DIMS {
+    if sizes.len() > MAX_DIMS {
         return Err(TypeError(format!(
-            "`elem_shape` has {} dimensions, {MOST_DIMS} are the most",
+            "`elem_shape`: expected rank {MAX_DIMS} or less, found rank {}",
             sizes.len()
         )));
     }
     let mut shape = Vec::with_capacity(sizes.len());
     for (ty, known) in sizes {
         let size = match known {
-            Known::Literal(Literal::String(_)) => Some(i.fresh()),
+            Known::Literal(Literal::String(_)) => Some(i.fresh_symbol()),
             Known::Literal(l) => match l.to_ints().as_deref() {
                 Some([n]) => usize::try_from(*n).ok().map(Dim::Known),
                 _ => None,
@@ -108,26 +109,27 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         };
         let wrong = || {
             TypeError(format!(
-                "`elem_shape` holds {ty}: constant sizes and strings are needed"
+                "`elem_shape`: expected constant sizes or strings, found {ty}"
             ))
         };
         shape.push(size.ok_or_else(wrong)?);
     }
     if i.has("init_length") {
-        scalar(i, "init_length")?;
+        require_scalar(i, "init_length")?;
     }
     let len = match (
         i.bool_or("dynamic_length", true)?,
         i.ints("init_length").as_deref(),
     ) {
         (true, _) => None,
-        (false, Some([n])) => {
-            Some(usize::try_from(*n).map_err(|_| TypeError(format!("`init_length` is {n}")))?)
-        }
+        (false, Some([n])) => Some(
+            usize::try_from(*n)
+                .map_err(|_| TypeError(format!("`init_length`: expected 0 or more, found {n}")))?,
+        ),
         (false, None) if !i.has("init_length") => Some(1),
         (false, _) => {
             return Err(TypeError(
-                "the length of a list that does not grow must be constant".to_owned(),
+                "`init_length`: expected a constant for a list of fixed length".to_owned(),
             ));
         }
     };
@@ -137,61 +139,61 @@ fn make(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     )])
 }
 
-/// The type of `ls`, and that of its elements.
+/// The type of `ls` and the type of its elements.
 fn list<'a>(i: &Infer<'a>) -> Result<(&'a Type, &'a TensorType), TypeError> {
     match i.arg("ls") {
         Some(ArgType::One(ty @ Type::List(element, _), _)) => match element.tensor() {
             Some(element) => Ok((ty, element)),
             None => Err(TypeError(format!(
-                "`ls` is {ty}: a list of tensors is needed"
+                "`ls`: expected a list of tensors, found {ty}"
             ))),
         },
-        _ => Err(TypeError("`ls` must be a list".to_owned())),
+        _ => Err(TypeError("`ls`: expected a list".to_owned())),
     }
 }
 
-fn scalar(i: &Infer<'_>, name: &str) -> Result<(), TypeError> {
+fn require_scalar(i: &Infer<'_>, name: &str) -> Result<(), TypeError> {
     match i.ty(name)?.rank() {
         0 => Ok(()),
         _ => Err(TypeError(format!(
-            "`{name}` is {}: a scalar is needed",
+            "`{name}`: expected a scalar, found {}",
             i.ty(name)?
         ))),
     }
 }
 
 fn write(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    scalar(i, "index")?;
+    require_scalar(i, "index")?;
     let (ty, element) = list(i)?;
     let value = i.ty("value")?;
     if value.compatible(element) {
         return Ok(vec![ty.clone()]);
     }
     Err(TypeError(format!(
-        "`value` is {value}, the elements of `ls` are {element}"
+        "`value`: expected the element type {element} of `ls`, found {value}"
     )))
 }
 
 fn gather(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (_, element) = list(i)?;
-    let mut shape = vec![count(i)?];
+    let mut shape = vec![n_indices(i)?];
     shape.extend(&element.shape);
-    one(element.dtype, shape)
+    tensor_result(element.dtype, shape)
 }
 
-/// How many `indices` there are.
-fn count(i: &Infer<'_>) -> Result<Dim, TypeError> {
+/// The length of `indices`.
+fn n_indices(i: &Infer<'_>) -> Result<Dim, TypeError> {
     match i.ty("indices")?.shape[..] {
         [n] => Ok(n),
         _ => Err(TypeError(format!(
-            "`indices` is {}: a vector is needed",
+            "`indices`: expected a vector, found {}",
             i.ty("indices")?
         ))),
     }
 }
 
 fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let ((ty, element), value, n) = (list(i)?, i.ty("value")?, count(i)?);
+    let ((ty, element), value, n) = (list(i)?, i.ty("value")?, n_indices(i)?);
     let fits = value.shape.split_first().is_some_and(|(first, rest)| {
         first.compatible(n)
             && TensorType {
@@ -204,6 +206,6 @@ fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         return Ok(vec![ty.clone()]);
     }
     Err(TypeError(format!(
-        "`value` is {value}, `indices` {n} elements, the elements of `ls` are {element}"
+        "`value`: expected {n} elements of type {element}, found {value}"
     )))
 }

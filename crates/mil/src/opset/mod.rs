@@ -1,7 +1,8 @@
-//! The opset as a table: which ops there are, what they take, and the types of what they give.
+//! The opset: a table of ops, their parameters and their type rules.
 //!
-//! One row per op, a file per group. The wire form of an op is uniform, so printer, parser and
-//! validator hold no code per op; adding one is adding a row (and its meaning in `cpu/ops`).
+//! Each op is one row; each file holds one group of rows. All ops have the same wire form, so the
+//! printer, the parser and the validator hold no code per op. To add an op, add a row here and its
+//! meaning in `cpu/ops`.
 
 use std::fmt;
 
@@ -36,10 +37,11 @@ mod sort;
 mod state;
 pub mod window;
 
+pub(crate) use infer::alternatives;
 pub use infer::{ArgType, BlockTypes, Infer, Known, TypeError};
-use infer::{axis, broadcast, distinct, one, same, show};
+use infer::{axis, broadcast, one_of, require_distinct, show_shape, tensor_result, type_of_x};
 
-/// A version of the opset; each holds all ops of the earlier ones.
+/// A version of the opset. Each version includes all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Opset {
     /// iOS 15, macOS 12.
@@ -53,7 +55,7 @@ pub enum Opset {
 }
 
 impl Opset {
-    /// Every version, oldest first.
+    /// All versions, oldest first.
     pub const ALL: &'static [Opset] = &[
         Opset::CoreMl5,
         Opset::CoreMl6,
@@ -71,7 +73,7 @@ impl Opset {
         }
     }
 
-    /// The version of that name in MIL text.
+    /// The version with this name in MIL text.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|o| o.name() == name)
     }
@@ -80,40 +82,52 @@ impl Opset {
 /// What a parameter can be bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accepts {
-    /// A tensor of one of these element types.
+    /// A tensor or scalar of one of these element types.
     Tensor(&'static [DType]),
-    /// One or more values.
+    /// One or more values, for a variadic parameter.
     Tensors,
     /// A list.
     List,
     /// A state.
     State,
-    /// Anything; only `const` takes it.
+    /// Anything; only `const` has such a parameter.
     Any,
+}
+
+impl fmt::Display for Accepts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Accepts::Tensor(_) => "a tensor",
+            Accepts::Tensors => "a tuple of values",
+            Accepts::List => "a list",
+            Accepts::State => "a state",
+            Accepts::Any => "any value",
+        })
+    }
 }
 
 /// One parameter of an op.
 #[derive(Clone, Copy, Debug)]
 pub struct Param {
-    /// Name.
+    /// The parameter's name.
     pub name: &'static str,
     /// What it can be bound to.
     pub accepts: Accepts,
     /// Whether it must be bound.
     pub required: bool,
-    /// Whether its value must be part of the program.
+    /// Whether its value must be known when the program is loaded.
     pub constant: bool,
 }
 
 impl Param {
-    /// It can be left out.
+    /// Makes the parameter optional.
     const fn optional(mut self) -> Self {
         self.required = false;
         self
     }
 }
 
-/// A tensor parameter that can be computed at run time.
+/// A required tensor parameter, which may be computed at run time.
 const fn tensor(name: &'static str, dtypes: &'static [DType]) -> Param {
     Param {
         name,
@@ -123,7 +137,7 @@ const fn tensor(name: &'static str, dtypes: &'static [DType]) -> Param {
     }
 }
 
-/// A parameter whose value is part of the program.
+/// A required parameter that must be constant.
 const fn constant(name: &'static str, dtypes: &'static [DType]) -> Param {
     Param {
         name,
@@ -143,11 +157,11 @@ const INDEX: &[DType] = &[
     DType::Int8,
     DType::Uint8,
 ];
-/// What sizes and positions along axes are given in since iOS 17.
+/// Element types of sizes and positions along axes, since iOS 17.
 const SHAPE_INT: &[DType] = &[DType::Int32, DType::Int16, DType::Int8];
 const BOOL: &[DType] = &[DType::Bool];
 const STRING: &[DType] = &[DType::String];
-/// What ops take that have not been widened since the first opset.
+/// Element types of ops that later opsets have not extended.
 const BASIC: &[DType] = &[DType::Fp16, DType::Fp32, DType::Int32, DType::Bool];
 const ANY: &[DType] = &[
     DType::Fp16,
@@ -160,25 +174,25 @@ const ANY: &[DType] = &[
     DType::Bool,
 ];
 
-/// How an op's result types follow from its arguments.
+/// Infers an op's result types from its arguments.
 pub type InferFn = fn(&mut Infer<'_>) -> Result<Vec<Type>, TypeError>;
 
-/// One row of the opset.
+/// One row of the opset: an op in the form that it has since some version.
 ///
-/// An op that took other arguments in an earlier opset has a row for each; [`find_in`] tells which
-/// one an opset has.
+/// An op whose parameters changed has one row per form; [`find_in`] returns the form of a given
+/// opset.
 pub struct OpDef {
-    /// MIL's name.
+    /// The op's name in MIL.
     pub name: &'static str,
-    /// The first opset that has it in this form.
+    /// The first opset that has the op in this form.
     pub since: Opset,
     /// Parameters, in the order of [`Op::args`](crate::program::Op::args).
     pub params: &'static [Param],
-    /// Whether parameters are written as attributes instead of inputs.
+    /// Whether the parameters are written as attributes (in brackets) instead of inputs.
     pub attributes: bool,
-    /// How many nested blocks it runs.
+    /// Number of nested blocks that the op runs.
     pub n_blocks: usize,
-    /// Result types.
+    /// The rule for the result types.
     pub infer: InferFn,
 }
 
@@ -199,7 +213,7 @@ impl OpDef {
         }
     }
 
-    /// Position of the parameter of that name.
+    /// Position of the parameter `name` in [`Self::params`].
     pub fn param_index(&self, name: &str) -> Option<usize> {
         self.params.iter().position(|p| p.name == name)
     }
@@ -209,7 +223,7 @@ impl OpDef {
         self.name == "const"
     }
 
-    /// Whether the result is part of the program: `const` and the constexpr ops.
+    /// Whether the result is constant: true for `const` and the constexpr ops.
     pub fn is_constexpr(&self) -> bool {
         self.is_const() || self.name.starts_with("constexpr_")
     }
@@ -227,7 +241,7 @@ impl PartialEq for OpDef {
     }
 }
 
-/// Every op, group by group.
+/// All rows, one slice per group.
 pub static GROUPS: &[&[OpDef]] = &[
     activation::OPS,
     block::OPS,
@@ -257,19 +271,19 @@ pub static GROUPS: &[&[OpDef]] = &[
     state::OPS,
 ];
 
-/// The newest row of that name.
+/// The newest form of the op `name`.
 pub fn find(name: &str) -> Option<&'static OpDef> {
     find_in(name, Opset::ALL[Opset::ALL.len() - 1])
 }
 
-/// The row of that name in an opset.
+/// The form of the op `name` in `opset`, or `None` if that opset does not have it.
 pub fn find_in(name: &str, opset: Opset) -> Option<&'static OpDef> {
     rows(name)
         .filter(|def| def.since <= opset)
         .max_by_key(|def| def.since)
 }
 
-/// Every row of that name, of whatever opset.
+/// All forms of the op `name`, in no particular order of versions.
 pub fn rows(name: &str) -> impl Iterator<Item = &'static OpDef> {
     GROUPS
         .iter()

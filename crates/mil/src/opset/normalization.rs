@@ -1,13 +1,13 @@
-//! Normalisation. Up to iOS 16 every parameter has the element type of `x`; from iOS 17 on the
-//! others have one of their own.
+//! Normalization. Up to iOS 16, every parameter has the element type of `x`; from iOS 17 on, the
+//! other parameters share a type of their own.
 //!
 //! Source: coremltools `ops/defs/iOS15/normalization.py`, `iOS17/normalization.py`.
 
 use std::ops::RangeInclusive;
 
 use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, axis, constant, distinct, one,
-    same, tensor,
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, axis, constant,
+    require_distinct, tensor, tensor_result, type_of_x,
 };
 use crate::types::TensorType;
 
@@ -36,61 +36,63 @@ const LOCAL: &[Param] = &[
     constant("k", FLOAT).optional(),
 ];
 
-// Not `epsilon`: coremltools writes its default in fp32 beside fp16.
+// `epsilon` is exempt: coremltools writes its default in fp32 beside an fp16 `x`.
 const BATCH_FACTORS: &[&str] = &["mean", "variance", "gamma", "beta"];
 const FACTORS: &[&str] = &["gamma", "beta"];
 const LOCAL_FACTORS: &[&str] = &["alpha", "beta", "k"];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; x [n, C, ..], the others [C];
-    // epsilon is 1e-5.
+    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; x [n, C, ..], the other parameters
+    // [C]. epsilon defaults to 1e-5.
     OpDef::new("batch_norm", Opset::CoreMl5, BATCH, |i| {
-        as_x(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
+        require_dtype_of_x(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
     }),
     OpDef::new("batch_norm", Opset::CoreMl7, BATCH, |i| {
-        alike(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
+        require_common_dtype(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
     }),
-    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, both of each channel of each item;
-    // epsilon is 1e-5.
+    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the mean and variance of each
+    // channel of each batch item. epsilon defaults to 1e-5.
     OpDef::new("instance_norm", Opset::CoreMl5, INSTANCE, |i| {
-        as_x(i, FACTORS).and_then(|()| instance_norm(i))
+        require_dtype_of_x(i, FACTORS).and_then(|()| instance_norm(i))
     }),
     OpDef::new("instance_norm", Opset::CoreMl7, INSTANCE, |i| {
-        alike(i, FACTORS).and_then(|()| instance_norm(i))
+        require_common_dtype(i, FACTORS).and_then(|()| instance_norm(i))
     }),
-    // y = x / sqrt(sum of squares over the last three axes + epsilon); epsilon is 1e-6.
+    // y = x / sqrt(sum of squares over the last three axes + epsilon). epsilon defaults to 1e-6.
     OpDef::new("l2_norm", Opset::CoreMl5, L2, l2_norm),
     OpDef::new("l2_norm", Opset::CoreMl7, L2, l2_norm),
-    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta over `axes` (default all); epsilon
-    // is 1e-5.
+    // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the mean and variance over
+    // `axes` (default: all). epsilon defaults to 1e-5.
     OpDef::new("layer_norm", Opset::CoreMl5, LAYER, |i| {
-        as_x(i, FACTORS).and_then(|()| layer_norm(i))
+        require_dtype_of_x(i, FACTORS).and_then(|()| layer_norm(i))
     }),
     OpDef::new("layer_norm", Opset::CoreMl7, LAYER, |i| {
-        alike(i, FACTORS).and_then(|()| layer_norm(i))
+        require_common_dtype(i, FACTORS).and_then(|()| layer_norm(i))
     }),
-    // y = x / (k + alpha / size * sum of squares over `size` channels)^beta; alpha 1e-4, beta 0.75,
-    // k 1.
+    // y = x / (k + alpha / size * sum of squares over `size` channels)^beta. Defaults: alpha 1e-4,
+    // beta 0.75, k 1.
     OpDef::new("local_response_norm", Opset::CoreMl5, LOCAL, |i| {
-        as_x(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
+        require_dtype_of_x(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
     }),
     OpDef::new("local_response_norm", Opset::CoreMl7, LOCAL, |i| {
-        alike(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
+        require_common_dtype(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
     }),
 ];
 
-/// Refuse factors that are not of the element type of `x`.
-fn as_x(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
-    factors.iter().try_for_each(|name| i.alike(&["x", name]))
+/// Requires the factors to have the element type of `x`.
+fn require_dtype_of_x(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
+    factors
+        .iter()
+        .try_for_each(|name| i.require_same_dtype(&["x", name]))
 }
 
-/// Refuse factors of different element types.
-fn alike(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
+/// Requires all bound factors to have one element type.
+fn require_common_dtype(i: &Infer<'_>, factors: &[&str]) -> Result<(), TypeError> {
     let bound: Vec<&str> = factors.iter().copied().filter(|name| i.has(name)).collect();
     if bound.is_empty() {
         Ok(())
     } else {
-        i.alike(&bound)
+        i.require_same_dtype(&bound)
     }
 }
 
@@ -99,7 +101,7 @@ fn batch_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     ["mean", "variance", "gamma", "beta"]
         .into_iter()
         .try_for_each(|name| per_channel(i, name, channels))?;
-    same(i)
+    type_of_x(i)
 }
 
 fn instance_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -107,12 +109,12 @@ fn instance_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     ["gamma", "beta"]
         .into_iter()
         .try_for_each(|name| per_channel(i, name, channels))?;
-    same(i)
+    type_of_x(i)
 }
 
 fn l2_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     channels(i, 3..=5)?;
-    same(i)
+    type_of_x(i)
 }
 
 fn local_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -120,29 +122,30 @@ fn local_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let size = i.int_or("size", 0)?;
     if size < 1 {
         return Err(TypeError(format!(
-            "`size` is {size}, at least one channel is needed"
+            "`size`: expected 1 or more channels, found {size}"
         )));
     }
-    same(i)
+    type_of_x(i)
 }
 
-/// The channels of `x`, whose rank must be one of these.
+/// The channels of `x` (axis 1); checks the rank of `x`.
 fn channels(i: &Infer<'_>, ranks: RangeInclusive<usize>) -> Result<Dim, TypeError> {
     let x = i.ty("x")?;
     if ranks.contains(&x.rank()) {
         return Ok(x.shape[1]);
     }
     Err(TypeError(format!(
-        "`x` is {x}, of rank {} to {} is needed",
+        "`x`: expected rank {} to {}, found {x}",
         ranks.start(),
         ranks.end()
     )))
 }
 
+/// Requires a bound parameter to have one number per channel.
 fn per_channel(i: &Infer<'_>, name: &str, channels: Dim) -> Result<(), TypeError> {
     if i.has(name) && !matches!(i.ty(name)?.shape.as_slice(), [n] if n.compatible(channels)) {
         return Err(TypeError(format!(
-            "`{name}` is {}, the {channels} channels need one each",
+            "`{name}`: expected one number for each of {channels} channels, found {}",
             i.ty(name)?
         )));
     }
@@ -159,7 +162,7 @@ fn layer_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .map(|a| axis(a, x.rank()))
             .collect::<Result<Vec<_>, _>>()?;
         axes.sort_unstable();
-        distinct(&axes)?;
+        require_distinct(&axes)?;
     }
     let normed = TensorType {
         dtype: x.dtype,
@@ -174,10 +177,10 @@ fn layer_norm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
                 .all(|(a, b)| a.compatible(*b))
         {
             return Err(TypeError(format!(
-                "`{name}` is {}, the normalised axes are {normed}",
+                "`{name}`: expected the normalized axes {normed}, found {}",
                 i.ty(name)?
             )));
         }
     }
-    one(x.dtype, x.shape.clone())
+    tensor_result(x.dtype, x.shape.clone())
 }

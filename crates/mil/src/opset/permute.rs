@@ -1,10 +1,10 @@
-//! Elements in another order: transposed, reversed.
+//! Ops that reorder elements: transpose and reverse.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
 use super::{
-    ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant, one,
-    same, tensor,
+    ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant,
+    tensor, tensor_result, type_of_x,
 };
 
 const PERM: Param = constant("perm", INT32);
@@ -13,7 +13,7 @@ const SEQ_AXIS: Param = constant("seq_axis", INT32).optional();
 const BATCH_AXIS: Param = constant("batch_axis", INT32).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // y[i[perm[0]], ..] = x[i[0], ..].
+    // y[i[perm[0]], i[perm[1]], ..] = x[i[0], i[1], ..].
     OpDef::new(
         "transpose",
         Opset::CoreMl5,
@@ -26,7 +26,7 @@ pub(super) static OPS: &[OpDef] = &[
         &[tensor("x", ANY), PERM],
         transpose,
     ),
-    // y = x from the last to the first along `axes` (default: all).
+    // y = x with the order along `axes` (default: all) reversed.
     OpDef::new(
         "reverse",
         Opset::CoreMl5,
@@ -76,10 +76,10 @@ fn transpose(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     seen.sort_unstable();
     if !seen.iter().copied().eq(0..x.rank()) {
         return Err(TypeError(format!(
-            "`perm` {perm:?} is no permutation of the axes of {x}"
+            "`perm`: expected a permutation of the axes of {x}, found {perm:?}"
         )));
     }
-    one(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
+    tensor_result(x.dtype, perm.iter().map(|a| x.shape[*a]).collect())
 }
 
 fn reverse(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -91,7 +91,7 @@ fn reverse(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     axes.into_iter()
         .try_for_each(|a| axis(a, x.rank()).map(|_| ()))?;
-    same(i)
+    type_of_x(i)
 }
 
 fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -102,7 +102,7 @@ fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     );
     if lengths.rank() != 1 || !lengths.shape[0].compatible(x.shape[batch]) {
         return Err(TypeError(format!(
-            "`lengths` is {lengths}, it needs an entry for each of axis {batch} of {x}"
+            "`lengths`: expected one entry per element of axis {batch} of {x}, found {lengths}"
         )));
     }
     let known = i.ints("lengths").unwrap_or_default();
@@ -111,8 +111,8 @@ fn reverse_sequence(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .find(|n| **n < 0 || x.shape[seq].known().is_some_and(|most| **n > most as i64))
     {
         Some(n) => Err(TypeError(format!(
-            "a length of {n} does not fit axis {seq} of {x}"
+            "`lengths`: expected 0 to the size of axis {seq} of {x}, found {n}"
         ))),
-        None => same(i),
+        None => type_of_x(i),
     }
 }

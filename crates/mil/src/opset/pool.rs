@@ -1,8 +1,9 @@
-//! Pools over one to three spatial axes. Source: coremltools `ops/defs/iOS15/pool.py`.
+//! Pooling over one to three spatial axes. Source: coremltools `ops/defs/iOS15/pool.py`.
 
 use super::window::Windows;
 use super::{
-    BOOL, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, one, tensor,
+    BOOL, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, tensor,
+    tensor_result,
 };
 
 const MAX: &[Param] = &[
@@ -24,40 +25,40 @@ const AVERAGE: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = sum over the window / its elements, padding (zeros) among them unless
-    // `exclude_padding_from_average`.
+    // y = the mean over the window. Padding counts as zeros unless `exclude_padding_from_average`.
     OpDef::new("avg_pool", Opset::CoreMl5, AVERAGE, |i| {
-        no_same_lower(i).and_then(|()| pool(i, 3))
+        reject_same_lower(i).and_then(|()| pool(i, 3))
     }),
-    // It knows the padding `same_lower`.
+    // From iOS 16 on, `pad_type` can be `same_lower`, also in the pools below.
     OpDef::new("avg_pool", Opset::CoreMl6, AVERAGE, |i| pool(i, 3)),
     // y = the square root of the sum of squares over the window.
     OpDef::new("l2_pool", Opset::CoreMl5, MAX, |i| {
-        no_same_lower(i).and_then(|()| pool(i, 2))
+        reject_same_lower(i).and_then(|()| pool(i, 2))
     }),
     OpDef::new("l2_pool", Opset::CoreMl6, MAX, |i| pool(i, 2)),
-    // y = the largest element of the window; padding does not count.
+    // y = the largest element of the window, without padding.
     OpDef::new("max_pool", Opset::CoreMl5, MAX, |i| {
-        no_same_lower(i).and_then(|()| pool(i, 3))
+        reject_same_lower(i).and_then(|()| pool(i, 3))
     }),
     OpDef::new("max_pool", Opset::CoreMl6, MAX, |i| pool(i, 3)),
 ];
 
-fn no_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
+/// Rejects the padding `same_lower`, which ios15 does not have.
+fn reject_same_lower(i: &Infer<'_>) -> Result<(), TypeError> {
     if i.string("pad_type")?.eq_ignore_ascii_case("same_lower") {
         return Err(TypeError(
-            "`pad_type` is `same_lower`, which is there from opset ios16 on".to_owned(),
+            "`pad_type`: `same_lower` requires opset ios16".to_owned(),
         ));
     }
     Ok(())
 }
 
-fn pool(i: &mut Infer<'_>, most_axes: usize) -> Result<Vec<Type>, TypeError> {
+fn pool(i: &mut Infer<'_>, max_axes: usize) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    if x.rank() < 3 || x.rank() - 2 > most_axes {
+    if x.rank() < 3 || x.rank() - 2 > max_axes {
         return Err(TypeError(format!(
-            "`x` is {x}, a rank of 3 to {} is needed",
-            most_axes + 2
+            "`x`: expected rank 3 to {}, found {x}",
+            max_axes + 2
         )));
     }
     let sizes = i.constant_ints("kernel_sizes")?;
@@ -65,16 +66,16 @@ fn pool(i: &mut Infer<'_>, most_axes: usize) -> Result<Vec<Type>, TypeError> {
     let kernel = kernel.filter(|k| k.len() == x.rank() - 2);
     let kernel = kernel.ok_or_else(|| {
         TypeError(format!(
-            "`kernel_sizes` is {sizes:?}, `x` is {x}: one an axis"
+            "`kernel_sizes`: expected one size per spatial axis of `x` {x}, found {sizes:?}"
         ))
     })?;
-    // Of pools, coremltools takes the word in capitals too.
+    // For pools, coremltools also accepts this word in capitals.
     let pad_type = i.string("pad_type")?.to_ascii_lowercase();
     let ceil = i.bool_or("ceil_mode", false)?;
     if ceil {
-        rounds_up(i, x.rank() - 2, &pad_type)?;
+        check_ceil_mode(i, x.rank() - 2, &pad_type)?;
     }
-    // A pool has no dilations, and the names of its other parameters are those of a convolution.
+    // A pool has no dilations. Its other parameters have the names of a convolution's parameters.
     let ints = |name: &str| {
         if i.has(name) {
             i.constant_ints(name).map(Some)
@@ -86,13 +87,13 @@ fn pool(i: &mut Infer<'_>, most_axes: usize) -> Result<Vec<Type>, TypeError> {
     let mut shape = x.shape[..2].to_vec();
     for (axis, size) in x.shape[2..].iter().enumerate() {
         let places = windows.places(axis, *size, ceil)?;
-        shape.push(places.unwrap_or_else(|| i.fresh()));
+        shape.push(places.unwrap_or_else(|| i.fresh_symbol()));
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// Refuse what `ceil_mode` does not go with.
-fn rounds_up(i: &Infer<'_>, n_axes: usize, pad_type: &str) -> Result<(), TypeError> {
+/// Rejects combinations that `ceil_mode` does not support.
+fn check_ceil_mode(i: &Infer<'_>, n_axes: usize, pad_type: &str) -> Result<(), TypeError> {
     let reason = match pad_type {
         _ if n_axes > 2 => "three spatial axes",
         "same" => "the padding `same`",
@@ -105,5 +106,5 @@ fn rounds_up(i: &Infer<'_>, n_axes: usize, pad_type: &str) -> Result<(), TypeErr
         }
         _ => return Ok(()),
     };
-    Err(TypeError(format!("`ceil_mode` does not go with {reason}")))
+    Err(TypeError(format!("`ceil_mode` does not support {reason}")))
 }

@@ -1,14 +1,16 @@
-//! Quantisation at run time. Source: coremltools `ops/defs/iOS17/quantization_ops.py`.
+//! Quantization at run time. Source: coremltools `ops/defs/iOS17/quantization_ops.py`.
 
 use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, one, tensor,
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, tensor,
+    tensor_result,
 };
 use crate::types::DType;
 
 const BYTE: &[DType] = &[DType::Uint8, DType::Int8];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = round(input / scale) + zero_point, clipped to `output_dtype`; halves round to even.
+    // y = clip(round(input / scale) + zero_point) to the range of `output_dtype`; ties round to
+    // even.
     OpDef::new(
         "quantize",
         Opset::CoreMl7,
@@ -42,51 +44,57 @@ fn quantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "uint8" => DType::Uint8,
         other => {
             return Err(TypeError(format!(
-                "`output_dtype` is `{other}`, it can be int8 or uint8"
+                "`output_dtype`: expected int8 or uint8, found `{other}`"
             )));
         }
     };
     if input.dtype != scale.dtype {
         return Err(TypeError(format!(
-            "`input` is {input}, `scale` is {scale}: the element types must be equal"
+            "`scale`: expected the element type of `input` {input}, found {scale}"
         )));
     }
     if i.has("zero_point") && i.ty("zero_point")?.dtype != dtype {
         return Err(TypeError(format!(
-            "`zero_point` is {}, the result {dtype}",
+            "`zero_point`: expected the output type {dtype}, found {}",
             i.ty("zero_point")?
         )));
     }
     if i.float("scale") == Some(0.0) {
-        return Err(TypeError("`scale` is 0".to_owned()));
+        return Err(TypeError(
+            "`scale`: expected a nonzero number, found 0".to_owned(),
+        ));
     }
-    parameters(i)?;
-    one(dtype, input.shape.clone())
+    check_params(i)?;
+    tensor_result(dtype, input.shape.clone())
 }
 
 fn dequantize(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let input = i.ty("input")?;
     if i.has("zero_point") && i.ty("zero_point")?.dtype != input.dtype {
         return Err(TypeError(format!(
-            "`zero_point` is {}, `input` is {input}",
+            "`zero_point`: expected the element type of `input` {input}, found {}",
             i.ty("zero_point")?
         )));
     }
-    parameters(i)?;
-    one(i.ty("scale")?.dtype, input.shape.clone())
+    check_params(i)?;
+    tensor_result(i.ty("scale")?.dtype, input.shape.clone())
 }
 
-/// Scale and zero point are scalars and there is no axis, or both are vectors along the axis.
-fn parameters(i: &Infer<'_>) -> Result<(), TypeError> {
+/// Checks that scale and zero point are scalars without an axis, or vectors along the axis.
+fn check_params(i: &Infer<'_>) -> Result<(), TypeError> {
     let (input, scale) = (i.ty("input")?, i.ty("scale")?);
     let size: Option<Dim> = match (scale.rank(), i.has("axis")) {
         (0, false) => None,
         (0, true) => {
             return Err(TypeError(
-                "`axis` is given, but `scale` is a scalar".to_owned(),
+                "`axis`: expected no axis for a scalar `scale`".to_owned(),
             ));
         }
-        (_, false) => return Err(TypeError(format!("`scale` is {scale}: it needs an `axis`"))),
+        (_, false) => {
+            return Err(TypeError(format!(
+                "`axis`: expected an axis for `scale` {scale}"
+            )));
+        }
         (_, true) => Some(input.shape[axis(i.int_or("axis", 0)?, input.rank())?]),
     };
     for name in ["scale", "zero_point"]
@@ -101,7 +109,7 @@ fn parameters(i: &Infer<'_>) -> Result<(), TypeError> {
         };
         if !fits {
             return Err(TypeError(format!(
-                "`{name}` is {ty}, `scale` is {scale}, `input` is {input}: they do not fit"
+                "`{name}`: expected scalars, or vectors along `axis` of `input` {input}, found {ty}"
             )));
         }
     }

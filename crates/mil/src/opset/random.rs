@@ -1,9 +1,10 @@
-//! Random numbers. Source: coremltools `ops/defs/iOS15/random.py`.
+//! Random numbers. A `seed` other than -1 (the default) makes each call return the same numbers.
 //!
-//! `seed` says that the numbers are the same at each call; -1, the default, that they need not be.
+//! Source: coremltools `ops/defs/iOS15/random.py`.
 
 use super::{
-    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, one, tensor,
+    Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, tensor,
+    tensor_result,
 };
 use crate::types::DType;
 
@@ -19,8 +20,8 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         |i| distribution(i, &["prob"]),
     ),
-    // y[.., k] = an index of the last axis of x, drawn by x as `mode` says: logits (the default) or
-    // probs.
+    // y[.., k] = an index along the last axis of x, drawn with the weights in x: logits (the
+    // default) or probabilities, by `mode`.
     OpDef::new(
         "random_categorical",
         Opset::CoreMl5,
@@ -32,7 +33,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         categorical,
     ),
-    // y[..] of the normal distribution of `mean` (default 0) and `stddev` (default 1).
+    // y[..] = a sample of the normal distribution with `mean` (default 0) and `stddev` (default 1).
     OpDef::new(
         "random_normal",
         Opset::CoreMl5,
@@ -44,7 +45,7 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         |i| distribution(i, &["mean", "stddev"]),
     ),
-    // y[..] evenly from `low` (default 0), included, to `high` (default 1), not included.
+    // y[..] = a sample of the uniform distribution over [`low`, `high`) (default [0, 1)).
     OpDef::new(
         "random_uniform",
         Opset::CoreMl5,
@@ -58,8 +59,8 @@ pub(super) static OPS: &[OpDef] = &[
     ),
 ];
 
-/// The result has the shape that `shape` says and the element type of the parameters, which are
-/// fp32 where left out.
+/// The result has the shape in `shape` and the element type of `params`, which is fp32 for unbound
+/// ones.
 fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeError> {
     let dtypes = params.iter().map(|name| {
         if i.has(name) {
@@ -72,42 +73,42 @@ fn distribution(i: &mut Infer<'_>, params: &[&str]) -> Result<Vec<Type>, TypeErr
     if dtypes.iter().any(|d| *d != dtypes[0]) {
         let names = params.join("` and `");
         return Err(TypeError(format!(
-            "`{names}` must have one element type, fp32 where one is left out"
+            "expected `{names}` of one element type (fp32 if not bound)"
         )));
     }
     for name in params.iter().chain(&["seed"]).filter(|name| i.has(name)) {
         if i.ty(name)?.rank() != 0 {
             return Err(TypeError(format!(
-                "`{name}` is {}: a scalar is needed",
+                "`{name}`: expected a scalar, found {}",
                 i.ty(name)?
             )));
         }
     }
     let shape = match (i.ints("shape"), i.ty("shape")?.shape.as_slice()) {
         (Some(sizes), [_]) => sizes.into_iter().map(size).collect::<Result<Vec<_>, _>>()?,
-        // As many symbols as the rank may be.
-        (None, [Dim::Known(rank @ 0..=5)]) => (0..*rank).map(|_| i.fresh()).collect(),
+        // The number of symbols is limited by the maximum rank.
+        (None, [Dim::Known(rank @ 0..=5)]) => (0..*rank).map(|_| i.fresh_symbol()).collect(),
         _ => {
             let ty = i.ty("shape")?;
             return Err(TypeError(format!(
-                "`shape` is {ty}: a vector of a known length up to 5 is needed"
+                "`shape`: expected a vector of known length 5 or less, found {ty}"
             )));
         }
     };
-    one(dtypes[0], shape)
+    tensor_result(dtypes[0], shape)
 }
 
-fn size(n: i64) -> Result<Dim, TypeError> {
-    let n = usize::try_from(n).ok().filter(|n| *n > 0);
+fn size(value: i64) -> Result<Dim, TypeError> {
+    let n = usize::try_from(value).ok().filter(|n| *n > 0);
     n.map(Dim::Known)
-        .ok_or_else(|| TypeError("`shape` has a size that is not above 0".to_owned()))
+        .ok_or_else(|| TypeError(format!("`shape`: expected positive sizes, found {value}")))
 }
 
 fn categorical(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     if i.has("mode") && !["logits", "probs"].contains(&i.string("mode")?) {
         return Err(TypeError(format!(
-            "`mode` is `{}`, it can be logits or probs",
+            "`mode`: expected `logits` or `probs`, found `{}`",
             i.string("mode")?
         )));
     }
@@ -116,9 +117,9 @@ fn categorical(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         Some(last) => *last = size(i.int_or("size", 1)?)?,
         None => {
             return Err(TypeError(
-                "`x` is a scalar: it needs an axis of classes".to_owned(),
+                "`x`: expected an axis of classes, found a scalar".to_owned(),
             ));
         }
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }

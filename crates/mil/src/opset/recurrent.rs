@@ -1,21 +1,21 @@
 //! Recurrent layers over a sequence.
 //!
-//! x [seq, batch, in]; states [batch, hidden]. The first result is the hidden state of each step
-//! where `output_sequence` is true (default false), of the last one elsewhere; the others are the
-//! states after the last step. A layer that runs in reverse gives its steps in the order in which
-//! it takes them, the reverse half of a bidirectional one in that of x.
+//! x is [seq, batch, in]; states are [batch, hidden]. The first result is the hidden state of every
+//! step if `output_sequence` is true, else (the default) of the last step. The other results are
+//! the states after the last step. A layer with direction `reverse` outputs its steps in processing
+//! order; the backward half of a bidirectional layer outputs them in the order of x.
 //!
 //! Source: coremltools `ops/defs/iOS15/recurrent.py`, `iOS17/recurrent.py`, `iOS18/recurrent.py`,
-//! and what its tests (`ops/tests/iOS14/test_recurrent.py`, `iOS18/test_recurrent.py`) expect of
-//! Core ML.
+//! and the results that its tests (`ops/tests/iOS14/test_recurrent.py`, `iOS18/test_recurrent.py`)
+//! expect of Core ML.
 
 use super::Opset::{CoreMl5, CoreMl7, CoreMl8};
 use super::{BOOL, Dim, FLOAT, Infer, OpDef, Param, STRING, Type, TypeError, constant, tensor};
 use crate::types::{DType, TensorType};
 
 const FP32: &[DType] = &[DType::Fp32];
-/// What a layer of these names applies: `scaled_tanh` is tanh and `hard_sigmoid` is min(max(0.2 x +
-/// 0.5, 0), 1).
+/// Names of activations. Core ML applies tanh for `scaled_tanh`, and min(max(0.2 x + 0.5, 0), 1)
+/// for `hard_sigmoid`.
 const ACTIVATIONS: &[&str] = &[
     "tanh",
     "scaled_tanh",
@@ -121,15 +121,15 @@ const LSTM: &[Param] = &lstm_params(FLOAT);
 
 pub(super) static OPS: &[OpDef] = &[
     // r, z = recurrent_activation(W_i x + W_h h + b), o = activation(W_i x + W_h (r * h) + b), h =
-    // (1 - z) * o + z * h; rows of weights and biases are those of r, o, z. With `reset_after`, as
-    // in PyTorch, o = activation(W_i x + input_bias + r * (W_h h + bias)).
+    // (1 - z) * o + z * h. Rows of weights and biases are in the order r, o, z. With `reset_after`,
+    // as in PyTorch, o = activation(W_i x + input_bias + r * (W_h h + bias)).
     OpDef::new("gru", CoreMl5, GRU_FP32, gru),
     OpDef::new("gru", CoreMl7, GRU, gru),
     OpDef::new("gru", CoreMl8, RESET_GRU, gru),
     // i, f = recurrent_activation(W_i x + W_h h + b + p * c), z = cell_activation(W_i x + W_h h +
     // b), c = clip(f * c + i * z), o = recurrent_activation(W_i x + W_h h + b + p * c), h = o *
-    // activation(c); rows of weights and biases are those of i, f, o, z, and of peepholes p those
-    // of i, f, o.
+    // activation(c). Rows of weights and biases are in the order i, f, o, z; rows of peepholes p
+    // are in the order i, f, o.
     OpDef::new("lstm", CoreMl5, LSTM_FP32, lstm),
     OpDef::new("lstm", CoreMl7, LSTM, lstm),
     // h = activation(W_i x + W_h h + b).
@@ -138,7 +138,7 @@ pub(super) static OPS: &[OpDef] = &[
 ];
 
 fn rnn(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&["x", "initial_h", "weight_ih", "weight_hh", "bias"])?;
+    i.require_same_dtype(&["x", "initial_h", "weight_ih", "weight_hh", "bias"])?;
     i.choice("direction", &["forward", "reverse"], "forward")?;
     i.choice("activation", RNN_ACTIVATIONS, "tanh")?;
     let layer = Layer::new(i, 1)?;
@@ -149,7 +149,7 @@ fn rnn(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn gru(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&[
+    i.require_same_dtype(&[
         "x",
         "initial_h",
         "weight_ih",
@@ -169,7 +169,7 @@ fn gru(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn lstm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    i.alike(&[
+    i.require_same_dtype(&[
         "x",
         "initial_h",
         "initial_c",
@@ -179,7 +179,7 @@ fn lstm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "peephole",
         "clip",
     ])?;
-    i.alike(&[
+    i.require_same_dtype(&[
         "x",
         "weight_ih_back",
         "weight_hh_back",
@@ -198,7 +198,7 @@ fn lstm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     ] {
         i.choice(name, ACTIVATIONS, default)?;
     }
-    i.scalars(&["clip"])?;
+    i.require_scalars(&["clip"])?;
     let layer = Layer::new(i, 4)?;
     let is_bidirectional = direction == "bidirectional";
     for back in if is_bidirectional {
@@ -218,7 +218,7 @@ fn lstm(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     layer.results(i, n_directions, 2)
 }
 
-/// Sizes of a layer.
+/// The sizes of a layer.
 struct Layer {
     seq: Dim,
     batch: Dim,
@@ -227,11 +227,13 @@ struct Layer {
 }
 
 impl Layer {
-    /// The sizes that follow from `x` and `weight_hh` of so many gates.
+    /// The sizes in `x` and `weight_hh`; `n_gates` is for the error message.
     fn new(i: &Infer<'_>, n_gates: usize) -> Result<Self, TypeError> {
         let (x, w) = (i.ty("x")?, i.ty("weight_hh")?);
         let [seq, batch, n_in] = x.shape[..] else {
-            return Err(TypeError(format!("`x` is {x}, [seq, batch, in] is needed")));
+            return Err(TypeError(format!(
+                "`x`: expected [seq, batch, in], found {x}"
+            )));
         };
         match w.shape[..] {
             [Dim::Known(_), Dim::Known(n_hidden)] => Ok(Self {
@@ -241,11 +243,12 @@ impl Layer {
                 n_hidden,
             }),
             _ => Err(TypeError(format!(
-                "`weight_hh` is {w}, [{n_gates} * hidden, hidden] is needed"
+                "`weight_hh`: expected [{n_gates} * hidden, hidden], found {w}"
             ))),
         }
     }
 
+    /// Checks the input and the recurrent weight matrix.
     fn weights(
         &self,
         i: &Infer<'_>,
@@ -257,6 +260,7 @@ impl Layer {
         self.check(i, weight_hh, &[rows, Dim::Known(self.n_hidden)])
     }
 
+    /// Checks an optional vector with one row per gate and hidden unit.
     fn vector(&self, i: &Infer<'_>, name: &str, n_gates: usize) -> Result<(), TypeError> {
         if i.has(name) {
             self.check(i, name, &[self.times(n_gates)?])
@@ -265,14 +269,20 @@ impl Layer {
         }
     }
 
+    /// Checks a state.
     fn state(&self, i: &Infer<'_>, name: &str, n_directions: usize) -> Result<(), TypeError> {
         self.check(i, name, &[self.batch, self.times(n_directions)?])
     }
 
+    /// The hidden size times `n`.
     fn times(&self, n: usize) -> Result<Dim, TypeError> {
         let len = self.n_hidden.checked_mul(n);
-        len.map(Dim::Known)
-            .ok_or_else(|| TypeError(format!("a hidden size of {} is too large", self.n_hidden)))
+        len.map(Dim::Known).ok_or_else(|| {
+            TypeError(format!(
+                "`weight_hh`: a hidden size of {} is too large",
+                self.n_hidden
+            ))
+        })
     }
 
     fn check(&self, i: &Infer<'_>, name: &str, shape: &[Dim]) -> Result<(), TypeError> {
@@ -281,13 +291,13 @@ impl Layer {
             return Ok(());
         }
         Err(TypeError(format!(
-            "`{name}` is {ty}, {} is needed for `x` {}",
-            super::show(shape),
+            "`{name}`: expected {} for `x` {}, found {ty}",
+            super::show_shape(shape),
             i.ty("x")?
         )))
     }
 
-    /// The sequence, and so many states.
+    /// The result types: the sequence and `n_states` states.
     fn results(
         &self,
         i: &Infer<'_>,
@@ -323,7 +333,8 @@ mod tests {
     use crate::program::Arg;
     use crate::types::{DType, Dim, TensorType, Type};
 
-    /// Length and batch may be known only at run time; both are those of the input.
+    /// Sequence length and batch may be known only at run time; the results have the same symbols
+    /// as the input.
     #[test]
     fn length_and_batch_may_be_symbols() {
         let mut b = FunctionBuilder::new("main", Opset::CoreMl8);

@@ -2,7 +2,7 @@
 
 use super::{
     BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
-    distinct, one, tensor,
+    require_distinct, tensor, tensor_result,
 };
 use crate::types::DType;
 
@@ -24,27 +24,28 @@ const TYPED_ARG: &[Param] = &[
 ];
 
 pub(super) static OPS: &[OpDef] = &[
-    // Position of the first largest element along `axis` (default -1), as `output_dtype` (default
-    // int32).
-    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG, argument),
-    OpDef::new("reduce_argmax", Opset::CoreMl7, TYPED_ARG, argument),
-    // Position of the first smallest element.
-    OpDef::new("reduce_argmin", Opset::CoreMl5, ARG, argument),
-    OpDef::new("reduce_argmin", Opset::CoreMl7, TYPED_ARG, argument),
-    // y = sum abs(x) over `axes` (default all).
+    // y = the position of the first largest element along `axis` (default -1), as `output_dtype`
+    // (default int32).
+    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG, arg_reduce),
+    OpDef::new("reduce_argmax", Opset::CoreMl7, TYPED_ARG, arg_reduce),
+    // y = the position of the first smallest element.
+    OpDef::new("reduce_argmin", Opset::CoreMl5, ARG, arg_reduce),
+    OpDef::new("reduce_argmin", Opset::CoreMl7, TYPED_ARG, arg_reduce),
+    // y = sum of abs(x) over `axes` (default: all), also in the ops below.
     OpDef::new("reduce_l1_norm", Opset::CoreMl5, PARAMS, reduce),
-    // y = sqrt(sum x^2).
+    // y = sqrt(sum of x^2).
     OpDef::new("reduce_l2_norm", Opset::CoreMl5, PARAMS, reduce),
-    // y = ln(sum x).
+    // y = ln(sum of x).
     OpDef::new("reduce_log_sum", Opset::CoreMl5, PARAMS, reduce),
-    // y = ln(sum exp(x)).
+    // y = ln(sum of exp(x)).
     OpDef::new("reduce_log_sum_exp", Opset::CoreMl5, PARAMS, reduce),
+    // y = the largest element, the mean, the smallest element, the product, the sum.
     OpDef::new("reduce_max", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_mean", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_min", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_prod", Opset::CoreMl5, PARAMS, reduce),
     OpDef::new("reduce_sum", Opset::CoreMl5, PARAMS, reduce),
-    // y = sum x^2.
+    // y = sum of x^2.
     OpDef::new("reduce_sum_square", Opset::CoreMl5, PARAMS, reduce),
 ];
 
@@ -57,21 +58,21 @@ fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
             .map(|a| axis(a, x.rank()))
             .collect::<Result<Vec<_>, _>>()?;
         axes.sort_unstable();
-        distinct(&axes)?;
+        require_distinct(&axes)?;
         axes
     } else {
         (0..x.rank()).collect()
     };
-    let shape = without(&x.shape, &axes, i.bool_or("keep_dims", false)?);
-    one(x.dtype, shape)
+    let shape = reduced_shape(&x.shape, &axes, i.bool_or("keep_dims", false)?);
+    tensor_result(x.dtype, shape)
 }
 
-fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
+fn arg_reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let at = axis(i.int_or("axis", -1)?, x.rank())?;
-    let shape = without(&x.shape, &[at], i.bool_or("keep_dims", false)?);
+    let shape = reduced_shape(&x.shape, &[at], i.bool_or("keep_dims", false)?);
     let dtype = i.choice("output_dtype", &["int32", "uint16"], "int32")?;
-    one(
+    tensor_result(
         if dtype == "int32" {
             DType::Int32
         } else {
@@ -81,7 +82,7 @@ fn argument(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     )
 }
 
-fn without(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {
+fn reduced_shape(shape: &[Dim], axes: &[usize], keep_dims: bool) -> Vec<Dim> {
     let dims = shape.iter().enumerate();
     if keep_dims {
         return dims

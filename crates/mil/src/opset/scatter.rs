@@ -1,9 +1,11 @@
-//! Scattering. Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS17/scatter_gather.py`.
+//! Scatter ops.
+//!
+//! Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS17/scatter_gather.py`.
 
-use super::gather::{in_bounds, places, same_but};
+use super::gather::{check_bounds, index_depth, require_same_except};
 use super::{
     BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
-    one, tensor,
+    one_of, tensor, tensor_result,
 };
 use crate::types::TensorType;
 
@@ -14,11 +16,12 @@ const AXIS: Param = constant("axis", INT32).optional();
 const MODE: Param = constant("mode", STRING).optional();
 const VALIDATE: Param = constant("validate_indices", BOOL).optional();
 
-/// What an update does to an element; the first is the default.
+/// Values of `mode`: how an update combines with an element. The first is the default.
 const MODES: [&str; 7] = ["add", "update", "sub", "mul", "div", "max", "min"];
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = data, and y[.., indices[i], ..] = mode(it, updates[.., i, ..]) along `axis`, i after i.
+    // y = data, then y[.., indices[i], ..] = mode(y[.., indices[i], ..], updates[.., i, ..]) along
+    // `axis`, for each i in order.
     OpDef::new(
         "scatter",
         Opset::CoreMl5,
@@ -31,8 +34,8 @@ pub(super) static OPS: &[OpDef] = &[
         &[DATA, INDICES, UPDATES, AXIS, MODE, VALIDATE],
         scatter,
     ),
-    // y = data, and y[.., indices[.., i, ..], ..] = mode(it, updates[.., i, ..]), where only `axis`
-    // may differ in size.
+    // y = data, then y[.., indices[.., i, ..], ..] = mode(that element, updates[.., i, ..]) along
+    // `axis`, the only axis whose size may differ.
     OpDef::new(
         "scatter_along_axis",
         Opset::CoreMl5,
@@ -45,8 +48,8 @@ pub(super) static OPS: &[OpDef] = &[
         &[DATA, INDICES, UPDATES, AXIS, MODE, VALIDATE],
         along_axis,
     ),
-    // y = data, and y[indices[i, ..]] = mode(it, updates[i, ..]): the last axis of `indices` is a
-    // place in data.
+    // y = data, then y[indices[i, ..]] = mode(that element, updates[i, ..]): each row of the last
+    // axis of `indices` is an index into data.
     OpDef::new(
         "scatter_nd",
         Opset::CoreMl5,
@@ -64,7 +67,7 @@ pub(super) static OPS: &[OpDef] = &[
 fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (data, indices) = (i.ty("data")?, i.ty("indices")?);
     let at = axis(i.int_or("axis", 0)?, data.rank())?;
-    in_bounds(i, &[data.shape[at]])?;
+    check_bounds(i, &[data.shape[at]])?;
     updated(
         i,
         [&data.shape[..at], &indices.shape, &data.shape[at + 1..]].concat(),
@@ -74,39 +77,41 @@ fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 fn along_axis(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (data, indices) = (i.ty("data")?, i.ty("indices")?);
     let at = axis(i.int_or("axis", 0)?, data.rank())?;
-    same_but(data, indices, at)?;
-    in_bounds(i, &[data.shape[at]])?;
+    require_same_except(data, indices, at)?;
+    check_bounds(i, &[data.shape[at]])?;
     updated(i, indices.shape.clone())
 }
 
 fn scatter_nd(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (data, indices) = (i.ty("data")?, i.ty("indices")?);
-    let (rows, depth) = places(indices)?;
+    let (rows, depth) = index_depth(indices)?;
     if depth > data.rank() {
         return Err(TypeError(format!(
-            "`indices` {indices} is no list of places in {data}"
+            "`indices`: expected indices into {data}, found {indices}"
         )));
     }
-    in_bounds(i, &data.shape[..depth])?;
+    check_bounds(i, &data.shape[..depth])?;
     updated(i, [rows, &data.shape[depth..]].concat())
 }
 
-/// The type of `data`, where `updates` has this shape.
+/// The result type, which is that of `data`; checks that `updates` has this shape.
 fn updated(i: &Infer<'_>, shape: Vec<Dim>) -> Result<Vec<Type>, TypeError> {
     let (data, updates) = (i.ty("data")?, i.ty("updates")?);
-    let due = TensorType {
+    let expected = TensorType {
         dtype: data.dtype,
         shape,
     };
-    if !updates.compatible(&due) {
-        return Err(TypeError(format!("`updates` is {updates}, {due} is due")));
+    if !updates.compatible(&expected) {
+        return Err(TypeError(format!(
+            "`updates`: expected {expected}, found {updates}"
+        )));
     }
     if i.has("mode") && !MODES.contains(&i.string("mode")?) {
         return Err(TypeError(format!(
-            "`mode` is `{}`, not one of {}",
-            i.string("mode")?,
-            MODES.join(", ")
+            "`mode`: expected {}, found `{}`",
+            one_of(&MODES),
+            i.string("mode")?
         )));
     }
-    one(data.dtype, data.shape.clone())
+    tensor_result(data.dtype, data.shape.clone())
 }

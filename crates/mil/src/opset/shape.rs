@@ -1,4 +1,4 @@
-//! Shapes: the same elements in another shape.
+//! Ops that change the shape but not the elements.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS15/tensor_transformation.py`,
 //! `iOS16/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
@@ -6,7 +6,7 @@
 use super::slice::slice_range;
 use super::{
     ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis,
-    constant, distinct, one, tensor,
+    constant, require_distinct, tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -25,14 +25,14 @@ const fn values(name: &'static str, constant: bool) -> Param {
 }
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = x as a matrix: the axes before `axis` (default 1), and the others.
+    // y = x as a matrix: rows are the axes before `axis` (default 1), columns the other axes.
     OpDef::new(
         "flatten2d",
         Opset::CoreMl5,
         &[tensor("x", BASIC), constant("axis", INT32).optional()],
         flatten2d,
     ),
-    // y has a dimension of 1 more at each of `axes`, counted in y.
+    // y = x with a new dimension of 1 at each of `axes`, counted in y.
     OpDef::new(
         "expand_dims",
         Opset::CoreMl5,
@@ -45,7 +45,7 @@ pub(super) static OPS: &[OpDef] = &[
         &[tensor("x", ANY), constant("axes", INT32)],
         expand_dims,
     ),
-    // y lacks those of the dimensions `axes` (default: all) that are 1.
+    // y = x without the dimensions among `axes` (default: all) that are 1.
     OpDef::new(
         "squeeze",
         Opset::CoreMl5,
@@ -58,8 +58,8 @@ pub(super) static OPS: &[OpDef] = &[
         &[tensor("x", ANY), constant("axes", INT32).optional()],
         squeeze,
     ),
-    // y holds the elements of x in order; one dimension may be -1, and 0 is that of x, counted from
-    // the last.
+    // y = the elements of x in order, in the shape `shape`. One size may be -1 (inferred); a size
+    // of 0 copies the dimension of x, counted from the last axis.
     OpDef::new(
         "reshape",
         Opset::CoreMl5,
@@ -72,8 +72,8 @@ pub(super) static OPS: &[OpDef] = &[
         &[tensor("x", ANY), tensor("shape", SHAPE_INT)],
         reshape,
     ),
-    // y holds the elements of x in the joined shape of `ref_tensors`, each from its axis `begins`
-    // to its axis `ends`, or to its last where `end_masks` says so.
+    // y = the elements of x in a shape that joins axes of `ref_tensors`: of each tensor the axes
+    // from `begins` to `ends`, or to the last if `end_masks`.
     OpDef::new(
         "reshape_like",
         Opset::CoreMl6,
@@ -92,15 +92,16 @@ pub(super) static OPS: &[OpDef] = &[
 
 fn flatten2d(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
-    // As a slice: the axis may be that behind the last.
+    // As in a slice, the axis may equal the rank.
     let at = match i.int_or("axis", 1)? {
         at if at == x.rank() as i64 => x.rank(),
         at => axis(at, x.rank())?,
     };
     let (rows, cols) = (product(i, &x.shape[..at]), product(i, &x.shape[at..]));
-    one(x.dtype, vec![rows, cols])
+    tensor_result(x.dtype, vec![rows, cols])
 }
 
+/// The product of dimensions; a new symbol if it is unknown.
 fn product(i: &mut Infer<'_>, dims: &[Dim]) -> Dim {
     let open: Vec<Dim> = dims
         .iter()
@@ -113,7 +114,7 @@ fn product(i: &mut Infer<'_>, dims: &[Dim]) -> Dim {
     ) {
         (_, Some(sizes)) => Dim::Known(sizes.into_iter().fold(1, usize::saturating_mul)),
         ([symbol], None) => *symbol,
-        _ => i.fresh(),
+        _ => i.fresh_symbol(),
     }
 }
 
@@ -126,11 +127,11 @@ fn expand_dims(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .map(|a| axis(a, rank))
         .collect::<Result<Vec<_>, _>>()?;
     axes.sort_unstable();
-    distinct(&axes)?;
+    require_distinct(&axes)?;
     let mut shape = x.shape.clone();
     axes.into_iter()
         .for_each(|a| shape.insert(a, Dim::Known(1)));
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
 fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -145,7 +146,7 @@ fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     if let Some(a) = axes.iter().find(|a| x.shape[**a].known().is_none()) {
         return Err(TypeError(format!(
-            "the size of axis {a} of {x} is not known: the rank would follow from it"
+            "`axes`: expected axes of known size, found axis {a} of {x}"
         )));
     }
     let goes = |a: usize, d: Dim| d == Dim::Known(1) && axes.contains(&a);
@@ -156,7 +157,7 @@ fn squeeze(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .filter(|(a, d)| !goes(*a, **d))
         .map(|(_, d)| *d)
         .collect();
-    one(x.dtype, kept)
+    tensor_result(x.dtype, kept)
 }
 
 fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -164,19 +165,24 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let Some(wanted) = i.ints("shape") else {
         let rank = match i.ty("shape")?.shape.as_slice() {
             [Dim::Known(n)] => *n,
-            _ => return Err(TypeError("the length of `shape` must be known".to_owned())),
+            _ => {
+                return Err(TypeError(
+                    "`shape`: expected a vector of known length".to_owned(),
+                ));
+            }
         };
-        let shape = (0..rank.min(64)).map(|_| i.fresh()).collect();
-        return one(x.dtype, shape);
+        let shape = (0..rank.min(64)).map(|_| i.fresh_symbol()).collect();
+        return tensor_result(x.dtype, shape);
     };
-    let misfit = || TypeError(format!("{x} cannot be reshaped to {wanted:?}"));
+    let misfit = || TypeError(format!("cannot reshape {x} to {wanted:?}"));
     if wanted.iter().filter(|n| **n == -1).count() > 1 || wanted.iter().any(|n| *n < -1) {
         return Err(misfit());
     }
     let rank = wanted.len();
     if i.def.since < Opset::CoreMl7 && rank != x.rank() && wanted.contains(&0) {
         return Err(TypeError(format!(
-            "{wanted:?} has a 0, and not the rank of {x}: that needs opset ios17"
+            "`shape`: a 0 in a shape of another rank than {x} requires opset ios17, found \
+             {wanted:?}"
         )));
     }
     let inherited = |at: usize| {
@@ -191,13 +197,13 @@ fn reshape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     let target: Vec<Option<Dim>> = wanted.iter().enumerate().map(dim).collect();
     let rest = remainder(i, x, &target).ok_or_else(misfit)?;
-    one(
+    tensor_result(
         x.dtype,
         target.into_iter().map(|d| d.unwrap_or(rest)).collect(),
     )
 }
 
-/// What the open dimension of `target` stands for; `None` when the elements of x do not fit.
+/// The size of the open dimension of `target`; `None` if the elements of x do not fill the shape.
 fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Option<Dim> {
     let product = |dims: &mut dyn Iterator<Item = Dim>| {
         dims.filter_map(Dim::known)
@@ -208,7 +214,7 @@ fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Optio
         product(&mut x.shape.iter().copied())?,
         product(&mut target.iter().flatten().copied())?,
     );
-    // A symbol on both sides cancels out.
+    // A symbol in both shapes cancels out.
     let mut symbols: Vec<Dim> = x
         .shape
         .iter()
@@ -230,12 +236,12 @@ fn remainder(i: &mut Infer<'_>, x: &TensorType, target: &[Option<Dim>]) -> Optio
             fits.then(|| Dim::Known(given.checked_div(wanted).unwrap_or(0)))
         }
         [symbol] if given == wanted => Some(*symbol),
-        _ => Some(i.fresh()),
+        _ => Some(i.fresh_symbol()),
     }
 }
 
 fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    let (x, refs) = (i.ty("x")?, i.many("ref_tensors")?);
+    let (x, refs) = (i.ty("x")?, i.tuple("ref_tensors")?);
     let (begins, ends) = (
         i.scalar_values("begins", DType::Int32)?,
         i.scalar_values("ends", DType::Int32)?,
@@ -246,7 +252,7 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         .any(|n| *n != refs.len())
     {
         return Err(TypeError(format!(
-            "there are {} `ref_tensors`, and not as many bounds of each kind",
+            "expected `begins`, `ends` and `end_masks` for each of the {} `ref_tensors`",
             refs.len()
         )));
     }
@@ -260,16 +266,16 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         dtype: x.dtype,
         shape,
     };
-    // As coremltools has it: the result must be known.
+    // coremltools requires the result shape to be known.
     match (
         x.known_shape().is_some().then(|| x.n_elements()),
         y.n_elements(),
     ) {
         (_, None) => Err(TypeError(format!(
-            "{y} would be of a size that is not known"
+            "expected a result of known size, found {y}"
         ))),
         (Some(given), wanted) if given != wanted => {
-            Err(TypeError(format!("{x} cannot be reshaped to {y}")))
+            Err(TypeError(format!("cannot reshape {x} to {y}")))
         }
         _ => Ok(vec![Type::Tensor(y)]),
     }
@@ -277,5 +283,5 @@ fn reshape_like(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 
 fn shape(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let rank = i.ty("x")?.rank();
-    one(DType::Int32, vec![Dim::Known(rank)])
+    tensor_result(DType::Int32, vec![Dim::Known(rank)])
 }

@@ -1,11 +1,11 @@
-//! Slices: parts of a tensor, read and written.
+//! Slices: reading and replacing parts of a tensor.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`,
 //! `iOS18/tensor_transformation.py`.
 
 use super::{
     ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, SHAPE_INT, Type, TypeError,
-    axis, constant, one, tensor,
+    axis, constant, tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -38,10 +38,11 @@ const SIZE: Param = constant("size", INT32);
 const STRIDE: Param = constant("stride", INT32).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = x[begin:end:stride]; a mask neglects begin or end, or takes one index and drops the axis.
+    // y = x[begin:end:stride]. `begin_mask` and `end_mask` ignore a bound; `squeeze_mask` takes one
+    // index and drops the axis.
     OpDef::new("slice_by_index", Opset::CoreMl5, SLICE_5, slice_by_index),
     OpDef::new("slice_by_index", Opset::CoreMl7, SLICE, slice_by_index),
-    // y = x[begin:begin + size]; a size of -1 is all the rest.
+    // y = x[begin:begin + size]; a size of -1 extends to the end.
     OpDef::new(
         "slice_by_size",
         Opset::CoreMl5,
@@ -64,8 +65,8 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     // y = x with x[begin:end:stride] replaced by `update`.
     OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
-    // y[.., w, i, ..] = x[.., w * stride + i, ..] along `axis`: every window of `size`, `stride`
-    // (default 1) apart.
+    // y[.., w, i, ..] = x[.., w * stride + i, ..] along `axis`: all windows of `size` elements at
+    // distance `stride` (default 1).
     OpDef::new(
         "sliding_windows",
         Opset::CoreMl5,
@@ -83,7 +84,7 @@ pub(super) static OPS: &[OpDef] = &[
 fn slice_by_index(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     let shape = sliced_shape(i, x)?;
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
 fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -95,10 +96,10 @@ fn slice_update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     };
     if !part.compatible(update) || update.rank() == 0 {
         return Err(TypeError(format!(
-            "`update` is {update}, the slice of {x} is {part}"
+            "`update`: expected the slice {part} of {x}, found {update}"
         )));
     }
-    one(x.dtype, x.shape.clone())
+    tensor_result(x.dtype, x.shape.clone())
 }
 
 fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError> {
@@ -112,7 +113,7 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
         if flags.len() == n {
             Ok(flags)
         } else {
-            Err(TypeError(format!("`{name}` needs {n} entries")))
+            Err(TypeError(format!("`{name}`: expected {n} entries")))
         }
     };
     let (begin_mask, end_mask, squeeze) = (
@@ -129,7 +130,7 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
     let fits = |v: &Option<Vec<i64>>| v.as_ref().is_none_or(|v| v.len() == n);
     if stride.len() != n || stride.contains(&0) || !fits(&begin) || !fits(&end) {
         return Err(TypeError(format!(
-            "`begin`, `end` and `stride` need {n} entries each, and no stride of 0"
+            "expected `begin`, `end` and nonzero `stride` with {n} entries each"
         )));
     }
     let mut shape = Vec::with_capacity(n);
@@ -152,11 +153,11 @@ fn sliced_shape(i: &mut Infer<'_>, x: &TensorType) -> Result<Vec<Dim>, TypeError
             (Dim::Known(size), Some(b), Some(e)) => {
                 Dim::Known(slice_range(size, b, e, stride[a])?.len())
             }
-            // Only the last element, whatever the size.
+            // The last element, whatever the size.
             (_, Some(Some(-1)), Some(None)) if stride[a] > 0 => Dim::Known(1),
-            // Only the first.
+            // The first element.
             (_, Some(Some(0)), Some(None)) if stride[a] < 0 => Dim::Known(1),
-            _ => i.fresh(),
+            _ => i.fresh_symbol(),
         });
     }
     Ok(shape)
@@ -167,7 +168,9 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     for name in ["begin", "size"] {
         let ty = i.ty(name)?;
         if ty.rank() != 1 || !ty.shape[0].compatible(Dim::Known(n)) {
-            return Err(TypeError(format!("`{name}` is {ty}, it needs {n} entries")));
+            return Err(TypeError(format!(
+                "`{name}`: expected {n} entries, found {ty}"
+            )));
         }
     }
     let (begin, size) = (i.ints("begin"), i.ints("size"));
@@ -176,26 +179,31 @@ fn slice_by_size(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         let first = begin.as_ref().and_then(|v| v.get(a)).copied();
         let size = size.as_ref().and_then(|v| v.get(a)).copied();
         shape.push(match (first, size, *dim) {
-            (_, None, _) => i.fresh(),
+            (_, None, _) => i.fresh_symbol(),
             (Some(first), Some(size), Dim::Known(n)) => {
                 Dim::Known(size_range(n, first, size)?.len())
             }
             (Some(0), Some(-1), symbol) => symbol,
             (_, Some(size), _) => match usize::try_from(size) {
                 Ok(n) => Dim::Known(n),
-                Err(_) if size == -1 => i.fresh(),
-                Err(_) => return Err(TypeError(format!("a size of {size} along axis {a}"))),
+                Err(_) if size == -1 => i.fresh_symbol(),
+                Err(_) => {
+                    return Err(TypeError(format!(
+                        "`size`: expected -1 or more along axis {a}, found {size}"
+                    )));
+                }
             },
         });
     }
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// The range of `size` indices from `begin` on along an axis of `n`; -1 is all the rest.
+/// The `size` indices from `begin` on along an axis of length `n`. A negative `begin` counts from
+/// the end; a `size` of -1 extends to the end.
 pub fn size_range(n: usize, begin: i64, size: i64) -> Result<SliceRange, TypeError> {
     let outside = || {
         TypeError(format!(
-            "{size} from {begin} on are not inside of an axis of {n}"
+            "expected a range within an axis of {n} elements, found begin {begin} and size {size}"
         ))
     };
     let wrapped = if begin < 0 {
@@ -231,23 +239,25 @@ fn sliding_windows(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         positive(i.int_or("stride", 1)?),
     );
     let (Some(size), Some(stride)) = (size, stride) else {
-        return Err(TypeError("`size` and `stride` must be above 0".to_owned()));
+        return Err(TypeError(
+            "expected positive `size` and `stride`".to_owned(),
+        ));
     };
     let mut shape = x.shape.clone();
     shape[at] = match shape[at] {
         Dim::Known(n) if n < size => {
             return Err(TypeError(format!(
-                "axis {at} of {x} is shorter than {size}"
+                "`size`: expected at most the length of axis {at} of {x}, found {size}"
             )));
         }
         Dim::Known(n) => Dim::Known((n - size) / stride + 1),
-        Dim::Symbol(_) => i.fresh(),
+        Dim::Symbol(_) => i.fresh_symbol(),
     };
     shape.insert(at + 1, Dim::Known(size));
-    one(x.dtype, shape)
+    tensor_result(x.dtype, shape)
 }
 
-/// The indices that a slice takes along an axis of `size`, as start, step and count.
+/// The indices that a slice selects along an axis, as start, step and count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceRange {
     /// First index.
@@ -263,7 +273,7 @@ impl SliceRange {
         self.n
     }
 
-    /// Whether there are none.
+    /// Whether there are no indices.
     pub fn is_empty(&self) -> bool {
         self.n == 0
     }
@@ -279,19 +289,22 @@ impl SliceRange {
     }
 }
 
-/// The range of `begin:end:stride` along an axis of `size`; `None` neglects an end, negative ends
-/// count from the back.
+/// The indices of `begin:end:stride` along an axis of length `size`. `None` ignores a bound;
+/// negative bounds count from the end.
 ///
-/// Ends beyond the axis mean its end, as in Python and in coremltools.
+/// Bounds beyond the axis are clamped to it, as in Python and coremltools.
 pub fn slice_range(
     size: usize,
     begin: Option<i64>,
     end: Option<i64>,
     stride: i64,
 ) -> Result<SliceRange, TypeError> {
-    let n = i64::try_from(size).map_err(|_| TypeError(format!("axis of {size} is too long")))?;
+    let n = i64::try_from(size)
+        .map_err(|_| TypeError(format!("an axis of {size} elements is too long")))?;
     if stride == 0 {
-        return Err(TypeError("`stride` is 0".to_owned()));
+        return Err(TypeError(
+            "`stride`: expected a nonzero number, found 0".to_owned(),
+        ));
     }
     let (low, high) = if stride > 0 { (0, n) } else { (-1, n - 1) };
     let bound = |v: i64| (if v < 0 { v.saturating_add(n) } else { v }).clamp(low, high);
@@ -317,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_take_what_python_takes() {
+    fn slices_select_the_same_indices_as_python() {
         let take =
             |size, b, e, s| slice_range(size, b, e, s).map(|r| r.indices().collect::<Vec<_>>());
         assert_eq!(take(7, Some(1), Some(6), 2), Ok(vec![1, 3, 5]));

@@ -1,11 +1,11 @@
-//! Along an axis: sorting, running sums; and what is found by looking at values.
+//! Sorting, cumulative sums and searches.
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`,
 //! `iOS17/tensor_operation.py`.
 
 use super::{
     BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
-    constant, one, same, tensor,
+    constant, tensor, tensor_result, type_of_x,
 };
 use crate::types::{DType, TensorType};
 
@@ -26,15 +26,16 @@ const SORT: Param = constant("sort", BOOL).optional();
 const RETURN_INDICES: Param = constant("return_indices", BOOL).optional();
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = the indices that sort x along `axis` (default -1), largest first unless `ascending`.
+    // y = the indices that sort x along `axis` (default -1), in descending order unless
+    // `ascending`.
     OpDef::new(
         "argsort",
         Opset::CoreMl5,
         &[tensor("x", NUMBER), AXIS, ASCENDING],
         argsort,
     ),
-    // y[.., i, ..] = the sum of x[.., ..=i, ..]; of those before i if `exclusive`; from the other
-    // end if `reverse`.
+    // y[.., i, ..] = the sum of x[.., ..=i, ..] along `axis` (default 0), without x[.., i, ..] if
+    // `exclusive`, and from the other end if `reverse`.
     OpDef::new(
         "cumsum",
         Opset::CoreMl5,
@@ -46,10 +47,10 @@ pub(super) static OPS: &[OpDef] = &[
         ],
         cumsum,
     ),
-    // y = the indices of the elements that are not 0, a row each.
+    // y = the indices of the nonzero elements, one row per element.
     OpDef::new("non_zero", Opset::CoreMl5, &[tensor("x", BASIC)], non_zero),
-    // The `k` (default 1; -1 since iOS 17: all) largest along `axis` (default -1), smallest if
-    // `ascending`; their indices.
+    // The `k` (default 1; since iOS 17, -1 means all) largest elements along `axis` (default -1),
+    // or smallest if `ascending`, and their indices.
     OpDef::new(
         "topk",
         Opset::CoreMl5,
@@ -88,23 +89,25 @@ pub(super) static OPS: &[OpDef] = &[
 fn argsort(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let x = i.ty("x")?;
     axis(i.int_or("axis", -1)?, x.rank())?;
-    one(DType::Int32, x.shape.clone())
+    tensor_result(DType::Int32, x.shape.clone())
 }
 
 fn cumsum(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let (x, at) = (i.ty("x")?, i.int_or("axis", 0)?);
     axis(at, x.rank())?;
-    // As coremltools has it.
+    // coremltools rejects these axes.
     if at < -1 {
-        return Err(TypeError(format!("axis {at} is below -1")));
+        return Err(TypeError(format!(
+            "`axis`: expected -1 or more, found {at}"
+        )));
     }
-    same(i)
+    type_of_x(i)
 }
 
 fn non_zero(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let rank = i.ty("x")?.rank();
-    let n = i.fresh();
-    one(DType::Int32, vec![n, Dim::Known(rank)])
+    let n = i.fresh_symbol();
+    tensor_result(DType::Int32, vec![n, Dim::Known(rank)])
 }
 
 fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
@@ -112,13 +115,15 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let at = axis(i.int_or("axis", -1)?, x.rank())?;
     let k = i.int_or("k", 1)?;
     let mut shape = x.shape.clone();
-    // coremltools infers a size of -1 for all, against its documentation.
+    // For k = -1, coremltools infers a size of -1; its documentation says all elements.
     if k != -1 || i.def.since < Opset::CoreMl7 {
         let n = usize::try_from(k)
             .ok()
             .filter(|k| *k > 0 && x.shape[at].known().is_none_or(|n| *k <= n));
         shape[at] = Dim::Known(n.ok_or_else(|| {
-            TypeError(format!("`k` is {k}, axis {at} of {x} has no such number"))
+            TypeError(format!(
+                "`k`: expected 1 to the size of axis {at} of {x}, found {k}"
+            ))
         })?);
     }
     let values = Type::Tensor(TensorType {
@@ -128,7 +133,7 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     let typed = i.has("output_indices_dtype");
     if !i.bool_or("return_indices", true)? {
         let unasked =
-            || TypeError("`output_indices_dtype` is of indices, which are not returned".to_owned());
+            || TypeError("`output_indices_dtype`: expected `return_indices` to be true".to_owned());
         return if typed {
             Err(unasked())
         } else {
@@ -144,7 +149,7 @@ fn topk(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
         "uint16" => DType::Uint16,
         other => {
             return Err(TypeError(format!(
-                "`output_indices_dtype` is `{other}`, int32 or uint16 is needed"
+                "`output_indices_dtype`: expected int32 or uint16, found `{other}`"
             )));
         }
     };

@@ -1,5 +1,6 @@
-//! State. Source: coremltools `ops/defs/iOS18/states.py`,
-//! `ops/defs/iOS18/tensor_transformation.py`.
+//! Ops that read and write states.
+//!
+//! Source: coremltools `ops/defs/iOS18/states.py`, `ops/defs/iOS18/tensor_transformation.py`.
 
 use super::{ANY, Accepts, Infer, OpDef, Opset, Param, Type, TypeError, tensor};
 
@@ -13,16 +14,16 @@ const fn state(name: &'static str) -> Param {
 }
 
 pub(super) static OPS: &[OpDef] = &[
-    // y = what the state holds now.
+    // y = the current content of the state.
     OpDef::new("read_state", Opset::CoreMl8, &[state("input")], read),
-    // The state holds `value` from here on; y = value.
+    // Writes `value` to the state; y = value.
     OpDef::new(
         "coreml_update_state",
         Opset::CoreMl8,
         &[state("state"), tensor("value", ANY)],
         update,
     ),
-    // The state holds `data` from here on; no result.
+    // Writes `data` to the state; no result.
     OpDef::new(
         "write_state",
         Opset::CoreMl8,
@@ -36,19 +37,22 @@ fn read(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
 }
 
 fn update(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    fits(i, "state", "value")?;
+    check_state_type(i, "state", "value")?;
     Ok(vec![Type::Tensor(i.state("state")?.clone())])
 }
 
 fn write(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
-    fits(i, "input", "data")?;
+    check_state_type(i, "input", "data")?;
     Ok(Vec::new())
 }
 
-fn fits(i: &Infer<'_>, state: &str, value: &str) -> Result<(), TypeError> {
+/// Requires the written tensor to have the type of the state.
+fn check_state_type(i: &Infer<'_>, state: &str, value: &str) -> Result<(), TypeError> {
     let (s, v) = (i.state(state)?, i.ty(value)?);
     if s.compatible(v) {
         return Ok(());
     }
-    Err(TypeError(format!("`{value}` is {v}, the state holds {s}")))
+    Err(TypeError(format!(
+        "`{value}`: expected the type of the state {s}, found {v}"
+    )))
 }

@@ -1,25 +1,25 @@
-//! Windows that convolutions and pools move over the spatial axes: what they reach, and how many
-//! places they have.
+//! The windows that convolutions and pools move over the spatial axes: which elements they cover,
+//! and how many positions they have.
 //!
-//! Source: coremltools `ops/defs/_utils.py`, and for where padding goes `SamePadding` of
+//! Source: coremltools `ops/defs/_utils.py`, and for the distribution of padding `SamePadding` of
 //! `NeuralNetwork.proto`.
 
 use super::TypeError;
 use crate::types::Dim;
 
-/// How the border of an axis is filled.
+/// How an axis is padded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Padding {
-    /// By nothing.
+    /// No padding.
     Valid,
-    /// As far as `ceil(size / stride)` places need, the odd one after the axis; before it if
-    /// `lower`.
+    /// Enough for `ceil(size / stride)` positions. An odd element goes after the axis, or before it
+    /// if `lower`.
     Same { lower: bool },
-    /// By these amounts, before and after each axis.
+    /// These numbers of elements, before and after each axis.
     Custom(Vec<i64>),
 }
 
-/// A window over all spatial axes.
+/// A window over all spatial axes: kernel sizes, strides, dilations and padding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Windows {
     kernel: Vec<usize>,
@@ -28,14 +28,14 @@ pub struct Windows {
     padding: Padding,
 }
 
-/// A window along an axis of known size.
+/// A window along one axis of known size. All fields count elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Elements of the kernel.
+    /// Size of the kernel.
     pub kernel: usize,
-    /// Elements from one place of the window to the next.
+    /// Distance between consecutive positions of the window.
     pub stride: usize,
-    /// Elements from one of the kernel to the next.
+    /// Distance between consecutive elements of the kernel.
     pub dilation: usize,
     /// Padding before the axis.
     pub before: usize,
@@ -44,8 +44,8 @@ pub struct Window {
 }
 
 impl Windows {
-    /// The window of a kernel of these sizes; `ints` gives the values of `strides`, `dilations` and
-    /// `pad`, where they are bound.
+    /// The window of a kernel of these sizes. `ints` returns the values of `strides`, `dilations`
+    /// and `pad`, or `None` for those that are not bound.
     pub fn new(
         kernel: Vec<usize>,
         pad_type: &str,
@@ -58,7 +58,7 @@ impl Windows {
                 return Ok(steps);
             }
             Err(TypeError(format!(
-                "`{name}` is {steps:?}, {n} numbers above 0 are needed"
+                "`{name}`: expected {n} positive numbers, found {steps:?}"
             )))
         };
         let padding = match pad_type {
@@ -67,9 +67,8 @@ impl Windows {
             "same_lower" => Padding::Same { lower: true },
             "custom" => Padding::Custom(ints("pad")?.unwrap_or_else(|| vec![0; 2 * n])),
             other => {
-                let words = "valid, same, same_lower and custom";
                 return Err(TypeError(format!(
-                    "`pad_type` is `{other}`, there are {words}"
+                    "`pad_type`: expected valid, same, same_lower or custom, found `{other}`"
                 )));
             }
         };
@@ -77,13 +76,13 @@ impl Windows {
             && (pad.len() != 2 * n || pad.iter().any(|p| *p < 0))
         {
             return Err(TypeError(format!(
-                "`pad` is {pad:?}, {} numbers of at least 0 are needed",
+                "`pad`: expected {} numbers of 0 or more, found {pad:?}",
                 2 * n
             )));
         }
         if kernel.contains(&0) {
             return Err(TypeError(format!(
-                "the kernel is {kernel:?}: it has no elements"
+                "expected a kernel without sizes of 0, found {kernel:?}"
             )));
         }
         Ok(Self {
@@ -94,7 +93,7 @@ impl Windows {
         })
     }
 
-    /// The window along spatial axis `axis`, which has `size` elements.
+    /// The window along spatial axis `axis` of `size` elements.
     pub fn along(&self, axis: usize, size: usize) -> Result<Window, TypeError> {
         let total = match &self.padding {
             Padding::Valid => 0,
@@ -119,8 +118,8 @@ impl Windows {
         }
     }
 
-    /// The places of the window along spatial axis `axis`; rounded up, the last may stand out if
-    /// `ceil`.
+    /// The number of positions of the window along spatial axis `axis`, or `None` if it is unknown.
+    /// With `ceil` the number is rounded up: the last window may reach beyond the padding.
     pub fn places(&self, axis: usize, size: Dim, ceil: bool) -> Result<Option<Dim>, TypeError> {
         match size {
             Dim::Known(n) => self
@@ -131,7 +130,7 @@ impl Windows {
         }
     }
 
-    /// Whether there are as many places as elements, however many these are.
+    /// Whether the number of positions equals the number of elements for every size.
     fn keeps_size(&self, axis: usize) -> bool {
         let total = match &self.padding {
             Padding::Valid => 0,
@@ -141,12 +140,12 @@ impl Windows {
         self.strides[axis] == 1 && total == self.reach(axis) - 1
     }
 
-    /// How a transposed convolution spreads the `size` elements of an axis, and the elements of its
-    /// result: as many as `wanted`, or what padding leaves.
+    /// How a transposed convolution spreads the `size` elements of an axis, and the size of the
+    /// result: `wanted`, or the size that the padding leaves.
     ///
-    /// Element i and kernel element k meet in element `i * stride + k * dilation - before` of the
-    /// result. A size that is wanted is that of the input of a convolution with these strides,
-    /// whose padding is as for `same`.
+    /// Element i and kernel element k contribute to element `i * stride + k * dilation - before` of
+    /// the result. With a `wanted` size, the padding is that of a `same` convolution from the
+    /// result to the input with these strides.
     pub fn spread(
         &self,
         axis: usize,
@@ -171,12 +170,13 @@ impl Windows {
         match usize::try_from(n) {
             Ok(elements) if elements > 0 => Ok((self.window(axis, before, 0)?, elements)),
             _ => Err(TypeError(format!(
-                "spatial axis {axis} of {size} elements would have {n} in the result"
+                "expected a positive size of the result, found {n} for spatial axis {axis} of \
+                 {size} elements"
             ))),
         }
     }
 
-    /// Elements from the first to the last that the kernel meets.
+    /// Number of elements from the first to the last that the kernel covers.
     fn reach(&self, axis: usize) -> i128 {
         (self.kernel[axis] as i128 - 1) * i128::from(self.dilations[axis]) + 1
     }
@@ -184,11 +184,11 @@ impl Windows {
     fn window(&self, axis: usize, before: i128, after: i128) -> Result<Window, TypeError> {
         let too_large = || {
             TypeError(format!(
-                "the kernel {:?} reaches too far along spatial axis {axis}",
+                "the kernel {:?} is too large along spatial axis {axis}",
                 self.kernel
             ))
         };
-        // Places are computed in isize.
+        // Positions are computed in isize.
         let number = |v: i128| {
             isize::try_from(v)
                 .ok()
@@ -217,7 +217,7 @@ impl Windows {
 }
 
 impl Window {
-    /// The places of the window over `size` elements; see [`Windows::places`].
+    /// The number of positions of the window over `size` elements; see [`Windows::places`].
     pub fn places(&self, size: usize, ceil: bool) -> Result<usize, TypeError> {
         let (stride, padding) = (
             self.stride as i128,
@@ -226,14 +226,15 @@ impl Window {
         let reach = (self.kernel as i128 - 1) * self.dilation as i128 + 1;
         let room = size as i128 + padding - reach + if ceil { stride - 1 } else { 0 };
         let mut n = if room < 0 { 0 } else { room / stride + 1 };
-        // A place that would start beyond the elements is none.
+        // A window must not start beyond the elements and the first half of the padding.
         if ceil && padding > 0 && 2 * (n - 1) * stride >= 2 * size as i128 + padding {
             n -= 1;
         }
         match usize::try_from(n) {
             Ok(n) if n > 0 => Ok(n),
             _ => Err(TypeError(format!(
-                "a kernel that reaches over {reach} elements has no place in {size} and padding {padding}"
+                "expected at least the {reach} elements that the kernel covers, found {size} and \
+                 padding {padding}"
             ))),
         }
     }

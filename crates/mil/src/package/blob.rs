@@ -1,8 +1,8 @@
-//! Weight blob storage, version 2: the file that holds the large constants.
+//! Weight blob storage version 2: the file with the large constants of a package.
 //!
-//! A header of 64 bytes, then for each constant a record of 64 bytes and its data; records and data
-//! start at multiples of 64. Offsets are absolute and those of records. Source: coremltools 9,
-//! `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`.
+//! The file is a header of 64 bytes, then for each constant a record of 64 bytes and its data.
+//! Records and data start at multiples of 64 bytes. Programs refer to a constant by the absolute
+//! offset of its record. Source: coremltools 9, `mlmodel/src/MILBlob/Blob/StorageFormat.hpp`.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,17 +14,17 @@ use super::map::lfs_pointer;
 use crate::data::{Bytes, Data};
 use crate::types::{DType, TensorType};
 
-/// Every header, record and run of data starts at a multiple of it, and the first two are as long.
+/// Alignment of the header, records and data; also the size of the header and of a record.
 const ALIGNMENT: u64 = 64;
 const VERSION: u32 = 2;
 const SENTINEL: u32 = 0xDEAD_BEEF;
-/// Constants are read and written in pieces of this size, so that one that is computed is never in
-/// memory whole.
+/// Constants are read and written in pieces of this many bytes, so that a computed constant is
+/// never in memory as a whole.
 const PIECE: usize = 1 << 22;
-/// How much of two constants is compared by hash before they are compared whole.
+/// Constants are hashed over this many bytes before they are compared completely.
 const SAMPLE: usize = 1 << 12;
 
-/// Apple's number for an element type in a weight file; the others are never in one.
+/// Apple's numbers of the element types that weight files can hold.
 const CODES: &[(DType, u32)] = &[
     (DType::Fp16, 1),
     (DType::Fp32, 2),
@@ -45,7 +45,7 @@ const CODES: &[(DType, u32)] = &[
     (DType::Fp8E5M2, 17),
 ];
 
-/// Apple's number for `dtype`, where a weight file can hold it.
+/// Apple's number of `dtype`, if a weight file can hold this type.
 pub(super) fn code(dtype: DType) -> Option<u32> {
     CODES
         .iter()
@@ -53,12 +53,12 @@ pub(super) fn code(dtype: DType) -> Option<u32> {
         .map(|(_, code)| *code)
 }
 
-/// The constants of a weight file, each at its place, before any of it is written.
+/// The layout of a weight file before it is written: its constants and their offsets.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     entries: Vec<Entry>,
     end: u64,
-    /// Entries by type, length and the hash of their first bytes.
+    /// Indices of entries by type, byte length and hash of their first bytes.
     known: HashMap<(DType, usize, u64), Vec<usize>>,
 }
 
@@ -70,8 +70,8 @@ struct Entry {
 }
 
 impl Plan {
-    /// The offset of the record of a constant; one that is stored already takes no place of its
-    /// own.
+    /// Adds a constant and returns the offset of its record. An equal constant that is already
+    /// present is reused.
     pub fn place(&mut self, ty: &TensorType, data: &Data) -> u64 {
         let key = (ty.dtype, data.byte_len(), sample(data));
         let same = self.known.entry(key).or_default();
@@ -95,7 +95,7 @@ impl Plan {
         offset
     }
 
-    /// The constant whose record stands at `offset`, if it has this type.
+    /// The constant with its record at `offset`, if it has the type `ty`.
     pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
         let entry = &self.entries[self
             .entries
@@ -110,10 +110,10 @@ impl Plan {
         self.entries.len()
     }
 
-    /// Write the file.
+    /// Writes the file.
     pub fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let n = u32::try_from(self.entries.len())
-            .map_err(|_| io::Error::other("a weight file holds 2^32 constants"))?;
+            .map_err(|_| io::Error::other("a weight file holds fewer than 2^32 constants"))?;
         let mut header = [0; ALIGNMENT as usize];
         header[..4].copy_from_slice(&n.to_le_bytes());
         header[4..8].copy_from_slice(&VERSION.to_le_bytes());
@@ -129,6 +129,7 @@ impl Plan {
     }
 }
 
+/// The hash of the first bytes of a constant.
 fn sample(data: &Data) -> u64 {
     let mut bytes = vec![0; SAMPLE.min(data.byte_len())];
     let mut hasher = DefaultHasher::new();
@@ -147,7 +148,7 @@ fn record(entry: &Entry) -> [u8; ALIGNMENT as usize] {
     out
 }
 
-/// Bits of the last byte that no element has.
+/// Number of unused bits in the last byte.
 fn padding_bits(ty: &TensorType) -> u64 {
     let bits = ty.n_elements().unwrap_or(0).wrapping_mul(ty.dtype.bits()) % 8;
     if bits == 0 { 0 } else { 8 - bits as u64 }
@@ -164,14 +165,14 @@ fn write_data(data: &Data, piece: &mut Vec<u8>, out: &mut impl Write) -> io::Res
     Ok(())
 }
 
-/// A weight file that is mapped; what is read of it is slices of the map.
+/// A mapped weight file. Constants read from it are slices of the map.
 pub(super) struct Storage {
     path: PathBuf,
     bytes: Bytes,
 }
 
 impl Storage {
-    /// A weight file of these bytes, whose header is checked.
+    /// A weight file with these bytes; checks its header.
     pub fn open(path: PathBuf, bytes: Bytes) -> Result<Self, PackageError> {
         if let Some(reason) = lfs_pointer(bytes.as_slice()) {
             return Err(PackageError::unusable(&path, reason));
@@ -185,18 +186,20 @@ impl Storage {
             Some(VERSION) if bytes.len() as u64 >= ALIGNMENT => Ok(Self { path, bytes }),
             Some(version) if version != VERSION => {
                 let reason = format!(
-                    "is weight storage of version {version}, version {VERSION} is read: is it a weight file?"
+                    "has weight storage version {version}, expected version {VERSION}: check that \
+                     this is a \
+                     weight file"
                 );
                 Err(PackageError::unusable(&path, reason))
             }
             _ => Err(PackageError::unusable(
                 &path,
-                "ends inside of its header: copy the package again",
+                "is truncated inside its header: copy the package again",
             )),
         }
     }
 
-    /// The constant whose record stands at `offset`.
+    /// The constant with its record at `offset`, which must have the type `ty`.
     pub fn constant(&self, offset: u64, ty: &TensorType) -> Result<Data, PackageError> {
         self.checked(offset, ty)
             .map_err(|reason| PackageError::Blob {
@@ -209,17 +212,23 @@ impl Storage {
     fn checked(&self, offset: u64, ty: &TensorType) -> Result<Data, String> {
         if !offset.is_multiple_of(ALIGNMENT) || offset < ALIGNMENT {
             return Err(format!(
-                "records stand at multiples of {ALIGNMENT} behind the header"
+                "expected a multiple of {ALIGNMENT} after the header"
             ));
         }
         let file = self.bytes.as_slice();
-        let start = usize::try_from(offset).map_err(|_| "it is beyond the end of the file")?;
+        let start = usize::try_from(offset).map_err(|_| {
+            "the offset is beyond the end of the \
+                                                         file"
+        })?;
         let end = start
             .checked_add(ALIGNMENT as usize)
-            .ok_or("it is beyond the end of the file")?;
-        let record = file
-            .get(start..end)
-            .ok_or_else(|| format!("it is beyond the end, the file has {} bytes", file.len()))?;
+            .ok_or("the offset is beyond the end of the file")?;
+        let record = file.get(start..end).ok_or_else(|| {
+            format!(
+                "the offset is beyond the end of the file of {} bytes",
+                file.len()
+            )
+        })?;
         let u32_at = |at: usize| {
             record[at..at + 4]
                 .try_into()
@@ -234,7 +243,7 @@ impl Storage {
         };
         if u32_at(0) != SENTINEL {
             return Err(format!(
-                "no record stands here: it begins with {:#010x}, not {SENTINEL:#010x}",
+                "expected a record that starts with {SENTINEL:#010x}, found {:#010x}",
                 u32_at(0)
             ));
         }
@@ -243,21 +252,27 @@ impl Storage {
                 .iter()
                 .find(|(_, c)| *c == u32_at(4))
                 .map_or("an unknown type", |(d, _)| d.name());
-            return Err(format!("it holds {stored}, the program says {ty}"));
+            return Err(format!(
+                "expected {ty} as the program declares, found {stored}"
+            ));
         }
         let (size, data) = (u64_at(8), u64_at(16));
         if ty.byte_len().map(|n| n as u64) != Some(size) {
-            return Err(format!("it holds {size} bytes, the program says {ty}"));
+            return Err(format!(
+                "expected {ty} as the program declares, found {size} bytes"
+            ));
         }
         if data < ALIGNMENT {
-            return Err(format!(
-                "its data would begin at byte {data}, inside of the header"
-            ));
+            return Err(format!("the data starts at byte {data}, inside the header"));
         }
         let range = usize::try_from(data).ok().zip(usize::try_from(size).ok());
         let range = range.and_then(|(data, size)| Some(data..data.checked_add(size)?));
         let data = range.and_then(|range| self.bytes.slice(range)).ok_or_else(|| {
-            format!("its {size} bytes from byte {data} on reach beyond the end, the file has {} bytes", file.len())
+            format!(
+                "the data ({size} bytes from byte {data} on) reaches beyond the end of the file of \
+                 {} bytes",
+                file.len()
+            )
         })?;
         Ok(Data::Bytes(data))
     }
@@ -268,9 +283,9 @@ mod tests {
     use super::*;
     use crate::literal::Literal;
 
-    /// Made with `_BlobStorageWriter` of coremltools 9: ten fp32, five fp16, five uint3.
+    /// Expected bytes from `_BlobStorageWriter` of coremltools 9: ten fp32, five fp16, five uint3.
     #[test]
-    fn the_file_is_that_of_coremltools() {
+    fn the_file_equals_that_of_coremltools() {
         let floats: Vec<f32> = (0..10).map(|i| i as f32).collect();
         let Literal::Tensor(ty, data) = Literal::f32s(&floats) else {
             unreachable!()
@@ -300,7 +315,8 @@ mod tests {
         assert_eq!(file[..8], [3, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!(
             file[64..104],
-            *b"\xef\xbe\xad\xde\x02\0\0\0\x28\0\0\0\0\0\0\0\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
+            *b"\xef\xbe\xad\xde\x02\0\0\0\x28\0\0\0\0\0\0\0\x80\0\0\0\0\0\0\0\0\
+               \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"
         );
         assert_eq!(
             file[320..352],

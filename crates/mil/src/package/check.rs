@@ -1,15 +1,15 @@
-//! The rules that programs keep in a package, beyond those of every program. All errors are
-//! collected.
+//! The rules for packages, in addition to the rules for programs. All violations are collected.
 //!
 //! Source: coremltools 9, `backend/mil/load.py` and `frontend/milproto/load.py`.
 //!
-//! 1. A package has functions, the default one among them; several functions, or one that is not
-//!    called `main`, need opset ios18.
-//! 2. Inputs and outputs are fp32, int32 or, from ios16 on, fp16; classifiers also give a label and
-//!    probabilities. No input is called `state`, which some versions of Core ML refuse.
-//! 3. States are fp16, of known size.
+//! 1. A package has functions, and its default function is one of them. Several functions, or one
+//!    that is not called `main`, require opset ios18.
+//! 2. Inputs and outputs are fp32, int32 or, from ios16 on, fp16; classifiers also output a label
+//!    and probabilities. No input is called `state`, because some versions of Core ML reject this
+//!    name.
+//! 3. States are fp16 and of known size.
 //! 4. The only attribute of a program is `buildInfo`.
-//! 5. What is said of a feature fits its type, and every feature that something is said of exists.
+//! 5. The description of a feature fits its type, and every described feature exists.
 
 use std::collections::HashSet;
 
@@ -20,7 +20,7 @@ use crate::program::{Arg, Function, ValueId};
 use crate::types::{DType, Dim, TensorType, Type};
 use crate::valid::{self, Violation};
 
-/// Check the rules of programs, then those of packages.
+/// Checks the rules of programs, then those of packages.
 pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
     valid::check(&package.program)?;
     let mut checker = Checker {
@@ -32,14 +32,14 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
         if name != "buildInfo" {
             checker.report(
                 "attributes",
-                format!("`{name}` is not `buildInfo`, the only one that a package has"),
+                format!("expected only the attribute `buildInfo`, found `{name}`"),
             );
         }
     }
     if !functions.iter().any(|f| f.name == package.default_function) {
         checker.report(
             "default function",
-            format!("there is no function `{}`", package.default_function),
+            format!("the program has no function `{}`", package.default_function),
         );
     }
     for f in functions {
@@ -47,7 +47,7 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
         if !is_plain(package) && f.opset < Opset::CoreMl8 {
             checker.report(
                 "function",
-                "packages with several functions, or without `main`, need opset ios18".to_owned(),
+                "several functions, or one not called `main`, require opset ios18".to_owned(),
             );
         }
         checker.features(f, package.interfaces.get(&f.name));
@@ -61,7 +61,7 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
         checker.function.clone_from(name);
         checker.report(
             "function",
-            "it is described, the program has none".to_owned(),
+            "the description has this function, the program does not".to_owned(),
         );
     }
     if checker.out.is_empty() {
@@ -71,7 +71,7 @@ pub fn check(package: &Package) -> Result<(), Vec<Violation>> {
     }
 }
 
-/// Whether a package has the form that models had before they had several functions.
+/// Whether a package has the form of models from before functions: a single `main`.
 pub(super) fn is_plain(package: &Package) -> bool {
     matches!(package.program.functions(), [f] if f.name == "main")
 }
@@ -109,7 +109,10 @@ impl Checker {
             if !allowed {
                 self.report(
                     &value.name,
-                    format!("it is an output of type {}; packages give fp32, fp16 (from ios16) and int32", value.ty),
+                    format!(
+                        "expected an output of fp32, fp16 (from ios16) or int32, found {}",
+                        value.ty
+                    ),
                 );
             }
         }
@@ -124,7 +127,10 @@ impl Checker {
             .flat_map(|i| i.features.keys())
             .filter(|name| !names.contains(name.as_str()))
         {
-            self.report(name, "it is described, the function has none".to_owned());
+            self.report(
+                name,
+                "the description has this feature, the function does not".to_owned(),
+            );
         }
         let predicted = interface
             .iter()
@@ -132,7 +138,7 @@ impl Checker {
         for name in predicted.filter(|name| !names.contains(name.as_str())) {
             self.report(
                 name,
-                "it is predicted, the function has no such output".to_owned(),
+                "the description predicts this feature, the function has no such output".to_owned(),
             );
         }
     }
@@ -142,7 +148,7 @@ impl Checker {
         if value.name == "state" {
             self.report(
                 &value.name,
-                "some versions of Core ML refuse an input of this name".to_owned(),
+                "some versions of Core ML reject an input called `state`: rename it".to_owned(),
             );
         }
         let feature = interface.and_then(|i| i.features.get(&value.name));
@@ -150,13 +156,13 @@ impl Checker {
             Type::State(t) if t.dtype != DType::Fp16 => {
                 self.report(
                     &value.name,
-                    format!("it is a state of {}; packages have fp16 states", t.dtype),
+                    format!("expected an fp16 state, found {}", t.dtype),
                 );
             }
             Type::Tensor(t) if !is_feature(t.dtype, f.opset) => {
                 self.report(
                     &value.name,
-                    format!("it is an input of type {t}; packages take fp32, fp16 (from ios16) and int32"),
+                    format!("expected an input of fp32, fp16 (from ios16) or int32, found {t}"),
                 );
             }
             Type::Tensor(t) => {
@@ -168,7 +174,7 @@ impl Checker {
         }
     }
 
-    /// Attributes have no names of values in them.
+    /// Reports attributes that are not constant: attributes in a model file cannot name values.
     fn operands(&mut self, f: &Function) {
         for op in f
             .all_ops()
@@ -177,16 +183,16 @@ impl Checker {
             .filter(|op| op.def.attributes)
         {
             for (param, arg) in op.def.params.iter().zip(&op.args) {
-                let stated = match arg {
+                let is_constant = match arg {
                     Some(Arg::Value(v)) => f.constant(*v).is_some(),
                     Some(Arg::Values(_)) => false,
                     _ => true,
                 };
-                if !stated {
+                if !is_constant {
                     self.report(
                         op.def.name,
                         format!(
-                            "`{}` must be a constant in opset {}",
+                            "`{}`: expected a constant in opset {}",
                             param.name,
                             f.opset.name()
                         ),
@@ -197,6 +203,7 @@ impl Checker {
     }
 }
 
+/// Whether inputs and outputs can have this element type.
 fn is_feature(dtype: DType, opset: Opset) -> bool {
     match dtype {
         DType::Fp32 | DType::Int32 => true,
@@ -205,7 +212,7 @@ fn is_feature(dtype: DType, opset: Opset) -> bool {
     }
 }
 
-/// Why what is said of the shapes of an input does not fit its type.
+/// Why the described shapes of an input do not fit its type, if they do not.
 fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
     let fits = |shape: &[usize]| {
         shape.len() == ty.rank()
@@ -226,14 +233,13 @@ fn misfit(feature: &Feature, ty: &TensorType) -> Option<String> {
                 && ranges.len() == ty.rank()
                 && ranges.iter().zip(&ty.shape).all(known)
                 && default.iter().zip(ranges).all(within);
-            (!good).then(|| {
-                format!("its ranges of sizes {ranges:?} with default {default:?} do not fit {ty}")
-            })
+            (!good)
+                .then(|| format!("size ranges {ranges:?} with default {default:?} do not fit {ty}"))
         }
         Shape::Enumerated { default, shapes } => {
             let good = shapes.contains(default) && shapes.iter().all(|s| fits(s));
             (!good).then(|| {
-                format!("its enumerated shapes {shapes:?} with default {default:?} do not fit {ty}")
+                format!("enumerated shapes {shapes:?} with default {default:?} do not fit {ty}")
             })
         }
     }

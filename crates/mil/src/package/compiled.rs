@@ -1,11 +1,11 @@
-//! Compiled models, `.mlmodelc`: the program as text beside its weights, and the description behind
-//! a header.
+//! Compiled models (`.mlmodelc`): the program as text, its weights, and the description with a
+//! header.
 //!
-//! Source of the layout: files of coremlc 3520 and 3600 as published (facts, 7.7). Two things in
-//! them are not known well enough to be written. None has enumerated shapes, which are refused.
-//! Histograms in `metadata.json` name each op by the opset that last changed it in Apple's own
-//! table (`Ios18.relu`, `Ios16.einsum`), which is not that of coremltools; they are left out, and
-//! the precisions with them.
+//! Source of the layout: published files of coremlc 3520 and 3600 (facts, 7.7). Two parts of the
+//! format are not known well enough to write. No published file has enumerated shapes, so they are
+//! rejected. Histograms in `metadata.json` name each op by the opset that last changed it in
+//! Apple's own table (`Ios18.relu`, `Ios16.einsum`), which differs from coremltools' table;
+//! histograms and precisions are left out.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use crate::types::{DType, Dim, Symbol, TensorType, Type};
 
 const TEXT: &str = "model.mil";
 const ANALYTICS: &str = "analytics/coremldata.bin";
-/// What a description begins and ends with: the field of a model that an ML Program is.
+/// A description starts and ends with this number: the field of a model that holds an ML Program.
 const MARK: u32 = 502;
 const KIND: &[u8] = b"generic";
 /// Offsets in a description's header.
@@ -42,11 +42,11 @@ const VERSION_AGAIN_AT: usize = 0x2b;
 const LEN_AT: usize = 0x4b;
 const HEADER_BYTES: usize = 0x53;
 const TRAILER_BYTES: usize = 16;
-/// The attribute of a function that has the shapes of its inputs, which the description has too.
+/// The function attribute with the shapes of its inputs, which the description contains as well.
 const FLEXIBLE: &str = "FlexibleShapeInformation";
 
 impl Package {
-    /// Write the package as a compiled model to `path`, where nothing may be yet.
+    /// Writes the package as a compiled model to `path`, where nothing may exist.
     pub fn write_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         vacant(path)?;
         let (partial, summary) = self.compile_partial(path)?;
@@ -54,8 +54,8 @@ impl Package {
         Ok(summary)
     }
 
-    /// Write the package as a compiled model in the place of the one that may be there, which stays
-    /// until the new one is whole.
+    /// Writes the package as a compiled model to `path` and replaces the compiled model there, if
+    /// any. The old one stays until the new one is complete.
     pub fn replace_compiled(&self, path: &Path) -> Result<Summary, PackageError> {
         replaceable(path, DESCRIPTION, "compiled model")?;
         let (partial, summary) = self.compile_partial(path)?;
@@ -68,7 +68,7 @@ impl Package {
             path: path.to_owned(),
             violations,
         })?;
-        let program = shown(self).map_err(|reason| PackageError::unusable(path, reason))?;
+        let program = text_form(self).map_err(|reason| PackageError::unusable(path, reason))?;
         let mut blobs = Blobs::default();
         let text = print(&program, &mut blobs);
         let partial = Partial::folder(path).map_err(PackageError::io(path))?;
@@ -99,12 +99,12 @@ impl Package {
     }
 }
 
-/// Whether the files are those of a compiled model, and not of a package.
+/// Whether the files are a compiled model instead of a package.
 pub(super) fn is_compiled(files: Files<'_>) -> bool {
     files.has(DESCRIPTION) && !files.has(FILE_NAME)
 }
 
-/// Read a compiled model.
+/// Reads a compiled model.
 pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     let path = files.path();
     let top = Path::new("");
@@ -116,18 +116,18 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     if !files.has(TEXT) {
         return Err(PackageError::unusable(
             path,
-            format!("has no {TEXT}: only compiled ML Programs are read"),
+            format!("has no {TEXT}: only compiled ML Programs are supported"),
         ));
     }
     let text = path.join(TEXT);
     let (_, source) = files.read(top, Path::new(TEXT), MAX_MODEL_BYTES)?;
-    let source =
-        String::from_utf8(source).map_err(|_| PackageError::unusable(&text, "is no text"))?;
+    let source = String::from_utf8(source)
+        .map_err(|_| PackageError::unusable(&text, "is not UTF-8 text"))?;
     let program = program(&source, &text, Weights::new(files, top))?;
     assemble(described, program, path, &file)
 }
 
-/// The program of a text, as it is in memory.
+/// Parses the program of a compiled model.
 fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Program, PackageError> {
     Ok(parsed(source, path, &mut |name, offset, ty| {
         weights.constant(name, offset, ty)
@@ -135,8 +135,8 @@ fn program(source: &str, path: &Path, mut weights: Weights<'_>) -> Result<Progra
     .0)
 }
 
-/// The program of a text whose constants are found so, and the shapes that its functions say they
-/// take.
+/// Parses a program; `constant` looks up its constants. Also returns the input shapes that the
+/// functions declare.
 pub(super) fn parsed(
     source: &str,
     path: &Path,
@@ -151,7 +151,15 @@ pub(super) fn parsed(
     let parsed = parse(source, &resolve);
     let mut program = match (parsed, fault.take()) {
         (_, Some(fault)) => return Err(fault),
-        (Err(e), None) => return Err(PackageError::unusable(path, format!("is not read: {e}"))),
+        (Err(e), None) => {
+            return Err(PackageError::unusable(
+                path,
+                format!(
+                    "is not valid MIL text: \
+                                                                           {e}"
+                ),
+            ));
+        }
         (Ok(program), None) => program,
     };
     let mut interfaces = BTreeMap::new();
@@ -164,8 +172,8 @@ pub(super) fn parsed(
     Ok((program, interfaces))
 }
 
-/// The program as its text shows it.
-fn shown(package: &Package) -> Result<Program, String> {
+/// Converts the program to its form in the text.
+fn text_form(package: &Package) -> Result<Program, String> {
     let mut program = state::split(&package.program);
     for f in &mut program.functions {
         let flexible = flexible(package, f)?;
@@ -190,7 +198,7 @@ fn string() -> Type {
     Type::Tensor(TensorType::scalar(DType::String))
 }
 
-/// The shapes of those inputs of a function that have more than one.
+/// The shapes of the inputs that have more than one, as an attribute.
 fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> {
     let pair = Type::Tensor(TensorType::new(DType::Int32, [2usize]));
     let (mut defaults, mut ranges) = (Vec::new(), Vec::new());
@@ -204,7 +212,7 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
             .and_then(|i| i.features.get(&value.name));
         let (default, bounds) = match feature.map(|feature| &feature.shape) {
             Some(Shape::Enumerated { .. }) => {
-                let remedy = "their compiled form is not known: write a .mlpackage";
+                let remedy = "their compiled form is unknown: write a .mlpackage";
                 return Err(format!(
                     "has enumerated shapes of `{}` in `{}`; {remedy}",
                     value.name, f.name
@@ -220,7 +228,7 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
         };
         let default: Vec<i32> = default.iter().map(|n| int(*n)).collect();
         defaults.push((Literal::string(&value.name), Literal::i32s(&default)));
-        // -1: no end.
+        // -1 means unlimited.
         let bounds = bounds
             .iter()
             .map(|r| Literal::i32s(&[int(r.lower), r.upper.map_or(-1, int)]))
@@ -248,7 +256,7 @@ fn flexible(package: &Package, f: &Function) -> Result<Option<Literal>, String> 
     ])))
 }
 
-/// What [`flexible`] wrote, as far as it can be read.
+/// Decodes what [`flexible`] wrote; skips entries that it cannot decode.
 fn declared(literal: &Literal) -> Interface {
     let Literal::Tuple(parts) = literal else {
         return Interface::default();
@@ -308,7 +316,7 @@ fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-/// A description behind its header.
+/// Adds the header and trailer to a description.
 fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
     let mut out = vec![0; HEADER_BYTES];
     let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -324,11 +332,11 @@ fn wrapped(description: &[u8], version: i32) -> Vec<u8> {
     out
 }
 
-/// The description behind a header.
+/// Removes the header and trailer from a description.
 fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
     let header = bytes
         .get(..HEADER_BYTES)
-        .ok_or("ends inside of its header: copy the model again")?;
+        .ok_or("is truncated inside its header: copy the model again")?;
     let u32_at = |at: usize| {
         header[at..at + 4]
             .try_into()
@@ -337,13 +345,15 @@ fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
     };
     if u32_at(0) != MARK {
         return Err(format!(
-            "describes a model of kind {}, not an ML Program ({MARK})",
+            "describes a model of kind {}, expected an ML Program ({MARK})",
             u32_at(0)
         ));
     }
     if header.get(KIND_AT + 8..KIND_AT + 8 + KIND.len()) != Some(KIND) {
         return Err(
-            "has a header of a layout that is not known: use the .mlpackage that it was compiled from".to_owned()
+            "has a header of unknown layout: use the .mlpackage that it was compiled \
+             from"
+                .to_owned(),
         );
     }
     let len = header[LEN_AT..LEN_AT + 8]
@@ -356,7 +366,7 @@ fn unwrapped(bytes: &[u8]) -> Result<&[u8], String> {
     let description = end.and_then(|end| bytes.get(HEADER_BYTES..end));
     description.ok_or_else(|| {
         format!(
-            "says that it has {len} bytes of description, the file has {}",
+            "declares {len} bytes of description, but has only {} bytes",
             bytes.len()
         )
     })

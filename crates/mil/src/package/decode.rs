@@ -1,4 +1,5 @@
-//! Messages as a program. What a file says of types must be what the ops' rules infer.
+//! Converts protobuf messages to a program. Types in the file must match the types that the ops'
+//! rules infer.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -8,16 +9,17 @@ use super::error::PackageError;
 use super::proto::{self, binding};
 use super::state;
 use super::value::{Resolve, literal_from_proto, type_from_proto};
+use crate::build::BuildError;
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{Symbol, Type};
 
-/// Blocks nested deeper are refused.
+/// Maximum nesting of blocks.
 const MAX_DEPTH: usize = 32;
 
-/// The program of a model file; `order` has the names of functions that the description lists, in
-/// its order.
+/// Decodes the program of a model file. Functions are put in the order of `order`, the names in the
+/// description.
 pub(super) fn program(
     message: &proto::Program,
     order: &[&str],
@@ -28,7 +30,7 @@ pub(super) fn program(
     if message.version != 1 {
         return Err(fail(
             "program",
-            format!("it is of version {}, version 1 is read", message.version),
+            format!("expected version 1, found {}", message.version),
         ));
     }
     let mut names: Vec<&str> = message.functions.keys().map(String::as_str).collect();
@@ -61,7 +63,7 @@ fn opset_of(function: &proto::Function) -> Option<Opset> {
         .find(|o| opset_name(*o) == function.opset)
 }
 
-/// Refuse ops that no opset has, all of them at once.
+/// Returns an error that lists all unknown ops.
 fn unknown_ops(message: &proto::Program, path: &Path) -> Result<(), PackageError> {
     let mut unknown = BTreeSet::new();
     for function in message.functions.values() {
@@ -93,7 +95,7 @@ fn unknown_ops(message: &proto::Program, path: &Path) -> Result<(), PackageError
     Err(malformed(
         path,
         "program",
-        format!("it uses ops that are not known: {}", list.join(", ")),
+        format!("unknown ops: {}", list.join(", ")),
     ))
 }
 
@@ -109,7 +111,15 @@ fn literals(
     attributes.iter().map(literal).collect()
 }
 
-/// What is wrong, and where in the function.
+/// The reason of an error without the op and its result, which [`Fault::place`] names.
+fn without_place(error: BuildError) -> String {
+    match error {
+        BuildError::Type { source, .. } => source.to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// An error and its place in the function.
 struct Fault {
     place: String,
     reason: String,
@@ -132,9 +142,9 @@ fn function(
     let opset = opset_of(message).ok_or_else(|| {
         let known: Vec<String> = Opset::ALL.iter().map(|o| opset_name(*o)).collect();
         format!(
-            "it is of opset {:?}; {} are known",
-            message.opset,
-            known.join(", ")
+            "expected an opset of {}, found {:?}",
+            known.join(", "),
+            message.opset
         )
     })?;
     let body = message
@@ -143,12 +153,14 @@ fn function(
         .ok_or_else(|| {
             let has: Vec<&String> = message.block_specializations.keys().take(9).collect();
             format!(
-                "it is of opset {:?} and has a body for {has:?} only",
+                "expected a body for opset {:?}, found bodies for {has:?}",
                 message.opset
             )
         })?;
     if !body.inputs.is_empty() {
-        return Err("its body has inputs of its own".to_owned().into());
+        return Err("expected a body without inputs of its own"
+            .to_owned()
+            .into());
     }
     let attributes = literals(&message.attributes, resolve)?;
     let mut decoder = Decoder {
@@ -170,17 +182,17 @@ fn function(
 struct Decoder<'a> {
     function: Function,
     resolve: Resolve<'a>,
-    /// Names that can be used.
+    /// Visible names.
     values: HashMap<String, ValueId>,
-    /// Names of blocks that are closed.
+    /// Names that closed blocks defined.
     closed: HashSet<String>,
-    /// Names of the block at hand.
+    /// Names that the current block defined.
     local: Vec<String>,
     depth: usize,
 }
 
-/// An op as it was read.
-struct Parts<'a> {
+/// An op as stored in the file.
+struct OpParts<'a> {
     def: &'static OpDef,
     args: Vec<(&'static str, Arg)>,
     name: Option<String>,
@@ -188,7 +200,7 @@ struct Parts<'a> {
 }
 
 impl Decoder<'_> {
-    /// Note every name of the file, so that one that is made up for a value is none of them.
+    /// Reserves every name in the file, so that no generated name equals a later one.
     fn take_names(&mut self, inputs: &[proto::NamedValueType], body: &proto::Block) {
         let mut pending = vec![(inputs, body)];
         while let Some((inputs, block)) = pending.pop() {
@@ -226,8 +238,8 @@ impl Decoder<'_> {
             return Err(format!("`{name}` is defined twice").into());
         }
         self.local.push(name.to_owned());
-        // Blocks that are closed may have used the name; in a function of ours each value has its
-        // own.
+        // A closed block may have used the name. In a [`Function`] every value has a name of its
+        // own, so such a value keeps its generated name.
         if !self.closed.contains(name) {
             self.function.values[id.index()].name = name.to_owned();
         }
@@ -244,7 +256,7 @@ impl Decoder<'_> {
     fn block(&mut self, id: BlockId, block: &proto::Block) -> Result<(), Fault> {
         for op in &block.operations {
             self.op(id, op).map_err(|e| {
-                // The innermost op says where.
+                // The innermost op determines the place.
                 let result = op
                     .outputs
                     .first()
@@ -272,8 +284,8 @@ impl Decoder<'_> {
     fn op(&mut self, block: BlockId, op: &proto::Operation) -> Result<(), Fault> {
         let opset = self.function.opset;
         let def = opset::find_in(&op.r#type, opset)
-            .ok_or_else(|| format!("opset {} has no such op", opset.name()))?;
-        let mut parts = Parts {
+            .ok_or_else(|| format!("opset {} does not have this op", opset.name()))?;
+        let mut parts = OpParts {
             def,
             args: Vec::new(),
             name: None,
@@ -291,7 +303,7 @@ impl Decoder<'_> {
         self.append(block, parts, blocks)
     }
 
-    fn attributes(&mut self, op: &proto::Operation, parts: &mut Parts<'_>) -> Result<(), Fault> {
+    fn attributes(&mut self, op: &proto::Operation, parts: &mut OpParts<'_>) -> Result<(), Fault> {
         for (name, value) in &op.attributes {
             let literal = literal_from_proto(value, self.resolve)
                 .map_err(|e| format!("attribute `{name}`: {e}"))?;
@@ -305,11 +317,11 @@ impl Decoder<'_> {
                 (Some(param), literal) => parts.args.push((param, Arg::Literal(literal))),
                 (None, Literal::String(s)) if name == "name" => parts.name = Some(s),
                 (None, _) if name == "name" => {
-                    return Err("its attribute `name` is no string".to_owned().into());
+                    return Err("attribute `name`: expected a string".to_owned().into());
                 }
                 (None, _) => {
                     return Err(format!(
-                        "it has no attribute `{name}` in opset {}",
+                        "the op has no attribute `{name}` in opset {}",
                         self.function.opset.name()
                     )
                     .into());
@@ -332,7 +344,7 @@ impl Decoder<'_> {
             .find(|p| p.name == name && !def.attributes)
         else {
             return Err(format!(
-                "it has no input `{name}` in opset {}",
+                "the op has no input `{name}` in opset {}",
                 self.function.opset.name()
             )
             .into());
@@ -348,7 +360,7 @@ impl Decoder<'_> {
                     literal_from_proto(value, self.resolve)
                         .map_err(|e| format!("input `{name}`: {e}"))?,
                 ),
-                None => return Err(format!("input `{name}` is bound to nothing").into()),
+                None => return Err(format!("input `{name}`: the binding is empty").into()),
             });
         }
         if param.accepts == Accepts::Tensors {
@@ -360,11 +372,13 @@ impl Decoder<'_> {
         }
         match <[Arg; 1]>::try_from(args) {
             Ok([arg]) => Ok((param.name, arg)),
-            Err(args) => Err(format!("input `{name}` takes one value, not {}", args.len()).into()),
+            Err(args) => {
+                Err(format!("input `{name}`: expected one value, found {}", args.len()).into())
+            }
         }
     }
 
-    /// A member of a tuple, which must be a value: a literal becomes a constant.
+    /// Converts a member of a tuple to a value; a literal becomes a `const` op.
     fn as_value(&mut self, block: BlockId, name: &str, arg: Arg) -> Result<ValueId, Fault> {
         if let [value] = arg.values() {
             return Ok(*value);
@@ -378,12 +392,12 @@ impl Decoder<'_> {
             name,
             Origin::default(),
         );
-        Ok(self.function.op(id.map_err(|e| e.to_string())?).results[0])
+        Ok(self.function.op(id.map_err(without_place)?).results[0])
     }
 
     fn nested(&mut self, message: &proto::Block) -> Result<BlockId, Fault> {
         if self.depth == MAX_DEPTH {
-            return Err(format!("its blocks are nested deeper than {MAX_DEPTH} levels").into());
+            return Err(format!("blocks are nested deeper than {MAX_DEPTH} levels").into());
         }
         self.depth += 1;
         let block = self.function.append_block();
@@ -401,10 +415,10 @@ impl Decoder<'_> {
     fn append(
         &mut self,
         block: BlockId,
-        parts: Parts<'_>,
+        parts: OpParts<'_>,
         nested: Vec<BlockId>,
     ) -> Result<(), Fault> {
-        let Parts {
+        let OpParts {
             def,
             args,
             name,
@@ -414,11 +428,11 @@ impl Decoder<'_> {
         let id = self
             .function
             .append_op(block, def, args, nested, first, Origin::default());
-        let id = id.map_err(|e| e.to_string())?;
+        let id = id.map_err(without_place)?;
         let results = self.function.op(id).results.clone();
         if results.len() != outputs.len() {
             return Err(format!(
-                "it gives {} results, the file declares {}",
+                "expected {} results, found {}",
                 results.len(),
                 outputs.len()
             )
@@ -430,7 +444,8 @@ impl Decoder<'_> {
             let inferred = &mut self.function.values[result.index()].ty;
             if !inferred.compatible(&declared) {
                 return Err(format!(
-                    "`{}` is declared {declared}, the op gives {inferred}",
+                    "`{}`: expected the inferred type {inferred}, found the declared type \
+                     {declared}",
                     output.name
                 )
                 .into());
@@ -438,7 +453,8 @@ impl Decoder<'_> {
             inferred.refine(&declared);
             self.declare(&output.name, *result)?;
         }
-        // Every op has a name in a file, so one that lacks it gets that with which it is written.
+        // Ops in files have names, so an op without one gets the name that it would be written
+        // with.
         let of_result = || {
             results
                 .first()

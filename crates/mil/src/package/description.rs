@@ -1,5 +1,5 @@
-//! What a package says of a model from outside: metadata, and the features that its functions take
-//! and give.
+//! The description in a package: metadata, and the features (inputs, outputs and states) of its
+//! functions.
 
 use std::collections::BTreeMap;
 
@@ -10,83 +10,82 @@ use super::proto::{self, feature_type};
 use crate::program::{Function, ValueId};
 use crate::types::{DType, Dim, TensorType, Type};
 
-/// What a package says of itself.
+/// Metadata of a model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// One or two sentences.
+    /// What the model does, in one or two sentences.
     pub short_description: String,
-    /// Who made it.
+    /// The author.
     pub author: String,
-    /// Licence.
+    /// The license.
     pub license: String,
-    /// Version of the model.
+    /// The version of the model.
     pub version: String,
-    /// Anything else, by key.
+    /// Other metadata, by key.
     pub user_defined: BTreeMap<String, String>,
 }
 
-/// How the inputs and outputs of one function look from outside.
+/// The description of one function's inputs, outputs and states.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Interface {
-    /// By name of the input, output or state; what is not here looks as its type says.
+    /// Features by name. A feature without an entry is described by its type.
     pub features: BTreeMap<String, Feature>,
-    /// The output that has a classifier's label.
+    /// For a classifier: the output with the label.
     pub predicted_feature: Option<String>,
-    /// The output that has a classifier's probabilities.
+    /// For a classifier: the output with the probabilities.
     pub predicted_probabilities: Option<String>,
 }
 
-/// How one input, output or state looks from outside.
+/// The description of one input, output or state.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Feature {
-    /// A sentence.
+    /// What the feature is, in one sentence.
     pub short_description: String,
-    /// Whether an input can be left out.
+    /// Whether callers may omit this input.
     pub optional: bool,
-    /// What each element of an input is that is left out.
+    /// The value of each element of an omitted input.
     pub default_value: Option<DefaultValue>,
-    /// The shapes that it can have.
+    /// The allowed shapes.
     pub shape: Shape,
-    /// How an image is handed over, where it is one.
+    /// The image format, if the feature is an image.
     pub image: Option<Image>,
 }
 
-/// Each element of an input that is left out.
+/// The value of each element of an omitted input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum DefaultValue {
-    /// Of int32 inputs.
+    /// For int32 inputs.
     Int(i32),
-    /// Of fp32 and fp16 inputs.
+    /// For fp32 and fp16 inputs.
     Float(f32),
-    /// Of fp64 inputs.
+    /// For fp64 inputs.
     Double(f64),
 }
 
-/// The shapes that an input can have.
+/// The allowed shapes of an input.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// Those of its type; a dimension that the type leaves open is 1 or more, and 1 if nobody says
-    /// otherwise.
+    /// The shapes of the type. A symbolic dimension can be 1 or more and defaults to 1.
     #[default]
     OfType,
-    /// Every dimension within bounds.
+    /// Every dimension within its range.
     Ranges {
-        /// The shape if nobody says otherwise.
+        /// The default shape.
         default: Vec<usize>,
-        /// Bounds of each dimension.
+        /// The range of each dimension.
         ranges: Vec<SizeRange>,
     },
-    /// One of these.
+    /// One of a list of shapes.
     Enumerated {
-        /// The shape if nobody says otherwise.
+        /// The default shape.
         default: Vec<usize>,
-        /// All shapes.
+        /// All allowed shapes.
         shapes: Vec<Vec<usize>>,
     },
 }
 
 impl Shape {
-    /// The shape if nobody says otherwise; `None` where the type alone tells.
+    /// The default shape, or `None` if only the type determines it.
     pub fn default_shape(&self) -> Option<&[usize]> {
         match self {
             Self::Ranges { default, .. } | Self::Enumerated { default, .. } => Some(default),
@@ -95,58 +94,58 @@ impl Shape {
     }
 }
 
-/// Bounds of a size, both included.
+/// A range of sizes; both bounds are included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SizeRange {
-    /// Least.
+    /// The smallest size.
     pub lower: usize,
-    /// Most; `None` has no end.
+    /// The largest size; `None` means unlimited.
     pub upper: Option<usize>,
 }
 
-/// An image that stands for a tensor.
+/// The format of an image that is passed in place of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// What a pixel is.
+    /// The pixel format.
     pub color: ColorSpace,
-    /// Columns, if nobody says otherwise.
+    /// Default width in pixels.
     pub width: usize,
-    /// Rows, if nobody says otherwise.
+    /// Default height in pixels.
     pub height: usize,
-    /// The sizes that it can have.
+    /// The allowed sizes.
     pub sizes: ImageSizes,
 }
 
-/// What a pixel is.
+/// A pixel format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColorSpace {
-    /// One byte.
+    /// One byte per pixel.
     Grayscale,
-    /// Red, green, blue.
+    /// Red, green and blue bytes.
     Rgb,
-    /// Blue, green, red.
+    /// Blue, green and red bytes.
     Bgr,
-    /// One fp16.
+    /// One fp16 number per pixel.
     GrayscaleFp16,
 }
 
-/// The sizes that an image can have.
+/// The allowed sizes of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSizes {
-    /// One.
+    /// Only the default size.
     Fixed,
-    /// One of these widths and heights.
+    /// One of these pairs of width and height.
     Enumerated(Vec<(usize, usize)>),
-    /// Any within bounds.
+    /// Any size within ranges.
     Ranges {
-        /// Bounds of columns.
+        /// The range of widths.
         width: SizeRange,
-        /// Bounds of rows.
+        /// The range of heights.
         height: SizeRange,
     },
 }
 
-/// Apple's numbers of the element types that features can have.
+/// Apple's numbers of the element types of features.
 const CODES: &[(DType, i32)] = &[
     (DType::Fp32, 65568),
     (DType::Fp16, 65552),
@@ -160,7 +159,7 @@ const COLORS: &[(ColorSpace, i32)] = &[
     (ColorSpace::GrayscaleFp16, 40),
 ];
 
-/// The features of one function.
+/// Encodes the features of one function.
 pub(super) fn to_proto(f: &Function, interface: &Interface) -> proto::FunctionDescription {
     let describe = |v: &ValueId, is_input: bool| {
         let value = f.value(*v);
@@ -284,7 +283,7 @@ fn ints(shape: &[usize]) -> Vec<i64> {
         .collect()
 }
 
-/// The sizes that a dimension can have where nobody says more.
+/// The range of a dimension that only its type describes.
 pub(super) fn bounds(dim: Dim) -> SizeRange {
     match dim {
         Dim::Known(n) => SizeRange {
@@ -299,7 +298,7 @@ pub(super) fn bounds(dim: Dim) -> SizeRange {
 }
 
 fn range_to_proto(range: &SizeRange) -> proto::SizeRange {
-    // -1: no end.
+    // -1 means unlimited.
     let upper_bound = range.upper.map_or(-1, |n| i64::try_from(n).unwrap_or(-1));
     proto::SizeRange {
         lower_bound: range.lower as u64,
@@ -345,7 +344,8 @@ fn image_to_proto(image: &Image) -> proto::ImageFeatureType {
     message
 }
 
-/// What a file says of the features of `f`; every one must be there, and no other.
+/// Decodes the features of `f`. The description must contain every feature of `f` and no other. An
+/// error is the place and the reason.
 pub(super) fn from_proto(
     f: &Function,
     message: &proto::FunctionDescription,
@@ -371,14 +371,14 @@ pub(super) fn from_proto(
         if let Some(name) = values.keys().find(|name| !names.contains_key(**name)) {
             return Err((
                 format!("{what} `{name}`"),
-                "the description does not have it".to_owned(),
+                "the function has this feature, the description does not".to_owned(),
             ));
         }
         for (name, described) in names {
             let fail = |reason: String| (format!("{what} `{name}`"), reason);
-            let ty = values
-                .get(name)
-                .ok_or_else(|| fail("it is described, the function has none".to_owned()))?;
+            let ty = values.get(name).ok_or_else(|| {
+                fail("the description has this feature, the function does not".to_owned())
+            })?;
             features.insert(
                 name.to_owned(),
                 feature_from_proto(described, ty).map_err(fail)?,
@@ -397,16 +397,14 @@ fn feature_from_proto(message: &proto::FeatureDescription, ty: &Type) -> Result<
     let kind = message
         .r#type
         .as_ref()
-        .ok_or("it is described without a type")?;
+        .ok_or("the description has no type")?;
     let mut feature = Feature {
         short_description: message.short_description.clone(),
         optional: kind.is_optional,
         ..Feature::default()
     };
     match (
-        kind.r#type
-            .as_ref()
-            .ok_or("it is described without a type")?,
+        kind.r#type.as_ref().ok_or("the description has no type")?,
         ty,
     ) {
         (feature_type::Type::MultiArray(array), Type::Tensor(t)) => {
@@ -416,7 +414,7 @@ fn feature_from_proto(message: &proto::FeatureDescription, ty: &Type) -> Result<
             let array = state
                 .array_type
                 .as_ref()
-                .ok_or("it is described without a type")?;
+                .ok_or("the description has no type")?;
             array_from_proto(array, t, &mut feature)?;
         }
         (feature_type::Type::Image(image), Type::Tensor(_)) => {
@@ -428,7 +426,7 @@ fn feature_from_proto(message: &proto::FeatureDescription, ty: &Type) -> Result<
         (feature_type::Type::Dictionary(_), Type::Dict(..)) => {}
         _ => {
             return Err(format!(
-                "it is described as another kind of feature than its type {ty}"
+                "the description is of another kind than the type {ty}"
             ));
         }
     }
@@ -449,11 +447,11 @@ fn array_from_proto(
             d.to_string()
         });
         return Err(format!(
-            "it is described as {stored}, the function has {ty}"
+            "expected {ty} as in the function, found the description {stored}"
         ));
     }
     let default = sizes(&array.shape)?;
-    // A scalar is described as a vector of one, or without a shape.
+    // A scalar is described as a vector of length 1, or without a shape.
     let scalar = ty.rank() == 0 && matches!(default[..], [] | [1]);
     let fits = |shape: &[usize]| {
         shape.len() == ty.rank()
@@ -464,7 +462,7 @@ fn array_from_proto(
     };
     if !(default.is_empty() || scalar || fits(&default)) {
         return Err(format!(
-            "it is described with shape {default:?}, the function has {ty}"
+            "expected {ty} as in the function, found the described shape {default:?}"
         ));
     }
     feature.shape = match &array.flexibility {
@@ -497,27 +495,27 @@ fn array_from_proto(
 fn sizes(shape: &[i64]) -> Result<Vec<usize>, String> {
     shape
         .iter()
-        .map(|n| {
-            usize::try_from(*n).map_err(|_| format!("it is described with a dimension of {n}"))
-        })
+        .map(|n| usize::try_from(*n).map_err(|_| format!("the description has a dimension of {n}")))
         .collect()
 }
 
 fn range_from_proto(range: &proto::SizeRange) -> Result<SizeRange, String> {
     let lower = usize::try_from(range.lower_bound).ok();
-    // Any negative number: no end.
+    // Any negative number means unlimited.
     let upper = usize::try_from(range.upper_bound).ok();
     match lower {
         Some(lower) if upper.is_none_or(|u| lower <= u) => Ok(SizeRange { lower, upper }),
         _ => Err(format!(
-            "its sizes range from {} to {}",
+            "expected a range of sizes, found {} to {}",
             range.lower_bound, range.upper_bound
         )),
     }
 }
 
 fn image_from_proto(image: &proto::ImageFeatureType) -> Result<Image, String> {
-    let size = |n: i64| usize::try_from(n).map_err(|_| format!("it is an image of size {n}"));
+    let size = |n: i64| {
+        usize::try_from(n).map_err(|_| format!("expected an image size of 0 or more, found {n}"))
+    };
     let color = COLORS
         .iter()
         .find(|(_, code)| *code == image.color_space)
@@ -536,7 +534,7 @@ fn image_from_proto(image: &proto::ImageFeatureType) -> Result<Image, String> {
                 .iter()
                 .map(size)
                 .collect::<Option<_>>()
-                .ok_or("it is an image of absurd size")?;
+                .ok_or("an image size is too large")?;
             ImageSizes::Enumerated(sizes)
         }
         (None, Some(range)) => {
@@ -549,12 +547,11 @@ fn image_from_proto(image: &proto::ImageFeatureType) -> Result<Image, String> {
             }
         }
         (Some(_), Some(_)) => {
-            return Err("it is an image with both sizes and ranges of sizes".to_owned());
+            return Err("expected image sizes or size ranges, found both".to_owned());
         }
     };
     Ok(Image {
-        color: color
-            .ok_or_else(|| format!("it is an image of colour space {}", image.color_space))?,
+        color: color.ok_or_else(|| format!("unknown color space {}", image.color_space))?,
         width: size(image.width)?,
         height: size(image.height)?,
         sizes,

@@ -1,4 +1,4 @@
-//! A program as messages.
+//! Converts a program to protobuf messages.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -11,8 +11,8 @@ use crate::opset::Opset;
 use crate::program::{Arg, BlockId, Function, Op, Program, ValueId};
 use crate::types::Type;
 
-/// The messages of a program that [`super::check`] accepts; `plan` gains the constants of its
-/// weight file.
+/// Encodes a program that [`super::check`] accepts. Constants of the weight file are added to
+/// `plan`.
 pub(super) fn program(program: &Program, plan: &mut Plan) -> proto::Program {
     let program = &state::split(program);
     let opset = program
@@ -35,7 +35,7 @@ pub(super) fn opset_name(opset: Opset) -> String {
     format!("CoreML{}", specification_version(opset) - 1)
 }
 
-/// The first version of model files that has an opset.
+/// The first version of the model file format that supports an opset.
 pub(super) fn specification_version(opset: Opset) -> i32 {
     match opset {
         Opset::CoreMl5 => 6,
@@ -62,7 +62,7 @@ fn function(f: &Function, plan: &mut Plan) -> proto::Function {
         f,
         plan,
         new_names: HashSet::new(),
-        inlined: only_operands(f),
+        inlined: constexpr_operands(f),
     };
     let body = encoder.block(Function::BODY);
     proto::Function {
@@ -73,8 +73,8 @@ fn function(f: &Function, plan: &mut Plan) -> proto::Function {
     }
 }
 
-/// The constants that only constexpr ops use: these state their operands themselves.
-fn only_operands(f: &Function) -> HashSet<ValueId> {
+/// The constants that only constexpr ops use. Constexpr ops store their operands inline.
+fn constexpr_operands(f: &Function) -> HashSet<ValueId> {
     let (mut operands, mut others) = (HashSet::new(), HashSet::new());
     for op in f.all_ops().into_iter().map(|id| f.op(id)) {
         if op.def.is_constexpr() {
@@ -94,7 +94,7 @@ fn only_operands(f: &Function) -> HashSet<ValueId> {
 struct Encoder<'a> {
     f: &'a Function,
     plan: &'a mut Plan,
-    /// Names of constants that the program states in place.
+    /// Names of the constants that the encoder generated for literal operands.
     new_names: HashSet<String>,
     inlined: HashSet<ValueId>,
 }
@@ -111,7 +111,7 @@ impl Encoder<'_> {
         for op in &block.ops {
             self.op(self.f.op(*op), &mut operations);
         }
-        // The inputs of a function's body are the function's.
+        // The body's inputs are stored in the function.
         let inputs: &[ValueId] = if id == Function::BODY {
             &[]
         } else {
@@ -136,14 +136,14 @@ impl Encoder<'_> {
         for (param, arg) in op.def.params.iter().zip(&op.args) {
             let Some(arg) = arg else { continue };
             let name = param.name.to_owned();
-            match stated(self.f, op, arg) {
+            match inline_literal(self.f, op, arg) {
                 Some(literal) if op.def.attributes => {
                     operation
                         .attributes
                         .insert(name, literal_to_proto(literal, self.f.opset, self.plan));
                 }
                 Some(literal) => {
-                    let binding = self.in_place(op, param.name, literal, out);
+                    let binding = self.literal_operand(op, param.name, literal, out);
                     operation.inputs.insert(name, argument([binding]));
                 }
                 None => {
@@ -159,7 +159,7 @@ impl Encoder<'_> {
         out.push(operation);
     }
 
-    /// The attribute `name`, which every op has in a file.
+    /// The attribute `name`, which every op in a file has.
     fn label(&self, op: &Op) -> String {
         let of_result = || {
             op.results
@@ -179,9 +179,9 @@ impl Encoder<'_> {
         }
     }
 
-    /// A literal operand. Only constexpr ops take one from the weight file; others get a `const` of
-    /// their own for it.
-    fn in_place(
+    /// Encodes a literal operand. Only constexpr ops take an operand directly from the weight file;
+    /// for other ops a large operand becomes a generated `const` op.
+    fn literal_operand(
         &mut self,
         op: &Op,
         param: &str,
@@ -219,8 +219,9 @@ impl Encoder<'_> {
     }
 }
 
-/// What an argument says in place: a literal, or the constant that is an operand of a constexpr op.
-fn stated<'a>(f: &'a Function, op: &Op, arg: &'a Arg) -> Option<&'a Literal> {
+/// The literal that is stored inline for an argument: a literal, or the constant operand of a
+/// constexpr op.
+fn inline_literal<'a>(f: &'a Function, op: &Op, arg: &'a Arg) -> Option<&'a Literal> {
     match arg {
         Arg::Literal(literal) => Some(literal),
         Arg::Value(v) if op.def.is_constexpr() => f.constant(*v),

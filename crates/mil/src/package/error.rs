@@ -1,62 +1,62 @@
-//! Why a package cannot be read or written.
+//! The error type of reading and writing packages.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::valid::Violation;
 
-/// What is wrong with a package, in which file, and what to do about it.
+/// What is wrong with a package, in which file, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
-    /// The file system refused.
+    /// A file operation failed.
     #[error("{path}: {fault}", path = path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What it said.
+        /// The error of the operating system.
         #[source]
         fault: io::Error,
     },
-    /// There is something already where a package is to be written.
-    #[error("{path} exists already: remove it or ask for it to be replaced", path = path.display())]
+    /// The path to write to already exists.
+    #[error("{path} already exists: remove it or choose to replace it", path = path.display())]
     Exists {
-        /// Where the package was to go.
+        /// The path.
         path: PathBuf,
     },
-    /// It is no package, or one whose folder is damaged.
+    /// The path is not a package, or its folder is damaged.
     #[error("{path} {reason}", path = path.display())]
     Unusable {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// What is wrong and how to fix it.
         reason: String,
     },
-    /// The model file says something that cannot be.
+    /// The content of the model file is inconsistent.
     #[error("{path}: {place}: {reason}", path = path.display())]
     Malformed {
-        /// The file.
+        /// The model file.
         path: PathBuf,
-        /// Function, op and value.
+        /// The function, op and value.
         place: String,
-        /// What is wrong, and the remedy where there is one.
+        /// What is wrong and, where known, how to fix it.
         reason: String,
     },
-    /// A constant in a weight file is not what the program says.
+    /// A constant in a weight file differs from what the program declares.
     #[error("{path}, record at byte {offset}: {reason}", path = path.display())]
     Blob {
         /// The weight file.
         path: PathBuf,
-        /// The offset that the program gives.
+        /// The offset in the program, in bytes.
         offset: u64,
         /// What is wrong.
         reason: String,
     },
-    /// Rules of programs or of packages are broken; all of them.
-    #[error("{path}: {n} rules are broken\n{list}", path = path.display(), n = violations.len(), list = lines(violations))]
+    /// Rules of programs or packages are violated; all violations are listed.
+    #[error("{path} {list}", path = path.display(), list = list(violations))]
     Invalid {
         /// The package.
         path: PathBuf,
-        /// Each rule and its place.
+        /// The violations and their places.
         violations: Vec<Violation>,
     },
 }
@@ -77,10 +77,10 @@ impl PackageError {
     }
 }
 
-fn lines(violations: &[Violation]) -> String {
-    violations
-        .iter()
-        .map(|v| format!("  {v}"))
-        .collect::<Vec<_>>()
-        .join("\n")
+/// The number of violations, and each one on an indented line.
+fn list(violations: &[Violation]) -> String {
+    let n = violations.len();
+    let rules = if n == 1 { "rule" } else { "rules" };
+    let lines: Vec<String> = violations.iter().map(|v| format!("  {v}")).collect();
+    format!("violates {n} {rules}\n{}", lines.join("\n"))
 }

@@ -1,6 +1,7 @@
-//! The files of a package or compiled model: a folder on disk, or bytes in memory by their paths.
+//! The source of a package's files: a folder on disk, or bytes in memory.
 //!
-//! Paths that a package names are never believed: each must stay inside of it, links followed.
+//! Paths that a package contains are not trusted: each must stay inside the package, with links
+//! resolved.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -14,30 +15,31 @@ use super::map::{lfs_pointer, map};
 use crate::data::{Bytes, Data};
 use crate::types::TensorType;
 
-/// Model files have no weights in them, and those of large models are a few MB; messages take up to
-/// 60 times their bytes in memory.
+/// Maximum length of a model file in bytes. Model files contain no weights; those of large models
+/// are a few MB. Decoded messages take up to 60 times their bytes in memory.
 pub(super) const MAX_MODEL_BYTES: u64 = 1 << 26;
-/// What a weight file's name begins with: the folder that the model file is in.
+/// Prefix of weight file names in a program: the folder of the model file.
 pub(super) const MODEL_PATH: &str = "@model_path/";
 
-/// Where the files of a package are.
+/// The source of the files of a package or compiled model.
 #[derive(Clone, Copy)]
 pub(super) enum Files<'a> {
-    /// In this folder.
+    /// A folder.
     Folder(&'a Path),
-    /// In memory, by their paths inside the package; the name is for messages.
+    /// Bytes in memory by their path inside the package. The first field is the package's name, for
+    /// messages.
     Memory(&'a Path, &'a BTreeMap<String, Bytes>),
 }
 
 impl<'a> Files<'a> {
-    /// The package's path, or its name.
+    /// The path of the package, or its name.
     pub fn path(&self) -> &'a Path {
         match self {
             Self::Folder(path) | Self::Memory(path, _) => path,
         }
     }
 
-    /// Whether there is a file of this name at the top.
+    /// Whether the package has a file called `name` at its top level.
     pub fn has(&self, name: &str) -> bool {
         match self {
             Self::Folder(path) => path.join(name).is_file(),
@@ -45,8 +47,8 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A file of at most `max_bytes`, with its path for messages; `relative` is below `folder`,
-    /// which is below the package.
+    /// Reads the file `relative` in `folder`, a folder of the package. Returns its path, for
+    /// messages, and at most `max_bytes` of content; a longer file is an error.
     pub fn read(
         &self,
         folder: &Path,
@@ -67,7 +69,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A weight file, of which nothing is copied.
+    /// Opens a weight file without copying it.
     fn storage(&self, folder: &Path, relative: &Path) -> Result<Storage, PackageError> {
         let (file, bytes) = match self {
             Self::Folder(path) => {
@@ -80,6 +82,7 @@ impl<'a> Files<'a> {
         Storage::open(file, bytes)
     }
 
+    /// The bytes of a file in memory.
     fn stored(&self, folder: &Path, relative: &Path) -> Result<(PathBuf, Bytes), PackageError> {
         let inner = folder.join(relative);
         let words: Vec<_> = inner.iter().map(|word| word.to_string_lossy()).collect();
@@ -94,13 +97,13 @@ impl<'a> Files<'a> {
     }
 }
 
-/// The bytes of a regular file of at most `max_bytes`.
+/// Reads a regular file of at most `max_bytes`.
 pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     let io = || PackageError::io(path);
     if !fs::metadata(path).map_err(io())?.is_file() {
         return Err(PackageError::unusable(
             path,
-            "is no regular file: copy the package again",
+            "is not a regular file: copy the package again",
         ));
     }
     let mut bytes = Vec::new();
@@ -113,9 +116,10 @@ pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Packag
     Ok(bytes)
 }
 
+/// Rejects files that are too long and Git LFS pointers.
 fn check(path: &Path, bytes: &[u8], max_bytes: u64) -> Result<(), PackageError> {
     if bytes.len() as u64 > max_bytes {
-        let reason = format!("is longer than {max_bytes} bytes, too long for such a file");
+        let reason = format!("is longer than {max_bytes} bytes, the limit for such a file");
         return Err(PackageError::unusable(path, reason));
     }
     match lfs_pointer(bytes) {
@@ -124,16 +128,16 @@ fn check(path: &Path, bytes: &[u8], max_bytes: u64) -> Result<(), PackageError> 
     }
 }
 
-/// The weight files that a program names, opened when a constant in one is first needed.
+/// The weight files of a program. Each file is opened when a constant in it is first needed.
 pub(super) struct Weights<'a> {
     files: Files<'a>,
-    /// The folder of the model, below the package.
+    /// The folder of the model, relative to the package.
     folder: PathBuf,
     opened: HashMap<String, Storage>,
 }
 
 impl<'a> Weights<'a> {
-    /// Weights of a package whose model is in `folder`, below the package.
+    /// Weight files of a package whose model is in `folder`, relative to the package.
     pub fn new(files: Files<'a>, folder: &Path) -> Self {
         Self {
             files,
@@ -142,7 +146,7 @@ impl<'a> Weights<'a> {
         }
     }
 
-    /// The constant at an offset of a file.
+    /// The constant of type `ty` at `offset` of the weight file `name`.
     pub fn constant(
         &mut self,
         name: &str,
@@ -151,8 +155,10 @@ impl<'a> Weights<'a> {
     ) -> Result<Data, PackageError> {
         if !self.opened.contains_key(name) {
             let Some(relative) = name.strip_prefix(MODEL_PATH) else {
-                let reason =
-                    format!("has its weights in {name:?}, which does not begin with {MODEL_PATH}");
+                let reason = format!(
+                    "has weights in {name:?}, expected a path that starts with \
+                             {MODEL_PATH}"
+                );
                 return Err(PackageError::unusable(self.files.path(), reason));
             };
             let storage = self.files.storage(&self.folder, Path::new(relative))?;

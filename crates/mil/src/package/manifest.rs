@@ -1,4 +1,4 @@
-//! `Manifest.json`: which files a package holds, and which of them is the model.
+//! `Manifest.json`: the list of a package's files, and which of them is the model.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -7,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::error::PackageError;
 
-/// The manifest's name in a package.
+/// File name of the manifest.
 pub(super) const FILE_NAME: &str = "Manifest.json";
 /// The file that marks a folder as a compiled model, which has no manifest.
 pub(super) const DESCRIPTION: &str = "coremldata.bin";
-/// The folder of a package that items are in.
+/// Folder of the items in a package.
 pub(super) const DATA: &str = "Data";
 /// The author of Core ML's own items.
 pub(super) const CORE_ML: &str = "com.apple.CoreML";
 const VERSION: &str = "1.0.0";
-/// No manifest of sane length is longer.
+/// Maximum length of a manifest in bytes.
 pub(super) const MAX_BYTES: u64 = 1 << 20;
 
 #[derive(Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub(super) struct Manifest {
     root_model_identifier: String,
 }
 
-/// One item.
+/// One item of a package.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub author: String,
@@ -38,7 +38,7 @@ pub(super) struct Entry {
 }
 
 impl Manifest {
-    /// The manifest of these items, the model first.
+    /// The manifest of these items. The first item is the model.
     pub fn new(entries: Vec<Entry>) -> Self {
         let root = entries.first().map(id).unwrap_or_default();
         let entries = entries.into_iter().map(|e| (id(&e), e)).collect();
@@ -49,22 +49,22 @@ impl Manifest {
         }
     }
 
-    /// Read and check a manifest; `path` is its own.
+    /// Parses and checks a manifest; `path` is its path, for errors.
     pub fn parse(text: &[u8], path: &Path) -> Result<Self, PackageError> {
         let unusable = |reason: String| PackageError::unusable(path, reason);
-        let manifest: Self =
-            serde_json::from_slice(text).map_err(|e| unusable(format!("is no manifest: {e}")))?;
+        let manifest: Self = serde_json::from_slice(text)
+            .map_err(|e| unusable(format!("is not a valid manifest: {e}")))?;
         let major = manifest.file_format_version.split('.').next();
         if major != Some("1") {
             return Err(unusable(format!(
-                "has format version {:?}, 1.0.0 is read",
+                "has format version {:?}, expected 1.0.0",
                 manifest.file_format_version
             )));
         }
         for entry in manifest.item_info_entries.values() {
             if !is_inside(Path::new(&entry.path)) {
                 return Err(unusable(format!(
-                    "names {:?}, which is not below the package's folder {DATA}",
+                    "refers to {:?}, which is not in the package's folder {DATA}",
                     entry.path
                 )));
             }
@@ -72,29 +72,29 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// The text of the file.
+    /// The JSON text.
     pub fn to_text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a map of strings is JSON") + "\n"
     }
 
-    /// The model's item.
+    /// The item of the model.
     pub fn root(&self) -> Option<&Entry> {
         self.item_info_entries.get(&self.root_model_identifier)
     }
 
-    /// Every item.
+    /// All items.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.item_info_entries.values()
     }
 }
 
-/// Whether a relative path stays where it starts, by its words.
+/// Whether a relative path stays in its folder, judged by its components alone.
 pub(super) fn is_inside(path: &Path) -> bool {
     let mut parts = path.components().peekable();
     parts.peek().is_some() && parts.all(|c| matches!(c, Component::Normal(_)))
 }
 
-/// `relative` below `folder`, links followed, unless that is outside of `package`.
+/// Resolves `relative` below `folder`, links included. The result must be inside `package`.
 pub(super) fn resolve(
     package: &Path,
     folder: &Path,
@@ -103,13 +103,13 @@ pub(super) fn resolve(
     let path = folder.join(relative);
     let outside = |what: &str| {
         let reason = format!(
-            "names {}, which {what} the package: copy the package with its links followed",
+            "refers to {}, which {what} the package: copy the package with links resolved",
             relative.display()
         );
         PackageError::unusable(package, reason)
     };
     if !is_inside(relative) {
-        return Err(outside("is not a path inside of"));
+        return Err(outside("is not inside"));
     }
     let real = path.canonicalize().map_err(PackageError::io(&path))?;
     let root = package.canonicalize().map_err(PackageError::io(package))?;
@@ -120,10 +120,10 @@ pub(super) fn resolve(
     }
 }
 
-/// An identifier that follows from what it names, so that equal packages are equal bytes: a UUID of
+/// A deterministic identifier of an item, so that equal packages have equal bytes: a UUID of
 /// version 8.
 fn id(entry: &Entry) -> String {
-    // FNV-1a of 128 bits.
+    // 128-bit FNV-1a.
     let name = format!("{}/{}", entry.author, entry.name);
     let hash = name
         .bytes()

@@ -1,4 +1,4 @@
-//! Files as bytes: the one place that maps memory.
+//! Maps files into memory. This is the only module with memory maps.
 
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use memmap2::Mmap;
 
 use crate::data::{Bytes, Owner, Truncated};
 
-/// A map, and the file for what is copied: read, it leaves no pages of the map in memory.
+/// A memory map and its file. Copies read the file, which brings no pages of the map into memory.
 struct Mapped {
     map: Mmap,
     file: File,
@@ -35,14 +35,14 @@ impl Owner for Mapped {
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .push(range.clone());
-        // What is read again are single rows, where the system would bring in the pages around
-        // each.
+        // Later reads of released ranges are single rows; without this advice the system would read
+        // ahead around each.
         let _ = self
             .map
             .advise_range(memmap2::Advice::Random, range.start, range.len());
         let advice = memmap2::UncheckedAdvice::DontNeed;
-        // SAFETY: the map is of a file and nothing writes to it: pages that are dropped are read
-        // from the file again, the same. That it fails changes nothing but what memory is held.
+        // SAFETY: the map is backed by a file and is never written, so a dropped page is read from
+        // the file again with the same content. A failure only keeps the memory.
         #[allow(unsafe_code)]
         let _ = unsafe {
             self.map
@@ -65,7 +65,7 @@ impl Owner for Mapped {
                 expected,
                 found,
             }),
-            // A file that was replaced by a rename is still there for who opened it.
+            // After a rename over its path, an open file still has its content.
             _ => Ok(()),
         }
     }
@@ -81,28 +81,28 @@ fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Map a whole regular file read-only; the result keeps the map alive.
+/// Maps a regular file read-only. The result keeps the map alive.
 ///
-/// Another process must not truncate or rewrite the file meanwhile: that is the condition of
-/// mapping it. Reading a page that is gone raises SIGBUS, which ends the process;
-/// [`Bytes::check_len`] finds what was truncated before long work begins, and nothing finds what is
-/// truncated during it. Replacing the file by a rename does no harm.
+/// While the map exists, no other process may truncate or rewrite the file. Reading a page beyond a
+/// truncated end raises SIGBUS, which ends the process. [`Bytes::check_len`] detects a truncation
+/// before long work begins; nothing detects a later one. Replacing the file by a rename is
+/// harmless.
 pub fn map(path: &Path) -> io::Result<Bytes> {
-    // A pipe would block on open and a device has no length: neither can be mapped.
+    // Opening a pipe would block, and a device has no length; neither can be mapped.
     if !std::fs::metadata(path)?.is_file() {
         return Err(io::Error::new(
             io::ErrorKind::InvalidInput,
-            "it is no regular file",
+            "not a regular file",
         ));
     }
     let file = File::open(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new(Vec::new()));
     }
-    // SAFETY: the map is read-only and private to this process, is handed out as `&[u8]` of plain
-    // bytes only (every bit pattern is valid), and lives as long as any `Bytes` of it. What no
-    // process can rule out is that another one truncates or rewrites the file meanwhile; that is
-    // the documented condition above.
+    // SAFETY: the map is read-only and private to this process, is exposed only as `&[u8]` (every
+    // bit pattern is valid), and lives as long as any `Bytes` of it. No process can rule out that
+    // another one truncates or rewrites the file; that is the documented condition of this
+    // function.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) }?;
     Ok(Bytes::new(Mapped {
@@ -113,36 +113,34 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
     }))
 }
 
-/// The bytes of a regular file of at most `limit_bytes`; what is larger, and pipes and devices, are
-/// errors that say so.
+/// Reads a regular file of at most `limit_bytes`. Larger files, pipes and devices are errors.
 pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
     let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-    // Opening a pipe waits for its writer.
+    // Opening a pipe would wait for a writer.
     if !std::fs::metadata(path)?.is_file() {
-        return invalid("it is no regular file".into());
+        return invalid("not a regular file".into());
     }
     let file = File::open(path)?;
     let mut bytes = Vec::new();
-    // What the file's length says is not believed: it may grow, and files of the system say 0.
+    // The length of the file is not trusted: the file may grow, and files in /proc report 0.
     io::Read::read_to_end(
         &mut io::Read::take(&file, limit_bytes.saturating_add(1)),
         &mut bytes,
     )?;
     if bytes.len() as u64 > limit_bytes {
-        return invalid(format!(
-            "it is larger than the {limit_bytes} bytes that such a file may have"
-        ));
+        return invalid(format!("expected at most {limit_bytes} bytes, found more"));
     }
     Ok(bytes)
 }
 
-/// What to do about a file that begins so, where it is no file but the pointer that Git LFS leaves
-/// in its place.
+/// If a file that starts with `head` is a Git LFS pointer, the rest of an error message that
+/// explains it.
 pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
     let is_pointer = head.starts_with(b"version https://git-lfs.github.com/")
         || head.starts_with(b"version https://hawser");
     is_pointer.then_some(
-        "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or fetch the model with `thane pull`",
+        "is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder, or \
+         download the file itself",
     )
 }
 
@@ -150,7 +148,6 @@ pub fn lfs_pointer(head: &[u8]) -> Option<&'static str> {
 mod tests {
     use super::map;
 
-    /// Issue 30, 3.8.
     #[test]
     fn a_truncated_file_is_found_before_it_is_read() {
         let dir = tempfile::tempdir().unwrap();
@@ -176,7 +173,7 @@ mod tests {
                 .contains("weight.bin: expected 5000 bytes, as when it was opened, found 100"),
             "{error}"
         );
-        // Replaced by a rename, the old file is as it was.
+        // After a replacement by rename, the old file has its old content.
         std::fs::write(&path, [7; 5000]).unwrap();
         let part = map(&path).unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();

@@ -1,13 +1,29 @@
-//! Core ML packages: folders with a program, its weights and what they are for, as Core ML and
-//! coremltools read and write them.
+//! Core ML packages (`.mlpackage`): folders with a program, its weights and a description, in the
+//! format of Core ML and coremltools.
 //!
-//! [`Package::open`] maps the weights and copies none, [`Package::from_files`] reads a package that
-//! is in memory, and [`Package::write`] writes the weights in pieces. Start at [`Package`]; `read`
-//! and `write` know the folder, `files` where the bytes come from, `encode` and `decode` the
-//! program, `description` how it looks from outside, `compiled` and `report` know compiled models,
-//! `value` types and literals, `source` single files of MIL text, `state` updates of states, `blob`
-//! the weight file, `manifest` the list of items, `proto` the wire format. This is the one place of
-//! the crate that reads and writes files.
+//! [`Package::open`] maps the weights without copying them, [`Package::from_files`] reads a package
+//! that is in memory, and [`Package::write`] writes the weights in pieces. Start reading at
+//! [`Package`]. `read` and `write` handle the folder, `files` the source of its bytes, `manifest`
+//! its list of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the
+//! program, `value` types and literals, `state` updates of states, `description` inputs and
+//! outputs, `compiled` and `report` compiled models, and `source` single files of MIL text.
+//! `partial` makes writes atomic and `map` maps files.
+//!
+//! This is the only module of the crate that reads and writes files.
+//!
+//! ```
+//! use thane_mil::package::Package;
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let path = dir.path().join("relu.mlpackage");
+//! let text = "program(1.3) { func main<ios15>(tensor<fp32, [2, 3]> x) { \
+//!             tensor<fp32, [2, 3]> y = relu(x = x); } -> (y); }";
+//! let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
+//! Package::new(program).write(&path, &[])?;
+//! let package = Package::open(&path)?;
+//! assert_eq!(package.default_function, "main");
+//! # Ok::<(), thane_mil::package::PackageError>(())
+//! ```
 
 pub(crate) mod blob;
 mod check;
@@ -52,28 +68,30 @@ use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
 
-/// A program and what a package says of it.
+/// A program, its metadata and the description of its inputs and outputs.
 #[derive(Clone, Debug)]
 pub struct Package {
-    /// What it computes.
+    /// The program.
     pub program: Program,
-    /// What it says of itself.
+    /// Author, license, version and other metadata of the model.
     pub metadata: Metadata,
-    /// The function that runs if nobody names one.
+    /// The function that runs if the caller names none.
     pub default_function: String,
-    /// How functions look from outside, by their names; what is not here looks as its type says.
+    /// Descriptions of the functions' inputs and outputs, by function name. Functions without an
+    /// entry are described by their types.
     pub interfaces: BTreeMap<String, Interface>,
 }
 
 impl Package {
-    /// Read the package, or the compiled model, at `path`. Weights are mapped: the files must not
-    /// change while the package or a slice of its weights lives.
+    /// Opens the package (`.mlpackage`) or compiled model (`.mlmodelc`) at `path`. Weights are
+    /// mapped: the files must not change while the package or a slice of its weights lives.
     pub fn open(path: &Path) -> Result<Self, PackageError> {
         Self::read(Files::Folder(path))
     }
 
-    /// Read a package, or a compiled model, whose files are in memory, by their paths inside of it,
-    /// such as `Manifest.json`; `name` is for messages. Constants are slices of these bytes.
+    /// Opens a package or compiled model whose files are in memory. `files` maps paths inside the
+    /// package, such as `Manifest.json`, to their bytes; `name` names the package in messages.
+    /// Constants are slices of these bytes.
     pub fn from_files(name: &str, files: &BTreeMap<String, Bytes>) -> Result<Self, PackageError> {
         Self::read(Files::Memory(Path::new(name), files))
     }
@@ -86,7 +104,7 @@ impl Package {
         }
     }
 
-    /// A package of a program, without a word about it; its first function is the default one.
+    /// A package of `program` without metadata. The first function is the default one.
     pub fn new(program: Program) -> Self {
         let default_function = program
             .functions()
@@ -101,7 +119,8 @@ impl Package {
         }
     }
 
-    /// The same package in the oldest opset that can say it, so that the oldest system can run it.
+    /// The same package in the oldest opset that can express it, so that the oldest possible
+    /// systems can run it.
     pub fn in_lowest_opset(self) -> Self {
         let lowest = Opset::ALL.iter().find_map(|opset| {
             let program = with_opset(&self.program, *opset).ok()?;
@@ -115,41 +134,41 @@ impl Package {
     }
 }
 
-/// A file that travels in a package beside the model, at `Data/<author>/<name>`.
+/// An additional file in a package, at `Data/<author>/<name>`.
 pub struct Item {
-    /// Who it is for, such as `ai.thane`; Core ML's own name is taken.
+    /// The program that the file is for, such as `ai.thane`; `com.apple.CoreML` is reserved.
     pub author: String,
     /// File name.
     pub name: String,
-    /// A few words.
+    /// A short description.
     pub description: String,
-    /// What is in it.
+    /// The content.
     pub content: Content,
 }
 
-/// Makes an item from the folder that the package is written to.
+/// Computes the bytes of an item; receives the folder that the package is written to.
 pub type Make = Box<dyn Fn(&Path) -> io::Result<Vec<u8>>>;
 
 /// Where an item's bytes come from.
 pub enum Content {
-    /// These.
+    /// The bytes of the file.
     Bytes(Vec<u8>),
-    /// A copy of this file.
+    /// A file to copy.
     File(PathBuf),
-    /// Made from the package's folder once the model, its weights and the items before this one are
-    /// in it.
+    /// A function that computes the bytes. It runs when the model, its weights and all previous
+    /// items are in the folder.
     Made(Make),
 }
 
-/// An item that a package holds.
+/// An item found in a package.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredItem {
-    /// Who it is for.
+    /// The program that the file is for.
     pub author: String,
     /// File name.
     pub name: String,
-    /// A few words.
+    /// A short description.
     pub description: String,
-    /// Where it is; inside of the package, links followed.
+    /// The path of the file inside the package, with links resolved.
     pub path: PathBuf,
 }

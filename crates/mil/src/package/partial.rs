@@ -1,42 +1,44 @@
-//! What is being written: a file or folder beside its place, which takes its name when it is whole.
+//! Files and folders that are being written: they are written beside their final path and renamed
+//! when they are complete.
 //!
-//! A partial is locked while its writer lives. Who writes to a folder removes what dead writers
-//! have left in it.
+//! A partial is locked while its writer lives. Before a process writes to a folder, it removes the
+//! partials of dead writers in that folder.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// What the names of partials have in them: nothing else may, for such are removed.
+/// Marks the names of partials. No other file may contain this mark, because leftover partials are
+/// removed.
 const MARK: &str = ".thane-partial-";
 
-/// A file or folder that is not whole yet; dropped, it is removed.
+/// An incomplete file or folder; it is removed on drop unless it was renamed.
 #[derive(Debug)]
 pub struct Partial {
     path: PathBuf,
-    /// Where it belongs: no link.
+    /// The final path, with links resolved.
     place: PathBuf,
-    /// Open as long as this lives: a lock that goes with the process. Systems and file systems
-    /// without such locks have none, and there nothing is removed for being left.
+    /// An open file holds the lock, which ends with the process. Systems and file systems without
+    /// such locks have none; there, no leftover partial is removed.
     #[cfg_attr(not(test), expect(dead_code, reason = "held, not read"))]
     lock: Option<File>,
     is_folder: bool,
 }
 
 impl Partial {
-    /// An empty folder beside `place`, which is made with the folders above it.
+    /// Creates an empty folder beside `place`, including the folders above.
     pub fn folder(place: &Path) -> io::Result<Self> {
         Self::beside(place, true)
     }
 
-    /// An empty file beside `place`.
+    /// Creates an empty file beside `place`, including the folders above.
     pub fn file(place: &Path) -> io::Result<Self> {
         Self::beside(place, false)
     }
 
     fn beside(place: &Path, is_folder: bool) -> io::Result<Self> {
-        let invalid = || io::Error::new(ErrorKind::InvalidInput, "names no file or folder");
-        // What a link leads to is replaced, not the link.
+        let invalid = || io::Error::new(ErrorKind::InvalidInput, "the path has no file name");
+        // The target of a link is replaced, not the link.
         let place = if place.is_symlink() {
             place.canonicalize()?
         } else {
@@ -49,7 +51,7 @@ impl Partial {
             .into_owned();
         let parent = parent(&place);
         create_folders(parent)?;
-        remove_left(parent);
+        remove_leftovers(parent);
         for n in 0..10_000 {
             let path = parent.join(format!(".{name}{MARK}{}-{n}", std::process::id()));
             let made = if is_folder {
@@ -62,7 +64,7 @@ impl Partial {
                 Err(e) if e.kind() == ErrorKind::AlreadyExists => continue,
                 Err(e) => return Err(e),
             }
-            // Between its making and its lock another process may take it for left.
+            // Between creation and locking, another process may take the partial for a leftover.
             match lock(&path, is_folder) {
                 Ok(lock) => {
                     return Ok(Self {
@@ -78,45 +80,45 @@ impl Partial {
         }
         Err(io::Error::new(
             ErrorKind::AlreadyExists,
-            "has 10000 unfinished writes beside it: remove them",
+            "10000 unfinished writes are beside this path: remove them",
         ))
     }
 
-    /// Where it is now.
+    /// The current path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The folder of a file that belongs into this folder, made; never this folder itself, so that
-    /// nothing that was removed comes back.
+    /// Creates the folders of `file` below this folder, but never this folder itself: a partial
+    /// that was removed must not come back.
     pub(super) fn make_folders(&self, file: &Path) -> io::Result<()> {
         file.parent()
             .filter(|folder| folder.starts_with(&self.path))
             .map_or(Ok(()), create_folders)
     }
 
-    /// Rename it to its place, which must be vacant. Of several concurrent writers exactly one
-    /// succeeds.
+    /// Renames the partial to its final path, where nothing may exist. Of several concurrent
+    /// writers exactly one succeeds.
     pub fn put(self) -> io::Result<()> {
         System.put(&self.path, &self.place)
     }
 
-    /// As [`Self::put`], of a file or folder in this folder instead of all of it.
+    /// Like [`Self::put`], but renames only `made`, a file or folder inside this folder.
     pub fn put_with(self, made: &Path) -> io::Result<()> {
         System.put(made, &self.place)
     }
 
-    /// Give it its name; what has that name goes away then, and whatever fails, the old or the new
-    /// is there, whole.
+    /// Renames the partial to its final path and removes what was there. If a step fails, either
+    /// the old or the new version is there, complete.
     pub fn replace(self) -> io::Result<()> {
         if !self.is_folder || self.place.symlink_metadata().is_err() {
             return fs::rename(&self.path, &self.place);
         }
-        // Of the two, this path has the old one then, which is dropped.
+        // After the exchange, this path holds the old version, which is dropped.
         swap(&self.path, &self.place, &System)
     }
 
-    /// As [`Self::replace`], of a file or folder in this folder instead of all of it.
+    /// Like [`Self::replace`], but moves only `made`, a file or folder inside this folder.
     pub fn replace_with(self, made: &Path) -> io::Result<()> {
         if !made.is_dir() || self.place.symlink_metadata().is_err() {
             return fs::rename(made, &self.place);
@@ -124,8 +126,8 @@ impl Partial {
         swap(made, &self.place, &System)
     }
 
-    /// Remove what this process writes beside `place`: for the end by a signal, while other threads
-    /// may still write.
+    /// Removes the partials of this process beside `place`. Signal handlers call it while other
+    /// threads may still write.
     pub fn remove_own(place: &Path) {
         let place = place.canonicalize().unwrap_or_else(|_| place.to_owned());
         let Some(name) = place.file_name() else {
@@ -135,8 +137,8 @@ impl Partial {
         for _ in 0..20 {
             let mut is_left = false;
             for path in entries(parent(&place)).filter(|path| name_of(path).starts_with(&own)) {
-                // Taken from its writer first, in one step: removed file by file, it could get its
-                // name when it is half empty.
+                // Rename the partial first, in one step. If it were removed file by file, its
+                // writer could rename it when it is half empty.
                 let taken = path.with_file_name(format!("{}-x", name_of(&path)));
                 let removed = fs::rename(&path, &taken).and_then(|()| remove(&taken));
                 is_left |= removed.is_err()
@@ -151,7 +153,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // Gone where it was renamed; elsewhere there is nothing to do about what cannot be removed.
+        // The path is gone after a rename. A failed removal has no remedy here.
         let _ = remove(&self.path);
     }
 }
@@ -160,11 +162,11 @@ impl Drop for Partial {
 /// that the signal handler removed must not be created again by the thread that still writes.
 pub fn create_folders(folder: &Path) -> io::Result<()> {
     let Some(partial) = folder.ancestors().find(|path| name_of(path).contains(MARK)) else {
-        // A parent is a file. `AlreadyExists` would read as if the output itself were there.
+        // A parent is a file. `AlreadyExists` would read as if the output itself existed.
         return fs::create_dir_all(folder).map_err(|e| match e.kind() {
             ErrorKind::AlreadyExists => io::Error::new(
                 ErrorKind::NotADirectory,
-                format!("{} is no folder", folder.display()),
+                format!("{} is not a folder", folder.display()),
             ),
             _ => e,
         });
@@ -213,22 +215,22 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Lock what was just made; `NotFound` or `WouldBlock` where another process took it for left.
+/// Locks a new partial. `NotFound` or `WouldBlock` if another process took it for a leftover.
 fn lock(path: &Path, is_folder: bool) -> io::Result<Option<File>> {
     if is_folder && !cfg!(unix) {
         return Ok(None);
     }
     let file = File::open(path)?;
     match file.try_lock() {
-        // Removed before it was locked, it may stand there no more.
+        // The partial may have been removed before it was locked.
         Ok(()) => path.symlink_metadata().map(|_| Some(file)),
         Err(TryLockError::WouldBlock) => Err(ErrorKind::WouldBlock.into()),
         Err(TryLockError::Error(_)) => Ok(None),
     }
 }
 
-/// Remove partials in a folder whose writers are dead: nobody holds their locks.
-fn remove_left(folder: &Path) {
+/// Removes partials whose writers are dead, which nobody holds a lock on.
+fn remove_leftovers(folder: &Path) {
     let is_partial = |name: &str| name.starts_with('.') && name.contains(MARK);
     for path in entries(folder).filter(|path| is_partial(&name_of(path))) {
         let is_ours = path
@@ -237,14 +239,14 @@ fn remove_left(folder: &Path) {
         let Some(file) = is_ours.then(|| File::open(&path).ok()).flatten() else {
             continue;
         };
-        // Held until it is gone, so that nobody starts to write into it.
+        // The lock is held until the partial is gone, so that nobody starts to write into it.
         if file.try_lock().is_ok() {
             let _ = remove(&path);
         }
     }
 }
 
-/// What [`swap`] asks of the system.
+/// The file system operations of [`swap`].
 trait Rename {
     fn exchange(&self, a: &Path, b: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -253,8 +255,8 @@ trait Rename {
 struct System;
 
 impl System {
-    /// Rename to a vacant place, atomically where the system can, so that exactly one of several
-    /// concurrent writers succeeds.
+    /// Renames to a path where nothing exists, atomically if the system can, so that exactly one of
+    /// several concurrent writers succeeds.
     fn put(&self, from: &Path, to: &Path) -> io::Result<()> {
         match self.rename_new(from, to) {
             Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput) => {}
@@ -295,14 +297,15 @@ impl Rename for System {
     }
 }
 
-/// Exchange what is at `new` and at `place`, in one step where the system can; else in three, with
-/// a way back.
+/// Exchanges `new` and `place`: in one step if the system can, else in three steps that are undone
+/// on failure.
 fn swap(new: &Path, place: &Path, system: &dyn Rename) -> io::Result<()> {
     match system.exchange(new, place) {
         Err(e) if matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::InvalidInput) => {}
         done => return done,
     }
-    // A name that nobody takes for left: for a moment it is the only one that the old has.
+    // This name does not mark a partial, because for a moment it is the only name of the old
+    // version.
     let aside = place.with_file_name(format!(".{}.old-{}", name_of(place), std::process::id()));
     system.rename(place, &aside)?;
     if let Err(fault) = system.rename(new, place) {
@@ -310,7 +313,7 @@ fn swap(new: &Path, place: &Path, system: &dyn Rename) -> io::Result<()> {
             Ok(()) => fault,
             Err(_) => io::Error::new(
                 fault.kind(),
-                format!("{fault}; what was there is now {}", aside.display()),
+                format!("{fault}; the old version is now at {}", aside.display()),
             ),
         });
     }
@@ -324,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// The folder's names, and what each holds.
+    /// The names in a folder, and the content of the file `x` in each.
     fn state(folder: &Path) -> Vec<(String, String)> {
         let mut found: Vec<_> = entries(folder)
             .map(|p| {
@@ -361,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gets_its_name_while_its_writer_is_stopped_is_whole() {
+    fn a_rename_during_removal_leaves_nothing_incomplete() {
         let root = tempfile::tempdir().unwrap();
         let (old, new) = (root.path().join("a"), root.path().join("b"));
         for round in 0..40 {
@@ -372,10 +375,10 @@ mod tests {
                 }
                 std::thread::scope(|scope| {
                     scope.spawn(|| Partial::remove_own(place));
-                    // Now the one and now the other comes first.
+                    // Vary which thread comes first.
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_micros(25 * round) {}
-                    // One that was removed is not there to be named.
+                    // A removed partial cannot be renamed.
                     let _ = if place == &old {
                         partial.replace()
                     } else {
@@ -396,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replacement_that_fails_keeps_the_old() {
+    fn a_failed_replacement_keeps_the_old_version() {
         let pair = |name: &str, text: &str| (name.to_owned(), text.to_owned());
         for (fails, expected) in [
             (vec![true], vec![pair("new", "new"), pair("out", "old")]),
@@ -417,7 +420,7 @@ mod tests {
             assert_eq!(fault.is_err(), fails.contains(&true), "{fails:?}");
             assert_eq!(state(root.path()), expected, "{fails:?}");
         }
-        // Even the way back fails: the old is there, and the error says where.
+        // Undoing fails as well: the old version still exists, and the error names its path.
         let root = tempfile::tempdir().unwrap();
         let [new, out] = ["new", "out"].map(|name| root.path().join(name));
         folder_with(&new, "new");
@@ -428,7 +431,7 @@ mod tests {
         let aside = format!(".out.old-{}", std::process::id());
         assert!(
             fault.contains(&format!(
-                "what was there is now {}",
+                "the old version is now at {}",
                 root.path().join(&aside).display()
             )),
             "{fault}"
@@ -440,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_replaced_whole_and_nothing_is_left() {
+    fn replacing_a_folder_leaves_no_partials() {
         let root = tempfile::tempdir().unwrap();
         let out = root.path().join("out");
         folder_with(&out, "old");
@@ -452,7 +455,7 @@ mod tests {
         );
         partial.replace().unwrap();
         assert_eq!(state(root.path()), [("out".to_owned(), "new".to_owned())]);
-        // A partial that has gone away before it is put there.
+        // A partial that was removed before its rename.
         let partial = Partial::folder(&out).unwrap();
         fs::remove_dir(partial.path()).unwrap();
         partial.replace().unwrap_err();
@@ -461,7 +464,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn what_dead_writers_left_is_removed_and_what_live_ones_write_is_not() {
+    fn only_partials_of_dead_writers_are_removed() {
         let root = tempfile::tempdir().unwrap();
         let left = [
             ".gone.mlpackage.thane-partial-1-0",
@@ -483,7 +486,7 @@ mod tests {
                 && file.path().is_file()
         );
         let path = live.path().to_owned();
-        // A process that dies unlocks and does not clean up.
+        // A dying process releases its locks and does not clean up.
         let mut live = std::mem::ManuallyDrop::new(live);
         live.lock = None;
         let _ = Partial::file(&root.path().join("third")).unwrap();
@@ -491,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_removes_what_it_writes_itself() {
+    fn a_process_removes_only_its_own_partials() {
         let root = tempfile::tempdir().unwrap();
         let partial = Partial::folder(&root.path().join("out")).unwrap();
         let other = root.path().join(".out.thane-partial-1-0");

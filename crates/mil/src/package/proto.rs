@@ -1,8 +1,8 @@
-//! The messages of Core ML's model file that an ML Program uses, with Apple's field numbers.
+//! The protobuf messages of Core ML's model file that ML Programs use, with Apple's field numbers.
 //!
 //! Source: the descriptors of `Model.proto`, `FeatureTypes.proto` and `MIL.proto` in coremltools 9.
-//! Maps are kept sorted, so that one program is always the same bytes. Fields that are not named
-//! here belong to other kinds of model.
+//! Maps are sorted, so that equal programs have equal bytes. Fields that are not listed here belong
+//! to other kinds of models.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Reads a package. Nothing that it says is believed: paths stay inside, sizes fit the files, types
-//! are inferred anew.
+//! Reads packages. The content is not trusted: paths must stay inside the package, sizes must fit
+//! the files, and types are inferred again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,27 +13,27 @@ use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
 use crate::program::Program;
 
-/// Read a package.
+/// Reads a package.
 pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     let path = files.path();
     let manifest = manifest(files)?;
     let Some(root) = manifest.root() else {
         return Err(PackageError::unusable(
             &path.join(FILE_NAME),
-            "does not say which of its items is the model",
+            "does not name the item that is the model",
         ));
     };
     let named = Path::new(DATA).join(&root.path);
     let (file, model) = files.read(Path::new(DATA), Path::new(&root.path), MAX_MODEL_BYTES)?;
     let model = proto::Model::decode(model.as_slice());
     let model =
-        model.map_err(|e| PackageError::unusable(&file, format!("is no Core ML model: {e}")))?;
-    // Weights are beside the model as the manifest names it, also where that is a link.
+        model.map_err(|e| PackageError::unusable(&file, format!("is not a Core ML model: {e}")))?;
+    // Weights are relative to the model's path in the manifest, even if that path is a link.
     let folder = named.parent().unwrap_or(Path::new(""));
     package(model, path, &file, Weights::new(files, folder))
 }
 
-/// The items of the package at `path` that are not Core ML's own.
+/// The items of the package at `path` except Core ML's own.
 pub fn items(path: &Path) -> Result<Vec<StoredItem>, PackageError> {
     let manifest = manifest(Files::Folder(path))?;
     let others = manifest.entries().filter(|e| e.author != CORE_ML);
@@ -58,22 +58,22 @@ fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
     if !files.has(FILE_NAME) {
         return Err(PackageError::unusable(
             path,
-            format!("has no {FILE_NAME}: it is no package, or was not copied whole"),
+            format!("has no {FILE_NAME}: it is not a package, or its copy is incomplete"),
         ));
     }
     let (_, text) = files.read(Path::new(""), Path::new(FILE_NAME), MAX_BYTES)?;
     Manifest::parse(&text, &path.join(FILE_NAME))
 }
 
-/// What a file is that should be a package.
+/// Explains why a file is not a package.
 fn not_a_folder(path: &Path) -> &'static str {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("mil") => "is MIL text, not a package: `thane audit` and `thane bisect` read it",
+        Some("mil") => "is MIL text, not a package",
         Some("mlmodel") => {
-            "is a single .mlmodel file, as neural networks, trees and pipelines are: no verb reads them; convert the model \
-             that it was made of with coremltools, convert_to=\"mlprogram\""
+            "is a .mlmodel file, the format of neural networks, trees and pipelines, which is not \
+             supported: convert the original model with coremltools, convert_to=\"mlprogram\""
         }
-        _ => "is a file: a package is a folder",
+        _ => "is a file, expected a folder: a package is a folder",
     }
 }
 
@@ -84,13 +84,15 @@ fn package(
     mut weights: Weights<'_>,
 ) -> Result<Package, PackageError> {
     let Some(message) = &model.ml_program else {
-        let reason = "holds no ML Program; neural networks, trees and pipelines are not read: convert it with coremltools";
+        let reason = "holds no ML Program: neural networks, trees and pipelines are not \
+                      supported; convert the \
+                      original model with coremltools";
         return Err(PackageError::unusable(file, reason));
     };
     if model.is_updatable {
         return Err(PackageError::unusable(
             file,
-            "is updatable, which ML Programs are not",
+            "is an updatable model, expected an ML Program, which is never updatable",
         ));
     }
     let described = model.description.unwrap_or_default();
@@ -107,7 +109,7 @@ fn package(
     assemble(described, program, path, file)
 }
 
-/// A package of a program and its description, which are checked; `file` is that of the
+/// Makes and checks a package from a program and its description; `file` is the file of the
 /// description.
 pub(super) fn assemble(
     described: proto::ModelDescription,
@@ -177,7 +179,7 @@ fn interfaces(
         let f = f.ok_or_else(|| {
             fail(
                 String::new(),
-                "it is described, the program has none".to_owned(),
+                "the description has this function, the program does not".to_owned(),
             )
         })?;
         let interface = description::from_proto(f, described);

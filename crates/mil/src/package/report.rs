@@ -1,4 +1,4 @@
-//! What a compiled model says of itself to tools: `metadata.json` and the file for analytics.
+//! Files of a compiled model for tools: `metadata.json` and the analytics file.
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -6,8 +6,9 @@ use sha2::{Digest, Sha256};
 use super::proto::array_feature_type::ShapeFlexibility;
 use super::proto::{self, feature_type};
 
-/// The names of Apple's systems, and their versions that first read a specification version.
+/// Names of Apple's systems; [`AVAILABILITY`] has their versions.
 const SYSTEMS: [&str; 6] = ["macOS", "tvOS", "visionOS", "watchOS", "iOS", "macCatalyst"];
+/// For each specification version, the first version of each of [`SYSTEMS`] that reads it.
 const AVAILABILITY: &[(i32, [&str; 6])] = &[
     (6, ["12.0", "15.0", "1.0", "8.0", "15.0", "15.0"]),
     (7, ["13.0", "16.0", "1.0", "9.0", "16.0", "16.0"]),
@@ -15,7 +16,8 @@ const AVAILABILITY: &[(i32, [&str; 6])] = &[
     (9, ["15.0", "18.0", "2.0", "11.0", "18.0", "18.0"]),
 ];
 
-/// Sections of keys and values, each string behind its length; the hash is that of the model file.
+/// The analytics file: sections of keys and values, each string with its length before it.
+/// `modelHash` is the hash of the model file.
 pub(super) fn analytics(model: &[u8]) -> Vec<u8> {
     let hash = base64(&Sha256::digest(model));
     let sections = [
@@ -63,8 +65,8 @@ fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// The text of `metadata.json`. Histograms and precisions, which need Apple's own table of ops, are
-/// left out.
+/// The text of `metadata.json`, without histograms and precisions, which need Apple's own table of
+/// ops.
 pub(super) fn metadata(model: &proto::Model) -> String {
     let described = model.description.clone().unwrap_or_default();
     let own = described.metadata.clone().unwrap_or_default();
@@ -105,7 +107,14 @@ pub(super) fn metadata(model: &proto::Model) -> String {
         "method": "predict",
     });
     if !described.functions.is_empty() {
-        let function = |f: &proto::FunctionDescription| json!({"name": f.name, "inputSchema": features(&f.input), "outputSchema": features(&f.output), "stateSchema": features(&f.state)});
+        let function = |f: &proto::FunctionDescription| {
+            json!({
+                "name": f.name,
+                "inputSchema": features(&f.input),
+                "outputSchema": features(&f.output),
+                "stateSchema": features(&f.state),
+            })
+        };
         out["functions"] = described.functions.iter().map(function).collect();
         out["defaultFunctionName"] = json!(described.default_function_name);
     }
@@ -175,9 +184,9 @@ fn array_feature(array: &proto::ArrayFeatureType, ty: &str, out: &mut Value) {
 mod tests {
     use super::*;
 
-    /// RFC 4648, section 10.
+    /// Expected values: RFC 4648, section 10.
     #[test]
-    fn base64_is_that_of_the_standard() {
+    fn base64_equals_the_standard() {
         for (text, coded) in [
             ("", ""),
             ("f", "Zg=="),

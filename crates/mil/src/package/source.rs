@@ -1,4 +1,4 @@
-//! A program in a file of MIL text, with or without its weights.
+//! Programs in files of MIL text, with or without their weight file.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,33 +16,33 @@ use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
 
-/// The largest constant that is believed to be in a file that is not there: three times the largest
-/// embedding known.
-const MOST_ABSENT_BYTES: u64 = 1 << 33;
-/// The same of wide integers, which are indices and sizes.
-const MOST_ABSENT_INDEX_BYTES: u64 = 1 << 26;
+/// Maximum bytes of a constant in a missing weight file: three times the largest known embedding
+/// table.
+const MAX_MISSING_BYTES: u64 = 1 << 33;
+/// The same limit for wide integers, which are indices and sizes.
+const MAX_MISSING_INDEX_BYTES: u64 = 1 << 26;
 
-/// A program that was read from text.
+/// A program read from a file of MIL text.
 #[derive(Clone, Debug)]
 pub struct SourceFile {
     /// The program.
     pub program: Program,
-    /// Constants whose file is not there: their numbers read as zeros.
+    /// Number of constants whose weight file is missing; they read as zeros.
     pub n_absent: usize,
-    /// The shapes that functions say they take, by their names.
+    /// The input shapes that functions declare, by function name.
     pub interfaces: BTreeMap<String, Interface>,
 }
 
-/// The file that the larger constants of a text are written to: `weights/NAME.bin` beside
-/// `NAME.mil`, so that each text in a folder has a weight file of its own.
+/// The weight file of a text file: `weights/NAME.bin` beside `NAME.mil`. Each text file in a folder
+/// has a weight file of its own.
 pub fn source_weights(path: &Path) -> PathBuf {
     let mut name = path.file_stem().unwrap_or_default().to_owned();
     name.push(".bin");
     path.with_file_name("weights").join(name)
 }
 
-/// Write a program as text to `path`, where nothing may be yet, and its larger constants to
-/// [`source_weights`]; the bytes of constants that were written.
+/// Writes a program as text to `path`, where nothing may exist, and its large constants to
+/// [`source_weights`]. Returns the size of the weight file in bytes.
 pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError> {
     crate::valid::check(program).map_err(|violations| PackageError::Invalid {
         path: path.to_owned(),
@@ -80,7 +80,7 @@ pub fn write_source(path: &Path, program: &Program) -> Result<u64, PackageError>
     Ok(n)
 }
 
-/// The lines on which a text declares functions and values.
+/// The lines on which the text file at `path` declares functions and values.
 pub fn read_lines(path: &Path) -> Result<Lines, PackageError> {
     Ok(lines(&read_text(path)?))
 }
@@ -88,12 +88,12 @@ pub fn read_lines(path: &Path) -> Result<Lines, PackageError> {
 fn read_text(path: &Path) -> Result<String, PackageError> {
     let bytes = read_capped(path, MAX_MODEL_BYTES)?;
     String::from_utf8(bytes)
-        .map_err(|_| PackageError::unusable(path, "is no text: MIL text is UTF-8"))
+        .map_err(|_| PackageError::unusable(path, "is not MIL text: expected UTF-8"))
 }
 
-/// Read the program of a text. Weights are looked for beside it, as
-/// `@model_path/weights/weight.bin` says; what is not there is counted, and what is there must be
-/// what the text says.
+/// Reads a program from a text file. A weight file is looked up relative to the text, as in
+/// `@model_path/weights/weight.bin`. Constants in a missing file are counted; constants in a
+/// present file must match the text.
 pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
     let text = read_text(path)?;
     let folder = path
@@ -110,18 +110,26 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
         n_absent += 1;
         let len = ty.byte_len();
         let len = len.ok_or_else(|| {
-            PackageError::unusable(path, format!("has a constant of type {ty}, no size"))
+            PackageError::unusable(
+                path,
+                format!(
+                    "has a constant of type {ty}, expected a known \
+                                                  size"
+                ),
+            )
         })?;
-        // Nothing of them is in memory, but the small ones are read where shapes and rules need
+        // Missing constants take no memory, but small ones are read where shapes and rules need
         // them.
         let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
-            MOST_ABSENT_BYTES
+            MAX_MISSING_BYTES
         } else {
-            MOST_ABSENT_INDEX_BYTES
+            MAX_MISSING_INDEX_BYTES
         };
         if len as u64 > most || code(ty.dtype).is_none() {
             let reason = format!(
-                "has a constant of type {ty}, which no weight file holds; {relative:?} is not beside it"
+                "has a constant of type {ty}, too large or of a type that weight files do not \
+                 hold, in the \
+                 missing file {relative:?}"
             );
             return Err(PackageError::unusable(path, reason));
         }

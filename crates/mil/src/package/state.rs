@@ -1,12 +1,12 @@
-//! Updates of states as files have them: an op that writes, then one that reads what was written.
+//! Converts updates of states to and from their form in files: a write followed by a read.
 //!
-//! `y = coreml_update_state(state = s, value = x)` is
-//! `write_state(input = s, data = x); y = read_state(input = s)` there.
+//! `y = coreml_update_state(state = s, value = x)` is `write_state(input = s, data = x); y =
+//! read_state(input = s)` in files.
 
 use crate::opset::{self, OpDef, Opset};
 use crate::program::{Arg, Function, Op, OpId, Program, ValueId};
 
-/// The op that is one here, and the two that files have for it.
+/// The rows of the update op and of the two ops that replace it in files.
 struct Rows {
     update: &'static OpDef,
     write: &'static OpDef,
@@ -24,7 +24,7 @@ impl Rows {
     }
 }
 
-/// The program with each update of a state as two ops.
+/// Splits each update of a state into a write and a read.
 pub(super) fn split(program: &Program) -> Program {
     let mut out = program.clone();
     for f in &mut out.functions {
@@ -72,7 +72,7 @@ fn split_op(f: &mut Function, rows: &Rows, id: OpId) -> Vec<OpId> {
     vec![new, id]
 }
 
-/// Make each write of a state that is read at once one op.
+/// Merges each write of a state and the read right after it into one update.
 pub(super) fn merge(f: &mut Function) {
     let Some(rows) = Rows::of(f.opset) else {
         return;

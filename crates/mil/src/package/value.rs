@@ -1,4 +1,4 @@
-//! Types and literals as messages, both ways.
+//! Converts types and literals to and from protobuf messages.
 
 use super::blob::{self, Plan};
 use super::proto::{self, dimension, immediate_value, tensor_value, value, value_type};
@@ -7,11 +7,11 @@ use crate::literal::Literal;
 use crate::opset::Opset;
 use crate::types::{DType, Dim, MAX_RANK, Symbol, TensorType, Type};
 
-/// The weight file as values name it.
+/// Path of the weight file in values.
 pub(super) const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
-/// Constants with fewer elements are written into the model file. Source: coremltools' writer.
+/// Constants with fewer elements are stored inline. Source: coremltools' writer.
 const MIN_BLOB_ELEMENTS: usize = 10;
-/// Types and literals nested deeper are refused.
+/// Maximum nesting of types and literals.
 const MAX_DEPTH: usize = 32;
 
 /// Apple's numbers of element types.
@@ -40,7 +40,7 @@ const CODES: &[(DType, i32)] = &[
     (DType::Fp8E5M2, 41),
 ];
 
-/// Finds the constant at a path and offset of a weight file.
+/// Looks up the constant at a path and offset of a weight file.
 pub(super) type Resolve<'a> = &'a mut dyn FnMut(&str, u64, &TensorType) -> Result<Data, String>;
 
 pub(super) fn type_to_proto(ty: &Type) -> proto::ValueType {
@@ -94,7 +94,7 @@ fn dim_to_proto(dim: Dim) -> proto::Dimension {
     }
 }
 
-/// The type that a message says; `symbol` makes the dimensions that are not known.
+/// Decodes a type; `symbol` makes a symbol for each unknown dimension.
 pub(super) fn type_from_proto(
     ty: Option<&proto::ValueType>,
     symbol: &mut dyn FnMut() -> Symbol,
@@ -119,7 +119,7 @@ fn nested_type(
             value_type::Type::Tensor(t) => Type::Tensor(tensor_from_proto(t, symbol)?),
             value_type::Type::State(s) => match inner(&s.wrapped_type)? {
                 Type::Tensor(t) => Type::State(t),
-                other => return Err(format!("a state holds a tensor, not {other}")),
+                other => return Err(format!("expected a tensor in a state, found {other}")),
             },
             value_type::Type::List(l) => {
                 let element = inner(&l.r#type)?;
@@ -152,17 +152,17 @@ fn tensor_from_proto(
         .iter()
         .find(|(_, code)| *code == ty.data_type)
         .map(|(d, _)| *d);
-    let dtype = dtype.ok_or_else(|| format!("element type {} is unknown", ty.data_type))?;
+    let dtype = dtype.ok_or_else(|| format!("unknown element type {}", ty.data_type))?;
     if usize::try_from(ty.rank) != Ok(ty.dimensions.len()) {
         return Err(format!(
-            "a tensor of rank {} has {} dimensions",
+            "expected {} dimensions of a tensor, found {}",
             ty.rank,
             ty.dimensions.len()
         ));
     }
     if ty.dimensions.len() > MAX_RANK {
         return Err(format!(
-            "a tensor of {} dimensions, {MAX_RANK} are the most",
+            "expected rank {MAX_RANK} or less, found rank {}",
             ty.dimensions.len()
         ));
     }
@@ -181,14 +181,14 @@ fn dim_from_proto(
     match dim.dimension {
         Some(dimension::Dimension::Constant(c)) => usize::try_from(c.size)
             .map(Dim::Known)
-            .map_err(|_| format!("a dimension of {} elements", c.size)),
+            .map_err(|_| format!("a dimension of {} elements is too large", c.size)),
         Some(dimension::Dimension::Unknown(u)) if !u.variadic => Ok(Dim::Symbol(symbol())),
-        Some(dimension::Dimension::Unknown(_)) => Err("a tensor of unknown rank".to_owned()),
-        None => Err("a dimension without size".to_owned()),
+        Some(dimension::Dimension::Unknown(_)) => Err("expected a tensor of known rank".to_owned()),
+        None => Err("a dimension has no size".to_owned()),
     }
 }
 
-/// Whether a constant goes to the weight file of a program of this opset.
+/// Whether a constant goes to the weight file in a program of this opset.
 pub(super) fn is_blob(ty: &TensorType, opset: Opset) -> bool {
     let (rank, n) = (ty.rank(), ty.n_elements().unwrap_or(0));
     let early = matches!(
@@ -196,12 +196,11 @@ pub(super) fn is_blob(ty: &TensorType, opset: Opset) -> bool {
         DType::Fp16 | DType::Fp32 | DType::Uint8 | DType::Int8
     );
     let stored = early || opset >= Opset::CoreMl8 && blob::code(ty.dtype).is_some();
-    // A half-precision constant that is written out has made Core ML abort (rustnn's tests), unless
-    // it is a scalar.
+    // An inline fp16 constant has made Core ML abort (rustnn's tests) unless it is a scalar.
     stored && rank > 0 && n > 0 && (n >= MIN_BLOB_ELEMENTS || ty.dtype == DType::Fp16)
 }
 
-/// A literal as a message; what is large goes to `plan`.
+/// Encodes a literal. A large tensor is added to `plan`.
 pub(super) fn literal_to_proto(literal: &Literal, opset: Opset, plan: &mut Plan) -> proto::Value {
     let mut items = |items: &[Literal]| proto::Values {
         values: items
@@ -255,7 +254,7 @@ fn chunks<const N: usize, T>(bytes: &[u8], f: impl Fn([u8; N]) -> T) -> Vec<T> {
     bytes.as_chunks::<N>().0.iter().map(|c| f(*c)).collect()
 }
 
-/// The elements in the field that Core ML reads for their type.
+/// Encodes elements in the field that Core ML reads for their type.
 fn tensor_value(dtype: DType, data: &Data) -> proto::TensorValue {
     use tensor_value::{Bools, Doubles, Floats, Ints, LongInts, Packed, Value};
     let bytes = data.to_vec();
@@ -281,7 +280,7 @@ fn tensor_value(dtype: DType, data: &Data) -> proto::TensorValue {
     proto::TensorValue { value: Some(value) }
 }
 
-/// The literal that a message says.
+/// Decodes a literal.
 pub(super) fn literal_from_proto(
     value: &proto::Value,
     resolve: Resolve<'_>,
@@ -304,7 +303,9 @@ fn nested_literal(
             let data = resolve(&blob.file_name, blob.offset, t)?;
             return Ok(Literal::Tensor(t.clone(), data));
         }
-        (value::Value::BlobFile(_), _) => return Err(format!("a {ty} cannot be in a weight file")),
+        (value::Value::BlobFile(_), _) => {
+            return Err(format!("expected a tensor in a weight file, found {ty}"));
+        }
     };
     let mut items = |values: &[proto::Value]| -> Result<Vec<Literal>, String> {
         values
@@ -320,7 +321,7 @@ fn nested_literal(
                 || list.iter().any(|item| !item.ty().compatible(&element))
             {
                 return Err(format!(
-                    "the {} items of a list are not those of its type",
+                    "the {} items of a list do not match its type",
                     list.len()
                 ));
             }
@@ -331,7 +332,7 @@ fn nested_literal(
             if tuple.ty().compatible(&ty) {
                 Ok(tuple)
             } else {
-                Err(format!("{} stands for {ty}", tuple.ty()))
+                Err(format!("expected {ty}, found {}", tuple.ty()))
             }
         }
         (immediate_value::Value::Dictionary(dict), Type::Dict(k, v)) => {
@@ -341,19 +342,19 @@ fn nested_literal(
                     .key
                     .as_ref()
                     .zip(pair.value.as_ref())
-                    .ok_or("an entry lacks its key or value")?;
+                    .ok_or("an entry of a dictionary lacks its key or value")?;
                 let pair = (
                     nested_literal(key, resolve, depth + 1)?,
                     nested_literal(value, resolve, depth + 1)?,
                 );
                 if !pair.0.ty().compatible(&k) || !pair.1.ty().compatible(&v) {
-                    return Err("an entry of a dictionary is not of its type".to_owned());
+                    return Err("an entry of a dictionary does not match its type".to_owned());
                 }
                 pairs.push(pair);
             }
             Ok(Literal::Dict(*k, *v, pairs))
         }
-        (_, ty) => Err(format!("the value is of another kind than its type {ty}")),
+        (_, ty) => Err(format!("expected a value of type {ty}, found another kind")),
     }
 }
 
@@ -364,7 +365,7 @@ fn tensor_literal(ty: TensorType, value: &proto::TensorValue) -> Result<Literal,
         return match s.values.as_slice() {
             [s] if ty.rank() == 0 => Ok(Literal::String(s.clone())),
             _ => Err(format!(
-                "{} strings stand for {ty}; strings are scalars",
+                "expected one string for the scalar type string, found {} for {ty}",
                 s.values.len()
             )),
         };
@@ -405,10 +406,14 @@ fn tensor_literal(ty: TensorType, value: &proto::TensorValue) -> Result<Literal,
         (_, Value::Bytes(v)) => Some(v.values.clone()),
         _ => None,
     };
-    let bytes: Vec<u8> = bytes
-        .ok_or_else(|| format!("the elements of a {ty} stand in the field of another type"))?;
+    let bytes: Vec<u8> = bytes.ok_or_else(|| {
+        format!("the elements of {ty} are in the field of another type, or out of range")
+    })?;
     if ty.byte_len() != Some(bytes.len()) {
-        return Err(format!("{} bytes of elements stand for {ty}", bytes.len()));
+        return Err(format!(
+            "expected the elements of {ty}, found {} bytes",
+            bytes.len()
+        ));
     }
     Ok(Literal::Tensor(ty, Data::owned(bytes)))
 }

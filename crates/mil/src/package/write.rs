@@ -1,4 +1,5 @@
-//! Writes a package: into a folder beside its place, which is renamed when it is whole.
+//! Writes packages. A package is written to a folder beside its path, which is renamed when it is
+//! complete.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -14,23 +15,23 @@ use super::partial::Partial;
 use super::{Content, Interface, Item, Package, check, description, encode, proto};
 use crate::opset::Opset;
 
-/// What was written.
+/// Sizes of a written package.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Functions.
+    /// Number of functions.
     pub n_functions: usize,
-    /// Constants in the weight file; equal ones count once.
+    /// Number of constants in the weight file; equal constants count once.
     pub n_constants: usize,
-    /// Bytes of the model file.
+    /// Size of the model file in bytes.
     pub model_bytes: u64,
-    /// Bytes of the weight file; 0 when there is none.
+    /// Size of the weight file in bytes; 0 without one.
     pub weight_bytes: u64,
-    /// Bytes of the items beside the model.
+    /// Size of the additional items in bytes.
     pub item_bytes: u64,
 }
 
 impl Package {
-    /// Write the package to `path`, where nothing may be yet. Equal packages are written as equal
+    /// Writes the package to `path`, where nothing may exist. Equal packages are written as equal
     /// bytes.
     pub fn write(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
         vacant(path)?;
@@ -39,8 +40,8 @@ impl Package {
         Ok(summary)
     }
 
-    /// Write the package to `path` in the place of the package that may be there, which stays until
-    /// the new one is whole.
+    /// Writes the package to `path` and replaces the package there, if any. The old package stays
+    /// until the new one is complete.
     pub fn replace(&self, path: &Path, items: &[Item]) -> Result<Summary, PackageError> {
         replaceable(path, FILE_NAME, "package")?;
         let (partial, summary) = self.write_partial(path, items)?;
@@ -88,7 +89,7 @@ impl Package {
                 })?;
         }
         for item in items {
-            named_well(item, &entries, path)?;
+            check_item_name(item, &entries, path)?;
             entries.push(entry(&item.author, &item.name, &item.description));
             let to = partial
                 .path()
@@ -116,8 +117,8 @@ impl Package {
     }
 }
 
-/// An item is one file in a folder of its author.
-fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), PackageError> {
+/// Checks the author and name of an item, which become a folder and a file.
+fn check_item_name(item: &Item, entries: &[Entry], path: &Path) -> Result<(), PackageError> {
     let word = |s: &str| !s.is_empty() && s != "." && s != ".." && !s.contains(['/', '\\', '\0']);
     let fail = |reason: &str| {
         Err(PackageError::unusable(
@@ -126,21 +127,21 @@ fn named_well(item: &Item, entries: &[Entry], path: &Path) -> Result<(), Package
         ))
     };
     if !word(&item.author) || !word(&item.name) {
-        return fail("must have an author and a name that are names of files");
+        return fail("must have an author and a name that are valid file names");
     }
     if item.author == CORE_ML {
-        return fail("must have another author, this one is Core ML's");
+        return fail("must have another author: this one is reserved for Core ML");
     }
     if entries
         .iter()
         .any(|e| e.author == item.author && e.name == item.name)
     {
-        return fail("stands twice");
+        return fail("is listed twice");
     }
     Ok(())
 }
 
-/// Give a partial its name, which another writer may have taken meanwhile.
+/// Renames a partial to its final path, which another writer may have taken in the meantime.
 pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
     partial.put().map_err(|fault| match fault.kind() {
         std::io::ErrorKind::AlreadyExists => PackageError::Exists {
@@ -153,7 +154,7 @@ pub(super) fn put(partial: Partial, path: &Path) -> Result<(), PackageError> {
     })
 }
 
-/// Nothing may be at `path`.
+/// Returns an error if `path` exists.
 pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
     if path.symlink_metadata().is_ok() {
         Err(PackageError::Exists {
@@ -164,18 +165,18 @@ pub(super) fn vacant(path: &Path) -> Result<(), PackageError> {
     }
 }
 
-/// Nothing may be at `path` but a `kind`, which is known by its `file`.
+/// Returns an error if `path` exists and is not a `kind`, which contains the file `file`.
 pub(super) fn replaceable(path: &Path, file: &str, kind: &str) -> Result<(), PackageError> {
     if path.symlink_metadata().is_err() || path.join(file).is_file() {
         return Ok(());
     }
     Err(PackageError::unusable(
         path,
-        format!("exists and is no {kind}: remove it or write elsewhere"),
+        format!("exists and is not a {kind}: remove it or write elsewhere"),
     ))
 }
 
-/// Write a file into a partial, its folders included; its size.
+/// Writes a file and its folders into a partial. Returns the size in bytes.
 pub(super) fn create_in(
     partial: &Partial,
     path: &Path,
@@ -185,7 +186,7 @@ pub(super) fn create_in(
     create(path, write)
 }
 
-/// Write a file into its folder; its size.
+/// Writes a file into an existing folder. Returns the size in bytes.
 pub(super) fn create(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>,
@@ -200,7 +201,7 @@ pub(super) fn create(
     Ok(file.metadata().map_err(io())?.len())
 }
 
-/// The model file; `plan` gains the constants of the weight file.
+/// Encodes the model file. Constants of the weight file are added to `plan`.
 pub(super) fn model(package: &Package, plan: &mut Plan) -> proto::Model {
     let opset = package
         .program

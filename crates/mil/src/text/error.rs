@@ -1,4 +1,4 @@
-//! The error of reading MIL text.
+//! The error type of the parser.
 
 /// A syntax or type error in MIL text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

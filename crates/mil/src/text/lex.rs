@@ -1,13 +1,13 @@
-//! Tokens of MIL text.
+//! Splits MIL text into tokens.
 
 use super::error::ParseError;
 
-/// A token; the text of names and numbers is a slice of the input.
+/// A token. Names, numbers and strings are slices of the input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'a> {
-    /// A name, or a number as it is written.
+    /// A name or a number, as written.
     Word(&'a str),
-    /// The inside of a quoted string, escapes unresolved.
+    /// The content of a quoted string, with unresolved escapes.
     Quoted(&'a str),
     /// One of `( ) [ ] { } < > , ; = ?`.
     Mark(char),
@@ -17,14 +17,16 @@ pub(super) enum Token<'a> {
     End,
 }
 
+/// Reads tokens from a text, one at a time.
 pub(super) struct Lexer<'a> {
     text: &'a str,
     at: usize,
-    /// Where the token that was read last begins.
+    /// Byte offset of the last token.
     pub start: usize,
 }
 
 impl<'a> Lexer<'a> {
+    /// A lexer at the start of `text`.
     pub fn new(text: &'a str) -> Self {
         Self {
             text,
@@ -33,7 +35,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// An error at the token that was read last.
+    /// An error at the position of the last token.
     pub fn error(&self, message: impl Into<String>) -> ParseError {
         let before = &self.text[..self.start];
         let line = before.matches('\n').count() + 1;
@@ -45,8 +47,9 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Reads the next token; [`Token::End`] at the end of the text.
     pub fn next(&mut self) -> Result<Token<'a>, ParseError> {
-        self.skip_blank();
+        self.skip_whitespace_and_comments();
         self.start = self.at;
         let rest = &self.text[self.at..];
         let Some(c) = rest.chars().next() else {
@@ -68,10 +71,10 @@ impl<'a> Lexer<'a> {
         if "()[]{}<>,;=?".contains(c) {
             return Ok(Token::Mark(c));
         }
-        Err(self.error(format!("unexpected `{c}`")))
+        Err(self.error(format!("unexpected character `{c}`")))
     }
 
-    fn skip_blank(&mut self) {
+    fn skip_whitespace_and_comments(&mut self) {
         loop {
             let rest = &self.text[self.at..];
             let trimmed = rest.trim_start();
@@ -96,20 +99,21 @@ impl<'a> Lexer<'a> {
                 _ => {}
             }
         }
-        Err(self.error("a string has no end"))
+        Err(self.error("expected the end of the string, found the end of the text"))
     }
 }
 
-/// What a message has of a text is as long as the text: of a long one the middle is left out.
+/// Cuts the middle out of a long message. A message that quotes the text could otherwise be as long
+/// as the text.
 fn shortened(message: String) -> String {
-    /// Characters of a message, most of them in lists of names.
-    const MOST: usize = 400;
+    /// Longest message in characters; longer ones usually list names.
+    const MAX_CHARS: usize = 400;
     let n = message.chars().count();
-    if n <= MOST {
+    if n <= MAX_CHARS {
         return message;
     }
-    let head: String = message.chars().take(MOST / 2).collect();
-    let tail: String = message.chars().skip(n - MOST / 4).collect();
+    let head: String = message.chars().take(MAX_CHARS / 2).collect();
+    let tail: String = message.chars().skip(n - MAX_CHARS / 4).collect();
     format!("{head}..{tail}")
 }
 
@@ -117,7 +121,7 @@ fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '@' | '.')
 }
 
-/// Length of a name or number; a sign belongs to it at the front and after an exponent mark.
+/// Length of a name or number. A sign belongs to a number at its start and after an exponent mark.
 fn word_len(rest: &str) -> usize {
     let is_number = rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '+' | '.'));
     let mut previous = ' ';

@@ -1,10 +1,11 @@
-//! Where functions and values stand in a text, for messages about a program that was read from it.
+//! Finds the lines on which a text declares functions and values, so that messages about a parsed
+//! program can point to its source.
 
 use std::collections::HashMap;
 
 use super::lex::{Lexer, Token};
 
-/// The lines of a text on which functions and values are declared, from 1.
+/// The lines, counted from 1, on which a text declares functions and values.
 #[derive(Clone, Debug, Default)]
 pub struct Lines {
     functions: HashMap<String, Function>,
@@ -17,25 +18,25 @@ struct Function {
 }
 
 impl Lines {
-    /// The line of a function.
+    /// The line on which a function is declared.
     pub fn function(&self, name: &str) -> Option<usize> {
         Some(self.functions.get(name)?.line)
     }
 
-    /// The line on which a function declares a result of an op.
+    /// The line on which a function declares the result `name` of an op; inputs have no entry.
     pub fn value(&self, function: &str, name: &str) -> Option<usize> {
         self.functions.get(function)?.values.get(name).copied()
     }
 }
 
-/// Find the lines of a text that [`parse`](super::parse()) accepts; of another those up to the
-/// first that is no text.
+/// Finds the lines of declarations in a text that [`parse`](super::parse()) accepts. In any other
+/// text the search stops at the first invalid token.
 pub fn lines(text: &str) -> Lines {
     let mut found = Lines::default();
     let mut lexer = Lexer::new(text);
     let (mut line, mut counted) = (1, 0);
     let mut function = None::<String>;
-    // Within brackets nothing is declared but inputs, which are no op's.
+    // Brackets declare only inputs, which are not results of ops.
     let mut depth = 0usize;
     let mut word = None;
     while let Ok(token) = lexer.next() {
@@ -77,8 +78,8 @@ mod tests {
 
     #[test]
     fn functions_and_results_have_lines() {
-        let text =
-            "program(1.3)\n{\n    // tensor<fp16, [1]> z = relu(x = x);\n    func f<ios18>(tensor<fp16, [1, 2]> x) {\n
+        let text = "program(1.3)\n{\n    // tensor<fp16, [1]> z = relu(x = x);
+    func f<ios18>(tensor<fp16, [1, 2]> x) {\n
         tensor<fp16, [1, 2]> y = relu(x = x)[name = string(\"a, y = b\")];
         tensor<fp16, [1, 1]> t, tensor<int32,
             [1, 1]> i = topk(x = y, k = int32(1));

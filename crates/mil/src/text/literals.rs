@@ -1,4 +1,4 @@
-//! The part of the parser that reads types and literals.
+//! Parses types and literals.
 
 use super::lex::Token;
 use super::number::Elements;
@@ -8,6 +8,7 @@ use crate::literal::Literal;
 use crate::types::{DType, Dim, MAX_RANK, Symbol, TensorType, Type, is_type_word};
 
 impl Parser<'_> {
+    /// A type, such as `tensor<fp16, [2, ?]>`.
     pub fn ty(&mut self) -> Parsed<Type> {
         self.nested(|p| {
             let word = p.word("a type")?;
@@ -22,6 +23,7 @@ impl Parser<'_> {
         })
     }
 
+    /// The arguments of a type constructor, after its `<`.
     fn type_arguments(&mut self, constructor: &str) -> Parsed<Type> {
         match constructor {
             "tensor" => {
@@ -34,7 +36,7 @@ impl Parser<'_> {
                 let shape = self.list(']', Self::dim)?;
                 if shape.len() > MAX_RANK {
                     return self.error(format!(
-                        "a tensor of {} dimensions, {MAX_RANK} are the most",
+                        "expected rank {MAX_RANK} or less, found rank {}",
                         shape.len()
                     ));
                 }
@@ -43,7 +45,7 @@ impl Parser<'_> {
             }
             "state" => match self.ty()? {
                 Type::Tensor(t) => self.expect('>').map(|()| Type::State(t)),
-                other => self.error(format!("a state holds a tensor, not {other}")),
+                other => self.error(format!("expected a tensor in a state, found {other}")),
             },
             "list" => {
                 let element = self.ty()?;
@@ -63,6 +65,7 @@ impl Parser<'_> {
         }
     }
 
+    /// A dimension: a number or `?`.
     fn dim(&mut self) -> Parsed<Dim> {
         if self.eat('?')? {
             if self.in_literal {
@@ -74,20 +77,21 @@ impl Parser<'_> {
         let word = self.word("a dimension")?;
         match word.parse() {
             Ok(n) => Ok(Dim::Known(n)),
-            Err(_) => self.error(format!("`{word}` is no dimension")),
+            Err(_) => self.error(format!("expected a dimension, found `{word}`")),
         }
     }
 
-    /// `type(value)`.
+    /// `type(value)`: a literal with its type.
     pub fn typed_literal(&mut self) -> Parsed<Literal> {
         let outside = std::mem::replace(&mut self.in_literal, true);
-        // Nested too: the offset of a BLOBFILE could be a BLOBFILE again.
+        // The nesting limit applies here too, since the offset of a BLOBFILE could be a BLOBFILE
+        // again.
         let literal = self.nested(|p| p.ty().and_then(|ty| p.literal(&ty)));
         self.in_literal = outside;
         literal
     }
 
-    /// `(value)` after a type that was read.
+    /// `(value)` after its type.
     fn literal(&mut self, ty: &Type) -> Parsed<Literal> {
         self.expect('(')?;
         let literal = match (self.token, ty) {
@@ -98,6 +102,7 @@ impl Parser<'_> {
         Ok(literal)
     }
 
+    /// `BLOBFILE(path = .., offset = ..)`: a constant in a weight file.
     fn blob(&mut self, ty: &TensorType) -> Parsed<Literal> {
         self.advance()?;
         self.expect('(')?;
@@ -110,21 +115,23 @@ impl Parser<'_> {
             match key {
                 "path" => path = literal.as_str().map(str::to_owned),
                 "offset" => offset = uint(&literal),
-                other => return self.error(format!("`{other}` is neither `path` nor `offset`")),
+                other => {
+                    return self.error(format!("expected `path` or `offset`, found `{other}`"));
+                }
             }
         }
         let (Some(path), Some(offset)) = (path, offset) else {
-            return self.error("BLOBFILE needs a `path` and an `offset`");
+            return self.error("BLOBFILE: expected a `path` and an `offset`");
         };
         match (self.resolve)(&path, offset, ty) {
             Some(data) if ty.byte_len() == Some(data.byte_len()) && ty.dtype != DType::String => {
                 Ok(Literal::Tensor(ty.clone(), data))
             }
-            _ => self.error(format!("there is no {ty} at offset {offset} of `{path}`")),
+            _ => self.error(format!("found no {ty} at offset {offset} of `{path}`")),
         }
     }
 
-    /// A value without its type, which the context gives.
+    /// A value without its type, which the context determines.
     fn bare(&mut self, ty: &Type) -> Parsed<Literal> {
         self.nested(|p| match ty {
             Type::Tensor(t) if t.dtype == DType::String => match p.token {
@@ -132,10 +139,7 @@ impl Parser<'_> {
                     p.advance()?;
                     Ok(Literal::String(unescape(s)))
                 }
-                other => p.error(format!(
-                    "a quoted string is due, {} stands here",
-                    show(other)
-                )),
+                other => p.error(format!("expected a quoted string, found {}", show(other))),
             },
             Type::Tensor(t) => p.tensor(t),
             Type::List(element, _) => {
@@ -170,21 +174,24 @@ impl Parser<'_> {
                 })?;
                 Ok(Literal::Dict((**key).clone(), (**value).clone(), items))
             }
-            Type::State(_) => p.error("a state has no literal"),
+            Type::State(_) => p.error("a state cannot be a literal"),
         })
     }
 
+    /// The elements of a tensor in nested brackets.
     fn tensor(&mut self, ty: &TensorType) -> Parsed<Literal> {
         let mut elements = Elements::new(ty.dtype);
         let mut shape = vec![None; ty.rank()];
         self.elements(&mut shape, 0, &mut elements)?;
-        // Below an empty dimension nothing says how long the others are; the type does.
+        // Below an empty dimension the text does not show the other sizes; the type does.
         let fits = shape
             .iter()
             .zip(&ty.shape)
             .all(|(n, d)| n.is_none_or(|n| d.compatible(Dim::Known(n))));
         if !fits {
-            return self.error(format!("the elements do not fill a {ty}"));
+            return self.error(format!(
+                "expected the elements of a {ty}, found another shape"
+            ));
         }
         let dims = shape
             .iter()
@@ -200,6 +207,7 @@ impl Parser<'_> {
         ))
     }
 
+    /// The elements below dimension `level`; `shape` collects the sizes found so far.
     fn elements(
         &mut self,
         shape: &mut [Option<usize>],
@@ -210,7 +218,10 @@ impl Parser<'_> {
             let word = self.word("a number")?;
             return match out.push(word) {
                 Some(()) => Ok(()),
-                None => self.error(format!("`{word}` is no {}", out.dtype)),
+                None => self.error(format!(
+                    "expected a number of type {}, found `{word}`",
+                    out.dtype
+                )),
             };
         }
         self.expect('[')?;
@@ -223,6 +234,7 @@ impl Parser<'_> {
     }
 }
 
+/// The value of a `uint64` scalar.
 fn uint(literal: &Literal) -> Option<u64> {
     let Literal::Tensor(ty, data) = literal else {
         return None;
@@ -231,6 +243,7 @@ fn uint(literal: &Literal) -> Option<u64> {
     (ty.dtype == DType::Uint64).then(|| u64::from_le_bytes(bytes))
 }
 
+/// Resolves the escapes of a quoted string.
 fn unescape(s: &str) -> String {
     let mut out = String::with_capacity(s.len());
     let mut chars = s.chars();

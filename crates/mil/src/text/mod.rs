@@ -1,10 +1,11 @@
-//! MIL text, as Apple's compiler prints it.
+//! MIL text, in the form that Apple's compiler prints.
 //!
-//! The printed form is that of `model.mil` in a compiled model folder: [`print()`] writes it,
+//! The text form is that of `model.mil` in a compiled model folder: [`print()`] writes it,
 //! [`parse()`] reads it. Constants that a package would keep in its weight file are printed as
-//! `BLOBFILE(..)`; [`Blobs`] says which constant each offset stands for. Apple's text has one
-//! spelling, `?`, for every symbolic dimension; each `?` of an input reads as a symbol of its own,
-//! and those of other values follow by type inference.
+//! `BLOBFILE(..)`; [`Blobs`] maps each offset to its constant.
+//!
+//! Apple's text spells every symbolic dimension `?`. Each `?` in the type of an input becomes a
+//! symbol of its own; type inference determines the symbols of all other values.
 
 mod error;
 mod lex;

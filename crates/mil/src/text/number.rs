@@ -1,19 +1,19 @@
-//! Numbers as text has them.
+//! Reads numbers from text.
 
 use crate::literal::{f64_to_bf16, f64_to_f16, quiet_nan};
 use crate::types::DType;
 
-/// Elements as they are read, packed.
+/// Packs elements of a tensor as they are read.
 pub struct Elements {
     /// Element type.
     pub dtype: DType,
-    /// The bytes so far.
+    /// The packed bytes so far.
     pub bytes: Vec<u8>,
     n: usize,
 }
 
 impl Elements {
-    /// None yet.
+    /// No elements yet.
     pub fn new(dtype: DType) -> Self {
         Self {
             dtype,
@@ -22,7 +22,7 @@ impl Elements {
         }
     }
 
-    /// Append the number of that text; `None` where it is no number of this type.
+    /// Appends the number written as `word`; `None` if `word` is not a number of this type.
     pub fn push(&mut self, word: &str) -> Option<()> {
         let bits = match self.dtype {
             DType::Bool => u64::from(word.parse::<bool>().ok()?),
@@ -52,8 +52,8 @@ impl Elements {
     }
 }
 
-/// The bits of a number of this type. What a text spells in digits and the type does not reach is
-/// no number of the type; infinity and NaN are spelled out, as Apple's compiler does it.
+/// The bits of `word` as a number of type `dtype`. Digits that overflow the type are not a number
+/// of the type; infinity and NaN are spelled out, as Apple's compiler does.
 fn float_bits(word: &str, dtype: DType) -> Option<u64> {
     let (negative, name) = signed(word)?;
     let sign = u64::from(negative) << (dtype.bits() - 1);
@@ -75,7 +75,7 @@ fn float_bits(word: &str, dtype: DType) -> Option<u64> {
     (is_finite == v.is_finite()).then_some(bits | sign)
 }
 
-/// Whether a minus stands before a word, and the word without its sign.
+/// Whether `word` is negative, and `word` without its sign.
 fn signed(word: &str) -> Option<(bool, &str)> {
     Some(match word.as_bytes().first()? {
         b'-' => (true, &word[1..]),
@@ -84,7 +84,7 @@ fn signed(word: &str) -> Option<(bool, &str)> {
     })
 }
 
-/// A finite number, decimal or in C99's hexadecimal form.
+/// Parses a finite number in decimal or C99 hexadecimal form.
 pub fn float(word: &str) -> Option<f64> {
     let (negative, digits) = signed(word)?;
     let v = match digits
@@ -111,7 +111,7 @@ fn hex_float(hex: &str) -> Option<f64> {
         return None;
     }
     let digits = u64::from_str_radix(&format!("{whole}{fraction}"), 16).ok()?;
-    // Two steps: a subnormal result needs a power of two that is itself out of range.
+    // Scale in two steps: a subnormal result needs a power of two that is itself out of range.
     let scale = exponent - 4 * fraction.len() as i32;
     Some(digits as f64 * 2f64.powi(scale / 2) * 2f64.powi(scale - scale / 2))
 }

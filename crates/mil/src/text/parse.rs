@@ -1,5 +1,5 @@
-//! Parser. Every error has a line and a column; nothing that the text claims is allocated before it
-//! is read.
+//! Parses programs, functions and ops. Every error has a line and a column. The parser allocates
+//! memory only for text that it has read, never for a size that the text merely claims.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,8 @@ use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{Type, is_type_word};
 
-/// Read a program; `resolve` finds the constants that the text refers to.
+/// Parses a program. `resolve` looks up the constants that the text stores in weight files. The
+/// result is not validated; see [`valid::check`](crate::valid::check).
 pub fn parse(text: &str, resolve: Resolve<'_>) -> Result<Program, ParseError> {
     Parser::new(text, resolve)?.program()
 }
@@ -28,13 +29,13 @@ impl<'a> Parser<'a> {
         while !self.eat('}')? {
             let function = self.function()?;
             if functions.iter().any(|f| f.name == function.name) {
-                return self.error(format!("function `{}` stands twice", function.name));
+                return self.error(format!("function `{}` is defined twice", function.name));
             }
             functions.push(function);
         }
         if self.token != Token::End {
             return self.error(format!(
-                "{} stands after the end of the program",
+                "expected the end of the text after the program, found {}",
                 show(self.token)
             ));
         }
@@ -61,7 +62,9 @@ impl<'a> Parser<'a> {
         self.expect('<')?;
         let opset = self.word("an opset")?;
         let Some(opset) = Opset::from_name(opset) else {
-            return self.error(format!("unknown opset `{opset}`; ios15 to ios18 are known"));
+            return self.error(format!(
+                "expected an opset from ios15 to ios18, found `{opset}`"
+            ));
         };
         self.expect('>')?;
         self.expect('(')?;
@@ -80,7 +83,7 @@ impl<'a> Parser<'a> {
         Ok(scope.function)
     }
 
-    /// `T a, T b)`, the inputs of the block at hand.
+    /// `T a, T b)`: the inputs of the current block.
     fn inputs(&mut self, scope: &mut Scope<'a>) -> Parsed<()> {
         for (ty, name) in self.list(')', |p| Ok((p.ty()?, p.word("the name of an input")?)))? {
             let id = scope.function.append_input(scope.block, name, ty);
@@ -89,14 +92,14 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `{ statements } -> (outputs);`, the ops of the block at hand.
+    /// `{ statements } -> (outputs);`: the ops and outputs of the current block.
     fn block(&mut self, scope: &mut Scope<'a>) -> Parsed<()> {
         self.expect('{')?;
         while !self.eat('}')? {
             self.statement(scope)?;
         }
         if self.token != Token::Arrow {
-            return self.error(format!("`->` is due, {} stands here", show(self.token)));
+            return self.error(format!("expected `->`, found {}", show(self.token)));
         }
         self.advance()?;
         self.expect('(')?;
@@ -106,7 +109,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// `{ block(inputs) {..} -> (outputs); .. }` behind an op.
+    /// `{ block(inputs) {..} -> (outputs); .. }` after an op: its nested blocks.
     fn nested_blocks(&mut self, scope: &mut Scope<'a>) -> Parsed<Vec<BlockId>> {
         let mut blocks = Vec::new();
         while !self.eat('}')? {
@@ -134,9 +137,11 @@ impl<'a> Parser<'a> {
     }
 
     fn declare(&self, scope: &mut Scope<'a>, name: &'a str, id: ValueId) -> Parsed<()> {
-        // As an argument it would be read as a literal of that type.
+        // As an argument, the name would parse as a literal of that type.
         if is_type_word(name) {
-            return self.error(format!("`{name}` is a type and cannot name a value"));
+            return self.error(format!(
+                "`{name}` is the name of a type and cannot name a value"
+            ));
         }
         if scope.hidden.contains(name) || scope.values.insert(name, id).is_some() {
             return self.error(format!("`{name}` is defined twice"));
@@ -158,8 +163,8 @@ impl<'a> Parser<'a> {
     /// `T a, T b = op(..)[..];` or, for an op without results, `op(..)[..];`.
     fn statement(&mut self, scope: &mut Scope<'a>) -> Parsed<()> {
         let mut declared = Vec::new();
-        let bare = matches!(self.token, Token::Word(w) if opset::find(w).is_some_and(|d| d.name == "write_state"));
-        if !bare {
+        let has_results = self.token != Token::Word("write_state");
+        if has_results {
             loop {
                 declared.push((self.ty()?, self.word("the name of a result")?));
                 if self.eat('=')? {
@@ -183,7 +188,7 @@ impl<'a> Parser<'a> {
                 match (key, literal) {
                     (None, Literal::String(s)) => op_name = Some(s),
                     (Some(param), literal) => args.push((param, Arg::Literal(literal))),
-                    (None, _) => return self.error("the attribute `name` must be a string"),
+                    (None, _) => return self.error("attribute `name`: expected a string"),
                 }
             }
         }
@@ -226,7 +231,7 @@ impl<'a> Parser<'a> {
             }
             Token::Word(w) if is_type_word(w) => Arg::Literal(self.typed_literal()?),
             other => {
-                return self.error(format!("{} is no value that is defined here", show(other)));
+                return self.error(format!("expected a defined value, found {}", show(other)));
             }
         };
         Ok((param.name, arg))
@@ -275,7 +280,7 @@ impl<'a> Parser<'a> {
         let results = scope.function.op(id).results.clone();
         if results.len() != declared.len() {
             return self.error(format!(
-                "op `{}` gives {} results, not {}",
+                "op `{}`: expected {} results, found {}",
                 def.name,
                 results.len(),
                 declared.len()
@@ -285,7 +290,7 @@ impl<'a> Parser<'a> {
             let inferred = &mut scope.function.values[result.index()].ty;
             if !inferred.compatible(ty) {
                 return Err(self.lexer.error(format!(
-                    "`{name}` is declared {ty}, op `{}` gives {inferred}",
+                    "`{name}`: expected {inferred} as op `{}` infers, found declared type {ty}",
                     def.name
                 )));
             }
@@ -296,19 +301,20 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// The function under construction and the names that are visible at this point.
 struct Scope<'a> {
     function: Function,
-    /// The block at hand.
+    /// The current block.
     block: BlockId,
-    /// Names that can be used.
+    /// Visible names.
     values: HashMap<&'a str, ValueId>,
-    /// Names of blocks that are closed.
+    /// Names that closed blocks defined; no longer usable, and not reusable.
     hidden: HashSet<&'a str>,
-    /// Names of the block at hand.
+    /// Names that the current block defined.
     local: Vec<&'a str>,
 }
 
-/// An op as it was read.
+/// An op as written in the text.
 struct Statement<'a> {
     def: &'static OpDef,
     args: Vec<(&'static str, Arg)>,

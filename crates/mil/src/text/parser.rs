@@ -1,23 +1,28 @@
-//! The state of the parser and the steps that every part of the grammar shares.
+//! The state of the parser, and the steps that every part of the grammar shares.
 
 use super::error::ParseError;
 use super::lex::{Lexer, Token};
 use crate::data::Data;
 use crate::types::TensorType;
 
-/// Nesting of types and literals beyond this is refused, so that no text exhausts the stack.
+/// Maximum nesting of types and literals, so that no text exhausts the stack.
 const MAX_DEPTH: usize = 32;
 
-/// Finds the constant at a path and offset of a weight file, of the type that the text declares.
+/// Looks up the constant at a path and offset of a weight file. The constant must have the type
+/// that the text declares.
 pub type Resolve<'a> = &'a dyn Fn(&str, u64, &TensorType) -> Option<Data>;
 
+/// A recursive descent parser with one token of lookahead.
 pub(super) struct Parser<'a> {
     pub lexer: Lexer<'a>,
+    /// The lookahead token.
     pub token: Token<'a>,
     pub resolve: Resolve<'a>,
     depth: usize,
+    /// Number of symbols that `?` has made in this function.
     pub n_wildcards: u32,
-    /// Inside of literals a `?` is no dimension of a value, and all are one symbol.
+    /// Whether the parser is inside a literal, where every `?` is the same symbol and not a
+    /// dimension of a value.
     pub in_literal: bool,
 }
 
@@ -38,15 +43,18 @@ impl<'a> Parser<'a> {
         })
     }
 
+    /// An error at the lookahead token.
     pub fn error<T>(&self, message: impl Into<String>) -> Parsed<T> {
         Err(self.lexer.error(message))
     }
 
+    /// Consumes and returns the lookahead token.
     pub fn advance(&mut self) -> Parsed<Token<'a>> {
         let next = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.token, next))
     }
 
+    /// Consumes `mark` if it comes next.
     pub fn eat(&mut self, mark: char) -> Parsed<bool> {
         let found = self.token == Token::Mark(mark);
         if found {
@@ -55,32 +63,35 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
+    /// Consumes `mark`, which must come next.
     pub fn expect(&mut self, mark: char) -> Parsed<()> {
         if self.eat(mark)? {
             Ok(())
         } else {
-            self.error(format!("`{mark}` is due, {} stands here", show(self.token)))
+            self.error(format!("expected `{mark}`, found {}", show(self.token)))
         }
     }
 
+    /// Consumes a word; `what` names it in the error.
     pub fn word(&mut self, what: &str) -> Parsed<&'a str> {
         match self.token {
             Token::Word(w) => {
                 self.advance()?;
                 Ok(w)
             }
-            other => self.error(format!("{what} is due, {} stands here", show(other))),
+            other => self.error(format!("expected {what}, found {}", show(other))),
         }
     }
 
+    /// Consumes the word `keyword`, which must come next.
     pub fn keyword(&mut self, keyword: &str) -> Parsed<()> {
         match self.token {
             Token::Word(w) if w == keyword => self.advance().map(|_| ()),
-            other => self.error(format!("`{keyword}` is due, {} stands here", show(other))),
+            other => self.error(format!("expected `{keyword}`, found {}", show(other))),
         }
     }
 
-    /// Items separated by commas up to `close`, which is consumed.
+    /// Reads items separated by commas up to and including `close`.
     pub fn list<T>(
         &mut self,
         close: char,
@@ -99,9 +110,10 @@ impl<'a> Parser<'a> {
         }
     }
 
+    /// Runs `inner` one nesting level deeper.
     pub fn nested<T>(&mut self, inner: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
         if self.depth == MAX_DEPTH {
-            return self.error(format!("it is nested deeper than {MAX_DEPTH} levels"));
+            return self.error(format!("nested deeper than {MAX_DEPTH} levels"));
         }
         self.depth += 1;
         let result = inner(self);
@@ -110,6 +122,7 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// Describes a token in an error message.
 pub(super) fn show(token: Token<'_>) -> String {
     match token {
         Token::Word(w) => format!("`{}`", w.chars().take(40).collect::<String>()),

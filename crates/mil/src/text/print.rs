@@ -1,4 +1,4 @@
-//! Printer.
+//! Prints programs as MIL text.
 
 use std::fmt::Write;
 
@@ -10,20 +10,19 @@ use crate::program::{Arg, BlockId, Function, Op, OpId, Program, ValueId};
 use crate::types::{DType, TensorType};
 use crate::valid::has_text;
 
-/// The path that printed constants name where [`Blobs`] says no other.
+/// The path of the weight file in printed text, unless [`Blobs::at`] sets another.
 pub const WEIGHT_PATH: &str = "@model_path/weights/weight.bin";
 
-/// Constants with fewer elements are written out. Source: coremltools' writer.
+/// Constants with fewer elements are printed inline. Source: coremltools' writer.
 const MIN_BLOB_ELEMENTS: usize = 10;
 
-/// The constants that are printed as references into a weight file, each at the offset that the
-/// file would have it.
+/// The constants that the text refers to, each at its offset in the weight file.
 ///
-/// Offsets are those of weight blob storage v2. Equal constants are one.
+/// Offsets follow weight blob storage version 2. Equal constants share an offset.
 #[derive(Debug)]
 pub struct Blobs {
     plan: Plan,
-    /// What constants name as their file.
+    /// The path of the weight file in the text.
     path: String,
 }
 
@@ -34,7 +33,7 @@ impl Default for Blobs {
 }
 
 impl Blobs {
-    /// Constants name this as their file.
+    /// An empty set of constants whose weight file has the path `path` in the text.
     pub fn at(path: &str) -> Self {
         Self {
             plan: Plan::default(),
@@ -42,7 +41,7 @@ impl Blobs {
         }
     }
 
-    /// The constant at `offset`, if it has this type.
+    /// The constant at `offset`, if it has the type `ty`.
     pub fn get(&self, offset: u64, ty: &TensorType) -> Option<Data> {
         self.plan.get(offset, ty)
     }
@@ -52,27 +51,27 @@ impl Blobs {
         self.plan.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no constants.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The weight file.
+    /// The layout of the weight file.
     pub(crate) fn plan(&self) -> &Plan {
         &self.plan
     }
 }
 
-/// What is said of an op beside what it is: attributes that stand behind its own.
+/// Returns extra attributes for an op, which are printed after its own.
 pub type Notes<'a> = &'a dyn Fn(&Function, OpId) -> Vec<(String, Literal)>;
 
-/// The text of a program; `blobs` gains the constants that it refers to.
+/// Prints a program. Large constants are added to `blobs`.
 pub fn print(program: &Program, blobs: &mut Blobs) -> String {
     print_with(program, blobs, &|_, _| Vec::new())
 }
 
-/// The same with notes on ops, as Apple's compiler leaves them; [`parse`](super::parse()) does not
-/// read such a text.
+/// Prints a program with extra attributes on ops, as Apple's compiler leaves them.
+/// [`parse`](super::parse()) does not accept such a text.
 pub fn print_with(program: &Program, blobs: &mut Blobs, notes: Notes<'_>) -> String {
     let mut printer = Printer {
         out: String::new(),
@@ -96,7 +95,7 @@ pub fn print_with(program: &Program, blobs: &mut Blobs, notes: Notes<'_>) -> Str
 struct Printer<'a> {
     out: String,
     blobs: &'a mut Blobs,
-    /// Of the function at hand.
+    /// Opset of the current function.
     opset: Opset,
     notes: Notes<'a>,
 }
@@ -139,7 +138,7 @@ impl Printer<'_> {
         self.out.push('\n');
     }
 
-    /// The ops of a block in braces, and what it gives.
+    /// Prints the ops of a block in braces, then its outputs.
     fn block(&mut self, f: &Function, id: BlockId, depth: usize) {
         let indent = "    ".repeat(depth);
         self.out.push_str("{\n");
@@ -219,8 +218,8 @@ impl Printer<'_> {
         self.out.push_str(";\n");
     }
 
-    /// The blocks of an op, in braces behind its attributes. Nothing that Apple's compiler wrote
-    /// with nested blocks was at hand, so this form is ours.
+    /// Prints the nested blocks of an op, in braces after its attributes. No text with nested
+    /// blocks written by Apple's compiler was available, so this form is Thane's own.
     fn blocks(&mut self, f: &Function, op: &Op, depth: usize) {
         let indent = "    ".repeat(depth);
         self.out.push_str(" {\n");
@@ -269,7 +268,7 @@ impl Printer<'_> {
         self.out.push(')');
     }
 
-    /// A literal without its type, as it stands inside of another.
+    /// Prints a literal without its type, as inside another literal.
     fn bare(&mut self, literal: &Literal) {
         match literal {
             Literal::String(s) => self.string(s),
@@ -334,7 +333,7 @@ impl Printer<'_> {
 fn is_blob(ty: &TensorType, data: &Data, opset: Opset) -> bool {
     let inline = match ty.dtype {
         DType::Bool | DType::String | DType::Int64 | DType::Uint64 | DType::Fp64 => true,
-        // Before ios18 weight files had floats and bytes only.
+        // Before ios18, weight files held only floats and bytes.
         DType::Int16 | DType::Int32 | DType::Uint16 | DType::Uint32 => opset < Opset::CoreMl8,
         _ => false,
     };
@@ -342,9 +341,9 @@ fn is_blob(ty: &TensorType, data: &Data, opset: Opset) -> bool {
     !inline && (large || !has_text(ty.dtype, data))
 }
 
-/// The text of the element `at` of packed `bytes`.
+/// The text of element number `at` of packed `bytes`.
 fn element(dtype: DType, bytes: &[u8], at: usize) -> String {
-    // Only this NaN has a text, and no cast is to touch its sign.
+    // Only this NaN has a text form. Compare bits, because a cast could change the sign.
     if let Some(nan) = quiet_nan(dtype) {
         let sign = 1 << (dtype.bits() - 1);
         match read_bits(bytes, at, dtype.bits()) {
@@ -369,7 +368,7 @@ fn element(dtype: DType, bytes: &[u8], at: usize) -> String {
     }
 }
 
-/// The `width` bits of element `at`, least significant bit first.
+/// The `width` bits of element number `at`, least significant bit first.
 fn read_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
     (0..width).fold(0, |v, i| {
         let bit = at * width + i;
@@ -377,7 +376,7 @@ fn read_bits(bytes: &[u8], at: usize, width: usize) -> u64 {
     })
 }
 
-/// C99's `%a` for a number.
+/// Formats a number like C99's `%a`.
 fn hex_float(v: f64) -> String {
     let sign = if v.is_sign_negative() { "-" } else { "" };
     if v.is_infinite() {

@@ -1,5 +1,4 @@
-//! Texts and programs that are made to break what reads them: each is an error with a reason, or
-//! reads back equal.
+//! Hostile texts and programs: each gives an error with a reason, or survives a round trip.
 
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
@@ -10,7 +9,7 @@ use thane_mil::text::{Blobs, ParseError, parse, print};
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
 
-/// A function of these statements; constants of a weight file are bytes of the offset's value.
+/// Parses a function with this body. Every byte of a constant in a weight file is its offset.
 fn parsed(body: &str) -> Result<Program, ParseError> {
     let text = format!(
         "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (x);\n}}"
@@ -28,25 +27,50 @@ fn blob(ty: &str, offset: u64) -> String {
 }
 
 #[test]
-fn texts_are_refused_with_a_reason() {
+fn hostile_texts_are_rejected_with_a_reason() {
     let nested = format!(
         "uint64(BLOBFILE(path = string(\"w\"), offset = {}",
         "uint64(BLOBFILE(offset = ".repeat(50_000)
     );
     for (body, message) in [
         // The smallest exponent has no absolute value.
-        ("fp32 y = const()[val = fp32(0x1p-2147483648)];".to_owned(), "is no fp32"),
-        (format!("uint64 y = const()[val = {nested}];"), "nested deeper"),
-        (format!("tensor<fp32, [{}1]> y = relu(x = x);", "1, ".repeat(32)), "33 dimensions"),
-        ("tensor<fp32, [2, 3]> fp16 = relu(x = x);".to_owned(), "`fp16` is a type and cannot name a value"),
-        (blob("string", 0), "there is no string"),
-        ("tensor<fp32, [2, 3]> y = reduce_sum(x = x, axes = tensor<int32, [2]>([0, -2]));".to_owned(), "axis 0 twice"),
-        ("tensor<fp32, [2, 3]> y = expand_dims(x = x, axes = tensor<int32, [2]>([1, 1]));".to_owned(), "axis 1 twice"),
         (
-            "tensor<fp32, [2, 3]> y = gather(x = x, indices = tensor<int32, [3, 1]>([[0], [0], [0]]), axis = int32(1), \
+            "fp32 y = const()[val = fp32(0x1p-2147483648)];".to_owned(),
+            "expected a number of type \
+                                                                       fp32",
+        ),
+        (
+            format!("uint64 y = const()[val = {nested}];"),
+            "nested deeper",
+        ),
+        (
+            format!("tensor<fp32, [{}1]> y = relu(x = x);", "1, ".repeat(32)),
+            "found rank 33",
+        ),
+        (
+            "tensor<fp32, [2, 3]> fp16 = relu(x = x);".to_owned(),
+            "`fp16` is the name of a type and \
+                                                                 cannot name a value",
+        ),
+        (blob("string", 0), "found no string"),
+        (
+            "tensor<fp32, [2, 3]> y = reduce_sum(x = x, axes = tensor<int32, [2]>([0, \
+          -2]));"
+                .to_owned(),
+            "expected distinct axes, found 0 twice",
+        ),
+        (
+            "tensor<fp32, [2, 3]> y = expand_dims(x = x, axes = tensor<int32, [2]>([1, \
+          1]));"
+                .to_owned(),
+            "expected distinct axes, found 1 twice",
+        ),
+        (
+            "tensor<fp32, [2, 3]> y = gather(x = x, indices = tensor<int32, [3, 1]>([[0], [0], \
+             [0]]), axis = int32(1), \
              batch_dims = int32(1));"
                 .to_owned(),
-            "differ in the first 1 axes",
+            "expected the first 1 dimensions of `x`",
         ),
     ] {
         let error = parsed(&body).map(|_| ()).unwrap_err().to_string();
@@ -54,17 +78,17 @@ fn texts_are_refused_with_a_reason() {
     }
 }
 
-/// What is accepted can be printed and read back, so what has no text is refused.
+/// Every valid program can be printed and parsed, so constants without a text form are invalid.
 #[test]
-fn constants_without_a_text_are_not_valid() {
+fn constants_without_a_text_form_are_invalid() {
     for (ty, offset, message) in [
-        ("fp64", 0xff, "have no text"),
-        ("tensor<bool, [3]>", 2, "no bool"),
-        ("tensor<int4, [3]>", 0xff, "no int4"),
+        ("fp64", 0xff, "have no text form"),
+        ("tensor<bool, [3]>", 2, "not a valid bool"),
+        ("tensor<int4, [3]>", 0xff, "not a valid int4"),
         (
             "tensor<fp32, [1099511627776, 0]>",
             0,
-            "is empty and cannot be written",
+            "is empty and too long to print",
         ),
     ] {
         let program = parsed(&blob(ty, offset)).unwrap();
@@ -81,9 +105,9 @@ fn constants_without_a_text_are_not_valid() {
     assert_eq!(valid::check(&program).unwrap_err()[0].place, "attributes");
 }
 
-/// Issue 30, 3.5: a constant whose file is not there takes as much as the text says.
+/// A constant in a missing weight file could claim any size.
 #[test]
-fn constants_that_are_absent_are_bounded() {
+fn constants_in_missing_files_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mil");
     for (ty, is_read) in [
@@ -95,13 +119,14 @@ fn constants_that_are_absent_are_bounded() {
         let blob = blob(ty, 64).replace("\"w\"", "\"@model_path/weights/weight.bin\"");
         let more = blob.replace(" y = ", " z = ");
         let text = format!(
-            "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{blob}\n{more}\n}} -> (x);\n}}"
+            "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{blob}\n{more}\n}} \
+             -> (x);\n}}"
         );
         std::fs::write(&path, text).unwrap();
         match thane_mil::package::read_source(&path) {
             Ok(source) => {
                 assert!(is_read && source.n_absent == 2, "{ty}");
-                // Zeros are equal without a look at them.
+                // Zeros compare equal without reading them.
                 assert!(
                     print(&source.program, &mut Blobs::default())
                         .matches("uint64(64)")
@@ -110,16 +135,16 @@ fn constants_that_are_absent_are_bounded() {
                 );
             }
             Err(e) => assert!(
-                !is_read && e.to_string().contains("no weight file holds"),
+                !is_read && e.to_string().contains("in the missing file"),
                 "{ty}: {e}"
             ),
         }
     }
 }
 
-/// What text cannot spell goes to the weight file, however small it is.
+/// Elements that text cannot express go to the weight file, however few there are.
 #[test]
-fn nan_with_a_payload_reads_back_equal() {
+fn nan_with_a_payload_survives_a_round_trip() {
     for (ty, offset) in [
         ("fp32", 0xff),
         ("tensor<bf16, [3]>", 0xff),
@@ -139,8 +164,7 @@ fn nan_with_a_payload_reads_back_equal() {
     }
 }
 
-/// Issue 30, 2.2: infinities and NaN, spelled as Apple's compiler spells them, are legal and read
-/// back equal.
+/// Infinities and NaN in the spelling of Apple's compiler are legal and survive a round trip.
 #[test]
 fn infinities_and_nan_are_legal_in_text() {
     let body = "
@@ -196,7 +220,7 @@ fn infinities_and_nan_are_legal_in_text() {
 }
 
 #[test]
-fn literals_read_back_equal() {
+fn literals_survive_a_round_trip() {
     let body = "
         tensor<bf16, [2]> a = const()[val = tensor<bf16, [2]>([0x1.8p+1, -0x1.fep+127])];
         tensor<fp32, [?, 3]> b = relu(x = x);
@@ -213,30 +237,31 @@ fn literals_read_back_equal() {
 }
 
 #[test]
-fn names_of_types_are_changed_and_ranks_of_inputs_are_checked() {
+fn type_names_are_renamed_and_input_ranks_are_checked() {
     let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
     let x = b.input("tensor", TensorType::new(DType::Fp32, [1usize; 6]));
     let program = Program::new(vec![b.finish(&[("int32", x)])]);
     assert_eq!(program.functions()[0].value(x).name, "_int32");
     let errors = valid::check(&program).unwrap_err();
     assert!(
-        errors.iter().all(|e| e.message.contains("ranks above 5")),
+        errors.iter().all(|e| e.message.contains("rank 5 or less")),
         "{errors:?}"
     );
 }
 
 #[test]
-fn constants_of_high_rank_are_for_constexpr_ops() {
+fn only_constexpr_ops_take_constants_of_high_rank() {
     let ty = "tensor<fp32, [1, 1, 1, 1, 2, 3]>";
     let body = format!(
-        "{} tensor<fp32, [1, 1, 1, 1, 2, 1]> z = reduce_sum(x = y, axes = tensor<int32, [1]>([5]), keep_dims = bool(true));",
+        "{} tensor<fp32, [1, 1, 1, 1, 2, 1]> z = reduce_sum(x = y, axes = tensor<int32, \
+         [1]>([5]), keep_dims = bool(true));",
         blob(ty, 1)
     );
     let errors = valid::check(&parsed(&body).unwrap()).unwrap_err();
     assert!(
         errors[0]
             .message
-            .contains("ranks above 5 are for what constexpr ops use"),
+            .contains("only constexpr ops take higher ranks"),
         "{errors:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Programs as values, as text and as packages.
+//! Tests of programs in memory, as text and as packages.
 #![allow(clippy::unwrap_used)]
 
 mod hostile;

@@ -1,4 +1,4 @@
-//! Packages written, read back and written again.
+//! Writes packages, reads them and writes them again.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,7 +15,7 @@ use thane_mil::program::{Arg, Program, difference};
 use thane_mil::text::parse;
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
-/// A constant that is computed; no bytes of it are a float that is not finite.
+/// A computed constant. None of its bytes form an infinity or NaN.
 struct Computed(usize, u8);
 
 impl Source for Computed {
@@ -40,7 +40,8 @@ fn computed(dtype: DType, shape: &[usize], seed: u8) -> Literal {
     Literal::Tensor(ty, Data::Source(std::sync::Arc::new(Computed(len, seed))))
 }
 
-/// Weights of several types, small ones included, a state, a flexible and an optional input.
+/// A package with large and small weights of several types, a state, an input of flexible shape and
+/// an input with a default value.
 fn sample() -> Package {
     let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
     let n = b.symbol();
@@ -148,7 +149,7 @@ fn contents(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     out
 }
 
-/// The package as it is read back, after checking that what is read is written as the same bytes.
+/// Writes and reads a package, and checks that the read package is written as the same bytes.
 fn round_trip(package: &Package) -> Package {
     let folder = tempfile::tempdir().unwrap();
     let [a, b] = ["a.mlpackage", "b.mlpackage"].map(|name| folder.path().join(name));
@@ -162,7 +163,7 @@ fn round_trip(package: &Package) -> Package {
 }
 
 #[test]
-fn what_is_written_is_read_back_equal() {
+fn a_package_survives_a_round_trip() {
     let package = sample();
     let back = round_trip(&package);
     assert_eq!(difference(&package.program, &back.program), None);
@@ -205,7 +206,7 @@ fn equal_constants_are_stored_once() {
 }
 
 #[test]
-fn a_package_goes_to_the_oldest_system_that_can_run_it() {
+fn a_package_is_lowered_to_its_oldest_opset() {
     for (dtype, opset) in [(DType::Fp32, Opset::CoreMl5), (DType::Fp16, Opset::CoreMl6)] {
         let mut b = FunctionBuilder::new("main", Opset::CoreMl8);
         let x = b.input("x", TensorType::new(dtype, [3usize, 5]));
@@ -220,7 +221,7 @@ fn a_package_goes_to_the_oldest_system_that_can_run_it() {
 }
 
 #[test]
-fn items_travel_with_the_model() {
+fn items_are_stored_with_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlpackage");
     let file = folder.path().join("vocabulary.txt");
@@ -248,9 +249,9 @@ fn items_travel_with_the_model() {
     Package::open(&path).unwrap();
 
     for (author, name, message) in [
-        ("com.apple.CoreML", "model.mlmodel", "this one is Core ML's"),
-        ("..", "contract.json", "names of files"),
-        ("ai.thane", "a/b", "names of files"),
+        ("com.apple.CoreML", "model.mlmodel", "reserved for Core ML"),
+        ("..", "contract.json", "valid file names"),
+        ("ai.thane", "a/b", "valid file names"),
     ] {
         let error = sample()
             .write(
@@ -277,7 +278,7 @@ fn a_package_is_replaced_only_on_demand() {
             .write(&path, &[])
             .unwrap_err()
             .to_string()
-            .contains("exists already")
+            .contains("already exists")
     );
     let mut other = sample();
     other.metadata.version = "2".to_owned();
@@ -287,7 +288,7 @@ fn a_package_is_replaced_only_on_demand() {
     assert_eq!(
         difference(&opened.program, &other.program),
         None,
-        "what was mapped stays"
+        "the mapped data stays valid"
     );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     let taken = folder.path().join("notes");
@@ -297,12 +298,12 @@ fn a_package_is_replaced_only_on_demand() {
             .replace(&taken, &[])
             .unwrap_err()
             .to_string()
-            .contains("is no package")
+            .contains("is not a package")
     );
 }
 
-/// Each function of the op fixtures whose inputs and outputs a package can have; those of ios18 in
-/// one package.
+/// Every function of the op fixtures whose inputs and outputs a package can have. Functions of
+/// ios18 share one package.
 #[test]
 fn every_op_survives_a_package() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/ops");
@@ -335,10 +336,9 @@ fn every_op_survives_a_package() {
     assert!(n > 300, "{n} functions");
 }
 
-/// What coremltools wrote (tests/oracle/make_packages.py) is read, and written again as a package
-/// that reads the same.
+/// Packages written by coremltools (tests/oracle/make_packages.py) survive a round trip.
 #[test]
-fn packages_of_coremltools_are_read() {
+fn packages_of_coremltools_survive_a_round_trip() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages");
     let mut faults = Vec::new();
     let mut n = 0;
@@ -362,9 +362,9 @@ fn packages_of_coremltools_are_read() {
     assert!(n >= 21, "{n} packages");
 }
 
-/// A compiled model says the same as the package that it was made of.
+/// A compiled model contains the same program as its package.
 #[test]
-fn compiled_models_are_read_back_equal() {
+fn compiled_models_survive_a_round_trip() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages");
     let read = |name: &str| Package::open(&folder.join(name).with_extension("mlpackage")).unwrap();
     let mut packages = vec![("sample".to_owned(), sample())];
@@ -393,7 +393,7 @@ fn compiled_models_are_read_back_equal() {
                 .write_compiled(&a)
                 .unwrap_err()
                 .to_string()
-                .contains("exists already")
+                .contains("already exists")
         );
     }
     let error = read("enumerated")
@@ -405,20 +405,24 @@ fn compiled_models_are_read_back_equal() {
     );
 }
 
-/// Inputs of one shape are not among them, by the published files of Apple's compiler.
+/// Inputs with a single shape are not listed. Source: published files of Apple's compiler.
 #[test]
 fn compiled_text_has_the_shapes_of_flexible_inputs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlmodelc");
     sample().write_compiled(&path).unwrap();
     let text = fs::read_to_string(path.join("model.mil")).unwrap();
-    let shapes = r#"(("DefaultShapes", {{"x", [3, 5, 8]}}), ("RangeDims", {{"x", [[3, 3], [2, 77], [8, 8]]}}))"#;
-    assert!(text.contains(shapes), "{text}");
+    for shapes in [
+        r#"("DefaultShapes", {{"x", [3, 5, 8]}})"#,
+        r#"("RangeDims", {{"x", [[3, 3], [2, 77], [8, 8]]}})"#,
+    ] {
+        assert!(text.contains(shapes), "{text}");
+    }
 }
 
-/// The layout of the description, by the published files of Apple's compiler.
+/// Source of the layout: published files of Apple's compiler.
 #[test]
-fn compiled_descriptions_have_their_header() {
+fn compiled_descriptions_have_a_header() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mlmodelc");
     sample().write_compiled(&path).unwrap();
@@ -433,7 +437,7 @@ fn compiled_descriptions_have_their_header() {
     assert_eq!(good[good.len() - 16..][..5], [0xf6, 1, 0, 0, 0]);
     for (at, byte, message) in [
         (0, 0, "of kind 256"),
-        (0x24, 0, "a layout that is not known"),
+        (0x24, 0, "a header of unknown layout"),
         (0x4f, 1, "bytes of description"),
         (0x53, 0xff, ""),
     ] {
@@ -448,7 +452,7 @@ fn compiled_descriptions_have_their_header() {
         Package::open(&path)
             .unwrap_err()
             .to_string()
-            .contains("ends inside of its header")
+            .contains("is truncated inside its header")
     );
     fs::write(&file, &good).unwrap();
     let text = fs::read_to_string(path.join("model.mil")).unwrap();
@@ -456,12 +460,12 @@ fn compiled_descriptions_have_their_header() {
         (
             "offset = uint64(64)",
             "offset = uint64(65)",
-            "records stand at multiples",
+            "expected a multiple of 64",
         ),
         (
             "@model_path/weights/weight.bin",
             "@model_path/../weight.bin",
-            "not a path inside of the package",
+            "which is not inside the package",
         ),
         ("linear(", "frob(", "opset ios18 has no op `frob`"),
         ("\n    func", "\n    funk", "line 4"),

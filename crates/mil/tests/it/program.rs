@@ -1,4 +1,4 @@
-//! Programs made, printed, parsed, validated and changed.
+//! Builds, prints, parses, validates and patches programs.
 
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
@@ -117,7 +117,7 @@ fn note() -> Literal {
 }
 
 #[test]
-fn text_reads_back_equal() {
+fn text_survives_a_round_trip() {
     let program = sample();
     valid::check(&program).unwrap();
     let mut blobs = Blobs::default();
@@ -149,19 +149,24 @@ fn differences_are_found() {
     }
 }
 
-/// A text in the manner of Apple's compiler: several functions, old string types, hexadecimal
+/// A text like the output of Apple's compiler: several functions, old string types, hexadecimal
 /// floats.
 #[test]
-fn text_of_the_compiler_is_read() {
+fn text_of_apples_compiler_is_parsed() {
     let text = r#"program(1.3)
-[buildInfo = dict<string, string>({{"coremlc-component-MIL", "3600.16.1"}, {"coremlc-version", "3600.25.1"}})]
+[buildInfo = dict<string, string>({{"coremlc-component-MIL", "3600.16.1"},
+    {"coremlc-version", "3600.25.1"}})]
 {
-    func main<ios17>(tensor<fp32, [?]> input) [FlexibleShapeInformation = tuple<tuple<string, dict<string, tensor<int32, [?]>>>, tuple<string, dict<string, list<tensor<int32, [2]>, ?>>>>((("DefaultShapes", {{"input", [4]}}), ("RangeDims", {{"input", [[0, 4]]}})))] {
+    func main<ios17>(tensor<fp32, [?]> input) [FlexibleShapeInformation =
+            tuple<tuple<string, dict<string, tensor<int32, [?]>>>,
+            tuple<string, dict<string, list<tensor<int32, [2]>, ?>>>>((
+            ("DefaultShapes", {{"input", [4]}}), ("RangeDims", {{"input", [[0, 4]]}})))] {
             fp32 const_0 = const()[val = fp32(0x1p-1)];
             tensor<fp32, [?]> output = mul(x = input, y = const_0)[name = string("output")];
         } -> (output);
     func other<ios17>(tensor<fp16, [2, 3]> a) {
-            tensor<fp16, [2, 1]> m = const()[name = tensor<string, []>("m"), val = tensor<fp16, [2, 1]>([[-0x1.388p+13], [0x1.8p-3]])];
+            tensor<fp16, [2, 1]> m = const()[name = tensor<string, []>("m"),
+                val = tensor<fp16, [2, 1]>([[-0x1.388p+13], [0x1.8p-3]])];
             tensor<fp16, [2, 3]> b = maximum(x = a, y = m);
         } -> (b);
 }
@@ -179,7 +184,7 @@ fn text_of_the_compiler_is_read() {
 }
 
 #[test]
-fn wrong_texts_are_refused_with_their_place() {
+fn invalid_texts_are_rejected_with_their_position() {
     let wrap = |body: &str| {
         format!(
             "program(1.3)\n{{\n func main<ios18>(tensor<fp32, [2, 3]> x) {{\n{body}\n}} -> (y);\n}}"
@@ -192,11 +197,11 @@ fn wrong_texts_are_refused_with_their_place() {
         ),
         (
             wrap("tensor<fp32, [2, 4]> y = relu(x = x);"),
-            "`y` is declared tensor<fp32, [2, 4]>",
+            "found declared type tensor<fp32, [2, 4]>",
         ),
         (
             wrap("tensor<fp32, [2, 3]> y = relu(x = z);"),
-            "`z` is no value",
+            "expected a defined value, found `z`",
         ),
         (
             wrap("tensor<fp32, [2, 3]> y = relu(z = x);"),
@@ -208,11 +213,11 @@ fn wrong_texts_are_refused_with_their_place() {
         ),
         (
             wrap("int8 y = const()[val = int8(300)];"),
-            "`300` is no int8",
+            "expected a number of type int8, found `300`",
         ),
         (
             wrap("tensor<int32, [2]> y = const()[val = tensor<int32, [2]>([1, 2, 3])];"),
-            "do not fill",
+            "expected the elements of a tensor<int32, [2]>",
         ),
         (
             wrap(&format!(
@@ -224,24 +229,24 @@ fn wrong_texts_are_refused_with_their_place() {
         ),
         (
             wrap("fp32 y = const()[val = fp32(nanx)];"),
-            "`nanx` is no fp32",
+            "expected a number of type fp32, found `nanx`",
         ),
         (
             wrap("int32 y = const()[val = int32(inf)];"),
-            "`inf` is no int32",
+            "expected a number of type int32, found `inf`",
         ),
-        // Rounded, it would be an infinity that nobody wrote.
+        // Rounding would give an infinity that the text does not contain.
         (
             wrap("fp16 y = const()[val = fp16(1e6)];"),
-            "`1e6` is no fp16",
+            "expected a number of type fp16, found `1e6`",
         ),
         (
             wrap("fp32 y = const()[val = fp32(0x1p+128)];"),
-            "`0x1p+128` is no fp32",
+            "expected a number of type fp32, found `0x1p+128`",
         ),
         (
             "program(1.3) { func main<ios99>() {} -> (); }".to_owned(),
-            "unknown opset `ios99`",
+            "expected an opset from ios15 to ios18, found `ios99`",
         ),
         ("program(1.3) {".to_owned(), "the end of the text"),
     ] {
@@ -252,18 +257,21 @@ fn wrong_texts_are_refused_with_their_place() {
 
 #[test]
 fn the_validator_collects_all_errors() {
-    let text = "program(1.0) { func main<ios18>(tensor<fp32, [2, 3]> x, state<tensor<fp32, [2, 3]>> s) {
+    let text = "program(1.0) { func main<ios18>(tensor<fp32, [2, 3]> x,
+            state<tensor<fp32, [2, 3]>> s) {
         tensor<fp32, [2, 3]> r = read_state(input = s);
-        tensor<fp32, [3, 3]> w = const()[val = tensor<fp32, [3, 3]>([[1, 2, 3], [1, 2, 3], [1, 2, 3]])];
+        tensor<fp32, [3, 3]> w = const()[val =
+            tensor<fp32, [3, 3]>([[1, 2, 3], [1, 2, 3], [1, 2, 3]])];
         tensor<fp32, [3, 3]> v = add(x = w, y = w);
         tensor<fp32, [2, 3]> y = linear(x = x, weight = v);
-        tensor<fp32, [1, 1, 1, 1, 2, 3]> z = expand_dims(x = y, axes = tensor<int32, [4]>([0, 1, 2, 3]));
+        tensor<fp32, [1, 1, 1, 1, 2, 3]> z = expand_dims(x = y,
+            axes = tensor<int32, [4]>([0, 1, 2, 3]));
     } -> (z); func main<ios17>(tensor<fp32, [2]> x) { } -> (x); }";
     assert!(
         parse(text, &|_, _, _| None)
             .unwrap_err()
             .message
-            .contains("stands twice")
+            .contains("function `main` is defined twice")
     );
     let program = parse(
         &text.replace("func main<ios17>", "func more<ios17>"),
@@ -276,9 +284,9 @@ fn the_validator_collects_all_errors() {
         .map(ToString::to_string)
         .collect();
     let expected = [
-        "main: linear `y`: `weight` must be constant",
-        "main: expand_dims `z`: `z` is tensor<fp32, [1, 1, 1, 1, 2, 3]>, ranks above 5",
-        "more: function: its opset differs",
+        "main: linear `y`: `weight`: expected a constant",
+        "main: expand_dims `z`: `z`: expected rank 5 or less, found tensor<fp32, [1, 1, 1, 1, 2",
+        "more: function: expected the opset of the first function",
     ];
     assert_eq!(errors.len(), expected.len(), "{errors:#?}");
     for (error, expected) in errors.iter().zip(expected) {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::config::ConfigError;
 use super::gguf::GgufError;
@@ -59,6 +59,20 @@ pub enum CheckpointError {
         /// Every disagreement found.
         faults: Vec<IndexFault>,
     },
+}
+
+impl CheckpointError {
+    /// The file or folder that is at fault.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Io { path, .. }
+            | Self::Unusable { path, .. }
+            | Self::Gguf { path, .. }
+            | Self::Safetensors { path, .. }
+            | Self::Config { path, .. }
+            | Self::Index { path, .. } => path,
+        }
+    }
 }
 
 /// One disagreement between an index and its shards.

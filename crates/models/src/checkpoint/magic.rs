@@ -33,7 +33,7 @@ fn known(head: &[u8]) -> Option<&'static str> {
         .map_or(head, |start| &head[start..]);
     Some(match () {
         () if text.starts_with(b"program(") => {
-            "it looks like MIL text: `thane audit` and `thane bisect` read it"
+            "it looks like MIL text, which is a program and not a checkpoint"
         }
         () if looks_like_core_ml(head) => {
             "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which \

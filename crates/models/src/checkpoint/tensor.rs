@@ -6,19 +6,19 @@ use std::fmt;
 use thane_blocks::{BlockType, UNSUPPORTED_GGUF_TYPES};
 use thane_mil::data::Bytes;
 
-/// One tensor, its bytes still in the file's own layout.
+/// One tensor, with its bytes in the layout of the file.
 #[derive(Debug, Clone)]
 pub struct Tensor {
-    /// The name that the file gives it.
+    /// Name of the tensor in the file.
     pub name: String,
-    /// How its elements are stored.
+    /// Type of the stored elements.
     pub ty: TensorType,
-    /// Row-major, outermost dimension first (GGUF lists dimensions the other way round; they are
-    /// reversed on reading).
+    /// Dimensions in row-major order, outermost first. (GGUF lists the innermost first; the reader
+    /// reverses the list.)
     pub shape: Vec<usize>,
-    /// Exactly the bytes of the elements, a slice of the file's map. GGUF aligns them to at least 8
-    /// bytes; safetensors guarantees no alignment, so a reader of wider elements must not assume
-    /// one.
+    /// Exactly the bytes of the elements, as a slice of the map of the file. GGUF aligns them to at
+    /// least 8 bytes. Safetensors does not guarantee any alignment, so code that reads wider
+    /// elements must not assume one.
     pub bytes: Bytes,
 }
 
@@ -29,11 +29,11 @@ impl Tensor {
     }
 }
 
-/// Element types that are read; quantized ones keep GGUF's block layout.
+/// The supported element types. Quantized types keep GGUF's block layout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)] // each variant is named as its format names it
+#[allow(missing_docs)] // each variant is named after its type in the file formats
 pub enum TensorType {
-    /// Numbers that a program can hold: plain floats, and GGUF's quantized types in their blocks.
+    /// Types whose numbers a program can hold: plain floats and GGUF's block-quantized types.
     Block(BlockType),
     F64,
     I8,
@@ -55,7 +55,7 @@ impl TensorType {
     /// bfloat16.
     pub const BF16: Self = Self::Block(BlockType::Bf16);
 
-    /// The name that GGUF (or, where it has none, safetensors) uses.
+    /// The name in GGUF or, for types that GGUF lacks, in safetensors.
     pub fn name(self) -> &'static str {
         match self {
             Self::Block(ty) => ty.name(),
@@ -72,7 +72,7 @@ impl TensorType {
         }
     }
 
-    /// The type as a block type; `None` where a program cannot hold the numbers as they are stored.
+    /// The block type, or `None` if a program cannot hold the numbers as they are stored.
     pub fn block_type(self) -> Option<BlockType> {
         match self {
             Self::Block(ty) => Some(ty),
@@ -80,12 +80,12 @@ impl TensorType {
         }
     }
 
-    /// Elements in a block; 1 for types that are not quantized.
+    /// Number of elements in a block; 1 for types that are not quantized.
     pub fn block_len(self) -> usize {
         self.block_type().map_or(1, BlockType::block_len)
     }
 
-    /// Bytes in a block.
+    /// Number of bytes in a block.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::Block(ty) => ty.block_bytes(),
@@ -96,13 +96,13 @@ impl TensorType {
         }
     }
 
-    /// Whether elements share scales in blocks.
+    /// Whether the type is block-quantized.
     pub fn is_quantized(self) -> bool {
         self.block_type().is_some_and(|ty| !ty.is_float())
     }
 
-    /// Bytes of `element_count` elements, or `None` when that is not a whole number of blocks or
-    /// overflows.
+    /// Number of bytes of `element_count` elements, or `None` if the elements do not fill whole
+    /// blocks or the number overflows.
     pub fn byte_len(self, element_count: usize) -> Option<usize> {
         match self {
             Self::Block(ty) => ty.byte_len(element_count),
@@ -149,7 +149,7 @@ impl fmt::Display for TensorType {
     }
 }
 
-/// How an error names a GGUF type that is not supported.
+/// Name of an unsupported GGUF type for error messages.
 pub(super) fn refused_gguf_name(type_id: u32) -> String {
     match UNSUPPORTED_GGUF_TYPES.iter().find(|(id, _)| *id == type_id) {
         Some((_, name)) => format!("{name} (type {type_id})"),
@@ -157,16 +157,16 @@ pub(super) fn refused_gguf_name(type_id: u32) -> String {
     }
 }
 
-/// A tensor whose element type is not read.
+/// A tensor with an unsupported element type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefusedTensor {
-    /// The tensor.
+    /// Name of the tensor.
     pub name: String,
-    /// Its type as the file names or numbers it.
+    /// Type of the tensor, by name or number.
     pub ty: String,
 }
 
-/// `TYPE: a, b; OTHER: c`, every tensor listed.
+/// Lists all tensors by type: `TYPE: a, b; OTHER: c`.
 pub(super) fn list_refused(refused: &[RefusedTensor]) -> String {
     let mut by_type = BTreeMap::<&str, Vec<&str>>::new();
     for tensor in refused {

@@ -110,8 +110,8 @@ impl Decoder for Gemma3 {
 
     fn residual_divisor(&self) -> f32 {
         // The residual stream of Gemma 3 270M overflows fp16 after "Why is the sky blue?". Divided
-        // by 2, 16 and 64, the greedy tokens equal those of f32 (`thane run`, both forms,
-        // --residual-divisor). 16 leaves room for larger models.
+        // by 2, 16 and 64, the greedy tokens equal those of f32 in both forms. 16 leaves
+        // room for larger models.
         16.0
     }
 

@@ -74,6 +74,7 @@ impl Graph {
         self.weights.insert(key, value);
         Ok(value)
     }
+
     /// Records that a constant was made from `tensor`, with the smallest divisor of all its
     /// constants.
     fn note_use(&self, tensor: &Tensor, divisor: f32) {

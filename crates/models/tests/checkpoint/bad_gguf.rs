@@ -1,4 +1,4 @@
-//! GGUF files that are refused, each with its message.
+//! GGUF files that are rejected, each with its message.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use thane_models::checkpoint::gguf;
 
 use super::builder::{Folder, GgufFile, array, assert_says, string};
 
-/// Asserts that the file is refused with a message that holds each part.
+/// Asserts that the file is rejected with a message that contains each part.
 fn refused(file: &GgufFile, parts: &[&str]) {
     let message = file
         .parse()

@@ -1,11 +1,11 @@
-//! Writes small GGUF and safetensors files, right ones and wrong ones.
+//! Writes small valid and invalid GGUF and safetensors files.
 
 use std::path::PathBuf;
 
 use thane_mil::data::Bytes;
 use thane_models::checkpoint::{Checkpoint, CheckpointError, Gguf, GgufError, Tensors, gguf};
 
-/// A GGUF file in parts; every count, length and offset can be set to a wrong one.
+/// The parts of a GGUF file. Every count, length and offset can be set to a wrong value.
 #[derive(Clone)]
 pub struct GgufFile {
     pub magic: [u8; 4],
@@ -34,7 +34,7 @@ impl Default for GgufFile {
 }
 
 impl GgufFile {
-    /// A file with a few keys and tensors, all right.
+    /// A valid file with a few keys and tensors.
     pub fn good() -> Self {
         Self::default()
             .entry("general.architecture", 8, &string(b"llama"))
@@ -52,7 +52,7 @@ impl GgufFile {
         self
     }
 
-    /// Appends a tensor and its bytes, at the next offset that is aligned.
+    /// Appends a tensor and its bytes at the next aligned offset.
     pub fn tensor(mut self, name: &str, dims: &[u64], type_id: u32, bytes: &[u8]) -> Self {
         let offset = self.data.len().next_multiple_of(self.alignment as usize);
         self.data.resize(offset, 0xee);
@@ -60,7 +60,7 @@ impl GgufFile {
         self.tensor_at(name, dims, type_id, offset as u64)
     }
 
-    /// Lists a tensor at an offset, without bytes.
+    /// Lists a tensor at an offset without appending bytes.
     pub fn tensor_at(mut self, name: &str, dims: &[u64], type_id: u32, offset: u64) -> Self {
         let mut entry = string(name.as_bytes());
         entry.extend((dims.len() as u32).to_le_bytes());
@@ -96,7 +96,7 @@ impl GgufFile {
     }
 }
 
-/// A length and bytes.
+/// A string: its length and its bytes.
 pub fn string(text: &[u8]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text].concat()
 }
@@ -118,7 +118,7 @@ pub fn array(type_id: u32, len: u64, elements: &[u8]) -> Vec<u8> {
     [&type_id.to_le_bytes()[..], &len.to_le_bytes(), elements].concat()
 }
 
-/// A safetensors file with this header and so many bytes of data, counting up.
+/// A safetensors file with this header and this many bytes of data, which count up.
 pub fn safetensors_file(header: &str, data_len: usize) -> Vec<u8> {
     let data: Vec<u8> = (0..data_len).map(|i| i as u8).collect();
     [
@@ -129,7 +129,7 @@ pub fn safetensors_file(header: &str, data_len: usize) -> Vec<u8> {
     .concat()
 }
 
-/// A temporary folder with files in it.
+/// A temporary folder with files.
 pub struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -151,7 +151,7 @@ impl Folder {
     }
 }
 
-/// Asserts that a message holds each of these parts.
+/// Asserts that a message contains each of these parts.
 pub fn assert_says(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "{message:?} does not say {part:?}");

@@ -1,4 +1,4 @@
-//! Typed access to `config.json` and the record of what was read.
+//! Typed access to `config.json` and the record of the keys that were read.
 
 use thane_models::checkpoint::Config;
 

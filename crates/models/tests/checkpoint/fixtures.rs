@@ -1,4 +1,4 @@
-//! Files that the formats' own packages wrote (`make_fixtures.py`), compared in full.
+//! Files written by the Python packages of the formats (`make_fixtures.py`), compared in full.
 
 use std::fmt::Write;
 use std::fs;
@@ -83,7 +83,7 @@ fn a_safetensors_file_of_the_safetensors_package_is_read_in_full() {
 fn truncated_fixtures_are_refused_wherever_they_end() {
     let file = Bytes::new(fs::read(path("small.gguf")).unwrap());
     let (_, tensors) = gguf::parse(&file).unwrap();
-    // The writer pads the last tensor; without that padding the file is still whole.
+    // The writer pads the last tensor; the file is still valid without that padding.
     let ends = tensors
         .values()
         .map(|tensor| tensor.bytes.as_slice().as_ptr_range().end as usize);

@@ -1,4 +1,4 @@
-//! Hugging Face folders: which files are taken, and which folders are refused.
+//! Hugging Face folders: which files are read, and which folders are rejected.
 
 use serde_json::json;
 use thane_models::checkpoint::{CheckpointError, IndexFault};
@@ -230,7 +230,7 @@ fn folders_that_lack_files_say_what_to_do() {
         (
             Folder::new().with("config.json", vec![b' '; 5 << 20]),
             "",
-            &["config.json: it is larger than the 4194304 bytes"],
+            &["config.json: expected at most 4194304 bytes, found more"],
         ),
         (
             with_config().with(

@@ -1,4 +1,4 @@
-//! Good GGUF files: both versions, tensors, getters.
+//! Valid GGUF files: both versions, tensors, getters.
 
 use thane_blocks::BlockType;
 use thane_models::checkpoint::TensorType;

@@ -1,5 +1,5 @@
-//! Readers of checkpoints, on good files, bad files, and files that the formats' own packages
-//! wrote.
+//! Readers of checkpoints on valid files, invalid files, and files written by the Python packages
+//! of the formats.
 
 mod bad_gguf;
 pub mod builder;

@@ -1,5 +1,5 @@
-//! A real model, from the folder that THANE_MODELS names; without it this says so and checks
-//! nothing.
+//! A real model from the folder in the variable THANE_MODELS. Without the variable the test prints
+//! that it is skipped.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! Both spellings of rotary embeddings, alone, together and at odds.
+//! Both spellings of rotary embeddings: alone, together, and contradicting each other.
 
 use thane_models::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 

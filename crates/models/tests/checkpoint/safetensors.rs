@@ -1,4 +1,4 @@
-//! Safetensors headers that are right and wrong, each with its message.
+//! Valid safetensors headers, and invalid ones with their messages.
 
 use thane_mil::data::Bytes;
 use thane_models::checkpoint::TensorType;

@@ -1,4 +1,4 @@
-//! GGUF files: small ones written here, with changed keys and tensors.
+//! Small GGUF files that the tests write, with changed keys and tensors.
 
 use thane_mil::program::difference;
 use thane_mil::text::{Blobs, print};
@@ -8,13 +8,13 @@ use thane_models::{Model, ModelError, Options};
 use super::{assert_refused, faults, lower};
 use crate::checkpoint::builder::{Folder, GgufFile, array, string};
 
-/// GGUF's numbers of the types used here.
+/// The numbers of the tensor types in GGUF.
 const F32: u32 = 0;
 const F16: u32 = 1;
 const Q8_0: u32 = 8;
 const I32: u32 = 26;
 
-/// A GGUF file as lists that a test edits.
+/// The keys and tensors of a GGUF file, which a test edits.
 #[derive(Clone)]
 struct Spec {
     architecture: &'static str,
@@ -26,7 +26,7 @@ const HIDDEN: u64 = 64;
 const VOCAB: u64 = 5;
 
 impl Spec {
-    /// Two layers, 2 heads of 32 over 1, everything of the same width.
+    /// Two layers, 2 query heads of 32 elements on 1 key head, equal sizes everywhere.
     fn new(architecture: &'static str) -> Self {
         let mut spec = Self {
             architecture,
@@ -105,7 +105,7 @@ impl Spec {
         self
     }
 
-    /// Add a tensor, or replace that of this name.
+    /// Adds a tensor, or replaces the one with this name.
     fn tensor(mut self, name: &str, dims: &[u64], type_id: u32) -> Self {
         self.tensors.retain(|(known, ..)| known != name);
         self.tensors.push((name.to_owned(), dims.to_vec(), type_id));
@@ -117,7 +117,7 @@ impl Spec {
         self
     }
 
-    /// The file; every tensor is of ones where it is F32, else of the bytes 0x3c.
+    /// The bytes of the file. F32 tensors contain ones, other tensors the bytes 0x3c.
     fn folder(&self) -> Folder {
         let mut file = GgufFile::default().entry(
             "general.architecture",
@@ -154,7 +154,7 @@ fn the_files_are_taken_as_they_are() {
             (2, 5, 128)
         );
     }
-    // Without the sizes that follow from others.
+    // Without the sizes that have defaults.
     let short = Spec::llama()
         .without("attention.key_length")
         .without("attention.value_length");
@@ -203,7 +203,7 @@ fn unknown_keys_are_refused_by_name_and_all_at_once() {
     );
 }
 
-/// A GGUF file that is refused, and parts of the message.
+/// A GGUF file that is rejected, and parts of the message.
 type Refused = (Spec, &'static [&'static str]);
 
 fn heads_and_rotary_values() -> Vec<Refused> {
@@ -314,7 +314,7 @@ fn other_values() -> Vec<Refused> {
             llama().str("block_count", "two"),
             &["llama.block_count", "string"],
         ),
-        // One number a layer.
+        // One number for each layer.
         (
             llama().key(
                 "attention.head_count_kv",
@@ -398,14 +398,14 @@ fn a_vocabulary_of_another_size_is_refused() {
 }
 
 #[test]
-fn quantised_vectors_are_refused() {
+fn quantized_vectors_are_refused() {
     let spec = Spec::llama().tensor("blk.1.attn_norm.weight", &[HIDDEN], Q8_0);
     let due = [
         "`blk.1.attn_norm.weight`: expected the type F32, F16 or BF16, found Q8_0, which only \
          matrices can have",
     ];
     assert_eq!(faults(spec.lower()), due);
-    // A matrix can be.
+    // A matrix can be quantized.
     Spec::llama()
         .tensor("blk.1.attn_q.weight", &[HIDDEN, 64], Q8_0)
         .lower()
@@ -464,7 +464,7 @@ fn frequency_divisors_are_read_whatever_their_type_or_refused() {
         .unwrap()
         .program;
     assert_eq!(difference(&plain, &ones), None);
-    // 0x3c3c is 1.06 as a half: it counts.
+    // 0x3c3c is 1.06 in fp16, which is a valid divisor.
     let halves = Spec::llama()
         .tensor("rope_freqs.weight", &[16], F16)
         .lower()
@@ -502,12 +502,12 @@ fn a_factor_without_a_type_is_linear() {
     assert!(difference(&bare, &none).is_some());
 }
 
-/// As llama.cpp scales scores: by the width of a head, but in 27B, which it knows by its 62 layers,
-/// by hidden / heads.
+/// Scores are scaled like in llama.cpp: by the head size, except for 27B, which is recognized by
+/// its 62 layers and scaled by hidden / heads.
 #[test]
 fn gemma3_scales_scores_by_the_width_of_its_heads() {
-    // 4 heads of 32 for a hidden size of 64; what `scaled_dot_product_attention` does not do itself
-    // is done to the query.
+    // 4 heads of 32 for a hidden size of 64. The query is scaled by the factor that
+    // `scaled_dot_product_attention` does not apply itself.
     let text = |n_layers: usize| {
         let mut spec = Spec::gemma()
             .u32("block_count", n_layers as u32)
@@ -532,7 +532,7 @@ fn gemma3_scales_scores_by_the_width_of_its_heads() {
         }
         print(&spec.lower().unwrap().program, &mut Blobs::default())
     };
-    // The square root of 32 / 16, as MIL text spells fp32.
+    // The square root of 32 / 16, spelled like fp32 in MIL text.
     let factor = "0x1.6a09e6p+0";
     let (small, large) = (text(2), text(62));
     assert!(small.contains("scaled_dot_product_attention(") && !small.contains(factor));

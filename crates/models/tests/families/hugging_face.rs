@@ -16,7 +16,7 @@ pub fn tiny(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The tiny checkpoint with these keys of its configuration replaced; null stands for absent.
+/// The tiny checkpoint with these keys of its configuration replaced; null means absent.
 pub fn with_config(name: &str, changes: &Value) -> Folder {
     let mut config: Value =
         serde_json::from_slice(&fs::read(tiny(name).join("config.json")).unwrap()).unwrap();
@@ -277,7 +277,7 @@ fn values_that_a_family_does_not_compute_are_refused() {
     }
 }
 
-/// None of these may run a long loop or ask for much memory before it is refused.
+/// Absurd sizes must be rejected before a long loop runs or much memory is allocated.
 #[test]
 fn absurd_sizes_are_refused() {
     for name in [LLAMA, GEMMA] {
@@ -302,7 +302,7 @@ fn absurd_sizes_are_refused() {
             model,
             &["`num_hidden_layers`", "1025", "1 to 1024 layers"],
         );
-        // Each is allowed, and their product is not.
+        // Each size is allowed, but their product is not.
         let model = changed(
             name,
             &json!({"num_attention_heads": 1 << 20, "head_dim": 1 << 16}),
@@ -314,7 +314,7 @@ fn absurd_sizes_are_refused() {
         );
         let model = changed(name, &json!({"head_dim": 1 << 17}));
         assert_refused("a head", model, &["head size", "131072"]);
-        // As large as is allowed: what does not fit is the tensors.
+        // The largest allowed size, which the tensors do not fit.
         let most = 1 << 24;
         let model = changed(
             name,
@@ -395,7 +395,7 @@ fn heads_that_do_not_fit_are_refused() {
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
     }
-    // Heads that fit one another, but not the tensors.
+    // Heads that fit each other but not the tensors.
     let found = faults(changed(
         LLAMA,
         &json!({"num_key_value_heads": 3, "num_hidden_layers": 1}),
@@ -450,8 +450,8 @@ fn a_context_that_the_model_does_not_have_is_refused() {
     );
 }
 
-/// The old spelling of Gemma 3 speaks of the full layers; the sliding ones have 10,000 where it
-/// does not name them.
+/// The old spelling of Gemma 3 describes full-attention layers. Sliding-window layers have the base
+/// 10,000 if the file does not give one.
 #[test]
 fn gemma_without_a_local_base_takes_the_default() {
     let old = |more: &Value| {

@@ -1,4 +1,4 @@
-//! Checkpoints that the families take and refuse: every refusal names the key or the tensor.
+//! Checkpoints that the families accept or reject. Every error names the key or the tensor.
 
 mod gguf;
 mod hugging_face;
@@ -13,25 +13,25 @@ const LLAMA: &str = "llama-bias";
 const GEMMA: &str = "gemma3";
 const IMAGE: &str = "gemma3-image";
 
-/// What `name` in the folder is lowered to.
+/// Lowers the checkpoint `name` in the folder.
 fn lower(folder: &Folder, name: &str, options: &Options) -> Result<Model, ModelError> {
     let checkpoint: Checkpoint = folder.open(name)?;
     build(&checkpoint, options)
 }
 
-/// Asserts that this is an error whose message holds each part.
+/// Asserts that this is an error whose message contains each part.
 fn assert_refused(what: &str, model: Result<Model, ModelError>, parts: &[&str]) {
     match model {
-        Ok(_) => panic!("{what} is taken"),
+        Ok(_) => panic!("{what}: expected an error, found a model"),
         Err(error) => assert_says(&error.to_string(), parts),
     }
 }
 
-/// The faults of the tensors, one line each.
+/// The faults of the tensors, one string for each.
 fn faults(model: Result<Model, ModelError>) -> Vec<String> {
     match model {
         Err(ModelError::Tensors(faults)) => faults,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("the tensors are taken"),
+        Ok(_) => panic!("expected an error about tensors, found a model"),
     }
 }

@@ -88,8 +88,8 @@ fn switches_that_the_tensors_contradict_are_refused() {
     assert_eq!(found.len(), 16, "{found:?}");
 }
 
-/// The head of the file counts where it differs from the embedding, and a note says so; equal
-/// numbers are a tied head.
+/// If the head in the file differs from the embedding, the head is used and a note says so. If both
+/// have equal numbers, the head is tied.
 #[test]
 fn a_head_beside_tied_embeddings_is_compared_with_them() {
     let is_untied = |model: &Model| {
@@ -136,7 +136,7 @@ fn a_head_beside_tied_embeddings_is_compared_with_them() {
     );
 }
 
-/// A head of zeros behind the other tensors.
+/// Adds a head of zeros after the other tensors.
 fn add_head(header: &mut Map<String, Value>, end: usize) {
     let offsets = [end, end + 149 * 54 * 4];
     header.insert(
@@ -145,8 +145,8 @@ fn add_head(header: &mut Map<String, Value>, end: usize) {
     );
 }
 
-/// Gemma 3 with eyes, in both spellings of its names: the text model is the same, and tensors of
-/// images are left alone.
+/// Multimodal Gemma 3, in both spellings of its tensor names: the text model is the same, and
+/// tensors for images are ignored.
 #[test]
 fn the_text_part_of_a_model_that_sees_images_is_taken() {
     let original = lower(&with_config(IMAGE, &json!({})), "", &Options::default()).unwrap();
@@ -167,7 +167,7 @@ fn the_text_part_of_a_model_that_sees_images_is_taken() {
     let newer = lower(&newer, "", &Options::default()).unwrap();
     assert_eq!(newer.info, original.info);
     let text = |model: &Model| print(&model.program, &mut Blobs::default());
-    // Constants are named after the tensors of the file.
+    // Constants are named after the tensors in the file.
     assert_eq!(
         text(&newer).replace("model_language_model_", "language_model_model_"),
         text(&original)
@@ -198,7 +198,7 @@ fn the_text_part_of_a_model_that_sees_images_is_taken() {
 
 #[test]
 fn a_weight_that_holds_no_numbers_of_ours_is_refused() {
-    // The bytes of 54 F32 as 27 F64, or as 54 I32.
+    // The bytes of 54 F32 as 27 F64 or as 54 I32.
     for (dtype, len) in [("F64", 27), ("I32", 54)] {
         let folder = with_header(LLAMA, 0, |header, _| {
             header["model.norm.weight"]["dtype"] = json!(dtype);

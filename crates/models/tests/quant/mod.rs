@@ -62,7 +62,7 @@ fn floats(bytes: &[u8]) -> Vec<f32> {
         .collect()
 }
 
-/// The codes of a part as numbers, looked up where they are indices.
+/// The codes of a part as numbers; indices are looked up in the table.
 fn codes(parts: &Parts) -> Vec<f32> {
     let bytes = parts.codes.to_vec();
     let nibbles = || bytes.iter().flat_map(|b| [b & 15, b >> 4]);
@@ -113,7 +113,7 @@ fn types_without_offset_are_the_packages_values_to_the_bit() {
     }
 }
 
-/// The error is relative to `|scale * code| + |minimum|`: where the two cancel, so do the digits.
+/// The error is relative to `|scale * code| + |minimum|`, because cancellation loses digits.
 #[test]
 fn types_with_offset_are_within_the_documented_bound() {
     for golden in goldens().iter().filter(|g| g.has_offset()) {
@@ -139,7 +139,7 @@ fn types_with_offset_are_within_the_documented_bound() {
     }
 }
 
-/// Where a scale is 0 the value is the minimum, whatever the code, and to the bit.
+/// If a scale is 0, the value is exactly the minimum, whatever the code is.
 #[test]
 fn a_minimum_without_scale_is_kept() {
     let mut seen = 0;
@@ -163,7 +163,7 @@ fn a_minimum_without_scale_is_kept() {
     assert!(seen > 1000, "{seen} values");
 }
 
-/// What is asked of a part, piece by piece, is what it is as a whole.
+/// Reading a part in pieces gives the same bytes as reading all of it.
 #[test]
 fn a_part_reads_the_same_in_pieces() {
     for golden in goldens() {
@@ -205,7 +205,8 @@ fn a_part_reads_the_same_in_pieces() {
 
 fn pieces(name: &str, data: &Data) {
     let whole = data.to_vec();
-    // Every start around the first blocks, then far and wide (97 is coprime to all block sizes).
+    // Every offset in the first blocks, then widely spaced offsets (97 is coprime to all block
+    // sizes).
     let near = (0..150).flat_map(|at| (0..150).step_by(19).map(move |len| (at, len)));
     let far = (0..whole.len())
         .step_by(97)
@@ -225,7 +226,7 @@ fn pieces(name: &str, data: &Data) {
     assert_eq!(out, [0xa5; 3]);
 }
 
-/// A half or a bfloat16 as the sum of its bits says; every one of them.
+/// Converts every fp16 and every bfloat16, compared with the sum of its bits.
 #[test]
 fn every_half_and_bfloat16_is_widened_exactly() {
     let power = |n: i32| 2f64.powi(n);
@@ -278,7 +279,7 @@ fn only_quantized_types_have_parts() {
     }
 }
 
-/// Each part names the blocks that it comes from, so that a backend can multiply them as they are.
+/// Each part refers to its blocks, so that a backend can multiply them without dequantizing.
 #[test]
 fn parts_say_how_they_are_stored() {
     for golden in goldens() {

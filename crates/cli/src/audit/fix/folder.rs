@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use thane_audit::fix::{Measure, Report};
 use thane_mil::package::create_folders;
+use thane_runtime::RuntimeError;
+use thane_runtime::files::{hash, hash_tree, link_equal, walk};
+use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
 
 use super::{Request, of_package, unfit};
 use crate::app::App;
 use crate::audit::subject::packages_in;
-use crate::contract;
-use crate::embed::bundle::{self, MANIFEST, Manifest};
-use crate::embed::packages;
 use crate::exit::{Code, Failure};
 
 /// Path of the weights in a package.
@@ -72,7 +72,7 @@ fn finish(
     }
     copy_others(from, to, found)?;
     if let Some(manifest) = manifest {
-        let files = contract::hash_tree(to)?;
+        let files = hash_tree(to)?;
         let mut text = serde_json::to_vec_pretty(&Manifest { files, ..manifest })?;
         text.push(b'\n');
         fs::write(to.join(MANIFEST), text)?;
@@ -82,9 +82,8 @@ fn finish(
 
 /// The manifest of a folder that Thane wrote, after everything that it names was compared.
 fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e.context(from.display().to_string()));
-    Ok(packages::checked_manifest(from)
-        .map_err(usage)?
+    Ok(read_checked_manifest(from)
+        .map_err(RuntimeError::from)?
         .map(|(manifest, _)| manifest))
 }
 
@@ -92,17 +91,19 @@ fn manifest(from: &Path) -> Result<Option<Manifest>, Failure> {
 /// whose weights no longer are.
 fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<String>> {
     let (mut kept, mut apart): (Vec<(String, PathBuf)>, _) = (Vec::new(), Vec::new());
-    let hash = |path: &Path| contract::hash(path, String::new()).map(|file| file.sha256);
+    let sha256_of = |path: &Path| hash(path, String::new()).map(|file| file.sha256);
     for package in packages {
         let name = package.strip_prefix(from)?;
         let (before, after) = (package.join(WEIGHTS), to.join(name).join(WEIGHTS));
         if !before.is_file() || !after.is_file() {
             continue;
         }
-        let old = hash(&before)?;
+        let old = sha256_of(&before)?;
         match kept.iter().find(|(other, _)| *other == old) {
             None => kept.push((old, after)),
-            Some((_, first)) if hash(first)? == hash(&after)? => bundle::share(first, &after)?,
+            Some((_, first)) if sha256_of(first)? == sha256_of(&after)? => {
+                link_equal(first, &after)?
+            }
             Some(_) => apart.push(name.display().to_string()),
         }
     }
@@ -111,7 +112,7 @@ fn share(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<Vec<Str
 
 /// Copy the files beside the packages.
 fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<()> {
-    for (name, _) in contract::walk(from)? {
+    for (name, _) in walk(from)? {
         let path = from.join(&name);
         if name != MANIFEST && !packages.iter().any(|p| path.starts_with(p)) {
             let copy = to.join(&name);

@@ -21,12 +21,13 @@ use thane_mil::package::{self, Package, read_source, write_source};
 use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
+use thane_runtime::contract::AUTHOR;
+use thane_runtime::{RuntimeError, is_package, read_contents};
+
 use crate::app::App;
-use crate::contract;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::is_package;
 use crate::out::{self, Kind};
-use crate::packaging::unwritten;
+use crate::runtime::unwritten;
 use samples::Samples;
 
 /// A request to fix a program.
@@ -117,9 +118,8 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     if !from.join("Manifest.json").is_file() {
         return Err(unfit(from));
     }
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let mut package = Package::open(from).map_err(|e| Failure::new(Code::Usage, e))?;
-    let contents = contract::read(from, &package.program).map_err(usage)?;
+    let contents = read_contents(from, &package.program)?;
     if request.options.pad_interface && contents.is_some() {
         let error = anyhow::anyhow!(
             "{}: its contract says what its functions take",
@@ -147,13 +147,13 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
     package.program = program;
     if let Some(contents) = contents {
         items.extend(
-            contract::items(
+            thane_runtime::items(
                 contents.contract,
-                contents.parts.as_ref(),
+                contents.language.as_ref(),
                 contents.golden,
                 None,
             )
-            .map_err(usage)?,
+            .map_err(RuntimeError::from)?,
         );
     }
     place::write(to, request.force, |to| written(to, &package, &items))?;
@@ -188,9 +188,7 @@ fn text(path: &Path) -> Result<Program, Failure> {
 /// hashes.
 fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
     let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let foreign = items
-        .into_iter()
-        .filter(|i| !ours || i.author != contract::AUTHOR);
+    let foreign = items.into_iter().filter(|i| !ours || i.author != AUTHOR);
     Ok(foreign
         .map(|i| package::Item {
             author: i.author,

@@ -1,41 +1,37 @@
-//! Texts made vectors.
+//! Measures embedding.
 
 use std::time::Instant;
 
 use thane_engine::embed::Watch;
-use thane_models::EncoderOptions;
+use thane_runtime::{EmbedOptions, Model};
 
 use super::figure::Figure;
 use super::texts::{ids, lengths};
 use super::{Bench, Length, interrupted};
-use crate::embed::encoder::{self, Run};
 use crate::exit::{Code, Failure, Outcome};
-use crate::talk::peak_memory;
+use crate::memory::peak_memory;
 
 impl Bench<'_> {
     pub fn embed(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let how = Run {
-            numerics: self.args.numerics,
-            threads: Some(self.threads),
-            batch_tokens: crate::cmd::embed::BATCH_TOKENS,
-            max_length: None,
-            profile: self.profile.clone(),
-        };
         let n_texts = self.n_texts()?;
-        let mut encoder =
-            encoder::open(&self.args.model, &EncoderOptions::default(), &how, self.app)?;
+        let output = self.app.output.as_ref();
+        let mut embedder = Model::open(&self.args.model, &self.app.hub, output)?.embedding_model(
+            &EmbedOptions::default(),
+            &self.backend(),
+            output,
+        )?;
         for length @ Length(from, to) in self.lengths() {
-            if to > encoder.max_tokens() {
+            if to > embedder.max_tokens() {
                 let error = anyhow::anyhow!(
                     "texts of {to} tokens, the model takes {}",
-                    encoder.max_tokens()
+                    embedder.max_tokens()
                 );
                 return Err(Failure::new(Code::Usage, error)
-                    .remedy(format!("--lengths {}", encoder.max_tokens())));
+                    .remedy(format!("--lengths {}", embedder.max_tokens())));
             }
             let numbered = lengths(length, n_texts).into_iter().zip(7..);
             let texts: Vec<Vec<u32>> = numbered
-                .map(|(n, seed)| ids(n, encoder.info.vocab_size, seed))
+                .map(|(n, seed)| ids(n, embedder.info.vocab_size, seed))
                 .collect();
             let n_tokens: usize = texts.iter().map(Vec::len).sum();
             for batch in self.batches(&[1, 32]) {
@@ -47,14 +43,14 @@ impl Bench<'_> {
                             interrupted: &stop,
                             progress: &mut |_| {},
                         };
-                        let done = encoder.embedder.texts(texts, &mut watch);
+                        let done = embedder.engine.texts(texts, &mut watch);
                         if done.map_err(|e| Failure::new(Code::Usage, e))?.is_none() {
                             return Err(interrupted());
                         }
                     }
                     Ok(texts.len() as f64 / start.elapsed().as_secs_f64())
                 })?;
-                let figure = self.figure(&encoder.name, [from, to], rates, "texts/s");
+                let figure = self.figure(&embedder.name, [from, to], rates, "texts/s");
                 let tokens_per_s = Some(figure.median * n_tokens as f64 / texts.len() as f64);
                 let memory = peak_memory();
                 let figure = Figure {
@@ -69,7 +65,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// A batch is never smaller than what its figure says.
+    /// Number of texts per round; never fewer than a batch.
     fn n_texts(&self) -> Result<usize, Failure> {
         let batch = self.batches(&[1, 32]).into_iter().max().unwrap_or(1);
         match self.args.texts {

@@ -1,42 +1,42 @@
-//! What is printed of a measurement.
+//! The figure of a measurement, and the machine.
 
 use serde::Serialize;
 use thane_kernels::Isa;
 
 use crate::app::App;
 
-/// A figure.
+/// A figure, as it is printed.
 #[derive(Serialize)]
 pub struct Figure<'a> {
-    /// The value of `what`.
+    /// What was measured.
     pub bench: String,
     pub model: &'a str,
-    /// Of Thane, and the commit where the build was told it (`THANE_COMMIT`).
+    /// Version of Thane, and its commit if the build set `THANE_COMMIT`.
     pub version: &'static str,
     pub commit: Option<&'static str>,
     pub machine: Machine,
     pub numerics: String,
     pub threads: u16,
-    /// Tokens of the prompt or, for embed, of the shortest and the longest text.
+    /// Tokens of the prompt, twice; for embed, of the shortest and the longest text.
     pub tokens: [usize; 2],
-    /// Tokens of the answer; null where there is none.
+    /// Tokens of the answer; null if there is none.
     pub answer_tokens: Option<u16>,
-    /// Texts or sequences at once; null where there is one.
+    /// Batch size; null if it is always 1.
     pub batch: Option<u16>,
-    /// What `median`, `least` and `most` count.
+    /// Unit of `median`, `least` and `most`.
     pub unit: &'static str,
     pub median: f64,
     pub least: f64,
     pub most: f64,
     pub rounds: usize,
-    /// Tokens that `embed` makes vectors of in a second, padding not counted; null for others.
+    /// Tokens per second of `embed`, without padding; null for others.
     pub tokens_per_s: Option<f64>,
-    /// Most memory that the process held so far, or the one that was started; null where the system
-    /// does not tell.
+    /// Peak memory of this process, or of the one that was started; null where the system does not
+    /// tell.
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// What the figures were measured on.
+/// The machine of a measurement.
 #[derive(Clone, Serialize)]
 pub struct Machine {
     pub cpu: String,
@@ -46,7 +46,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// This one.
+    /// This machine.
     pub fn here(app: &App) -> Self {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let name = info

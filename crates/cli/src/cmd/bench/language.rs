@@ -1,29 +1,30 @@
-//! Prompts read and answers made: of one sequence, or of many at once.
+//! Measures prefill and decode of one sequence or of a batch.
 
 use std::time::Instant;
 
 use thane_engine::generate::GenerateError;
 use thane_engine::sample::argmax;
 use thane_engine::sessions::Sessions;
+use thane_runtime::LanguageModel;
 
 use super::figure::Figure;
 use super::texts::ids;
 use super::{Bench, What, interrupted};
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, Opened, ProgramFlags, RunFlags};
-use crate::talk::peak_memory;
+use crate::memory::peak_memory;
+use crate::model::{self, ProgramFlags};
 
 impl Bench<'_> {
-    /// Prefill and decode.
+    /// Measures prefill or decode of one sequence.
     pub fn language(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let (opened, flags) = self.open()?;
-        let mut session = model::session(&opened, &flags, self.app)?;
-        // Answers are greedy.
+        let model = self.open()?;
+        let mut session = model.session(&self.backend())?;
+        // Decoding is greedy.
         session.want_greatest(Some(1));
         for length in self.prompts()? {
             let rates = self.rounds(&mut || {
                 session.reset();
-                let prompt = ids(length, opened.model.info.vocab_size, 1);
+                let prompt = ids(length, model.info.vocab_size, 1);
                 let start = Instant::now();
                 let logits = session
                     .feed(&prompt, &|| self.app.interrupt.is_set())
@@ -42,7 +43,7 @@ impl Bench<'_> {
                 Ok(f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
             })?;
             let answer = (self.args.what == What::Decode).then_some(self.args.tokens);
-            let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
+            let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
             self.say(
                 Figure {
                     answer_tokens: answer,
@@ -55,18 +56,18 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Many sequences at once: the tokens of all answers.
+    /// Measures decode of a batch.
     pub fn batch(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let (opened, flags) = self.open()?;
+        let model = self.open()?;
         for length in self.prompts()? {
             for batch in self.batches(&[8, 32]) {
-                let mut sessions = model::sessions(&opened, &flags, usize::from(batch), self.app)?;
-                let vocab_size = opened.model.info.vocab_size;
+                let mut sessions = model.sessions(&self.backend(), usize::from(batch))?;
+                let vocab_size = model.info.vocab_size;
                 let prompts: Vec<Vec<u32>> = (0..u64::from(batch))
                     .map(|i| ids(length, vocab_size, 7 + i))
                     .collect();
                 let rates = self.rounds(&mut || self.answers(&mut sessions, &prompts))?;
-                let figure = self.figure(&opened.name, [length, length], rates, "tokens/s");
+                let figure = self.figure(&model.name, [length, length], rates, "tokens/s");
                 let (answer, memory) = (Some(self.args.tokens), peak_memory());
                 self.say(
                     Figure {
@@ -82,7 +83,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Tokens a second of the steps behind the prompts.
+    /// Decodes all answers; returns tokens per second, without prefill.
     fn answers(&self, sessions: &mut Sessions, prompts: &[Vec<u32>]) -> Result<f64, Failure> {
         (0..prompts.len())
             .try_for_each(|idx| sessions.reset(idx))
@@ -113,20 +114,15 @@ impl Bench<'_> {
         Ok(prompts.len() as f64 * f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
     }
 
-    fn open(&self) -> Result<(Opened, RunFlags), Failure> {
-        let flags = RunFlags {
-            program: ProgramFlags {
-                context: self.context()?,
-                numerics: self.args.numerics,
-            },
-            threads: Some(self.threads),
-            profile: self.profile.clone(),
+    fn open(&self) -> Result<LanguageModel, Failure> {
+        let flags = ProgramFlags {
+            context: self.context()?,
+            numerics: self.args.numerics,
         };
-        let opened = model::open(&self.args.model, &flags.program.options(false), self.app)?;
-        Ok((opened, flags))
+        model::open(&self.args.model, &flags.options(false), self.app)
     }
 
-    /// What the longest prompt and its answer need.
+    /// Context length for the longest prompt and its answer.
     fn context(&self) -> Result<Option<usize>, Failure> {
         Ok(self
             .prompts()?
@@ -140,7 +136,7 @@ fn failed(error: GenerateError) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
-/// The token with the largest logit.
+/// The most likely token.
 fn next(logits: &[f32]) -> u32 {
     argmax(logits)
         .and_then(|id| u32::try_from(id).ok())

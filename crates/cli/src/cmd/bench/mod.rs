@@ -1,4 +1,4 @@
-//! `thane bench`: how fast a model is on this machine, a JSON line for each figure.
+//! `thane bench`: measures how fast a model is on this machine.
 
 mod encoder;
 mod figure;
@@ -14,12 +14,12 @@ use thane_cpu::Profile;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, NumericsFlag};
+use crate::model::{self, NumericsFlag, Processor};
 use crate::profile;
 
-/// Measure how fast a model is on this machine, a JSON line for each figure.
+/// Measure how fast a model is on this machine, as a JSON line for each figure.
 ///
-/// A figure is the median of some rounds, with the least and the most.
+/// A figure is the median of several rounds, with minimum and maximum.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to measure.
@@ -27,35 +27,34 @@ pub struct Args {
     what: What,
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
-    /// Rounds, behind one that is not counted.
+    /// Rounds, after one warm-up round.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Threads, a figure for each number [default: the physical cores].
+    /// Numbers of threads, with a figure for each [default: the physical cores].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Vec<u16>,
-    /// Tokens of the prompt; for embed of a text, or from-to.
+    /// Tokens of the prompt; for embed of a text, or a range such as 8-256.
     ///
-    /// Between two lengths, short texts come more often [default: 512, for decode 128, for batch
-    /// 16, for cold 30, for embed 8-256].
+    /// In a range, short texts are more frequent [default: 512, for decode 128, for batch 16, for
+    /// cold 30, for embed 8-256].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
-    /// Tokens of an answer of decode, or of each of batch.
+    /// Tokens of an answer, for decode and batch.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     tokens: u16,
-    /// Texts or sequences at once [default: 1,32, for batch 8,32].
+    /// Batch sizes: texts or sequences at once [default: 1,32, for batch 8,32].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
-    /// Texts of a round of embed [default: 128, or the largest --batch where that is more].
+    /// Texts per round of embed [default: 128, or the largest --batch if that is more].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     texts: Option<u16>,
-    /// How to compute.
+    /// Numerics to use.
     ///
-    /// fast takes quantised weights as they are, f32 is the reference, ane is fp16 after each op
-    /// with the sums of the Apple Neural Engine.
+    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
+    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
-    /// Say behind each figure where the time went, warming up included; cold and convert have no
-    /// profile.
+    /// Print the time of each kernel after each figure, warm-up included; not for cold and convert.
     #[arg(long)]
     profile: bool,
 }
@@ -63,22 +62,21 @@ pub struct Args {
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum What {
-    /// Tokens of a prompt, a second.
+    /// Prefill throughput: tokens of a prompt per second.
     Prefill,
-    /// Tokens of an answer, a second, one after another.
+    /// Decode throughput: tokens of an answer per second.
     Decode,
-    /// Tokens of many answers at once, a second, all of them together.
+    /// Decode throughput of a batch: tokens of all answers per second.
     Batch,
-    /// Texts made vectors, a second.
+    /// Embedding throughput: texts per second.
     Embed,
-    /// From the start of the process to the end of the first token, with the files in the page
-    /// cache.
+    /// Time from the start of the process to the first token, with files in the page cache.
     Cold,
-    /// From the start of the process to the end of writing a package.
+    /// Time to convert a model, from the start of the process.
     Convert,
 }
 
-/// Lengths of texts: from and to.
+/// A range of lengths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Length(usize, usize);
 
@@ -91,7 +89,7 @@ fn length(text: &str) -> Result<Length, String> {
         .ok_or_else(|| "a length such as 512, or two such as 8-256".to_owned())
 }
 
-/// What is measured at one number of threads.
+/// A measurement with one number of threads.
 struct Bench<'a> {
     args: &'a Args,
     app: &'a App,
@@ -133,6 +131,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 impl<'a> Bench<'a> {
+    fn backend(&self) -> Processor {
+        Processor {
+            cpu: model::cpu(self.args.numerics, Some(self.threads), self.app),
+            profile: self.profile.clone(),
+        }
+    }
+
     fn lengths(&self) -> Vec<Length> {
         let usual = match self.args.what {
             What::Prefill => Length(512, 512),
@@ -149,7 +154,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// How many at once.
+    /// The batch sizes.
     fn batches(&self, usual: &[u16]) -> Vec<u16> {
         if self.args.batch.is_empty() {
             usual.to_vec()
@@ -158,7 +163,7 @@ impl<'a> Bench<'a> {
         }
     }
 
-    /// Prompts have one length.
+    /// Lengths of prompts; a range is an error.
     fn prompts(&self) -> Result<Vec<usize>, Failure> {
         let one = |Length(from, to): Length| {
             let error = || {
@@ -172,13 +177,13 @@ impl<'a> Bench<'a> {
         self.lengths().into_iter().map(one).collect()
     }
 
-    /// The results of all rounds but the first, which warms up, rising.
+    /// The results of all rounds but the first, which warms up; ascending.
     fn rounds(&self, round: &mut dyn FnMut() -> Result<f64, Failure>) -> Result<Vec<f64>, Failure> {
         self.app
             .output
             .count("rounds", Some(u64::from(self.args.rounds)), 0);
         round()?;
-        // A machine that was just busy with another thing is given a moment.
+        // Give a machine that was just busy a moment.
         std::thread::sleep(Duration::from_millis(20));
         let one = |_| round().inspect(|_| self.app.output.advance(1));
         let mut results = (0..self.args.rounds)
@@ -226,8 +231,7 @@ impl<'a> Bench<'a> {
         }
         figures.push(value);
         if !matches!(self.args.what, What::Cold | What::Convert) {
-            let cpu = model::cpu(self.args.numerics, Some(self.threads), self.app);
-            profile::say(self.profile.as_ref(), &cpu, &self.app.output);
+            profile::say(self.profile.as_ref(), &self.backend().cpu, &self.app.output);
         }
         Ok(())
     }

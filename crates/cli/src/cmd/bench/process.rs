@@ -1,4 +1,4 @@
-//! Whole runs of another process: what it has loaded is gone with it.
+//! Measures whole runs of another process, which starts with nothing loaded.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use super::figure::Figure;
 use super::{Bench, interrupted};
 use crate::exit::{Code, Failure, Outcome};
-use crate::talk::peak_memory_of;
+use crate::memory::peak_memory_of;
 
-/// What a process took.
+/// Time and memory of a process.
 #[derive(Clone, Copy)]
 struct Took {
     time: Duration,
@@ -18,7 +18,7 @@ struct Took {
 }
 
 impl Bench<'_> {
-    /// From the start to the first token.
+    /// Measures the time from the start to the first token.
     pub fn cold(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         for length in self.prompts()? {
             let mut peak = None;
@@ -27,7 +27,7 @@ impl Bench<'_> {
                     self.threads.to_string(),
                     format!("{:?}", self.args.numerics).to_lowercase(),
                 );
-                // A word is about a token.
+                // One word is about one token.
                 let words = "word ".repeat(length);
                 let raw = [
                     "run",
@@ -63,7 +63,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// From the start to the end of a package, which is thrown away.
+    /// Measures the time to convert to a package, which is removed.
     pub fn convert(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let folder = tempfile::tempdir().map_err(|e| Failure::new(Code::Other, e))?;
         let package = folder.path().join("model.mlpackage");
@@ -87,7 +87,7 @@ impl Bench<'_> {
         )
     }
 
-    /// Run this program with other arguments.
+    /// Runs this program with other arguments.
     fn process<'s>(&self, args: impl Iterator<Item = &'s OsStr>) -> Result<Took, Failure> {
         let other = |e: std::io::Error| Failure::new(Code::Other, e);
         let mut command = Command::new(std::env::current_exe().map_err(other)?);
@@ -104,7 +104,7 @@ impl Bench<'_> {
         }
         if !status.success() {
             let verb = command.get_args().next().unwrap_or_default().display();
-            // The process has said why.
+            // The process printed the reason.
             let code = Code::of_process(status.code());
             return Err(Failure::new(
                 code,
@@ -115,13 +115,13 @@ impl Bench<'_> {
     }
 }
 
-/// Wait for the end, and look meanwhile at what the process holds: afterwards the system does not
-/// tell.
+/// Waits for the end and polls the memory of the process, which the system does not report
+/// afterwards.
 fn watch(
     child: &mut Child,
     start: Instant,
 ) -> std::io::Result<(std::process::ExitStatus, Duration, Option<u64>)> {
-    /// Rare enough to take no time from it.
+    /// Rare enough to cost no time.
     const EVERY: Duration = Duration::from_millis(5);
     let id = child.id();
     let ended = AtomicBool::new(false);

@@ -1,4 +1,4 @@
-//! Texts that mean nothing, the same each time.
+//! Pseudo-random texts, which are the same in every run.
 
 use super::Length;
 
@@ -10,17 +10,17 @@ fn next(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Tokens that mean nothing, the same each time.
+/// Pseudo-random tokens, which depend on `seed` only.
 pub fn ids(n: usize, vocab_size: usize, seed: u64) -> Vec<u32> {
     let mut state = seed;
-    // The first of most vocabularies are special.
+    // The first tokens of most vocabularies are control tokens.
     let first = if vocab_size > 2000 { 1000 } else { 0 };
     (0..n)
         .map(|_| first + (next(&mut state) % (vocab_size - first as usize).max(1) as u64) as u32)
         .collect()
 }
 
-/// Lengths between two, equally often in each power of two: as sentences and paragraphs are.
+/// Lengths in a range, uniform on a logarithmic scale, like those of sentences and paragraphs.
 pub fn lengths(Length(from, to): Length, n: usize) -> Vec<usize> {
     let mut state = 5;
     let (low, high) = ((from as f64).ln(), (to as f64).ln());

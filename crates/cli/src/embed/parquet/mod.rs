@@ -1,8 +1,7 @@
-//! Parquet: [`read`] takes texts from files, [`write()`] puts vectors into them.
+//! Parquet files: [`read`] reads texts, [`write()`] writes vectors.
 //!
-//! The `parquet` crate decodes columns. What a file says of itself is checked before that crate
-//! believes it: [`thrift`] walks headers, and [`pages`] unpacks pages to the length that was
-//! reserved for them and no further.
+//! The `parquet` crate decodes columns. It trusts sizes in a file, so they are checked before:
+//! [`thrift`] parses headers, and [`pages`] decompresses pages up to the length that was reserved.
 
 mod pages;
 pub mod read;

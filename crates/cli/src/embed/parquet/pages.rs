@@ -1,5 +1,4 @@
-//! The pages of a column, each unpacked to the length that its header says and that was reserved,
-//! and no further.
+//! The pages of a column, each decompressed up to the length in its header, which was reserved.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -13,15 +12,15 @@ use thane_mil::budget::{Budget, Reservation};
 
 use super::thrift::{Compact, Ints, delta_end};
 
-/// Values that are decoded at once.
+/// Values per batch of decoding.
 pub const BATCH_LEN: usize = 16;
-/// A header with statistics of long texts has some kB.
+/// Most bytes of a header; one with statistics of long texts has some kB.
 const HEADER_BYTES: u64 = 1 << 16;
 const MAX_HEADER_BYTES: u64 = 1 << 24;
-/// Bytes in memory of a value in a dictionary or of a length, and more.
+/// Upper bound of the bytes in memory of a dictionary value or a length.
 const VALUE_BYTES: usize = 64;
 
-/// Whether pages of this kind can be unpacked.
+/// Whether this compression is supported.
 pub fn is_known(codec: Compression) -> bool {
     use Compression::{GZIP, LZ4, LZ4_RAW, SNAPPY, UNCOMPRESSED, ZSTD};
     matches!(
@@ -30,7 +29,7 @@ pub fn is_known(codec: Compression) -> bool {
     )
 }
 
-/// See the module.
+/// Reads the pages of a column.
 pub struct Pages {
     file: File,
     at: u64,
@@ -43,10 +42,10 @@ pub struct Pages {
     page: Option<Reservation>,
 }
 
-/// What a header says.
+/// A page header.
 struct Header {
     ints: Ints,
-    /// Bytes of it.
+    /// Bytes of the header.
     len: usize,
 }
 
@@ -75,8 +74,7 @@ impl Header {
     }
 }
 
-/// Numbers of `parquet.thrift`: the kinds of pages, and the fields of a header with what is of each
-/// kind.
+/// Constants of `parquet.thrift`: kinds of pages, and fields of headers.
 const DATA: u32 = 0;
 const DICTIONARY: u32 = 2;
 const DATA_V2: u32 = 3;
@@ -128,7 +126,7 @@ impl Pages {
         Ok(None)
     }
 
-    /// The page, or none where it is of a kind that no value is in.
+    /// The page; `None` for a kind without values.
     fn page_at(&mut self, begin: u64) -> anyhow::Result<Option<Page>> {
         let header = self.header(begin)?;
         let [kind, unpacked, packed] = [1, 2, 3].map(|field| header.get(field, 0));
@@ -200,7 +198,7 @@ impl Pages {
         held: &mut Reservation,
     ) -> anyhow::Result<Page> {
         let num_values = header.get(OF_DICTIONARY, 1)?;
-        // Each text has its length in four bytes, and a number has as many.
+        // Each text has a length of four bytes, and a number has at least four bytes.
         ensure!(
             num_values as usize <= buf.len() / 4,
             "{num_values} values are announced in {} bytes",
@@ -263,7 +261,7 @@ impl Pages {
             [1, 2, 3, 5, 6].map(|field| header.get(OF_DATA_V2, field));
         let (num_values, def_levels_byte_len, rep_levels_byte_len) = (num_values?, def?, rep?);
         let encoding = header.encoding(OF_DATA_V2, 4)?;
-        // Levels come first and are not packed.
+        // Levels come first and are not compressed.
         let levels = def_levels_byte_len as usize + rep_levels_byte_len as usize;
         ensure!(
             levels <= bytes.len() && levels <= unpacked,
@@ -292,7 +290,7 @@ impl Pages {
         })
     }
 
-    /// Counts values off, and reserves what decoding them takes.
+    /// Counts values, and reserves the memory to decode them.
     fn take(
         &mut self,
         n: u32,
@@ -310,7 +308,7 @@ impl Pages {
             Encoding::DELTA_BYTE_ARRAY => {
                 let prefixes = delta_end(values, u64::from(n)).context("its prefixes")?;
                 delta_end(&values[prefixes..], u64::from(n)).context("its suffixes")?;
-                // A value is put together from the one before it: each can be as long as the page.
+                // Each value may repeat the one before it, so each can be as long as the page.
                 let values = values.len().saturating_mul(BATCH_LEN);
                 held.grow(values.saturating_add(n as usize * VALUE_BYTES), what)?;
             }
@@ -357,7 +355,7 @@ pub fn unpack(codec: Compression, packed: &[u8], len: usize) -> io::Result<Vec<u
     Ok(out)
 }
 
-/// Hadoop's LZ4: blocks, each behind its two lengths, big-endian.
+/// LZ4 as Hadoop writes it: blocks, each after its two big-endian lengths.
 fn unpack_hadoop(mut packed: &[u8], len: usize) -> io::Result<Vec<u8>> {
     let cut = || io::Error::from(io::ErrorKind::UnexpectedEof);
     let mut out = vec![0; len];

@@ -1,5 +1,4 @@
-//! Texts from a column of strings, however they were written: plain, large, in a dictionary, or as
-//! views.
+//! Reads texts from a column of strings in any encoding: plain, large, dictionary or views.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -21,11 +20,11 @@ use thane_mil::budget::{Budget, OverBudget, Reservation};
 use super::pages::{BATCH_LEN, Pages, is_known};
 use super::thrift::Compact;
 use crate::embed::meter::too_long;
-use crate::embed::rows::{Fields, MAX_ROW_BYTES, Row};
+use crate::embed::row::{Fields, MAX_ROW_BYTES, Row};
 
-/// Bytes in memory of a struct of the metadata, and more.
+/// Upper bound of the bytes in memory of a struct of the metadata.
 const STRUCT_BYTES: usize = 1024;
-/// Groups in groups of a schema at most: building one takes a stack.
+/// Deepest nesting of groups in a schema. Building a schema is recursive.
 const MAX_SCHEMA_DEPTH: usize = 64;
 
 /// The rows of a file with their numbers from 1.
@@ -67,8 +66,7 @@ pub fn rows(
     })
 }
 
-/// The column of ids: none where it was not asked for and is not there, or holds what is no name of
-/// a row.
+/// The column of ids; `None` if it was not asked for and is missing, or has a type that is no id.
 fn id_column(
     metadata: &ParquetMetaData,
     name: &str,
@@ -85,10 +83,10 @@ fn id_column(
     }
 }
 
-/// The file's metadata, and what is reserved for it.
+/// The metadata of the file, and its reserved memory.
 fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Reservation)> {
     let what = || format!("the metadata of {}", path.display());
-    // Opening a pipe waits for its writer.
+    // Opening a pipe would wait for its writer.
     ensure!(
         path.metadata()?.is_file(),
         "it is no regular file, which Parquet needs"
@@ -130,13 +128,13 @@ fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Re
     ))
 }
 
-/// A column of the file's first level.
+/// A top-level column.
 struct Column {
     idx: usize,
     descr: ColumnDescPtr,
 }
 
-/// The column of this name; an error where there is one that is no column of values.
+/// The column of this name. A group of that name is an error.
 fn column(metadata: &ParquetMetaData, name: &str) -> anyhow::Result<Option<Column>> {
     let file = metadata.file_metadata();
     if !file
@@ -151,8 +149,9 @@ fn column(metadata: &ParquetMetaData, name: &str) -> anyhow::Result<Option<Colum
     let found = columns
         .into_iter()
         .find(|(_, c)| c.path().parts() == [name] && c.max_rep_level() == 0);
-    let (idx, descr) =
-        found.with_context(|| format!("column `{name}` is a list or a group, a string is due"))?;
+    let (idx, descr) = found.with_context(|| {
+        format!("expected column `{name}` to hold strings, found a list or a group")
+    })?;
     Ok(Some(Column {
         idx,
         descr: descr.clone(),
@@ -164,7 +163,7 @@ impl Column {
         let found = self.descr.physical_type();
         ensure!(
             found == Physical::BYTE_ARRAY,
-            "column `{}` is {found}, a string is due",
+            "expected column `{}` to hold strings, found {found}",
             self.descr.name()
         );
         self.unpackable(metadata)
@@ -222,7 +221,7 @@ impl Column {
         }
     }
 
-    /// Whether integers are stored that are never negative.
+    /// Whether the column has unsigned integers.
     fn is_unsigned(&self) -> bool {
         use ConvertedType::{UINT_8, UINT_16, UINT_32, UINT_64};
         matches!(self.descr.logical_type_ref(), Some(LogicalType::Integer(kind)) if !kind.is_signed)
@@ -238,24 +237,24 @@ struct Rows {
     metadata: ParquetMetaData,
     text: Column,
     id: Option<Column>,
-    /// The row group that comes next.
+    /// Index of the next row group.
     group: usize,
-    /// The columns of the one at work, and how many of its rows are left.
+    /// Columns of the current row group, and the number of its remaining rows.
     columns: Option<(Values<ByteArrayType>, Option<Ids>)>,
     left: u64,
     number: u64,
     failed: bool,
     budget: Budget,
-    /// For the row at work.
+    /// Memory of the current row.
     held: Reservation,
     _metadata_held: Reservation,
 }
 
-/// A value of a row, or none where it is null.
+/// A value, or `None` if it is null.
 type Field<T> = Option<T>;
 
 impl Rows {
-    /// The next row's text and id; none at the end.
+    /// Text and id of the next row; `None` at the end.
     fn fields(&mut self) -> anyhow::Result<Option<(Field<ByteArray>, Option<Value>)>> {
         while self.left == 0 {
             if self.group == self.metadata.num_row_groups() {
@@ -310,7 +309,8 @@ impl Rows {
 
     fn row(&mut self, text: Field<ByteArray>, id: Option<Value>) -> anyhow::Result<Row> {
         let column = self.text.descr.name();
-        let text = text.with_context(|| format!("`{column}` is null, a string is due"))?;
+        let text =
+            text.with_context(|| format!("expected `{column}` to be a string, found null"))?;
         ensure!(text.len() as u64 <= MAX_ROW_BYTES, too_long());
         self.held.grow(text.len().saturating_mul(3), || {
             format!("a row of {}", self.path.display())
@@ -338,7 +338,7 @@ impl Iterator for Rows {
             Ok(None) => return None,
             Ok(Some((text, id))) => self.row(text, id),
             Err(e) => {
-                // What is behind a page that cannot be read is not known.
+                // After a page that cannot be read, reading ends.
                 self.failed = true;
                 Err(e)
             }
@@ -350,7 +350,7 @@ impl Iterator for Rows {
     }
 }
 
-/// A column's values, some at a time.
+/// The values of a column, read in batches.
 struct Values<T: DataType> {
     from: ColumnReaderImpl<T>,
     is_optional: bool,
@@ -437,7 +437,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code of the `parquet` crate, where a file that contradicts itself can end in a panic.
+/// Runs code of the `parquet` crate, which may panic on an inconsistent file.
 fn guarded<T>(run: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

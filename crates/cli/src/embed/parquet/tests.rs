@@ -7,7 +7,8 @@ use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
 use super::pages::unpack;
-use crate::embed::rows::{Fields, Id, Source, Texts};
+use crate::embed::row::{Fields, Id};
+use crate::embed::rows::{Source, Texts};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/embed/texts")
@@ -85,11 +86,11 @@ fn columns_that_are_no_texts_are_named() {
     };
     assert_eq!(
         end(error("n", Id::IfAny)),
-        "column `n` is a list or a group, a string is due"
+        "expected column `n` to hold strings, found a list or a group"
     );
     assert_eq!(
         end(error("id", Id::IfAny)),
-        "column `id` is INT64, a string is due"
+        "expected column `id` to hold strings, found INT64"
     );
     assert_eq!(
         end(error("x", Id::IfAny)),
@@ -101,7 +102,7 @@ fn columns_that_are_no_texts_are_named() {
     );
     assert_eq!(
         end(error("text", Id::Named("n".into()))),
-        "column `n` is a list or a group, a string is due"
+        "expected column `n` to hold strings, found a list or a group"
     );
 }
 

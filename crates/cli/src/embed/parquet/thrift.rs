@@ -1,6 +1,6 @@
-//! Thrift's compact protocol, as far as Parquet's headers need it: integers by their fields, all
-//! else walked over. Lists that are longer than the bytes behind them are refused here, so that
-//! nobody allocates for them.
+//! Parses Thrift's compact protocol as far as Parquet's headers need it: integers by field;
+//! everything else is skipped. Lists that are longer than the remaining bytes are refused, so that
+//! nothing is allocated for them.
 //!
 //! Source: `doc/specs/thrift-compact-protocol.md` of Apache Thrift, `parquet.thrift` of Apache
 //! Parquet.
@@ -9,29 +9,29 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, ensure};
 
-/// Structs in structs at most; Parquet has seven.
+/// Deepest nesting of structs; Parquet has seven levels.
 const MAX_DEPTH: usize = 32;
 
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 
-/// Bytes that are walked.
+/// Bytes to parse.
 pub struct Compact<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Structs so far.
+    /// Number of structs so far.
     n_structs: usize,
 }
 
-/// What is in a footer, counted.
+/// Counts of a footer.
 pub struct Census {
     pub n_structs: usize,
-    /// The deepest of the schema's groups.
+    /// Deepest nesting of groups in the schema.
     pub depth: usize,
 }
 
-/// The integers of a struct by field, and of the structs in it by both fields; the second is 0 for
-/// its own.
+/// The integers of a struct and of its nested structs, by pairs of fields. The second field is 0
+/// for the struct's own integers.
 pub type Ints = BTreeMap<(i16, i16), i64>;
 
 impl<'a> Compact<'a> {
@@ -43,12 +43,12 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// How many bytes were walked.
+    /// Number of bytes that were parsed.
     pub fn position(&self) -> usize {
         self.at
     }
 
-    /// A struct's integers.
+    /// Parses the integers of a struct.
     pub fn ints(&mut self) -> anyhow::Result<Ints> {
         let mut ints = Ints::new();
         let mut outer = 0;
@@ -72,8 +72,8 @@ impl<'a> Compact<'a> {
         Ok(ints)
     }
 
-    /// Walks a file's metadata, whose field 2 is the schema: groups come before their children,
-    /// whose number is field 5.
+    /// Parses the metadata of a file. Field 2 is the schema: groups come before their children, and
+    /// field 5 is the number of children.
     pub fn census(&mut self) -> anyhow::Result<Census> {
         let (mut field, mut depth) = (0, 0);
         while let Some(kind) = self.field(&mut field)? {
@@ -92,7 +92,7 @@ impl<'a> Compact<'a> {
     fn schema_depth(&mut self) -> anyhow::Result<usize> {
         let (n, kind) = self.list()?;
         ensure!(kind == 12, "the schema is no list of structs");
-        // Children that are still to come, for each group around the element.
+        // Remaining children of each enclosing group.
         let (mut open, mut depth) = (Vec::<usize>::new(), 0);
         for i in 0..n {
             while open.last() == Some(&0) {
@@ -151,7 +151,7 @@ impl<'a> Compact<'a> {
         Ok(())
     }
 
-    /// The next field and its kind; none at the end of the struct.
+    /// The next field and its kind; `None` at the end of the struct.
     fn field(&mut self, id: &mut i16) -> anyhow::Result<Option<u8>> {
         let head = self.byte()?;
         if head & 15 == 0 {
@@ -167,7 +167,7 @@ impl<'a> Compact<'a> {
         Ok(Some(head & 15))
     }
 
-    /// The length of a list and the kind of its items, each of which has a byte at least.
+    /// Length of a list and kind of its items. Each item has at least one byte.
     fn list(&mut self) -> anyhow::Result<(usize, u8)> {
         let head = self.byte()?;
         let n = if head >> 4 == 15 {
@@ -180,7 +180,7 @@ impl<'a> Compact<'a> {
         Ok((n as usize, head & 15))
     }
 
-    /// The value of a field where it is a number; others are walked over.
+    /// The value of a field if it is a number; other values are skipped.
     fn int(&mut self, kind: u8, depth: usize) -> anyhow::Result<Option<i64>> {
         match kind {
             TRUE | FALSE => Ok(Some(i64::from(kind == TRUE))),
@@ -227,7 +227,7 @@ impl<'a> Compact<'a> {
         }
     }
 
-    /// An item of a list or map: there truth values have a byte.
+    /// Skips an item of a list or map, where booleans take a byte.
     fn item(&mut self, kind: u8, depth: usize) -> anyhow::Result<()> {
         match kind {
             TRUE | FALSE => self.advance(1),
@@ -236,8 +236,8 @@ impl<'a> Compact<'a> {
     }
 }
 
-/// Where a run of `DELTA_BINARY_PACKED` numbers ends; refused where it holds more than `max` of
-/// them.
+/// The offset after a run of `DELTA_BINARY_PACKED` numbers. A run of more than `max` numbers is an
+/// error.
 ///
 /// Source: `Encodings.md` of Apache Parquet.
 pub fn delta_end(bytes: &[u8], max: u64) -> anyhow::Result<usize> {

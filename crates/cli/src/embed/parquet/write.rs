@@ -1,4 +1,4 @@
-//! Vectors into Parquet files.
+//! Writes vectors as Parquet files.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use crate::embed::files::Table;
+use crate::embed::table::Table;
 
-/// Elements of a row group at most: they are held at once.
+/// Most elements of a row group, which is in memory as a whole.
 const GROUP_LEN: usize = 1 << 22;
 
 /// How ids are stored.
@@ -30,7 +30,7 @@ enum IdKind {
 }
 
 impl IdKind {
-    /// That of all rows: integers where all ids are. None where rows have no ids.
+    /// The kind for all rows: integers if all ids are. `None` if rows have no ids.
     fn of(table: &Table<'_>) -> anyhow::Result<Option<Self>> {
         let mut kind = None;
         table.each_row(&mut |row| {
@@ -46,8 +46,8 @@ impl IdKind {
     }
 }
 
-/// Write a row for each vector: `row`, the text that it is of, from 0, `embedding`, a list, and
-/// where rows have ids `id`.
+/// Writes a row for each vector, with the columns `row` (number of the text, from 0), `embedding`
+/// (a list) and, if rows have ids, `id`.
 pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result<()> {
     let element = match table.format.dtype() {
         DType::Fp32 => "FLOAT element",
@@ -99,18 +99,18 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
     Ok(())
 }
 
-/// Vectors on their way to a row group.
+/// The vectors of the next row group.
 #[derive(Default)]
 struct Group {
     rows: Vec<i64>,
     stored: Vec<u8>,
-    /// One for each vector, where rows have ids.
+    /// An id per vector, if rows have ids.
     ids: Vec<Value>,
     id_bytes: usize,
 }
 
 impl Group {
-    /// Write all, and hold nothing then.
+    /// Writes the row group and clears it.
     fn write<W: Write + Send>(
         &mut self,
         mut to: SerializedRowGroupWriter<'_, W>,
@@ -195,13 +195,13 @@ impl Group {
     }
 }
 
-/// Write a column of lists of `len` elements.
+/// Writes a column of lists of `len` elements.
 fn write_lists<T: DataType>(
     mut column: SerializedColumnWriter<'_>,
     values: &[T::T],
     len: usize,
 ) -> anyhow::Result<()> {
-    // An element is defined at level 1, and all but the first of a list repeat at level 1.
+    // Elements have definition level 1; all but the first of a list have repetition level 1.
     let defined = vec![1; values.len()];
     let repeats: Vec<i16> = (0..values.len())
         .map(|i| i16::from(!i.is_multiple_of(len)))

@@ -6,7 +6,7 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Type};
 
-use super::signal::Noise;
+use super::noise::Noise;
 use super::{is_float, users};
 
 /// What an input is.

@@ -7,6 +7,7 @@ use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use super::kind::Kind;
+use super::noise::Noise;
 
 /// What floating-point inputs are.
 pub enum Signal {
@@ -208,17 +209,6 @@ fn broadcast(at: &At<'_>, shape: &[usize]) -> usize {
         stride *= m;
     }
     place
-}
-
-/// Numbers without a pattern, the same each time.
-pub struct Noise(pub u64);
-
-impl Noise {
-    pub fn next(&mut self) -> u32 {
-        let next = self.0.wrapping_mul(6_364_136_223_846_793_005);
-        self.0 = next.wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
-    }
 }
 
 /// An integer of any width.

@@ -1,9 +1,9 @@
-//! What a function, filter, test or method is given.
+//! The arguments of a function, filter, test or method.
 
 use super::meter::{Error, Result};
 use super::value::Value;
 
-/// Values by place and by name.
+/// Positional and named arguments. The methods take arguments out one by one.
 #[derive(Default)]
 pub(super) struct Args {
     pub(super) positional: Vec<Value>,
@@ -11,7 +11,7 @@ pub(super) struct Args {
 }
 
 impl Args {
-    /// The next argument, which can also be given by this name.
+    /// Takes the next positional argument, or the argument named `name`.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         if !self.positional.is_empty() {
             return Some(self.positional.remove(0));
@@ -20,56 +20,59 @@ impl Args {
         Some(self.named.remove(at).1)
     }
 
-    /// As [`Args::take`], where the argument has to be there.
-    pub(super) fn need(&mut self, of: &str, name: &str) -> Result<Value> {
-        self.take(name)
-            .ok_or_else(|| Error::new(format!("{of}: the argument `{name}` is missing")))
+    /// Like [`Args::take`], but an error if the argument is missing.
+    pub(super) fn need(&mut self, callee: &str, name: &str) -> Result<Value> {
+        self.take(name).ok_or_else(|| {
+            Error::new(format!(
+                "{callee}: expected the argument `{name}`, found none"
+            ))
+        })
     }
 
-    /// An argument that can only be given by name.
+    /// Takes an argument that can only be given by name.
     pub(super) fn named(&mut self, name: &str) -> Option<Value> {
         let at = self.named.iter().position(|(found, _)| found == name)?;
         Some(self.named.remove(at).1)
     }
 
-    /// An integer; none where it is not given.
-    pub(super) fn int(&mut self, of: &str, name: &str) -> Result<Option<i64>> {
+    /// Takes an integer; `None` if the argument is missing or none.
+    pub(super) fn int(&mut self, callee: &str, name: &str) -> Result<Option<i64>> {
         match self.take(name) {
             None | Some(Value::None) => Ok(None),
             Some(value) => match value.as_int() {
                 Some(n) => Ok(Some(n)),
                 None => Err(Error::new(format!(
-                    "{of}: expected an integer, found {}",
+                    "{callee}: expected an integer, found {}",
                     value.type_name()
                 ))),
             },
         }
     }
 
-    /// A truth value; false where it is not given.
+    /// Takes a boolean; false if the argument is missing.
     pub(super) fn flag(&mut self, name: &str) -> bool {
         self.take(name).is_some_and(|value| value.is_true())
     }
 
-    /// The only argument.
-    pub(super) fn one(mut self, of: &str) -> Result<Value> {
+    /// Takes the only argument.
+    pub(super) fn one(mut self, callee: &str) -> Result<Value> {
         match (
             self.positional.pop(),
             self.positional.is_empty() && self.named.is_empty(),
         ) {
             (Some(value), true) => Ok(value),
-            _ => Err(Error::new(format!("{of}: expected one argument"))),
+            _ => Err(Error::new(format!("{callee}: expected one argument"))),
         }
     }
 
-    /// An error if something was given that nobody took.
-    pub(super) fn finish(self, of: &str) -> Result<()> {
+    /// An error if arguments are left.
+    pub(super) fn finish(self, callee: &str) -> Result<()> {
         match (self.positional.len(), self.named.first()) {
             (0, None) => Ok(()),
             (_, Some((name, _))) => Err(Error::new(format!(
-                "{of}: the argument `{name:.40}` is unknown"
+                "{callee}: unexpected argument `{name:.40}`"
             ))),
-            (n, None) => Err(Error::new(format!("{of}: {n} arguments too many"))),
+            (n, None) => Err(Error::new(format!("{callee}: {n} unexpected arguments"))),
         }
     }
 }

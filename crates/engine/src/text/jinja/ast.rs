@@ -1,12 +1,12 @@
-//! What a template is made of. Chains (`a + b + c`, `x.y[0]|f`, `elif`) are lists, so that depth is
-//! nesting alone.
+//! The syntax tree of a template. Chains (`a + b + c`, `x.y[0]|f`, `elif`) are lists, so that the
+//! depth of the tree is the nesting in the source.
 
 use std::sync::Arc;
 
 /// Statements in order.
 pub(super) type Body = Vec<Stmt>;
 
-/// A statement and its line.
+/// A statement with its line in the source, counted from 1.
 #[derive(Debug)]
 pub(super) struct Stmt {
     pub(super) line: u32,
@@ -17,18 +17,18 @@ pub(super) struct Stmt {
 pub(super) enum StmtKind {
     Text(String),
     Print(Expr),
-    /// Conditions with their bodies, and what else.
+    /// Conditions with their bodies, and the body of `else`.
     If(Vec<(Expr, Body)>, Body),
     For(Arc<For>),
     Set(Target, Expr),
-    /// What the body prints, through filters.
+    /// `{% set x | filter %}`: assigns what the body prints, after the filters.
     SetBlock(Target, Vec<Call>, Body),
     Macro(Arc<Macro>),
-    /// `call(..) f(..)`: the macro that `caller` is, and the call.
+    /// `{% call(..) f(..) %}`: the macro that is passed as `caller`, and the call.
     CallBlock(Arc<Macro>, Expr),
     FilterBlock(Vec<Call>, Body),
     With(Vec<(Target, Expr)>, Body),
-    /// A block that changes nothing: `generation`, `block`.
+    /// A block without effect: `generation`, `block`.
     Plain(Body),
     Do(Expr),
     Break,
@@ -36,6 +36,7 @@ pub(super) enum StmtKind {
 }
 
 #[derive(Debug)]
+/// `{% for target in over if filter %}`.
 pub(super) struct For {
     pub(super) target: Target,
     pub(super) over: Expr,
@@ -46,22 +47,23 @@ pub(super) struct For {
 }
 
 #[derive(Debug)]
+/// `{% macro name(params) %}`; parameters may have default values.
 pub(super) struct Macro {
     pub(super) name: String,
     pub(super) params: Vec<(String, Option<Expr>)>,
     pub(super) body: Body,
 }
 
-/// What is assigned to.
+/// The target of an assignment.
 #[derive(Debug)]
 pub(super) enum Target {
     Name(String),
-    /// `ns.x`
+    /// `namespace.attribute`
     Attr(String, String),
     Tuple(Vec<Target>),
 }
 
-/// An expression and its line.
+/// An expression with its line in the source, counted from 1.
 #[derive(Debug)]
 pub(super) struct Expr {
     pub(super) line: u32,
@@ -79,7 +81,7 @@ pub(super) enum ExprKind {
     List(Vec<Expr>),
     Tuple(Vec<Expr>),
     Dict(Vec<(Expr, Expr)>),
-    /// `a if condition else b`: condition, a, b.
+    /// `a if condition else b`: the condition and `a`, then `b` if there is one.
     Ternary(Box<[Expr; 2]>, Option<Box<Expr>>),
     Or(Vec<Expr>),
     And(Vec<Expr>),
@@ -117,7 +119,7 @@ pub(super) enum BinaryOp {
     Pow,
 }
 
-/// What stands behind an expression.
+/// A suffix of an expression.
 #[derive(Debug)]
 pub(super) enum Postfix {
     Attr(String),
@@ -125,11 +127,11 @@ pub(super) enum Postfix {
     Slice([Option<Expr>; 3]),
     Call(Args),
     Filter(Call),
-    /// Whether it is `is not`.
+    /// `is` or, if the flag is set, `is not`.
     Test(Call, bool),
 }
 
-/// A filter or test with what it is given.
+/// A filter or test with its arguments.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) name: String,

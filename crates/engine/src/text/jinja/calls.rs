@@ -1,4 +1,4 @@
-//! Calls: of functions, macros, methods and recursive loops.
+//! Calls of functions, macros, methods and recursive loops.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use super::value::{Dict, Function, LoopState, MacroValue, Scope, Value, equal};
 use super::{clock, lists, methods, print};
 
 impl Interpreter {
+    /// Calls a value.
     pub(super) fn call(&mut self, value: &Value, args: Args) -> Result<Value> {
         match value {
             Value::Function(function) => self.call_function(*function, args),
@@ -22,7 +23,7 @@ impl Interpreter {
             Value::Loop(state) => {
                 let (Some(def), Some(scope)) = (&state.recursion, state.scope.upgrade()) else {
                     return Err(Error::new(
-                        "the loop is not recursive, so it cannot be called",
+                        "expected a recursive loop, found a call of a loop that is not recursive",
                     ));
                 };
                 let over = args.one("loop")?;
@@ -41,6 +42,7 @@ impl Interpreter {
         }
     }
 
+    /// `loop.cycle(..)` and `loop.changed(..)`.
     pub(super) fn call_loop_method(
         &mut self,
         state: &LoopState,
@@ -50,7 +52,8 @@ impl Interpreter {
         if name == "cycle" {
             let n = args.positional.len();
             let value = args.positional.into_iter().nth(state.idx.get() % n.max(1));
-            return value.ok_or_else(|| Error::new("loop.cycle() needs a value"));
+            return value
+                .ok_or_else(|| Error::new("loop.cycle: expected at least one value, found none"));
         }
         let now = Value::tuple(args.positional, &self.meter)?;
         let before = state.changed.replace(Some(now.clone()));
@@ -60,10 +63,11 @@ impl Interpreter {
         Ok(Value::Bool(is_same != Some(true)))
     }
 
+    /// Calls a macro; returns what its body prints.
     pub(super) fn call_macro(&mut self, found: &MacroValue, mut args: Args) -> Result<Value> {
         let Some(around) = found.scope.upgrade() else {
             return Err(Error::new(format!(
-                "the macro `{}` is called outside of its block",
+                "the macro `{}` cannot be called outside of its block",
                 found.def.name
             )));
         };
@@ -102,6 +106,7 @@ impl Interpreter {
             .into())
     }
 
+    /// Calls one of the global functions.
     pub(super) fn call_function(&mut self, function: Function, mut args: Args) -> Result<Value> {
         match function {
             Function::Range => lists::range(&args, &self.meter),
@@ -129,7 +134,7 @@ impl Interpreter {
                         .into_iter()
                         .map(|(name, value)| (Rc::from(name), value)),
                 );
-                // About what an empty map of names takes.
+                // The approximate size of an empty map.
                 self.meter.hold(128 + names.len() * 64)?;
                 self.namespaces.push(names);
                 Ok(Value::Namespace(self.namespaces.len() - 1))

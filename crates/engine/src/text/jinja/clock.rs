@@ -1,4 +1,4 @@
-//! `strftime_now`.
+//! The function `strftime_now`.
 
 use super::meter::{Error, Result};
 
@@ -17,6 +17,7 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
+
 const DAYS: [&str; 7] = [
     "Sunday",
     "Monday",
@@ -27,11 +28,11 @@ const DAYS: [&str; 7] = [
     "Saturday",
 ];
 
-/// `strftime` in UTC for the letters that templates use.
+/// Formats a time in UTC; supports the letters that templates use.
 pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String> {
     if format.len() > MAX_FORMAT_BYTES {
         return Err(Error::new(format!(
-            "strftime_now: the format has more than {MAX_FORMAT_BYTES} bytes"
+            "strftime_now: expected a format of at most {MAX_FORMAT_BYTES} bytes, found more"
         )));
     }
     let (days, second) = (unix_s.div_euclid(86_400), unix_s.rem_euclid(86_400));
@@ -84,8 +85,8 @@ pub(super) fn strftime(format: &str, unix_s: i64) -> Result<String> {
     Ok(out)
 }
 
-/// Year, month and day of a number of days since 1970-01-01, in the Gregorian calendar. Years are
-/// counted from March here, so that the leap day is the last of its year.
+/// Year, month and day from the number of days since 1970-01-01, in the Gregorian calendar. The
+/// computation starts years in March, so that the leap day is the last day of a year.
 fn civil_date(days: i64) -> (i64, i64, i64) {
     // 719,468 days from 0000-03-01 to 1970-01-01; 146,097 days in 400 years.
     let days = days.saturating_add(719_468);
@@ -93,7 +94,7 @@ fn civil_date(days: i64) -> (i64, i64, i64) {
     let year_of_era =
         (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // Months from March on have 153 days in five.
+    // From March on, five months have 153 days.
     let month_from_march = (5 * day_of_year + 2) / 153;
     let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
     let month = if month_from_march < 10 {

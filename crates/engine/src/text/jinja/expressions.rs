@@ -11,6 +11,7 @@ use super::value::{Dict, Scope, Value};
 use super::{filters, lists, ops, predicates, print};
 
 impl Interpreter {
+    /// Evaluates an expression. The depth and the work of the evaluation are limited.
     pub(super) fn expr(&mut self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
         self.meter
             .enter()
@@ -65,7 +66,7 @@ impl Interpreter {
                     Some(_) => value,
                     None => {
                         return Err(Error::new(format!(
-                            "`+` does not take {}",
+                            "`+`: expected a number, found {}",
                             value.type_name()
                         )));
                     }
@@ -97,14 +98,14 @@ impl Interpreter {
                 }
                 text.into()
             }
-            ExprKind::Postfix(inner, behind) => {
+            ExprKind::Postfix(inner, suffixes) => {
                 let value = self.expr(inner, scope)?;
-                self.postfixes(value, behind, scope)?
+                self.postfixes(value, suffixes, scope)?
             }
         })
     }
 
-    /// Of `and` and `or`: the first value that is as true as wanted, or the last one.
+    /// `and` and `or`: the first value whose truth equals `wanted`, or else the last value.
     fn short_circuit(&mut self, exprs: &[Expr], scope: &Rc<Scope>, wanted: bool) -> Result<Value> {
         let mut value = Value::None;
         for expr in exprs {
@@ -116,13 +117,14 @@ impl Interpreter {
         Ok(value)
     }
 
+    /// Applies suffixes such as `.name`, `[index]`, `(args)` and `|filter` to a value.
     pub(super) fn postfixes(
         &mut self,
         mut value: Value,
-        behind: &[Postfix],
+        suffixes: &[Postfix],
         scope: &Rc<Scope>,
     ) -> Result<Value> {
-        for postfix in behind {
+        for postfix in suffixes {
             self.meter.spend(1)?;
             value = match postfix {
                 Postfix::Attr(name) => self.attr(&value, name)?,
@@ -140,7 +142,7 @@ impl Interpreter {
                             (Some(n), _) => Some(n),
                             _ => {
                                 return Err(Error::new(format!(
-                                    "a slice's bound is {}",
+                                    "slice: expected integers as bounds, found {}",
                                     part.type_name()
                                 )));
                             }
@@ -165,6 +167,7 @@ impl Interpreter {
         Ok(value)
     }
 
+    /// Evaluates arguments, including `*list` and `**dict`.
     pub(super) fn args(&mut self, args: &ast::Args, scope: &Rc<Scope>) -> Result<Args> {
         let mut out = Args {
             positional: self.exprs(&args.positional, scope)?,
@@ -179,7 +182,7 @@ impl Interpreter {
         }
         for expr in &args.spread_named {
             let Value::Dict(dict) = self.expr(expr, scope)? else {
-                return Err(Error::new("expected a dict behind `**`"));
+                return Err(Error::new("expected a dict after `**`"));
             };
             for (key, value) in dict.pairs() {
                 out.named.push((

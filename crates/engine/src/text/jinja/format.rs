@@ -1,4 +1,4 @@
-//! `'%s' % x`, `'%s'|format(x)` and `'{}'.format(x)`.
+//! Python's string formatting: `'%s' % x`, `'%s'|format(x)` and `'{}'.format(x)`.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use super::strings;
 use super::text::Text;
 use super::value::Value;
 
-/// How a value is written.
+/// A format specification such as `08.2f`.
 #[derive(Default)]
 struct Spec {
     fill: Option<char>,
@@ -22,10 +22,10 @@ struct Spec {
     kind: Option<char>,
 }
 
-/// Longest fraction that is written.
+/// Largest number of decimals.
 const MAX_PRECISION: usize = 100;
 
-/// Python's `%`.
+/// `format % args`.
 pub(super) fn percent(format: &Text, args: &[Value], meter: &Rc<Meter>) -> Result<Value> {
     let whole = format.as_str();
     let mut out = Text::new(meter);
@@ -58,7 +58,9 @@ pub(super) fn percent(format: &Text, args: &[Value], meter: &Rc<Meter>) -> Resul
             spec.precision = Some(number(&mut chars).unwrap_or(0).clamp(0, 1 << 20) as usize);
         }
         let Some((end, kind)) = chars.next() else {
-            return Err(Error::new("the format ends within a `%`"));
+            return Err(Error::new(
+                "the format ends after `%`: expected a conversion such as `s` or `d`",
+            ));
         };
         start = end + kind.len_utf8();
         if kind == '%' {
@@ -68,17 +70,17 @@ pub(super) fn percent(format: &Text, args: &[Value], meter: &Rc<Meter>) -> Resul
         spec.kind = Some(if matches!(kind, 'i' | 'u') { 'd' } else { kind });
         let value = args
             .next()
-            .ok_or_else(|| Error::new("there are fewer values than the format asks for"))?;
+            .ok_or_else(|| Error::new("the format has more conversions than values"))?;
         write(value, spec, &mut out)?;
     }
     out.push_part(format, start, whole.len())?;
     if args.next().is_some() {
-        return Err(Error::new("there are more values than the format asks for"));
+        return Err(Error::new("the format has fewer conversions than values"));
     }
     Ok(out.into())
 }
 
-/// Python's `str.format`.
+/// `format.format(args)`.
 pub(super) fn braces(format: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let whole = format.as_str();
     let mut out = Text::new(meter);
@@ -94,7 +96,7 @@ pub(super) fn braces(format: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
             continue;
         }
         let end = rest.find('}').filter(|_| rest.starts_with('{'));
-        let end = end.ok_or_else(|| Error::new("the format has a single brace"))?;
+        let end = end.ok_or_else(|| Error::new("the format has an unmatched brace"))?;
         let (field, spec) = rest[1..end].split_once(':').unwrap_or((&rest[1..end], ""));
         let (field, is_repr) = match field.split_once('!') {
             Some((field, conversion)) => (field, conversion == "r"),
@@ -114,7 +116,7 @@ pub(super) fn braces(format: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
         };
         let value = value.ok_or_else(|| {
             Error::new(format!(
-                "the format asks for `{field:.40}`, which is not given"
+                "the format uses the argument `{field:.40}`, which is missing"
             ))
         })?;
         let value = if is_repr {
@@ -137,6 +139,7 @@ pub(super) fn braces(format: &Text, args: &mut Args, meter: &Rc<Meter>) -> Resul
     Ok(out.into())
 }
 
+/// Parses a format specification.
 fn parse_spec(text: &str) -> Result<Spec> {
     let mut spec = Spec::default();
     let mut chars: Vec<char> = text.chars().collect();
@@ -174,6 +177,7 @@ fn parse_spec(text: &str) -> Result<Spec> {
     Ok(spec)
 }
 
+/// Appends a value in this format.
 fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
     let meter = Rc::clone(out.meter());
     let digits = |n: usize| n.min(MAX_PRECISION);
@@ -187,7 +191,7 @@ fn write(value: &Value, spec: Spec, out: &mut Text) -> Result<()> {
     let need = || {
         value
             .as_float()
-            .ok_or_else(|| Error::new("the format asks for a number"))
+            .ok_or_else(|| Error::new("the format expects a number"))
     };
     let int = || need().map(|x| value.as_int().unwrap_or(x.trunc() as i64));
     let mut text = Text::new(&meter);

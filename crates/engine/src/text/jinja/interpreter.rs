@@ -1,4 +1,4 @@
-//! The state of one rendering, and what every part of the interpreter needs.
+//! The state of one rendering, with attribute and item lookup.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -8,27 +8,30 @@ use super::text::Text;
 use super::value::{Dict, Function, List, LoopState, Scope, Value};
 use super::{lists, methods, print};
 
-/// Bytes that a template may print.
+/// Maximum number of bytes that a template may print.
 const MAX_OUTPUT: usize = 32 << 20;
 
-/// What a template is rendered with.
+/// The variables that a template is rendered with.
 pub(in crate::text) struct Input<'a> {
-    /// Role and content.
+    /// Role and content of each message.
     pub(in crate::text) messages: Vec<(&'a str, &'a str)>,
     pub(in crate::text) add_generation_prompt: bool,
     pub(in crate::text) bos_token: &'a str,
     pub(in crate::text) eos_token: &'a str,
-    /// Seconds since 1970, UTC.
+    /// Time for `strftime_now`, in seconds since 1970, UTC.
     pub(in crate::text) now: i64,
 }
-/// One rendering.
+
+/// The state of one rendering.
 pub(super) struct Interpreter {
     pub(super) meter: Rc<Meter>,
     pub(super) out: Text,
-    /// Values that can change are here, and named by their place: none can hold itself.
+    /// Namespaces, which are the only mutable values. A value refers to a namespace by its index,
+    /// so no namespace can contain itself.
     pub(super) namespaces: Vec<HashMap<Rc<str>, Value>>,
     pub(super) now: i64,
 }
+
 impl Interpreter {
     /// The state before the first statement.
     pub(super) fn new(now: i64) -> Self {
@@ -41,6 +44,7 @@ impl Interpreter {
         }
     }
 
+    /// Sets the global variables.
     pub(super) fn globals(&mut self, root: &Scope, input: &Input<'_>) -> Result<()> {
         let mut messages = List::new(&self.meter);
         for (role, content) in &input.messages {
@@ -71,11 +75,13 @@ impl Interpreter {
         }
         Ok(())
     }
+
+    /// A string that the template wrote.
     pub(super) fn str(&self, text: &str) -> Result<Value> {
         Value::text(text, &self.meter)
     }
 
-    /// What a body prints.
+    /// Runs `body` and returns what it prints.
     pub(super) fn capture(&mut self, body: impl FnOnce(&mut Self) -> Result<()>) -> Result<Text> {
         let outer = std::mem::replace(&mut self.out, Text::new(&self.meter));
         let done = body(self);
@@ -83,21 +89,24 @@ impl Interpreter {
         done.map(|()| inner)
     }
 
+    /// Prints a value.
     pub(super) fn print(&mut self, value: &Value) -> Result<()> {
         print::display(value, &mut self.out)?;
         self.check_output()
     }
 
+    /// Checks the size of the output.
     pub(super) fn check_output(&self) -> Result<()> {
         if self.out.as_str().len() > MAX_OUTPUT {
             return Err(Error::new(format!(
-                "it prints more than {} MiB",
+                "expected at most {} MiB of output, found more",
                 MAX_OUTPUT >> 20
             )));
         }
         Ok(())
     }
-    /// `value.name`: a method before a key, as in Python.
+
+    /// `value.name`. A method takes precedence over a key, like in Python.
     pub(super) fn attr(&mut self, value: &Value, name: &str) -> Result<Value> {
         match value {
             Value::Namespace(idx) => Ok(self.namespaces[*idx]
@@ -120,7 +129,7 @@ impl Interpreter {
         }
     }
 
-    /// `value[index]`: a key before a method.
+    /// `value[index]`. A key takes precedence over a method.
     pub(super) fn item(&mut self, value: &Value, index: &Value) -> Result<Value> {
         let missing = || match index {
             Value::Str(name) => Value::undefined(name.as_str()),
@@ -143,6 +152,8 @@ impl Interpreter {
             _ => Ok(missing()),
         }
     }
+
+    /// The attributes of `loop`.
     fn loop_attr(&mut self, state: &Rc<LoopState>, name: &str) -> Result<Value> {
         let (idx, len) = (state.idx.get(), state.items.values().len());
         let int = |n: usize| Value::Int(n as i64);

@@ -1,13 +1,13 @@
-//! Python's `json.dumps`, as transformers gives it to templates: nothing is escaped for HTML.
+//! Python's `json.dumps` as transformers provides it to templates: nothing is escaped for HTML.
 
 use super::meter::{Error, Result};
 use super::print;
 use super::text::Text;
 use super::value::Value;
 
-/// How JSON is laid out.
+/// Formatting options of JSON.
 pub(super) struct Layout {
-    /// What each level is indented by; none keeps everything in a line.
+    /// The indentation of one level; `None` writes everything on one line.
     pub(super) indent: Option<String>,
     pub(super) item_separator: String,
     pub(super) key_separator: String,
@@ -63,7 +63,7 @@ pub(super) fn write(value: &Value, layout: &Layout, depth: usize, out: &mut Text
             )
         }
         other => Err(Error::new(format!(
-            "tojson: {} cannot be written as JSON",
+            "tojson: expected a JSON value, found {}",
             other.type_name()
         ))),
     }
@@ -76,6 +76,7 @@ fn key_text(key: &Value) -> &str {
     }
 }
 
+/// Appends the items of a list or dict between brackets.
 fn write_all<T>(
     items: impl ExactSizeIterator<Item = T>,
     brackets: [&str; 2],
@@ -99,6 +100,7 @@ fn write_all<T>(
     out.push(brackets[1], false)
 }
 
+/// Starts a new line if there is an indentation.
 fn line(layout: &Layout, depth: usize, out: &mut Text) -> Result<()> {
     let Some(indent) = &layout.indent else {
         return Ok(());
@@ -110,6 +112,7 @@ fn line(layout: &Layout, depth: usize, out: &mut Text) -> Result<()> {
     Ok(())
 }
 
+/// Appends a JSON string.
 fn string(text: &Text, ensure_ascii: bool, out: &mut Text) -> Result<()> {
     out.push("\"", false)?;
     let mut plain_from = 0;

@@ -1,11 +1,11 @@
-//! A template as tokens: the text outside of its tags, and the words in them.
+//! Splits a template into tokens: the text outside of tags, and the tokens inside of tags.
 
 use super::meter::{Error, Result};
 
-/// A piece of a template.
+/// A token of a template.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token {
-    /// What is printed as it is.
+    /// Text that is printed as it is.
     Text(String),
     /// `{{`
     PrintBegin,
@@ -22,17 +22,17 @@ pub(super) enum Token {
     Op(&'static str),
 }
 
-/// A token and its line.
+/// A token with its line, counted from 1.
 #[derive(Debug)]
 pub(super) struct Spanned {
     pub(super) token: Token,
     pub(super) line: u32,
 }
 
-/// Templates in use have up to 60 kB.
+/// Largest accepted template in bytes. Templates in use have up to 60 kB.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Longer ones first.
+/// Longer operators come first.
 const OPERATORS: [&str; 25] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
     ">", "<", "=", ".", ":", "|", ",",
@@ -45,12 +45,12 @@ enum Tag {
     Comment,
 }
 
-/// The tokens of a template, its whitespace control applied: blocks lose the spaces before them in
-/// their line and the line break behind them, as transformers sets Jinja up.
+/// The tokens of a template after whitespace control: blocks drop the spaces before them on their
+/// line and the line break after them, the Jinja settings that transformers uses.
 pub(super) fn tokens(source: &str) -> Result<Vec<Spanned>> {
     if source.len() > MAX_BYTES {
         return Err(Error::new(format!(
-            "expected at most {MAX_BYTES} bytes, found {}",
+            "expected a template of at most {MAX_BYTES} bytes, found {}",
             source.len()
         )));
     }
@@ -73,7 +73,7 @@ struct Lexer<'a> {
     source: &'a str,
     pos: usize,
     line: u32,
-    /// What was before ended with a line break.
+    /// Whether the text so far ends with a line break.
     starts_line: bool,
     out: Vec<Spanned>,
 }
@@ -129,7 +129,8 @@ impl<'a> Lexer<'a> {
 
     fn comment(&mut self) -> Result<()> {
         let Some(at) = self.rest().find("#}") else {
-            return self.error("the comment has no end");
+            return self
+                .error("expected `#}` at the end of the comment, found the end of the template");
         };
         let sign = self.rest()[..at].chars().next_back();
         self.advance(at + 2);
@@ -137,7 +138,7 @@ impl<'a> Lexer<'a> {
         Ok(())
     }
 
-    /// Passes what the end of a tag takes with it.
+    /// Skips the whitespace that the end of a tag removes.
     fn after_tag(&mut self, sign: Option<char>, trims: bool) {
         let rest = self.rest();
         let bytes = match sign {
@@ -149,6 +150,7 @@ impl<'a> Lexer<'a> {
         self.advance(bytes);
     }
 
+    /// Whether a `{% raw %}` tag is next.
     fn at_raw(&self) -> bool {
         let Some(rest) = self.rest().trim_start().strip_prefix("raw") else {
             return false;
@@ -157,6 +159,7 @@ impl<'a> Lexer<'a> {
         rest.starts_with("%}") || rest.starts_with("-%}")
     }
 
+    /// Reads the text up to `{% endraw %}`.
     fn raw(&mut self) -> Result<()> {
         let begin = self.rest().find("%}").unwrap_or_default();
         let sign = self.rest()[..begin]
@@ -188,14 +191,14 @@ impl<'a> Lexer<'a> {
             }
             from = at + 2;
         }
-        self.error("`raw` has no `endraw`")
+        self.error("expected `endraw`, found the end of the template")
     }
 
-    /// The words of a tag, from behind its beginning to behind its end.
+    /// Reads the tokens of a tag and its end.
     fn tag(&mut self, begin: Token, end: Token, ends: &str) -> Result<()> {
         let first_line = self.line;
         self.push(begin);
-        // Closing brackets that are due: `}}` may close two of them.
+        // Closing brackets that are still expected, because `}}` may close two of them.
         let mut open = Vec::new();
         loop {
             let rest = self.rest();
@@ -226,6 +229,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
+    /// Reads one token inside of a tag.
     fn token(&mut self, first: char, open: &mut Vec<&'static str>) -> Result<()> {
         let rest = self.rest();
         if first == '\'' || first == '"' {
@@ -258,7 +262,10 @@ impl<'a> Lexer<'a> {
                     Some(due) => {
                         return self.error(format!("expected `{due}`, found `{operator}`"));
                     }
-                    None => return self.error(format!("`{operator}` closes nothing")),
+                    None => {
+                        return self
+                            .error(format!("unexpected `{operator}`, which closes no bracket"));
+                    }
                 },
                 _ => {}
             }
@@ -271,6 +278,7 @@ impl<'a> Lexer<'a> {
     }
 }
 
+/// The position and kind of the next tag.
 fn next_tag(text: &str) -> Option<(usize, Tag)> {
     let mut from = 0;
     while let Some(at) = text[from..].find('{').map(|at| at + from) {
@@ -284,7 +292,7 @@ fn next_tag(text: &str) -> Option<(usize, Tag)> {
     None
 }
 
-/// The text before a tag, without the whitespace that the tag takes.
+/// The text before a tag, without the whitespace that the tag removes.
 fn before_tag(text: &str, tag: Tag, sign: Option<char>, starts_line: bool) -> &str {
     match sign {
         Some('-') => text.trim_end(),
@@ -302,9 +310,9 @@ fn before_tag(text: &str, tag: Tag, sign: Option<char>, starts_line: bool) -> &s
     }
 }
 
-/// A string literal with Python's escapes: its text, and its length in the source.
+/// Parses a string literal with Python's escapes; returns its text and its length in the source.
 fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
-    const OPEN: &str = "the string has no end";
+    const OPEN: &str = "expected the end of the string, found the end of the template";
     let mut text = String::new();
     let mut chars = source.char_indices().skip(1);
     loop {
@@ -323,7 +331,7 @@ fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
                 .ok()
                 .filter(|_| digits.len() == n);
             code.and_then(char::from_u32)
-                .ok_or("the string has an escape that is no character")
+                .ok_or("expected a character code in the escape sequence")
         };
         match escape {
             'n' => text.push('\n'),
@@ -344,6 +352,7 @@ fn string(source: &str, quote: char) -> Result<(String, usize), &'static str> {
     }
 }
 
+/// Parses a number; returns its token and its length in the source.
 fn number(source: &str) -> Result<(Token, usize), String> {
     let digits = |text: &str| {
         text.find(|c: char| !c.is_ascii_digit() && c != '_')
@@ -365,11 +374,11 @@ fn number(source: &str) -> Result<(Token, usize), String> {
         }
     }
     let text = source[..bytes].replace('_', "");
-    let bad = |_| format!("the number {text:.40} is too large");
+    let bad = |_| format!("expected a number of at most 64 bits, found {text:.40}");
     let token = match is_float {
         true => Token::Float(
             text.parse()
-                .map_err(|_| format!("{text:.40} is no number"))?,
+                .map_err(|_| format!("expected a number, found {text:.40}"))?,
         ),
         false => Token::Int(text.parse().map_err(bad)?),
     };

@@ -1,4 +1,4 @@
-//! What lists, tuples and strings have in common: items, slices, iteration.
+//! Items, slices and iteration of lists, tuples, dicts and strings.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{List, Value};
 
-/// All values that an iteration gives: items of a list, keys of a dict, characters of a string.
+/// The values of an iteration: items of a list, keys of a dict, characters of a string.
 pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
     match value {
         Value::Undefined(_) => Ok(Vec::new()),
@@ -32,14 +32,14 @@ pub(super) fn values(value: &Value, meter: &Rc<Meter>) -> Result<Vec<Value>> {
     }
 }
 
-/// A part of a text, given in its bytes.
+/// The bytes `start..end` of a text.
 pub(super) fn substring(text: &Text, start: usize, end: usize) -> Result<Value> {
     let mut out = Text::new(text.meter());
     out.push_part(text, start, end)?;
     Ok(out.into())
 }
 
-/// How many items there are.
+/// The number of items or characters.
 pub(super) fn len(value: &Value, meter: &Meter) -> Result<usize> {
     Ok(match value {
         Value::Undefined(_) => 0,
@@ -58,7 +58,7 @@ pub(super) fn len(value: &Value, meter: &Meter) -> Result<usize> {
     })
 }
 
-/// The item there; below zero, from the end.
+/// The item at `index`; negative indices count from the end. `None` if there is none.
 pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Option<Value>> {
     let n = len(value, meter)? as i64;
     let index = if index < 0 {
@@ -81,7 +81,7 @@ pub(super) fn item(value: &Value, index: i64, meter: &Rc<Meter>) -> Result<Optio
     }
 }
 
-/// Python's `value[start:stop:step]`.
+/// `value[start:stop:step]`.
 pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) -> Result<Value> {
     if !matches!(value, Value::List(_) | Value::Str(_)) {
         return Err(Error::new(format!(
@@ -91,11 +91,11 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
     }
     let step = bounds[2].unwrap_or(1);
     if step == 0 {
-        return Err(Error::new("the step of a slice is 0"));
+        return Err(Error::new("slice: expected a step other than 0"));
     }
     let len = len(value, meter)? as i64;
-    // Where a bound that is given lies, between the first place and the one behind the last in this
-    // direction.
+    // Given bounds are clamped to the range from the first position to the one after the last
+    // position in the direction of the slice.
     let (lowest, highest) = if step > 0 { (0, len) } else { (-1, len - 1) };
     let place = |bound: i64| {
         if bound < 0 {
@@ -140,7 +140,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<i64>; 3], meter: &Rc<Meter>) 
     Ok(out.into())
 }
 
-/// Python's `range`.
+/// The function `range`.
 pub(super) fn range(args: &Args, meter: &Rc<Meter>) -> Result<Value> {
     let ints: Option<Vec<i64>> = args.positional.iter().map(Value::as_int).collect();
     let (start, stop, step) = match (ints.as_deref(), args.named.is_empty()) {
@@ -150,7 +150,7 @@ pub(super) fn range(args: &Args, meter: &Rc<Meter>) -> Result<Value> {
         _ => return Err(Error::new("range: expected one to three integers")),
     };
     if step == 0 {
-        return Err(Error::new("range: the step is 0"));
+        return Err(Error::new("range: expected a step other than 0"));
     }
     let mut out = List::new(meter);
     let mut at = start;

@@ -1,16 +1,17 @@
-//! What a template may cost, and the error that says that it cost more.
+//! The limits of work, memory and nesting of a template, and the error type.
 
 use std::cell::Cell;
 
-/// Steps of work: one for each expression and statement, and one for each 16 bytes that are copied
-/// or looked at. A long conversation in the templates that are in use takes some 100,000.
+/// Maximum number of work steps: one for each expression and statement, and one for each 16 bytes
+/// that are copied or read. A long conversation takes about 100,000 steps with the templates in
+/// use.
 const MAX_WORK: u64 = 20_000_000;
-/// Bytes of strings and lists that may be held at the same time.
+/// Maximum bytes of strings and lists that are alive at the same time.
 const MAX_HELD: usize = 256 << 20;
-/// Calls, blocks and expressions inside of each other.
+/// Maximum nesting of calls, blocks and expressions.
 pub(super) const MAX_DEPTH: usize = 400;
 
-/// Counts work, memory and depth of one rendering.
+/// Counts the work, memory and depth of one rendering. Every operation counts before it acts.
 #[derive(Debug)]
 pub(super) struct Meter {
     work: Cell<u64>,
@@ -27,27 +28,29 @@ impl Meter {
         }
     }
 
-    /// Takes note of `steps` of work before it is done.
+    /// Counts `steps` of work.
     pub(super) fn spend(&self, steps: u64) -> Result<(), Error> {
         let work = self.work.get().saturating_add(steps);
         self.work.set(work);
         if work > MAX_WORK {
-            return Err(Error::new(format!("it takes more than {MAX_WORK} steps")));
+            return Err(Error::new(format!(
+                "expected at most {MAX_WORK} steps of work, found more"
+            )));
         }
         Ok(())
     }
 
-    /// Takes note of work with so many bytes.
+    /// Counts the work of copying or reading `bytes` bytes.
     pub(super) fn spend_bytes(&self, bytes: usize) -> Result<(), Error> {
         self.spend(bytes as u64 / 16 + 1)
     }
 
-    /// Takes note of memory before it is taken.
+    /// Counts `bytes` of memory.
     pub(super) fn hold(&self, bytes: usize) -> Result<(), Error> {
         let held = self.held.get().saturating_add(bytes);
         if held > MAX_HELD {
             return Err(Error::new(format!(
-                "it needs more than {} MiB of memory",
+                "expected at most {} MiB of memory, found more",
                 MAX_HELD >> 20
             )));
         }
@@ -55,17 +58,18 @@ impl Meter {
         Ok(())
     }
 
+    /// Returns memory that [`Meter::hold`] counted.
     pub(super) fn release(&self, bytes: usize) {
         self.held.set(self.held.get().saturating_sub(bytes));
     }
 
-    /// Goes one level down; [`Meter::leave`] goes up again. An error ends the rendering, so its
-    /// levels need not be left.
+    /// Enters a level of nesting, which [`Meter::leave`] leaves. An error ends the rendering, so
+    /// levels need not be left after an error.
     pub(super) fn enter(&self) -> Result<(), Error> {
         self.depth.set(self.depth.get() + 1);
         if self.depth.get() > MAX_DEPTH {
             return Err(Error::new(format!(
-                "calls and blocks are more than {MAX_DEPTH} levels deep"
+                "expected at most {MAX_DEPTH} nested calls and blocks, found more"
             )));
         }
         Ok(())
@@ -76,14 +80,14 @@ impl Meter {
     }
 }
 
-/// What is wrong with a template or with what it does.
+/// An error in a template or in its rendering.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}{}", .line.map(|line| format!(" (line {line})")).unwrap_or_default())]
 pub(in crate::text) struct Error {
     pub(in crate::text) message: String,
-    /// In the template, from 1 on.
+    /// Line in the template, counted from 1.
     pub(in crate::text) line: Option<u32>,
-    /// The template itself raised it.
+    /// Whether the template itself raised the error.
     pub(in crate::text) is_raised: bool,
 }
 
@@ -96,7 +100,7 @@ impl Error {
         }
     }
 
-    /// At this line, unless a more precise one is known.
+    /// Sets the line, unless a more precise one is known.
     #[must_use]
     pub(super) fn at(mut self, line: u32) -> Self {
         self.line.get_or_insert(line);
@@ -104,5 +108,5 @@ impl Error {
     }
 }
 
-/// The answer of everything that a template does.
+/// The result of everything that a template does.
 pub(super) type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,4 +1,4 @@
-//! The methods that Python's strings, lists and dicts have and that change nothing.
+//! Methods of Python's strings, lists and dicts that do not modify the value.
 
 use std::rc::Rc;
 
@@ -51,10 +51,11 @@ const STRING_METHODS: &[&str] = &[
     "upper",
     "zfill",
 ];
+
 const LIST_METHODS: &[&str] = &["copy", "count", "index"];
 const DICT_METHODS: &[&str] = &["copy", "get", "items", "keys", "values"];
 
-/// Whether a value has a method of this name.
+/// Whether a value has a method with this name.
 pub(super) fn has(value: &Value, name: &str) -> bool {
     match value {
         Value::Str(_) => STRING_METHODS.contains(&name),
@@ -64,7 +65,7 @@ pub(super) fn has(value: &Value, name: &str) -> bool {
     }
 }
 
-/// Calls a method.
+/// Calls a method of a string, list or dict.
 pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>) -> Result<Value> {
     let done = match value {
         Value::Str(text) => call_string_method(text, name, &mut args, meter)?,
@@ -81,7 +82,7 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
                 match (name, places.first()) {
                     ("count", _) => Value::Int(places.len() as i64),
                     (_, Some(first)) => Value::Int(*first as i64),
-                    (_, None) => return Err(Error::new("index: the list has no such item")),
+                    (_, None) => return Err(Error::new("index: expected an item of the list")),
                 }
             }
         },
@@ -111,7 +112,7 @@ pub(super) fn call(value: &Value, name: &str, mut args: Args, meter: &Rc<Meter>)
     Ok(done)
 }
 
-/// A dict as a list of its keys with their values.
+/// The items of a dict as a list of pairs.
 pub(super) fn pairs_of(value: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let Value::Dict(dict) = value else {
         return Err(Error::new(format!(
@@ -136,7 +137,7 @@ fn call_string_method(
     let whole = text.as_str();
     meter.spend_bytes(whole.len())?;
     let all = |is: &dyn Fn(char) -> bool| Value::Bool(!whole.is_empty() && whole.chars().all(is));
-    // Letters with a case are there, and all have this one.
+    // Whether there are cased letters and `is` holds for all of them.
     let cased = |is: &dyn Fn(char) -> bool| {
         let mut letters = whole
             .chars()
@@ -211,6 +212,7 @@ fn call_string_method(
     })
 }
 
+/// `split`, `rsplit`, `splitlines`, `partition` and `rpartition`.
 fn split_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     if name == "splitlines" {
         return strings::lines(text, args.flag("keepends"));
@@ -224,14 +226,16 @@ fn split_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
         .transpose()?
         .map(|text| text.as_str());
     if separator == Some("") {
-        return Err(Error::new(format!("{name}: the separator is empty")));
+        return Err(Error::new(format!(
+            "{name}: expected a separator that is not empty"
+        )));
     }
     if name == "split" || name == "rsplit" {
         let most = args.int(name, "maxsplit")?;
         return strings::split(text, separator, most, name == "rsplit");
     }
     let separator =
-        separator.ok_or_else(|| Error::new(format!("{name}: the separator is missing")))?;
+        separator.ok_or_else(|| Error::new(format!("{name}: expected a separator, found none")))?;
     let whole = text.as_str();
     let (found, parted_from_right) = match name {
         "partition" => (whole.find(separator), false),
@@ -250,6 +254,7 @@ fn split_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     Value::tuple(parts?, text.meter())
 }
 
+/// The methods that search for a substring.
 fn search_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> {
     let whole = text.as_str();
     let wanted = args.need(name, "value")?;
@@ -287,7 +292,11 @@ fn search_method(text: &Rc<Text>, name: &str, args: &mut Args) -> Result<Value> 
             };
             match at {
                 Some(at) => Value::Int(place(Some(at))),
-                None => return Err(Error::new(format!("{name}: the string has no such part"))),
+                None => {
+                    return Err(Error::new(format!(
+                        "{name}: expected a substring of the string"
+                    )));
+                }
             }
         }
         "removeprefix" => lists::substring(

@@ -1,18 +1,18 @@
-//! Jinja as chat templates use it, with bounds: a template comes with a downloaded file, so nothing
-//! in it may hang the process, exhaust its memory or overflow its stack.
+//! A Jinja interpreter for chat templates, with limits: a template comes with a downloaded file, so
+//! it must not hang the process, exhaust its memory or overflow its stack.
 //!
-//! It is our own because no library can be bounded: those that count instructions let one of them
-//! (`x ~ x`, `replace`, a list times a number, an iteration inside of a filter) take any time and
-//! memory, print a namespace that holds itself until the stack is full, and recurse while they
-//! parse. Here each byte that is copied costs [`meter::Meter`] work and each byte that is held
-//! costs it memory; nesting is counted where the parser and the interpreter recurse; and values
-//! cannot form cycles. It also knows of each character whether the template wrote it or a message
-//! brought it ([`value::Text`]), which decides whether `<|im_end|>` is a control token or what a
-//! user message_ranges.
+//! It is our own because no library can be limited. Libraries that count instructions let a single
+//! one (`x ~ x`, `replace`, a list times a number, an iteration inside of a filter) take any time
+//! and memory, overflow the stack when they print a namespace that contains itself, and recurse
+//! while they parse. Here each copied byte counts as work and each live byte as memory
+//! ([`meter::Meter`]), nesting is counted wherever the parser and the interpreter recurse, and
+//! values cannot form cycles. The interpreter also tracks for each character whether the template
+//! wrote it or it came with a message ([`text::Text`]). This decides whether `<|im_end|>` is a
+//! control token or text from a user.
 //!
-//! Start reading at [`statements`]. What transformers adds to Jinja (`raise_exception`, `strftime_now`,
-//! Python's JSON, the tag `generation`) is part of it; files (`include`, `import`, `extends`) are
-//! not, as in transformers.
+//! The additions of transformers to Jinja (`raise_exception`, `strftime_now`, Python's JSON, the
+//! tag `generation`) are supported. Files (`include`, `import`, `extends`) are not, as in
+//! transformers. Start reading at [`statements`].
 
 mod args;
 mod ast;
@@ -47,7 +47,7 @@ pub(super) use statements::render;
 pub(super) struct Template(ast::Body);
 
 impl Template {
-    /// Reads a template.
+    /// Parses a template.
     pub(super) fn parse(source: &str) -> Result<Self, Error> {
         parse::template(source).map(Self)
     }

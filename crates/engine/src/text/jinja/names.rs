@@ -49,6 +49,7 @@ const FILTERS: &[&str] = &[
     "upper",
     "wordcount",
 ];
+
 const TYPE_TESTS: &[&str] = &[
     "boolean",
     "callable",
@@ -66,6 +67,7 @@ const TYPE_TESTS: &[&str] = &[
     "true",
     "undefined",
 ];
+
 const OTHER_TESTS: &[&str] = &[
     "!=",
     "==",
@@ -88,12 +90,13 @@ const OTHER_TESTS: &[&str] = &[
     "test",
     "upper",
 ];
-/// Whether there is a filter of this name.
+
+/// Whether there is a filter with this name.
 pub(super) fn is_filter(name: &str) -> bool {
     FILTERS.contains(&name)
 }
 
-/// Whether there is a test of this name.
+/// Whether there is a test with this name.
 pub(super) fn is_test(name: &str) -> bool {
     TYPE_TESTS.contains(&name) || OTHER_TESTS.contains(&name)
 }

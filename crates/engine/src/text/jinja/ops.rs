@@ -9,7 +9,7 @@ use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{List, Value, equal};
 
-/// Python's `<`, where it has an order.
+/// Python's ordering; an error for values without an order.
 pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
     meter.spend(1)?;
     if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
@@ -33,14 +33,14 @@ pub(super) fn compare(a: &Value, b: &Value, meter: &Meter) -> Result<Ordering> {
             Ok(a.values().len().cmp(&b.values().len()))
         }
         (a, b) => Err(Error::new(format!(
-            "`<` does not compare {} with {}",
+            "`<`: cannot compare {} with {}",
             a.type_name(),
             b.type_name()
         ))),
     }
 }
 
-/// Comparisons and `in`.
+/// Python's comparison operators and `in`.
 pub(super) fn compare_with(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<bool> {
     Ok(match op {
         CompareOp::Eq => equal(a, b, meter)?,
@@ -54,7 +54,7 @@ pub(super) fn compare_with(op: CompareOp, a: &Value, b: &Value, meter: &Rc<Meter
     })
 }
 
-/// Whether `item in container`.
+/// `item in container`.
 pub(super) fn contains(container: &Value, item: &Value, meter: &Rc<Meter>) -> Result<bool> {
     match container {
         Value::Str(text) => {
@@ -74,7 +74,7 @@ pub(super) fn contains(container: &Value, item: &Value, meter: &Rc<Meter>) -> Re
     }
 }
 
-/// Arithmetic, and what Python's operators do to strings and lists.
+/// Python's arithmetic operators, including those of strings and lists.
 pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> Result<Value> {
     let (a, b) = (a.defined()?, b.defined()?);
     if let (Some(a), Some(b)) = (a.as_int(), b.as_int()) {
@@ -140,7 +140,7 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
                 BinaryOp::Pow => "**",
             };
             Err(Error::new(format!(
-                "`{sign}` does not take {} and {}",
+                "`{sign}`: unsupported operands {} and {}",
                 a.type_name(),
                 b.type_name()
             )))
@@ -149,7 +149,7 @@ pub(super) fn binary(op: BinaryOp, a: &Value, b: &Value, meter: &Rc<Meter>) -> R
 }
 
 fn ints(op: BinaryOp, a: i64, b: i64) -> Result<Value> {
-    let large = || Error::new("the number is too large");
+    let large = || Error::new("the result does not fit 64 bits");
     if b == 0 && matches!(op, BinaryOp::Div | BinaryOp::FloorDiv | BinaryOp::Rem) {
         return Err(Error::new("division by zero"));
     }
@@ -158,7 +158,7 @@ fn ints(op: BinaryOp, a: i64, b: i64) -> Result<Value> {
         BinaryOp::Sub => a.checked_sub(b),
         BinaryOp::Mul => a.checked_mul(b),
         BinaryOp::Div => return Ok(Value::Float(a as f64 / b as f64)),
-        // Python rounds down, and the rest has the sign of the divisor.
+        // Python rounds down, and the remainder has the sign of the divisor.
         BinaryOp::FloorDiv => a.checked_div(b).map(|q| {
             if a % b != 0 && (a < 0) != (b < 0) {
                 q - 1
@@ -194,6 +194,7 @@ fn floats(op: BinaryOp, a: f64, b: f64) -> Result<Value> {
     }))
 }
 
+/// Python's unary minus.
 pub(super) fn negate(value: &Value) -> Result<Value> {
     match value.defined()? {
         Value::Float(x) => Ok(Value::Float(-x)),
@@ -201,9 +202,9 @@ pub(super) fn negate(value: &Value) -> Result<Value> {
             Some(n) => n
                 .checked_neg()
                 .map(Value::Int)
-                .ok_or_else(|| Error::new("the number is too large")),
+                .ok_or_else(|| Error::new("the result does not fit 64 bits")),
             None => Err(Error::new(format!(
-                "`-` does not take {}",
+                "`-`: expected a number, found {}",
                 other.type_name()
             ))),
         },

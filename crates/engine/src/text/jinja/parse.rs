@@ -1,5 +1,5 @@
-//! Tokens to statements. Every way in which the parser calls itself counts a level, and there are
-//! not many: no template can overflow the stack.
+//! Parses tokens to statements. Every recursion of the parser counts a level, and the number of
+//! levels is limited, so no template can overflow the stack.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::ast::{Body, Expr, For, Macro, Stmt, StmtKind, Target};
 use super::lex::{self, Spanned, Token};
 use super::meter::{Error, Result};
 
-/// Brackets and blocks inside of each other. (Python, which runs these templates elsewhere, ends at
+/// Maximum nesting of brackets and blocks. (Python, which runs these templates elsewhere, allows
 /// 100 and 20.)
 const MAX_DEPTH: usize = 100;
 
@@ -24,10 +24,11 @@ pub(super) fn template(source: &str) -> Result<Body> {
     Ok(body)
 }
 
+/// The state of the parser.
 pub(super) struct Parser {
-    /// Those to come, the next one last.
+    /// Remaining tokens; the next one is last.
     pub(super) tokens: Vec<Spanned>,
-    /// Of the last token taken.
+    /// Line of the last token that was taken.
     pub(super) line: u32,
     pub(super) depth: usize,
 }
@@ -38,6 +39,7 @@ impl Parser {
         Err(Error::new(message).at(line))
     }
 
+    /// The error for an unexpected next token.
     pub(super) fn expected<T>(&self, what: &str) -> Result<T> {
         let found = match self.peek() {
             None => "the end of the template".to_owned(),
@@ -55,7 +57,9 @@ impl Parser {
     pub(super) fn enter(&mut self) -> Result<()> {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
-            return self.error("brackets and blocks are nested too deep");
+            return self.error(format!(
+                "expected at most {MAX_DEPTH} nested brackets and blocks, found more"
+            ));
         }
         Ok(())
     }
@@ -70,14 +74,17 @@ impl Parser {
         Some(next.token)
     }
 
+    /// Whether the next token is this operator.
     pub(super) fn at_op(&self, op: &str) -> bool {
         matches!(self.peek(), Some(Token::Op(found)) if *found == op)
     }
 
+    /// Whether the next token is this name.
     pub(super) fn at_name(&self, name: &str) -> bool {
         matches!(self.peek(), Some(Token::Name(found)) if found == name)
     }
 
+    /// Takes the next token if it is this operator.
     pub(super) fn skip_op(&mut self, op: &str) -> bool {
         let is = self.at_op(op);
         if is {
@@ -86,6 +93,7 @@ impl Parser {
         is
     }
 
+    /// Takes the next token if it is this name.
     pub(super) fn skip_name(&mut self, name: &str) -> bool {
         let is = self.at_name(name);
         if is {
@@ -94,6 +102,7 @@ impl Parser {
         is
     }
 
+    /// Takes this operator; an error if another token is next.
     pub(super) fn op(&mut self, op: &str) -> Result<()> {
         if self.skip_op(op) {
             Ok(())
@@ -102,6 +111,7 @@ impl Parser {
         }
     }
 
+    /// Takes a name; an error if another token is next.
     pub(super) fn name(&mut self) -> Result<String> {
         match self.peek() {
             Some(Token::Name(_)) => match self.next() {
@@ -112,6 +122,7 @@ impl Parser {
         }
     }
 
+    /// Takes `%}`; an error if another token is next.
     pub(super) fn end_of_tag(&mut self) -> Result<()> {
         if self.peek() == Some(&Token::BlockEnd) {
             self.next();
@@ -120,8 +131,8 @@ impl Parser {
         self.expected("`%}`")
     }
 
-    /// Statements up to a tag with one of these names, which is taken up to behind its name; or to
-    /// the end of the template if there is no name.
+    /// Parses statements up to a tag with one of the names in `ends` and takes the tag's name;
+    /// without names, parses up to the end of the template.
     pub(super) fn body(&mut self, ends: &[&str]) -> Result<(Body, String)> {
         self.enter()?;
         let begin = self.line;
@@ -143,7 +154,7 @@ impl Parser {
                     let expr = self.tuple_or_expression()?;
                     if self.next() != Some(Token::PrintEnd) {
                         return Err(
-                            Error::new("expected `}}`, found more in the expression").at(self.line)
+                            Error::new("expected `}}` at the end of the expression").at(self.line)
                         );
                     }
                     push(StmtKind::Print(expr));
@@ -162,13 +173,14 @@ impl Parser {
         Ok((body, String::new()))
     }
 
-    /// The body of a block up to its one end.
+    /// Parses the body of a block with a single end tag.
     pub(super) fn block(&mut self, end: &str) -> Result<Body> {
         self.end_of_tag()?;
         let (body, _) = self.body(&[end])?;
         Ok(body)
     }
 
+    /// Parses the statement whose tag has this name.
     pub(super) fn statement(&mut self, name: &str) -> Result<StmtKind> {
         let kind = match name {
             "if" => return self.if_statement(),
@@ -231,7 +243,7 @@ impl Parser {
             "do" => StmtKind::Do(self.tuple_or_expression()?),
             "break" => StmtKind::Break,
             "continue" => StmtKind::Continue,
-            other => return self.error(format!("the tag `{other:.40}` is unknown")),
+            other => return self.error(format!("unknown tag `{other:.40}`")),
         };
         self.end_of_tag()?;
         Ok(kind)
@@ -259,7 +271,7 @@ impl Parser {
         if !self.skip_name("in") {
             return self.expected("`in`");
         }
-        // A condition here is the loop's, not that of a ternary.
+        // A condition here filters the loop and is not part of a ternary expression.
         let over = self.tuple_of(Self::or)?;
         let filter = if self.skip_name("if") {
             Some(self.expression()?)
@@ -300,6 +312,7 @@ impl Parser {
         Ok(kind)
     }
 
+    /// Parses the target of an assignment, which may be a tuple.
     pub(super) fn target(&mut self) -> Result<Target> {
         let first = self.single_target()?;
         if !self.at_op(",") {
@@ -325,7 +338,9 @@ impl Parser {
         }
         let name = self.name()?;
         if ["true", "false", "none", "True", "False", "None"].contains(&name.as_str()) {
-            return self.error(format!("`{name}` cannot be assigned to"));
+            return self.error(format!(
+                "expected a name to assign to, found the constant `{name}`"
+            ));
         }
         if self.skip_op(".") {
             return Ok(Target::Attr(name, self.name()?));
@@ -333,6 +348,7 @@ impl Parser {
         Ok(Target::Name(name))
     }
 
+    /// Parses the parameters of a macro.
     pub(super) fn params(&mut self) -> Result<Vec<(String, Option<Expr>)>> {
         self.op("(")?;
         let mut params = Vec::new();

@@ -1,18 +1,20 @@
-//! Expressions, from tokens.
+//! Parses tokens to expressions, from the loosest to the tightest operator.
 
 use super::ast::{Args, BinaryOp, Call, CompareOp, Expr, ExprKind, Postfix};
 use super::lex::{Spanned, Token};
 use super::meter::Result;
 use super::parse::Parser;
 
+/// A parser of an operand.
 type Binary = fn(&mut Parser) -> Result<Expr>;
 
 impl Parser {
-    /// An expression; behind a comma, a tuple.
+    /// Parses an expression, or a tuple if a comma follows.
     pub(super) fn tuple_or_expression(&mut self) -> Result<Expr> {
         self.tuple_of(Self::expression)
     }
 
+    /// Parses an element, or a tuple of such elements if a comma follows.
     pub(super) fn tuple_of(&mut self, element: Binary) -> Result<Expr> {
         let first = element(self)?;
         if !self.at_op(",") {
@@ -34,6 +36,7 @@ impl Parser {
         })
     }
 
+    /// Parses an expression, including ternaries.
     pub(super) fn expression(&mut self) -> Result<Expr> {
         let depth = self.depth;
         self.enter()?;
@@ -50,7 +53,8 @@ impl Parser {
                 line,
                 kind: ExprKind::Ternary(Box::new([condition, expr]), otherwise),
             };
-            // A second condition takes all before it as its value: a level each.
+            // A further condition takes everything before it as its value, so each condition adds a
+            // level.
             self.enter()?;
         }
         self.depth = depth;
@@ -200,37 +204,37 @@ impl Parser {
                 Expr { line, kind }
             }
         };
-        let mut behind = Vec::new();
-        self.postfixes(&mut behind)?;
+        let mut suffixes = Vec::new();
+        self.postfixes(&mut suffixes)?;
         if with_filter {
-            self.filters_and_tests(&mut behind)?;
+            self.filters_and_tests(&mut suffixes)?;
         }
-        if !behind.is_empty() {
+        if !suffixes.is_empty() {
             expr = Expr {
                 line: expr.line,
-                kind: ExprKind::Postfix(Box::new(expr), behind),
+                kind: ExprKind::Postfix(Box::new(expr), suffixes),
             };
         }
         Ok(expr)
     }
 
-    fn postfixes(&mut self, behind: &mut Vec<Postfix>) -> Result<()> {
+    fn postfixes(&mut self, suffixes: &mut Vec<Postfix>) -> Result<()> {
         loop {
             if self.skip_op(".") {
                 match self.next() {
-                    Some(Token::Name(name)) => behind.push(Postfix::Attr(name)),
+                    Some(Token::Name(name)) => suffixes.push(Postfix::Attr(name)),
                     Some(Token::Int(n)) => {
-                        behind.push(Postfix::Item(Expr {
+                        suffixes.push(Postfix::Item(Expr {
                             line: self.line,
                             kind: ExprKind::Int(n),
                         }));
                     }
-                    _ => return self.error("expected a name behind `.`"),
+                    _ => return self.error("expected a name after `.`"),
                 }
             } else if self.skip_op("[") {
-                behind.push(self.subscript()?);
+                suffixes.push(self.subscript()?);
             } else if self.at_op("(") {
-                behind.push(Postfix::Call(self.args()?));
+                suffixes.push(Postfix::Call(self.args()?));
             } else {
                 return Ok(());
             }
@@ -254,20 +258,20 @@ impl Parser {
         }
         match parts {
             [Some(index), None, None] if n_colons == 0 => Ok(Postfix::Item(index)),
-            _ if n_colons == 0 => self.error("the brackets are empty"),
+            _ if n_colons == 0 => self.error("expected an index or a slice between the brackets"),
             parts => Ok(Postfix::Slice(parts)),
         }
     }
 
-    fn filters_and_tests(&mut self, behind: &mut Vec<Postfix>) -> Result<()> {
+    fn filters_and_tests(&mut self, suffixes: &mut Vec<Postfix>) -> Result<()> {
         loop {
             if self.skip_op("|") {
-                behind.push(Postfix::Filter(self.filter()?));
+                suffixes.push(Postfix::Filter(self.filter()?));
             } else if self.skip_name("is") {
                 let is_negated = self.skip_name("not");
-                behind.push(Postfix::Test(self.test()?, is_negated));
+                suffixes.push(Postfix::Test(self.test()?, is_negated));
             } else if self.at_op("(") {
-                behind.push(Postfix::Call(self.args()?));
+                suffixes.push(Postfix::Call(self.args()?));
             } else {
                 return Ok(());
             }
@@ -284,7 +288,7 @@ impl Parser {
         Ok(Call { name, args })
     }
 
-    /// The one argument of a test can stand without brackets: `x is divisibleby 3`.
+    /// A test may have a single argument without brackets: `x is divisibleby 3`.
     fn test(&mut self) -> Result<Call> {
         let name = self.name()?;
         let args = match self.peek() {
@@ -304,12 +308,12 @@ impl Parser {
 
     fn test_arg(&mut self) -> Result<Args> {
         let mut expr = self.primary()?;
-        let mut behind = Vec::new();
-        self.postfixes(&mut behind)?;
-        if !behind.is_empty() {
+        let mut suffixes = Vec::new();
+        self.postfixes(&mut suffixes)?;
+        if !suffixes.is_empty() {
             expr = Expr {
                 line: expr.line,
-                kind: ExprKind::Postfix(Box::new(expr), behind),
+                kind: ExprKind::Postfix(Box::new(expr), suffixes),
             };
         }
         Ok(Args {

@@ -1,4 +1,4 @@
-//! Tests: what stands behind `is`.
+//! Jinja tests: the predicates after `is`.
 
 use super::args::Args;
 use super::ast::CompareOp;
@@ -8,7 +8,7 @@ use super::ops;
 use super::value::{Value, equal};
 use super::{methods, names};
 
-/// Whether the test of this name holds.
+/// Whether the test `name` holds for a value.
 pub(super) fn test(
     interpreter: &mut Interpreter,
     name: &str,
@@ -32,7 +32,8 @@ pub(super) fn test(
         }
         (_, "sameas") => {
             let other = args.need(name, "other")?;
-            // Of what Python has one of each, and numbers, which are the same where they are equal.
+            // True for None, booleans and the undefined value, of which Python has one object each,
+            // and for equal numbers.
             value.type_name() == other.type_name() && equal(value, &other, &interpreter.meter)?
         }
         (_, "divisibleby") => {
@@ -41,7 +42,7 @@ pub(super) fn test(
                 (Some(n), Some(by)) if by != 0 => n.checked_rem(by).unwrap_or(0) == 0,
                 _ => {
                     return Err(Error::new(
-                        "divisibleby: expected two integers, the second one not 0",
+                        "divisibleby: expected two integers, the second other than 0",
                     ));
                 }
             }
@@ -99,6 +100,6 @@ fn is_of_type(name: &str, value: &Value) -> Result<bool> {
             Value::Function(_) | Value::Macro(_) | Value::Method(_) | Value::Undefined(_)
         ),
         "escaped" => false,
-        other => return Err(Error::new(format!("the test `{other:.40}` is unknown"))),
+        other => return Err(Error::new(format!("unknown test `{other:.40}`"))),
     })
 }

@@ -4,7 +4,7 @@ use super::meter::Result;
 use super::text::Text;
 use super::value::Value;
 
-/// Appends what `{{ value }}` prints.
+/// Appends `str(value)`, the output of `{{ value }}`.
 pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {
     match value {
         Value::Undefined(_) => Ok(()),
@@ -13,13 +13,14 @@ pub(super) fn display(value: &Value, out: &mut Text) -> Result<()> {
     }
 }
 
-/// `value` as text.
+/// `str(value)`.
 pub(super) fn text_of(value: &Value, meter: &std::rc::Rc<super::meter::Meter>) -> Result<Text> {
     let mut out = Text::new(meter);
     display(value, &mut out)?;
     Ok(out)
 }
 
+/// Appends `repr(value)`.
 fn repr(value: &Value, out: &mut Text) -> Result<()> {
     match value {
         Value::Undefined(_) => out.push("Undefined", false),
@@ -58,6 +59,7 @@ fn repr(value: &Value, out: &mut Text) -> Result<()> {
     }
 }
 
+/// Appends the `repr` of a string.
 fn quoted(text: &Text, out: &mut Text) -> Result<()> {
     let quote = if text.as_str().contains('\'') && !text.as_str().contains('"') {
         '"'
@@ -85,8 +87,8 @@ fn quoted(text: &Text, out: &mut Text) -> Result<()> {
     out.push(quote.encode_utf8(&mut [0; 4]), false)
 }
 
-/// Python's `repr` of a float: the shortest text that gives it back, with an exponent from 1e16 on
-/// and below 1e-4.
+/// Python's `repr` of a float: the shortest decimal that converts back to the same float, with an
+/// exponent from 1e16 up and below 1e-4.
 pub(super) fn float(x: f64) -> String {
     if x.is_nan() {
         return "nan".to_owned();

@@ -1,4 +1,4 @@
-//! Executes statements. [`render`] is where a rendering starts.
+//! Executes statements. A rendering starts at [`render`].
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,13 +10,14 @@ use super::meter::{Error, Result};
 use super::value::{List, LoopState, MacroValue, Scope, Value};
 use super::{Template, filters, lists};
 
-/// What a template printed.
+/// The output of a template.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::text) struct Rendered {
     pub(in crate::text) text: String,
-    /// The bytes of it that came with the content of a message, in order.
+    /// The byte ranges of `text` that came with the content of a message, in order.
     pub(in crate::text) message_ranges: Vec<(usize, usize)>,
 }
+
 /// Renders a template.
 pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<Rendered> {
     let mut interpreter = Interpreter::new(input.now);
@@ -30,11 +31,13 @@ pub(in crate::text) fn render(template: &Template, input: &Input<'_>) -> Result<
     })
 }
 
+/// How a body ended.
 enum Flow {
     On,
     Break,
     Continue,
 }
+
 impl Interpreter {
     fn body(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<Flow> {
         self.meter.enter()?;
@@ -52,11 +55,11 @@ impl Interpreter {
         Ok(Flow::On)
     }
 
-    /// A body in which `break` has no loop to leave.
+    /// Runs a body in which `break` and `continue` are errors.
     pub(super) fn body_without_loop(&mut self, body: &Body, scope: &Rc<Scope>) -> Result<()> {
         match self.body(body, scope)? {
             Flow::On => Ok(()),
-            _ => Err(Error::new("`break` or `continue` stands outside of a loop")),
+            _ => Err(Error::new("`break` or `continue` is outside of a loop")),
         }
     }
 
@@ -126,12 +129,13 @@ impl Interpreter {
         Ok(Flow::On)
     }
 
+    /// `{% call(..) f(..) %}`.
     fn call_block(&mut self, def: &Arc<Macro>, call: &Expr, scope: &Rc<Scope>) -> Result<()> {
-        let ExprKind::Postfix(inner, behind) = &call.kind else {
-            return Err(Error::new("expected a call behind `call`"));
+        let ExprKind::Postfix(inner, suffixes) = &call.kind else {
+            return Err(Error::new("expected a call after `call`"));
         };
-        let Some((Postfix::Call(args), before)) = behind.split_last() else {
-            return Err(Error::new("expected a call behind `call`"));
+        let Some((Postfix::Call(args), before)) = suffixes.split_last() else {
+            return Err(Error::new("expected a call after `call`"));
         };
         let called = self.expr(inner, scope)?;
         let called = self.postfixes(called, before, scope)?;
@@ -146,6 +150,7 @@ impl Interpreter {
         self.print(&value)
     }
 
+    /// Applies filters in order.
     fn apply_filters(
         &mut self,
         mut value: Value,
@@ -159,6 +164,7 @@ impl Interpreter {
         Ok(value)
     }
 
+    /// Assigns a value to a name, an attribute of a namespace, or a tuple of targets.
     fn assign(&mut self, target: &Target, value: Value, scope: &Rc<Scope>) -> Result<()> {
         match target {
             Target::Name(name) => scope.set(name, value),
@@ -169,7 +175,7 @@ impl Interpreter {
                 }
                 _ => {
                     return Err(Error::new(format!(
-                        "`{name}` is no namespace, so `{name}.{attr}` cannot be set"
+                        "`{name}.{attr}` cannot be set: expected a namespace in `{name}`"
                     )));
                 }
             },
@@ -189,6 +195,7 @@ impl Interpreter {
         Ok(())
     }
 
+    /// Runs a loop over the items of `over`; `depth` is its level of recursion.
     pub(super) fn run_loop(
         &mut self,
         def: &Arc<ast::For>,
@@ -217,7 +224,7 @@ impl Interpreter {
             scope: Rc::downgrade(scope),
         });
         let done = self.iterate(def, &state, scope);
-        // It may hold the loop itself.
+        // The value may contain the loop itself, and dropping it breaks that cycle.
         state.changed.take();
         if done? {
             Ok(())
@@ -226,8 +233,8 @@ impl Interpreter {
         }
     }
 
-    /// Whether an iteration came to its end. (In Jinja2, `else` is rendered unless one did: also
-    /// where each ended in `break` or `continue`.)
+    /// Runs all iterations; returns whether one of them ran to its end. (Jinja2 renders `else`
+    /// unless one did, so also if every iteration ended in `break` or `continue`.)
     fn iterate(
         &mut self,
         def: &ast::For,

@@ -1,4 +1,4 @@
-//! What is done to strings. Every result knows which of its characters came with a message.
+//! Operations on strings. The results keep track of the characters that came with a message.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use super::meter::{Meter, Result};
 use super::text::Text;
 use super::value::{List, Value};
 
-/// Which ends are trimmed.
+/// The ends of a string to trim.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Ends {
     Left,
@@ -15,7 +15,7 @@ pub(super) enum Ends {
     Both,
 }
 
-/// Takes whitespace, or these characters, off the ends.
+/// Removes whitespace, or the characters `chars`, from the ends.
 pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value> {
     text.meter()
         .spend_bytes(text.as_str().len() * chars.map_or(1, |chars| chars.len().max(1)))?;
@@ -38,7 +38,7 @@ pub(super) fn trim(text: &Text, chars: Option<&str>, ends: Ends) -> Result<Value
     substring(text, start, start + len)
 }
 
-/// Python's `split` and `rsplit`; without a separator, at whitespace.
+/// Python's `split` and `rsplit`; splits at whitespace if there is no separator.
 pub(super) fn split(
     text: &Text,
     separator: Option<&str>,
@@ -62,7 +62,7 @@ pub(super) fn split(
                 return Ok(List::new(text.meter()).into());
             }
             cuts.extend(whitespace_runs(whole, trimmed, most, from_right));
-            // Where cuts come to an end, the rest keeps its spaces.
+            // After the last allowed split, the rest keeps its spaces.
             let is_cut_short = cuts.len() == most;
             bounds = match (is_cut_short, from_right) {
                 (true, true) => (0, trimmed.1),
@@ -88,7 +88,7 @@ fn end_of((at, found): (usize, &str)) -> (usize, usize) {
     (at, at + found.len())
 }
 
-/// Stretches of whitespace between words.
+/// The runs of whitespace between words.
 fn whitespace_runs(
     whole: &str,
     bounds: (usize, usize),
@@ -143,7 +143,7 @@ pub(super) fn lines(text: &Text, keep_ends: bool) -> Result<Value> {
     Ok(out.into())
 }
 
-/// Python's `replace`; an empty `old` is found between all characters.
+/// Python's `replace`; an empty `old` matches between all characters.
 pub(super) fn replace(text: &Text, old: &str, new: &Text, most: Option<i64>) -> Result<Value> {
     let most = most.filter(|n| *n >= 0).map_or(usize::MAX, |n| n as usize);
     text.meter().spend_bytes(text.as_str().len())?;
@@ -158,7 +158,7 @@ pub(super) fn replace(text: &Text, old: &str, new: &Text, most: Option<i64>) -> 
     Ok(out.into())
 }
 
-/// Joins values with a separator between.
+/// Joins values with a separator.
 pub(super) fn join(values: &[Value], separator: &Text, meter: &Rc<Meter>) -> Result<Value> {
     let mut out = Text::new(meter);
     for (idx, value) in values.iter().enumerate() {
@@ -170,7 +170,7 @@ pub(super) fn join(values: &[Value], separator: &Text, meter: &Rc<Meter>) -> Res
     Ok(out.into())
 }
 
-/// Maps each character to others; the map is told whether a letter stands before it.
+/// Maps each character to a sequence of characters; `map` learns whether a letter precedes it.
 pub(super) fn map_chars<I: Iterator<Item = char>>(
     text: &Text,
     map: impl Fn(char, bool) -> I,
@@ -192,7 +192,7 @@ pub(super) fn map_chars<I: Iterator<Item = char>>(
     Ok(out.into())
 }
 
-/// The first character large, all others small.
+/// Uppercases the first character and lowercases all others.
 pub(super) fn capitalize(text: &Text) -> Result<Value> {
     let first = text.as_str().chars().next().map_or(0, char::len_utf8);
     let mut out = Text::new(text.meter());
@@ -212,7 +212,7 @@ pub(super) fn capitalize(text: &Text) -> Result<Value> {
     Ok(out.into())
 }
 
-/// Words with a large first letter.
+/// Capitalizes each word, like Python's `title`.
 pub(super) fn title(text: &Text) -> Result<Value> {
     map_chars(text, |c, behind_letter| {
         let (large, small) = (c.to_uppercase(), c.to_lowercase());
@@ -221,7 +221,7 @@ pub(super) fn title(text: &Text) -> Result<Value> {
     })
 }
 
-/// Words with a large first letter, as the filter tells words apart.
+/// Capitalizes each word, like the filter `title`, which separates words differently.
 pub(super) fn title_of_words(text: &Text) -> Result<Value> {
     let begins = |c: char| c.is_whitespace() || "-({[<".contains(c);
     let last = std::cell::Cell::new(None);
@@ -236,7 +236,8 @@ pub(super) fn title_of_words(text: &Text) -> Result<Value> {
     })
 }
 
-/// A string that is filled up to a width.
+/// Pads a string to `width` characters; `left_of_two` maps the number of missing characters to the
+/// number on the left.
 pub(super) fn pad(
     text: &Text,
     width: i64,

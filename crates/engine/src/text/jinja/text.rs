@@ -1,20 +1,21 @@
-//! Strings that record which of their bytes came with a message and were not written by the template.
+//! Strings that track which of their bytes came with a message.
 
 use std::rc::Rc;
 
 use super::meter::{Meter, Result};
 
-/// A string, and which of its bytes came with a message and were not written by the template.
+/// A string that tracks which of its bytes came with a message and were not written by the
+/// template.
 pub(super) struct Text {
     text: String,
-    /// In order, apart from each other.
+    /// Byte ranges that came with a message, in order and not overlapping.
     message_ranges: Vec<(usize, usize)>,
     meter: Rc<Meter>,
     held: usize,
 }
 
 impl Text {
-    /// What a text takes besides its bytes, about.
+    /// Approximate size in bytes of an empty text.
     const OVERHEAD: usize = 128;
 
     pub(super) fn new(meter: &Rc<Meter>) -> Self {
@@ -34,7 +35,7 @@ impl Text {
         &self.meter
     }
 
-    /// Whether the byte there came with a message.
+    /// Whether the byte at `at` came with a message.
     pub(super) fn is_from_message_at(&self, at: usize) -> bool {
         let idx = self.message_ranges.partition_point(|(_, end)| *end <= at);
         self.message_ranges
@@ -48,6 +49,7 @@ impl Text {
         Ok(())
     }
 
+    /// Appends a string.
     pub(super) fn push(&mut self, text: &str, is_from_message: bool) -> Result<()> {
         if text.is_empty() {
             return Ok(());
@@ -63,6 +65,7 @@ impl Text {
         }
     }
 
+    /// Records that the bytes `start..end` came with a message.
     fn mark(&mut self, start: usize, end: usize) -> Result<()> {
         match self.message_ranges.last_mut() {
             Some(last) if last.1 == start => last.1 = end,
@@ -74,7 +77,7 @@ impl Text {
         Ok(())
     }
 
-    /// Appends a part of another text, given in its bytes.
+    /// Appends the bytes `start..end` of another text.
     pub(super) fn push_part(&mut self, other: &Text, start: usize, end: usize) -> Result<()> {
         let at = self.text.len();
         self.push(&other.text[start..end], false)?;
@@ -97,6 +100,7 @@ impl Text {
         self.push_part(other, 0, other.text.len())
     }
 
+    /// The string and its message ranges.
     pub(super) fn into_parts(mut self) -> (String, Vec<(usize, usize)>) {
         (
             std::mem::take(&mut self.text),

@@ -1,6 +1,6 @@
-//! What a template computes with. Values cannot form cycles and are not nested deep, so that each
-//! can be printed, compared and dropped: lists and dicts never change, and a namespace, which does,
-//! is a number.
+//! The values of a template. They cannot form cycles and are not nested deeply, so that they can be
+//! printed, compared and dropped: lists and dicts are immutable, and a namespace, which is mutable,
+//! is referred to by its index.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -11,14 +11,13 @@ use super::ast::{For, Macro};
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 
-/// Lists and dicts inside of each other. (`serde_json`, which reads messages and tools, ends at
-/// 128.)
+/// Maximum nesting of lists and dicts. (`serde_json`, which reads messages and tools, allows 128.)
 const MAX_NESTING: u32 = 130;
 
-/// A value; copies share it.
+/// A value. Clones share its contents.
 #[derive(Clone)]
 pub(super) enum Value {
-    /// With the name that it was looked up by.
+    /// An undefined value, with the name that was looked up.
     Undefined(Rc<str>),
     None,
     Bool(bool),
@@ -27,16 +26,16 @@ pub(super) enum Value {
     Str(Rc<Text>),
     List(Rc<List>),
     Dict(Rc<Dict>),
-    /// Its place among the namespaces of this rendering.
+    /// Index in the namespaces of the interpreter.
     Namespace(usize),
     Loop(Rc<LoopState>),
     Macro(Rc<MacroValue>),
     Function(Function),
-    /// A method that is not called yet.
+    /// A method that has not been called yet, with its object.
     Method(Rc<(Value, String)>),
 }
 
-/// The functions that every template has.
+/// The global functions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Function {
     Range,
@@ -72,7 +71,7 @@ impl List {
         Ok(())
     }
 
-    /// Levels of lists and dicts, its own included.
+    /// Levels of lists and dicts, including this one.
     pub(super) fn nesting(&self) -> u32 {
         self.nesting
     }
@@ -88,7 +87,7 @@ impl Drop for List {
     }
 }
 
-/// Keys with values, in order.
+/// Keys with values, in insertion order.
 pub(super) struct Dict {
     pairs: Vec<(Value, Value)>,
     nesting: u32,
@@ -122,7 +121,7 @@ impl Dict {
         Ok(self.find(key)?.map(|idx| &self.pairs[idx].1))
     }
 
-    /// The value of a key that is a string.
+    /// The value of a string key.
     pub(super) fn get_str(&self, key: &str) -> Result<Option<&Value>> {
         self.meter.spend(self.pairs.len() as u64 / 8 + 1)?;
         let is = |found: &Value| matches!(found, Value::Str(text) if text.as_str() == key);
@@ -133,10 +132,13 @@ impl Dict {
             .map(|(_, value)| value))
     }
 
-    /// Sets a key, which may be there already.
+    /// Sets the value of a key, which may already be present.
     pub(super) fn set(&mut self, key: Value, value: Value) -> Result<()> {
         if matches!(key, Value::List(_) | Value::Dict(_)) {
-            return Err(Error::new(format!("a {} cannot be a key", key.type_name())));
+            return Err(Error::new(format!(
+                "expected a hashable key, found a {}",
+                key.type_name()
+            )));
         }
         self.nesting = self.nesting.max(value.nesting()? + 1);
         match self.find(&key)? {
@@ -187,7 +189,7 @@ impl Value {
         Ok(list.into())
     }
 
-    /// Levels of lists and dicts, if they are not too many.
+    /// Levels of lists and dicts; an error if there are too many.
     fn nesting(&self) -> Result<u32> {
         let nesting = match self {
             Value::List(list) => list.nesting,
@@ -198,13 +200,13 @@ impl Value {
         };
         if nesting >= MAX_NESTING {
             return Err(Error::new(format!(
-                "lists are nested more than {MAX_NESTING} deep"
+                "expected at most {MAX_NESTING} nested lists, found more"
             )));
         }
         Ok(nesting)
     }
 
-    /// Python's name of the type.
+    /// The name of the type in Python.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Value::Undefined(_) => "undefined value",
@@ -223,6 +225,7 @@ impl Value {
         }
     }
 
+    /// Python's truth value.
     pub(super) fn is_true(&self) -> bool {
         match self {
             Value::Undefined(_) | Value::None => false,
@@ -236,7 +239,7 @@ impl Value {
         }
     }
 
-    /// Numbers and, as in Python, true and false.
+    /// An integer or, like in Python, a boolean.
     pub(super) fn as_int(&self) -> Option<i64> {
         match self {
             Value::Int(value) => Some(*value),
@@ -245,6 +248,7 @@ impl Value {
         }
     }
 
+    /// A float, an integer or a boolean.
     pub(super) fn as_float(&self) -> Option<f64> {
         match self {
             Value::Float(value) => Some(*value),
@@ -252,7 +256,7 @@ impl Value {
         }
     }
 
-    /// An error where there is no value.
+    /// The value itself; an error if it is undefined.
     pub(super) fn defined(&self) -> Result<&Self> {
         match self {
             Value::Undefined(name) => Err(Error::new(format!("`{name}` is undefined"))),
@@ -260,7 +264,7 @@ impl Value {
         }
     }
 
-    /// The string, or an error that says whose argument it was to be.
+    /// The string; an error that names `what` if the value is not a string.
     pub(super) fn as_text(&self, what: &str) -> Result<&Rc<Text>> {
         match self.defined()? {
             Value::Str(text) => Ok(text),
@@ -289,7 +293,8 @@ impl From<Dict> for Value {
         Self::Dict(Rc::new(dict))
     }
 }
-/// Names of a block; those of the blocks around it are found through it.
+
+/// The variables of a block. Variables of enclosing blocks are found through `parent`.
 pub(super) struct Scope {
     names: RefCell<HashMap<Rc<str>, Value>>,
     parent: Option<Rc<Scope>>,
@@ -319,30 +324,31 @@ impl Scope {
     }
 }
 
-/// Where a loop is.
+/// The state of a running loop.
 pub(super) struct LoopState {
     pub(super) items: Rc<List>,
     pub(super) idx: Cell<usize>,
     pub(super) depth: usize,
     pub(super) changed: RefCell<Option<Value>>,
-    /// The loop itself, where it can be called again.
+    /// The loop itself if it is recursive.
     pub(super) recursion: Option<Arc<For>>,
-    /// Around the loop.
+    /// The scope around the loop.
     pub(super) scope: Weak<Scope>,
 }
 
 impl LoopState {
-    /// Levels of lists and dicts in what it goes through.
+    /// Levels of lists and dicts in the items.
     pub(super) fn nesting(&self) -> u32 {
         self.items.nesting() + 1
     }
 }
 
-/// A macro with the names around it. It does not keep them: they may hold the macro.
+/// A macro and its enclosing scope. The reference is weak, because the scope may contain the macro.
 pub(super) struct MacroValue {
     pub(super) def: Arc<Macro>,
     pub(super) scope: Weak<Scope>,
 }
+
 /// Python's `==`.
 pub(super) fn equal(a: &Value, b: &Value, meter: &Meter) -> Result<bool> {
     meter.spend(1)?;

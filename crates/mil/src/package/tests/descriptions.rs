@@ -6,19 +6,19 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
     (
         "missing input",
         |m| description(m).input.clear(),
-        "input `x`: the description does not have it",
+        "input `x`: the function has this feature, the description does not",
     ),
     (
         "missing output",
         |m| {
             description(m).output.pop();
         },
-        "output `k`: the description does not have it",
+        "output `k`: the function has this feature, the description does not",
     ),
     (
         "missing state",
         |m| description(m).state.clear(),
-        "state `cache`: the description does not have it",
+        "state `cache`: the function has this feature, the description does not",
     ),
     (
         "more",
@@ -27,17 +27,17 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
             more.name = "more".to_owned();
             description(m).input.push(more);
         },
-        "input `more`: it is described, the function has none",
+        "input `more`: the description has this feature, the function does not",
     ),
     (
         "no type",
         |m| input(m).r#type = None,
-        "it is described without a type",
+        "the description has no type",
     ),
     (
         "no kind",
         |m| input(m).r#type.as_mut().unwrap().r#type = None,
-        "it is described without a type",
+        "the description has no type",
     ),
     (
         "other kind",
@@ -45,7 +45,7 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
             input(m).r#type.as_mut().unwrap().r#type =
                 Some(feature_type::Type::Int64(proto::Empty {}))
         },
-        "another kind of feature",
+        "the description is of another kind",
     ),
     (
         "state without type",
@@ -53,27 +53,27 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
             description(m).state[0].r#type.as_mut().unwrap().r#type =
                 Some(feature_type::Type::State(proto::StateFeatureType::default()));
         },
-        "it is described without a type",
+        "the description has no type",
     ),
     (
         "other element type",
         |m| array(m).data_type = 65552,
-        "it is described as fp16, the function has tensor<fp32",
+        "expected tensor<fp32, [3, ?]> as in the function, found the description fp16",
     ),
     (
         "unknown element type",
         |m| array(m).data_type = 7,
-        "it is described as element type 7",
+        "found the description element type 7",
     ),
     (
         "other shape",
         |m| array(m).shape = vec![4, 1],
-        "it is described with shape [4, 1]",
+        "found the described shape [4, 1]",
     ),
     (
         "other rank",
         |m| array(m).shape = vec![3],
-        "it is described with shape [3]",
+        "found the described shape [3]",
     ),
     (
         "negative",
@@ -85,12 +85,12 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
         |m| {
             ranges(m).pop();
         },
-        "its ranges of sizes",
+        "size ranges",
     ),
     (
         "range of a known size",
         |m| ranges(m)[0].upper_bound = 9,
-        "its ranges of sizes",
+        "size ranges",
     ),
     (
         "range upside down",
@@ -100,12 +100,12 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
                 upper_bound: 3,
             }
         },
-        "its sizes range from 9 to 3",
+        "expected a range of sizes, found 9 to 3",
     ),
     (
         "default outside",
         |m| ranges(m)[1].lower_bound = 2,
-        "its ranges of sizes",
+        "size ranges",
     ),
     (
         "no shapes",
@@ -114,7 +114,7 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
                 array_feature_type::EnumeratedShapes::default(),
             ));
         },
-        "its enumerated shapes",
+        "enumerated shapes",
     ),
     (
         "other shapes",
@@ -127,7 +127,7 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
                 array_feature_type::EnumeratedShapes { shapes },
             ));
         },
-        "its enumerated shapes",
+        "enumerated shapes",
     ),
     (
         "prediction",
@@ -142,6 +142,6 @@ pub(super) const DESCRIPTIONS: &[Change<proto::Model>] = &[
                 ..Default::default()
             });
         },
-        "function `other`: it is described, the program has none",
+        "function `other`: the description has this function, the program does not",
     ),
 ];

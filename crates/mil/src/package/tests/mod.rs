@@ -1,4 +1,4 @@
-//! Packages that are made to break what reads them: each is an error that names what is wrong.
+//! Damaged packages: opening each one is an error that names the fault.
 
 mod descriptions;
 mod ops;
@@ -27,11 +27,15 @@ const TEXT: &str = r#"program(1.3)
 [buildInfo = dict<string, string>({{"tool", "1"}})]
 {
     func main<ios18>(tensor<fp32, [3, ?]> x, state<tensor<fp16, [3, 11]>> cache) {
-        tensor<fp32, [4, 12]> w = const()[val = tensor<fp32, [4, 12]>(BLOBFILE(path = string("w"), offset = uint64(1)))];
-        tensor<fp16, [4, 12]> p = constexpr_blockwise_shift_scale(data = tensor<int4, [4, 12]>(BLOBFILE(path = string("w"), offset = uint64(2))), scale = tensor<fp16, [4, 3]>(BLOBFILE(path = string("w"), offset = uint64(3))));
+        tensor<fp32, [4, 12]> w = const()[val =
+            tensor<fp32, [4, 12]>(BLOBFILE(path = string("w"), offset = uint64(1)))];
+        tensor<fp16, [4, 12]> p = constexpr_blockwise_shift_scale(
+            data = tensor<int4, [4, 12]>(BLOBFILE(path = string("w"), offset = uint64(2))),
+            scale = tensor<fp16, [4, 3]>(BLOBFILE(path = string("w"), offset = uint64(3))));
         tensor<fp32, [4]> b = const()[val = tensor<fp32, [4]>([0x1p-1, 2, -3, 4])];
         tensor<int32, [2]> axes = const()[val = tensor<int32, [2]>([0, 1])];
-        tensor<fp32, [3, 12]> a = slice_by_index(x = x, begin = tensor<int32, [2]>([0, 0]), end = tensor<int32, [2]>([3, 12]));
+        tensor<fp32, [3, 12]> a = slice_by_index(
+            x = x, begin = tensor<int32, [2]>([0, 0]), end = tensor<int32, [2]>([3, 12]));
         tensor<fp32, [3, 4]> y = linear(x = a, weight = w, bias = b);
         fp32 sum = reduce_sum(x = y, axes = axes, keep_dims = bool(false));
         bool small = less(x = sum, y = fp32(0x1p+3));
@@ -57,7 +61,7 @@ fn sample() -> Package {
     Package::new(parse(TEXT, &resolve).unwrap())
 }
 
-/// A package in a folder of its own.
+/// A temporary folder with the sample package.
 struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -204,10 +208,10 @@ fn names(list: &[&str]) -> proto::Argument {
     }
 }
 
-/// Found by fuzzing: what was read without names was written with them, and was another program
-/// then.
+/// Found by fuzzing: ops that were read without names were written with names, so that the program
+/// changed.
 #[test]
-fn ops_without_a_name_get_that_of_their_result() {
+fn ops_without_a_name_get_the_name_of_their_result() {
     fn forget(block: &mut proto::Block) {
         for op in &mut block.operations {
             op.attributes.remove("name");
@@ -224,7 +228,7 @@ fn ops_without_a_name_get_that_of_their_result() {
 }
 
 #[test]
-fn models_that_say_what_cannot_be_are_refused() {
+fn inconsistent_models_are_rejected() {
     let folder = Folder::new();
     let good = fs::read(folder.file(MODEL)).unwrap();
     let mut faults = Vec::new();
@@ -247,34 +251,38 @@ fn models_that_say_what_cannot_be_are_refused() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Weight files whose header or first record is changed at a byte.
+/// Changes single bytes of the header and of the first record.
 #[test]
-fn weight_files_that_are_damaged_are_refused() {
+fn damaged_weight_files_are_rejected() {
     let folder = Folder::new();
     let offset = blob(&mut folder.model()).offset as usize;
     let good = fs::read(folder.file(WEIGHTS)).unwrap();
     let mut faults = Vec::new();
     for (at, byte, message) in [
-        (4, 1, "is weight storage of version 1"),
-        (7, 1, "is weight storage of version 16777218"),
+        (4, 1, "has weight storage version 1,"),
+        (7, 1, "has weight storage version 16777218"),
         (
             offset,
             0,
-            "no record stands here: it begins with 0xdeadbe00",
+            "expected a record that starts with 0xdeadbeef, found 0xdeadbe00",
         ),
-        (offset + 3, 0, "no record stands here"),
+        (offset + 3, 0, "expected a record that starts with"),
         (
             offset + 4,
             1,
-            "it holds fp16, the program says tensor<fp32, [4, 12]>",
+            "expected tensor<fp32, [4, 12]> as the program declares, found fp16",
         ),
-        (offset + 4, 99, "it holds an unknown type"),
-        (offset + 7, 1, "it holds an unknown type"),
-        (offset + 8, 0, "it holds 0 bytes, the program says"),
-        (offset + 15, 255, "the program says tensor<fp32, [4, 12]>"),
-        (offset + 17, 255, "reach beyond the end"),
-        (offset + 23, 255, "reach beyond the end"),
-        (offset + 16, 0, "inside of the header"),
+        (offset + 4, 99, "found an unknown type"),
+        (offset + 7, 1, "found an unknown type"),
+        (offset + 8, 0, "as the program declares, found 0 bytes"),
+        (
+            offset + 15,
+            255,
+            "expected tensor<fp32, [4, 12]> as the program declares",
+        ),
+        (offset + 17, 255, "reaches beyond the end"),
+        (offset + 23, 255, "reaches beyond the end"),
+        (offset + 16, 0, "inside the header"),
     ] {
         let mut bad = good.clone();
         bad[at] = byte;
@@ -283,7 +291,7 @@ fn weight_files_that_are_damaged_are_refused() {
     }
     for n in [0, 7, 63] {
         fs::write(folder.file(WEIGHTS), &good[..n]).unwrap();
-        faults.extend(folder.fault(&format!("{n} bytes"), "ends inside of its header"));
+        faults.extend(folder.fault(&format!("{n} bytes"), "is truncated inside its header"));
     }
     for n in (64..good.len()).step_by(17) {
         fs::write(folder.file(WEIGHTS), &good[..n]).unwrap();
@@ -295,7 +303,7 @@ fn weight_files_that_are_damaged_are_refused() {
 }
 
 #[test]
-fn folders_that_are_damaged_are_refused() {
+fn damaged_folders_are_rejected() {
     let folder = Folder::new();
     let manifest = fs::read_to_string(folder.file("Manifest.json")).unwrap();
     let mut faults = Vec::new();
@@ -304,12 +312,12 @@ fn folders_that_are_damaged_are_refused() {
         (
             "\"fileFormatVersion\"",
             "\"version\"",
-            "is no manifest: missing field",
+            "is not a valid manifest: missing field",
         ),
         (
             "\"rootModelIdentifier\": \"",
             "\"rootModelIdentifier\": \"0",
-            "which of its items is the model",
+            "does not name the item that is the model",
         ),
         (
             "com.apple.CoreML/model.mlmodel",
@@ -319,29 +327,29 @@ fn folders_that_are_damaged_are_refused() {
         (
             "com.apple.CoreML/model.mlmodel",
             "com.apple.CoreML",
-            "is no regular file",
+            "is not a regular file",
         ),
         (
             "com.apple.CoreML/model.mlmodel",
             "../../secret",
-            "is not below the package's folder",
+            "is not in the package's folder",
         ),
         (
             "com.apple.CoreML/model.mlmodel",
             "/etc/passwd",
-            "is not below the package's folder",
+            "is not in the package's folder",
         ),
         (
             "com.apple.CoreML/model.mlmodel",
             "",
-            "is not below the package's folder",
+            "is not in the package's folder",
         ),
         (
             "com.apple.CoreML/model.mlmodel",
             "com.apple.CoreML/../com.apple.CoreML/model.mlmodel",
-            "is not below",
+            "is not in the package's folder",
         ),
-        ("{", "[", "is no manifest"),
+        ("{", "[", "is not a valid manifest"),
     ] {
         let changed = manifest.replacen(from, to, if from == "{" { 1 } else { 9 });
         assert_ne!(changed, manifest, "{from}");
@@ -350,7 +358,7 @@ fn folders_that_are_damaged_are_refused() {
     }
     for n in [0, 1, manifest.len() / 2, manifest.len() - 3] {
         fs::write(folder.file("Manifest.json"), &manifest[..n]).unwrap();
-        faults.extend(folder.fault(&format!("{n} bytes"), "is no manifest"));
+        faults.extend(folder.fault(&format!("{n} bytes"), "is not a valid manifest"));
     }
     fs::write(folder.file("Manifest.json"), " ".repeat(2 << 20)).unwrap();
     faults.extend(folder.fault("a long manifest", "is longer than"));
@@ -368,7 +376,7 @@ fn folders_that_are_damaged_are_refused() {
 
 #[cfg(unix)]
 #[test]
-fn links_out_of_a_package_are_refused() {
+fn links_out_of_a_package_are_rejected() {
     for name in [
         MODEL,
         WEIGHTS,
@@ -380,7 +388,7 @@ fn links_out_of_a_package_are_refused() {
         fs::rename(folder.file(name), &outside).unwrap();
         std::os::unix::fs::symlink(&outside, folder.file(name)).unwrap();
         assert_eq!(folder.fault(name, "is a link out of the package"), None);
-        // One that stays inside is followed.
+        // A link that stays inside is resolved.
         fs::remove_file(folder.file(name)).unwrap();
         fs::rename(&outside, folder.file("inside")).unwrap();
         std::os::unix::fs::symlink(folder.file("inside"), folder.file(name)).unwrap();
@@ -388,10 +396,9 @@ fn links_out_of_a_package_are_refused() {
     }
 }
 
-/// A model file that ends too early, or has other bits, is an error or another model, and never a
-/// panic.
+/// Truncated model files and flipped bits give an error or another model, never a panic.
 #[test]
-fn model_files_that_are_damaged_do_not_panic() {
+fn damaged_model_files_do_not_panic() {
     let folder = Folder::new();
     let good = fs::read(folder.file(MODEL)).unwrap();
     for n in (0..good.len()).step_by(29) {

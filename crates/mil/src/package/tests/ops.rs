@@ -6,7 +6,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
     (
         "unknown op",
         |m| op(m, "linear").r#type = "frob".to_owned(),
-        "ops that are not known: `frob` (ios18)",
+        "unknown ops: `frob` (ios18)",
     ),
     (
         "unknown nested op",
@@ -20,7 +20,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("frob".to_owned(), names(&["a"]));
         },
-        "op `linear` `y`: it has no input `frob`",
+        "op `linear` `y`: the op has no input `frob`",
     ),
     (
         "missing input",
@@ -68,14 +68,14 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("x".to_owned(), names(&["a", "a"]));
         },
-        "input `x` takes one value, not 2",
+        "input `x`: expected one value, found 2",
     ),
     (
         "no value",
         |m| {
             op(m, "linear").inputs.insert("x".to_owned(), names(&[]));
         },
-        "input `x` takes one value, not 0",
+        "input `x`: expected one value, found 0",
     ),
     (
         "empty tuple",
@@ -84,12 +84,12 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("values".to_owned(), names(&[]));
         },
-        "`values` must be a tuple",
+        "op `concat` `j`: `values`: expected a tuple",
     ),
     (
         "empty binding",
         |m| op(m, "linear").inputs.get_mut("x").unwrap().arguments[0].binding = None,
-        "bound to nothing",
+        "input `x`: the binding is empty",
     ),
     (
         "wrong operand",
@@ -98,7 +98,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("weight".to_owned(), names(&["axes"]));
         },
-        "`weight` is tensor<int32, [2]>",
+        "expected the element type of `weight` (tensor<int32, [2]>)",
     ),
     (
         "state as a tensor",
@@ -107,7 +107,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("x".to_owned(), names(&["cache"]));
         },
-        "`x` is state<",
+        "`x`: expected fp16, fp32 or int32, found state<",
     ),
     (
         "tensor as a state",
@@ -116,7 +116,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("input".to_owned(), names(&["y"]));
         },
-        "State",
+        "`input`: expected a state, found tensor<fp32, [3, 4]>",
     ),
     (
         "attribute",
@@ -124,7 +124,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             let name = op(m, "linear").attributes["name"].clone();
             op(m, "linear").attributes.insert("frob".to_owned(), name);
         },
-        "it has no attribute `frob`",
+        "the op has no attribute `frob`",
     ),
     (
         "name",
@@ -132,7 +132,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             let value = constant(m, 1).clone();
             op(m, "linear").attributes.insert("name".to_owned(), value);
         },
-        "its attribute `name` is no string",
+        "attribute `name`: expected a string",
     ),
     (
         "const by input",
@@ -141,7 +141,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("val".to_owned(), names(&["x"]));
         },
-        "it has no input `val`",
+        "the op has no input `val`",
     ),
     (
         "const without value",
@@ -153,7 +153,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
     (
         "fewer results",
         |m| op(m, "linear").outputs.clear(),
-        "it gives 1 results, the file declares 0",
+        "expected 1 results, found 0",
     ),
     (
         "more results",
@@ -161,7 +161,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             let output = op(m, "linear").outputs[0].clone();
             op(m, "linear").outputs.push(output);
         },
-        "it gives 1 results, the file declares 2",
+        "expected 1 results, found 2",
     ),
     (
         "no type",
@@ -171,12 +171,13 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
     (
         "other element type",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 10,
-        "`y` is declared tensor<fp16, [3, 4]>, the op gives tensor<fp32, [3, 4]>",
+        "`y`: expected the inferred type tensor<fp32, [3, 4]>, found the declared type \
+         tensor<fp16, [3, 4]>",
     ),
     (
         "other shape",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).dimensions[1] = size(5),
-        "`y` is declared tensor<fp32, [3, 5]>",
+        "found the declared type tensor<fp32, [3, 5]>",
     ),
     (
         "other rank",
@@ -185,32 +186,32 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             ty.rank = 3;
             ty.dimensions.push(size(1));
         },
-        "`y` is declared tensor<fp32, [3, 4, 1]>",
+        "found the declared type tensor<fp32, [3, 4, 1]>",
     ),
     (
         "false rank",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = 3,
-        "a tensor of rank 3 has 2 dimensions",
+        "expected 3 dimensions of a tensor, found 2",
     ),
     (
         "negative rank",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).rank = -1,
-        "a tensor of rank -1",
+        "expected -1 dimensions of a tensor, found 2",
     ),
     (
         "unknown element type",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 99,
-        "element type 99 is unknown",
+        "unknown element type 99",
     ),
     (
         "no element type",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).data_type = 0,
-        "element type 0 is unknown",
+        "unknown element type 0",
     ),
     (
         "no dimension",
         |m| tensor(&mut op(m, "linear").outputs[0].r#type).dimensions[0].dimension = None,
-        "a dimension without size",
+        "a dimension has no size",
     ),
     (
         "variadic",
@@ -218,7 +219,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             let unknown = dimension::Dimension::Unknown(dimension::Unknown { variadic: true });
             tensor(&mut op(m, "linear").outputs[0].r#type).dimensions[0].dimension = Some(unknown);
         },
-        "a tensor of unknown rank",
+        "expected a tensor of known rank",
     ),
     (
         "many dimensions",
@@ -227,7 +228,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             ty.dimensions = vec![size(1); 33];
             ty.rank = 33;
         },
-        "a tensor of 33 dimensions",
+        "expected rank 32 or less, found rank 33",
     ),
     (
         "twice",
@@ -246,7 +247,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             body(m).outputs[0] = "a b".to_owned();
             description(m).output[0].name = "a b".to_owned();
         },
-        "its name is not an identifier",
+        "the name is not an identifier",
     ),
     (
         "empty name",
@@ -255,14 +256,14 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             body(m).outputs[0].clear();
             description(m).output[0].name.clear();
         },
-        "its name is not an identifier",
+        "the name is not an identifier",
     ),
     (
         "one block",
         |m| {
             op(m, "cond").blocks.pop();
         },
-        "it runs 1 blocks, 2 are due",
+        "expected 2 nested blocks, found 1",
     ),
     (
         "a block too much",
@@ -270,12 +271,12 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             let block = op(m, "cond").blocks[0].clone();
             op(m, "concat").blocks.push(block);
         },
-        "it runs 1 blocks, 0 are due",
+        "expected 0 nested blocks, found 1",
     ),
     (
         "block without output",
         |m| op(m, "cond").blocks[1].outputs.clear(),
-        "the first block gives",
+        "the first block returns",
     ),
     (
         "block of undefined output",
@@ -293,12 +294,12 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
             }
             *op(m, "cond") = deep;
         },
-        "its blocks are nested deeper than 32 levels",
+        "blocks are nested deeper than 32 levels",
     ),
     (
         "no output",
         |m| body(m).outputs.clear(),
-        "it is described, the function has none",
+        "output `j`: the description has this feature, the function does not",
     ),
     (
         "undefined output",
@@ -308,7 +309,7 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
     (
         "state as output",
         |m| body(m).outputs[0] = "cache".to_owned(),
-        "the description does not have it",
+        "output `cache`: the function has this feature, the description does not",
     ),
     (
         "write of another state",
@@ -317,6 +318,6 @@ pub(super) const OPS: &[Change<proto::Model>] = &[
                 .inputs
                 .insert("data".to_owned(), names(&["y"]));
         },
-        "`data` is tensor<fp32, [3, 4]>, the state holds tensor<fp16, [3, 11]>",
+        "`data`: expected the type of the state tensor<fp16, [3, 11]>, found tensor<fp32, [3, 4]>",
     ),
 ];

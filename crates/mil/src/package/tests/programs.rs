@@ -4,21 +4,25 @@ use super::*;
 
 pub(super) const PROGRAMS: &[Change<proto::Model>] = &[
     ("no program", |m| m.ml_program = None, "holds no ML Program"),
-    ("updatable", |m| m.is_updatable = true, "is updatable"),
+    (
+        "updatable",
+        |m| m.is_updatable = true,
+        "is an updatable model",
+    ),
     (
         "no description",
         |m| m.description = None,
-        "the description does not have it",
+        "the function has this feature, the description does not",
     ),
     (
         "version",
         |m| m.ml_program.as_mut().unwrap().version = 2,
-        "it is of version 2",
+        "expected version 1, found 2",
     ),
     (
         "no functions",
         |m| m.ml_program.as_mut().unwrap().functions.clear(),
-        "the program has none",
+        "the description has this function, the program does not",
     ),
     (
         "attribute",
@@ -27,7 +31,7 @@ pub(super) const PROGRAMS: &[Change<proto::Model>] = &[
             let info = program.attributes["buildInfo"].clone();
             program.attributes.insert("extra".to_owned(), info);
         },
-        "`extra` is not `buildInfo`",
+        "expected only the attribute `buildInfo`, found `extra`",
     ),
     (
         "empty attribute",
@@ -43,12 +47,12 @@ pub(super) const PROGRAMS: &[Change<proto::Model>] = &[
     (
         "unknown opset",
         |m| main_function(m).opset = "CoreML99".to_owned(),
-        "it is of opset \"CoreML99\"; CoreML5",
+        "CoreML8, found \"CoreML99\"",
     ),
     (
         "no body",
         |m| main_function(m).opset = "CoreML7".to_owned(),
-        "has a body for [\"CoreML8\"] only",
+        "found bodies for [\"CoreML8\"]",
     ),
     (
         "body with inputs",
@@ -56,7 +60,7 @@ pub(super) const PROGRAMS: &[Change<proto::Model>] = &[
             let input = main_function(m).inputs[0].clone();
             body(m).inputs.push(input);
         },
-        "its body has inputs of its own",
+        "expected a body without inputs",
     ),
     (
         "name of a function",
@@ -66,11 +70,11 @@ pub(super) const PROGRAMS: &[Change<proto::Model>] = &[
             program.functions.insert("a b".to_owned(), f);
             description(m).default_function_name = "a b".to_owned();
         },
-        "its name is not an identifier",
+        "a b: function: expected a unique identifier",
     ),
     (
         "default function",
         |m| description(m).default_function_name = "other".to_owned(),
-        "the program has none",
+        "the description has this function, the program does not",
     ),
 ];

@@ -33,7 +33,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![1.0; 3],
             })
         },
-        "12 bytes of elements stand for tensor<fp32, [4]>",
+        "expected the elements of tensor<fp32, [4]>, found 12 bytes",
     ),
     (
         "more elements",
@@ -42,7 +42,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![1.0; 5],
             })
         },
-        "20 bytes of elements",
+        "found 20 bytes",
     ),
     (
         "integers as floats",
@@ -50,7 +50,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             *elements(constant(m, 1)) =
                 tensor_value::Value::Ints(tensor_value::Ints { values: vec![1; 4] })
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "floats as integers",
@@ -59,7 +59,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![1.0; 2],
             })
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "strings as integers",
@@ -68,7 +68,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![String::new(); 2],
             })
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "truth values as integers",
@@ -77,7 +77,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![true; 2],
             })
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "doubles as floats",
@@ -86,12 +86,12 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![1.0; 4],
             })
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "absurd shape",
         |m| tensor(&mut constant(m, 1).r#type).dimensions[0] = size(u64::MAX),
-        "bytes of elements",
+        "expected the elements of tensor<fp32",
     ),
     (
         "unknown size",
@@ -99,7 +99,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             let unknown = dimension::Dimension::Unknown(dimension::Unknown { variadic: false });
             tensor(&mut constant(m, 1).r#type).dimensions[0].dimension = Some(unknown);
         },
-        "bytes of elements",
+        "expected the elements of tensor<fp32",
     ),
     (
         "too wide",
@@ -109,7 +109,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 values: vec![70_000, 1],
             });
         },
-        "stand in the field of another type",
+        "are in the field of another type",
     ),
     (
         "list",
@@ -117,7 +117,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             immediate(constant(m, 1)).value =
                 Some(immediate_value::Value::List(proto::Values::default()))
         },
-        "of another kind than its type",
+        "found another kind",
     ),
     (
         "tuple",
@@ -125,7 +125,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             immediate(constant(m, 1)).value =
                 Some(immediate_value::Value::Tuple(proto::Values::default()))
         },
-        "of another kind than its type",
+        "found another kind",
     ),
     (
         "dictionary",
@@ -134,7 +134,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
                 proto::DictionaryValue::default(),
             ))
         },
-        "of another kind than its type",
+        "found another kind",
     ),
     (
         "strings",
@@ -152,7 +152,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             *elements(d.values[0].key.as_mut().unwrap()) =
                 tensor_value::Value::Strings(tensor_value::Strings { values: vec![] });
         },
-        "0 strings stand for string",
+        "expected one string for the scalar type string, found 0",
     ),
     (
         "half an entry",
@@ -169,7 +169,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             };
             d.values[0].value = None;
         },
-        "an entry lacks its key or value",
+        "an entry of a dictionary lacks its key or value",
     ),
     (
         "entry of another type",
@@ -187,52 +187,52 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
             };
             d.values[0].value = Some(other);
         },
-        "is not of its type",
+        "an entry of a dictionary does not match its type",
     ),
     (
         "offset of the header",
         |m| blob(m).offset = 0,
-        "records stand at multiples of 64",
+        "expected a multiple of 64 after the header",
     ),
     (
         "offset between records",
         |m| blob(m).offset = 65,
-        "records stand at multiples of 64",
+        "expected a multiple of 64 after the header",
     ),
     (
         "offset of data",
         |m| blob(m).offset += 64,
-        "no record stands here",
+        "expected a record that starts with 0xdeadbeef",
     ),
     (
         "offset beyond",
         |m| blob(m).offset = 1 << 40,
-        "it is beyond the end",
+        "the offset is beyond the end of the file",
     ),
     (
         "offset at the top",
         |m| blob(m).offset = !63,
-        "it is beyond the end",
+        "the offset is beyond the end of the file",
     ),
     (
         "another constant",
         |m| tensor(&mut constant(m, 0).r#type).dimensions[0] = size(5),
-        "the program says tensor<fp32, [5, 12]>",
+        "expected tensor<fp32, [5, 12]> as the program declares",
     ),
     (
         "another element type",
         |m| tensor(&mut constant(m, 0).r#type).data_type = 23,
-        "it holds fp32, the program says tensor<int32",
+        "as the program declares, found fp32",
     ),
     (
         "type that is in no file",
         |m| tensor(&mut constant(m, 0).r#type).data_type = 1,
-        "it holds fp32, the program says tensor<bool",
+        "as the program declares, found fp32",
     ),
     (
         "absurd constant",
         |m| tensor(&mut constant(m, 0).r#type).dimensions[0] = size(1 << 62),
-        "the program says tensor<fp32",
+        "expected tensor<fp32",
     ),
     (
         "other file",
@@ -242,26 +242,26 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
     (
         "no model path",
         |m| blob(m).file_name = "weights/weight.bin".to_owned(),
-        "does not begin with @model_path/",
+        "expected a path that starts with @model_path/",
     ),
     (
         "upwards",
         |m| blob(m).file_name = "@model_path/../../../etc/passwd".to_owned(),
-        "not a path inside of the package",
+        "which is not inside the package",
     ),
     (
         "root",
         |m| blob(m).file_name = "@model_path//etc/passwd".to_owned(),
-        "not a path inside of the package",
+        "which is not inside the package",
     ),
     (
         "folder",
         |m| blob(m).file_name = "@model_path/weights".to_owned(),
-        "no regular file",
+        "not a regular file",
     ),
     (
         "the folder itself",
         |m| blob(m).file_name = "@model_path/".to_owned(),
-        "not a path inside of the package",
+        "which is not inside the package",
     ),
 ];

@@ -12,6 +12,7 @@ use crate::text::jinja::text::Text;
 use crate::text::jinja::value::{List, Value, equal};
 use crate::text::jinja::{lists, methods, ops, strings};
 
+/// Applies a filter of lists or dicts.
 pub(super) fn apply(
     interpreter: &mut Interpreter,
     name: &str,
@@ -66,6 +67,8 @@ pub(super) fn apply(
         _ => by_key(interpreter, name, values, args),
     }
 }
+
+/// Splits a list into parts of `count` items (`batch`) or into `count` parts (`slice`).
 fn batch_or_slice(
     name: &str,
     values: Vec<Value>,
@@ -188,7 +191,7 @@ fn by_key(
     }
 }
 
-/// What sorting goes by: small letters, unless case counts.
+/// The sort key: lowercase text, unless case counts.
 fn sort_key(value: &Value, case_counts: bool) -> Result<Value> {
     match value {
         Value::Str(text) if !case_counts => strings::map_chars(text, |c, _| c.to_lowercase()),
@@ -196,8 +199,8 @@ fn sort_key(value: &Value, case_counts: bool) -> Result<Value> {
     }
 }
 
-/// Values in the order of their keys, of equals the first one first. (The library's sort may panic
-/// where numbers that are none have no order.)
+/// Sorts values by their keys. The sort is stable. (The standard library's sort may panic for NaN,
+/// which has no order.)
 fn sorted(values: Vec<(Value, Value)>, is_reverse: bool, meter: &Meter) -> Result<Vec<Value>> {
     let mut out: Vec<(Value, Value)> = Vec::new();
     for (key, value) in values {

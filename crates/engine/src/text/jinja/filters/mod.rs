@@ -1,4 +1,4 @@
-//! Filters: what stands behind `|`.
+//! Filters: the functions after `|`.
 
 mod collections;
 mod text;
@@ -13,7 +13,7 @@ use super::text::Text;
 use super::value::{List, Value};
 use super::{lists, methods, predicates, print, strings};
 
-/// What the filter of this name makes of a value.
+/// Applies the filter `name` to a value.
 pub(super) fn apply(
     interpreter: &mut Interpreter,
     name: &str,
@@ -34,7 +34,7 @@ pub(super) fn apply(
             (Value::Float(x), _) => Value::Float(x.abs()),
             (_, Some(n)) => Value::Int(
                 n.checked_abs()
-                    .ok_or_else(|| Error::new("the number is too large"))?,
+                    .ok_or_else(|| Error::new("abs: the result does not fit 64 bits"))?,
             ),
             _ => {
                 return Err(Error::new(format!(
@@ -77,6 +77,8 @@ pub(super) fn apply(
     args.finish(name)?;
     Ok(done)
 }
+
+/// The filter `tojson`.
 fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let indent = match args.named("indent").or_else(|| args.take("indent")) {
         None | Some(Value::None) => None,
@@ -84,7 +86,7 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
         Some(value) => {
             let n = value
                 .as_int()
-                .ok_or_else(|| Error::new("tojson: the indent is no integer"))?;
+                .ok_or_else(|| Error::new("tojson: expected an integer as indent"))?;
             let n = usize::try_from(n).unwrap_or(0);
             meter.spend_bytes(n)?;
             meter.hold(n)?;
@@ -116,6 +118,7 @@ fn to_json(value: &Value, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     Ok(out.into())
 }
 
+/// The filters `int`, `float` and `round`.
 fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<Value> {
     if name == "round" {
         let precision = args.int(name, "precision")?.unwrap_or(0).clamp(-300, 300) as i32;
@@ -132,7 +135,7 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
         let x = match method {
             "ceil" => (x * scale).ceil() / scale,
             "floor" => (x * scale).floor() / scale,
-            // Python rounds halves to even numbers.
+            // Python rounds halves to even.
             _ => (x * scale).round_ties_even() / scale,
         };
         return Ok(Value::Float(x));
@@ -176,7 +179,7 @@ fn number(name: &str, value: &Value, args: &mut Args, meter: &Meter) -> Result<V
     }))
 }
 
-/// A value's attribute, `a.b.0` by way of others.
+/// An attribute of a value, given by a path such as `a.b.0`.
 fn attribute_by_path(interpreter: &mut Interpreter, value: &Value, path: &Value) -> Result<Value> {
     if path.as_int().is_some() {
         return interpreter.item(value, path);
@@ -188,7 +191,7 @@ fn attribute_by_path(interpreter: &mut Interpreter, value: &Value, path: &Value)
             Err(_) => Value::text(name, &interpreter.meter)?,
         };
         value = match &value {
-            // A key before a method: `map(attribute='items')` means the key.
+            // A key takes precedence over a method: `map(attribute='items')` means the key.
             Value::Dict(_) | Value::List(_) | Value::Str(_) => interpreter.item(&value, &key)?,
             Value::Undefined(_) => value,
             other => interpreter.attr(other, name)?,
@@ -197,7 +200,7 @@ fn attribute_by_path(interpreter: &mut Interpreter, value: &Value, path: &Value)
     Ok(value)
 }
 
-/// `map`, `select`, `reject` and those by attribute.
+/// The filters `map`, `select`, `reject`, `selectattr` and `rejectattr`.
 fn map_or_select(
     interpreter: &mut Interpreter,
     name: &str,

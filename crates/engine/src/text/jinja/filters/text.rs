@@ -9,7 +9,7 @@ use crate::text::jinja::text::Text;
 use crate::text::jinja::value::Value;
 use crate::text::jinja::{format, methods, print};
 
-/// Filters that make text of everything first.
+/// Applies a filter of texts, or reports an unknown filter.
 pub(super) fn apply(
     name: &str,
     value: &Value,
@@ -40,15 +40,16 @@ pub(super) fn apply(
             if args.named.is_empty() {
                 return format::percent(&text, &std::mem::take(&mut args.positional), meter);
             }
-            Err(Error::new("format: names are not supported"))
+            Err(Error::new("format: expected positional arguments only"))
         }
         "indent" => indent(&text, args, meter),
         "wordcount" => Ok(Value::Int(text.as_str().split_whitespace().count() as i64)),
         "escape" | "e" | "forceescape" => escape(&text),
         "truncate" => truncate(&text, args, meter),
-        other => Err(Error::new(format!("the filter `{other:.40}` is unknown"))),
+        other => Err(Error::new(format!("unknown filter `{other:.40}`"))),
     }
 }
+
 fn escape(text: &Text) -> Result<Value> {
     let mut out = Text::new(text.meter());
     let mut start = 0;
@@ -100,7 +101,7 @@ fn truncate(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     Ok(out.into())
 }
 
-/// Indents all lines but the first; empty ones are left out.
+/// Indents all lines but the first; empty lines are not indented.
 fn indent(text: &Text, args: &mut Args, meter: &Rc<Meter>) -> Result<Value> {
     let width = args.take("width").unwrap_or(Value::Int(4));
     let (first, blank) = (args.flag("first"), args.flag("blank"));

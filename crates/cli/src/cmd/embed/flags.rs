@@ -1,0 +1,213 @@
+//! The flags of `thane embed`, and what they stand for.
+
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+
+use thane_engine::embed::output::Format;
+use thane_models::{EncoderInfo, Encoding, Pooling};
+use thane_runtime::{EmbedOptions, Prompt};
+
+use crate::app::App;
+use crate::embed::bundle::pooling;
+use crate::embed::files::Kind;
+use crate::embed::row::{Fields, Id};
+use crate::embed::rows::{Source, Texts};
+use crate::exit::{Code, Failure};
+use crate::model::NumericsFlag;
+use crate::out;
+
+/// Turn texts into vectors, one for each text, in their order.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A path, hf:org/name[@revision], or a name of the catalog.
+    pub model: String,
+    /// The texts [default: the lines of stdin].
+    #[arg(conflicts_with = "file")]
+    pub texts: Vec<String>,
+    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
+    ///
+    /// A .txt file has a text per line, the others a text per row.
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
+    #[arg(long, value_name = "NAME")]
+    pub field: Option<String>,
+    /// Field or column with an id to keep beside the vectors [default: id, where rows have it].
+    ///
+    /// JSON lines and Parquet files store it as `id`. An empty name keeps no id.
+    #[arg(long, value_name = "NAME")]
+    pub id: Option<String>,
+    /// Write a .npy, .jsonl, .parquet or .safetensors file [default: JSON on stdout].
+    ///
+    /// On stdout, each line is a JSON array.
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Replace a file that exists.
+    #[arg(long)]
+    pub force: bool,
+    #[command(flatten)]
+    pub vectors: Vectors,
+    /// Print the similarity of two texts, by the model's similarity function.
+    ///
+    /// With int8 or binary vectors, the stored values are compared.
+    #[arg(long, conflicts_with_all = ["file", "out", "chunks"])]
+    pub similarity: bool,
+    /// Most tokens of a batch, padding included.
+    #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
+    pub batch_tokens: usize,
+    /// Numerics to use.
+    ///
+    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
+    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    pub numerics: NumericsFlag,
+    /// Number of threads [default: the physical cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+}
+
+/// Flags for the vectors.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Vectors")]
+pub struct Vectors {
+    /// Element type: float, float16, int8, binary, ubinary [default: the model's].
+    ///
+    /// The default is int8 for models that were trained for it, else float.
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true, value_parser = ["float", "float16", "int8", "binary", "ubinary"])]
+    pub format: Option<String>,
+    /// How bits are packed; docs/embed.md describes the three ways [default: pplx for models that
+    /// quantize, else sentence-transformers].
+    #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
+    pub packing: Option<String>,
+    /// Keep the first N dimensions (Matryoshka) before vectors are quantized.
+    #[arg(long, value_name = "N")]
+    pub dimensions: Option<usize>,
+    /// Put one of the model's prompts before each text; an empty name means none [default: the
+    /// model's default prompt].
+    #[arg(long, value_name = "NAME", conflicts_with = "chunks")]
+    pub prompt: Option<String>,
+    /// Embed lists of chunks, each list in one pass with a vector per chunk (late chunking).
+    #[arg(long)]
+    pub chunks: bool,
+    /// Compute a vector for each token.
+    #[arg(long, conflicts_with_all = ["chunks", "pooling"])]
+    pub multi_vector: bool,
+    /// Pooling of token vectors: mean, cls, lasttoken, max or weightedmean [default: the model's].
+    #[arg(long, value_name = "HOW", value_parser = pooling)]
+    pub pooling: Option<Pooling>,
+    /// Most tokens of a text [default: the model's].
+    #[arg(long, value_name = "N")]
+    pub max_length: Option<usize>,
+    /// Truncate texts that are too long for the model, and count them.
+    #[arg(long)]
+    pub truncate: bool,
+}
+
+impl Vectors {
+    /// What has a vector.
+    pub fn encoding(&self) -> Encoding {
+        match (self.chunks, self.multi_vector) {
+            (true, _) => Encoding::Chunks,
+            (_, true) => Encoding::Tokens,
+            _ => Encoding::Text,
+        }
+    }
+}
+
+/// The texts that the flags name.
+pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let chunks = args.vectors.chunks;
+    if args.similarity && args.texts.len() != 2 {
+        return Err(usage(anyhow::anyhow!(
+            "--similarity compares two texts, {} are given",
+            args.texts.len()
+        ))
+        .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
+    }
+    let source = match &args.file {
+        Some(file) => Source::file(file).map_err(usage)?,
+        None if !args.texts.is_empty() => Source::CommandLine(args.texts.clone()),
+        None if io::stdin().is_terminal() => {
+            return Err(usage(anyhow::anyhow!("there are no texts"))
+                .remedy("thane embed MODEL \"a text\"")
+                .remedy("thane embed MODEL --file texts.jsonl -o vectors.npy"));
+        }
+        None if args.field.is_some() || args.id.is_some() || chunks => Source::JsonStdin,
+        None => Source::Stdin,
+    };
+    let id = match args.id.as_deref() {
+        None => Id::IfAny,
+        Some("") => Id::None,
+        Some(name) => Id::Named(name.to_owned()),
+    };
+    let text = args.field.clone().unwrap_or_else(|| "text".to_owned());
+    Texts::new(source, Fields { text, id }, chunks, &app.budget).map_err(usage)
+}
+
+/// The format of the output file.
+pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure> {
+    let kind = Kind::of(path, is_ragged).map_err(|e| Failure::new(Code::Usage, e))?;
+    if args.id.as_ref().is_some_and(|name| !name.is_empty()) && !kind.has_ids() {
+        let error = anyhow::anyhow!("{}: such a file has no place for --id", path.display());
+        return Err(Failure::new(Code::Usage, error).remedy("-o with a .jsonl or .parquet file"));
+    }
+    let inputs: Vec<&Path> = args
+        .file
+        .as_deref()
+        .into_iter()
+        .chain([Path::new(&args.model)])
+        .collect();
+    out::check(path, args.force, &inputs)?;
+    Ok(kind)
+}
+
+/// The elements of vectors, and how bits are packed.
+pub fn format(flags: &Vectors, info: &EncoderInfo) -> Result<Format, Failure> {
+    let own = if info.quantize {
+        ("int8", "pplx")
+    } else {
+        ("float", "sentence-transformers")
+    };
+    let kind = flags.format.as_deref().unwrap_or(own.0);
+    let of_kind = || Format::ALL.into_iter().filter(|f| f.kind() == kind);
+    let packings: Vec<&str> = of_kind().filter_map(Format::packing).collect();
+    let wanted = match (packings.is_empty(), flags.packing.as_deref()) {
+        (true, None) => None,
+        (true, Some(_)) => {
+            let error = anyhow::anyhow!("--packing is of bits, and --format {kind} has none");
+            return Err(
+                Failure::new(Code::Usage, error).remedy("--format binary, or --format ubinary")
+            );
+        }
+        (false, packing) => Some(packing.unwrap_or(own.1)),
+    };
+    of_kind().find(|f| f.packing() == wanted).ok_or_else(|| {
+        let error = anyhow::anyhow!(
+            "--format {kind} has no packing {}",
+            wanted.unwrap_or_default()
+        );
+        Failure::new(Code::Usage, error).remedy(format!("--packing {}", packings.join(" or ")))
+    })
+}
+
+/// The dimensions to keep.
+pub fn dimensions(asked: Option<usize>, info: &EncoderInfo) -> Result<usize, Failure> {
+    let dim = asked.unwrap_or(info.dim);
+    if (1..=info.dim).contains(&dim) {
+        return Ok(dim);
+    }
+    let error = anyhow::anyhow!("the model does not offer {dim} dimensions");
+    Err(Failure::new(Code::Usage, error).remedy(format!("--dimensions 1 to {}", info.dim)))
+}
+
+/// The name of the prompt to use, and the prompt.
+pub fn prompt(args: &Args, info: &EncoderInfo) -> Result<(Option<String>, String), Failure> {
+    let Prompt { name, text } = Prompt::choose(args.vectors.prompt.as_deref(), info)?;
+    if !text.is_empty() && args.vectors.chunks {
+        let error =
+            anyhow::anyhow!("the model has a default prompt, and chunks have no place for one");
+        return Err(Failure::new(Code::Usage, error).remedy("the same without --chunks"));
+    }
+    Ok((name, text))
+}

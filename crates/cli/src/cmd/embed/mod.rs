@@ -1,0 +1,436 @@
+//! `thane embed`: texts to vectors.
+
+mod flags;
+
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use thane_engine::embed::output::Format;
+use thane_engine::embed::similarity::{Similarity, hamming};
+use thane_mil::package::create_folders;
+use thane_models::{EncoderInfo, Encoding};
+use thane_runtime::{EmbedOptions, Embedder, Model};
+
+use crate::app::App;
+use crate::embed::files::{self, Kind, Line, Numbers};
+use crate::embed::job::{self, Job};
+use crate::embed::journal::{self, Counts, Journal, Settings, Stored};
+use crate::embed::rows::Texts;
+use crate::embed::table::Table;
+use crate::exit::{Code, Failure, Outcome};
+use crate::model;
+use crate::out;
+use crate::output::counted;
+
+pub use flags::Args;
+use flags::{dimensions, format, prompt, target, texts};
+
+/// How long an interrupted run may take to end by itself. Files are consistent at any moment.
+const GRACE: Duration = Duration::from_millis(300);
+/// The same while the output is written: writing ends between two rows or after a flush.
+const WRITE_GRACE: Duration = Duration::from_secs(10);
+/// Bytes of a number as JSON and in memory.
+const NUMBER_BYTES: usize = 24;
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    #[serde(flatten)]
+    counts: Counts,
+    /// Dimensions of a vector.
+    dimensions: usize,
+    format: &'static str,
+    /// How bits are packed; null for other element types.
+    packing: Option<&'static str>,
+    /// The file that was written; null if the vectors are in `embeddings`.
+    out: Option<&'a Path>,
+    /// Rows that an earlier run had embedded.
+    resumed_rows: u64,
+    seconds: f64,
+    /// The vectors; null if they were written to a file.
+    embeddings: Option<Vec<Numbers>>,
+    /// The ids of the rows; null if there are no `embeddings`, or rows have no ids.
+    ids: Option<Vec<serde_json::Value>>,
+    /// The similarity with `--similarity`, otherwise null.
+    similarity: Option<Comparison>,
+}
+
+/// The similarity of two texts.
+#[derive(Serialize)]
+struct Comparison {
+    /// `cosine`, `dot`, `euclidean`, `manhattan`, or `hamming` for bits. With a vector per token,
+    /// the sum of the greatest similarity of each (MaxSim).
+    function: &'static str,
+    value: f64,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let start = Instant::now();
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let texts = texts(args, app)?;
+    let encoding = args.vectors.encoding();
+    let is_ragged = encoding != Encoding::Text;
+    let kind = args
+        .out
+        .as_deref()
+        .map(|out| target(out, is_ragged, args))
+        .transpose()?;
+    let n_rows = texts.check().map_err(|e| usage(job::in_a_line(e)))?;
+    if n_rows == Some(0) {
+        return Err(nothing(&texts));
+    }
+    let options = EmbedOptions {
+        pooling: args.vectors.pooling,
+        encoding,
+        max_tokens: args.vectors.max_length,
+        batch_tokens: args.batch_tokens,
+    };
+    let backend = model::cpu(args.numerics, args.threads, app);
+    let mut embedder = Model::open(&args.model, &app.hub, app.output.as_ref())?.embedding_model(
+        &options,
+        &backend,
+        app.output.as_ref(),
+    )?;
+    if let Some(out) = &args.out {
+        out::check(out, args.force, &[&embedder.path])?;
+    }
+    let format = format(&args.vectors, &embedder.info)?;
+    let dim = dimensions(args.vectors.dimensions, &embedder.info)?;
+    let (prompt_name, prompt) = prompt(args, &embedder.info)?;
+    let settings = settings(args, &embedder, format, dim, prompt_name)?;
+    let name = embedder.name.clone();
+    if args.similarity && is_ragged && format.is_packed() {
+        let error =
+            anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
+        return Err(usage(error).remedy("--format float"));
+    }
+    let similarity = if args.similarity {
+        Some(function(&embedder.info)?)
+    } else {
+        None
+    };
+    let job = Job {
+        app,
+        embedder: &mut embedder,
+        texts: &texts,
+        encoding,
+        prompt,
+        format,
+        dim,
+        truncate: args.vectors.truncate,
+    };
+    let mut report = Report {
+        model: &name,
+        counts: Counts::default(),
+        dimensions: dim,
+        format: format.kind(),
+        packing: format.packing(),
+        out: args.out.as_deref(),
+        resumed_rows: 0,
+        seconds: 0.0,
+        embeddings: None,
+        ids: None,
+        similarity: None,
+    };
+    match (args.out.as_deref(), kind) {
+        (Some(out), Some(kind)) => to_file(
+            job,
+            &Output {
+                kind,
+                path: out,
+                force: args.force,
+            },
+            &settings,
+            n_rows,
+            &mut report,
+        )?,
+        _ => to_stdout(job, similarity, n_rows, &mut report)?,
+    }
+    report.seconds = start.elapsed().as_secs_f64();
+    say(&report, app)
+}
+
+/// The settings that an interrupted run must be continued with. `--truncate` may change: without
+/// it, no text was truncated.
+fn settings(
+    args: &Args,
+    embedder: &Embedder,
+    format: Format,
+    dim: usize,
+    prompt: Option<String>,
+) -> Result<Settings, Failure> {
+    let field = args.field.as_deref().unwrap_or("text");
+    Ok([
+        ("the model", embedder.name.clone()),
+        (
+            "the model's files (hash of names, lengths, times)",
+            embedder.fingerprint()?,
+        ),
+        (
+            "the program",
+            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
+        ),
+        ("--format", format.kind().to_owned()),
+        ("--packing", format.packing().unwrap_or("none").to_owned()),
+        ("--dimensions", dim.to_string()),
+        ("--prompt", prompt.unwrap_or_default()),
+        ("--pooling", embedder.info.pooling.name().to_owned()),
+        (
+            "the vectors",
+            format!("{:?}", args.vectors.encoding()).to_lowercase(),
+        ),
+        ("--max-length", embedder.max_tokens().to_string()),
+        ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
+        ("--field", field.to_owned()),
+        (
+            "--id",
+            args.id
+                .as_deref()
+                .unwrap_or("id, where rows have it")
+                .to_owned(),
+        ),
+    ]
+    .into_iter()
+    .map(|(key, value)| (key.to_owned(), value))
+    .collect())
+}
+
+/// The file to write.
+struct Output<'a> {
+    kind: Kind,
+    path: &'a Path,
+    force: bool,
+}
+
+fn to_file(
+    mut job: Job<'_>,
+    out: &Output<'_>,
+    settings: &Settings,
+    n_rows: Option<u64>,
+    report: &mut Report<'_>,
+) -> Outcome {
+    let partial = files::beside(out.path, ".partial");
+    let folder = out
+        .path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty())
+        .unwrap_or(Path::new("."));
+    create_folders(folder).map_err(|e| out::unwritten(out.path, e))?;
+    let in_file =
+        |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
+    let (app, format, dim) = (job.app, job.format, job.dim);
+    let vector_bytes = format.stored_bytes(dim);
+    let mut journal = Journal::open(&partial, settings, vector_bytes, &app.budget)?;
+    report.resumed_rows = journal.done().rows;
+    if report.resumed_rows > 0 {
+        app.output.say(&format!(
+            "thane: going on behind {} in {}",
+            counted(report.resumed_rows, "text"),
+            partial.display()
+        ));
+    }
+    app.output.count("embedding", n_rows, report.resumed_rows);
+    let cooperative = app.interrupt.cooperate(Some(GRACE));
+    let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
+    let run = job.run(skip, &texts, n_rows, &mut |done| {
+        journal
+            .append(
+                &done.counts,
+                &journal::frame(&done.rows, vector_bytes),
+                &done.texts,
+            )
+            .map_err(in_file)
+    });
+    drop(cooperative);
+    app.output.clear();
+    let n = journal.done().rows;
+    if n == 0 {
+        std::fs::remove_file(&partial).map_err(in_file)?;
+        return Err(run.err().unwrap_or_else(|| nothing(job.texts)));
+    }
+    let resumable = |failure: Failure| {
+        let behind = counted(n, "text");
+        failure.remedy(format!(
+            "the same command, which goes on behind {behind} in {}",
+            partial.display()
+        ))
+    };
+    run.map_err(resumable)?;
+    let interrupted = || app.interrupt.is_set();
+    let is_ragged = job.encoding != Encoding::Text;
+    let table = Table {
+        journal: &journal,
+        format,
+        dim,
+        is_ragged,
+        model: report.model,
+        interrupted: &interrupted,
+    };
+    let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
+    let _writing = app.interrupt.writing(out.path);
+    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| {
+        match interrupted() {
+            true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+            false => failure,
+        }
+    });
+    written.map_err(resumable)?;
+    std::fs::remove_file(&partial).map_err(in_file)?;
+    drop(cooperative);
+    report.counts = journal.done().clone();
+    Ok(())
+}
+
+fn nothing(texts: &Texts) -> Failure {
+    Failure::new(
+        Code::Usage,
+        anyhow::anyhow!("{}: there are no texts", texts.name()),
+    )
+}
+
+/// Prints rows as they are embedded, or keeps them for the report.
+fn to_stdout(
+    mut job: Job<'_>,
+    similarity: Option<Similarity>,
+    n_rows: Option<u64>,
+    report: &mut Report<'_>,
+) -> Outcome {
+    let (app, format, dim, is_ragged) =
+        (job.app, job.format, job.dim, job.encoding != Encoding::Text);
+    let keeps = app.output.is_json() || similarity.is_some();
+    let mut kept: Vec<Stored> = Vec::new();
+    let mut held = app
+        .budget
+        .reserve(0, String::new)
+        .map_err(|e| Failure::new(Code::Usage, e))?;
+    if keeps {
+        app.output.count("embedding", n_rows, 0);
+    }
+    let counts = job.run(0, "", n_rows, &mut |done| {
+        if keeps {
+            let n_numbers = usize::try_from(done.counts.vectors)
+                .unwrap_or(usize::MAX)
+                .saturating_mul(dim);
+            let grown = held.grow(n_numbers.saturating_mul(NUMBER_BYTES), || {
+                "the vectors to print".to_owned()
+            });
+            grown.map_err(|e| {
+                Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk")
+            })?;
+            kept.extend(done.rows);
+            return Ok(());
+        }
+        let mut lines = String::new();
+        for row in &done.rows {
+            let line = Line::of(format, dim, is_ragged, row);
+            lines.push_str(&serde_json::to_string(&line).map_err(io::Error::from)?);
+            lines.push('\n');
+        }
+        Ok(app.output.data(&lines)?)
+    });
+    app.output.clear();
+    report.counts = counts?;
+    if report.counts.rows == 0 {
+        return Err(nothing(job.texts));
+    }
+    if let (Some(similarity), [a, b]) = (similarity, &kept[..]) {
+        report.similarity = Some(compare(
+            similarity, format, dim, is_ragged, &a.vectors, &b.vectors,
+        ));
+    }
+    if app.output.is_json() {
+        report.embeddings = Some(
+            kept.iter()
+                .map(|row| files::numbers(format, dim, is_ragged, &row.vectors))
+                .collect(),
+        );
+        report.ids = kept.into_iter().map(|row| row.id).collect();
+    }
+    Ok(())
+}
+
+/// The model's similarity function; cosine if it names none.
+fn function(info: &EncoderInfo) -> Result<Similarity, Failure> {
+    let Some(name) = &info.similarity else {
+        return Ok(Similarity::Cosine);
+    };
+    Similarity::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Similarity::ALL.iter().map(|s| s.name()).collect();
+        let error = anyhow::anyhow!(
+            "the model's similarity is `{name}`; {} are known",
+            known.join(", ")
+        );
+        Failure::new(Code::Usage, error)
+    })
+}
+
+/// Compares two rows as they are stored.
+fn compare(
+    similarity: Similarity,
+    format: Format,
+    dim: usize,
+    is_ragged: bool,
+    a: &[u8],
+    b: &[u8],
+) -> Comparison {
+    if format.is_packed() {
+        // The proportion of equal bits.
+        let value = 1.0 - f64::from(hamming(a, b)) / dim as f64;
+        return Comparison {
+            function: "hamming",
+            value,
+        };
+    }
+    let (a, b) = (format.read(a), format.read(b));
+    let value = if is_ragged {
+        similarity.max_sim(&a, &b, dim)
+    } else {
+        similarity.compare(&a, &b)
+    };
+    Comparison {
+        function: similarity.name(),
+        value,
+    }
+}
+
+fn say(report: &Report<'_>, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Ok(app.output.json(report)?);
+    }
+    let Counts {
+        rows,
+        vectors,
+        tokens,
+        truncated,
+    } = &report.counts;
+    let rate = (rows - report.resumed_rows) as f64 / report.seconds.max(1e-9);
+    app.output.explain(&format!(
+        "{}, {}, {rate:.1} texts/s",
+        counted(*rows, "text"),
+        counted(*tokens, "token")
+    ));
+    if *truncated > 0 {
+        app.output.say(&format!(
+            "thane: cut to what the model takes: {truncated} of {}",
+            counted(*rows, "text")
+        ));
+    }
+    if let Some(comparison) = &report.similarity {
+        return Ok(app.output.data(&format!("{:.6}\n", comparison.value))?);
+    }
+    let Some(out) = report.out else { return Ok(()) };
+    let packing = report
+        .packing
+        .map_or_else(String::new, |p| format!(" ({p})"));
+    app.output.say(&format!(
+        "{}, {} of {}, {}{packing}",
+        counted(*rows, "text"),
+        counted(*vectors, "vector"),
+        counted(report.dimensions, "dimension"),
+        report.format
+    ));
+    Ok(app.output.data(&format!("{}\n", out.display()))?)
+}

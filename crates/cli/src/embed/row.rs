@@ -1,0 +1,71 @@
+//! A row of texts to embed, and the fields of files that it is read from.
+
+use serde_json::Value;
+
+/// Most bytes of a row. A text of a million tokens has a few megabytes.
+pub const MAX_ROW_BYTES: u64 = 1 << 26;
+
+/// A row: a text, or with `--chunks` the chunks of a document.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Number of the row or of its line, from 1.
+    pub number: u64,
+    /// The text, or the chunks.
+    pub texts: Vec<String>,
+    /// The row's id: a string, number, boolean or null. `None` if the source has no ids.
+    pub id: Option<Value>,
+}
+
+/// The fields of a row that are read.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// Name of the field with the text.
+    pub text: String,
+    /// The field with the id.
+    pub id: Id,
+}
+
+impl Fields {
+    /// The text field of this name, and ids where rows have them.
+    pub fn text(name: &str) -> Self {
+        Self {
+            text: name.to_owned(),
+            id: Id::IfAny,
+        }
+    }
+
+    /// Name of the id field, if it is not the text field.
+    pub fn id_name(&self) -> Option<&str> {
+        let name = match &self.id {
+            Id::IfAny => "id",
+            Id::Named(name) => name,
+            Id::None => return None,
+        };
+        (name != self.text).then_some(name)
+    }
+
+    /// Whether rows must have an id.
+    pub fn needs_id(&self) -> bool {
+        matches!(self.id, Id::Named(_))
+    }
+
+    /// The error of a row or file without a field of this name; lists the fields that it has.
+    pub fn missing(what: &str, field: &str, flag: &str, names: &[String]) -> anyhow::Error {
+        let names: Vec<&str> = names.iter().take(8).map(String::as_str).collect();
+        anyhow::anyhow!(
+            "it has no {what} `{field}`, it has {}; {flag} NAME names another",
+            names.join(", ")
+        )
+    }
+}
+
+/// The field that has the id of a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Id {
+    /// `id`, if the first row has it.
+    IfAny,
+    /// The field of this name, which every row must have.
+    Named(String),
+    /// No field.
+    None,
+}

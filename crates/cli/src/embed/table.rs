@@ -1,0 +1,47 @@
+//! The vectors that are written to a file, whatever its format.
+
+use serde_json::Value;
+use thane_engine::embed::output::Format;
+
+use super::journal::{Journal, Stored};
+
+/// The vectors of a finished run, and what a file says about them.
+pub struct Table<'a> {
+    /// Has the rows.
+    pub journal: &'a Journal,
+    /// How vectors are stored.
+    pub format: Format,
+    /// Dimensions of a vector.
+    pub dim: usize,
+    /// Whether rows have several vectors each.
+    pub is_ragged: bool,
+    /// The model's name.
+    pub model: &'a str,
+    /// Whether the user interrupted the run.
+    pub interrupted: &'a dyn Fn() -> bool,
+}
+
+impl Table<'_> {
+    /// Calls `take` with every row, in order.
+    pub fn each_row(
+        &self,
+        take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        self.journal.each_row(&mut |row| {
+            anyhow::ensure!(!(self.interrupted)(), "interrupted");
+            take(row)
+        })
+    }
+
+    /// Metadata that a reader needs. All values are strings, as safetensors requires.
+    pub fn metadata(&self) -> serde_json::Map<String, Value> {
+        let mut map = serde_json::Map::new();
+        map.insert("model".to_owned(), self.model.into());
+        map.insert("format".to_owned(), self.format.kind().into());
+        map.insert("dimensions".to_owned(), self.dim.to_string().into());
+        if let Some(packing) = self.format.packing() {
+            map.insert("packing".to_owned(), packing.into());
+        }
+        map
+    }
+}

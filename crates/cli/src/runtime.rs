@@ -1,0 +1,259 @@
+//! Exit codes and remedies of errors about opening, running and writing models.
+
+use std::io;
+use std::path::Path;
+
+use thane_compile::CompileError;
+use thane_engine::embed::EmbedError;
+use thane_engine::sample::SampleError;
+use thane_mil::backend::RunError;
+use thane_mil::package::PackageError;
+use thane_models::ModelError;
+use thane_models::checkpoint::CheckpointError;
+use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
+
+use crate::exit::{Code, Failure};
+use crate::model::longer_package;
+use crate::output::Output;
+use crate::suggest::did_you_mean;
+
+/// Checks whether the bytes of a model are right.
+const CHECK: &str =
+    "thane pull MODEL --check, which reads every byte of a model of the catalog or the Hub again";
+
+impl Observer for Output {
+    fn step(&self, what: &str) {
+        self.busy(what);
+    }
+
+    fn note(&self, note: &Note) {
+        self.say(&format!("thane: {note}"));
+    }
+
+    fn detail(&self, line: &str) {
+        self.explain(line);
+    }
+}
+
+impl From<RuntimeError> for Failure {
+    /// Errors that only wrap another one are unwrapped, so that [`Failure::new`] sees what they are.
+    fn from(error: RuntimeError) -> Self {
+        match error {
+            RuntimeError::Hub(e) => e.into(),
+            RuntimeError::Checkpoint(e) => of_checkpoint(e),
+            RuntimeError::Package(e) => usage(e),
+            RuntimeError::Contract(e) => usage(e),
+            RuntimeError::Truncated(e) => usage(e),
+            RuntimeError::Load(e) => usage(*e),
+            RuntimeError::Start(e) => of_start(*e),
+            RuntimeError::Run(e) => usage(*e),
+            RuntimeError::Text(e) => usage(e),
+            RuntimeError::Generate(e) => usage(*e),
+            RuntimeError::Sample(e) => of_sampling(e),
+            RuntimeError::Embed(e) => of_embedding(*e),
+            RuntimeError::Budget(e) => usage(e),
+            RuntimeError::Opset(e) => of_opset(*e),
+            RuntimeError::UnknownFunction { name, known } => unknown_function(&name, &known),
+            RuntimeError::UnknownPrompt { name, known } => unknown_prompt(&name, &known),
+            RuntimeError::Compile { source, .. } if !matches!(source, CompileError::Illegal(_)) => {
+                Failure::new(Code::Other, source)
+            }
+            RuntimeError::Write { .. } => Failure::new(Code::Other, error),
+            RuntimeError::WritePackage { path, source } => unwritten(source, &path),
+            error => {
+                let remedies = remedies(&error);
+                remedies.into_iter().fold(usage(error), Failure::remedy)
+            }
+        }
+    }
+}
+
+fn usage(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Code::Usage, error)
+}
+
+/// Names the verbs for a file of MIL text, which is no checkpoint.
+fn of_checkpoint(error: CheckpointError) -> Failure {
+    let is_mil_text = error.path().extension().is_some_and(|e| e == "mil");
+    let failure = usage(error);
+    if is_mil_text {
+        failure.remedy("thane audit or thane bisect, which read MIL text")
+    } else {
+        failure
+    }
+}
+
+/// What the user can do, one line each.
+fn remedies(error: &RuntimeError) -> Vec<String> {
+    match error {
+        RuntimeError::ExpectedCheckpoint { path } => {
+            vec![format!("thane inspect --stats {}", path.display())]
+        }
+        RuntimeError::Model { path, source } => of_model(path, source),
+        // The families write legal programs, so the numbers in the file are to blame.
+        RuntimeError::Compile { .. } => vec![CHECK.to_owned()],
+        RuntimeError::NoContract { path, task } => of_no_contract(path, *task),
+        RuntimeError::EmbedsOnly { path } => vec![format!("thane embed {} TEXT", path.display())],
+        RuntimeError::GeneratesOnly { path } => {
+            vec![format!("thane run {} PROMPT", path.display())]
+        }
+        RuntimeError::FixedContext {
+            asked,
+            context,
+            max_context,
+            model,
+            is_for_engine,
+        } => std::iter::once(format!("leave --context out, or --context {context}"))
+            .chain(longer_package(model, *is_for_engine, *max_context, *asked))
+            .collect(),
+        RuntimeError::MissingFunction { path, .. } => vec![
+            "thane convert MODEL -o PACKAGE without --functions, which writes all".to_owned(),
+            predict(path),
+        ],
+        RuntimeError::Template { .. } => {
+            vec!["--raw, which gives the model the prompt without its template".to_owned()]
+        }
+        RuntimeError::Vectors { .. } => {
+            vec!["thane embed with the checkpoint that it was made of".to_owned()]
+        }
+        RuntimeError::MaxTokens { positions, .. } => vec![format!("--max-length 1 to {positions}")],
+        RuntimeError::PromptNotPooled => vec!["--prompt \"\", which takes no prompt".to_owned()],
+        _ => Vec::new(),
+    }
+}
+
+fn unknown_function(name: &str, known: &[String]) -> Failure {
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    let error = anyhow::anyhow!("the program has no function `{name}`{hint}");
+    usage(error).remedy(format!("--functions {}", known.join(",")))
+}
+
+fn unknown_prompt(name: &str, known: &[String]) -> Failure {
+    let hint = did_you_mean(name, known.iter().map(String::as_str));
+    let failure = usage(anyhow::anyhow!("the model has no prompt `{name}`{hint}"));
+    if known.is_empty() {
+        failure.remedy("the same without --prompt: the model has none")
+    } else {
+        failure.remedy(format!("--prompt {}", known.join(" or ")))
+    }
+}
+
+fn predict(path: &Path) -> String {
+    let path = path.display();
+    format!("thane predict {path} --out FOLDER runs a function of it once")
+}
+
+fn of_no_contract(path: &Path, task: Task) -> Vec<String> {
+    match task {
+        Task::Generate => vec![
+            "thane convert MODEL -o PACKAGE makes packages that can be run".to_owned(),
+            predict(path),
+        ],
+        Task::Embed => {
+            vec!["thane convert MODEL --task embed makes packages that have one".to_owned()]
+        }
+    }
+}
+
+fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
+    let shown = path.display();
+    match error {
+        ModelError::Tensors(_) => {
+            vec!["fetch the model again; its files do not belong together".to_owned()]
+        }
+        ModelError::Architecture { .. } => vec!["a model of a supported architecture".to_owned()],
+        ModelError::EmbedsOnly(_) => vec![
+            format!("thane embed {shown} TEXT"),
+            format!("thane convert {shown} --task embed -o PACKAGE.mlpackage"),
+        ],
+        ModelError::AnswersOnly(_) => vec![format!("thane run {shown} PROMPT")],
+        ModelError::Numbers {
+            overflow: false, ..
+        } => vec![CHECK.to_owned()],
+        ModelError::Numbers { overflow: true, .. } => vec![
+            "--form portable, which keeps fp32 (language models)".to_owned(),
+            "--residual-divisor, 16 or more, where the weights write to the residual stream"
+                .to_owned(),
+        ],
+        ModelError::Context { max, .. } => vec![format!("--context 1 to {max}")],
+        ModelError::Bucket { max, .. } => vec![format!("--buckets from 1 to {max}")],
+        ModelError::Block { context, .. } => {
+            vec![format!("--block 1 to {context}, or a longer --context")]
+        }
+        ModelError::Pooling => vec![
+            "--pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
+                .to_owned(),
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// The memory of an instance is that of its caches.
+fn of_start(error: RunError) -> Failure {
+    let is_too_large = matches!(error, RunError::OverBudget { .. } | RunError::Memory { .. });
+    let failure = usage(error);
+    if is_too_large {
+        failure.remedy("--context N, with fewer tokens: a cache takes memory for each")
+    } else {
+        failure
+    }
+}
+
+/// Names the flag of an option that is out of range.
+fn of_sampling(error: SampleError) -> Failure {
+    match error {
+        SampleError::Option {
+            option,
+            value,
+            range,
+        } => {
+            let flag = option.replace('_', "-");
+            usage(anyhow::anyhow!("--{flag} is {value}, but must be {range}"))
+        }
+        other => usage(other),
+    }
+}
+
+fn of_embedding(error: EmbedError) -> Failure {
+    let remedy = embedding_remedy(&error);
+    remedy.into_iter().fold(usage(error), Failure::remedy)
+}
+
+/// What to do about a text that cannot be embedded.
+pub fn embedding_remedy(error: &EmbedError) -> Option<&'static str> {
+    match error {
+        EmbedError::Empty { .. } => {
+            Some("a text that is not empty: this tokenizer puts nothing around one")
+        }
+        EmbedError::TooLong { .. } => {
+            Some("--truncate, which cuts it and counts it, or a shorter text")
+        }
+        EmbedError::TooManyChunks { .. } => Some("documents of fewer chunks"),
+        EmbedError::NotFinite { .. } => Some("--numerics f32, which has a wider range"),
+        _ => None,
+    }
+}
+
+fn of_opset(error: OpsetError) -> Failure {
+    let lowest = error.lowest;
+    let failure = usage(error);
+    match lowest {
+        Some(lowest) => failure.remedy(format!("--opset {lowest}")),
+        None => failure,
+    }
+}
+
+/// The failure of a package that cannot be written: the machine's fault where the system refuses,
+/// otherwise the user's.
+pub fn unwritten(error: PackageError, path: &Path) -> Failure {
+    let code = match &error {
+        PackageError::Io { fault, .. } if fault.kind() != io::ErrorKind::InvalidInput => {
+            Code::Other
+        }
+        _ => Code::Usage,
+    };
+    Failure::new(
+        code,
+        anyhow::Error::new(error).context(format!("{} is not written", path.display())),
+    )
+}

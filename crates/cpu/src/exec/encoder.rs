@@ -1,0 +1,380 @@
+//! Running the fused ops that encoders have: attention over the tokens of a call, norms with a
+//! mean, products of run-time matrices, and 1x1 convolutions. fp16 values are widened before and
+//! rounded after, as the plain ops do it.
+
+use thane_kernels::attention::{
+    Attention, HeadRows, KvData, KvView, attention, attention_scratch_len,
+};
+use thane_kernels::linear::{
+    Start, int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
+    linear_fast_scratch_len, linear_int8, quantize_int8,
+};
+use thane_kernels::norm::layer_norm;
+use thane_kernels::{BlockType, Weight};
+use thane_mil::program::ValueId;
+use thane_mil::types::DType;
+
+use super::Frame;
+use crate::ops::Fault;
+use crate::tensor::{Buffer, Floats, Tensor, floats};
+use crate::weight::Matrix;
+
+/// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.
+pub const HIDDEN: f32 = -1e4;
+
+impl Frame<'_> {
+    /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself; whether what
+    /// is given, and the result, are [batch, tokens, heads, head_dim].
+    pub fn attend(
+        &mut self,
+        [q, k, v]: [ValueId; 3],
+        mask: Option<ValueId>,
+        [by_row, out_by_row]: [bool; 2],
+    ) -> Result<Tensor, Fault> {
+        let sizes = |shape: &[usize]| match (shape, by_row) {
+            (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => {
+                Ok([batch, heads, rows, dim])
+            }
+            _ => Err("`query` or `key` is not of rank 4".to_owned()),
+        };
+        let shape = sizes(&self.get(q)?.shape)?;
+        let keys = sizes(&self.get(k)?.shape)?;
+        let ([batch, n_heads, n_rows, head_dim], [_, _, n_keys, _]) = (shape, keys);
+        if keys != [batch, n_heads, n_keys, head_dim] || sizes(&self.get(v)?.shape)? != keys {
+            return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
+        }
+        let rows = |by_row: bool, n: usize| {
+            if by_row {
+                HeadRows::by_row(n_heads, head_dim)
+            } else {
+                HeadRows::by_head(n, head_dim)
+            }
+        };
+        let shape = if out_by_row {
+            vec![batch, n_rows, n_heads, head_dim]
+        } else {
+            shape.to_vec()
+        };
+        let scratch_len = attention_scratch_len(self.context, n_heads, n_rows, head_dim, n_keys);
+        let mut scratch = self.pool.take(scratch_len)?;
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let [q, k, v] = [
+            self.get(q)?.clone(),
+            self.get(k)?.clone(),
+            self.get(v)?.clone(),
+        ];
+        let (q, k, v) = (floats(&q)?, floats(&k)?, floats(&v)?);
+        let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
+        let mut repeated = Floats::default();
+        for (item, out) in out[..n].chunks_mut((n / batch.max(1)).max(1)).enumerate() {
+            let seen = match &mask {
+                None => Seen::First(n_keys),
+                Some(mask) => seen(mask, item, n_rows, n_keys)?,
+            };
+            let (n_seen, mask) = match seen {
+                Seen::First(n) => (n, None),
+                Seen::Rows(rows) => (n_keys, Some(rows)),
+                Seen::Row(row) => {
+                    // As large as a mask of all rows would be, which the limits hold for too.
+                    if repeated.len() < n_rows * n_keys {
+                        repeated = self.pool.take_checked(&[n_rows, n_keys])?.0;
+                    }
+                    let rows = &mut repeated[..n_rows * n_keys];
+                    rows.chunks_mut(n_keys.max(1))
+                        .for_each(|repeated| repeated.copy_from_slice(row));
+                    (n_keys, Some(&*rows))
+                }
+            };
+            let first = item * n_heads * n_keys * head_dim;
+            let [k, v] = [k, v].map(|data| {
+                let HeadRows {
+                    head_stride,
+                    row_stride,
+                } = rows(by_row, n_keys);
+                KvView {
+                    data: KvData::F32(&data[first..]),
+                    head_stride,
+                    key_stride: row_stride,
+                }
+            });
+            let args = Attention {
+                q: &q[item * out.len()..][..out.len()],
+                q_rows: rows(by_row, n_rows),
+                k,
+                v,
+                mask,
+                tiles: None,
+                scale: (head_dim as f32).sqrt().recip(),
+                may_round: self.may_round,
+                n_kv_heads: n_heads,
+                n_rows,
+                head_dim,
+                n_keys: n_seen,
+                out_rows: rows(out_by_row, n_rows),
+                out,
+            };
+            attention(self.context, args, &mut scratch);
+        }
+        self.pool.give_f32(scratch);
+        if !repeated.is_empty() {
+            self.pool.give_f32(repeated);
+        }
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
+    pub fn layer_norm(
+        &mut self,
+        x: ValueId,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        epsilon: f32,
+    ) -> Result<Tensor, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let width = shape.last().copied().unwrap_or(1);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let x = floats(self.get(x)?)?;
+        let (weight, bias) = (weight.and_then(Tensor::f32s), bias.and_then(Tensor::f32s));
+        layer_norm(self.context, x, weight, bias, epsilon, width, &mut out[..n]);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// `x y`, or `x y^T`, of run-time matrices with equal batch axes.
+    pub fn matmul(&mut self, [x, y]: [ValueId; 2], transpose_y: bool) -> Result<Tensor, Fault> {
+        let (x, y) = (self.get(x)?.clone(), self.get(y)?.clone());
+        let dtype = x.dtype;
+        let (x, y) = (self.pool.widened(&x)?, self.pool.widened(&y)?);
+        let (Some((&k, outer)), Some((y_sizes, y_batch))) = (
+            x.shape.split_last(),
+            y.shape.split_last_chunk::<2>().map(|(b, s)| (s, b)),
+        ) else {
+            return Err("a factor has no axes".to_owned());
+        };
+        let (n, y_k) = if transpose_y {
+            (y_sizes[0], y_sizes[1])
+        } else {
+            (y_sizes[1], y_sizes[0])
+        };
+        let Some((&m, batch)) = outer.split_last() else {
+            return Err("`x` is a vector".to_owned());
+        };
+        if y_k != k || batch != y_batch {
+            return Err(format!("{:?} and {:?} do not fit", x.shape, y.shape));
+        }
+        let shape = [batch, &[m, n]].concat();
+        let (mut out, len) = self.pool.take_checked(&shape)?;
+        let (x, y) = (floats(&x)?, floats(&y)?);
+        let mut turned = if transpose_y {
+            Floats::default()
+        } else {
+            self.pool.take(k * n)?
+        };
+        for (i, out) in out[..len].chunks_mut((m * n).max(1)).enumerate() {
+            let (x, y) = (&x[i * m * k..][..m * k], &y[i * n * k..][..n * k]);
+            if k == 0 || !transpose_y && m == 1 {
+                out.fill(0.0);
+                for (x, y) in x.iter().zip(y.chunks(n)) {
+                    out.iter_mut().zip(y).for_each(|(out, y)| *out += x * y);
+                }
+                continue;
+            }
+            let rows = if transpose_y {
+                y
+            } else {
+                turn(y, [k, n], &mut turned);
+                &turned[..k * n]
+            };
+            let weight = Weight {
+                ty: BlockType::F32,
+                bytes: bytemuck::cast_slice(rows),
+                n_rows: n,
+                n_cols: k,
+            };
+            let mut scratch = self
+                .pool
+                .take(linear_f32_scratch_len(self.context, &weight, m))?;
+            linear_f32(self.context, &weight, x, m, Start::NONE, out, &mut scratch);
+            self.pool.give_f32(scratch);
+        }
+        self.pool
+            .narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
+    }
+
+    /// A convolution whose kernel is one place: x [batch, channels, .., places] times a matrix.
+    pub fn pointwise(
+        &mut self,
+        x: ValueId,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Fault> {
+        let x = self.get(x)?.clone();
+        let (dtype, mut shape) = (x.dtype, x.shape.clone());
+        let (n_in, n_out) = (weight.n_cols, weight.n_rows);
+        if shape.len() < 3 || shape[1] != n_in {
+            return Err(format!(
+                "{shape:?} has not the {n_in} channels of the weight"
+            ));
+        }
+        let n_places: usize = shape[2..].iter().product();
+        shape[1] = n_out;
+        let x = self.pool.widened(&x)?;
+        let x = floats(&x)?;
+        let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
+        let bias = bias.as_ref().and_then(Tensor::f32s);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let w = weight.weight();
+        let fast = self.numerics.is_fast();
+        let scratch_len = if fast {
+            linear_fast_scratch_len
+        } else {
+            linear_f32_scratch_len
+        };
+        let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places))?;
+        let (mut rows, mut product) = (
+            self.pool.take(n_in * n_places)?,
+            self.pool.take(n_places * n_out)?,
+        );
+        for (x, out) in x
+            .chunks((n_in * n_places).max(1))
+            .zip(out[..n].chunks_mut((n_out * n_places).max(1)))
+        {
+            turn(x, [n_in, n_places], &mut rows);
+            let linear = if fast { linear_fast } else { linear_f32 };
+            linear(
+                self.context,
+                &w,
+                &rows[..n_in * n_places],
+                n_places,
+                bias.into(),
+                &mut product[..n_places * n_out],
+                &mut scratch,
+            );
+            turn(&product[..n_places * n_out], [n_places, n_out], out);
+        }
+        self.pool.give_f32(scratch);
+        self.pool.give_f32(product);
+        self.pool.give_f32(rows);
+        self.pool
+            .narrowed(Tensor::new(DType::Fp32, shape, Buffer::F32(out)), dtype)
+    }
+}
+
+impl Frame<'_> {
+    /// `x @ weight^T + bias` of fp16 values.
+    pub fn half_linear(
+        &mut self,
+        x: ValueId,
+        weight: &Matrix,
+        bias: Option<&Tensor>,
+    ) -> Result<Tensor, Fault> {
+        let x = self.get(x)?.clone();
+        let x = self.pool.widened(&x)?;
+        let mut shape = x.shape.clone();
+        let last = shape.pop().filter(|last| *last == weight.n_cols);
+        last.ok_or_else(|| {
+            format!(
+                "the last dimension is not the {} columns of the weight",
+                weight.n_cols
+            )
+        })?;
+        let n_rows = shape.iter().product();
+        shape.push(weight.n_rows);
+        let (w, x) = (weight.weight(), floats(&x)?);
+        let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
+        let bias = bias.as_ref().and_then(Tensor::f32s);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        if let Some(int8) = weight.int8() {
+            let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols))?;
+            let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
+            linear_int8(self.context, &int8, &x, bias.into(), None, &mut out[..n]);
+            self.pool.give_f32(scratch);
+        } else if self.numerics.is_fast() {
+            let mut scratch = self
+                .pool
+                .take(linear_fast_scratch_len(self.context, &w, n_rows))?;
+            linear_fast(
+                self.context,
+                &w,
+                x,
+                n_rows,
+                bias.into(),
+                &mut out[..n],
+                &mut scratch,
+            );
+            self.pool.give_f32(scratch);
+        } else {
+            let mut scratch = self
+                .pool
+                .take(linear_f32_scratch_len(self.context, &w, n_rows))?;
+            linear_f32(
+                self.context,
+                &w,
+                x,
+                n_rows,
+                bias.into(),
+                &mut out[..n],
+                &mut scratch,
+            );
+            self.pool.give_f32(scratch);
+        }
+        self.pool.narrowed(
+            Tensor::new(DType::Fp32, shape, Buffer::F32(out)),
+            DType::Fp16,
+        )
+    }
+}
+
+/// Which keys the rows of one text see.
+enum Seen<'a> {
+    /// The first so many, each as it is.
+    First(usize),
+    /// What is added for each row.
+    Rows(&'a [f32]),
+    /// What is added for every row.
+    Row(&'a [f32]),
+}
+
+/// The mask of text `item`; [batch or 1, 1, rows or 1, keys].
+fn seen(mask: &Tensor, item: usize, n_rows: usize, n_keys: usize) -> Result<Seen<'_>, Fault> {
+    let misfit = || {
+        format!(
+            "the mask {:?} does not cover {n_rows} rows of {n_keys} keys",
+            mask.shape
+        )
+    };
+    let &[batch, 1, rows, keys] = mask.shape.as_slice() else {
+        return Err(misfit());
+    };
+    if keys != n_keys || rows != n_rows && rows != 1 {
+        return Err(misfit());
+    }
+    let at = if batch == 1 { 0 } else { item };
+    let values = floats(mask)?
+        .get(at * rows * keys..(at + 1) * rows * keys)
+        .ok_or_else(misfit)?;
+    if rows == n_rows && rows != 1 {
+        return Ok(Seen::Rows(values));
+    }
+    let n_seen = values.iter().take_while(|v| **v == 0.0).count();
+    let is_padding = n_seen > 0 && values[n_seen..].iter().all(|v| *v <= HIDDEN);
+    Ok(if is_padding {
+        Seen::First(n_seen)
+    } else {
+        Seen::Row(values)
+    })
+}
+
+/// [rows, cols] as [cols, rows].
+fn turn(x: &[f32], [n_rows, n_cols]: [usize; 2], out: &mut [f32]) {
+    // Tiles of a cache line each way: else every element touches a line of its own.
+    const TILE: usize = 16;
+    for row in (0..n_rows).step_by(TILE) {
+        for col in (0..n_cols).step_by(TILE) {
+            for r in row..(row + TILE).min(n_rows) {
+                for c in col..(col + TILE).min(n_cols) {
+                    out[c * n_rows + r] = x[r * n_cols + c];
+                }
+            }
+        }
+    }
+}

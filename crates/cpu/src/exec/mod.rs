@@ -1,0 +1,325 @@
+//! Running a plan: values in slots, buffers from a pool, kernels on slices.
+//!
+//! Start at [`Frame`]: what one call of a plan works on, and how its steps run. The other files have
+//! the kernels of fused steps.
+
+mod cache;
+mod encoder;
+mod fused;
+mod linear;
+mod rows;
+mod work;
+
+use std::sync::Arc;
+
+pub use rows::Rows;
+use thane_kernels::Context;
+use thane_mil::program::ValueId;
+use thane_mil::types::DType;
+#[cfg(test)]
+pub use work::name;
+
+use crate::Numerics;
+use crate::ane::{self, Tally};
+use crate::evaluate::{evaluate, view_shape};
+use crate::ops::random::{Seeds, is_random};
+use crate::ops::{Fault, Value};
+use crate::plain::{Item, Operand, Plain};
+use crate::profile::Profile;
+use crate::step::{Branch, Kind, Plan, Step};
+use crate::tensor::{Buffer, Pool, Tensor, floats};
+
+/// Elements that a task adds in place.
+const ADD_LEN: usize = 1 << 13;
+
+/// What one call of a plan works on.
+pub struct Frame<'a> {
+    /// Threads and instructions.
+    pub context: &'a Context,
+    /// How products are computed.
+    pub numerics: Numerics,
+    /// Whether products of values may be rounded, as those with constant matrices are.
+    pub may_round: bool,
+    /// The states of the instance, by the plan's numbers.
+    pub states: Vec<&'a mut Tensor>,
+    /// Values by id.
+    pub slots: Vec<Option<Tensor>>,
+    /// Buffers to use again.
+    pub pool: &'a mut Pool,
+    /// How often a loop may go round.
+    pub most_rounds: usize,
+    /// Seeds of random ops that have none.
+    pub seeds: &'a mut Seeds,
+    /// What happened to numbers, where that is counted.
+    pub tally: Tally,
+    /// What masks say by tiles, looked up once for all layers: by their elements, which stay as
+    /// they are for it.
+    pub mask_tiles: Vec<(Arc<Buffer>, Vec<f32>)>,
+    /// What is told what each step takes.
+    pub profile: Option<&'a Profile>,
+    /// Frames whose rows are in the values: those of several where they run together.
+    pub n_frames: usize,
+    /// Values of which no more than so many of the greatest elements are wanted.
+    pub greatest: Vec<(ValueId, usize)>,
+    /// Bytes of its constants that the step did not read, where it screened them.
+    pub unread: Option<f64>,
+}
+
+impl Frame<'_> {
+    /// Run the step.
+    pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
+        let begun = self.profile.map(|_| self.begin(plan, step));
+        let results = self.compute(plan, step)?;
+        let unread = self.unread.take();
+        if let (Some(profile), Some(begun)) = (self.profile, begun) {
+            let begun = if let Some(bytes) = unread {
+                begun.screened(bytes)
+            } else {
+                begun
+            };
+            begun.end(profile, &plan.function.name, results.iter());
+        }
+        self.drop_values(&step.last_uses);
+        for (defined, tensor) in step.results.iter().zip(results) {
+            // A label and a dictionary are declared, and no tensor holds them.
+            if !matches!(step.kind, Kind::Classify(..)) {
+                defined.check(&plan.function, tensor.dtype, &tensor.shape)?;
+            }
+            if !step.last_uses.contains(&defined.id) {
+                self.slots[defined.id.index()] = Some(tensor);
+            }
+        }
+        Ok(())
+    }
+
+    /// Give back the buffers of values that are used no more.
+    pub fn drop_values(&mut self, values: &[ValueId]) {
+        for value in values {
+            if let Some(tensor) = self.slots[value.index()].take() {
+                self.pool.give(tensor);
+            }
+        }
+    }
+
+    /// What the step gives.
+    pub fn compute(&mut self, plan: &Plan, step: &Step) -> Result<Vec<Tensor>, Fault> {
+        Ok(match &step.kind {
+            Kind::Plain(plain) => self.plain(plain)?,
+            Kind::View(plain) => vec![self.view(plain)?.ok_or("elements move")?],
+            Kind::Add(plain, x, y) => match self.add_in_place(step, *x, *y)? {
+                Some(sum) => vec![sum],
+                None => self.plain(plain)?,
+            },
+            Kind::Read(state) => vec![self.states[*state].clone()],
+            Kind::Write(state, value) => {
+                let value = self.get(*value)?.clone();
+                let kept = &self.states[*state];
+                if (kept.dtype, &kept.shape) != (value.dtype, &value.shape) {
+                    return Err(format!(
+                        "{:?} does not fit a state {:?}",
+                        value.shape, kept.shape
+                    ));
+                }
+                *self.states[*state] = value.clone();
+                vec![value]
+            }
+            Kind::Fused(fused) => self.fused(step, fused)?,
+            Kind::Cond(pred, [then, otherwise]) => {
+                let branch = if self.truth(*pred)? { then } else { otherwise };
+                self.branch(plan, branch, Vec::new())?
+            }
+            Kind::Loop(vars, branches) => self.repeat(plan, vars, branches)?,
+            Kind::Classify(probabilities, n_classes) => {
+                self.classify(*probabilities, *n_classes)?
+            }
+            Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
+        })
+    }
+
+    fn branch(
+        &mut self,
+        plan: &Plan,
+        branch: &Branch,
+        inputs: Vec<Tensor>,
+    ) -> Result<Vec<Tensor>, Fault> {
+        for (id, tensor) in branch.inputs.iter().zip(inputs) {
+            self.slots[id.index()] = Some(tensor);
+        }
+        for step in &branch.steps {
+            self.step(plan, step)?;
+        }
+        branch
+            .outputs
+            .iter()
+            .map(|v| self.get(*v).cloned())
+            .collect()
+    }
+
+    fn repeat(
+        &mut self,
+        plan: &Plan,
+        vars: &[ValueId],
+        branches: &[Branch; 2],
+    ) -> Result<Vec<Tensor>, Fault> {
+        let mut values = vars
+            .iter()
+            .map(|v| self.get(*v).cloned())
+            .collect::<Result<Vec<_>, _>>()?;
+        for _ in 0..self.most_rounds {
+            let goes_on = self.branch(plan, &branches[0], values.clone())?;
+            if !goes_on.first().is_some_and(is_true) {
+                return Ok(values);
+            }
+            values = self.branch(plan, &branches[1], values)?;
+        }
+        Err(format!(
+            "the loop does not end in {} rounds",
+            self.most_rounds
+        ))
+    }
+
+    /// The place of the first greatest probability, and all of them.
+    fn classify(&self, probabilities: ValueId, n_classes: usize) -> Result<Vec<Tensor>, Fault> {
+        let all = floats(self.get(probabilities)?)?;
+        if all.len() != n_classes || all.is_empty() {
+            return Err(format!(
+                "there are {} probabilities for {n_classes} classes",
+                all.len()
+            ));
+        }
+        let greatest = (0..all.len())
+            .rev()
+            .max_by(|a, b| all[*a].total_cmp(&all[*b]))
+            .unwrap_or_default();
+        let greatest =
+            i32::try_from(greatest).map_err(|_| "there are too many classes".to_owned())?;
+        let dictionary = Tensor::new(
+            DType::Fp32,
+            vec![n_classes],
+            Buffer::F32(all.to_vec().into()),
+        );
+        Ok(vec![
+            Tensor::new(DType::Int32, Vec::new(), Buffer::I32(vec![greatest].into())),
+            dictionary,
+        ])
+    }
+
+    fn truth(&self, value: ValueId) -> Result<bool, Fault> {
+        self.get(value).map(is_true)
+    }
+
+    pub fn get(&self, value: ValueId) -> Result<&Tensor, Fault> {
+        self.slots[value.index()]
+            .as_ref()
+            .ok_or_else(|| "a value is used after it was dropped".to_owned())
+    }
+
+    /// The value for this step to change: taken out of its slot when the step is its last user.
+    pub fn take(&mut self, step: &Step, value: ValueId) -> Result<Tensor, Fault> {
+        if step.last_uses.contains(&value) {
+            self.slots[value.index()]
+                .take()
+                .ok_or_else(|| "a value is used after it was dropped".to_owned())
+        } else {
+            self.get(value).cloned()
+        }
+    }
+
+    fn args(&self, args: &[Option<Operand>]) -> Result<Vec<Option<Value>>, Fault> {
+        args.iter()
+            .map(|arg| match arg {
+                None => Ok(None),
+                Some(Operand::Constant(v)) => Ok(Some(v.clone())),
+                Some(Operand::Value(v)) => Ok(Some(Value::Tensor(self.get(*v)?.clone()))),
+                Some(Operand::Values(items)) => {
+                    let tensor = |item: &Item| match item {
+                        Item::Constant(t) => Ok(t.clone()),
+                        Item::Value(v) => self.get(*v).cloned(),
+                    };
+                    Ok(Some(Value::Tensors(
+                        items.iter().map(tensor).collect::<Result<_, Fault>>()?,
+                    )))
+                }
+            })
+            .collect()
+    }
+
+    fn plain(&mut self, plain: &Plain) -> Result<Vec<Tensor>, Fault> {
+        if plain.def.name == "transpose"
+            && let Some(view) = self.view(plain)?
+        {
+            return Ok(vec![view]);
+        }
+        let mut args = self.args(&plain.args)?;
+        if is_random(plain.def) {
+            self.seeds.bind(plain.def, &mut args);
+        }
+        match self.numerics {
+            Numerics::Ane(effects) => ane::evaluate(
+                self.context,
+                plain,
+                args,
+                effects,
+                self.pool,
+                &mut self.tally,
+            ),
+            Numerics::F32 | Numerics::Fast | Numerics::Int8 => {
+                evaluate(self.context, plain.def, plain.eval, args, self.pool)
+            }
+        }
+    }
+
+    /// The first argument under another shape, sharing its buffer; none where elements move.
+    fn view(&mut self, plain: &Plain) -> Result<Option<Tensor>, Fault> {
+        let x = match plain.args.first() {
+            Some(Some(Operand::Value(x))) => self.get(*x)?.clone(),
+            Some(Some(Operand::Constant(Value::Tensor(x)))) => x.clone(),
+            _ => return Err("`x` is missing".to_owned()),
+        };
+        let shape = plain.view(&x.shape, || {
+            view_shape(plain.def, &self.args(&plain.args)?, self.pool)
+        })?;
+        Ok(shape.map(|shape| Tensor { shape, ..x }))
+    }
+
+    /// `x + y` in the buffer of x, when x ends here and both have one shape.
+    fn add_in_place(
+        &mut self,
+        step: &Step,
+        x: ValueId,
+        y: ValueId,
+    ) -> Result<Option<Tensor>, Fault> {
+        let fits = {
+            let (x, y) = (self.get(x)?, self.get(y)?);
+            x.shape == y.shape && x.f32s().is_some() && y.f32s().is_some()
+        };
+        let rounds = matches!(self.numerics, Numerics::Ane(_));
+        if x == y || !fits || rounds || !step.last_uses.contains(&x) {
+            return Ok(None);
+        }
+        let mut sum = self.take(step, x)?;
+        let n = sum.len();
+        let unique = matches!(Arc::get_mut(&mut sum.data), Some(Buffer::F32(_)));
+        if !unique {
+            self.slots[x.index()] = Some(sum);
+            return Ok(None);
+        }
+        if let (Some(Buffer::F32(a)), Some(b)) = (Arc::get_mut(&mut sum.data), self.get(y)?.f32s())
+        {
+            self.context
+                .pool()
+                .run_chunks(&mut a[..n], ADD_LEN, |i, a| {
+                    a.iter_mut()
+                        .zip(&b[i * ADD_LEN..])
+                        .for_each(|(a, b)| *a += b);
+                });
+        }
+        Ok(Some(sum))
+    }
+}
+
+/// Whether a truth value of one element is true.
+fn is_true(t: &Tensor) -> bool {
+    t.to_ints()
+        .is_some_and(|v| v.first().is_some_and(|v| *v != 0))
+}

@@ -1,0 +1,379 @@
+//! Patterns of attention: over caches, over what a call computes, and with all that lies between
+//! products and it.
+
+use thane_mil::program::{Op, OpId, ValueId};
+use thane_mil::types::DType;
+
+use super::{Found, PATTERNS, constant_arg, find, is_float32, made_by, one};
+use crate::plan::Planner;
+use crate::step::{Cached, Fused, Heads, RowsAttention};
+
+/// A cache on its way from its update to attention.
+struct Remembered {
+    state: usize,
+    end: ValueId,
+    append: Found,
+    covers: Vec<OpId>,
+}
+
+/// Whether the masks of a slice leave only the third of four axes to `begin` and `end`.
+fn masks(p: &Planner<'_>, op: &Op, begin: &[i64], end: &[i64]) -> bool {
+    let is = |name: &str, flags: &[i64]| {
+        p.f.literal_arg(op, name)
+            .and_then(|l| l.to_ints())
+            .is_some_and(|v| v == flags)
+    };
+    is("begin_mask", begin)
+        && is("end_mask", end)
+        && op.arg("stride").is_none()
+        && op.arg("squeeze_mask").is_none()
+}
+
+fn remembered(p: &Planner<'_>, value: ValueId) -> Option<Remembered> {
+    let f = p.f;
+    let mut covers = Vec::new();
+    let mut value = value;
+    if let Some((id, cast)) = made_by(p, value, "cast") {
+        covers.push(id);
+        value = cast.value_arg("x")?;
+    }
+    let (slice_id, slice) = made_by(p, value, "slice_by_index")?;
+    covers.push(slice_id);
+    let (update_id, update) = made_by(p, slice.value_arg("x")?, "coreml_update_state")?;
+    let (write_id, write) = made_by(p, update.value_arg("value")?, "slice_update")?;
+    let (read_id, read) = made_by(p, write.value_arg("x")?, "read_state")?;
+    let input = update.value_arg("state")?;
+    let tokens = [1, 1, 0, 1];
+    let plain = masks(p, slice, &[1; 4], &tokens) && masks(p, write, &tokens, &tokens);
+    // Read, written and sliced here only, so that nobody sees the state between.
+    let alone = read.value_arg("input") == Some(input)
+        && p.users(input).len() == 2
+        && p.users(update.results[0]) == [slice_id]
+        && f.value(input).ty.tensor_or_state()?.rank() == 4
+        && f.value(input).ty.tensor_or_state()?.shape[0].known() == Some(1);
+    let end = slice.value_arg("end")?;
+    if !plain || !alone || write.value_arg("end") != Some(end) {
+        return None;
+    }
+    let state = p.state(input)?;
+    let mut update = write.value_arg("update")?;
+    let mut appended = vec![write_id, read_id];
+    // A cache rounds what it is given; where nothing else needs the rounded numbers, they are not
+    // kept.
+    if let Some((id, cast)) =
+        made_by(p, update, "cast").filter(|(id, _)| p.is_closed(write_id, &[*id]))
+        && let Some(x) = cast.value_arg("x").filter(|x| is_float32(p, *x))
+        && f.value(update).ty.tensor()?.dtype == DType::Fp16
+    {
+        appended.push(id);
+        update = x;
+    }
+    let append = Fused::Append {
+        state,
+        update,
+        begin: write.value_arg("begin")?,
+        end,
+    };
+    let append = Found {
+        root: update_id,
+        covers: appended,
+        fused: append,
+    };
+    Some(Remembered {
+        state,
+        end,
+        append,
+        covers,
+    })
+}
+
+pub(super) fn attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let query = op.value_arg("query").filter(|q| is_float32(p, *q))?;
+    let (key, value) = (
+        remembered(p, op.value_arg("key")?)?,
+        remembered(p, op.value_arg("value")?)?,
+    );
+    let mask = op.value_arg("attn_mask");
+    let mask_fits = mask.is_none_or(|m| {
+        is_float32(p, m) && p.f.value(m).ty.tensor().is_some_and(|t| t.rank() == 2)
+    });
+    let types = [key.state, value.state].map(|s| p.state_type(s));
+    if key.end != value.end
+        || !mask_fits
+        || types[0] != types[1]
+        || p.f.value(query).ty.tensor()?.rank() != 4
+    {
+        return None;
+    }
+    let head_dim = types[0].shape[3].known()?;
+    let scale = (head_dim as f32).sqrt().recip();
+    let cached = Cached {
+        states: [key.state, value.state],
+        mask,
+        end: key.end,
+        scale,
+    };
+    let fused = Fused::Attention { query, cached };
+    let covers = [key.covers, value.covers].concat();
+    Some(vec![
+        Found {
+            root,
+            covers,
+            fused,
+        },
+        key.append,
+        value.append,
+    ])
+}
+
+/// Attention over caches, from the products of queries, keys and values [1, tokens, heads *
+/// head_dim] to rows of the same kind.
+pub(super) fn rows_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (turned_id, turned) = made_by(p, p.f.op(root).value_arg("x")?, "transpose")?;
+    let by_head = turned
+        .value_arg("x")
+        .filter(|_| exchanged(p, turned_id).is_some())?;
+    let (split_id, split) = made_by(p, by_head, "reshape")?;
+    let (id, _) = made_by(p, split.value_arg("x")?, "scaled_dot_product_attention")?;
+    let [attention, k_append, v_append] = <[Found; 3]>::try_from(attention(p, id)?).ok()?;
+    let (
+        Fused::Attention { query, mut cached },
+        Fused::Append {
+            update: k, begin, ..
+        },
+        Fused::Append {
+            update: v,
+            begin: v_begin,
+            ..
+        },
+    ) = (attention.fused, k_append.fused, v_append.fused)
+    else {
+        return None;
+    };
+    let mut own = vec![turned_id, split_id, id, k_append.root, v_append.root];
+    let (grouped_id, grouped) = made_by(p, query, "reshape")?;
+    own.push(grouped_id);
+    let mut queries = grouped.value_arg("x")?;
+    if let Some((id, x, factor)) = scaled(p, queries) {
+        own.push(id);
+        queries = x;
+        cached.scale *= factor;
+    }
+    // Rows of a key head are those of the queries that share it, head after head; the result is
+    // split as the queries were.
+    let ([kv_heads, head_dim], [n_heads, _]) = (of_heads(p, k)?, of_heads(p, queries)?);
+    let width = n_heads.checked_mul(head_dim);
+    let fits = [query, v]
+        .iter()
+        .all(|v| of_heads(p, *v) == Some([kv_heads, head_dim]))
+        && [queries, by_head]
+            .iter()
+            .all(|v| of_heads(p, *v) == Some([n_heads, head_dim]))
+        && kv_heads > 0
+        && n_heads.is_multiple_of(kv_heads)
+        && matches!(dims(p, p.f.op(root).results[0])[..], [Some(1), _, Some(n)] if Some(n) == width)
+        && p.state_type(cached.states[0])
+            .known_shape()
+            .is_some_and(|s| s[1] == kv_heads && s[3] == head_dim)
+        && v_begin == begin;
+    if !fits {
+        return None;
+    }
+    let ((query, q_covers), (key, k_covers), (value, v_covers)) =
+        (heads(p, queries)?, heads(p, k)?, heads(p, v)?);
+    let is_plain = value.norm.is_none() && value.angles.is_none();
+    // Queries and keys are changed where they are.
+    if !is_plain || query.x == key.x || query.x == value.x || key.x == value.x {
+        return None;
+    }
+    let covers = [
+        own,
+        attention.covers,
+        k_append.covers,
+        v_append.covers,
+        q_covers,
+        k_covers,
+        v_covers,
+    ]
+    .concat();
+    let rows = RowsAttention {
+        query,
+        key,
+        value: value.x,
+        n_heads,
+        begin,
+        cached,
+    };
+    one(root, covers, Fused::RowsAttention(Box::new(rows)))
+}
+
+/// The op that multiplies with one number, what it multiplies, and the number.
+fn scaled(p: &mut Planner<'_>, value: ValueId) -> Option<(OpId, ValueId, f32)> {
+    let (id, mul) = made_by(p, value, "mul")?;
+    let factor = constant_arg(p, mul, "y")??;
+    let number = *factor.f32s()?.first()?;
+    (factor.len() == 1 && factor.shape.len() <= 4).then_some((id, mul.value_arg("x")?, number))
+}
+
+/// The heads of [1, heads, tokens, head_dim], and the elements of one.
+fn of_heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 2]> {
+    match dims(p, value)[..] {
+        [Some(1), Some(n), _, Some(dim)] => Some([n, dim]),
+        _ => None,
+    }
+}
+
+/// What heads [1, heads, tokens, head_dim] are made of: rows of a product, split, normalised and
+/// rotated.
+fn heads(p: &mut Planner<'_>, value: ValueId) -> Option<(Heads, Vec<OpId>)> {
+    let (mut x, mut covers) = (value, Vec::new());
+    let (mut norm, mut angles) = (None, None);
+    while let Some(id) = p.definer(x) {
+        let Some(found) = find(p, id, PATTERNS).pop() else {
+            break;
+        };
+        match found.fused {
+            Fused::Rope {
+                x: given,
+                cos,
+                sin,
+                style,
+            } if angles.is_none() && norm.is_none() => {
+                (x, angles) = (given, Some(([cos, sin], style)));
+            }
+            Fused::RmsNorm {
+                x: given,
+                weight,
+                epsilon,
+            } if norm.is_none() => (x, norm) = (given, Some((weight, epsilon))),
+            _ => break,
+        }
+        covers.extend([vec![id], found.covers].concat());
+    }
+    let id = p.definer(x)?;
+    let split = exchanged(p, id)?;
+    let (split_id, row) =
+        made_by(p, split, "reshape").and_then(|(id, op)| Some((id, op.value_arg("x")?)))?;
+    let is_row = match (&dims(p, row)[..], &dims(p, split)[..]) {
+        (&[Some(1), _, Some(width)], &[Some(1), _, Some(n), Some(dim)]) => {
+            n.checked_mul(dim) == Some(width)
+        }
+        _ => false,
+    };
+    covers.extend([id, split_id]);
+    (is_row && is_float32(p, row)).then_some((
+        Heads {
+            x: row,
+            norm,
+            angles,
+        },
+        covers,
+    ))
+}
+
+/// The sizes of a tensor, as far as they are known.
+fn dims(p: &Planner<'_>, value: ValueId) -> Vec<Option<usize>> {
+    let ty = p.f.value(value).ty.tensor();
+    ty.map(|t| t.shape.iter().map(|d| d.known()).collect())
+        .unwrap_or_default()
+}
+
+/// What an op that exchanges heads and tokens is given.
+fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
+    let op = p.f.op(id);
+    let perm =
+        p.f.literal_arg(op, "perm")
+            .filter(|_| op.def.name == "transpose")?;
+    op.value_arg("x")
+        .filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
+}
+
+/// Attention whose keys and values are computed in this call, with a mask [batch or 1, 1, rows or
+/// 1, keys].
+pub(super) fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let result = p.f.op(root).results[0];
+    // Left to the pattern that ends there.
+    let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
+    let (covers, fused) = if p.users(result).iter().any(ends) {
+        None
+    } else {
+        attending(p, root)
+    }?;
+    one(root, covers, fused)
+}
+
+/// The same, where heads and tokens of the result are exchanged.
+pub(super) fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (id, _) = made_by(p, exchanged(p, root)?, "scaled_dot_product_attention")?;
+    let (mut covers, mut fused) = attending(p, id)?;
+    if let Fused::Attend {
+        by_row: [.., result],
+        ..
+    } = &mut fused
+    {
+        *result = true;
+    }
+    covers.push(id);
+    one(root, covers, fused)
+}
+
+/// What attends, and the ops that exchange heads and tokens in front of it.
+fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
+    let op = p.f.op(id);
+    let (query, key, value) = (
+        op.value_arg("query")?,
+        op.value_arg("key")?,
+        op.value_arg("value")?,
+    );
+    let mask = op.value_arg("attn_mask");
+    let shape = |v: ValueId| {
+        p.f.value(v)
+            .ty
+            .tensor()
+            .map(|t| t.shape.as_slice())
+            .unwrap_or_default()
+    };
+    let rank = [query, key, value]
+        .iter()
+        .all(|v| is_float32(p, *v) && shape(*v).len() == 4);
+    // As many keys as values there are by the meaning of the op, whatever symbols their numbers
+    // have.
+    let fits = rank
+        && [0, 1, 3]
+            .iter()
+            .all(|axis| shape(key)[*axis] == shape(value)[*axis])
+        && shape(key)[3] == shape(query)[3]
+        && mask.is_none_or(|m| {
+            is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1))
+        });
+    if !fits {
+        return None;
+    }
+    // All or none: where queries and keys are rotated in between, to exchange the values as well
+    // costs less than to read them by row.
+    let given = [query, key, value].map(|v| {
+        let made = p.definer(v).filter(|made| p.is_closed(id, &[*made]))?;
+        Some((made, exchanged(p, made)?))
+    });
+    let [Some(q), Some(k), Some(v)] = given else {
+        return Some((
+            Vec::new(),
+            Fused::Attend {
+                query,
+                key,
+                value,
+                mask,
+                by_row: [false; 2],
+            },
+        ));
+    };
+    let fused = Fused::Attend {
+        query: q.1,
+        key: k.1,
+        value: v.1,
+        mask,
+        by_row: [true, false],
+    };
+    Some((vec![q.0, k.0, v.0], fused))
+}

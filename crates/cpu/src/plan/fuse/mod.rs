@@ -1,0 +1,547 @@
+//! Patterns of ops that a kernel computes at once.
+//!
+//! Each pattern is a function from the op that ends it to what it found; nothing outside of a
+//! pattern may use a value inside of it. Adding one is adding a function to [`PATTERNS`], a variant
+//! to [`Fused`], its kernel to `exec` and `tests/fused/<name>.mil`.
+
+use thane_kernels::activation::Unary;
+use thane_kernels::rope::RopeStyle;
+use thane_mil::program::{Arg, Op, OpId, ValueId};
+use thane_mil::types::DType;
+
+use super::Planner;
+use crate::step::{Fused, Product, Then};
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+use attention::{attend, attend_by_row, attention, rows_attention};
+
+mod attention;
+#[cfg(test)]
+mod tests;
+
+/// A pattern that was found.
+pub struct Found {
+    /// The op that ends it.
+    pub root: OpId,
+    /// The other ops that it stands for.
+    pub covers: Vec<OpId>,
+    /// What computes it.
+    pub fused: Fused,
+}
+
+/// Ops that one kernel computes.
+pub struct Pattern {
+    /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
+    #[cfg_attr(not(test), expect(dead_code, reason = "names the case"))]
+    name: &'static str,
+    /// The op that ends it.
+    op: &'static str,
+    find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+}
+
+impl Pattern {
+    const fn new(
+        name: &'static str,
+        op: &'static str,
+        find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,
+    ) -> Self {
+        Self { name, op, find }
+    }
+}
+
+const LINEAR: Pattern = Pattern::new("linear", "linear", linear);
+const GATHER: Pattern = Pattern::new("gather", "gather", gather);
+
+/// All, the first that fits counts.
+pub static PATTERNS: &[Pattern] = &[
+    LINEAR,
+    GATHER,
+    Pattern::new("half_linear", "linear", half_linear),
+    Pattern::new("rms_norm", "mul", rms_norm),
+    Pattern::new("gated_linear", "mul", gated_linear),
+    Pattern::new("gated", "mul", gated),
+    Pattern::new("residual", "add", residual),
+    Pattern::new("activated_linear", "gelu", activated_linear),
+    Pattern::new("activated_linear", "silu", activated_linear),
+    Pattern::new("activated_linear", "relu", activated_linear),
+    Pattern::new("rope_half", "concat", rope_half),
+    Pattern::new("rope_interleaved", "reshape", rope_interleaved),
+    Pattern::new("attention", "scaled_dot_product_attention", attention),
+    Pattern::new("rows_attention", "reshape", rows_attention),
+    Pattern::new("attend", "scaled_dot_product_attention", attend),
+    Pattern::new("attend", "transpose", attend_by_row),
+    Pattern::new("layer_norm", "layer_norm", layer_norm),
+    Pattern::new("matmul", "matmul", matmul),
+    Pattern::new("pointwise", "conv", pointwise),
+];
+
+/// Those of a single op that takes a weight as it is stored.
+pub static STORED: &[Pattern] = &[LINEAR, GATHER];
+
+/// The first of `patterns` that ends in `root`.
+pub fn find(p: &mut Planner<'_>, root: OpId, patterns: &[Pattern]) -> Vec<Found> {
+    let name = p.f.op(root).def.name;
+    for pattern in patterns.iter().filter(|pattern| pattern.op == name) {
+        if let Some(found) =
+            (pattern.find)(p, root).filter(|all| all.iter().all(|m| p.is_closed(m.root, &m.covers)))
+        {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
+fn one(root: OpId, covers: Vec<OpId>, fused: Fused) -> Option<Vec<Found>> {
+    Some(vec![Found {
+        root,
+        covers,
+        fused,
+    }])
+}
+
+/// The op named `name` that defines `value`.
+fn made_by<'a>(p: &Planner<'a>, value: ValueId, name: &str) -> Option<(OpId, &'a Op)> {
+    let id = p.definer(value)?;
+    let op = p.f.op(id);
+    (op.def.name == name).then_some((id, op))
+}
+
+fn is_float32(p: &Planner<'_>, value: ValueId) -> bool {
+    p.f.value(value)
+        .ty
+        .tensor()
+        .is_some_and(|t| t.dtype == DType::Fp32)
+}
+
+/// A constant that may be left out; `None` where it is there and no constant.
+#[allow(clippy::option_option)] // whether it can be had, and whether it is there
+fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tensor>> {
+    match op.arg(name) {
+        None => Some(None),
+        Some(Arg::Value(value)) => p.constant(*value).map(Some),
+        Some(Arg::Literal(literal)) => p.literal(literal).ok().flatten().map(Some),
+        Some(Arg::Values(_)) => None,
+    }
+}
+
+fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
+    match Matrix::stored(p.f, value) {
+        Some(matrix) => Some(matrix),
+        None => Matrix::computed(p.constant(value)?),
+    }
+}
+
+fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (x, product) = product(p, root)?;
+    one(
+        root,
+        Vec::new(),
+        Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Results,
+        },
+    )
+}
+
+/// What a `linear` with a constant weight multiplies.
+fn product(p: &mut Planner<'_>, linear: OpId) -> Option<(ValueId, Product)> {
+    let op = p.f.op(linear);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let weight = matrix(p, op.value_arg("weight")?)?;
+    let bias = constant_arg(p, op, "bias")?;
+    let holds = bias.as_ref().is_none_or(|b| b.f32s().is_some());
+    holds.then_some((x, Product { weight, bias }))
+}
+
+/// `mul(silu(linear(x, gate)), linear(x, up))`, or with `gelu`.
+fn gated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let Some(Found {
+        covers,
+        fused: Fused::Gated { gate, up, op },
+        ..
+    }) = gated(p, root)?.pop()
+    else {
+        return None;
+    };
+    let (gate_id, up_id) = (made_by(p, gate, "linear")?.0, made_by(p, up, "linear")?.0);
+    let ((x, gate), (other, up)) = (product(p, gate_id)?, product(p, up_id)?);
+    if x != other || gate_id == up_id {
+        return None;
+    }
+    one(
+        root,
+        [covers, vec![gate_id, up_id]].concat(),
+        Fused::Linear {
+            x,
+            products: vec![gate, up],
+            then: Then::Gated(op),
+        },
+    )
+}
+
+/// `add(x, linear(y))`, either way round, where known sizes agree: those that are not known are
+/// looked at when it runs.
+fn residual(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    [(x, y), (y, x)].into_iter().find_map(|(to, made)| {
+        let (id, _) = made_by(p, made, "linear")?;
+        let (x, product) = product(p, id)?;
+        let sizes = |v: ValueId| {
+            Some(
+                p.f.value(v)
+                    .ty
+                    .tensor()?
+                    .shape
+                    .iter()
+                    .map(|d| d.known())
+                    .collect::<Vec<_>>(),
+            )
+        };
+        let fits = is_float32(p, to)
+            && to != made
+            && to != x
+            && sizes(to) == sizes(made)
+            && p.is_closed(root, &[id]);
+        let fused = Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Added(to),
+        };
+        fits.then(|| one(root, vec![id], fused))?
+    })
+}
+
+fn half_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x").filter(|x| {
+        f.value(*x)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == DType::Fp16)
+    })?;
+    let weight = Matrix::pointwise(f, op.value_arg("weight")?, p.folds)?;
+    let bias = constant_arg(p, op, "bias")?;
+    one(root, Vec::new(), Fused::HalfLinear { x, weight, bias })
+}
+
+fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let is_zero = |name: &str| {
+        f.literal_arg(op, name)
+            .is_none_or(|l| l.to_ints() == Some(vec![0]))
+    };
+    if !is_zero("axis") || !is_zero("batch_dims") || !is_zero("validate_indices") {
+        return None;
+    }
+    let weight = matrix(p, op.value_arg("x")?)?;
+    one(
+        root,
+        Vec::new(),
+        Fused::Gather {
+            indices: op.value_arg("indices")?,
+            weight,
+        },
+    )
+}
+
+/// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
+fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (normed, weight) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (normed_id, scaled) = made_by(p, normed, "mul")?;
+    let (x, inverse) = (scaled.value_arg("x")?, scaled.value_arg("y")?);
+    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
+    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
+    let (mean_id, mean) = made_by(p, rsqrt.value_arg("x")?, "reduce_mean")?;
+    let axes = f.literal_arg(mean, "axes")?.to_ints()?;
+    let keeps = f.literal_arg(mean, "keep_dims")?.to_ints()? == [1];
+    let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
+    let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
+    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
+    if !squares_x || !keeps || axes != [-1] || !is_float32(p, x) {
+        return None;
+    }
+    let weight = p
+        .constant(weight)
+        .filter(|w| w.shape == [width] && w.f32s().is_some())?;
+    one(
+        root,
+        vec![normed_id, inverse_id, mean_id, square_id],
+        Fused::RmsNorm { x, weight, epsilon },
+    )
+}
+
+/// What an op activates, and how.
+fn activation(p: &Planner<'_>, id: OpId) -> Option<(ValueId, Unary)> {
+    let op = p.f.op(id);
+    let unary = match (
+        op.def.name,
+        p.f.literal_arg(op, "mode").and_then(|m| m.as_str()),
+    ) {
+        ("relu", _) => Unary::Relu,
+        ("silu", _) => Unary::Silu,
+        ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
+        ("gelu", None | Some("EXACT")) => Unary::GeluErf,
+        _ => return None,
+    };
+    Some((op.value_arg("x")?, unary))
+}
+
+/// `gelu(linear(x))` and the like.
+fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (made, unary) = activation(p, root)?;
+    let (id, _) = made_by(p, made, "linear")?;
+    // What is a gate is left to the patterns of gates, which take the activation for themselves.
+    let is_gate = p
+        .users(p.f.op(root).results[0])
+        .iter()
+        .any(|user| p.f.op(*user).def.name == "mul");
+    let (x, product) = if is_gate { None } else { product(p, id) }?;
+    one(
+        root,
+        vec![id],
+        Fused::Linear {
+            x,
+            products: vec![product],
+            then: Then::Activated(unary),
+        },
+    )
+}
+
+/// `mul(silu(gate), up)` or `mul(gelu(gate), up)`.
+fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (active, up) = (op.value_arg("x")?, op.value_arg("y")?);
+    let id = p.definer(active)?;
+    let (gate, unary) = activation(p, id).filter(|(_, unary)| *unary != Unary::Relu)?;
+    if f.value(gate).ty != f.value(up).ty || !is_float32(p, gate) {
+        return None;
+    }
+    one(
+        root,
+        vec![id],
+        Fused::Gated {
+            gate,
+            up,
+            op: unary,
+        },
+    )
+}
+
+/// What `(a cos - b sin, b cos + a sin)` rotates.
+struct Rotation {
+    a: ValueId,
+    b: ValueId,
+    cos: ValueId,
+    sin: ValueId,
+    covers: Vec<OpId>,
+}
+
+fn rotation(p: &Planner<'_>, left: ValueId, right: ValueId) -> Option<Rotation> {
+    let (left_id, left) = made_by(p, left, "sub")?;
+    let (right_id, right) = made_by(p, right, "add")?;
+    let product = |op: &Op, name: &str| -> Option<(OpId, ValueId, ValueId)> {
+        let (id, mul) = made_by(p, op.value_arg(name)?, "mul")?;
+        Some((id, mul.value_arg("x")?, mul.value_arg("y")?))
+    };
+    let (ac_id, a, cos) = product(left, "x")?;
+    let (bs_id, b, sin) = product(left, "y")?;
+    let (bc_id, b2, cos2) = product(right, "x")?;
+    let (as_id, a2, sin2) = product(right, "y")?;
+    let same = a == a2 && b == b2 && cos == cos2 && sin == sin2 && is_float32(p, a);
+    same.then(|| Rotation {
+        a,
+        b,
+        cos,
+        sin,
+        covers: vec![left_id, right_id, ac_id, bs_id, bc_id, as_id],
+    })
+}
+
+/// Both halves of the split whose results are `a` and `b`, in order.
+fn halves<'a>(p: &Planner<'a>, a: ValueId, b: ValueId) -> Option<(OpId, &'a Op)> {
+    let (id, split) = made_by(p, a, "split")?;
+    let last = p.f.literal_arg(split, "axis")?.to_ints()? == [-1];
+    (last && split.results == [a, b]).then_some((id, split))
+}
+
+fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
+    let last = p.f.literal_arg(op, "axis")?.to_ints()? == [-1];
+    match op.arg("values")? {
+        Arg::Values(values) if last => match values.as_slice() {
+            [left, right] => Some((*left, *right)),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one
+/// row for all.
+fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
+    let dims = |v: ValueId| {
+        p.f.value(v)
+            .ty
+            .tensor()
+            .map(|t| t.shape.clone())
+            .unwrap_or_default()
+    };
+    let (x, cos) = (dims(x), dims(cos));
+    matches!((x.as_slice(), cos.as_slice()), ([_, heads, tokens, d], [rows, half])
+        if heads.known().is_some() && d.known().is_some() && d.known() == half.known().map(|h| 2 * h)
+            && (rows.known() != Some(1) || tokens.known() == Some(1)))
+}
+
+fn rope_half(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let (left, right) = joined(p, p.f.op(root))?;
+    let r = rotation(p, left, right)?;
+    let (split_id, split) = halves(p, r.a, r.b)?;
+    let x = split.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
+    let covers = [r.covers, vec![split_id]].concat();
+    one(
+        root,
+        covers,
+        Fused::Rope {
+            x,
+            cos: r.cos,
+            sin: r.sin,
+            style: RopeStyle::Half,
+        },
+    )
+}
+
+/// `reshape(stack(rotated pairs))`, of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
+fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let (stack_id, stack) = made_by(p, f.op(root).value_arg("x")?, "stack")?;
+    let (left, right) = joined(p, stack)?;
+    let r = rotation(p, left, right)?;
+    let (a_id, a) = made_by(p, r.a, "squeeze")?;
+    let (b_id, b) = made_by(p, r.b, "squeeze")?;
+    let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
+    let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
+    let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
+    let dims = |v: ValueId| {
+        f.value(v)
+            .ty
+            .tensor()
+            .map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>())
+    };
+    let (whole, paired) = (dims(x)?, dims(pairs.results[0])?);
+    let half = whole.last().copied().flatten().map(|d| d / 2);
+    // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the
+    // same, for the elements are.
+    let same =
+        dims(f.op(root).results[0])? == whole && whole.iter().filter(|d| d.is_none()).count() <= 1;
+    let is_paired =
+        paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
+    let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
+    if !same || !is_paired {
+        return None;
+    }
+    one(
+        root,
+        covers,
+        Fused::Rope {
+            x,
+            cos: r.cos,
+            sin: r.sin,
+            style: RopeStyle::Interleaved,
+        },
+    )
+}
+
+/// `layer_norm` along the last axis.
+fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let rank = f.value(x).ty.tensor()?.rank() as i64;
+    let axes = f.literal_arg(op, "axes")?.to_ints()?;
+    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
+    if axes != [-1] && axes != [rank - 1] {
+        return None;
+    }
+    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
+    if [&weight, &bias]
+        .into_iter()
+        .flatten()
+        .any(|t| t.shape != [width] || t.f32s().is_none())
+    {
+        return None;
+    }
+    let epsilon = match op.arg("epsilon") {
+        None => 1e-5,
+        Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
+    };
+    one(
+        root,
+        Vec::new(),
+        Fused::LayerNorm {
+            x,
+            weight,
+            bias,
+            epsilon,
+        },
+    )
+}
+
+/// Products of matrices that are computed, with equal batch axes.
+fn matmul(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let flag = |name: &str| match op.arg(name) {
+        None => Some(false),
+        Some(_) => Some(f.literal_arg(op, name)?.to_ints()? == [1]),
+    };
+    let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (a, b) = (f.value(x).ty.tensor()?, f.value(y).ty.tensor()?);
+    let same_batch =
+        a.rank() == b.rank() && a.rank() >= 2 && a.shape[..a.rank() - 2] == b.shape[..b.rank() - 2];
+    let floats = a.dtype == b.dtype && matches!(a.dtype, DType::Fp32 | DType::Fp16);
+    if flag("transpose_x")? || !same_batch || !floats {
+        return None;
+    }
+    one(
+        root,
+        Vec::new(),
+        Fused::MatMul {
+            x,
+            y,
+            transpose_y: flag("transpose_y")?,
+        },
+    )
+}
+
+/// `conv` with a kernel of one place, which goes over every place of x once.
+fn pointwise(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x")?;
+    let weight = op.value_arg("weight")?;
+    let kernel = &f.value(weight).ty.tensor()?.shape;
+    let ints = |name: &str, wanted: i64| match op.arg(name) {
+        None => Some(true),
+        Some(_) => Some(
+            f.literal_arg(op, name)?
+                .to_ints()?
+                .iter()
+                .all(|v| *v == wanted),
+        ),
+    };
+    let plain = ints("strides", 1)? && ints("pad", 0)? && ints("groups", 1)?;
+    let is_one_place = kernel.len() > 2 && kernel[2..].iter().all(|d| d.known() == Some(1));
+    let floats = matches!(f.value(x).ty.tensor()?.dtype, DType::Fp32 | DType::Fp16);
+    if !plain || !is_one_place || !floats {
+        return None;
+    }
+    let weight = Matrix::pointwise(f, weight, p.folds)?;
+    let bias = constant_arg(p, op, "bias")?;
+    one(root, Vec::new(), Fused::Pointwise { x, weight, bias })
+}

@@ -1,0 +1,443 @@
+//! A function as a list of steps: what is computed, in which order, and when each value is used
+//! last.
+//!
+//! Planning folds what is constant, recognises patterns that a kernel computes at once
+//! ([`fuse`]), and finds the last use of each value, so that its buffer is reused. Sizes are
+//! not part of a plan: lengths change from call to call.
+
+pub mod fuse;
+mod lower;
+mod weights;
+
+use std::collections::{HashMap, HashSet};
+
+use fuse::Pattern;
+use thane_kernels::Context;
+use thane_mil::literal::Literal;
+use thane_mil::opset::OpDef;
+use thane_mil::program::{BlockId, Definition, Function, Op, OpId, ValueId};
+use thane_mil::types::{TensorType, Type};
+
+use crate::Numerics;
+use crate::declared::{Defined, check_declared};
+use crate::evaluate::evaluate;
+use crate::list;
+use crate::ops::{self, Fault, Value};
+use crate::plain::{Item, Operand};
+use crate::step::{Branch, Fused, Kind, Plan, Step, in_slots, operands};
+use crate::tensor::{Pool, Tensor};
+use crate::weight::Folds;
+
+/// Why a function cannot be planned: the op and the reason.
+pub type PlanError = (Option<OpId>, String);
+
+/// Plan a function with kernels for these patterns, and weights in the form that suits these
+/// numbers.
+pub fn plan(
+    context: &Context,
+    function: &Function,
+    folds: &Folds,
+    most_bytes: usize,
+    patterns: &[Pattern],
+    numerics: Numerics,
+) -> Result<Plan, PlanError> {
+    let mut planner = Planner::new(context, function, folds, most_bytes);
+    planner.fuse(patterns, numerics)?;
+    planner.plan()
+}
+
+/// The state of planning, which patterns look at too.
+pub struct Planner<'a> {
+    context: &'a Context,
+    /// The function.
+    pub f: &'a Function,
+    users: Vec<Vec<OpId>>,
+    outputs: HashSet<ValueId>,
+    /// Whether each value follows from constants alone.
+    is_constant: Vec<bool>,
+    /// Constants as they were computed, or why they could not be.
+    constants: HashMap<ValueId, Result<Tensor, Fault>>,
+    /// Those of other functions.
+    pub folds: &'a Folds,
+    /// What one tensor may take.
+    most_bytes: usize,
+    states: Vec<(ValueId, String, TensorType)>,
+    fused: HashMap<OpId, Fused>,
+    /// What computes the ops that do not run.
+    covered: HashMap<OpId, OpId>,
+    /// Results of ops that are computed with another, by that.
+    joined: HashMap<OpId, Vec<ValueId>>,
+}
+
+impl<'a> Planner<'a> {
+    fn new(context: &'a Context, f: &'a Function, folds: &'a Folds, most_bytes: usize) -> Self {
+        let mut users = vec![Vec::new(); f.n_values()];
+        let mut is_constant = vec![false; f.n_values()];
+        for id in f.all_ops() {
+            let op = f.op(id);
+            let folds = is_plain(op) && op.uses().all(|v| is_constant[v.index()]);
+            op.results
+                .iter()
+                .for_each(|r| is_constant[r.index()] = folds);
+            op.uses().for_each(|v| users[v.index()].push(id));
+            op.blocks
+                .iter()
+                .flat_map(|b| &f.block(*b).outputs)
+                .for_each(|v| users[v.index()].push(id));
+        }
+        let states = f
+            .body()
+            .inputs
+            .iter()
+            .filter_map(|&v| match &f.value(v).ty {
+                Type::State(t) => Some((v, f.value(v).name.clone(), t.clone())),
+                _ => None,
+            });
+        Self {
+            context,
+            f,
+            users,
+            outputs: f.body().outputs.iter().copied().collect(),
+            is_constant,
+            constants: HashMap::new(),
+            folds,
+            most_bytes,
+            states: states.collect(),
+            fused: HashMap::new(),
+            covered: HashMap::new(),
+            joined: HashMap::new(),
+        }
+    }
+
+    /// The ops that use a value, one entry a use.
+    pub fn users(&self, value: ValueId) -> &[OpId] {
+        &self.users[value.index()]
+    }
+
+    /// The op that defines a value.
+    pub fn definer(&self, value: ValueId) -> Option<OpId> {
+        match self.f.value(value).definition {
+            Definition::Input(_) => None,
+            Definition::Result(op, _) => Some(op),
+        }
+    }
+
+    /// The position of a state input in [`Plan::states`].
+    pub fn state(&self, value: ValueId) -> Option<usize> {
+        self.states.iter().position(|(v, ..)| *v == value)
+    }
+
+    /// The type of what a state holds.
+    pub fn state_type(&self, state: usize) -> &TensorType {
+        &self.states[state].2
+    }
+
+    /// Whether a value follows from constants alone.
+    fn is_constant(&self, value: ValueId) -> bool {
+        self.is_constant[value.index()]
+    }
+
+    fn is_foldable(&self, op: &Op) -> bool {
+        is_plain(op) && op.uses().all(|v| self.is_constant(v))
+    }
+
+    /// The tensor behind a value that follows from constants alone.
+    pub fn constant(&mut self, value: ValueId) -> Option<Tensor> {
+        // A list of what is to be folded first instead of recursion: chains of constants may be of
+        // any length.
+        let mut pending = vec![value];
+        while let Some(&next) = pending.last() {
+            if !self.is_constant(next) || self.constants.contains_key(&next) {
+                pending.pop();
+                continue;
+            }
+            let uses = self
+                .f
+                .definer(next)
+                .map_or(Vec::new(), |op| op.uses().collect());
+            let n_pending = pending.len();
+            pending.extend(uses.into_iter().filter(|v| !self.constants.contains_key(v)));
+            if pending.len() == n_pending {
+                let (f, folds) = (self.f, self.folds);
+                let folded = folds.get(f, next, || self.fold(next));
+                self.constants.insert(next, folded);
+            }
+        }
+        self.constants.get(&value)?.as_ref().ok().cloned()
+    }
+
+    /// Compute a constant whose arguments are computed.
+    fn fold(&mut self, value: ValueId) -> Result<Tensor, Fault> {
+        let f = self.f;
+        let Definition::Result(id, index) = f.value(value).definition else {
+            return Err("an input is no constant".to_owned());
+        };
+        let op = f.op(id);
+        if op.def.is_const() {
+            let literal = f.constant(value).ok_or("`val` is missing")?;
+            return self
+                .literal(literal)?
+                .ok_or_else(|| format!("{} cannot be held here", f.value(value).ty));
+        }
+        let plain = self.plain(id).map_err(|(_, reason)| reason)?;
+        let args: Vec<Option<Value>> = plain
+            .args
+            .into_iter()
+            .map(|arg| match arg {
+                Some(Operand::Constant(v)) => Some(v),
+                Some(Operand::Values(items)) => Some(Value::Tensors(
+                    items
+                        .into_iter()
+                        .filter_map(|i| {
+                            if let Item::Constant(t) = i {
+                                Some(t)
+                            } else {
+                                None
+                            }
+                        })
+                        .collect(),
+                )),
+                _ => None,
+            })
+            .collect();
+        let compute = |pool: &mut Pool| evaluate(self.context, plain.def, plain.eval, args, pool);
+        let results = self.folds.within(self.most_bytes, compute)?;
+        let tensor = results
+            .into_iter()
+            .nth(index)
+            .ok_or("the op has no such result")?;
+        check_declared(f, value, tensor.dtype, &tensor.shape)?;
+        Ok(tensor)
+    }
+
+    /// A literal as a tensor; none where it is not held as one.
+    pub fn literal(&self, literal: &Literal) -> Result<Option<Tensor>, Fault> {
+        self.folds
+            .within(self.most_bytes, |pool| pool.literal(literal))
+    }
+
+    /// The error for a constant that something needs and that cannot be computed.
+    fn unfolded(&self, value: ValueId) -> PlanError {
+        let reason = self
+            .constants
+            .get(&value)
+            .and_then(|c| c.as_ref().err().cloned())
+            .unwrap_or_default();
+        (self.definer(value), reason)
+    }
+
+    fn fuse(&mut self, patterns: &[Pattern], numerics: Numerics) -> Result<(), PlanError> {
+        for &id in &self.f.body().ops {
+            let group = fuse::find(self, id, patterns);
+            let free = |found: &fuse::Found| {
+                // What ends later takes in what ended before, with all that this stands for.
+                let is_gone = |op: OpId| {
+                    self.covered
+                        .get(&op)
+                        .is_some_and(|root| !found.covers.contains(root))
+                };
+                let taken = found.covers.iter().any(|op| is_gone(*op));
+                // Kernels read values that are computed: what is constant is folded, what is
+                // covered is computed no more.
+                let is_computed = |v: &ValueId| {
+                    let by = self
+                        .definer(*v)
+                        .filter(|op| is_gone(*op) || found.covers.contains(op));
+                    by.is_none() && !self.is_constant(*v)
+                };
+                !taken && found.fused.operands().iter().all(is_computed)
+            };
+            // All or none: attention reads where the others of its group write.
+            if group.iter().all(free) {
+                for found in group {
+                    found
+                        .covers
+                        .iter()
+                        .for_each(|op| drop(self.fused.remove(op)));
+                    self.covered
+                        .extend(found.covers.into_iter().map(|op| (op, found.root)));
+                    self.fused.insert(found.root, found.fused);
+                }
+            }
+        }
+        self.suit_weights(numerics)?;
+        // The engine's numbers are counted for each op.
+        if !matches!(numerics, Numerics::Ane(_)) {
+            self.join_linears();
+        }
+        Ok(())
+    }
+
+    /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
+    pub fn is_closed(&self, root: OpId, covers: &[OpId]) -> bool {
+        covers
+            .iter()
+            .flat_map(|op| &self.f.op(*op).results)
+            .all(|r| {
+                !self.outputs.contains(r)
+                    && self
+                        .users(*r)
+                        .iter()
+                        .all(|user| *user == root || covers.contains(user))
+            })
+    }
+
+    fn plan(mut self) -> Result<Plan, PlanError> {
+        let f = self.f;
+        let steps = self.steps(Function::BODY)?;
+        let inputs = f
+            .body()
+            .inputs
+            .iter()
+            .filter_map(|&v| match &f.value(v).ty {
+                Type::Tensor(t) => Some((f.value(v).name.clone(), v, t.clone())),
+                _ => None,
+            });
+        let inputs = inputs.collect();
+        self.check_outputs()?;
+        let mut kept = f.body().outputs.clone();
+        in_slots(&steps, &mut kept);
+        let mut constants = Vec::new();
+        for v in kept {
+            if !self.is_constant(v) {
+                continue;
+            }
+            let tensor = self.constant(v).ok_or_else(|| self.unfolded(v))?;
+            constants.push((v, tensor));
+        }
+        let states = self
+            .states
+            .into_iter()
+            .map(|(_, name, ty)| (name, ty))
+            .collect();
+        let mut ends = f.body().outputs.clone();
+        ends.retain(|v| self.users[v.index()].is_empty());
+        Ok(Plan {
+            function: f.clone(),
+            inputs,
+            states,
+            state_idx: Vec::new(),
+            steps,
+            constants,
+            ends,
+        })
+    }
+
+    /// Narrow integers are held a byte each, which is not how their bytes are given.
+    fn check_outputs(&self) -> Result<(), PlanError> {
+        let narrow = |v: &ValueId| {
+            self.f
+                .value(*v)
+                .ty
+                .tensor()
+                .filter(|t| (1..8).contains(&t.dtype.bits()))
+        };
+        match self
+            .f
+            .body()
+            .outputs
+            .iter()
+            .find_map(|v| Some((*v, narrow(v)?)))
+        {
+            Some((v, ty)) => Err((
+                self.definer(v),
+                format!("its result {ty} is an output: its elements are no bytes"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn steps(&mut self, block: BlockId) -> Result<Vec<Step>, PlanError> {
+        let f = self.f;
+        let mut steps = Vec::new();
+        for &id in &f.block(block).ops {
+            let op = f.op(id);
+            if self.covered.contains_key(&id) || self.is_foldable(op) {
+                continue;
+            }
+            let (kind, results) = match self.fused.remove(&id) {
+                // A cache is read where it is; nothing holds what was written.
+                Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
+                Some(fused) => {
+                    let joined = self.joined.remove(&id).unwrap_or_default();
+                    (
+                        Kind::Fused(fused),
+                        [op.results.as_slice(), &joined].concat(),
+                    )
+                }
+                None => (self.kind(id)?, op.results.clone()),
+            };
+            let results = results.into_iter().map(|id| Defined::new(f, id)).collect();
+            steps.push(Step {
+                kind,
+                op: id,
+                results,
+                last_uses: Vec::new(),
+            });
+        }
+        self.find_last_uses(block, &mut steps);
+        Ok(steps)
+    }
+
+    /// A nested block may run many times, so it drops only what it makes itself.
+    fn find_last_uses(&self, block: BlockId, steps: &mut [Step]) {
+        let mut own: HashSet<ValueId> = self.f.block(block).inputs.iter().copied().collect();
+        own.extend(steps.iter().flat_map(|s| s.results.iter().map(|r| r.id)));
+        let mut seen: HashSet<ValueId> = self.f.block(block).outputs.iter().copied().collect();
+        for step in steps.iter_mut().rev() {
+            let mut used = operands(&step.kind);
+            // A result that nothing uses is dropped as soon as it is made.
+            used.extend(
+                step.results
+                    .iter()
+                    .map(|r| r.id)
+                    .filter(|r| self.users(*r).is_empty()),
+            );
+            for value in used {
+                let is_kept = block != Function::BODY && !own.contains(&value);
+                if !is_kept && seen.insert(value) {
+                    step.last_uses.push(value);
+                }
+            }
+        }
+    }
+
+    fn branches(&mut self, op: &Op) -> Result<[Branch; 2], PlanError> {
+        let mut branch = |block: BlockId| {
+            let steps = self.steps(block)?;
+            let block = self.f.block(block);
+            Ok(Branch {
+                inputs: block.inputs.clone(),
+                steps,
+                outputs: block.outputs.clone(),
+            })
+        };
+        match op.blocks[..] {
+            [first, second] => Ok([branch(first)?, branch(second)?]),
+            _ => Err((None, format!("`{}` does not run two blocks", op.def.name))),
+        }
+    }
+}
+
+/// Whether an op gives the same at each call with the same arguments, and is no more than its
+/// arguments.
+fn is_plain(op: &Op) -> bool {
+    op.def.is_const() || ops::find(op.def.name).is_some() && !ops::random::is_random(op.def)
+}
+
+/// Whether the backend runs an op.
+pub fn runs(def: &OpDef) -> bool {
+    /// Those that [`Planner::kind`] has beside plain functions and lists.
+    const OWN: [&str; 6] = [
+        "classify",
+        "cond",
+        "coreml_update_state",
+        "read_state",
+        "while_loop",
+        "write_state",
+    ];
+    def.is_const()
+        || OWN.contains(&def.name)
+        || list::runs(def.name)
+        || ops::find(def.name).is_some()
+}

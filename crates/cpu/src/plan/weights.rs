@@ -1,0 +1,79 @@
+//! The form of each weight, and products of one x that are computed together.
+
+use std::collections::HashMap;
+
+use thane_kernels::BlockType;
+
+use super::{PlanError, Planner};
+use crate::Numerics;
+use crate::step::{Fused, Product, Then};
+use crate::weight::Matrix;
+
+impl Planner<'_> {
+    /// Brings weights to the form that suits these numbers.
+    pub(super) fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
+        let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
+        for id in &self.f.body().ops {
+            let rounded = |weight: &Matrix| {
+                folds
+                    .round(context, weight.clone())
+                    .map_err(|e| (Some(*id), e))
+            };
+            match self.fused.get_mut(id) {
+                Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
+                    *weight = rounded(weight)?;
+                }
+                Some(Fused::Linear { products, .. }) => {
+                    for Product { weight, .. } in products {
+                        *weight = match numerics {
+                            Numerics::Ane(_) => continue,
+                            Numerics::Int8 if !weight.has_codes() => rounded(weight)?,
+                            // A function with state is called for one row after another: fp32 is
+                            // read as fast as it is stored.
+                            _ if has_states => folds.pack_when_used(weight.clone()),
+                            // The reference does not round to bf16.
+                            Numerics::F32 if weight.ty != BlockType::F32 => continue,
+                            _ => folds.pack(context, weight.clone()),
+                        };
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the products of one x computed at the first of them: it is quantised once, and threads
+    /// are asked once.
+    pub(super) fn join_linears(&mut self) {
+        let mut first_of = HashMap::new();
+        for &id in &self.f.body().ops {
+            let Some(Fused::Linear {
+                x,
+                then: Then::Results,
+                ..
+            }) = self.fused.get(&id)
+            else {
+                continue;
+            };
+            let first = *first_of.entry(*x).or_insert(id);
+            if first == id {
+                continue;
+            }
+            let Some(Fused::Linear {
+                products: joining, ..
+            }) = self.fused.remove(&id)
+            else {
+                continue;
+            };
+            if let Some(Fused::Linear { products, .. }) = self.fused.get_mut(&first) {
+                products.extend(joining);
+                self.covered.insert(id, first);
+                self.joined
+                    .entry(first)
+                    .or_default()
+                    .extend(&self.f.op(id).results);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Steps that stand for several ops, computed by a kernel at once.
+
+use thane_kernels::activation::Unary;
+use thane_kernels::rope::RopeStyle;
+use thane_mil::program::ValueId;
+
+use crate::ops::Fault;
+use crate::tensor::Tensor;
+use crate::weight::Matrix;
+
+/// What a kernel computes in place of several ops.
+#[derive(Debug)]
+pub enum Fused {
+    /// `x @ weight^T + bias` of each; the planner brings those of one x together.
+    Linear {
+        x: ValueId,
+        products: Vec<Product>,
+        then: Then,
+    },
+    /// The same of fp16 values.
+    HalfLinear {
+        x: ValueId,
+        weight: Matrix,
+        bias: Option<Tensor>,
+    },
+    /// Rows of a weight.
+    Gather { indices: ValueId, weight: Matrix },
+    /// `x / sqrt(mean(x^2) + epsilon) * weight` along the last axis.
+    RmsNorm {
+        x: ValueId,
+        weight: Tensor,
+        epsilon: f32,
+    },
+    /// Pairs of x rotated.
+    Rope {
+        x: ValueId,
+        cos: ValueId,
+        sin: ValueId,
+        style: RopeStyle,
+    },
+    /// `op(gate) * up`.
+    Gated {
+        gate: ValueId,
+        up: ValueId,
+        op: Unary,
+    },
+    /// A state [1, heads, context, head_dim] written from `begin[2]` on.
+    Append {
+        state: usize,
+        update: ValueId,
+        begin: ValueId,
+        end: ValueId,
+    },
+    /// Attention over keys and values of this call; whether what is given, and the result, are
+    /// [batch, tokens, heads, head_dim].
+    Attend {
+        query: ValueId,
+        key: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+        by_row: [bool; 2],
+    },
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
+    LayerNorm {
+        x: ValueId,
+        weight: Option<Tensor>,
+        bias: Option<Tensor>,
+        epsilon: f32,
+    },
+    /// `x y`, or `x y^T`, of matrices that are computed.
+    MatMul {
+        x: ValueId,
+        y: ValueId,
+        transpose_y: bool,
+    },
+    /// A convolution whose kernel is one place.
+    Pointwise {
+        x: ValueId,
+        weight: Matrix,
+        bias: Option<Tensor>,
+    },
+    /// Attention over the first `end[2]` entries of two states.
+    Attention { query: ValueId, cached: Cached },
+    /// The same with all that lies between products and it.
+    RowsAttention(Box<RowsAttention>),
+}
+
+/// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is
+/// kept.
+#[derive(Debug)]
+pub struct Heads {
+    pub x: ValueId,
+    /// The weight and the epsilon of an RMS norm.
+    pub norm: Option<(Tensor, f32)>,
+    /// Cosines and sines, and the pairs that they rotate.
+    pub angles: Option<([ValueId; 2], RopeStyle)>,
+}
+
+/// Attention of rows [1, tokens, heads * head_dim]: keys and values are written to states from
+/// `begin[2]` on, and queries attend over the first `end[2]` entries of these.
+#[derive(Debug)]
+pub struct RowsAttention {
+    pub query: Heads,
+    pub key: Heads,
+    pub value: ValueId,
+    /// Heads of the queries.
+    pub n_heads: usize,
+    pub begin: ValueId,
+    pub cached: Cached,
+}
+
+/// What becomes of products.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Each is a result.
+    Results,
+    /// `op(the first) * the second`.
+    Gated(Unary),
+    /// The only one is added to this.
+    Added(ValueId),
+    /// `op(the only one)`.
+    Activated(Unary),
+}
+
+/// A matrix that something is multiplied with, and what is added.
+#[derive(Debug)]
+pub struct Product {
+    pub weight: Matrix,
+    pub bias: Option<Tensor>,
+}
+
+impl Product {
+    /// The shape of the product with an x of this shape.
+    pub fn shape(&self, x: &[usize]) -> Result<Vec<usize>, Fault> {
+        match x.split_last() {
+            Some((last, outer)) if *last == self.weight.n_cols => {
+                Ok([outer, &[self.weight.n_rows]].concat())
+            }
+            _ => Err(format!(
+                "the last dimension is not the {} columns of the weight",
+                self.weight.n_cols
+            )),
+        }
+    }
+
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_ref().and_then(Tensor::f32s)
+    }
+}
+
+impl Fused {
+    /// The run-time values that it reads.
+    pub fn operands(&self) -> Vec<ValueId> {
+        match *self {
+            Fused::Linear {
+                x,
+                then: Then::Added(to),
+                ..
+            } => vec![x, to],
+            Fused::Linear { x, .. }
+            | Fused::RmsNorm { x, .. }
+            | Fused::LayerNorm { x, .. }
+            | Fused::HalfLinear { x, .. }
+            | Fused::Pointwise { x, .. } => vec![x],
+            Fused::Attend {
+                query,
+                key,
+                value,
+                mask,
+                ..
+            } => [Some(query), Some(key), Some(value), mask]
+                .into_iter()
+                .flatten()
+                .collect(),
+            Fused::MatMul { x, y, .. } => vec![x, y],
+            Fused::Gather { indices, .. } => vec![indices],
+            Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
+            Fused::Gated { gate, up, .. } => vec![gate, up],
+            Fused::Append {
+                update, begin, end, ..
+            } => vec![update, begin, end],
+            Fused::Attention { query, cached } => {
+                [query, cached.end].into_iter().chain(cached.mask).collect()
+            }
+            Fused::RowsAttention(ref rows) => rows.operands().collect(),
+        }
+    }
+}
+
+impl RowsAttention {
+    /// The run-time values that it reads.
+    fn operands(&self) -> impl Iterator<Item = ValueId> {
+        let rows = [self.query.x, self.key.x, self.value];
+        rows.into_iter().chain(self.positions())
+    }
+
+    /// Those of them that are no rows.
+    pub fn positions(&self) -> impl Iterator<Item = ValueId> {
+        let angles = [&self.query, &self.key]
+            .into_iter()
+            .filter_map(|heads| heads.angles)
+            .flat_map(|(angles, _)| angles);
+        angles
+            .chain([self.begin, self.cached.end])
+            .chain(self.cached.mask)
+    }
+}
+
+/// What attention over a cache reads: two states, what is added to the scores, and where the cache
+/// ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Cached {
+    /// The states of keys and of values.
+    pub states: [usize; 2],
+    /// [rows, keys], where there is one.
+    pub mask: Option<ValueId>,
+    /// Its third entry is the number of keys.
+    pub end: ValueId,
+    /// Factor of the scores.
+    pub scale: f32,
+}

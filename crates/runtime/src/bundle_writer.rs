@@ -1,0 +1,385 @@
+//! Writes an embedding model for the Neural Engine: one package with a function for each length, or
+//! a folder with a package for each length, whose packages share one file of weights. Golden vectors
+//! in each package tell a good copy from a damaged one.
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thane_mil::backend::Backend;
+use thane_mil::package::{Package, Partial};
+use thane_mil::program::Program;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{
+    Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target,
+};
+
+use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
+use crate::embedder::EmbedOptions;
+use crate::error::{ContractError, LanguageError, RuntimeError};
+use crate::files::{disk_bytes, hash_files, hash_tree, link_equal, total_bytes};
+use crate::golden::Reference;
+use crate::interface::{interface, metadata, weight_files};
+use crate::language::LanguageData;
+use crate::manifest::{Entry, MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
+use crate::observer::Observer;
+use crate::opened::Model;
+use crate::package_contents::items;
+use crate::passes::{compile, counted};
+
+/// Default lengths, as far as the model goes.
+const BUCKETS: [usize; 6] = [128, 256, 512, 1024, 2048, 4096];
+/// The weights in a package.
+const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";
+
+/// How an embedding model is written.
+#[derive(Clone, Debug)]
+pub struct BundleOptions {
+    /// Whether what exists at the path is replaced. It stays until the new one is complete.
+    pub replace: bool,
+    /// Lengths in tokens that get a function of their own; empty for 128 to 4096, as far as the
+    /// model goes.
+    pub buckets: Vec<usize>,
+    /// Whether there is a function of any length too.
+    pub flexible: bool,
+    /// One package or a folder of packages.
+    pub layout: Layout,
+    /// What has a vector: texts or chunks.
+    pub encoding: Encoding,
+    /// How the vectors of tokens become one; `None` for what the model's files say.
+    pub pooling: Option<Pooling>,
+    /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
+    pub residual_divisor: Option<f32>,
+    /// Form of root mean square norms.
+    pub norm: NormForm,
+}
+
+impl Default for BundleOptions {
+    fn default() -> Self {
+        Self {
+            replace: false,
+            buckets: Vec::new(),
+            flexible: true,
+            layout: Layout::Package,
+            encoding: Encoding::Text,
+            pooling: None,
+            residual_divisor: None,
+            norm: NormForm::Scaled,
+        }
+    }
+}
+
+/// How the functions of an embedding model are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// One package with a function for each length.
+    Package,
+    /// A folder with a package for each length, which share one file of weights.
+    Folder,
+}
+
+/// An embedding model that was written.
+#[derive(Clone, Debug, Default)]
+pub struct WrittenBundle {
+    /// Lengths that have a function, ascending.
+    pub buckets: Vec<usize>,
+    /// Whether there is a function of any length.
+    pub flexible: bool,
+    /// Number of packages.
+    pub packages: usize,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Bytes that the files take on the disk: hard links to one file count once.
+    pub disk_bytes: u64,
+}
+
+impl Model {
+    /// Writes the model to `out`. Golden vectors are computed on `reference`, a backend that should
+    /// compute in fp32.
+    pub fn write_bundle(
+        &self,
+        out: &Path,
+        options: &BundleOptions,
+        reference: &dyn Backend,
+        observer: &dyn Observer,
+    ) -> Result<WrittenBundle, RuntimeError> {
+        let checkpoint = self.checkpoint()?;
+        observer.step("writing the package");
+        let encoder = lower_for_engine(checkpoint, options, observer)?;
+        let path = &checkpoint.path;
+        thane_models::check_numbers(&encoder.stored).map_err(|e| RuntimeError::model(path, e))?;
+        let language = LanguageData::from_checkpoint(checkpoint, encoder.info.vocab_size).map_err(
+            |source: LanguageError| RuntimeError::Language {
+                path: path.clone(),
+                source,
+            },
+        )?;
+        let embed = EmbedOptions {
+            pooling: options.pooling,
+            encoding: options.encoding,
+            ..EmbedOptions::default()
+        };
+        let reference = language
+            .is_some()
+            .then(|| Reference::new(checkpoint, &embed, reference, observer))
+            .transpose()?;
+        let writer = Writer {
+            model: self,
+            options,
+            info: &encoder.info,
+            language: language.as_ref(),
+            reference: RefCell::new(reference),
+            source: self.source(checkpoint)?,
+        };
+        match options.layout {
+            Layout::Package => writer.package(encoder.program, out),
+            Layout::Folder => writer.folder(encoder.program, out),
+        }
+    }
+
+    fn source(&self, checkpoint: &Checkpoint) -> Result<Source, RuntimeError> {
+        let read = |source| RuntimeError::Read {
+            path: checkpoint.path.clone(),
+            source,
+        };
+        let hashing = hash_files(weight_files(checkpoint)?);
+        let files = hashing
+            .join()
+            .map_err(|_| read(io::Error::other("a file could not be hashed")))?;
+        Ok(Source {
+            model: self.name.clone(),
+            files: files.map_err(read)?,
+        })
+    }
+}
+
+/// The program that [`Model::write_bundle`] writes, after the passes of the compiler.
+pub fn lower_for_engine(
+    checkpoint: &Checkpoint,
+    options: &BundleOptions,
+    observer: &dyn Observer,
+) -> Result<Encoder, RuntimeError> {
+    let path = &checkpoint.path;
+    let build = |options: &EncoderOptions| {
+        thane_models::build_encoder(checkpoint, options).map_err(|e| RuntimeError::model(path, e))
+    };
+    let portable = EncoderOptions {
+        pooling: options.pooling,
+        encoding: options.encoding,
+        ..EncoderOptions::default()
+    };
+    // Which lengths are possible depends on the model.
+    let info = build(&portable)?.info;
+    let engine = Engine {
+        buckets: buckets(&options.buckets, info.max_tokens),
+        flexible: options.flexible,
+        residual_divisor: options.residual_divisor,
+        norm: options.norm,
+    };
+    let mut encoder = build(&EncoderOptions {
+        target: Target::Engine(engine),
+        ..portable
+    })?;
+    encoder.program = compile(encoder.program, path, observer)?;
+    Ok(encoder)
+}
+
+/// The lengths that were asked for, or the default ones up to `most` tokens, ascending.
+fn buckets(asked: &[usize], most: usize) -> Vec<usize> {
+    let mut lengths = asked.to_vec();
+    if lengths.is_empty() {
+        lengths = BUCKETS.into_iter().filter(|n| *n <= most).collect();
+    }
+    if lengths.is_empty() {
+        lengths.push(most);
+    }
+    lengths.sort_unstable();
+    lengths.dedup();
+    lengths
+}
+
+struct Writer<'a> {
+    model: &'a Model,
+    options: &'a BundleOptions,
+    info: &'a EncoderInfo,
+    language: Option<&'a LanguageData>,
+    /// Computes golden vectors; `None` without a tokenizer.
+    reference: RefCell<Option<Reference>>,
+    source: Source,
+}
+
+impl Writer<'_> {
+    fn package(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
+        let facts = self.facts(&program);
+        self.write_one(program, out, self.options.replace, &facts)?;
+        let bytes = total_bytes(out).map_err(write_error(out))?;
+        Ok(WrittenBundle {
+            buckets: facts.buckets,
+            flexible: facts.flexible,
+            packages: 1,
+            bytes,
+            disk_bytes: bytes,
+        })
+    }
+
+    /// Writes all packages into a folder beside `out`, which is renamed when it is complete.
+    fn folder(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
+        let facts = self.facts(&program);
+        let partial = Partial::folder(out).map_err(write_error(out))?;
+        let entries = self.packages(&program, &facts, partial.path(), out)?;
+        let packages = entries.len();
+        write_manifest(partial.path(), &facts, entries).map_err(write_error(out))?;
+        let bytes = total_bytes(partial.path()).map_err(write_error(out))?;
+        let disk_bytes = disk_bytes(partial.path()).map_err(write_error(out))?;
+        if self.options.replace {
+            partial.replace()
+        } else {
+            partial.put()
+        }
+        .map_err(write_error(out))?;
+        Ok(WrittenBundle {
+            buckets: facts.buckets,
+            flexible: facts.flexible,
+            packages,
+            bytes,
+            disk_bytes,
+        })
+    }
+
+    /// Writes a package for each function into `folder`; errors name `out`.
+    fn packages(
+        &self,
+        program: &Program,
+        facts: &Embeds,
+        folder: &Path,
+        out: &Path,
+    ) -> Result<Vec<Entry>, RuntimeError> {
+        let (mut entries, mut first): (Vec<Entry>, Option<PathBuf>) = (Vec::new(), None);
+        for function in program.functions() {
+            let tokens = function_length(&function.name);
+            let path = tokens.map_or("any.mlpackage".to_owned(), |n| format!("L{n}.mlpackage"));
+            let to = folder.join(&path);
+            let mut function = function.clone();
+            MAIN.clone_into(&mut function.name);
+            let alone = Embeds {
+                buckets: tokens.into_iter().collect(),
+                flexible: tokens.is_none(),
+                ..facts.clone()
+            };
+            self.write_one(Program::new(vec![function]), &to, false, &alone)?;
+            let weights = to.join(WEIGHTS);
+            match &first {
+                None => first = Some(weights),
+                Some(first) => link_equal(first, &weights).map_err(write_error(out))?,
+            }
+            entries.push(Entry { path, tokens });
+        }
+        Ok(entries)
+    }
+
+    fn facts(&self, program: &Program) -> Embeds {
+        let lengths: Vec<Option<usize>> = program
+            .functions()
+            .iter()
+            .map(|f| function_length(&f.name))
+            .collect();
+        Embeds::new(
+            self.info,
+            &lengths,
+            self.options.encoding,
+            self.options.residual_divisor,
+            self.options.norm,
+        )
+    }
+
+    fn write_one(
+        &self,
+        program: Program,
+        out: &Path,
+        replace: bool,
+        facts: &Embeds,
+    ) -> Result<(), RuntimeError> {
+        let most = self.info.n_positions;
+        let interfaces = program
+            .functions()
+            .iter()
+            .map(|f| (f.name.clone(), interface(f, most)))
+            .collect();
+        let description = format!(
+            "{}, {}, vectors of {}",
+            facts.architecture,
+            counted(facts.layers, "layer"),
+            facts.dimensions
+        );
+        let license = self.model.license.as_ref();
+        let package = Package {
+            metadata: metadata(description, license, &self.model.name),
+            interfaces,
+            ..Package::new(program)
+        }
+        .in_lowest_opset();
+        let contract = Contract {
+            schema: SCHEMA,
+            generator: GENERATOR.to_owned(),
+            model: Facts::Embed(Box::new(facts.clone())),
+            source: self.source.clone(),
+            functions: ports(&package.program)?,
+            files: Vec::new(),
+        };
+        let items = items(contract, self.language, self.golden(facts)?, None)?;
+        let written = if replace {
+            package.replace(out, &items)
+        } else {
+            package.write(out, &items)
+        };
+        written
+            .map(drop)
+            .map_err(|source| RuntimeError::WritePackage {
+                path: out.to_owned(),
+                source,
+            })
+    }
+
+    /// The golden vectors of a package as JSON; `None` if there are none.
+    fn golden(&self, facts: &Embeds) -> Result<Option<Vec<u8>>, RuntimeError> {
+        let Some(reference) = &mut *self.reference.borrow_mut() else {
+            return Ok(None);
+        };
+        // Longer texts are cut to what the package takes.
+        let most = if facts.flexible {
+            facts.max_tokens
+        } else {
+            facts.buckets.iter().copied().max().unwrap_or(0)
+        };
+        let goldens = reference.goldens(most)?;
+        if goldens.is_empty() {
+            return Ok(None);
+        }
+        let json = serde_json::to_vec(&goldens);
+        Ok(Some(json.map_err(|source| ContractError::Json {
+            path: "golden.json".into(),
+            source,
+        })?))
+    }
+}
+
+fn write_manifest(folder: &Path, facts: &Embeds, packages: Vec<Entry>) -> io::Result<()> {
+    let manifest = Manifest {
+        schema: MANIFEST_SCHEMA,
+        generator: GENERATOR.to_owned(),
+        model: Facts::Embed(Box::new(facts.clone())),
+        packages,
+        files: hash_tree(folder)?,
+    };
+    let mut text = serde_json::to_vec_pretty(&manifest)?;
+    text.push(b'\n');
+    fs::write(folder.join(MANIFEST), text)
+}
+
+fn write_error(path: &Path) -> impl Fn(io::Error) -> RuntimeError + '_ {
+    move |source| RuntimeError::Write {
+        path: path.to_owned(),
+        source,
+    }
+}

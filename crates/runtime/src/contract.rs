@@ -1,0 +1,340 @@
+//! The contract of a package: what the model is, where it comes from, what its functions take and
+//! give, and the hash of every file.
+//!
+//! The types here are the JSON of `contract.json`; `package_contents` writes and reads the file.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::types::Type;
+use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Pooling};
+
+use crate::error::ContractError;
+use crate::files::FileHash;
+
+/// The author of the items that Thane adds to a package.
+pub const AUTHOR: &str = "ai.thane";
+/// The version of the contract that is written, and the only one that is read.
+pub const SCHEMA: u32 = 2;
+
+/// The program that writes packages, as contracts name it.
+pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
+
+/// The content of `contract.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Contract {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// The program that wrote the package, such as `thane 0.1.0`.
+    pub generator: String,
+    /// What the model is.
+    pub model: Facts,
+    /// Where the model comes from.
+    pub source: Source,
+    /// Inputs, states and outputs of each function.
+    pub functions: BTreeMap<String, Ports>,
+    /// Every file of the package except `contract.json` and `Manifest.json`.
+    pub files: Vec<FileHash>,
+}
+
+/// What the model is, by its task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "task", rename_all = "snake_case")]
+pub enum Facts {
+    /// A language model.
+    Generate(Generates),
+    /// An embedding model.
+    Embed(Box<Embeds>),
+}
+
+/// What a language model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Generates {
+    /// Architecture, as the checkpoint calls it.
+    pub architecture: String,
+    /// Number of layers.
+    pub layers: usize,
+    /// Rows of the embedding table.
+    pub vocabulary: usize,
+    /// Positions that the model was made for.
+    pub max_context: usize,
+    /// Tokens that the KV cache holds.
+    pub context: usize,
+    /// Bytes of the full KV cache.
+    pub cache_bytes: usize,
+    /// Lengths of the functions, if they are fixed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<FixedLengths>,
+}
+
+/// The lengths of functions of fixed length.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FixedLengths {
+    /// Tokens of a call of `prefill`.
+    pub block: usize,
+    /// Tokens that sliding-window layers see; null if there are no such layers.
+    pub window: Option<usize>,
+}
+
+/// What an embedding model is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Embeds {
+    /// Architecture, as the checkpoint calls it.
+    pub architecture: String,
+    /// Number of layers.
+    pub layers: usize,
+    /// Rows of the embedding table.
+    pub vocabulary: usize,
+    /// Positions that the model has.
+    pub positions: usize,
+    /// Elements of a vector.
+    pub dimensions: usize,
+    /// Most tokens of a text that the model was made for.
+    pub max_tokens: usize,
+    /// Lengths that have a function of their own, ascending.
+    pub buckets: Vec<usize>,
+    /// Whether there is a function of any length.
+    pub flexible: bool,
+    /// `text`, `chunks` or `tokens`: what a call gives vectors of.
+    pub encoding: String,
+    /// `mean`, `cls`, `lasttoken`, `max` or `weightedmean`.
+    pub pooling: String,
+    /// Whether vectors are normalized to length 1.
+    pub normalize: bool,
+    /// Whether the model was trained for int8 and binary vectors.
+    pub quantize: bool,
+    /// Texts to put before a text, by the name of the task.
+    pub prompts: BTreeMap<String, String>,
+    /// Name of the prompt that is used by default.
+    pub default_prompt: Option<String>,
+    /// Whether the tokens of a prompt count in the pooling.
+    pub include_prompt: bool,
+    /// How vectors are compared, such as `cosine`.
+    pub similarity: Option<String>,
+    /// Whether text is converted to lower case before tokenization.
+    pub lower_case: bool,
+    /// Divisor of the residual stream, if one was chosen.
+    pub residual_divisor: Option<f32>,
+    /// Form of root mean square norms: `scaled`, `native` or `cat`.
+    pub norm: String,
+}
+
+/// Where the model comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// The name or path that was given.
+    pub model: String,
+    /// The weight files, which identify the revision. Paths are file names.
+    pub files: Vec<FileHash>,
+}
+
+/// Inputs, states and outputs of a function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ports {
+    /// Inputs, states excluded.
+    pub inputs: Vec<Port>,
+    /// States, such as KV caches.
+    pub states: Vec<Port>,
+    /// Outputs.
+    pub outputs: Vec<Port>,
+}
+
+/// An input, state or output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    /// Name in the program.
+    pub name: String,
+    /// Element type, such as `fp16`.
+    pub dtype: String,
+    /// Dimensions; null for one that may differ from call to call.
+    pub shape: Vec<Option<usize>>,
+    /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`,
+    /// `cache_slot`, `selection`, `key_value_cache`; `pool_matrix`, `embedding`.
+    pub role: String,
+}
+
+impl From<&Info> for Generates {
+    fn from(info: &Info) -> Self {
+        Self {
+            architecture: info.architecture.clone(),
+            layers: info.n_layers,
+            vocabulary: info.vocab_size,
+            max_context: info.max_context,
+            context: info.context,
+            cache_bytes: info.cache_bytes,
+            fixed: info.fixed.map(|f| FixedLengths {
+                block: f.block,
+                window: f.window,
+            }),
+        }
+    }
+}
+
+impl From<Generates> for Info {
+    fn from(facts: Generates) -> Self {
+        Self {
+            architecture: facts.architecture,
+            n_layers: facts.layers,
+            vocab_size: facts.vocabulary,
+            max_context: facts.max_context,
+            context: facts.context,
+            cache_bytes: facts.cache_bytes,
+            fixed: facts.fixed.map(|f| Fixed {
+                block: f.block,
+                window: f.window,
+            }),
+        }
+    }
+}
+
+impl Embeds {
+    /// The facts of an encoder whose program has the functions `lengths`, `None` being the function
+    /// of any length.
+    pub fn new(
+        info: &EncoderInfo,
+        lengths: &[Option<usize>],
+        encoding: Encoding,
+        residual_divisor: Option<f32>,
+        norm: NormForm,
+    ) -> Self {
+        Self {
+            architecture: info.architecture.clone(),
+            layers: info.n_layers,
+            vocabulary: info.vocab_size,
+            positions: info.n_positions,
+            dimensions: info.dim,
+            max_tokens: info.max_tokens,
+            flexible: lengths.contains(&None),
+            buckets: lengths.iter().copied().flatten().collect(),
+            encoding: encoding_name(encoding).to_owned(),
+            pooling: info.pooling.name().to_owned(),
+            normalize: info.normalize,
+            quantize: info.quantize,
+            prompts: info.prompts.clone(),
+            default_prompt: info.default_prompt.clone(),
+            include_prompt: info.include_prompt,
+            similarity: info.similarity.clone(),
+            lower_case: info.lower_case,
+            residual_divisor,
+            norm: norm_name(norm).to_owned(),
+        }
+    }
+
+    /// The same facts as a checkpoint gives them.
+    pub fn info(&self) -> Result<EncoderInfo, ContractError> {
+        let pooling = Pooling::from_name(&self.pooling)
+            .ok_or_else(|| ContractError::Pooling(self.pooling.clone()))?;
+        Ok(EncoderInfo {
+            architecture: self.architecture.clone(),
+            n_layers: self.layers,
+            vocab_size: self.vocabulary,
+            n_positions: self.positions,
+            dim: self.dimensions,
+            max_tokens: self.max_tokens,
+            pooling,
+            normalize: self.normalize,
+            prompts: self.prompts.clone(),
+            default_prompt: self.default_prompt.clone(),
+            include_prompt: self.include_prompt,
+            similarity: self.similarity.clone(),
+            lower_case: self.lower_case,
+            quantize: self.quantize,
+        })
+    }
+}
+
+/// The name of an encoding in contracts.
+pub fn encoding_name(encoding: Encoding) -> &'static str {
+    match encoding {
+        Encoding::Text => "text",
+        Encoding::Chunks => "chunks",
+        Encoding::Tokens => "tokens",
+    }
+}
+
+/// The name of a norm form in contracts.
+fn norm_name(norm: NormForm) -> &'static str {
+    match norm {
+        NormForm::Scaled => "scaled",
+        NormForm::Native => "native",
+        NormForm::Cat => "cat",
+    }
+}
+
+/// Inputs, states and outputs of every function. A value whose role is unknown is an error.
+pub fn ports(program: &Program) -> Result<BTreeMap<String, Ports>, ContractError> {
+    program
+        .functions()
+        .iter()
+        .map(|f| Ok((f.name.clone(), function_ports(f)?)))
+        .collect()
+}
+
+fn function_ports(f: &Function) -> Result<Ports, ContractError> {
+    let (mut inputs, mut states) = (Vec::new(), Vec::new());
+    for &input in &f.body().inputs {
+        let to = if matches!(f.value(input).ty, Type::State(_)) {
+            &mut states
+        } else {
+            &mut inputs
+        };
+        to.push(port(f, input)?);
+    }
+    let outputs = f
+        .body()
+        .outputs
+        .iter()
+        .map(|v| port(f, *v))
+        .collect::<Result<_, ContractError>>()?;
+    Ok(Ports {
+        inputs,
+        states,
+        outputs,
+    })
+}
+
+fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
+    let value = f.value(value);
+    let ty = value
+        .ty
+        .tensor_or_state()
+        .ok_or_else(|| ContractError::NotATensor {
+            function: f.name.clone(),
+            value: value.name.clone(),
+            ty: value.ty.to_string(),
+        })?;
+    let role = match value.name.as_str() {
+        "input_ids" => "tokens",
+        "position" | "positions" => "position",
+        "logits" => "logits",
+        "write_begin" | "write_end" => "cache_slot",
+        "last_token" => "selection",
+        "attention_mask" | "full_mask" | "sliding_mask" => "mask",
+        "pool_matrix" => "pool_matrix",
+        "embedding" | "token_embeddings" => "embedding",
+        "kv_cache" => "key_value_cache",
+        name if name.starts_with("k_cache_") => "key_cache",
+        name if name.starts_with("v_cache_") => "value_cache",
+        name => {
+            return Err(ContractError::Role {
+                function: f.name.clone(),
+                value: name.to_owned(),
+            });
+        }
+    };
+    let shape = ty.shape.iter().map(|d| d.known()).collect();
+    Ok(Port {
+        name: value.name.clone(),
+        dtype: ty.dtype.name().to_owned(),
+        shape,
+        role: role.to_owned(),
+    })
+}

@@ -1,0 +1,381 @@
+//! Embeds texts: an embedding model on a backend, with its tokenizer.
+
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use sha2::{Digest, Sha256};
+use thane_engine::embed::{self, Document, Limits, Watch, shorten};
+use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
+use thane_mil::backend::Backend;
+use thane_mil::program::Program;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
+
+use crate::bundle_reader::Bundle;
+use crate::contract::encoding_name;
+use crate::error::{LanguageError, RuntimeError};
+use crate::language::LanguageData;
+use crate::observer::Observer;
+use crate::opened::{Files, Model};
+use crate::passes::compile;
+use crate::prompt::Prompt;
+
+/// How an embedding model is run.
+#[derive(Clone, Debug)]
+pub struct EmbedOptions {
+    /// How the vectors of tokens become one; `None` for what the model's files say.
+    pub pooling: Option<Pooling>,
+    /// What has a vector: texts, chunks or tokens.
+    pub encoding: Encoding,
+    /// Most tokens of a text; `None` for what the model was made for.
+    pub max_tokens: Option<usize>,
+    /// Most tokens of a call of the program, padding included.
+    pub batch_tokens: usize,
+}
+
+impl EmbedOptions {
+    /// 1,024: of 400 texts of 1 to 180 words (all-MiniLM-L6-v2, 2 threads of an EPYC, November
+    /// 2026, a busy machine) the CPU time was 10.0 s at 512, 10.7 s at 1,024, 14.1 s at 2,048,
+    /// 44.9 s at 16,384, and 16.5 s one by one; longer texts want the larger of the first two.
+    pub const BATCH_TOKENS: usize = 1024;
+}
+
+impl Default for EmbedOptions {
+    fn default() -> Self {
+        Self {
+            pooling: None,
+            encoding: Encoding::Text,
+            max_tokens: None,
+            batch_tokens: Self::BATCH_TOKENS,
+        }
+    }
+}
+
+/// A running embedding model with its tokenizer.
+pub struct Embedder {
+    /// The name by which the user can ask for this model again.
+    pub name: String,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Facts about the model.
+    pub info: EncoderInfo,
+    /// Embeds tokens.
+    pub engine: embed::Embedder,
+    text: TextEncoder,
+}
+
+/// The tokenizer of an embedding model, and the tokens that it puts around a text.
+pub struct TextEncoder {
+    tokenizer: Tokenizer,
+    around: SpecialTokens,
+}
+
+/// The tokens of what is embedded in one pass.
+#[derive(Clone, Debug)]
+pub enum Tokens {
+    /// A text.
+    Text(Vec<u32>),
+    /// The chunks of a document.
+    Chunks(Document),
+}
+
+impl Tokens {
+    /// Number of tokens.
+    pub fn n_tokens(&self) -> usize {
+        match self {
+            Self::Text(tokens) => tokens.len(),
+            Self::Chunks(document) => document.tokens().len(),
+        }
+    }
+}
+
+impl TextEncoder {
+    /// Reads the tokenizer of a checkpoint.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        info: &EncoderInfo,
+    ) -> Result<Self, RuntimeError> {
+        let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size);
+        data.and_then(|data| {
+            data.ok_or(LanguageError::NoTokenizer(
+                "it has no tokenizer: no tokenizer.json",
+            ))
+        })
+        .and_then(|data| Self::new(data, info))
+        .map_err(|source| RuntimeError::Language {
+            path: checkpoint.path.clone(),
+            source,
+        })
+    }
+
+    fn new(data: LanguageData, info: &EncoderInfo) -> Result<Self, LanguageError> {
+        let mut tokenizer = data.into_language()?.tokenizer;
+        if info.lower_case {
+            tokenizer.lower_case();
+        }
+        let around = tokenizer.special_tokens()?;
+        Ok(Self { tokenizer, around })
+    }
+
+    /// The tokens of a text, with those that the tokenizer puts around it.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, RuntimeError> {
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special: true,
+        };
+        Ok(self.tokenizer.encode(text, options)?)
+    }
+}
+
+impl Model {
+    /// Starts the model as an embedding model with default options on a backend.
+    pub fn embedder(self, backend: &dyn Backend) -> Result<Embedder, RuntimeError> {
+        self.embedding_model(&EmbedOptions::default(), backend, &())
+    }
+
+    /// Starts the model as an embedding model on a backend.
+    pub fn embedding_model(
+        self,
+        options: &EmbedOptions,
+        backend: &dyn Backend,
+        observer: &dyn Observer,
+    ) -> Result<Embedder, RuntimeError> {
+        let embedder = match &self.files {
+            Files::Checkpoint(checkpoint) => {
+                Embedder::from_checkpoint(checkpoint, options, backend, observer)?
+            }
+            Files::Package | Files::Bundle => {
+                Embedder::from_packages(&self.path, options, backend, observer)?
+            }
+        };
+        Ok(Embedder {
+            name: self.name,
+            ..embedder
+        })
+    }
+}
+
+impl Embedder {
+    /// Starts a checkpoint, in the portable form. The name of the result is empty.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        options: &EmbedOptions,
+        backend: &dyn Backend,
+        observer: &dyn Observer,
+    ) -> Result<Self, RuntimeError> {
+        let path = &checkpoint.path;
+        let encoder = thane_models::build_encoder(
+            checkpoint,
+            &EncoderOptions {
+                pooling: options.pooling,
+                encoding: options.encoding,
+                ..EncoderOptions::default()
+            },
+        )
+        .map_err(|e| RuntimeError::model(path, e))?;
+        let text = TextEncoder::from_checkpoint(checkpoint, &encoder.info)?;
+        let program = compile(encoder.program, path, observer)?;
+        Ok(Self {
+            name: String::new(),
+            path: path.clone(),
+            engine: start(&program, &encoder.info, options, backend)?,
+            info: encoder.info,
+            text,
+        })
+    }
+
+    /// Starts a package or a folder of packages. The name of the result is empty.
+    fn from_packages(
+        path: &Path,
+        options: &EmbedOptions,
+        backend: &dyn Backend,
+        observer: &dyn Observer,
+    ) -> Result<Self, RuntimeError> {
+        let bundle = Bundle::open(path)?;
+        let info = bundle.facts.info()?;
+        if options.pooling.is_some_and(|p| p != info.pooling)
+            || bundle.facts.encoding != encoding_name(options.encoding)
+        {
+            return Err(RuntimeError::Vectors {
+                path: path.to_owned(),
+                encoding: bundle.facts.encoding,
+                pooling: bundle.facts.pooling,
+            });
+        }
+        let text = bundle
+            .language
+            .ok_or(LanguageError::NoTokenizer(
+                "the package was made of a checkpoint without a tokenizer",
+            ))
+            .and_then(|data| TextEncoder::new(data, &info))
+            .map_err(|source| RuntimeError::Language {
+                path: path.to_owned(),
+                source,
+            })?;
+        let program = compile(bundle.program, path, observer)?;
+        let engine = start(&program, &info, options, backend)?
+            .in_buckets(bundle.facts.buckets, bundle.facts.flexible);
+        Ok(Self {
+            name: String::new(),
+            path: path.to_owned(),
+            info,
+            engine,
+            text,
+        })
+    }
+
+    /// Most tokens of a text.
+    pub fn max_tokens(&self) -> usize {
+        self.engine.limits().max_tokens
+    }
+
+    /// One vector for each text, in order. `prompt` names the prompt to put before each text:
+    /// `None` for the model's default, an empty name for none.
+    ///
+    /// A text that is longer than [`Self::max_tokens`] is an error.
+    pub fn embed(
+        &mut self,
+        texts: &[&str],
+        prompt: Option<&str>,
+    ) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        let prompt = Prompt::choose(prompt, &self.info)?.text;
+        let sequences = texts
+            .iter()
+            .map(|text| self.text.encode(&[&prompt, *text].concat()))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (rows, dim) = (self.embed_all(&sequences)?, self.engine.dim());
+        Ok(rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())
+    }
+
+    /// The vector of one text that was tokenized.
+    pub fn embed_tokens(&mut self, tokens: Vec<u32>) -> Result<Vec<f32>, RuntimeError> {
+        self.embed_all(&[tokens])
+    }
+
+    /// The vectors of sequences, row by row.
+    fn embed_all(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<f32>, RuntimeError> {
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |_| {},
+        };
+        let rows = self.engine.texts(sequences, &mut watch)?;
+        Ok(rows.unwrap_or_default())
+    }
+
+    /// The vectors of the chunks of one document.
+    pub fn embed_chunks(&mut self, chunks: &[String]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        if chunks.is_empty() {
+            return Ok(Vec::new());
+        }
+        let document = self.document(chunks)?;
+        let (rows, dim) = (self.engine.chunks(&document)?, self.engine.dim());
+        Ok(rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())
+    }
+
+    /// The tokens of a text, and whether they were cut: with `truncate`, to [`Self::max_tokens`].
+    pub fn tokenize(&self, text: &str, truncate: bool) -> Result<(Tokens, bool), RuntimeError> {
+        let most = if truncate {
+            self.max_tokens()
+        } else {
+            usize::MAX
+        };
+        let (ids, is_cut) = self.tokenize_within(text, most)?;
+        Ok((Tokens::Text(ids), is_cut))
+    }
+
+    /// At most `most` tokens of a text, and whether it was cut. The tokens around the text stay.
+    pub fn tokenize_within(
+        &self,
+        text: &str,
+        most: usize,
+    ) -> Result<(Vec<u32>, bool), RuntimeError> {
+        let mut ids = self.text.encode(text)?;
+        let is_cut = shorten(&mut ids, most, self.text.around.after.len());
+        Ok((ids, is_cut))
+    }
+
+    /// The tokens of a document's chunks, joined by the model's separator, and whether they were
+    /// cut.
+    pub fn tokenize_chunks(
+        &self,
+        chunks: &[String],
+        truncate: bool,
+    ) -> Result<(Tokens, bool), RuntimeError> {
+        let mut document = self.document(chunks)?;
+        let is_cut = truncate && document.shorten(self.max_tokens(), &self.text.around);
+        Ok((Tokens::Chunks(document), is_cut))
+    }
+
+    fn document(&self, chunks: &[String]) -> Result<Document, RuntimeError> {
+        let TextEncoder { tokenizer, around } = &self.text;
+        let separator = tokenizer.sep().ok_or(RuntimeError::NoSeparator)?;
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: true,
+        };
+        let mut pieces = Vec::with_capacity(chunks.len());
+        for (chunk, number) in chunks.iter().zip(1..) {
+            let ids = tokenizer.encode(chunk, options)?;
+            if ids.contains(&separator) {
+                return Err(RuntimeError::SeparatorInChunk { number, separator });
+            }
+            pieces.push(ids);
+        }
+        Ok(Document::join(&pieces, separator, around))
+    }
+
+    /// A hash of the names, lengths and modification times of the model's files, which identifies
+    /// the files without reading them.
+    pub fn fingerprint(&self) -> Result<String, RuntimeError> {
+        let mut files = Vec::new();
+        walk(&self.path, &mut files).map_err(|source| RuntimeError::Read {
+            path: self.path.clone(),
+            source,
+        })?;
+        files.sort();
+        let mut sha = Sha256::new();
+        for (path, len, time) in files {
+            sha.update(format!("{} {len} {time}\n", path.display()));
+        }
+        Ok(sha.finalize().iter().map(|b| format!("{b:02x}")).collect())
+    }
+}
+
+fn start(
+    program: &Program,
+    info: &EncoderInfo,
+    options: &EmbedOptions,
+    backend: &dyn Backend,
+) -> Result<embed::Embedder, RuntimeError> {
+    let instance = backend
+        .load(program)?
+        .instantiate()
+        .map_err(|e| RuntimeError::Run(Box::new(e)))?;
+    let max_tokens = options.max_tokens.unwrap_or(info.max_tokens);
+    if max_tokens == 0 || max_tokens > info.n_positions {
+        return Err(RuntimeError::MaxTokens {
+            asked: max_tokens,
+            positions: info.n_positions,
+        });
+    }
+    let limits = Limits {
+        max_tokens,
+        batch_tokens: options.batch_tokens,
+    };
+    Ok(embed::Embedder::new(instance, info.dim, limits))
+}
+
+fn walk(path: &Path, files: &mut Vec<(PathBuf, u64, u128)>) -> std::io::Result<()> {
+    let metadata = path.metadata()?;
+    if metadata.is_dir() {
+        return path
+            .read_dir()?
+            .try_for_each(|entry| walk(&entry?.path(), files));
+    }
+    let time = metadata
+        .modified()?
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    files.push((path.to_owned(), metadata.len(), time.as_nanos()));
+    Ok(())
+}

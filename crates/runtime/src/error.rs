@@ -1,0 +1,424 @@
+//! What can go wrong between a model's name and its answers or vectors.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thane_compile::CompileError;
+use thane_engine::embed::EmbedError;
+use thane_engine::generate::GenerateError;
+use thane_engine::sample::SampleError;
+use thane_engine::text::{TemplateError, TextError};
+use thane_hub::HubError;
+use thane_mil::backend::{LoadError, RunError};
+use thane_mil::budget::OverBudget;
+use thane_mil::data::Truncated;
+use thane_mil::package::PackageError;
+use thane_models::ModelError;
+use thane_models::checkpoint::{CheckpointError, ConfigError, MetadataError};
+
+/// Why a model could not be opened, run or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// The model cannot be found or downloaded.
+    #[error(transparent)]
+    Hub(#[from] HubError),
+    /// The checkpoint cannot be read.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The Core ML package cannot be read.
+    #[error(transparent)]
+    Package(#[from] PackageError),
+    /// What Thane wrote into a package besides the program is damaged or does not fit it.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// A file cannot be read.
+    #[error("{}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The operation needs a checkpoint.
+    #[error("expected a checkpoint, found the Core ML package {}", path.display())]
+    ExpectedCheckpoint {
+        /// The package.
+        path: PathBuf,
+    },
+    /// The checkpoint does not become a program.
+    #[error("{}", path.display())]
+    Model {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Why not.
+        source: Box<ModelError>,
+    },
+    /// A pass of the compiler failed.
+    #[error("{}", path.display())]
+    Compile {
+        /// The checkpoint or package.
+        path: PathBuf,
+        /// Why.
+        source: CompileError,
+    },
+    /// A file of weights became shorter after it was opened.
+    #[error(transparent)]
+    Truncated(#[from] Truncated),
+    /// The package was not written by Thane, or is compiled.
+    #[error("{}: the package has no contract that says how to run it", path.display())]
+    NoContract {
+        /// The package.
+        path: PathBuf,
+        /// The task that was asked for.
+        task: Task,
+    },
+    /// The model embeds texts, and answers were asked for.
+    #[error("{}: the package makes vectors of texts, not answers", path.display())]
+    EmbedsOnly {
+        /// The package.
+        path: PathBuf,
+    },
+    /// The model generates text, and vectors were asked for.
+    #[error("{}: the package is that of a language model: it makes answers, not vectors", path.display())]
+    GeneratesOnly {
+        /// The package.
+        path: PathBuf,
+    },
+    /// A package has a cache of fixed length, and another was asked for.
+    #[error("the package holds {context} tokens, a context of {asked} was asked for")]
+    FixedContext {
+        /// Tokens that were asked for.
+        asked: usize,
+        /// Tokens that the package holds.
+        context: usize,
+        /// Most tokens of the model.
+        max_context: usize,
+        /// The model that the package was made of.
+        model: String,
+        /// Whether the package is in the Neural Engine form.
+        is_for_engine: bool,
+    },
+    /// The program lacks a function.
+    #[error(
+        "{}: it has the function {} only; the function `{missing}` is needed",
+        path.display(),
+        found.join(" and ")
+    )]
+    MissingFunction {
+        /// The package.
+        path: PathBuf,
+        /// The function that is needed.
+        missing: String,
+        /// The functions that are there.
+        found: Vec<String>,
+    },
+    /// Functions were chosen by names that the program does not have.
+    #[error("the program has no function `{name}`")]
+    UnknownFunction {
+        /// The name that was asked for.
+        name: String,
+        /// The functions that are there.
+        known: Vec<String>,
+    },
+    /// The program cannot be expressed in an opset.
+    #[error(transparent)]
+    Opset(Box<OpsetError>),
+    /// The backend cannot load the program.
+    #[error(transparent)]
+    Load(Box<LoadError>),
+    /// The backend cannot make a running copy of a language model, whose caches take memory.
+    #[error(transparent)]
+    Start(Box<RunError>),
+    /// The backend failed.
+    #[error(transparent)]
+    Run(Box<RunError>),
+    /// Tokenizer or chat template cannot be read from the model's files.
+    #[error("{}", path.display())]
+    Language {
+        /// The checkpoint or package.
+        path: PathBuf,
+        /// Why not.
+        source: LanguageError,
+    },
+    /// A text cannot be tokenized.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The chat template cannot be read or rendered.
+    #[error("{model}")]
+    Template {
+        /// Name of the model.
+        model: String,
+        /// Why not.
+        source: TemplateError,
+    },
+    /// The operation needs a chat template.
+    #[error("the model has no chat template")]
+    NoTemplate,
+    /// Generation failed.
+    #[error(transparent)]
+    Generate(Box<GenerateError>),
+    /// A sampling option is out of range.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// Embedding failed.
+    #[error(transparent)]
+    Embed(Box<EmbedError>),
+    /// A package gives other vectors than those asked for.
+    #[error(
+        "{}: the package gives vectors of {encoding}, with {pooling} pooling, and no others",
+        path.display()
+    )]
+    Vectors {
+        /// The package.
+        path: PathBuf,
+        /// What it gives vectors of: `text`, `chunks` or `tokens`.
+        encoding: String,
+        /// Its pooling.
+        pooling: String,
+    },
+    /// The limit of tokens is 0 or more than the model has positions.
+    #[error("the model has {positions} positions, texts of {asked} tokens were asked for")]
+    MaxTokens {
+        /// Tokens that were asked for.
+        asked: usize,
+        /// Positions of the model.
+        positions: usize,
+    },
+    /// The tokenizer has no token that can separate chunks.
+    #[error(
+        "the tokenizer has no separator (sep_token in tokenizer_config.json), which joins chunks"
+    )]
+    NoSeparator,
+    /// A chunk has the token that separates chunks.
+    #[error("chunk {number} holds the separator that joins chunks, token {separator}; take it out")]
+    SeparatorInChunk {
+        /// Number of the chunk, from 1.
+        number: usize,
+        /// The token.
+        separator: u32,
+    },
+    /// The model has no prompt of this name.
+    #[error("the model has no prompt `{name}`")]
+    UnknownPrompt {
+        /// The name that was asked for.
+        name: String,
+        /// The names of the model's prompts.
+        known: Vec<String>,
+    },
+    /// The model excludes the tokens of its prompts from pooling, which is not implemented.
+    #[error(
+        "the model leaves the tokens of its prompts out of its pooling, which is not supported"
+    )]
+    PromptNotPooled,
+    /// A package cannot be written.
+    #[error("{} is not written", path.display())]
+    WritePackage {
+        /// The package.
+        path: PathBuf,
+        /// Why not.
+        source: PackageError,
+    },
+    /// A file cannot be written.
+    #[error("{} is not written", path.display())]
+    Write {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The input needs more memory than the budget has.
+    #[error(transparent)]
+    Budget(#[from] OverBudget),
+}
+
+impl From<LoadError> for RuntimeError {
+    fn from(error: LoadError) -> Self {
+        Self::Load(Box::new(error))
+    }
+}
+
+impl From<GenerateError> for RuntimeError {
+    fn from(error: GenerateError) -> Self {
+        Self::Generate(Box::new(error))
+    }
+}
+
+impl From<EmbedError> for RuntimeError {
+    fn from(error: EmbedError) -> Self {
+        Self::Embed(Box::new(error))
+    }
+}
+
+impl RuntimeError {
+    /// The error of the checkpoint at `path`, which does not become a program.
+    pub fn model(path: &Path, source: ModelError) -> Self {
+        Self::Model {
+            path: path.to_owned(),
+            source: Box::new(source),
+        }
+    }
+}
+
+/// What a model does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Generates text.
+    Generate,
+    /// Embeds texts.
+    Embed,
+}
+
+/// A program that an opset cannot express.
+#[derive(Debug)]
+pub struct OpsetError {
+    /// Name of the opset, such as `ios16`.
+    pub opset: &'static str,
+    /// Name of the lowest opset that expresses the program, if there is one.
+    pub lowest: Option<&'static str>,
+    /// The first broken rules.
+    pub violations: Vec<String>,
+    /// Number of further broken rules.
+    pub n_more: usize,
+    /// Whether the program has states, which are the usual reason.
+    pub has_states: bool,
+}
+
+/// Why programs with a cache need a recent system.
+pub const STATES_NEED: &str = "caches are states, which need iOS 18 or macOS 15";
+
+impl std::error::Error for OpsetError {}
+
+impl fmt::Display for OpsetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "opset {} cannot express this program:", self.opset)?;
+        if self.has_states {
+            write!(f, " {STATES_NEED};")?;
+        }
+        for violation in &self.violations {
+            write!(f, "\n  {violation}")?;
+        }
+        match self.n_more {
+            0 => Ok(()),
+            n => write!(f, "\n  and {n} more"),
+        }
+    }
+}
+
+/// What is wrong with the contract or the manifest of a package, or with what they describe.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContractError {
+    /// A file of the package cannot be read.
+    #[error("{}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A file is not the JSON that it should be.
+    #[error("{}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The parser's error.
+        source: serde_json::Error,
+    },
+    /// A file is only a pointer that Git LFS left in its place.
+    #[error("{} {remedy}", path.display())]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+        /// What the file is and what to do.
+        remedy: &'static str,
+    },
+    /// The version of the format is another one.
+    #[error("{}: expected schema {expected}, found {}", path.display(), found.map_or_else(|| "none".to_owned(), |n| n.to_string()))]
+    Schema {
+        /// The file.
+        path: PathBuf,
+        /// The version that this program reads.
+        expected: u32,
+        /// The version in the file.
+        found: Option<u64>,
+    },
+    /// A file is missing, was added, or has another hash.
+    #[error("{}: `{file}` is not what {by} says: it was changed or damaged; convert again", path.display())]
+    Changed {
+        /// The package or folder.
+        path: PathBuf,
+        /// The file in it.
+        file: String,
+        /// What has the hashes: `the contract` or `manifest.json`.
+        by: &'static str,
+    },
+    /// The functions of the program are not those of the contract.
+    #[error("{}: the functions are not what the contract says; convert again", path.display())]
+    Functions {
+        /// The package.
+        path: PathBuf,
+    },
+    /// A tokenizer file is missing.
+    #[error("{}: there is no {missing} beside it", path.display())]
+    Missing {
+        /// The file that refers to the missing one.
+        path: PathBuf,
+        /// The missing file.
+        missing: &'static str,
+    },
+    /// An input or output has no known role.
+    #[error("function `{function}`: expected a known input or output name, found `{value}`")]
+    Role {
+        /// The function.
+        function: String,
+        /// The input, output or state.
+        value: String,
+    },
+    /// An input or output is not a tensor.
+    #[error("function `{function}`: expected `{value}` to be a tensor, found {ty}")]
+    NotATensor {
+        /// The function.
+        function: String,
+        /// The input, output or state.
+        value: String,
+        /// Its type.
+        ty: String,
+    },
+    /// A folder of packages is not whole or does not fit together.
+    #[error("{}: {reason}", path.display())]
+    Bundle {
+        /// The folder, or a package in it.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The pooling in the contract is unknown.
+    #[error("expected a known pooling in the contract, found `{0}`")]
+    Pooling(String),
+}
+
+/// Why tokenizer or chat template cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LanguageError {
+    /// The model's files have no tokenizer.
+    #[error("{0}")]
+    NoTokenizer(&'static str),
+    /// The tokenizer cannot be used.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// A key of the GGUF file has the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+    /// A key of the configuration has the wrong type.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file is not UTF-8.
+    #[error("{}: expected UTF-8", .0.display())]
+    NotUtf8(PathBuf),
+    /// A file cannot be read.
+    #[error(transparent)]
+    File(#[from] ContractError),
+}

@@ -1,0 +1,154 @@
+//! Hashes, lengths and links of the files of packages.
+
+use std::fs::{self, File, Metadata};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use thane_mil::package;
+
+use crate::error::ContractError;
+
+/// Bytes of a JSON file or tokenizer at most; vocabularies take tens of megabytes.
+const MOST_BYTES: u64 = 1 << 28;
+
+/// A file and the hash of its bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileHash {
+    /// Path relative to the folder that is described.
+    pub path: String,
+    /// Length.
+    pub bytes: u64,
+    /// sha256, hexadecimal.
+    pub sha256: String,
+}
+
+/// Hashes that another thread is computing: hashing a checkpoint takes as long as writing it.
+pub type Hashing = JoinHandle<io::Result<Vec<FileHash>>>;
+
+/// Starts to hash files on another thread. Each is named by its file name.
+pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
+    let name = |path: &Path| {
+        path.file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    let one = move |path: &PathBuf| {
+        hash(path, name(path))
+            .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
+    };
+    std::thread::spawn(move || paths.iter().map(one).collect())
+}
+
+/// The hash of a file, described under `name`.
+pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+    let mut file = File::open(path)?;
+    let mut sha = Sha256::new();
+    let mut piece = vec![0; 1 << 20];
+    let mut bytes = 0;
+    loop {
+        let n = file.read(&mut piece)?;
+        if n == 0 {
+            break;
+        }
+        sha.update(&piece[..n]);
+        bytes += n as u64;
+    }
+    let sha256 = sha.finalize().iter().map(|b| format!("{b:02x}")).collect();
+    Ok(FileHash {
+        path: name,
+        bytes,
+        sha256,
+    })
+}
+
+/// The hashes of all files below a folder, sorted by path.
+pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
+    walk(folder)?
+        .into_iter()
+        .map(|(name, _)| hash(&folder.join(&name), name))
+        .collect()
+}
+
+/// The files below a folder with their relative paths, sorted.
+pub fn walk(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
+    let (mut files, mut folders) = (Vec::new(), vec![String::new()]);
+    while let Some(below) = folders.pop() {
+        for entry in fs::read_dir(folder.join(&below))? {
+            let entry = entry?;
+            let name = format!("{below}{}", entry.file_name().to_string_lossy());
+            if entry.file_type()?.is_dir() {
+                folders.push(name + "/");
+            } else {
+                files.push((name, entry.metadata()?));
+            }
+        }
+    }
+    files.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(files)
+}
+
+/// The first file that only one list has, or that both have with different bytes.
+pub fn first_difference<'a>(a: &'a [FileHash], b: &'a [FileHash]) -> Option<&'a str> {
+    let only = |a: &'a [FileHash], b: &[FileHash]| {
+        a.iter().find(|f| !b.contains(f)).map(|f| f.path.as_str())
+    };
+    only(a, b).or_else(|| only(b, a))
+}
+
+/// Makes `second` a hard link to `first`, if both have the same bytes and the file system can.
+/// Otherwise both stay as they are, which only costs space.
+pub fn link_equal(first: &Path, second: &Path) -> io::Result<()> {
+    if hash(first, String::new())? != hash(second, String::new())? {
+        return Ok(());
+    }
+    let beside = second.with_extension("link");
+    if fs::hard_link(first, &beside).is_ok() {
+        fs::rename(&beside, second)?;
+    }
+    Ok(())
+}
+
+/// Bytes of all files below a folder.
+pub fn total_bytes(folder: &Path) -> io::Result<u64> {
+    Ok(walk(folder)?.iter().map(|(_, m)| m.len()).sum())
+}
+
+/// Bytes that the files below a folder take on the disk: hard links to one file count once.
+pub fn disk_bytes(folder: &Path) -> io::Result<u64> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::MetadataExt;
+        let files: std::collections::BTreeMap<u64, u64> = walk(folder)?
+            .into_iter()
+            .map(|(_, m)| (m.ino(), m.len()))
+            .collect();
+        Ok(files.values().sum())
+    }
+    #[cfg(not(unix))]
+    total_bytes(folder)
+}
+
+/// Reads a file that may have up to 256 MiB.
+pub fn read(path: &Path) -> Result<Vec<u8>, ContractError> {
+    read_within(path, MOST_BYTES)
+}
+
+/// Reads a file that may have `most_bytes`. A pointer of Git LFS is an error that says so.
+pub fn read_within(path: &Path, most_bytes: u64) -> Result<Vec<u8>, ContractError> {
+    let bytes = package::read_small(path, most_bytes).map_err(|source| ContractError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    match package::lfs_pointer(&bytes) {
+        Some(remedy) => Err(ContractError::LfsPointer {
+            path: path.to_owned(),
+            remedy,
+        }),
+        None => Ok(bytes),
+    }
+}

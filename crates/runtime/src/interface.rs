@@ -1,0 +1,81 @@
+//! What packages say about themselves to Core ML: the shapes of inputs and the metadata.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use thane_mil::package::{Feature, Interface, Metadata, Shape, SizeRange};
+use thane_mil::program::Function;
+use thane_mil::types::{Dim, Type};
+use thane_models::checkpoint::Checkpoint;
+
+use crate::contract::GENERATOR;
+use crate::error::RuntimeError;
+
+/// The interface of a function: an open dimension of an input takes 1 to `most` elements.
+pub fn interface(f: &Function, most: usize) -> Interface {
+    let open = f
+        .body()
+        .inputs
+        .iter()
+        .map(|v| f.value(*v))
+        .filter_map(|v| match &v.ty {
+            Type::Tensor(t) if t.known_shape().is_none() => Some((v.name.clone(), t)),
+            _ => None,
+        });
+    let features = open.map(|(name, ty)| {
+        let size = |d: &Dim| d.known().unwrap_or(1);
+        let range = |d: &Dim| match d.known() {
+            Some(n) => SizeRange {
+                lower: n,
+                upper: Some(n),
+            },
+            None => SizeRange {
+                lower: 1,
+                upper: Some(most),
+            },
+        };
+        let shape = Shape::Ranges {
+            default: ty.shape.iter().map(size).collect(),
+            ranges: ty.shape.iter().map(range).collect(),
+        };
+        let feature = Feature {
+            shape,
+            ..Feature::default()
+        };
+        (name, feature)
+    });
+    Interface {
+        features: features.collect(),
+        ..Interface::default()
+    }
+}
+
+/// Metadata of a package of the model `source`.
+pub fn metadata(short_description: String, license: Option<&String>, source: &str) -> Metadata {
+    Metadata {
+        short_description,
+        license: license.cloned().unwrap_or_default(),
+        user_defined: BTreeMap::from([
+            ("ai.thane.generator".to_owned(), GENERATOR.to_owned()),
+            ("ai.thane.source".to_owned(), source.to_owned()),
+        ]),
+        ..Metadata::default()
+    }
+}
+
+/// The files that the weights of a checkpoint are read from, sorted.
+pub fn weight_files(checkpoint: &Checkpoint) -> Result<Vec<PathBuf>, RuntimeError> {
+    if !checkpoint.path.is_dir() {
+        return Ok(vec![checkpoint.path.clone()]);
+    }
+    let entries = std::fs::read_dir(&checkpoint.path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|source| RuntimeError::Read {
+            path: checkpoint.path.clone(),
+            source,
+        })?;
+    let mut files: Vec<PathBuf> = entries.into_iter().map(|e| e.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|e| e == "safetensors"));
+    files.sort();
+    Ok(files)
+}

@@ -1,0 +1,177 @@
+//! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
+
+use serde::{Deserialize, Serialize};
+use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
+
+use crate::error::LanguageError;
+use crate::files::read;
+
+/// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
+/// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
+/// process at 5 MB of text less the peak at 1 MB, November 2026).
+pub const TOKENIZER_BYTES: usize = 450;
+
+/// A tokenizer, and the chat template that is parsed when a conversation needs it.
+pub struct Language {
+    /// Turns text into tokens and back.
+    pub tokenizer: Tokenizer,
+    /// Turns messages into text; `None` if the model has none.
+    pub template: Option<TemplateSource>,
+}
+
+/// The data that a [`Language`] is made of, as a package stores it in `language.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LanguageData {
+    /// Data of the tokenizer.
+    #[serde(rename = "words")]
+    pub tokenizer: TokenizerData,
+    /// Source of the chat template.
+    pub template: Option<TemplateSource>,
+}
+
+/// The data that a tokenizer is made of.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenizerData {
+    /// The lists of a GGUF file.
+    Lists(Vocab),
+    /// A `tokenizer.json`, which a package keeps in a file of its own, and the settings of the files
+    /// beside it.
+    Json {
+        /// Bytes of `tokenizer.json`.
+        #[serde(skip)]
+        tokenizer: Vec<u8>,
+        /// Settings of `tokenizer_config.json` and `generation_config.json`.
+        config: TokenizerConfig,
+    },
+}
+
+/// The source of a chat template, and its spelling of the tokens that begin and end a text.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TemplateSource {
+    /// Jinja source.
+    pub text: String,
+    /// Text of the token that begins a text.
+    pub bos: String,
+    /// Text of the token that ends a text.
+    pub eos: String,
+}
+
+impl TemplateSource {
+    /// Parses the source.
+    pub fn parse(&self) -> Result<ChatTemplate, TemplateError> {
+        ChatTemplate::new(&self.text, &self.bos, &self.eos)
+    }
+}
+
+impl LanguageData {
+    /// Reads the data from a checkpoint whose embedding table has `n_vocab` rows; `None` if the
+    /// checkpoint has no tokenizer.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        n_vocab: usize,
+    ) -> Result<Option<Self>, LanguageError> {
+        match &checkpoint.source {
+            Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
+            Source::HuggingFace(folder) => from_folder(folder, n_vocab),
+        }
+    }
+
+    /// Makes the tokenizer.
+    pub fn into_language(self) -> Result<Language, LanguageError> {
+        let tokenizer = match self.tokenizer {
+            TokenizerData::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
+            TokenizerData::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
+        };
+        Ok(Language {
+            tokenizer,
+            template: self.template,
+        })
+    }
+}
+
+fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
+    let key = |name: &str| format!("tokenizer.ggml.{name}");
+    let id = |name: &str| gguf.opt_u32(&key(name));
+    let texts = |name: &str| -> Result<Option<Texts>, LanguageError> {
+        Ok(gguf
+            .opt_strings(&key(name))?
+            .map(|texts| texts.into_iter().collect()))
+    };
+    let source = gguf.opt_str("tokenizer.chat_template")?;
+    let Some(tokens) = texts("tokens")? else {
+        return Ok(None);
+    };
+    let (bos, eos) = (id("bos_token_id")?, id("eos_token_id")?);
+    let text_of = |id: Option<u32>| {
+        id.and_then(|id| tokens.get(id as usize))
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let template = source.map(|s| TemplateSource {
+        text: s.to_owned(),
+        bos: text_of(bos),
+        eos: text_of(eos),
+    });
+    let vocab = Vocab {
+        model: gguf.str(&key("model"))?.to_owned(),
+        pre: gguf.opt_str(&key("pre"))?.map(str::to_owned),
+        tokens,
+        scores: gguf.opt_f32s(&key("scores"))?,
+        token_types: gguf.opt_i32s(&key("token_type"))?,
+        merges: texts("merges")?,
+        bos,
+        eos,
+        eot: id("eot_token_id")?,
+        eom: id("eom_token_id")?,
+        unk: id("unknown_token_id")?,
+        pad: id("padding_token_id")?,
+        add_bos: gguf.opt_bool(&key("add_bos_token"))?,
+        add_eos: gguf.opt_bool(&key("add_eos_token"))?,
+        add_space_prefix: gguf.opt_bool(&key("add_space_prefix"))?,
+        remove_extra_whitespaces: gguf.opt_bool(&key("remove_extra_whitespaces"))?,
+        chat_template: source.map(str::to_owned),
+        n_vocab,
+    };
+    Ok(Some(LanguageData {
+        tokenizer: TokenizerData::Lists(vocab),
+        template,
+    }))
+}
+
+fn from_folder(
+    folder: &HuggingFace,
+    n_vocab: usize,
+) -> Result<Option<LanguageData>, LanguageError> {
+    let Some(json) = folder.tokenizer_json.as_deref() else {
+        return Ok(None);
+    };
+    let mut config = match folder.tokenizer_config.as_deref() {
+        Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
+        None => TokenizerConfig {
+            n_vocab,
+            ..TokenizerConfig::default()
+        },
+    };
+    if let Some(path) = folder.chat_template.as_deref() {
+        let text = String::from_utf8(read(path)?);
+        config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
+    }
+    config.eos_ids.extend(folder.eos_token_ids()?);
+    let text_of = |token: &Option<String>| token.clone().unwrap_or_default();
+    let (bos, eos) = (text_of(&config.bos_token), text_of(&config.eos_token));
+    let template = config
+        .chat_template
+        .clone()
+        .map(|text| TemplateSource { text, bos, eos });
+    Ok(Some(LanguageData {
+        tokenizer: TokenizerData::Json {
+            tokenizer: read(json)?,
+            config,
+        },
+        template,
+    }))
+}

@@ -1,0 +1,270 @@
+//! A language model: its program, its tokenizer, and sessions on a backend.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use thane_engine::fixed::Fixed;
+use thane_engine::generate::Session;
+use thane_engine::sessions::Sessions;
+use thane_mil::backend::{Backend, Executable};
+use thane_mil::package::Package;
+use thane_mil::program::Program;
+use thane_mil::types::DType;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{DecoderEngine, Info, StoredWeight};
+
+use crate::contract::Facts;
+use crate::error::{LanguageError, RuntimeError, Task};
+use crate::language::{Language, LanguageData};
+use crate::observer::{Note, Observer};
+use crate::opened::{Files, Model};
+use crate::package_contents::{PackageContents, read_contents};
+use crate::passes::compile;
+
+/// The program that is made of a language model.
+#[derive(Clone, Copy, Debug)]
+pub struct LanguageOptions {
+    /// Tokens of prompt and answer together; `None` for the model's own limit, at most 8192.
+    pub context: Option<usize>,
+    /// Element type of the KV cache: fp16, or fp32 for the reference.
+    pub cache: DType,
+    /// Whether to add the function `score`, which gives the logits after every token.
+    pub score: bool,
+    /// The Neural Engine form; `None` for the portable form.
+    pub engine: Option<DecoderEngine>,
+}
+
+impl Default for LanguageOptions {
+    fn default() -> Self {
+        Self {
+            context: None,
+            cache: DType::Fp16,
+            score: false,
+            engine: None,
+        }
+    }
+}
+
+/// A language model with its program.
+pub struct LanguageModel {
+    /// The name by which the user can ask for this model again.
+    pub name: String,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// License of the model; known for models of the catalog only.
+    pub license: Option<String>,
+    /// What the program was made of.
+    pub origin: Origin,
+    /// The program, after the passes of the compiler.
+    pub program: Program,
+    /// Facts about the model and its program.
+    pub info: Info,
+    /// The tensors that constants of the program come from; empty for a package.
+    pub stored: Vec<StoredWeight>,
+}
+
+/// What a program was made of.
+pub enum Origin {
+    /// A checkpoint, lowered by its family.
+    Checkpoint(Box<Checkpoint>),
+    /// A package, which has the program.
+    Package(Box<PackageContents>),
+}
+
+impl Model {
+    /// Lowers a checkpoint to a program, or reads the program of a package.
+    pub fn language_model(
+        self,
+        options: &LanguageOptions,
+        observer: &dyn Observer,
+    ) -> Result<LanguageModel, RuntimeError> {
+        match self.files {
+            Files::Checkpoint(_) => lower(self, options, observer),
+            Files::Package => open_package(self, options, observer),
+            Files::Bundle => Err(RuntimeError::EmbedsOnly { path: self.path }),
+        }
+    }
+}
+
+fn lower(
+    model: Model,
+    options: &LanguageOptions,
+    observer: &dyn Observer,
+) -> Result<LanguageModel, RuntimeError> {
+    let checkpoint = model.checkpoint()?;
+    let options = thane_models::Options {
+        context: options.context,
+        cache: options.cache,
+        score: options.score,
+        engine: options.engine,
+    };
+    let lowered = thane_models::build(checkpoint, &options)
+        .map_err(|source| RuntimeError::model(&model.path, source))?;
+    for note in lowered.notes {
+        observer.note(&Note::Checkpoint(note));
+    }
+    let program = compile(lowered.program, &model.path, observer)?;
+    let Files::Checkpoint(checkpoint) = model.files else {
+        return Err(RuntimeError::ExpectedCheckpoint { path: model.path });
+    };
+    Ok(LanguageModel {
+        name: model.name,
+        path: model.path,
+        license: model.license,
+        origin: Origin::Checkpoint(checkpoint),
+        program,
+        info: lowered.info,
+        stored: lowered.stored,
+    })
+}
+
+fn open_package(
+    model: Model,
+    options: &LanguageOptions,
+    observer: &dyn Observer,
+) -> Result<LanguageModel, RuntimeError> {
+    let path = model.path;
+    let package = Package::open(&path)?;
+    let contents = read_contents(&path, &package.program)?;
+    let contents = contents.ok_or_else(|| RuntimeError::NoContract {
+        path: path.clone(),
+        task: Task::Generate,
+    })?;
+    let info: Info = match contents.contract.model.clone() {
+        Facts::Generate(facts) => facts.into(),
+        Facts::Embed(_) => return Err(RuntimeError::EmbedsOnly { path }),
+    };
+    if let Some(asked) = options.context.filter(|n| *n != info.context) {
+        return Err(RuntimeError::FixedContext {
+            asked,
+            context: info.context,
+            max_context: info.max_context,
+            model: contents.contract.source.model,
+            is_for_engine: info.fixed.is_some(),
+        });
+    }
+    let program = compile(package.program, &path, observer)?;
+    Ok(LanguageModel {
+        name: model.name,
+        path,
+        license: model.license,
+        origin: Origin::Package(Box::new(contents)),
+        program,
+        info,
+        stored: Vec::new(),
+    })
+}
+
+impl LanguageModel {
+    /// The name of the checkpoint: the model's own, or the one that a package was made of.
+    pub fn checkpoint_name(&self) -> &str {
+        match &self.origin {
+            Origin::Package(contents) => &contents.contract.source.model,
+            Origin::Checkpoint(_) => &self.name,
+        }
+    }
+
+    /// Whether the program was read from a package, so that its context is fixed.
+    pub fn is_package(&self) -> bool {
+        matches!(self.origin, Origin::Package(_))
+    }
+
+    /// Whether the program is in the Neural Engine form.
+    pub fn is_for_engine(&self) -> bool {
+        self.info.fixed.is_some()
+    }
+
+    /// The data of tokenizer and chat template; `None` if the files have no tokenizer.
+    pub fn language_data(&self) -> Result<Option<LanguageData>, RuntimeError> {
+        match &self.origin {
+            Origin::Checkpoint(checkpoint) => {
+                LanguageData::from_checkpoint(checkpoint, self.info.vocab_size)
+                    .map_err(|e| self.language_error(e))
+            }
+            Origin::Package(contents) => Ok(contents.language.clone()),
+        }
+    }
+
+    /// Tokenizer and chat template.
+    pub fn language(&self) -> Result<Language, RuntimeError> {
+        let data = self.language_data()?;
+        data.ok_or_else(|| LanguageError::NoTokenizer(self.no_tokenizer()))
+            .and_then(LanguageData::into_language)
+            .map_err(|e| self.language_error(e))
+    }
+
+    fn no_tokenizer(&self) -> &'static str {
+        match &self.origin {
+            Origin::Checkpoint(c) if c.gguf().is_some() => {
+                "the file has no tokenizer (key tokenizer.ggml.tokens)"
+            }
+            Origin::Checkpoint(_) => "the folder has no tokenizer.json",
+            Origin::Package(_) => "the package was made of a checkpoint without a tokenizer",
+        }
+    }
+
+    fn language_error(&self, source: LanguageError) -> RuntimeError {
+        RuntimeError::Language {
+            path: self.path.clone(),
+            source,
+        }
+    }
+
+    /// A session with an empty KV cache, for a program that has `prefill` and `decode`.
+    pub fn session(&self, backend: &dyn Backend) -> Result<Session, RuntimeError> {
+        self.require(&["prefill", "decode"])?;
+        self.session_of_any_functions(backend)
+    }
+
+    /// A session with an empty KV cache, whichever functions the program has.
+    pub fn session_of_any_functions(&self, backend: &dyn Backend) -> Result<Session, RuntimeError> {
+        let instance = self
+            .load(backend)?
+            .instantiate()
+            .map_err(|e| RuntimeError::Start(Box::new(e)))?;
+        let (context, vocab_size) = (self.info.context, self.info.vocab_size);
+        Ok(Session::new(instance, context, vocab_size, self.fixed()))
+    }
+
+    /// `n` sessions that run together, each with an empty KV cache.
+    pub fn sessions(&self, backend: &dyn Backend, n: usize) -> Result<Sessions, RuntimeError> {
+        self.require(&["prefill", "decode"])?;
+        let batch = self
+            .load(backend)?
+            .instantiate_batch(n)
+            .map_err(|e| RuntimeError::Start(Box::new(e)))?;
+        let (context, vocab_size) = (self.info.context, self.info.vocab_size);
+        Ok(Sessions::new(batch, context, vocab_size, self.fixed()))
+    }
+
+    fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
+        Ok(backend.load(&self.program)?)
+    }
+
+    /// Refuses a program that lacks one of these functions, as packages may.
+    fn require(&self, needed: &[&str]) -> Result<(), RuntimeError> {
+        let missing = needed
+            .iter()
+            .find(|name| self.program.function(name).is_none());
+        match missing {
+            None => Ok(()),
+            Some(missing) => Err(RuntimeError::MissingFunction {
+                path: self.path.clone(),
+                missing: (*missing).to_owned(),
+                found: self
+                    .program
+                    .functions()
+                    .iter()
+                    .map(|f| f.name.clone())
+                    .collect(),
+            }),
+        }
+    }
+
+    fn fixed(&self) -> Option<Fixed> {
+        self.info.fixed.map(|f| Fixed {
+            block: f.block,
+            window: f.window,
+        })
+    }
+}

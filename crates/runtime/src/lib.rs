@@ -1,0 +1,66 @@
+//! Opens a model by name, path or package, and generates text or embeds with it.
+//!
+//! ```no_run
+//! use thane_cpu::{Cpu, Numerics};
+//! use thane_hub::Hub;
+//! use thane_hub::Places;
+//! use thane_runtime::{Message, Model};
+//!
+//! # fn main() -> Result<(), thane_runtime::RuntimeError> {
+//! let hub = Hub::new(Places::in_folder("models"));
+//! let backend = Cpu::new(Numerics::Fast, 8);
+//! let mut chat = Model::open("smollm2-135m", &hub, &())?.generator(&backend)?;
+//! let question = Message::new("user", "Why is the sky blue?");
+//! let answer = chat.answer(&[question], |piece| print!("{piece}"))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Start at [`Model`]. A model becomes a [`LanguageModel`] and a running [`Generator`], or a running
+//! [`Embedder`], on any [`Backend`](thane_mil::backend::Backend). [`LanguageModel::write`] and
+//! [`Model::write_bundle`] write Core ML packages with a [`contract`], by which such a package can
+//! be opened like a checkpoint.
+//!
+//! This crate knows no flags, prints nothing, and reads no environment variable: options are
+//! structs, and an [`Observer`] follows long operations.
+#![deny(missing_docs)]
+
+mod bundle_reader;
+mod bundle_writer;
+pub mod contract;
+mod embedder;
+mod error;
+pub mod files;
+mod generator;
+mod golden;
+mod interface;
+mod language;
+mod language_model;
+pub mod manifest;
+mod observer;
+mod opened;
+mod overflow;
+mod package_contents;
+mod package_writer;
+mod passes;
+mod prompt;
+mod sampling;
+
+pub use bundle_reader::Bundle;
+pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
+pub use embedder::{EmbedOptions, Embedder, TextEncoder, Tokens};
+pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
+pub use generator::{Conversation, Generator, n_system};
+pub use golden::compare_goldens;
+pub use interface::interface;
+pub use language::{Language, LanguageData, TOKENIZER_BYTES, TemplateSource, TokenizerData};
+pub use language_model::{LanguageModel, LanguageOptions, Origin};
+pub use observer::{Note, Observer};
+pub use opened::{Files, Model, is_package};
+pub use overflow::{OverflowOptions, first_overflow};
+pub use package_contents::{PackageContents, items, read_contents, read_facts};
+pub use package_writer::{PackageOptions, WrittenPackage};
+pub use passes::{compile, has_states, in_opset};
+pub use prompt::Prompt;
+pub use sampling::{Recommended, Sampling, SamplingChoice, SamplingSource};
+pub use thane_engine::text::Message;

@@ -1,0 +1,113 @@
+//! The manifest of a folder of packages: one embedding model, a package for each length.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::contract::Facts;
+use crate::error::ContractError;
+use crate::files::{FileHash, first_difference, hash_tree, read_within};
+
+/// File name of the manifest.
+pub const MANIFEST: &str = "manifest.json";
+/// The version of the manifest that is written, and the only one that is read.
+pub const MANIFEST_SCHEMA: u32 = 1;
+/// Name of the only function of a package in a folder.
+pub const MAIN: &str = "main";
+/// Bytes of a manifest at most. It has a line or two for each file.
+const MOST_BYTES: u64 = 1 << 22;
+
+/// The content of `manifest.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// [`MANIFEST_SCHEMA`].
+    pub schema: u32,
+    /// The program that wrote the folder.
+    pub generator: String,
+    /// What the model is.
+    pub model: Facts,
+    /// The packages.
+    pub packages: Vec<Entry>,
+    /// Every file except the manifest.
+    pub files: Vec<FileHash>,
+}
+
+/// A package in a folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Its folder.
+    pub path: String,
+    /// Tokens that it takes; null for the package of any length.
+    pub tokens: Option<usize>,
+}
+
+/// A text and the vector that the model should compute for it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Golden {
+    /// The text.
+    pub text: String,
+    /// The vector that the checkpoint computes in fp32, of the text cut to what the package takes;
+    /// with all dimensions, not quantized.
+    pub vector: Vec<f32>,
+}
+
+/// Whether a path is a folder of packages.
+pub fn is_bundle(path: &Path) -> bool {
+    path.join(MANIFEST).is_file()
+}
+
+/// The length in the name of a function such as `encode_128`; `None` for the function of any
+/// length.
+pub fn function_length(function: &str) -> Option<usize> {
+    function.rsplit('_').next()?.parse().ok()
+}
+
+/// Reads the manifest of a folder without a check of any other file; `None` if there is none.
+pub fn read_manifest(folder: &Path) -> Result<Option<Manifest>, ContractError> {
+    if !is_bundle(folder) {
+        return Ok(None);
+    }
+    let file = folder.join(MANIFEST);
+    let text = read_within(&file, MOST_BYTES)?;
+    let manifest: Manifest =
+        serde_json::from_slice(&text).map_err(|source| ContractError::Json {
+            path: file.clone(),
+            source,
+        })?;
+    if manifest.schema != MANIFEST_SCHEMA {
+        return Err(ContractError::Schema {
+            path: file,
+            expected: MANIFEST_SCHEMA,
+            found: Some(u64::from(manifest.schema)),
+        });
+    }
+    Ok(Some(manifest))
+}
+
+/// Reads the manifest of a folder and compares the hashes of all files; `None` if there is none.
+pub fn read_checked_manifest(
+    folder: &Path,
+) -> Result<Option<(Manifest, Vec<FileHash>)>, ContractError> {
+    let Some(manifest) = read_manifest(folder)? else {
+        return Ok(None);
+    };
+    let found: Vec<_> = hash_tree(folder)
+        .map_err(|source| ContractError::Read {
+            path: folder.to_owned(),
+            source,
+        })?
+        .into_iter()
+        .filter(|f| f.path != MANIFEST)
+        .collect();
+    match first_difference(&found, &manifest.files) {
+        Some(file) => Err(ContractError::Changed {
+            path: folder.to_owned(),
+            file: file.to_owned(),
+            by: MANIFEST,
+        }),
+        None => Ok(Some((manifest, found))),
+    }
+}

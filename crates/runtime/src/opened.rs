@@ -1,0 +1,92 @@
+//! The files of a model, found and opened, before anything is made of them.
+
+use std::path::{Path, PathBuf};
+
+use thane_hub::{Hub, ModelFiles};
+use thane_models::checkpoint::Checkpoint;
+
+use crate::contract::Facts;
+use crate::error::{RuntimeError, Task};
+use crate::manifest::is_bundle;
+use crate::observer::Observer;
+use crate::package_contents::read_facts;
+
+/// A model whose files were found and opened: a checkpoint, a Core ML package, or a folder of
+/// packages.
+///
+/// [`Model::language_model`] and [`Model::embedding_model`] make programs of it;
+/// [`Model::generator`] and [`Model::embedder`] also run them.
+pub struct Model {
+    /// The name by which the user can ask for this model again.
+    pub name: String,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// License of the model; known for models of the catalog only.
+    pub license: Option<String>,
+    /// What the files are.
+    pub files: Files,
+}
+
+/// What the files of a model are.
+pub enum Files {
+    /// A GGUF file or a Hugging Face folder.
+    Checkpoint(Box<Checkpoint>),
+    /// A Core ML package or a compiled model, which is read when its program is needed.
+    Package,
+    /// A folder of packages of one embedding model, which is read when its program is needed.
+    Bundle,
+}
+
+impl Model {
+    /// Finds a model by name or path, downloads it if it is not on this machine, and opens it.
+    pub fn open(spec: &str, hub: &Hub, observer: &dyn Observer) -> Result<Self, RuntimeError> {
+        let files = hub.resolve(spec)?;
+        observer.detail(&format!("reading {}", files.path.display()));
+        observer.step("reading the model");
+        Self::from_files(files)
+    }
+
+    /// Opens files that were found before.
+    pub fn from_files(files: ModelFiles) -> Result<Self, RuntimeError> {
+        let path = files.path;
+        let content = if is_package(&path) {
+            Files::Package
+        } else if is_bundle(&path) {
+            Files::Bundle
+        } else {
+            Files::Checkpoint(Box::new(Checkpoint::open(&path)?))
+        };
+        Ok(Self {
+            name: files.name,
+            path,
+            license: files.license,
+            files: content,
+        })
+    }
+
+    /// The checkpoint. A package is an error.
+    pub fn checkpoint(&self) -> Result<&Checkpoint, RuntimeError> {
+        match &self.files {
+            Files::Checkpoint(checkpoint) => Ok(checkpoint),
+            Files::Package | Files::Bundle => Err(RuntimeError::ExpectedCheckpoint {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// What the model does.
+    pub fn task(&self) -> Result<Task, RuntimeError> {
+        let embeds = match &self.files {
+            Files::Checkpoint(checkpoint) => thane_models::is_embedding_model(checkpoint)
+                .map_err(|e| RuntimeError::model(&self.path, e))?,
+            Files::Package => matches!(read_facts(&self.path)?, Some(Facts::Embed(_))),
+            Files::Bundle => true,
+        };
+        Ok(if embeds { Task::Embed } else { Task::Generate })
+    }
+}
+
+/// Whether a path is a Core ML package or a compiled model.
+pub fn is_package(path: &Path) -> bool {
+    path.join("Manifest.json").is_file() || path.join("coremldata.bin").is_file()
+}

@@ -1,0 +1,218 @@
+//! What a package of Thane carries besides its program: the contract, the tokenizer, and golden
+//! vectors.
+//!
+//! They are items of [`AUTHOR`] in the package. A reader trusts none of them: hashes, functions and
+//! program must be what the contract says.
+
+use std::cell::RefCell;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thane_mil::package::{self, Content, Item};
+use thane_mil::program::Program;
+
+use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, ports};
+use crate::error::{ContractError, RuntimeError};
+use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
+use crate::language::{LanguageData, TokenizerData};
+
+const CONTRACT: &str = "contract.json";
+const LANGUAGE: &str = "language.json";
+const TOKENIZER: &str = "tokenizer.json";
+const GOLDEN: &str = "golden.json";
+
+/// What a package carries besides its program, checked.
+#[derive(Debug)]
+pub struct PackageContents {
+    /// The contract.
+    pub contract: Contract,
+    /// Tokenizer and chat template; `None` if the checkpoint had no tokenizer.
+    pub language: Option<LanguageData>,
+    /// Texts with their vectors as JSON; `None` if there are none.
+    pub golden: Option<Vec<u8>>,
+}
+
+/// The items of a package that is to be written. The contract comes last, since it has the hashes
+/// of the other items; `source` are the hashes of the weight files, if the contract has none yet.
+pub fn items(
+    contract: Contract,
+    language: Option<&LanguageData>,
+    golden: Option<Vec<u8>>,
+    source: Option<Hashing>,
+) -> Result<Vec<Item>, ContractError> {
+    let source = RefCell::new(source);
+    let item = |name: &str, description: &str, content| Item {
+        author: AUTHOR.to_owned(),
+        name: name.to_owned(),
+        description: description.to_owned(),
+        content,
+    };
+    let mut items = Vec::new();
+    items.extend(golden.map(|json| item(GOLDEN, "Vectors of known texts", Content::Bytes(json))));
+    if let Some(language) = language {
+        let json = serde_json::to_vec(language).map_err(|source| ContractError::Json {
+            path: LANGUAGE.into(),
+            source,
+        })?;
+        items.push(item(
+            LANGUAGE,
+            "How text becomes tokens",
+            Content::Bytes(json),
+        ));
+        if let TokenizerData::Json { tokenizer, .. } = &language.tokenizer {
+            items.push(item(
+                TOKENIZER,
+                "Tokenizer",
+                Content::Bytes(tokenizer.clone()),
+            ));
+        }
+    }
+    let write = move |folder: &Path| contract_json(folder, &contract, source.take());
+    items.push(item(
+        CONTRACT,
+        "What the package holds",
+        Content::Made(Box::new(write)),
+    ));
+    Ok(items)
+}
+
+fn contract_json(
+    folder: &Path,
+    contract: &Contract,
+    source: Option<Hashing>,
+) -> io::Result<Vec<u8>> {
+    let mut contract = Contract {
+        files: hash_data(folder)?,
+        ..contract.clone()
+    };
+    if let Some(hashing) = source {
+        contract.source.files = hashing
+            .join()
+            .map_err(|_| io::Error::other("a file could not be hashed"))??;
+    }
+    let mut text = serde_json::to_vec_pretty(&contract).map_err(io::Error::other)?;
+    text.push(b'\n');
+    Ok(text)
+}
+
+/// Reads and checks what the package at `path` carries besides `program`; `None` if Thane did not
+/// write the package.
+pub fn read_contents(
+    path: &Path,
+    program: &Program,
+) -> Result<Option<PackageContents>, RuntimeError> {
+    // A compiled model has no list of items, and so no contract.
+    if !path.join("Manifest.json").is_file() {
+        return Ok(None);
+    }
+    let items = package::items(path)?;
+    let find = |name: &str| {
+        items
+            .iter()
+            .find(|i| i.author == AUTHOR && i.name == name)
+            .map(|i| &i.path)
+    };
+    let Some(file) = find(CONTRACT) else {
+        return Ok(None);
+    };
+    let contract = read_contract(file)?;
+    check_files(path, &contract)?;
+    if ports(program)? != contract.functions {
+        let path = path.to_owned();
+        return Err(ContractError::Functions { path }.into());
+    }
+    let language = find(LANGUAGE)
+        .map(|file| read_language(file, find(TOKENIZER)))
+        .transpose()?;
+    let golden = find(GOLDEN).map(|file| read(file)).transpose()?;
+    Ok(Some(PackageContents {
+        contract,
+        language,
+        golden,
+    }))
+}
+
+/// What the contract of a package says about its model, without a check of any other file; `None`
+/// if Thane did not write the package.
+pub fn read_facts(path: &Path) -> Result<Option<Facts>, RuntimeError> {
+    if !path.join("Manifest.json").is_file() {
+        return Ok(None);
+    }
+    let items = package::items(path)?;
+    let item = items
+        .iter()
+        .find(|i| i.author == AUTHOR && i.name == CONTRACT);
+    Ok(item
+        .map(|item| read_contract(&item.path))
+        .transpose()?
+        .map(|contract| contract.model))
+}
+
+/// Compares the hashes of a package's files with those of its contract.
+fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
+    let found = hash_data(path).map_err(|source| ContractError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let Some(file) = first_difference(&found, &contract.files) else {
+        return Ok(());
+    };
+    // The file may be a pointer of Git LFS, which says what to do.
+    if let Err(pointer @ ContractError::LfsPointer { .. }) = read_within(&path.join(file), 1 << 10)
+    {
+        return Err(pointer);
+    }
+    Err(ContractError::Changed {
+        path: path.to_owned(),
+        file: file.to_owned(),
+        by: "the contract",
+    })
+}
+
+fn read_contract(file: &Path) -> Result<Contract, ContractError> {
+    let json_error = |source| ContractError::Json {
+        path: file.to_owned(),
+        source,
+    };
+    let json: serde_json::Value = serde_json::from_slice(&read(file)?).map_err(json_error)?;
+    let schema = json["schema"].as_u64();
+    if schema != Some(u64::from(SCHEMA)) {
+        return Err(ContractError::Schema {
+            path: file.to_owned(),
+            expected: SCHEMA,
+            found: schema,
+        });
+    }
+    serde_json::from_value(json).map_err(json_error)
+}
+
+fn read_language(file: &Path, tokenizer: Option<&PathBuf>) -> Result<LanguageData, ContractError> {
+    let mut language: LanguageData =
+        serde_json::from_slice(&read(file)?).map_err(|source| ContractError::Json {
+            path: file.to_owned(),
+            source,
+        })?;
+    if let TokenizerData::Json {
+        tokenizer: bytes, ..
+    } = &mut language.tokenizer
+    {
+        let path = tokenizer.ok_or_else(|| ContractError::Missing {
+            path: file.to_owned(),
+            missing: TOKENIZER,
+        })?;
+        *bytes = read(path)?;
+    }
+    Ok(language)
+}
+
+/// The hashes of every file below a package's `Data` except the contract, sorted by path.
+fn hash_data(package: &Path) -> io::Result<Vec<FileHash>> {
+    let contract = format!("{AUTHOR}/{CONTRACT}");
+    let data = package.join("Data");
+    let files = walk(&data)?
+        .into_iter()
+        .filter(|(name, _)| *name != contract);
+    files
+        .map(|(name, _)| hash(&data.join(&name), format!("Data/{name}")))
+        .collect()
+}

@@ -1,0 +1,40 @@
+//! The prompt that an embedding model puts before each text.
+
+use thane_models::EncoderInfo;
+
+use crate::error::RuntimeError;
+
+/// A prompt of an embedding model. Without a prompt, the name is `None` and the text empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    /// Name of the prompt.
+    pub name: Option<String>,
+    /// Text that is put before each text.
+    pub text: String,
+}
+
+impl Prompt {
+    /// Chooses a prompt by name; `None` for the model's default, an empty name for no prompt.
+    pub fn choose(name: Option<&str>, info: &EncoderInfo) -> Result<Self, RuntimeError> {
+        let name = name
+            .or(info.default_prompt.as_deref())
+            .filter(|name| !name.is_empty());
+        let Some(name) = name else {
+            return Ok(Self::default());
+        };
+        let text = info
+            .prompts
+            .get(name)
+            .ok_or_else(|| RuntimeError::UnknownPrompt {
+                name: name.to_owned(),
+                known: info.prompts.keys().cloned().collect(),
+            })?;
+        if !text.is_empty() && !info.include_prompt {
+            return Err(RuntimeError::PromptNotPooled);
+        }
+        Ok(Self {
+            name: Some(name.to_owned()),
+            text: text.clone(),
+        })
+    }
+}

@@ -1,0 +1,110 @@
+//! The library's own path from a model's name to answers and vectors, on tiny models whose answers
+//! transformers computed.
+
+// Clippy does not know helpers of tests as tests.
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use thane_cpu::{Cpu, Numerics};
+use thane_hub::{Hub, Places};
+use thane_mil::backend::Backend;
+use thane_runtime::{BundleOptions, Message, Model, PackageOptions, RuntimeError, Task};
+
+fn model(path: &Path) -> Model {
+    let hub = Hub {
+        offline: true,
+        ..Hub::new(Places::in_folder("no-cache"))
+    };
+    Model::open(path.to_str().unwrap(), &hub, &()).unwrap()
+}
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
+
+fn backend() -> Arc<dyn Backend> {
+    Arc::new(Cpu::new(Numerics::F32, 2))
+}
+
+/// Each conversation of `tiny-chat/expected.json`: messages, and the answer of transformers.
+fn conversations() -> Vec<(Vec<Message>, String)> {
+    let text = std::fs::read(models().join("tiny-chat/expected.json")).unwrap();
+    let json: Value = serde_json::from_slice(&text).unwrap();
+    let conversations = json["conversations"].as_array().unwrap();
+    conversations
+        .iter()
+        .map(|c| {
+            let messages = serde_json::from_value(c["messages"].clone()).unwrap();
+            (messages, c["text"].as_str().unwrap().to_owned())
+        })
+        .collect()
+}
+
+#[test]
+fn a_conversation_is_answered_as_transformers_does() {
+    let mut chat = model(&models().join("tiny-chat"))
+        .generator(&*backend())
+        .unwrap();
+    for (messages, expected) in conversations() {
+        let mut text = String::new();
+        let answer = chat
+            .answer(&messages, |piece| text.push_str(piece))
+            .unwrap();
+        assert_eq!((answer.text, text), (expected.clone(), expected));
+    }
+}
+
+#[test]
+fn a_package_answers_like_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("chat.mlpackage");
+    let language = model(&models().join("tiny-chat"))
+        .language_model(&Default::default(), &())
+        .unwrap();
+    let written = language
+        .write(&package, &PackageOptions::default(), &())
+        .unwrap();
+    assert_eq!(written.functions, ["prefill", "decode"]);
+    let opened = model(&package);
+    assert_eq!(opened.task().unwrap(), Task::Generate);
+    let mut chat = opened.generator(&*backend()).unwrap();
+    let (messages, expected) = conversations().swap_remove(0);
+    assert_eq!(chat.answer(&messages, |_| {}).unwrap().text, expected);
+    let error = model(&package).embedder(&*backend()).err().unwrap();
+    assert!(
+        matches!(error, RuntimeError::GeneratesOnly { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_bundle_embeds_like_its_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("bert.mlpackage");
+    let checkpoint = model(&models().join("tiny-embed/bert-mean"));
+    let options = BundleOptions {
+        buckets: vec![16],
+        ..BundleOptions::default()
+    };
+    let written = checkpoint
+        .write_bundle(&package, &options, &*backend(), &())
+        .unwrap();
+    assert_eq!((written.buckets, written.flexible), (vec![16], true));
+    let texts = ["a cat", "the quick brown fox"];
+    let mut first = checkpoint.embedder(&*backend()).unwrap();
+    let mut second = model(&package).embedder(&*backend()).unwrap();
+    let (a, b) = (
+        first.embed(&texts, None).unwrap(),
+        second.embed(&texts, None).unwrap(),
+    );
+    for (a, b) in a.iter().flatten().zip(b.iter().flatten()) {
+        // fp16 in the package.
+        assert!((a - b).abs() < 2e-3, "{a} {b}");
+    }
+    assert_eq!(a.len(), 2);
+    let error = model(&package).generator(&*backend()).err().unwrap();
+    assert!(matches!(error, RuntimeError::EmbedsOnly { .. }), "{error}");
+}
