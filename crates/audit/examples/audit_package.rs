@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Collect the files below a folder by their paths in it, as a page in a browser would receive them.
+/// Collect the files below a folder by their paths in it, as a page in a browser would get them.
 fn read(folder: &Path, inside: &Path, files: &mut BTreeMap<String, Bytes>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(folder.join(inside))? {
         let inner = inside.join(entry?.file_name());

@@ -1,4 +1,5 @@
-//! What the rules say of published placements of single ops, `crates/audit/data/ane_placement_m4.csv`.
+//! What the rules say of published placements of single ops,
+//! `crates/audit/data/ane_placement_m4.csv`.
 
 use thane_audit::labeled::placement::{Confusion, Row, predict, read, score};
 use thane_audit::target::{Route, Target, Units};
