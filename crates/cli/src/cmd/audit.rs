@@ -63,7 +63,7 @@ pub struct Args {
     /// A severity includes the worse ones.
     #[arg(long, value_name = "RULE|SEVERITY", value_delimiter = ',', value_parser = values::deny)]
     deny: Vec<Deny>,
-    /// Report format: text, concise, json, sarif, html or mil [default: text].
+    /// Report format: text, concise, json, sarif, html, mil [default: text].
     ///
     /// With -o, the default follows the extension of the file.
     #[arg(
