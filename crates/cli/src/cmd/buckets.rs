@@ -29,7 +29,7 @@ pub struct Args {
     /// Texts: lines of a .txt file, rows of .jsonl, .csv, .tsv or .parquet.
     #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Number of texts of each length in tokens: JSON such as {"128": 5, "300": 2}.
+    /// Number of texts of each length in tokens: JSON such as {"128": 5}.
     #[arg(long, value_name = "FILE")]
     histogram: Option<PathBuf>,
     /// The field or column that has the text.

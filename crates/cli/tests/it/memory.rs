@@ -160,7 +160,7 @@ fn results_and_inputs_are_not_replaced_unasked() {
         &["would replace the input"],
     );
     let file = [args[0], args[1], "--out", args[1]];
-    assert_ends(&home.run(&file), 2, &["model.mil is no folder"]);
+    assert_ends(&home.run(&file), 2, &["model.mil is not a folder"]);
 }
 
 /// Relative to the largest magnitude, on inputs of the user's; 0.1 % of -8 to 8 is 8e-3.
