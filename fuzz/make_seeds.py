@@ -27,7 +27,7 @@ def floats(*shape):
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def quantised(kind, rows, cols):
+def quantized(kind, rows, cols):
     """Random blocks; the halves that are scales are made finite."""
     block, size = gguf.GGML_QUANT_SIZES[kind]
     data = RNG.integers(0, 256, (rows, cols // block * size), dtype=np.uint8)
@@ -53,7 +53,7 @@ def gguf_model(name, architecture, kind, hidden, gemma):
     writer.add_token_list(["a", "b", "", "<s>", "\u2581d", "e", "f"])
 
     def matrix(name, rows, kind=kind):
-        data = floats(rows, hidden) if kind is None else quantised(kind, rows, hidden)
+        data = floats(rows, hidden) if kind is None else quantized(kind, rows, hidden)
         writer.add_tensor(name + ".weight", data, raw_dtype=kind)
 
     matrix("token_embd", VOCAB)

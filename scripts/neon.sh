@@ -27,7 +27,7 @@ export CARGO_TARGET_DIR=$folder
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 # As Apple's first: dot products, but neither products of bf16 and int8 matrices nor SVE.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="$qemu -cpu neoverse-n1"
-# Optimised further the build takes longer than what it saves.
+# Optimized further the build takes longer than what it saves.
 [ "${1:-}" != build ] || only=--no-run
 exec cargo test --quiet ${only:-} -p thane-kernels --lib --tests --target "$target" \
     --config 'profile.dev.package.thane-kernels.opt-level = 1'

@@ -23,6 +23,6 @@ if [ "$sanitizer" = thread ]; then
     tests=(--test blocks)
 fi
 export RUSTFLAGS="-Zsanitizer=$sanitizer ${allowed:-}"
-# Optimised further the build takes longer than what it saves.
+# Optimized further the build takes longer than what it saves.
 cargo test --quiet -p thane-kernels --lib "${tests[@]-"--tests"}" --target "$host" \
     --config 'profile.dev.package.thane-kernels.opt-level = 1' ${unseen[@]+"${unseen[@]}"}

@@ -96,7 +96,7 @@ else
     skip "audit for WebAssembly" "rustup could not add the target wasm32-unknown-unknown"
 fi
 
-# The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimised in it too.
+# The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimized in it too.
 thane=${CARGO_TARGET_DIR:-$PWD/target}/debug/thane
 if models=$(PROFILE=dev bash scripts/models.sh); then
     export THANE_MODELS=$models
@@ -127,8 +127,8 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
         step "build of thane" cargo build --quiet -p thane-cli
-        step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimised-packages
-        for from in tests/ops tests/packages target/optimised-packages; do
+        step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimized-packages
+        for from in tests/ops tests/packages target/optimized-packages; do
             # Built with the tests; by itself it would be built anew, with other features of what it depends on.
             step "packages of $from" "${thane%/thane}/examples/write_packages" "$from" "$packages"
         done

@@ -6,7 +6,7 @@
 PROGRAM is `onnxruntime` (MODEL is an .onnx file), `openvino` (.onnx or .xml) or `torch` (a Hugging Face folder; `--numerics` f32, bf16
 or int8); prepare.py makes the files. Rows of FILE have tokens in the field `ids`. `--batch` texts are at hand at once; they are
 sorted by length and run in calls of `--call`, as is fastest: without `--call` some sizes are tried first, and the row says which
-was taken. Padding is masked, the mean of the tokens normalised. `--vectors` writes the vectors, a JSON array a line, and measures nothing.
+was taken. Padding is masked, the mean of the tokens normalized. `--vectors` writes the vectors, a JSON array a line, and measures nothing.
 """
 
 import argparse

@@ -21,7 +21,7 @@ QUERY_HEADS, KEY_HEADS, VOCAB, CONTEXT = 14, 2, 151_936, 8192
 # Of the normal distribution that a logit has. At 1 the two likeliest of 152k tokens are 0.2 apart, within what 4-bit weights
 # and 8-bit activations change; at 4 most greedy steps are as clear as those of a trained model.
 LOGIT_SPREAD = 4.0
-# Rows that are drawn and quantised at once: 29 MB in fp32 of the widest matrix.
+# Rows that are drawn and quantized at once: 29 MB in fp32 of the widest matrix.
 ROWS = 1536
 
 

@@ -67,7 +67,7 @@ class Commands:
         return self.make(path, self.python("encoders"), HERE / "prepare.py", kind, model, path, *options)
 
     def model(self, name):
-        """The file or folder of a model: one that was given, made with random weights, or of the catalogue."""
+        """The file or folder of a model: one that was given, made with random weights, or of the catalog."""
         if name in self.files:
             return self.files[name]
         if name in RANDOM:

@@ -5,7 +5,7 @@
     python3 scripts/peers/table.py --read ROWS.jsonl..
 
 PEERS is the folder of setup.sh; what has to be made (models with random weights, ONNX, int8 forms) is made once in PEERS/models.
-Of FILEs it measures the works of language models, else everything: those of the catalogue, a model of 0.5B in three types, MiniLM
+Of FILEs it measures the works of language models, else everything: those of the catalog, a model of 0.5B in three types, MiniLM
 in fp32 and int8, an encoder of the shape of Qwen3-0.6B. `--only` selects rows by their names, such as
 `decode/smollm2*,batch-8/*/2`; `--list` prints the names. Each round runs Thane and each of the others after another, each warmed
 up once, on random tokens of the same number:

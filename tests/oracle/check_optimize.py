@@ -1,4 +1,4 @@
-"""Packages that coremltools' optimisers make, run by `thane predict`: every weight against coremltools' own decompression.
+"""Packages that coremltools' optimizers make, run by `thane predict`: every weight against coremltools' own decompression.
 
     python3 tests/oracle/check_optimize.py THANE FOLDER [RECIPE..]
 

@@ -56,7 +56,7 @@ addEventListener("load", () => {
   at("backend").dispatchEvent(new Event("change"));
   seen.off = new Set(column(4)).size;
   seen.off_engine = column(4).includes("ane");
-  seen.unlabelled = [...document.querySelectorAll("input, select")].filter((i) => i.labels.length === 0).length;
+  seen.unlabeled = [...document.querySelectorAll("input, select")].filter((i) => i.labels.length === 0).length;
   seen.figures = document.querySelectorAll("svg[role=img][aria-label]").length;
   seen.width = innerWidth;
   seen.overflow = document.documentElement.scrollWidth - innerWidth;
@@ -106,7 +106,7 @@ def judge(seen, width):
         "filtered": seen["filtered"] == ["layers_7_softmax"],
         "more, with the focus on the first of them": seen["more"] == 400 and seen["focus"],
         "ops off the engine": not seen["off_engine"],
-        "every control has a label": seen["unlabelled"] == 0,
+        "every control has a label": seen["unlabeled"] == 0,
         "figures have a name": seen["figures"] >= 2,
         "nothing is fetched": seen["requests"] == 0,
         f"under {MOST_MS} ms": max(seen["sort_ms"], seen["filter_ms"]) < MOST_MS,

@@ -81,7 +81,7 @@ PPLX_MUTATIONS = {
 
 
 def qwen3_pplx():
-    """pplx-embed-v1: Qwen3 that sees both ways, mean, not normalised, a quantiser of its own as the last module."""
+    """pplx-embed-v1: Qwen3 that sees both ways, mean, not normalized, a quantizer of its own as the last module."""
     tokenizer = embed_tokenizers.qwen(QWEN_SPECIALS, 60)
     quantizer = {"type": "st_quantize.FlexibleQuantizer", "kwargs": ["quantization"]}
     return Case(

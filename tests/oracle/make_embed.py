@@ -3,11 +3,11 @@
     python3 tests/oracle/make_embed.py            # write the file
     python3 tests/oracle/make_embed.py --check    # compare with the file that is there
 
-int8 is what pplx-embed's quantiser does, `clip(round(tanh(x) * 127), -128, 127)` in float32, halves to even, with the float32
-that is nearest to tanh(x). torch 2.15, in which the quantiser is written, gives the same byte for every vector here (checked
+int8 is what pplx-embed's quantizer does, `clip(round(tanh(x) * 127), -128, 127)` in float32, halves to even, with the float32
+that is nearest to tanh(x). torch 2.15, in which the quantizer is written, gives the same byte for every vector here (checked
 where torch is installed) and for 21 million random numbers; numpy's float32 tanh gave another for 25 of those. Bits are
 numpy.packbits. Vectors are random, or hold zeros of both signs, the smallest numbers, and numbers whose product is exactly half
-way between two integers, with their neighbours. Needs numpy; all seeds are literals.
+way between two integers, with their neighbors. Needs numpy; all seeds are literals.
 """
 
 import json
@@ -53,8 +53,8 @@ def formats(x):
     soft = np.tanh(x.astype(np.float64)).astype(np.float32)
     int8 = np.clip(np.round(soft * np.float32(127)), -128, 127).astype(np.int8)
     if torch:
-        quantised = torch.clamp(torch.round(torch.tanh(torch.from_numpy(x)) * 127), -128, 127).to(torch.int8)
-        assert (quantised.numpy() == int8).all()
+        quantized = torch.clamp(torch.round(torch.tanh(torch.from_numpy(x)) * 127), -128, 127).to(torch.int8)
+        assert (quantized.numpy() == int8).all()
     return {
         "float16": x.astype("<f2"),
         "int8": int8,

@@ -194,8 +194,8 @@ def classifier_int64():
     return classes([10, -20, 30], ct.target.iOS18)
 
 
-def optimised(dtype, target, *steps):
-    """Linear layers of 24 x 15, each compressed by its own steps, which are an optimiser and its config."""
+def optimized(dtype, target, *steps):
+    """Linear layers of 24 x 15, each compressed by its own steps, which are an optimizer and its config."""
 
     def body(x):
         for i in range(len(steps)):
@@ -217,7 +217,7 @@ def optimised(dtype, target, *steps):
 
 def ios16_compressed():
     """The three forms of compressed constants that came with iOS 16, whose parameters are attributes."""
-    return optimised(
+    return optimized(
         F32, ct.target.iOS16,
         [(cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(mode="linear", dtype="uint8"))],
         [(cto.palettize_weights, cto.OpPalettizerConfig(nbits=4, mode="uniform"))],
@@ -230,7 +230,7 @@ def ios18_joint():
     palette = (cto.palettize_weights, cto.OpPalettizerConfig(nbits=3, mode="uniform"))
     blocks = {"granularity": "per_block", "block_size": 5}
     whole = (cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(granularity="per_tensor"))
-    return optimised(
+    return optimized(
         F16, ct.target.iOS18,
         [prune, palette],
         [prune, (cto.linear_quantize_weights, cto.OpLinearQuantizerConfig(dtype="int4", **blocks))],

@@ -11,7 +11,7 @@ embed_decoders.py say what is in which folder.
 As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
 before a golden is written:
 - the token ids are those of the tokenizers library reading tokenizer.json, cut by a rule of our own;
-- numpy pools, projects and normalises the hidden states in float64 and must agree to 1e-6;
+- numpy pools, projects and normalizes the hidden states in float64 and must agree to 1e-6;
 - one batch of all texts must give what each text gives alone, to 2e-6;
 - each setting in `Case.mutations` is changed alone and must move the embeddings by `BITES` at least, and so must a 5 % change
   of each single tensor (BITES / 10); tensors that are said to be idle must not move them.
@@ -294,7 +294,7 @@ def golden_of(case, folder, model, texts, floats):
 
 
 def cut_to(model, answers, n):
-    """The first `n` elements, of length one again where the model normalises // [texts, n]"""
+    """The first `n` elements, of length one again where the model normalizes // [texts, n]"""
     cut = numpy.stack([answer.embedding[:n] for answer in answers])
     return cut / numpy.linalg.norm(cut, axis=1, keepdims=True) if is_normalized(model) else cut
 

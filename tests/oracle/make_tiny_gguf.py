@@ -9,7 +9,7 @@ them, so that the golden of the checkpoint is theirs too. What the converters do
 - gemma3: norm weights are stored with the 1 added. GGUF cannot say `query_pre_attn_scalar`, and llama.cpp takes the head's
   width (hidden / heads for 27B): here the query norms are multiplied by what is missing.
 
-`llama-quantised` has no twin: its matrices are random blocks of every quantised type, F16 and BF16, and its golden
+`llama-quantised` has no twin: its matrices are random blocks of every quantized type, F16 and BF16, and its golden
 (llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
 package gives them.
 
@@ -215,7 +215,7 @@ def random_blocks(random, shape, ty, size):
     return blocks.reshape(shape[0], -1), values.astype(numpy.float32)
 
 
-def make_quantised():
+def make_quantized():
     name = "llama-quantised"
     config = LlamaConfig(
         vocab_size=131, hidden_size=256, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -264,7 +264,7 @@ def main():
     assert permute(sample, 2)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
     for name, ty in TWINS.items():
         make_twin(name, ty)
-    make_quantised()
+    make_quantized()
 
 
 if __name__ == "__main__":

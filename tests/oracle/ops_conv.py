@@ -137,7 +137,7 @@ def conv_quantized(op):
     def formula(x, weight, quantization_type, quant_scale, quant_bias, nbits=8, bias=None, **rest):
         per_channel = [-1] + [1] * (x.ndim - 1)
         scale, shift = (np.asarray(v, np.float64).reshape(per_channel) for v in (quant_scale, quant_bias))
-        # Weights are fp32 once they are no longer quantised.
+        # Weights are fp32 once they are no longer quantized.
         return convolved(x, (weight * scale + shift).astype(F32), bias, **rest)
 
     def case(x, w, n_factors=None, dtype=F32, bits=None, bias=False, opset="ios18", given=False, **more):

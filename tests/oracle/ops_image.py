@@ -303,7 +303,7 @@ def sampled(image, rows, columns, mode, padding, value):
     return above * (1 - p) + (image[:, r + 1, c] * (1 - q) + image[:, r + 1, c + 1] * q) * p
 
 
-def unnormalised(v, size, mode, align):
+def unnormalized(v, size, mode, align):
     """Coordinates in elements, of -1 to 1 or 0 to 1."""
     if mode == "unnormalized":
         return v
@@ -318,7 +318,7 @@ def resample(op):
         out = []
         for image, at in zip(x, coordinates.astype(np.float64)):
             columns, rows = (
-                unnormalised(at[..., k], x.shape[3 - k], coordinates_mode, align_corners) for k in (0, 1)
+                unnormalized(at[..., k], x.shape[3 - k], coordinates_mode, align_corners) for k in (0, 1)
             )
             out.append(sampled(image, rows, columns, sampling_mode, padding_mode, float(padding_value)))
         return [np.stack(out)]
@@ -372,7 +372,7 @@ def affine(op):
         for b, image in enumerate(x):
             m = transform_matrix[b if len(transform_matrix) > 1 else 0].astype(np.float64)
             at = [m[0] * u + m[1] * v + m[2], m[3] * u + m[4] * v + m[5]]
-            columns, rows = (unnormalised(p, n, "normalized_minus_one_to_one", align_corners) for p, n in zip(at, x.shape[:1:-1]))
+            columns, rows = (unnormalized(p, n, "normalized_minus_one_to_one", align_corners) for p, n in zip(at, x.shape[:1:-1]))
             out.append(sampled(image, rows, columns, "bilinear", "constant", float(padding_value)))
         return [np.stack(out)]
 

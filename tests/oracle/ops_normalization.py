@@ -1,4 +1,4 @@
-"""Cases of normalisation. Formulas are those that coremltools documents, in fp64; it evaluates l2_norm and layer_norm only."""
+"""Cases of normalization. Formulas are those that coremltools documents, in fp64; it evaluates l2_norm and layer_norm only."""
 
 import numpy as np
 from case import *
@@ -9,7 +9,7 @@ def per_channel(values, x):
     return np.asarray(values, np.float64).reshape(-1, *[1] * (x.ndim - 2))
 
 
-def normalised(x, mean, variance, gamma=1, beta=0, epsilon=1e-5):
+def normalized(x, mean, variance, gamma=1, beta=0, epsilon=1e-5):
     x = x.astype(np.float64)
     gamma, beta = (per_channel(v, x) for v in (gamma, beta))
     return [(x - mean) / np.sqrt(variance + np.float64(epsilon)) * gamma + beta]
@@ -19,7 +19,7 @@ def batch_norm(op):
     r = Random(op)
 
     def formula(x, mean, variance, **rest):
-        return normalised(x, per_channel(mean, x), per_channel(variance, x), **rest)
+        return normalized(x, per_channel(mean, x), per_channel(variance, x), **rest)
 
     def case(*shape, dtype=F32, of=None, given=(), **options):
         of = of or dtype
@@ -46,7 +46,7 @@ def instance_norm(op):
     def formula(x, **rest):
         axes = tuple(range(2, x.ndim))
         wide = x.astype(np.float64)
-        return normalised(x, wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True), **rest)
+        return normalized(x, wide.mean(axes, keepdims=True), wide.var(axes, keepdims=True), **rest)
 
     def case(*shape, dtype=F32, of=None, given=(), **options):
         of = of or dtype

@@ -1,8 +1,8 @@
-"""The reference for the two real GGUF files: transformers' model with the file's own dequantised weights, and
+"""The reference for the two real GGUF files: transformers' model with the file's own dequantized weights, and
 tokenizers built from the file's vocabulary. Needs torch, transformers, gguf, numpy, tokenizers, sentencepiece,
 protobuf, jinja2.
 
-What transformers does with the file was read and checked: the gguf package dequantises every block to float32, Llama's
+What transformers does with the file was read and checked: the gguf package dequantizes every block to float32, Llama's
 q and k rows are taken back from GGUF's interleaved rotary order, Gemma's norm weights lose the 1 that GGUF added, an
 absent output matrix means a tied one. `EXPECTED` holds what the files do not say (Gemma's local theta, the layer
 pattern, the attention scale), so a change of transformers' defaults ends the script instead of moving a golden.
@@ -101,7 +101,7 @@ class Tokenizer:
         return lambda text: bpe.encode(text, add_special_tokens=False).ids
 
     def _sentencepiece(self):
-        """Gemma's SentencePiece model put together again: BPE with byte fallback, no normalisation, no dummy prefix."""
+        """Gemma's SentencePiece model put together again: BPE with byte fallback, no normalization, no dummy prefix."""
         import sentencepiece
         from sentencepiece import sentencepiece_model_pb2
 

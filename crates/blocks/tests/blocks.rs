@@ -2,38 +2,10 @@
 //! which `make_blocks.py` recorded.
 #![allow(clippy::unwrap_used)]
 
+mod goldens;
+
+use goldens::{Golden, goldens};
 use thane_blocks::{BlockType, f16_to_f32};
-
-struct Golden {
-    ty: BlockType,
-    bytes: Vec<u8>,
-    values: Vec<f32>,
-}
-
-fn goldens() -> Vec<Golden> {
-    let mut file: &[u8] = include_bytes!("blocks.bin");
-    let mut take = |len: usize| -> Option<&[u8]> {
-        let (head, rest) = file.split_at_checked(len)?;
-        file = rest;
-        Some(head)
-    };
-    let mut goldens = Vec::new();
-    while let Some(name) = take(8) {
-        let name = std::str::from_utf8(name).unwrap().trim_end_matches('\0');
-        let mut all = BlockType::ALL.into_iter();
-        let ty = all.find(|ty| ty.name() == name).unwrap();
-        let mut number = || u32::from_le_bytes(take(4).unwrap().try_into().unwrap()) as usize;
-        let (n_blocks, block_bytes, block_len) = (number(), number(), number());
-        let sizes = (ty.block_bytes(), ty.block_len());
-        assert_eq!((block_bytes, block_len), sizes, "{name}");
-        let bytes = take(n_blocks * block_bytes).unwrap().to_vec();
-        let values = take(n_blocks * block_len * 4).unwrap();
-        let values = values.as_chunks().0.iter();
-        let values = values.map(|b| f32::from_le_bytes(*b)).collect();
-        goldens.push(Golden { ty, bytes, values });
-    }
-    goldens
-}
 
 #[test]
 fn every_quantized_type_has_blocks_and_values() {

@@ -198,11 +198,12 @@ const SHORT: &str = "\
 A model is a path (GGUF file or Hugging Face folder), hf:org/name[/file][@revision], or a name of
 the catalog such as smollm2-135m. `thane VERB -h` has two examples, `thane VERB --help` all flags.";
 
-/// What stands behind `thane --help`, the exit codes apart.
+/// The end of `thane --help`, after the exit codes.
 const ENVIRONMENT: &str = "\
-Environment: THANE_QUIET is --quiet, and so on for each flag above; flags of a verb carry its name, as
-THANE_RUN_MAX_TOKENS. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HUB_OFFLINE,
-XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE and NO_COLOR mean what they mean elsewhere.";
+Environment: every flag above has a variable, such as THANE_QUIET for --quiet; flags of a verb have
+its name in it, such as THANE_RUN_MAX_TOKENS. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
+HF_TOKEN_PATH, HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE and NO_COLOR
+mean what they mean elsewhere.";
 
 /// Flags in this order stand before all others.
 const BEHIND_COMMON: usize = 1000;

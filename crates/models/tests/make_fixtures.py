@@ -42,7 +42,7 @@ ARRAYS = {
     "test.strings": ("string", ["<s>", "", "\u2581the", "\u00e9"]),
     "test.nested": ("array", [[1, 2], [3], [4, 5, 6]]),
 }
-# Enough types that each block size is seen; the quantised bytes are random, for nothing here reads numbers.
+# Enough types that each block size is seen; the quantized bytes are random, for nothing here reads numbers.
 TYPES = [
     "F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0",
     "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS",

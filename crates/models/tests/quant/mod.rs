@@ -1,6 +1,9 @@
 //! Quantized blocks as MIL constants, against the values of the `gguf` package
 //! (`crates/blocks/tests/make_blocks.py`).
 
+#[path = "../../../blocks/tests/goldens/mod.rs"]
+mod goldens;
+
 use thane_blocks::BlockType;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::types::DType;
@@ -28,29 +31,12 @@ impl Golden {
 }
 
 fn goldens() -> Vec<Golden> {
-    let mut file: &[u8] = include_bytes!("../../../blocks/tests/blocks.bin");
-    let mut take = |len: usize| -> Option<&[u8]> {
-        let (head, rest) = file.split_at_checked(len)?;
-        file = rest;
-        Some(head)
+    let stored = |golden: goldens::Golden| Golden {
+        ty: golden.ty,
+        bytes: Bytes::new(golden.bytes),
+        values: golden.values,
     };
-    let mut goldens = Vec::new();
-    while let Some(name) = take(8) {
-        let name = std::str::from_utf8(name).unwrap().trim_end_matches('\0');
-        let mut all = BlockType::ALL.into_iter();
-        let ty = all.find(|ty| ty.name() == name).unwrap();
-        let mut number = || u32::from_le_bytes(take(4).unwrap().try_into().unwrap()) as usize;
-        let (n_blocks, block_bytes, block_len) = (number(), number(), number());
-        assert_eq!(
-            (block_bytes, block_len),
-            (ty.block_bytes(), ty.block_len()),
-            "{ty:?}"
-        );
-        let bytes = Bytes::new(take(n_blocks * block_bytes).unwrap().to_vec());
-        let values = floats(take(n_blocks * block_len * 4).unwrap());
-        goldens.push(Golden { ty, bytes, values });
-    }
-    goldens
+    goldens::goldens().into_iter().map(stored).collect()
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
