@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use thane_cpu::ane::Effects;
-use thane_cpu::{Cpu, Limits, Numerics};
-use thane_mil::backend::Instance;
+use thane_cpu::{Cpu, Numerics};
+use thane_mil::backend::{Backend, Instance, Limits, LoadOptions};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
@@ -105,7 +105,7 @@ fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize)
         Numerics::Fast,
         Numerics::Ane(Effects::default()),
     ] {
-        let Ok(executable) = Cpu::new(numerics, 1).load_within(program, limits) else {
+        let Ok(executable) = Cpu::new(numerics, 1).load_with(program, &LoadOptions::within(limits)) else {
             return;
         };
         let Ok(mut instance) = executable.instantiate() else {

@@ -24,7 +24,10 @@ enum Form {
 }
 
 macro_rules! block_types {
-    ($($(#[$doc:meta])* $variant:ident: $name:literal, $id:literal, $len:literal x $bytes:expr, $form:expr;)*) => {
+    ($(
+        $(#[$doc:meta])*
+        $variant:ident: $name:literal, $id:literal, $len:literal x $bytes:expr, $form:expr;
+    )*) => {
         /// How the values of a weight are stored. Plain floats are blocks of one value.
         ///
         /// Other crates match some types and handle all others by their row, so that a new type

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
-use thane_mil::backend::{Backend, Executable, LoadError};
+use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_runtime::{LanguageModel, LanguageOptions, Model};
@@ -109,11 +109,13 @@ impl Backend for Processor {
         self.cpu.name()
     }
 
-    fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError> {
-        match &self.profile {
-            Some(profile) => self.cpu.load_profiled(program, Arc::clone(profile)),
-            None => self.cpu.load(program),
-        }
+    fn load_with(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
+        let cpu = self.cpu.clone().with_profile(self.profile.clone());
+        cpu.load_with(program, options)
     }
 }
 

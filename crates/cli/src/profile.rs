@@ -67,8 +67,9 @@ fn table(rows: &[Row], ceilings: Ceilings) -> String {
             shorten(&row.function, 10),
             shorten(
                 &format!(
-                    "{}{}",
+                    "{}{}{}",
                     row.step,
+                    row.path.map(|path| format!(", {path}")).unwrap_or_default(),
                     if row.is_slow { " (no kernel)" } else { "" }
                 ),
                 30

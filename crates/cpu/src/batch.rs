@@ -7,11 +7,12 @@ use thane_mil::types::TensorType;
 
 use crate::ane::Tally;
 use crate::exec::Frame;
+use crate::instance::{Running, run_error};
 use crate::lockstep::Lockstep;
 use crate::ops::random::Seeds;
+use crate::shared::Shared;
 use crate::step::Plan;
 use crate::tensor::Pool;
-use crate::{Running, Shared, run_error};
 
 /// Instances of one program, and what they share in a call.
 pub struct Together {
@@ -68,6 +69,7 @@ impl Together {
             profile: shared.profile.as_deref(),
             n_frames: which.len(),
             greatest: Vec::new(),
+            path: None,
             unread: None,
         };
         let mut lockstep = Lockstep::new(plan, frames, all);

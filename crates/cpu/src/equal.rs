@@ -21,6 +21,7 @@ use thane_mil::types::TensorType;
 mod diff;
 mod inputs;
 mod local;
+mod rounding;
 mod rows;
 mod walk;
 mod whole;

@@ -74,7 +74,9 @@ impl<'a> Lockstep<'a> {
                     .results
                     .iter()
                     .filter_map(|r| self.all.slots[r.id.index()].as_ref());
-                begun.end(profile, &self.plan.function.name, results);
+                begun
+                    .by(self.all.path.take())
+                    .end(profile, &self.plan.function.name, results);
             }
             for frame in &mut self.frames {
                 frame.drop_values(&step.last_uses);
@@ -199,7 +201,7 @@ impl<'a> Lockstep<'a> {
                 let mut shapes = self.join(*indices)?;
                 shapes
                     .iter_mut()
-                    .for_each(|shape| shape.push(weight.n_cols));
+                    .for_each(|shape| shape.push(weight.stored.n_cols));
                 shapes
             }
             Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. })

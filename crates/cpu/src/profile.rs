@@ -5,12 +5,17 @@ use std::ops::Add;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use thane_kernels::linear::Path;
+
 use crate::tensor::Tensor;
 
-/// What the steps of all runs so far took; [`Cpu::load_profiled`](crate::Cpu::load_profiled) fills
+/// What the steps of all runs so far took; [`Cpu::with_profile`](crate::Cpu::with_profile) fills
 /// it.
 #[derive(Debug, Default)]
-pub struct Profile(Mutex<BTreeMap<(String, &'static str), Row>>);
+pub struct Profile(Mutex<BTreeMap<Key, Row>>);
+
+/// Function, step and path.
+type Key = (String, &'static str, Option<&'static str>);
 
 /// The steps of one kind in one function.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +24,8 @@ pub struct Row {
     pub function: String,
     /// Kernel, or the op where it is computed by itself.
     pub step: &'static str,
+    /// How its products were computed ([`thane_kernels::linear::Path`]), where it has some.
+    pub path: Option<&'static str>,
     /// Whether a kernel computes it, rather than the plain function of an op.
     pub is_fused: bool,
     /// Whether it is an op that computes much and that no kernel was found for.
@@ -62,18 +69,21 @@ impl Profile {
     fn add(&self, function: &str, begun: Begun, time: Duration, written: f64) {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let function = function.to_owned();
-        let row = rows.entry((function.clone(), begun.name)).or_insert(Row {
-            function,
-            step: begun.name,
-            is_fused: begun.is_fused,
-            is_slow: begun.is_slow,
-            calls: 0,
-            time: Duration::ZERO,
-            bytes: 0.0,
-            flops: 0.0,
-            bf16_flops: 0.0,
-            byte_ops: 0.0,
-        });
+        let row = rows
+            .entry((function.clone(), begun.name, begun.path))
+            .or_insert(Row {
+                function,
+                step: begun.name,
+                path: begun.path,
+                is_fused: begun.is_fused,
+                is_slow: begun.is_slow,
+                calls: 0,
+                time: Duration::ZERO,
+                bytes: 0.0,
+                flops: 0.0,
+                bf16_flops: 0.0,
+                byte_ops: 0.0,
+            });
         row.calls += 1;
         row.time += time;
         row.bytes += begun.work.read + written;
@@ -88,6 +98,7 @@ pub struct Begun {
     name: &'static str,
     is_fused: bool,
     is_slow: bool,
+    path: Option<&'static str>,
     work: Work,
     start: Instant,
 }
@@ -130,8 +141,17 @@ impl Begun {
             name,
             is_fused,
             is_slow,
+            path: None,
             work,
             start: Instant::now(),
+        }
+    }
+
+    /// With its products computed by this path.
+    pub fn by(self, path: Option<Path>) -> Self {
+        Self {
+            path: path.map(Path::name),
+            ..self
         }
     }
 

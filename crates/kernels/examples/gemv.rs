@@ -14,11 +14,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use thane_kernels::linear::{
-    CodesProduct, Int8Block, Int8Weight, LINE_BYTES, PackedCodes, Start, int8_len,
-    int8_scratch_len, linear_codes, linear_codes_best, linear_codes_best_scratch_len,
-    linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_int8, pack_codes, pack_codes_scratch_len, pack_int8,
-    packed_codes_len, quantize_int8,
+    Epilogue, Int8Block, Int8Weight, LINE_BYTES, Operand, PackedCodes, Precision, Product, Start,
+    int8_len, linear, linear_codes_best, linear_codes_best_scratch_len, linear_f32,
+    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_scratch_len, pack_codes,
+    pack_codes_scratch_len, pack_int8, packed_codes_len,
 };
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention,
@@ -194,6 +193,26 @@ fn random(bits: u8) -> impl FnMut() -> u8 {
     }
 }
 
+fn one(
+    ctx: &Context,
+    weight: Operand,
+    (x, n_tokens): (&[f32], usize),
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let mut product = [Product::new(weight, n_tokens, Start::NONE, y)];
+    let precision = Precision::Fast;
+    linear(
+        ctx,
+        precision,
+        &mut product,
+        x,
+        n_tokens,
+        Epilogue::None,
+        scratch,
+    );
+}
+
 fn time(ctx: &Context, ty: BlockType, n_rows: usize, n_cols: usize, n_tokens: usize, figure: &str) {
     let Some(row_bytes) = ty.byte_len(n_cols) else {
         return;
@@ -266,7 +285,10 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
         pack_codes(ctx, weight, 0..n_rows, bytes, &mut scratch);
     }
     let mut y = vec![0.0; n_tokens * n_rows];
-    let mut scratch = vec![0.0; linear_codes_scratch_len(ctx, *weight, n_tokens)];
+    // As many as stored codes need, which are unpacked.
+    let product = [Product::new(*weight, n_tokens, Start::NONE, &mut y)];
+    let len = linear_scratch_len(ctx, Precision::Fast, &product, n_tokens, Epilogue::None);
+    let mut scratch = vec![0.0; len.max((n_tokens + 8) * (n_cols + 64) * 2)];
     let [median, ..] = measure(n_copies, || {
         for bytes in bytes.chunks(len) {
             let packed = PackedCodes {
@@ -275,13 +297,7 @@ fn packed_time(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize) -> Op
                 n_rows,
                 n_cols,
             };
-            linear_codes(
-                ctx,
-                &mut [CodesProduct::new(packed, n_tokens, Start::NONE, &mut y)],
-                x,
-                n_tokens,
-                &mut scratch,
-            );
+            one(ctx, packed.into(), (x, n_tokens), &mut y, &mut scratch);
         }
         black_box(&y);
     });
@@ -328,20 +344,15 @@ fn greatest(ctx: &Context, n_rows: usize, n_cols: usize) {
         .map(|_| f32::from(random()) / 255.0 - 0.5)
         .collect();
     let mut y = vec![0.0; n_rows];
-    let len =
-        linear_codes_scratch_len(ctx, packed, 1).max(linear_codes_best_scratch_len(&packed, 1));
+    let product = [Product::new(packed, 1, Start::NONE, &mut y)];
+    let len = linear_scratch_len(ctx, Precision::Fast, &product, 1, Epilogue::None)
+        .max(linear_codes_best_scratch_len(&packed, 1));
     let mut scratch = vec![0.0; len];
     let mut read = 0;
     let mut seconds = |is_whole: bool| {
         let start = Instant::now();
         if is_whole {
-            linear_codes(
-                ctx,
-                &mut [CodesProduct::new(packed, 1, Start::NONE, &mut y)],
-                &x,
-                1,
-                &mut scratch,
-            );
+            one(ctx, packed.into(), (&x, 1), &mut y, &mut scratch);
         } else {
             read = linear_codes_best(ctx, &packed, 1, &x, &mut y, &mut scratch);
         }
@@ -461,28 +472,21 @@ fn int8(ctx: &Context, n_rows: usize, n_cols: usize, n_tokens: usize) {
     let x: Vec<f32> = (0..n_tokens * n_cols)
         .map(|i| (i % 17) as f32 / 17.0 - 0.4)
         .collect();
-    let (mut y, mut scratch) = (
-        vec![0.0; n_tokens * n_rows],
-        vec![0.0; int8_scratch_len(n_tokens, n_cols)],
-    );
+    let mut y = vec![0.0; n_tokens * n_rows];
+    let product = [Product::new(packed, n_tokens, Start::NONE, &mut y)];
+    let len = linear_scratch_len(ctx, Precision::Fast, &product, n_tokens, Epilogue::None);
+    let mut scratch = vec![0.0; len];
     let n = (512 / n_tokens).max(1);
-    let [rounding, _, _] = measure(n, || {
-        for _ in 0..n {
-            black_box(quantize_int8(ctx, &x, n_tokens, n_cols, &mut scratch));
-        }
-    });
-    let x = quantize_int8(ctx, &x, n_tokens, n_cols, &mut scratch);
     let [us, us_min, us_max] = measure(n, || {
-        (0..n).for_each(|_| linear_int8(ctx, &packed, &x, Start::NONE, None, &mut y));
+        (0..n).for_each(|_| one(ctx, packed.into(), (&x, n_tokens), &mut y, &mut scratch));
         black_box(&y);
     })
     .map(|seconds| seconds * 1e6);
     println!(
         "{{\"figure\":\"int8\",\"isa\":\"{}\",\"threads\":{},\"rows\":{n_rows},\"cols\":{n_cols},\"tokens\":{n_tokens},\
-         \"rounding_us\":{:.1},\"us\":{us:.1},\"us_min\":{us_min:.1},\"us_max\":{us_max:.1},\"gop_per_s\":{:.1}}}",
+         \"us\":{us:.1},\"us_min\":{us_min:.1},\"us_max\":{us_max:.1},\"gop_per_s\":{:.1}}}",
         ctx.isa().name(),
         ctx.pool().n_threads(),
-        rounding * 1e6,
         2.0 * (n_rows * n_cols * n_tokens) as f64 / us / 1e3,
     );
 }

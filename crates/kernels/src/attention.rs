@@ -16,6 +16,7 @@ use crate::threads::SharedMut;
 mod few;
 mod mask;
 mod merge;
+mod products;
 mod rows;
 mod tile;
 
@@ -202,6 +203,11 @@ impl Division {
             .max(1)
     }
 
+    /// Tasks for the rows of a head.
+    fn n_row_tasks(self) -> usize {
+        self.n_row_blocks.div_ceil(self.n_task_blocks)
+    }
+
     /// f32s of a worker's scratch: keys, values, weights, rounded queries, sums of weights and of
     /// values.
     fn worker_len(self) -> usize {
@@ -295,66 +301,60 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         head_dim,
         n_keys,
         division,
+        worker_len,
     };
-    {
-        let (workers, partials, out) = (
-            SharedMut::new(workers),
-            SharedMut::new(partials),
-            SharedMut::new(&mut *out),
-        );
-        let n_row_tasks = division.n_row_blocks.div_ceil(division.n_task_blocks);
-        let n_tasks = n_kv_heads * n_row_tasks * division.n_splits;
-        ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
-            let (row_task_idx, split_idx) =
-                (task_idx / division.n_splits, task_idx % division.n_splits);
-            let most_rows = division.n_task_blocks * BLOCK_ROWS;
-            // The last rows of a head have the most keys when the mask is causal: they go first,
-            // and the small tasks even out the end.
-            let (head_idx, first_row) = (
-                row_task_idx / n_row_tasks,
-                (n_row_tasks - 1 - row_task_idx % n_row_tasks) * most_rows,
-            );
-            let n_task_rows = most_rows.min(n_rows - first_row);
-            let row_idx = head_idx * n_rows + first_row;
-            // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { workers.slice(worker_idx * worker_len, worker_len) };
-            // SAFETY: the rows and the split are one task's; those of the partials are ordered by
-            // split, then row.
-            let partials = unsafe {
-                partials.slice(
-                    (split_idx * n_kv_heads * n_rows + row_idx) * partial_len,
-                    n_task_rows * partial_len,
-                )
-            };
-            let first = head_idx * out_rows.head_stride + first_row * out_rows.row_stride;
-            let out = (division.n_splits == 1).then_some(tile::OutRows {
-                all: &out,
-                first,
-                stride: out_rows.row_stride,
-            });
-            let first_key = split_idx * division.split_keys;
-            let block = Block {
-                head_idx,
-                first_row,
-                n_rows: n_task_rows,
-                first_key,
-                end_key: (first_key + division.split_keys).min(n_keys),
-            };
-            tile::RowTask {
-                common: &common,
-                block,
-                scratch,
-                partials,
-                out,
-            }
-            .run_on(ctx.isa());
-        });
-    }
+    let of_tasks = [&mut *workers, &mut *partials, &mut *out];
+    run_tasks(ctx, &common, n_rows, out_rows, of_tasks);
     if division.n_splits > 1 {
         let places = (0..n_kv_heads * n_rows)
             .map(|i| i / n_rows * out_rows.head_stride + i % n_rows * out_rows.row_stride);
         merge::merge(partials, division, places, head_dim, out);
     }
+}
+
+/// Runs all tasks, with the scratch of the workers, the partial sums and the outputs.
+fn run_tasks(
+    ctx: &Context,
+    common: &Common,
+    n_rows: usize,
+    out_rows: HeadRows,
+    of_tasks: [&mut [f32]; 3],
+) {
+    let division = common.division;
+    let (worker_len, partial_len) = (common.worker_len, division.partial_len());
+
+    let [workers, partials, out] = of_tasks.map(SharedMut::new);
+    let n_row_tasks = division.n_row_tasks();
+    let n_tasks = common.n_kv_heads * n_row_tasks * division.n_splits;
+    ctx.pool().run_indexed(n_tasks, |worker_idx, task_idx| {
+        let block = common.block(task_idx, n_rows);
+        // SAFETY: no two tasks run at once with the same worker index.
+        let scratch = unsafe { workers.slice(worker_idx * worker_len, worker_len) };
+        // SAFETY: the rows and the split are one task's; those of the partials are ordered by
+        // split, then row.
+        let partials = unsafe {
+            let split_idx = block.first_key / division.split_keys;
+            let row_idx = block.head_idx * n_rows + block.first_row;
+            partials.slice(
+                (split_idx * common.n_kv_heads * n_rows + row_idx) * partial_len,
+                block.n_rows * partial_len,
+            )
+        };
+        let first = block.head_idx * out_rows.head_stride + block.first_row * out_rows.row_stride;
+        let out = (division.n_splits == 1).then_some(tile::OutRows {
+            all: &out,
+            first,
+            stride: out_rows.row_stride,
+        });
+        tile::RowTask {
+            common,
+            block,
+            scratch,
+            partials,
+            out,
+        }
+        .run_on(ctx.isa());
+    });
 }
 
 fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
@@ -420,9 +420,34 @@ struct Common<'a> {
     head_dim: usize,
     n_keys: usize,
     division: Division,
+    /// f32s of a worker's scratch.
+    worker_len: usize,
 }
 
 impl Common<'_> {
+    /// What a task is of: a block of rows of a head, and a part of the keys.
+    fn block(&self, task_idx: usize, n_rows: usize) -> Block {
+        let Division {
+            n_splits,
+            split_keys,
+            n_task_blocks,
+            ..
+        } = self.division;
+        let (row_task_idx, split_idx) = (task_idx / n_splits, task_idx % n_splits);
+        let (most_rows, n_row_tasks) = (n_task_blocks * BLOCK_ROWS, self.division.n_row_tasks());
+        // The last rows of a head have the most keys when the mask is causal: they go first, and
+        // the small tasks even out the end.
+        let first_row = (n_row_tasks - 1 - row_task_idx % n_row_tasks) * most_rows;
+        let first_key = split_idx * split_keys;
+        Block {
+            head_idx: row_task_idx / n_row_tasks,
+            first_row,
+            n_rows: most_rows.min(n_rows - first_row),
+            first_key,
+            end_key: (first_key + split_keys).min(self.n_keys),
+        }
+    }
+
     /// The queries of a block.
     #[inline(always)]
     fn queries(&self, block: Block) -> &[f32] {

@@ -86,7 +86,7 @@ impl Kernel for Products {
     fn run<S: Simd>(self, simd: S) -> usize {
         // Sums that do not wait for each other: two registers each with AVX2 are 12 of its 16, and
         // 12 of AVX-512's 32.
-        if const { S::TILE_TOKENS >= 12 } {
+        if const { S::HAS_MANY_REGISTERS } {
             fma_rounds::<S, 12>(simd, self.0)
         } else {
             fma_rounds::<S, 6>(simd, self.0)
@@ -143,7 +143,7 @@ impl Kernel for ByteProducts {
     type Output = usize;
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) -> usize {
-        if const { S::TILE_TOKENS >= 12 } {
+        if const { S::HAS_MANY_REGISTERS } {
             byte_rounds::<S, 12>(simd, self.0)
         } else {
             byte_rounds::<S, 6>(simd, self.0)
@@ -157,7 +157,7 @@ fn byte_rounds<S: Simd, const SUMS: usize>(simd: S, n_rounds: usize) -> usize {
     let factor = simd.dup4_b(&black_box([1, 2, 3, 4]));
     for _ in 0..n_rounds {
         for sum in &mut sums {
-            *sum = if const { S::PART_PRODUCTS > 0 } {
+            *sum = if const { !S::PARTS.are_none() } {
                 simd.dot_part(*sum, factor, factor)
             } else {
                 simd.dot_wide(*sum, factor, factor)

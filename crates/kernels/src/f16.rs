@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn rounding_to_f16_at_every_boundary() {
-        // Between neighbours: the middle goes to the even one, the values next to the middle to the
+        // Between neighbors: the middle goes to the even one, the values next to the middle to the
         // nearer one.
         for low in 0..0x7bffu16 {
             let middle = ((defined(low) + defined(low + 1)) / 2.0) as f32;

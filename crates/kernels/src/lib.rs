@@ -1,4 +1,4 @@
-//! Numbers on slices, fast: products with block-quantised weights, norms, softmax, rope, attention.
+//! Numbers on slices, fast: products with block-quantized weights, norms, softmax, rope, attention.
 //!
 //! This crate sees slices, sizes and strides; it knows nothing of graphs, tensors or files, and it
 //! allocates nothing but the threads of a [`Pool`]. Working memory comes from the caller, sized by
@@ -42,6 +42,22 @@ pub use simd::Isa;
 pub use threads::Pool;
 
 /// What every kernel needs to know of the machine: which instructions to use, and which threads.
+///
+/// ```
+/// use thane_kernels::linear::{Start, linear_f32};
+/// use thane_kernels::{BlockType, Context, Weight};
+///
+/// // A weight of two rows and three columns, in f32.
+/// let rows: Vec<u8> = [1.0f32, 2.0, 3.0, 0.0, 1.0, -1.0]
+///     .iter()
+///     .flat_map(|v| v.to_le_bytes())
+///     .collect();
+/// let weight = Weight::new(BlockType::F32, &rows, 2, 3).expect("two rows of three values");
+/// let mut y = [0.0; 2];
+/// // One token needs no scratch.
+/// linear_f32(&Context::new(1), &weight, &[1.0, 1.0, 0.5], 1, Start::NONE, &mut y, &mut []);
+/// assert_eq!(y, [4.5, 0.5]);
+/// ```
 #[derive(Debug)]
 pub struct Context {
     isa: Isa,

@@ -1,4 +1,4 @@
-//! Normalisation of rows.
+//! Normalization of rows.
 
 use crate::Context;
 use crate::simd::{Kernel, Simd};

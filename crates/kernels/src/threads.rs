@@ -253,6 +253,12 @@ impl<'a, T> SharedMut<'a, T> {
         }
     }
 
+    /// All elements: no part is in use while this is borrowed for changes.
+    pub(crate) fn all(&mut self) -> &mut [T] {
+        // SAFETY: the parts borrow this, so that none of them is alive.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+
     /// Where an element would be.
     #[inline(always)]
     pub(crate) fn address(&self, at: usize) -> *const T {

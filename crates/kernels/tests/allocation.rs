@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use thane_kernels::activation::{self, Unary};
 use thane_kernels::linear::{
-    self, Codes, CodesProduct, Int8Block, Int8Weight, Packed, PackedCodes, Start,
+    self, Epilogue, Int8Block, Int8Weight, Operand, Packed, PackedCodes, Precision::Fast, Product,
+    Start, linear, linear_scratch_len,
 };
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::{
@@ -80,7 +81,9 @@ fn products(ctx: &Context, n_tokens: usize) {
         if let Some(len) = linear::packed_codes_len(ty, ROWS, COLS) {
             let mut packed = vec![0; len];
             let mut pack_scratch = vec![0.0; linear::pack_codes_scratch_len(ctx, COLS)];
-            let mut scratch = vec![0.0; linear::linear_codes_scratch_len(ctx, weight, n_tokens)];
+            let product = [Product::new(weight, n_tokens, Start::NONE, &mut y)];
+            let len = linear_scratch_len(ctx, Fast, &product, n_tokens, Epilogue::None);
+            let mut scratch = vec![0.0; 2 * len];
             allocates_nothing("products with packed codes", &mut || {
                 linear::pack_codes(ctx, &weight, 0..ROWS, &mut packed, &mut pack_scratch);
                 let codes = PackedCodes {
@@ -89,13 +92,18 @@ fn products(ctx: &Context, n_tokens: usize) {
                     n_rows: ROWS,
                     n_cols: COLS,
                 };
-                for codes in [Codes::Packed(codes), Codes::Stored(weight)] {
-                    let mut product = [CodesProduct::new(codes, n_tokens, Start::NONE, &mut y)];
-                    linear::linear_codes(ctx, &mut product, &x, n_tokens, &mut scratch);
+                for weight in [Operand::Codes(codes), Operand::Stored(weight)] {
+                    one(ctx, weight, (&x, n_tokens), &mut y, &mut scratch);
                 }
             });
         }
     }
+    other_forms(ctx, &x, n_tokens);
+}
+
+/// The best of a vocabulary, and products with integers and with packed floats.
+fn other_forms(ctx: &Context, x: &[f32], n_tokens: usize) {
+    let mut y = vec![0.0; n_tokens * ROWS];
     if n_tokens == 1 {
         let (ty, n_rows) = (BlockType::Q8_0, 17 * COLS);
         let bytes = vec![0; linear::packed_codes_len(ty, n_rows, COLS).unwrap()];
@@ -108,13 +116,13 @@ fn products(ctx: &Context, n_tokens: usize) {
         let mut y = vec![0.0; n_rows];
         let mut scratch = vec![0.0; linear::linear_codes_best_scratch_len(&vocabulary, 3)];
         allocates_nothing("the best of a vocabulary", &mut || {
-            linear::linear_codes_best(ctx, &vocabulary, 3, &x, &mut y, &mut scratch);
+            linear::linear_codes_best(ctx, &vocabulary, 3, x, &mut y, &mut scratch);
         });
     }
     let bytes = vec![0; ROWS * COLS * 4];
     let weight = Weight::new(BlockType::F32, &bytes, ROWS, COLS).unwrap();
     let mut blocks = vec![Int8Block::ZERO; linear::int8_len(ROWS, COLS).unwrap()];
-    let mut scratch = vec![0.0; linear::int8_scratch_len(n_tokens, COLS)];
+    let mut scratch = vec![0.0; (n_tokens + 8) * (COLS + 64)];
     allocates_nothing("products of integers", &mut || {
         linear::pack_int8(ctx, &weight, &mut blocks);
         let packed = Int8Weight {
@@ -122,8 +130,7 @@ fn products(ctx: &Context, n_tokens: usize) {
             n_rows: ROWS,
             n_cols: COLS,
         };
-        let x = linear::quantize_int8(ctx, &x, n_tokens, COLS, &mut scratch);
-        linear::linear_int8(ctx, &packed, &x, Start::NONE, None, &mut y);
+        one(ctx, packed.into(), (x, n_tokens), &mut y, &mut scratch);
     });
     for ty in [BlockType::F32, BlockType::Bf16] {
         let Some(len) = linear::packed_len(ctx.isa(), ty, ROWS, COLS) else {
@@ -144,18 +151,28 @@ fn products(ctx: &Context, n_tokens: usize) {
                 n_rows: ROWS,
                 n_cols: COLS,
             };
-            linear::linear_packed(
-                ctx,
-                &packed,
-                &x,
-                n_tokens,
-                Start::NONE,
-                None,
-                &mut y,
-                &mut scratch,
-            );
+            one(ctx, packed.into(), (x, n_tokens), &mut y, &mut scratch);
         });
     }
+}
+
+fn one(
+    ctx: &Context,
+    weight: Operand,
+    (x, n_tokens): (&[f32], usize),
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let mut product = [Product::new(weight, n_tokens, Start::NONE, y)];
+    linear(
+        ctx,
+        Fast,
+        &mut product,
+        x,
+        n_tokens,
+        Epilogue::None,
+        scratch,
+    );
 }
 
 /// One row over keys that are divided, and many rows.

@@ -18,7 +18,72 @@ pub trait Backend: Send + Sync {
     fn name(&self) -> &'static str;
 
     /// Prepare a program that [`valid::check`](crate::valid::check) accepts.
-    fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError>;
+    fn load_with(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn Executable>, LoadError>;
+
+    /// [`Self::load_with`] the usual options.
+    fn load(&self, program: &Program) -> Result<Arc<dyn Executable>, LoadError> {
+        self.load_with(program, &LoadOptions::default())
+    }
+}
+
+/// How a program is loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// What the program may take.
+    pub limits: Limits,
+    /// Seed of random ops that have none of their own. Each instance draws the same numbers: others
+    /// at each op, loop's round and call, from the start after a reset.
+    pub seed: u64,
+}
+
+impl LoadOptions {
+    /// The usual options with these limits.
+    pub fn within(limits: Limits) -> Self {
+        Self {
+            limits,
+            ..Self::default()
+        }
+    }
+}
+
+/// What a program may take. Sizes are the program's to choose, and some programs come from
+/// strangers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one tensor that is computed or given, at run time or while constants are folded.
+    pub tensor_bytes: usize,
+    /// Bytes of one state.
+    pub state_bytes: usize,
+    /// Bytes of the states of all instances of a batch.
+    pub batch_bytes: usize,
+    /// Rounds of one loop.
+    pub rounds: usize,
+}
+
+impl Default for Limits {
+    /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest
+    /// vocabulary known. 16 GiB for a state, and 64 GiB for those of a batch, whose memory is used
+    /// as far as it is written. A million rounds of a loop, which no decoder comes near.
+    fn default() -> Self {
+        const fn bytes(gib: u64) -> usize {
+            // Where a pointer has 32 bits, nothing is that large.
+            if gib << 30 > usize::MAX as u64 {
+                usize::MAX
+            } else {
+                (gib << 30) as usize
+            }
+        }
+        Self {
+            tensor_bytes: bytes(1),
+            state_bytes: bytes(16),
+            batch_bytes: bytes(64),
+            rounds: 1_000_000,
+        }
+    }
 }
 
 /// A program prepared for one machine.

@@ -7,6 +7,7 @@
 //! layout, so that a backend can use the stored bytes directly.
 
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -151,6 +152,44 @@ impl fmt::Debug for Bytes {
     }
 }
 
+/// The identity of the bytes behind a constant: equal for clones, and for equal ranges of one owner.
+///
+/// It keeps the bytes alive, so that no other bytes ever get the same identity.
+#[derive(Clone)]
+pub struct DataId(Data);
+
+impl DataId {
+    fn parts(&self) -> (usize, Range<usize>) {
+        match &self.0 {
+            Data::Bytes(bytes) => (
+                Arc::as_ptr(&bytes.owner).cast::<()>().addr(),
+                bytes.range.clone(),
+            ),
+            Data::Source(source) => (Arc::as_ptr(source).cast::<()>().addr(), 0..0),
+        }
+    }
+}
+
+impl PartialEq for DataId {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for DataId {}
+
+impl Hash for DataId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.parts().hash(state);
+    }
+}
+
+impl fmt::Debug for DataId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DataId({:?})", self.0)
+    }
+}
+
 /// The stored form of a constant that is computed from it.
 ///
 /// Several constants may come from one stored tensor: codes, scales and offsets of quantization
@@ -269,6 +308,11 @@ impl Data {
                 .packed()
                 .map_or(Ok(()), |packed| packed.bytes.check_len()),
         }
+    }
+
+    /// Which bytes these are, without looking at them.
+    pub fn id(&self) -> DataId {
+        DataId(self.clone())
     }
 
     /// Whether both refer to the same stored bytes, without comparing content.

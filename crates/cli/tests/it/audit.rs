@@ -814,6 +814,7 @@ fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn what_cannot_be_audited_is_named() {
     let home = Home::new();
     let broken = example("broken");

@@ -179,6 +179,7 @@ fn the_command_that_is_proposed_writes_these_buckets() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn what_cannot_be_planned_is_named() {
     let home = Home::new();
     let empty = write(&home, "empty.txt", "");

@@ -211,6 +211,7 @@ fn greedy_tokens_are_those_of_the_portable_form() {
 /// The tied head and the embedding, and all that two functions have in common, are stored once; the
 /// tokens are those of the checkpoint.
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn packages_hold_weights_once_and_run() {
     let home = Home::new();
     let path = home.path("model.mlpackage");

@@ -539,6 +539,7 @@ fn lines_from_stdin() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
     let home = Home::new();
     let write = |name: &str, text: &[u8]| {

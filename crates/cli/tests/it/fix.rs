@@ -150,6 +150,7 @@ fn a_small_file_of_large_tensors_stays_within_memory() {
 /// Issue 30, 1.1: the real model that the issue names. Nothing is kept that moves its outputs for a
 /// sine or a chord.
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn a_real_audio_model_is_not_ruined() {
     let package = std::env::var_os("THANE_MODELS").map(|f| Path::new(&f).join("nmp.mlpackage"));
     let Some(package) = package.filter(|p| p.is_dir()) else {
@@ -380,6 +381,7 @@ fn a_part_is_written_that_still_has_the_finding() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn what_cannot_be_done_says_what_to_do() {
     let home = Home::new();
     let from = broken(&home);

@@ -221,6 +221,7 @@ fn packages_give_the_tokens_of_their_checkpoints() {
 /// 300 texts of 1 to 512 tokens with all-MiniLM-L6-v2, against sentence-transformers: from text to
 /// vector, alone and in batches, in both numerics.
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn minilm_gives_the_vectors_of_sentence_transformers() {
     let Some(models) = models() else { return };
     let golden = golden("minilm");

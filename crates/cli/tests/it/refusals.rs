@@ -39,6 +39,7 @@ fn folder(home: &Home, name: &str, change: impl FnOnce(&mut Value)) -> String {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn a_command_line_that_is_wrong() {
     let (home, model) = (Home::new(), chat_gguf());
     let model = model.to_str().unwrap();

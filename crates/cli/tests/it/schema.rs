@@ -155,6 +155,7 @@ fn show_of_an_embedding_model() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn bench_of_language_and_embedding_models() {
     let home = Home::new();
     let language = chat_gguf().to_str().unwrap().to_owned();

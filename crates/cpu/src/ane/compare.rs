@@ -6,16 +6,19 @@ use std::fmt;
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_mil::backend::{Instance, LoadError, RunError, View};
+use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View};
 use thane_mil::budget::Budget;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
 use super::effects::Effects;
 use crate::exec::Frame;
+use crate::instance::{Running, run_error};
+use crate::load::same_states;
 use crate::ops::Fault;
+use crate::shared::Shared;
 use crate::step::{Plan, Step};
 use crate::tensor::Tensor;
-use crate::{Cpu, Limits, Numerics, Running, Shared, run_error, same_states};
+use crate::{Cpu, Limits, Numerics};
 
 /// How to compare.
 #[derive(Clone, Debug)]
@@ -195,7 +198,10 @@ pub fn compare(
         .with_isa(options.isa)
         .with_budget(&options.budget);
     same_states(program)?;
-    let ours = cpu.plan(std::slice::from_ref(f), options.limits, 0)?;
+    let ours = cpu.plan(
+        std::slice::from_ref(f),
+        &LoadOptions::within(options.limits),
+    )?;
     let (context, plans, states_of_all) = (
         Arc::clone(&ours.context),
         Arc::clone(&ours.plans),

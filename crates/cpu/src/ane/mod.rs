@@ -1,7 +1,7 @@
 //! The numbers of the Apple Neural Engine, op by op: fp16 after each op, and products that end in
 //! its accumulator.
 //!
-//! What the engine does is in [`Effects`], a switch each, with its source. What is not modelled:
+//! What the engine does is in [`Effects`], a switch each, with its source. What is not modeled:
 //! which ops the engine runs at all (every op is taken to), the tables that it has for sigmoid,
 //! tanh, exp and their like (these are computed exactly and rounded), products of int8 by int8,
 //! transposed convolution (rounded after, summed as elsewhere), and the order of sums.

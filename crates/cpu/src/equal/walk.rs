@@ -8,13 +8,13 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
-use thane_kernels::f16::{f16_to_f32_slice, f32_to_f16_slice};
-use thane_kernels::{Context, Isa};
+use thane_kernels::Context;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
+use super::rounding::{halved, nudged};
 use crate::evaluate::{evaluate, infer};
 use crate::ops::{self, Value};
 use crate::tensor::{Buffer, Pool, Tensor};
@@ -64,10 +64,6 @@ pub struct Held {
     _taken: Rc<Reservation>,
 }
 
-/// The least fp16 that the engine does not take for 0.
-const LEAST: f32 = 6.103_515_6e-5;
-/// A rounding of f32 to either side, in units of the number.
-const NUDGE: f32 = 1.0 / (1 << 23) as f32;
 /// Rounds of one loop.
 const MOST_ROUNDS: usize = 100_000;
 /// Bytes of one tensor.
@@ -181,7 +177,7 @@ impl<'a> Walk<'a> {
         shape: &[usize],
         bytes: &[u8],
     ) -> Result<(), Stop> {
-        let tensor = tensor_of(dtype, shape, bytes)
+        let tensor = Tensor::of_bytes(dtype, shape, bytes, TENSOR_BYTES)
             .ok_or_else(|| self.unfit(value, "cannot be held here"))?;
         self.give_tensor(value, tensor)
     }
@@ -596,64 +592,4 @@ fn literal_value(literal: &Literal) -> Value {
 
 fn widened(tensor: &Tensor) -> Result<Tensor, Stop> {
     uncounted().widened(tensor).map_err(Stop::Op)
-}
-
-/// In fp16 as the engine keeps it, and whether a finite number was beyond that.
-fn halved(isa: Isa, tensor: Tensor) -> (Tensor, bool) {
-    let Some(numbers) = tensor.f32s() else {
-        return (tensor, false);
-    };
-    let mut codes = vec![0u16; numbers.len()];
-    f32_to_f16_slice(isa, numbers, &mut codes);
-    let mut halves = vec![0f32; numbers.len()];
-    f16_to_f32_slice(isa, &codes, &mut halves);
-    let is_beyond = numbers
-        .iter()
-        .zip(&halves)
-        .any(|(x, half)| x.is_finite() && !half.is_finite());
-    for half in &mut halves {
-        *half = if half.abs() < LEAST { 0.0 } else { *half };
-    }
-    (
-        Tensor::new(
-            tensor.dtype,
-            tensor.shape.clone(),
-            Buffer::F32(halves.into()),
-        ),
-        is_beyond,
-    )
-}
-
-/// Each number a little to one side or the other, without a pattern.
-fn nudged(tensor: Tensor, seed: u64) -> Tensor {
-    let Some(numbers) = tensor.f32s() else {
-        return tensor;
-    };
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let moved = numbers.iter().map(|x| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let is_up = state >> 63 == 0;
-        let moved = x * if is_up { 1.0 + NUDGE } else { 1.0 - NUDGE };
-        // The smallest numbers have fewer digits.
-        if moved != *x || *x == 0.0 || !x.is_finite() {
-            return moved;
-        }
-        if is_up { x.next_up() } else { x.next_down() }
-    });
-    Tensor::new(
-        tensor.dtype,
-        tensor.shape.clone(),
-        Buffer::F32(moved.collect::<Vec<_>>().into()),
-    )
-}
-
-/// Elements that are given a byte or more each.
-fn tensor_of(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Tensor> {
-    let n = crate::tensor::checked_len(dtype, shape, TENSOR_BYTES).ok()?;
-    let mut buffer = Buffer::zeros(dtype, n, None)?;
-    let to = buffer.bytes_mut();
-    (to.len() == bytes.len()).then(|| to.copy_from_slice(bytes))?;
-    Some(Tensor::new(dtype, shape.to_vec(), buffer))
 }

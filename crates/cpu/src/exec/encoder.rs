@@ -5,10 +5,7 @@
 use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, attention, attention_scratch_len,
 };
-use thane_kernels::linear::{
-    Start, int8_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_int8, quantize_int8,
-};
+use thane_kernels::linear::{Epilogue, Product, Start, linear_f32, linear_f32_scratch_len};
 use thane_kernels::norm::layer_norm;
 use thane_kernels::{BlockType, Weight};
 use thane_mil::program::ValueId;
@@ -67,23 +64,9 @@ impl Frame<'_> {
         let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
         let mut repeated = Floats::default();
         for (item, out) in out[..n].chunks_mut((n / batch.max(1)).max(1)).enumerate() {
-            let seen = match &mask {
-                None => Seen::First(n_keys),
-                Some(mask) => seen(mask, item, n_rows, n_keys)?,
-            };
-            let (n_seen, mask) = match seen {
-                Seen::First(n) => (n, None),
-                Seen::Rows(rows) => (n_keys, Some(rows)),
-                Seen::Row(row) => {
-                    // As large as a mask of all rows would be, which the limits hold for too.
-                    if repeated.len() < n_rows * n_keys {
-                        repeated = self.pool.take_checked(&[n_rows, n_keys])?.0;
-                    }
-                    let rows = &mut repeated[..n_rows * n_keys];
-                    rows.chunks_mut(n_keys.max(1))
-                        .for_each(|repeated| repeated.copy_from_slice(row));
-                    (n_keys, Some(&*rows))
-                }
+            let (n_seen, mask) = match &mask {
+                None => (n_keys, None),
+                Some(mask) => self.mask_of_text(mask, item, [n_rows, n_keys], &mut repeated)?,
             };
             let first = item * n_heads * n_keys * head_dim;
             let [k, v] = [k, v].map(|data| {
@@ -120,6 +103,31 @@ impl Frame<'_> {
             self.pool.give_f32(repeated);
         }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// How many keys the rows of text `item` see, and what is added for each row; `repeated` is for
+    /// a row that is the same for all.
+    fn mask_of_text<'m>(
+        &mut self,
+        mask: &'m Tensor,
+        item: usize,
+        [n_rows, n_keys]: [usize; 2],
+        repeated: &'m mut Floats,
+    ) -> Result<(usize, Option<&'m [f32]>), Fault> {
+        Ok(match seen(mask, item, n_rows, n_keys)? {
+            Seen::First(n) => (n, None),
+            Seen::Rows(rows) => (n_keys, Some(rows)),
+            Seen::Row(row) => {
+                // As large as a mask of all rows would be, which the limits hold for too.
+                if repeated.len() < n_rows * n_keys {
+                    *repeated = self.pool.take_checked(&[n_rows, n_keys])?.0;
+                }
+                let rows = &mut repeated[..n_rows * n_keys];
+                rows.chunks_mut(n_keys.max(1))
+                    .for_each(|repeated| repeated.copy_from_slice(row));
+                (n_keys, Some(&*rows))
+            }
+        })
     }
 
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
@@ -209,7 +217,7 @@ impl Frame<'_> {
     ) -> Result<Tensor, Fault> {
         let x = self.get(x)?.clone();
         let (dtype, mut shape) = (x.dtype, x.shape.clone());
-        let (n_in, n_out) = (weight.n_cols, weight.n_rows);
+        let (n_in, n_out) = (weight.stored.n_cols, weight.stored.n_rows);
         if shape.len() < 3 || shape[1] != n_in {
             return Err(format!(
                 "{shape:?} has not the {n_in} channels of the weight"
@@ -222,14 +230,7 @@ impl Frame<'_> {
         let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let w = weight.weight();
-        let fast = self.numerics.is_fast();
-        let scratch_len = if fast {
-            linear_fast_scratch_len
-        } else {
-            linear_f32_scratch_len
-        };
-        let mut scratch = self.pool.take(scratch_len(self.context, &w, n_places))?;
+        let operand = weight.operand(self.context, None);
         let (mut rows, mut product) = (
             self.pool.take(n_in * n_places)?,
             self.pool.take(n_places * n_out)?,
@@ -239,19 +240,12 @@ impl Frame<'_> {
             .zip(out[..n].chunks_mut((n_out * n_places).max(1)))
         {
             turn(x, [n_in, n_places], &mut rows);
-            let linear = if fast { linear_fast } else { linear_f32 };
-            linear(
-                self.context,
-                &w,
-                &rows[..n_in * n_places],
-                n_places,
-                bias.into(),
-                &mut product[..n_places * n_out],
-                &mut scratch,
-            );
+            let y = &mut product[..n_places * n_out];
+            let mut products = [Product::new(operand, n_places, bias.into(), y)];
+            let rows = &rows[..n_in * n_places];
+            self.multiply(&mut products, (rows, n_places), Epilogue::None)?;
             turn(&product[..n_places * n_out], [n_places, n_out], out);
         }
-        self.pool.give_f32(scratch);
         self.pool.give_f32(product);
         self.pool.give_f32(rows);
         self.pool
@@ -270,53 +264,22 @@ impl Frame<'_> {
         let x = self.get(x)?.clone();
         let x = self.pool.widened(&x)?;
         let mut shape = x.shape.clone();
-        let last = shape.pop().filter(|last| *last == weight.n_cols);
+        let last = shape.pop().filter(|last| *last == weight.stored.n_cols);
         last.ok_or_else(|| {
             format!(
                 "the last dimension is not the {} columns of the weight",
-                weight.n_cols
+                weight.stored.n_cols
             )
         })?;
         let n_rows = shape.iter().product();
-        shape.push(weight.n_rows);
-        let (w, x) = (weight.weight(), floats(&x)?);
+        shape.push(weight.stored.n_rows);
+        let x = floats(&x)?;
         let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        if let Some(int8) = weight.int8() {
-            let mut scratch = self.pool.take(int8_scratch_len(n_rows, weight.n_cols))?;
-            let x = quantize_int8(self.context, x, n_rows, weight.n_cols, &mut scratch);
-            linear_int8(self.context, &int8, &x, bias.into(), None, &mut out[..n]);
-            self.pool.give_f32(scratch);
-        } else if self.numerics.is_fast() {
-            let mut scratch = self
-                .pool
-                .take(linear_fast_scratch_len(self.context, &w, n_rows))?;
-            linear_fast(
-                self.context,
-                &w,
-                x,
-                n_rows,
-                bias.into(),
-                &mut out[..n],
-                &mut scratch,
-            );
-            self.pool.give_f32(scratch);
-        } else {
-            let mut scratch = self
-                .pool
-                .take(linear_f32_scratch_len(self.context, &w, n_rows))?;
-            linear_f32(
-                self.context,
-                &w,
-                x,
-                n_rows,
-                bias.into(),
-                &mut out[..n],
-                &mut scratch,
-            );
-            self.pool.give_f32(scratch);
-        }
+        let operand = weight.operand(self.context, None);
+        let mut products = [Product::new(operand, n_rows, bias.into(), &mut out[..n])];
+        self.multiply(&mut products, (x, n_rows), Epilogue::None)?;
         self.pool.narrowed(
             Tensor::new(DType::Fp32, shape, Buffer::F32(out)),
             DType::Fp16,

@@ -77,11 +77,11 @@ impl Frame<'_> {
             .ok_or("`indices` does not hold integers")?;
         let ids = ids
             .into_iter()
-            .map(|id| row(id, weight.n_rows))
+            .map(|id| row(id, weight.stored.n_rows))
             .collect::<Result<Vec<_>, _>>()?;
-        let shape = [indices.shape.as_slice(), &[weight.n_cols]].concat();
+        let shape = [indices.shape.as_slice(), &[weight.stored.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        if weight.bytes.is_released() {
+        if weight.stored.bytes.is_released() {
             self.gather_copied(weight, &ids, &mut out[..n])?;
         } else {
             dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);
@@ -100,20 +100,20 @@ impl Frame<'_> {
         ids: &[usize],
         out: &mut [f32],
     ) -> Result<(), Fault> {
-        let row_bytes = weight.bytes.len() / weight.n_rows.max(1);
+        let row_bytes = weight.stored.bytes.len() / weight.stored.n_rows.max(1);
         let mut rows = self.pool.take(out.len())?;
         let bytes = &mut bytemuck::cast_slice_mut(&mut rows)[..ids.len() * row_bytes];
         self.context
             .pool()
             .run_chunks(&mut *bytes, row_bytes.max(1), |i, row| {
                 // Each id is below the number of rows.
-                let _ = weight.bytes.read(ids[i] * row_bytes, row);
+                let _ = weight.stored.bytes.read(ids[i] * row_bytes, row);
             });
         let copied = Weight {
-            ty: weight.ty,
+            ty: weight.stored.ty,
             bytes,
             n_rows: ids.len(),
-            n_cols: weight.n_cols,
+            n_cols: weight.stored.n_cols,
         };
         dequantize_rows_gather(self.context, &copied, &Vec::from_iter(0..ids.len()), out);
         self.pool.give_f32(rows);

@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use thane_kernels::activation::{Unary, gated, unary_in_place};
 use thane_kernels::linear::{
-    Codes, CodesProduct, GatedCodes, Start, int8_scratch_len, linear_codes, linear_codes_best,
-    linear_codes_best_scratch_len, linear_codes_gated, linear_codes_gated_scratch_len,
-    linear_codes_scratch_len, linear_f32, linear_f32_scratch_len, linear_fast,
-    linear_fast_scratch_len, linear_int8, linear_packed, linear_packed_scratch_len, quantize_int8,
+    Epilogue, Precision, Product as Multiplied, Start, linear, linear_codes_best,
+    linear_codes_best_scratch_len, linear_scratch_len,
 };
 use thane_mil::opset;
 use thane_mil::program::ValueId;
@@ -22,7 +20,7 @@ use crate::ops::{self, Fault, Value};
 use crate::step::{Product, Step, Then};
 use crate::tensor::{Buffer, Floats, Tensor, floats};
 
-/// Rows, of one frame, up to which a product packs a quantised matrix that it may pack. Prompts of
+/// Rows, of one frame, up to which a product packs a quantized matrix that it may pack. Prompts of
 /// more read it as it is stored, so that the first token need not wait for the packing of all
 /// matrices.
 const MOST_PACKING_TOKENS: usize = 8;
@@ -47,37 +45,10 @@ impl Frame<'_> {
         {
             return Ok(vec![greatest]);
         }
-        let packs = self
-            .numerics
-            .is_fast()
-            .then_some(n_tokens <= MOST_PACKING_TOKENS * self.n_frames);
-        if let (Then::Gated(op), [gate, up], Some(packs)) = (then, products, packs)
-            && let Some(weights) = self
-                .codes(gate, packs, n_tokens)
-                .zip(self.codes(up, packs, n_tokens))
+        if let (Then::Gated(op), [gate, up]) = (then, products)
+            && !matches!(self.numerics, Numerics::Ane(_))
         {
-            let gated = GatedCodes {
-                weights: weights.into(),
-                biases: [gate.bias(), up.bias()],
-                op,
-            };
-            let shape = up.shape(&x.shape)?;
-            let (mut out, n) = self.pool.take_checked(&shape)?;
-            let mut scratch = self.pool.take(linear_codes_gated_scratch_len(
-                self.context,
-                &gated,
-                n_tokens,
-            ))?;
-            linear_codes_gated(
-                self.context,
-                &gated,
-                floats(&x)?,
-                n_tokens,
-                &mut out[..n],
-                &mut scratch,
-            );
-            self.pool.give_f32(scratch);
-            return Ok(vec![Tensor::new(DType::Fp32, shape, Buffer::F32(out))]);
+            return Ok(vec![self.gated(&x, n_tokens, [gate, up], op)?]);
         }
         if let (Then::Added(to), [product]) = (then, products)
             && self.get(to)?.shape != product.shape(&x.shape)?
@@ -105,57 +76,35 @@ impl Frame<'_> {
             results.push((shape, out, n));
         }
         let accumulates = matches!(then, Then::Added(_));
-        let op = if let Then::Activated(op) = then {
-            Some(op)
-        } else {
-            None
-        };
-        let (mut coded, mut rounded, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for (product, (_, out, n)) in products.iter().zip(&mut results) {
-            let (y, start) = (
-                &mut out[..*n],
-                Start {
-                    bias: product.bias(),
-                    accumulates,
-                },
-            );
-            if let Some(codes) = packs.and_then(|packs| self.codes(product, packs, n_tokens)) {
-                coded.push((codes, CodesProduct::new(codes, n_tokens, start, y)));
-            } else if let Some(int8) = product.weight.int8() {
-                rounded.push((int8, start, y));
-            } else {
-                others.push((product, start, y));
+        let n_asks = self.n_asks(n_tokens);
+        let outputs = products.iter().zip(&mut results);
+        let outputs = outputs.map(|(product, (_, y, n))| {
+            let start = Start {
+                bias: product.bias(),
+                accumulates,
+            };
+            (product, start, &mut y[..*n])
+        });
+        if let Numerics::Ane(effects) = self.numerics {
+            for (product, start, y) in outputs {
+                let (w, x) = (product.weight.weight(), floats(&x)?);
+                self.tally += ane::stored_linear(self.context, &w, x, start.bias, effects, y);
             }
-        }
-        let (x, n_cols) = (floats(&x)?, x.shape.last().copied().unwrap_or(0));
-        let is_coded = !coded.is_empty();
-        if is_coded {
-            let len = |codes: Codes<'_>| linear_codes_scratch_len(self.context, codes, n_tokens);
-            let mut scratch = self.pool.take(
-                coded
-                    .iter()
-                    .map(|(codes, _)| len(*codes))
-                    .max()
-                    .unwrap_or(0),
-            )?;
-            let mut coded: Vec<CodesProduct> =
-                coded.into_iter().map(|(_, product)| product).collect();
-            linear_codes(self.context, &mut coded, x, n_tokens, &mut scratch);
-            self.pool.give_f32(scratch);
-        }
-        if !rounded.is_empty() {
-            let mut scratch = self.pool.take(int8_scratch_len(n_tokens, n_cols))?;
-            let x = quantize_int8(self.context, x, n_tokens, n_cols, &mut scratch);
-            rounded
-                .into_iter()
-                .for_each(|(int8, start, y)| linear_int8(self.context, &int8, &x, start, op, y));
-            self.pool.give_f32(scratch);
-        }
-        for (product, start, y) in others {
-            self.product(product, packs, start, op, (x, n_tokens), y)?;
-        }
-        if let (Some(op), true, [(_, y, n)]) = (op, is_coded, results.as_mut_slice()) {
-            unary_in_place(self.context, op, &mut y[..*n]);
+            if let (Then::Activated(op), [(_, y, n)]) = (then, results.as_mut_slice()) {
+                unary_in_place(self.context, op, &mut y[..*n]);
+            }
+        } else {
+            let mut outputs: Vec<Multiplied> = outputs
+                .map(|(product, start, y)| {
+                    let operand = product.weight.operand(self.context, n_asks);
+                    Multiplied::new(operand, n_tokens, start, y)
+                })
+                .collect();
+            let epilogue = match then {
+                Then::Activated(op) => Epilogue::Activated(op),
+                Then::Results | Then::Added(_) | Then::Gated(_) => Epilogue::None,
+            };
+            self.multiply(&mut outputs, (floats(&x)?, n_tokens), epilogue)?;
         }
         if let (Then::Gated(op), [(_, gate, n), (_, up, _)]) = (then, results.as_mut_slice()) {
             gated(self.context, op, &mut gate[..*n], &up[..*n]);
@@ -210,15 +159,64 @@ impl Frame<'_> {
         Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
     }
 
-    /// A quantised matrix in the form that so many tokens are multiplied with together; none where
-    /// that is done with each by itself.
-    fn codes<'p>(&self, product: &'p Product, packs: bool, n_tokens: usize) -> Option<Codes<'p>> {
-        let weight = &product.weight;
-        match weight.codes(self.context, packs) {
-            Some(packed) => Some(Codes::Packed(packed)),
-            None if !weight.has_codes() || n_tokens <= MOST_PACKING_TOKENS => None,
-            None => Some(Codes::Stored(weight.weight())),
-        }
+    /// `op(x gate^T) * (x up^T)`.
+    fn gated(
+        &mut self,
+        x: &Tensor,
+        n_tokens: usize,
+        [gate, up]: [&Product; 2],
+        op: Unary,
+    ) -> Result<Tensor, Fault> {
+        let shape = up.shape(&x.shape)?;
+        // Gates and what they are for are most of a model: they count twice, so that its matrices
+        // are packed in the second decode step, before most of them were read.
+        let n_asks = self.n_asks(n_tokens).map(|n| 2 * n);
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let (weight, start) = (
+            gate.weight.operand(self.context, n_asks),
+            gate.bias().into(),
+        );
+        let mut product = [Multiplied::new(weight, n_tokens, start, &mut out[..n])];
+        let epilogue = Epilogue::Gated {
+            op,
+            up: up.weight.operand(self.context, n_asks),
+            bias: up.bias(),
+        };
+        self.multiply(&mut product, (floats(x)?, n_tokens), epilogue)?;
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// Products of `x` [n_tokens, n_cols] with several weights.
+    pub fn multiply<'w>(
+        &mut self,
+        products: &mut [Multiplied<'w>],
+        (x, n_tokens): (&[f32], usize),
+        epilogue: Epilogue<'w>,
+    ) -> Result<(), Fault> {
+        let precision = match self.numerics {
+            Numerics::F32 | Numerics::Ane(_) => Precision::Exact,
+            Numerics::Fast | Numerics::Int8 => Precision::Fast,
+        };
+        let len = linear_scratch_len(self.context, precision, products, n_tokens, epilogue);
+        let mut scratch = self.pool.take(len)?;
+        self.path = linear(
+            self.context,
+            precision,
+            products,
+            x,
+            n_tokens,
+            epilogue,
+            &mut scratch,
+        );
+        self.pool.give_f32(scratch);
+        Ok(())
+    }
+
+    /// How many products of few rows a product counts as, for its matrix to be packed: none where
+    /// there are many rows; `None` where packed matrices are not read.
+    fn n_asks(&self, n_tokens: usize) -> Option<usize> {
+        let is_short = n_tokens <= MOST_PACKING_TOKENS * self.n_frames;
+        self.numerics.is_fast().then_some(usize::from(is_short))
     }
 
     /// The numbers of a value for this step to change: those of its slot when the step is its last
@@ -240,56 +238,5 @@ impl Frame<'_> {
                 Ok((copy, n))
             }
         }
-    }
-
-    /// The product of x [n_tokens, columns] with one matrix, and what `op` gives of it.
-    fn product(
-        &mut self,
-        product: &Product,
-        packs: Option<bool>,
-        start: Start<'_>,
-        op: Option<Unary>,
-        (x, n_tokens): (&[f32], usize),
-        y: &mut [f32],
-    ) -> Result<(), Fault> {
-        let weight = &product.weight;
-        let w = packs.map_or(weight.weight(), |packs| weight.moved(self.context, packs));
-        if let Some(packed) = weight.packed() {
-            let mut scratch = self
-                .pool
-                .take(linear_packed_scratch_len(&packed, n_tokens))?;
-            linear_packed(
-                self.context,
-                &packed,
-                x,
-                n_tokens,
-                start,
-                op,
-                y,
-                &mut scratch,
-            );
-            self.pool.give_f32(scratch);
-            return Ok(());
-        }
-        let scratch_len = match self.numerics {
-            Numerics::F32 => linear_f32_scratch_len(self.context, &w, n_tokens),
-            Numerics::Fast | Numerics::Int8 => linear_fast_scratch_len(self.context, &w, n_tokens),
-            Numerics::Ane(_) => 0,
-        };
-        let mut scratch = self.pool.take(scratch_len)?;
-        match self.numerics {
-            Numerics::F32 => linear_f32(self.context, &w, x, n_tokens, start, y, &mut scratch),
-            Numerics::Fast | Numerics::Int8 => {
-                linear_fast(self.context, &w, x, n_tokens, start, y, &mut scratch)
-            }
-            Numerics::Ane(effects) => {
-                self.tally += ane::stored_linear(self.context, &w, x, start.bias, effects, y)
-            }
-        }
-        self.pool.give_f32(scratch);
-        if let Some(op) = op {
-            unary_in_place(self.context, op, y);
-        }
-        Ok(())
     }
 }

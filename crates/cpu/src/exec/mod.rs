@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 pub use rows::Rows;
 use thane_kernels::Context;
+use thane_kernels::linear::Path;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 #[cfg(test)]
@@ -61,6 +62,8 @@ pub struct Frame<'a> {
     pub n_frames: usize,
     /// Values of which no more than so many of the greatest elements are wanted.
     pub greatest: Vec<(ValueId, usize)>,
+    /// How the products of the step were computed, where it has some.
+    pub path: Option<Path>,
     /// Bytes of its constants that the step did not read, where it screened them.
     pub unread: Option<f64>,
 }
@@ -70,14 +73,16 @@ impl Frame<'_> {
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
         let begun = self.profile.map(|_| self.begin(plan, step));
         let results = self.compute(plan, step)?;
-        let unread = self.unread.take();
+        let (unread, path) = (self.unread.take(), self.path.take());
         if let (Some(profile), Some(begun)) = (self.profile, begun) {
             let begun = if let Some(bytes) = unread {
                 begun.screened(bytes)
             } else {
                 begun
             };
-            begun.end(profile, &plan.function.name, results.iter());
+            begun
+                .by(path)
+                .end(profile, &plan.function.name, results.iter());
         }
         self.drop_values(&step.last_uses);
         for (defined, tensor) in step.results.iter().zip(results) {

@@ -103,7 +103,7 @@ impl Frame<'_> {
         Ok(())
     }
 
-    /// Normalises and rotates heads [tokens, heads, head_dim], in place where no buffer of their
+    /// Normalizes and rotates heads [tokens, heads, head_dim], in place where no buffer of their
     /// own is given back.
     fn finish_heads(
         &mut self,

@@ -113,7 +113,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             product_work(frame, len(x), weight)
         }
         Fused::Gather { indices, weight } => {
-            let row_bytes = weight.weight().bytes.len() as f64 / weight.n_rows.max(1) as f64;
+            let row_bytes = weight.weight().bytes.len() as f64 / weight.stored.n_rows.max(1) as f64;
             Work {
                 read: len(indices) * row_bytes,
                 ..Work::default()
@@ -154,15 +154,15 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
 
 /// The product of a matrix with so many elements.
 fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
-    let places = x_len / weight.n_cols.max(1) as f64;
-    let flops = 2.0 * places * (weight.n_rows * weight.n_cols) as f64;
+    let places = x_len / weight.stored.n_cols.max(1) as f64;
+    let flops = 2.0 * places * (weight.stored.n_rows * weight.stored.n_cols) as f64;
     let work = Work {
         flops,
         read: weight.n_bytes() as f64,
         ..Work::default()
     };
-    match weight.ty {
-        _ if weight.int8().is_some() => Work {
+    match weight.stored.ty {
+        _ if weight.is_int8() => Work {
             byte_ops: flops,
             ..work
         },
@@ -171,7 +171,7 @@ fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
             bf16_flops: flops,
             ..work
         },
-        _ if weight.has_codes() => Work {
+        _ if weight.stored.has_codes() => Work {
             byte_ops: flops,
             ..work
         },

@@ -24,7 +24,7 @@ fn factor(call: &Call<'_>, name: &str) -> Result<usize, Fault> {
 }
 
 /// Channels become blocks: those of one block are `block_first` a run of all others apart, else
-/// neighbours.
+/// neighbors.
 fn to_space(
     call: &Call<'_>,
     out: &mut [Buffer],

@@ -97,7 +97,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Of a box given by centre and size.
+    /// Of a box given by center and size.
     fn new([x, y, width, height]: [f32; 4], scores: impl Iterator<Item = f32>) -> Self {
         let best = scores
             .enumerate()

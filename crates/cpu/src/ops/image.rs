@@ -22,7 +22,7 @@ pub(super) enum Sampling {
     /// From its first end to its last; one point is in the middle.
     Corners,
     /// In the middles of equal parts, where pixels reach half a pixel beyond the ends.
-    Centres,
+    Centers,
     /// In the middles of equal parts of what lies between the ends, which is at least a pixel.
     Offset,
 }
@@ -34,7 +34,7 @@ impl Sampling {
             None | Some("DEFAULT") => Self::Start,
             Some("STRICT_ALIGN_CORNERS") => Self::StrictCorners,
             Some("ALIGN_CORNERS") => Self::Corners,
-            Some("UNALIGN_CORNERS") => Self::Centres,
+            Some("UNALIGN_CORNERS") => Self::Centers,
             Some("OFFSET_CORNERS") => Self::Offset,
             Some(other) => return Err(format!("`sampling_mode` is `{other}`")),
         })
@@ -50,7 +50,7 @@ impl Sampling {
             Self::Start => i * size / n,
             Self::Corners if n == 1.0 => last / 2.0,
             Self::StrictCorners | Self::Corners => i * last / (n - 1.0).max(1.0),
-            Self::Centres => ((2.0 * i + 1.0) * size - n) / (2.0 * n),
+            Self::Centers => ((2.0 * i + 1.0) * size - n) / (2.0 * n),
             Self::Offset => (2.0 * i + 1.0) * last.max(1.0) / (2.0 * n),
         }
     }
@@ -218,7 +218,7 @@ fn upsample_bilinear(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let corners = call.bool_or("align_corners", true);
     let sampling = match (corners, call.bool_or("half_pixel_centers", !corners)) {
         (true, false) => Sampling::StrictCorners,
-        (false, true) => Sampling::Centres,
+        (false, true) => Sampling::Centers,
         (false, false) => Sampling::Start,
         (true, true) => {
             return Err("`align_corners` and `half_pixel_centers` exclude each other".to_owned());

@@ -1,4 +1,4 @@
-//! Normalisation, computed in f64.
+//! Normalization, computed in f64.
 
 use super::reduce::fold;
 use super::{Call, Eval, Fault, f32_out};

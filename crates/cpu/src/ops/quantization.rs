@@ -1,4 +1,4 @@
-//! Quantisation at run time.
+//! Quantization at run time.
 
 use super::{Call, Eval, Fault, f32_out};
 use crate::tensor::{Buffer, Tensor};

@@ -234,7 +234,7 @@ struct Extent([[f64; 2]; 2]);
 impl Extent {
     /// The box of four numbers, as `box_coordinate_mode` says.
     fn new(call: &Call<'_>, numbers: &[f64], size: [usize; 2]) -> Result<Self, Fault> {
-        let is_normalised = call.bool_or("normalized_coordinates", false);
+        let is_normalized = call.bool_or("normalized_coordinates", false);
         let scale = f64::from(call.f32_or("spatial_scale", 1.0)?);
         let mode = call
             .string("box_coordinate_mode")
@@ -249,14 +249,14 @@ impl Extent {
         };
         let mut ends = [[0.0; 2]; 2];
         for axis in 0..2 {
-            let unit = if is_normalised {
+            let unit = if is_normalized {
                 size[axis] as f64 - 1.0
             } else {
                 1.0
             };
             let [first, second] = pairs[axis].map(|v| v * unit * scale);
-            let is_centre = mode.starts_with("CENTER");
-            ends[axis] = if is_centre {
+            let is_center = mode.starts_with("CENTER");
+            ends[axis] = if is_center {
                 [first - second / 2.0, first + second / 2.0]
             } else {
                 [first, second]

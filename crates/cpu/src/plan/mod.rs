@@ -1,7 +1,7 @@
 //! A function as a list of steps: what is computed, in which order, and when each value is used
 //! last.
 //!
-//! Planning folds what is constant, recognises patterns that a kernel computes at once
+//! Planning folds what is constant, recognizes patterns that a kernel computes at once
 //! ([`fuse`]), and finds the last use of each value, so that its buffer is reused. Sizes are
 //! not part of a plan: lengths change from call to call.
 

@@ -27,12 +27,12 @@ impl Planner<'_> {
                     for Product { weight, .. } in products {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
-                            Numerics::Int8 if !weight.has_codes() => rounded(weight)?,
+                            Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is
                             // read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),
                             // The reference does not round to bf16.
-                            Numerics::F32 if weight.ty != BlockType::F32 => continue,
+                            Numerics::F32 if weight.stored.ty != BlockType::F32 => continue,
                             _ => folds.pack(context, weight.clone()),
                         };
                     }
@@ -43,7 +43,7 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Has the products of one x computed at the first of them: it is quantised once, and threads
+    /// Has the products of one x computed at the first of them: it is quantized once, and threads
     /// are asked once.
     pub(super) fn join_linears(&mut self) {
         let mut first_of = HashMap::new();

@@ -133,12 +133,12 @@ impl Product {
     /// The shape of the product with an x of this shape.
     pub fn shape(&self, x: &[usize]) -> Result<Vec<usize>, Fault> {
         match x.split_last() {
-            Some((last, outer)) if *last == self.weight.n_cols => {
-                Ok([outer, &[self.weight.n_rows]].concat())
+            Some((last, outer)) if *last == self.weight.stored.n_cols => {
+                Ok([outer, &[self.weight.stored.n_rows]].concat())
             }
             _ => Err(format!(
                 "the last dimension is not the {} columns of the weight",
-                self.weight.n_cols
+                self.weight.stored.n_cols
             )),
         }
     }

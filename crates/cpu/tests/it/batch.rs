@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use thane_cpu::ane::Effects;
-use thane_cpu::{Cpu, Limits, Numerics, Profile};
+use thane_cpu::{Cpu, Numerics, Profile};
 use thane_kernels::Isa;
-use thane_mil::backend::{Backend, Batch, Executable, Instance, RunError};
+use thane_mil::backend::{Backend, Batch, Executable, Instance, Limits, LoadOptions, RunError};
 use thane_mil::program::Program;
 use thane_mil::text::parse;
 use thane_mil::types::DType;
@@ -155,7 +155,7 @@ fn every_sequence_gets_the_logits_of_the_reference() {
 }
 
 /// Products of few rows and of many add up in other orders (1e-6 of a result), which may turn a
-/// code of the next product's 8 bits or a number of the cache to its neighbour: 8e-5 of the logits
+/// code of the next product's 8 bits or a number of the cache to its neighbor: 8e-5 of the logits
 /// at worst, when this was written; 3.4e-3 where a machine with products of bf16 rounds activations
 /// to its 8 bits, and 7.6e-2 where AVX-512 fits the codes of weights to 8 bits for more than eight
 /// tokens.
@@ -298,7 +298,13 @@ fn values_come_apart_where_ops_need_them() {
     let program = parse(MIXED, &|_, _, _| None).unwrap_or_else(|e| panic!("{e}"));
     valid::check(&program).unwrap();
     let executable = cpu(Numerics::F32, 2)
-        .load_seeded(&program, Limits::default(), 9)
+        .load_with(
+            &program,
+            &LoadOptions {
+                seed: 9,
+                ..LoadOptions::default()
+            },
+        )
         .unwrap();
     let mut batch = executable.instantiate_batch(4).unwrap();
     let mut alone = Alone(executable).instantiate_batch(4).unwrap();
@@ -359,9 +365,8 @@ fn weights_are_read_once_for_all_sequences() {
         let program = program(path, DType::Fp16, None);
         let linear = |which: &[usize]| {
             let profile = Arc::new(Profile::default());
-            let executable = cpu(numerics, 2)
-                .load_profiled(&program, Arc::clone(&profile))
-                .unwrap();
+            let cpu = cpu(numerics, 2).with_profile(Some(Arc::clone(&profile)));
+            let executable = cpu.load(&program).unwrap();
             let mut batch = executable.instantiate_batch(8).unwrap();
             let calls: Vec<Call> = which.iter().map(|idx| (*idx, 0, 1)).collect();
             run(batch.as_mut(), "decode", &[3], &calls);
@@ -437,7 +442,9 @@ fn what_cannot_run_is_refused() {
         batch_bytes: 1 << 20,
         ..Limits::default()
     };
-    let executable = cpu(Numerics::F32, 1).load_within(&program, limits).unwrap();
+    let executable = cpu(Numerics::F32, 1)
+        .load_with(&program, &LoadOptions::within(limits))
+        .unwrap();
     // Four layers of keys and values of 64 tokens, a head of 14 elements.
     let of_one = 4 * 2 * 64 * 14 * 4;
     assert!(executable.instantiate_batch((1 << 20) / of_one).is_ok());

@@ -38,7 +38,7 @@ impl Random {
     }
 }
 
-/// A quantised matrix: random codes, scales from 2^-10 to 2^-6 of either sign.
+/// A quantized matrix: random codes, scales from 2^-10 to 2^-6 of either sign.
 struct Matrix {
     ty: BlockType,
     shape: [usize; 2],

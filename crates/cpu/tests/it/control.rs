@@ -1,7 +1,7 @@
 //! Nested blocks: branches and loops, what they see of the outside, and what their text is.
 
-use thane_cpu::{Cpu, Limits, Numerics};
-use thane_mil::backend::{Backend, Instance};
+use thane_cpu::{Cpu, Numerics};
+use thane_mil::backend::{Backend, Instance, Limits, LoadOptions};
 use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::valid;
@@ -159,7 +159,7 @@ fn a_loop_without_end_is_an_error() {
         ..Limits::default()
     };
     let mut instance = CPU
-        .load_within(&program, limits)
+        .load_with(&program, &LoadOptions::within(limits))
         .unwrap()
         .instantiate()
         .unwrap();

@@ -1,5 +1,5 @@
 //! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and one of
-//! every quantised type.
+//! every quantized type.
 
 use std::path::PathBuf;
 
@@ -85,7 +85,7 @@ fn a_twin_gives_the_logits_of_its_checkpoint() {
 }
 
 #[test]
-fn every_quantised_type_gives_the_logits_of_its_values() {
+fn every_quantized_type_gives_the_logits_of_its_values() {
     for (isa, error) in worst(&model(QUANTISED).program, &golden(QUANTISED), Numerics::F32) {
         assert!(error <= 1e-5, "{isa}: {error:e}");
     }
@@ -128,10 +128,10 @@ fn the_files_say_what_their_twins_do() {
     }
 }
 
-/// The text holds each quantised constant as codes, scales and offsets; a program without the
+/// The text holds each quantized constant as codes, scales and offsets; a program without the
 /// blocks behind them is computed by the plain ops, and gives the same logits.
 #[test]
-fn the_text_of_a_quantised_program_reads_back_and_runs() {
+fn the_text_of_a_quantized_program_reads_back_and_runs() {
     let program = model(QUANTISED).program;
     valid::check(&program).unwrap();
     let mut blobs = Blobs::default();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use thane_cpu::{Cpu, Numerics, Profile, Row};
+use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
@@ -40,12 +41,8 @@ fn profiled(
     run: &dyn Fn(&mut dyn thane_mil::backend::Instance),
 ) -> Vec<Row> {
     let profile = Arc::new(Profile::default());
-    let cpu = Cpu::new(numerics, 1);
-    let mut instance = cpu
-        .load_profiled(program, Arc::clone(&profile))
-        .unwrap()
-        .instantiate()
-        .unwrap();
+    let cpu = Cpu::new(numerics, 1).with_profile(Some(Arc::clone(&profile)));
+    let mut instance = cpu.load(program).unwrap().instantiate().unwrap();
     let start = Instant::now();
     run(instance.as_mut());
     let rows = profile.rows();

@@ -1,7 +1,7 @@
 //! Random ops: their distributions by moments, their ranges, and which draws are equal.
 
-use thane_cpu::{Cpu, Limits, Numerics};
-use thane_mil::backend::Instance;
+use thane_cpu::{Cpu, Numerics};
+use thane_mil::backend::{Backend, Instance, LoadOptions};
 use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
@@ -15,10 +15,16 @@ fn load(body: &str, outputs: &str, seed: u64) -> Box<dyn Instance> {
     );
     let program = parse(&text, &|_, _, _| None).unwrap_or_else(|e| panic!("{e}"));
     valid::check(&program).unwrap();
-    CPU.load_seeded(&program, Limits::default(), seed)
-        .unwrap()
-        .instantiate()
-        .unwrap()
+    CPU.load_with(
+        &program,
+        &LoadOptions {
+            seed,
+            ..LoadOptions::default()
+        },
+    )
+    .unwrap()
+    .instantiate()
+    .unwrap()
 }
 
 /// The numbers of an output.
@@ -96,7 +102,7 @@ fn uniform_numbers_fill_their_range() {
             least - low < width * 1e-3 && high - most < width * 2e-3,
             "{least} to {most}"
         );
-        // Neighbours are independent: the mean of their product is that of the numbers, squared.
+        // Neighbors are independent: the mean of their product is that of the numbers, squared.
         let unit: Vec<f64> = y.iter().map(|v| (v - low) / width - 0.5).collect();
         near(
             unit.windows(2).map(|w| w[0] * w[1]).sum::<f64>() / N as f64,

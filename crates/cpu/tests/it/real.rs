@@ -1,4 +1,4 @@
-//! The real models against transformers on the same dequantised weights: logits, greedy tokens,
+//! The real models against transformers on the same dequantized weights: logits, greedy tokens,
 //! perplexity.
 //!
 //! They need the files that `scripts/models.sh` fetches, in the folder that THANE_MODELS names;

@@ -103,6 +103,7 @@ fn a_weight_of_open_size_is_convolved() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines)] // a table of cases
 fn what_no_opset_knows_is_refused() {
     let x = "tensor<fp32, [1, 4, 6, 5]> x";
     let conv =
@@ -254,7 +255,7 @@ fn what_no_opset_knows_is_refused() {
 /// of the pool begins beyond the elements: without padding, coremltools leaves it there.
 #[test]
 fn what_has_no_meaning_is_refused_at_run_time() {
-    let quantised = "tensor<fp32, [1, 1, 2]> y = conv_quantized(x = x, weight = tensor<uint8, [1, 1, 1]>([[[3]]]),
+    let quantized = "tensor<fp32, [1, 1, 2]> y = conv_quantized(x = x, weight = tensor<uint8, [1, 1, 1]>([[[3]]]),
         quantization_type = string(\"lut\"), quant_scale = fp32(1), quant_bias = fp32(0));";
     let pool = "tensor<fp32, [1, 1, 2]> y = max_pool(x = x, kernel_sizes = tensor<int32, [1]>([1]),
         strides = tensor<int32, [1]>([2]), pad_type = string(\"valid\"), ceil_mode = bool(true));";
@@ -275,7 +276,7 @@ fn what_has_no_meaning_is_refused_at_run_time() {
         "spatial_scale = fp32(1e38), normalized_coordinates = bool(true), box_indices",
     );
     for (body, message) in [
-        (quantised, "no parameter for a table"),
+        (quantized, "no parameter for a table"),
         (both, "exclude each other"),
         (resize, "how LINEAR rounds"),
         (

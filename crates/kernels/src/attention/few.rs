@@ -91,7 +91,7 @@ fn add_values_of<S: Simd, const N: usize>(
     );
     // As many sums at once as registers hold: those of one vector each wait for the one before.
     let mut n_wide = 0;
-    if const { S::TILE_TOKENS >= 12 } {
+    if const { S::HAS_MANY_REGISTERS } {
         n_wide = values.head_dim / (4 * LANES) * 4 * LANES;
         for first in (0..n_wide).step_by(4 * LANES) {
             add_vectors::<S, N, 4>(simd, values, first, weights, sums);

@@ -4,6 +4,7 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::mask::Tile;
+use super::products::{Panels, join_weights, products, round};
 use super::rows::Rows;
 use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few};
 use crate::Isa;
@@ -45,6 +46,38 @@ struct Scratch<'a> {
     /// [rows, rounded_dim]: the queries in bf16.
     rounded: &'a [f32],
     rows: RowStates<'a>,
+}
+
+impl<'a> Scratch<'a> {
+    /// For rows of which nothing is known: as many as there are maxima.
+    #[inline(always)]
+    fn new(
+        scratch: &'a mut [f32],
+        rounded: &'a [f32],
+        max: &'a mut [f32],
+        padded_dim: usize,
+    ) -> Self {
+        let n_rows = max.len();
+        let (keys, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
+        let (values, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
+        let (weights, scratch) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
+        let (totals, sums) = scratch.split_at_mut(n_rows * LANES);
+        totals.fill(0.0);
+        let sums = &mut sums[..n_rows * padded_dim];
+        sums.fill(0.0);
+        let rows = RowStates {
+            max,
+            totals: totals.as_chunks_mut().0,
+            sums,
+        };
+        Self {
+            keys,
+            values,
+            weights,
+            rounded,
+            rows,
+        }
+    }
 }
 
 /// What is known of some rows after some tiles.
@@ -121,26 +154,9 @@ impl RowTask<'_> {
                 rounded_dim,
             );
         }
-        let (keys, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
-        let (values, scratch) = scratch.split_at_mut(TILE_KEYS * padded_dim);
-        let (weights, scratch) = scratch.split_at_mut(BLOCK_ROWS * TILE_KEYS);
-        let (totals, sums) = scratch.split_at_mut(block.n_rows * LANES);
-        totals.fill(0.0);
-        let sums = &mut sums[..block.n_rows * padded_dim];
-        sums.fill(0.0);
         let mut max = [f32::NEG_INFINITY; MOST_BLOCKS * BLOCK_ROWS];
-        let rows = RowStates {
-            max: &mut max[..block.n_rows],
-            totals: totals.as_chunks_mut().0,
-            sums,
-        };
-        let mut scratch = Scratch {
-            keys,
-            values,
-            weights,
-            rounded,
-            rows,
-        };
+        let max = &mut max[..block.n_rows];
+        let mut scratch = Scratch::new(scratch, rounded, max, padded_dim);
         for first_key in (block.first_key..block.end_key).step_by(TILE_KEYS) {
             let end_key = block.end_key.min(first_key + TILE_KEYS);
             let mut not_loaded = Some(end_key);
@@ -149,20 +165,7 @@ impl RowTask<'_> {
                 let tile = common
                     .tiles
                     .get(block.first_row + start, first_key / TILE_KEYS);
-                // Rows of which the same is said, of one block.
-                let most = block
-                    .n_rows
-                    .min(start / BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS);
-                let mut end = start + LANES;
-                while end < most
-                    && common
-                        .tiles
-                        .get(block.first_row + end, first_key / TILE_KEYS)
-                        == tile
-                {
-                    end += LANES;
-                }
-                let rows = start..end.min(most);
+                let rows = start..alike_end(common, block, start, first_key);
                 start = rows.end;
                 let (mask, end_key) = match tile {
                     Tile::Hidden => continue,
@@ -195,26 +198,58 @@ impl RowTask<'_> {
                 tile_products(products, common, block, mask, scratch, &mut not_loaded);
             }
         }
-        for row_idx in 0..block.n_rows {
-            let RowStates { max, totals, sums } = &scratch.rows;
-            let (max, total) = (max[row_idx], simd.sum(simd.load(&totals[row_idx])));
-            let sums = &sums[row_idx * padded_dim..][..padded_dim];
-            if let Some(OutRows { all, first, stride }) = &out {
-                // SAFETY: the rows are this task's alone.
-                let out = unsafe { all.slice(first + row_idx * stride, common.head_dim) };
-                let factor = 1.0 / total;
-                let (whole, rest) = out.as_chunks_mut();
-                for (out, sums) in whole.iter_mut().zip(sums.as_chunks().0) {
-                    simd.store(simd.mul(simd.load(sums), simd.splat(factor)), out);
-                }
-                rest.iter_mut()
-                    .zip(&sums[whole.len() * LANES..])
-                    .for_each(|(out, sum)| *out = sum * factor);
-            } else {
-                let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
-                partial[..padded_dim].copy_from_slice(sums);
-                partial[padded_dim..].copy_from_slice(&[max, total]);
+        let rows = scratch.rows;
+        finish(simd, common, (block.n_rows, rows), partials, out.as_ref());
+    }
+}
+
+/// The end of the rows from `start` on, of one block, of which the mask says the same of a tile.
+#[inline(always)]
+fn alike_end(common: &Common, block: Block, start: usize, first_key: usize) -> usize {
+    let tile = |row| {
+        common
+            .tiles
+            .get(block.first_row + row, first_key / TILE_KEYS)
+    };
+    let most = block
+        .n_rows
+        .min(start / BLOCK_ROWS * BLOCK_ROWS + BLOCK_ROWS);
+    let mut end = start + LANES;
+    while end < most && tile(end) == tile(start) {
+        end += LANES;
+    }
+    end.min(most)
+}
+
+/// The outputs of some rows, or, where keys are split, what becomes of them.
+#[inline(always)]
+fn finish<S: Simd>(
+    simd: S,
+    common: &Common,
+    (n_rows, rows): (usize, RowStates),
+    partials: &mut [f32],
+    out: Option<&OutRows>,
+) {
+    let padded_dim = common.division.padded_dim;
+    for row_idx in 0..n_rows {
+        let RowStates { max, totals, sums } = &rows;
+        let (max, total) = (max[row_idx], simd.sum(simd.load(&totals[row_idx])));
+        let sums = &sums[row_idx * padded_dim..][..padded_dim];
+        if let Some(OutRows { all, first, stride }) = out {
+            // SAFETY: the rows are this task's alone.
+            let out = unsafe { all.slice(first + row_idx * stride, common.head_dim) };
+            let factor = 1.0 / total;
+            let (whole, rest) = out.as_chunks_mut();
+            for (out, sums) in whole.iter_mut().zip(sums.as_chunks().0) {
+                simd.store(simd.mul(simd.load(sums), simd.splat(factor)), out);
             }
+            rest.iter_mut()
+                .zip(&sums[whole.len() * LANES..])
+                .for_each(|(out, sum)| *out = sum * factor);
+        } else {
+            let partial = &mut partials[row_idx * (padded_dim + 2)..][..padded_dim + 2];
+            partial[..padded_dim].copy_from_slice(sums);
+            partial[padded_dim..].copy_from_slice(&[max, total]);
         }
     }
 }
@@ -288,41 +323,11 @@ fn tile_products<M: Multiply>(
         products::<M, false>(multiply, keys, queries, row_len, scratch.weights, TILE_KEYS);
     }
     let weights = &mut scratch.weights[..block.n_rows * TILE_KEYS];
-    if let Some(mask) = mask {
-        for (i, scores) in weights.chunks_exact_mut(TILE_KEYS).enumerate() {
-            let mask = &mask[(block.first_row + i) * common.n_keys + first_key..][..n_keys];
-            add_mask(simd, mask, &mut scores.as_chunks_mut().0[..n_groups]);
-        }
-    } else if !n_keys.is_multiple_of(LANES) {
-        // 2 to the -inf adds nothing.
-        let hidden: [f32; LANES] = std::array::from_fn(|i| {
-            if i < n_keys % LANES {
-                0.0
-            } else {
-                f32::NEG_INFINITY
-            }
-        });
-        let hidden = simd.load(&hidden);
-        for scores in weights.chunks_exact_mut(TILE_KEYS) {
-            let last = &mut scores.as_chunks_mut().0[n_groups - 1];
-            simd.store(simd.add(simd.load(last), hidden), last);
-        }
-    }
-    let RowStates { max, totals, sums } = scratch.rows;
-    let mut at = 0;
-    while at < block.n_rows {
-        let states = RowStates {
-            max: &mut max[at..],
-            totals: &mut totals[at..],
-            sums: &mut sums[at * padded_dim..],
-        };
-        let scores = &mut weights[at * TILE_KEYS..];
-        at += if block.n_rows - at >= 4 {
-            weigh::<M::Base, 4>(simd, scores, n_groups, states, padded_dim)
-        } else {
-            weigh::<M::Base, 1>(simd, scores, n_groups, states, padded_dim)
-        };
-    }
+    let mask = mask.map(|mask| &mask[block.first_row * common.n_keys + first_key..]);
+    hide(simd, (mask, common.n_keys), n_keys, weights);
+    let mut rows = scratch.rows;
+    weigh_rows(simd, weights, n_groups, &mut rows, padded_dim);
+    let sums = rows.sums;
     if let Some(values) = few_values {
         return few::add_values(simd, values, weights, sums);
     }
@@ -340,52 +345,6 @@ fn tile_products<M: Multiply>(
         n_vectors,
     };
     products::<M, true>(multiply, values, weights, TILE_KEYS, sums, padded_dim);
-}
-
-/// Some queries, so far apart, in lanes of two elements.
-#[inline(always)]
-fn round<M: Multiply>(
-    simd: M,
-    queries: &[f32],
-    row_stride: usize,
-    rounded: &mut [f32],
-    rounded_dim: usize,
-) {
-    let base = simd.base();
-    for (query, rounded) in queries
-        .chunks(row_stride)
-        .zip(rounded.chunks_exact_mut(rounded_dim))
-    {
-        let (vectors, _) = query[..rounded_dim * M::LANE_LEN].as_chunks::<LANES>();
-        for (pair, to) in vectors
-            .as_chunks::<2>()
-            .0
-            .iter()
-            .zip(rounded.as_chunks_mut().0)
-        {
-            base.store(simd.join([base.load(&pair[0]), base.load(&pair[1])]), to);
-        }
-    }
-}
-
-/// Rows of [`TILE_KEYS`] weights, of which so many vectors count: two go into a lane, in the first
-/// half of the row.
-#[inline(always)]
-fn join_weights<M: Multiply>(simd: M, weights: &mut [f32], n_groups: usize) {
-    let base = simd.base();
-    for row in weights
-        .as_chunks_mut::<LANES>()
-        .0
-        .chunks_exact_mut(TILE_KEYS / LANES)
-    {
-        for first in (0..n_groups).step_by(2) {
-            let mut pair = [base.load(&row[first]), base.splat(0.0)];
-            if first + 1 < n_groups {
-                pair[1] = base.load(&row[first + 1]);
-            }
-            base.store(simd.join(pair), &mut row[first / 2]);
-        }
-    }
 }
 
 /// Makes panels of the keys of a block, and rows of its values where they are not used as they are.
@@ -447,196 +406,34 @@ fn fill_up(view: &KvView, head_dim: usize, block: Block, rows: &mut [f32]) {
     }
 }
 
-/// Panels of as many vectors of 16.
-#[derive(Clone, Copy)]
-struct Panels<'a> {
-    data: &'a [f32],
-    /// From panel to panel.
-    panel_stride: usize,
-    /// From vector to vector.
-    stride: usize,
-    n_panels: usize,
-    n_vectors: usize,
-}
-
-impl Panels<'_> {
-    /// From this panel on.
-    #[inline(always)]
-    fn from(self, panel_idx: usize) -> Self {
-        let first = (panel_idx * self.panel_stride).min(self.data.len());
-        Self {
-            data: &self.data[first..],
-            n_panels: self.n_panels - panel_idx,
-            ..self
-        }
-    }
-}
-
-/// For each of `rows`, `row_len` apart, and each panel, the sum of the panel's vectors times the
-/// row's elements; put into, or added to, the panel's 16 elements of a row of `out`, whose rows are
-/// `out_stride` apart.
+/// Adds the mask, whose rows are so far apart, to the scores of rows; without one, hides the lanes
+/// behind the keys.
 #[inline(always)]
-fn products<M: Multiply, const ADD: bool>(
-    simd: M,
-    panels: Panels,
-    rows: &[f32],
-    row_len: usize,
-    out: &mut [f32],
-    out_stride: usize,
+fn hide<S: Simd>(
+    simd: S,
+    (mask, mask_stride): (Option<&[f32]>, usize),
+    n_keys: usize,
+    weights: &mut [f32],
 ) {
-    let mut panel_idx = 0;
-    // With many registers each element that is read is multiplied with four vectors, or two.
-    while const { M::Base::TILE_TOKENS >= 12 } && panels.n_panels - panel_idx >= 4 {
-        let out = &mut out[panel_idx * LANES..];
-        products_of::<M, ADD, 4>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
-        panel_idx += 4;
-    }
-    while const { M::Base::TILE_TOKENS >= 12 } && panels.n_panels - panel_idx >= 2 {
-        let out = &mut out[panel_idx * LANES..];
-        products_of::<M, ADD, 2>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
-        panel_idx += 2;
-    }
-    while panel_idx < panels.n_panels {
-        let out = &mut out[panel_idx * LANES..];
-        products_of::<M, ADD, 1>(simd, panels.from(panel_idx), rows, row_len, out, out_stride);
-        panel_idx += 1;
-    }
-}
-
-/// As [`products`], of the first `P` panels.
-#[inline(always)]
-fn products_of<M: Multiply, const ADD: bool, const P: usize>(
-    simd: M,
-    panels: Panels,
-    rows: &[f32],
-    row_len: usize,
-    out: &mut [f32],
-    out_stride: usize,
-) {
-    let n_rows = rows.len().div_ceil(row_len);
-    let mut at = 0;
-    // Few rows have several sums each, so that no addition waits for the one before. 6 sums of two
-    // registers, a vector of two and a broadcast fit the 16 registers of AVX2; 12 sums, or 24 of
-    // four panels, the 32 of AVX-512.
-    while at < n_rows {
-        let (rows, out) = (&rows[at * row_len..], &mut out[at * out_stride..]);
-        at += match n_rows - at {
-            12.. if const { M::Base::TILE_TOKENS >= 12 && P <= 2 } => {
-                product::<M, ADD, P, 12, 1>(simd, panels, rows, row_len, out, out_stride)
-            }
-            6.. => product::<M, ADD, P, 6, 1>(simd, panels, rows, row_len, out, out_stride),
-            4.. => product::<M, ADD, P, 4, 1>(simd, panels, rows, row_len, out, out_stride),
-            2.. if const { P == 1 } => {
-                product::<M, ADD, P, 2, 4>(simd, panels, rows, row_len, out, out_stride)
-            }
-            2.. => product::<M, ADD, P, 2, 2>(simd, panels, rows, row_len, out, out_stride),
-            _ if const { P == 1 } => {
-                product::<M, ADD, P, 1, 4>(simd, panels, rows, row_len, out, out_stride)
-            }
-            _ => product::<M, ADD, P, 1, 2>(simd, panels, rows, row_len, out, out_stride),
-        };
-    }
-}
-
-/// `N` rows and `P` panels, each in `SUMS` sums; `N`.
-#[inline(always)]
-fn product<M: Multiply, const ADD: bool, const P: usize, const N: usize, const SUMS: usize>(
-    simd: M,
-    panels: Panels,
-    rows: &[f32],
-    row_len: usize,
-    out: &mut [f32],
-    out_stride: usize,
-) -> usize {
-    let (
-        base,
-        Panels {
-            data,
-            panel_stride,
-            stride,
-            n_panels,
-            n_vectors,
-        },
-    ) = (simd.base(), panels);
-    assert!(
-        n_vectors <= row_len && rows.len() >= (N - 1) * row_len + n_vectors,
-        "as many elements in each row as vectors"
-    );
-    let last = (P - 1) * panel_stride + n_vectors.saturating_sub(1) * stride;
-    assert!(
-        n_panels >= P && (n_vectors == 0 || last + LANES <= data.len()),
-        "whole vectors"
-    );
-    let mut acc = [[[base.splat(0.0); P]; SUMS]; N];
-    let n_whole = n_vectors / SUMS * SUMS;
-    for first in (0..n_whole).step_by(SUMS) {
-        for k in 0..SUMS {
-            // SAFETY: first + k < n_vectors; the panels and the N rows have that many by the
-            // assertions above.
-            unsafe { add_product(simd, panels, rows, row_len, first + k, &mut acc, k) };
+    let n_groups = n_keys.div_ceil(LANES);
+    if let Some(mask) = mask {
+        for (i, scores) in weights.chunks_exact_mut(TILE_KEYS).enumerate() {
+            let mask = &mask[i * mask_stride..][..n_keys];
+            add_mask(simd, mask, &mut scores.as_chunks_mut().0[..n_groups]);
         }
-    }
-    for i in n_whole..n_vectors {
-        // SAFETY: as above.
-        unsafe { add_product(simd, panels, rows, row_len, i, &mut acc, 0) };
-    }
-    for n in 0..N {
-        let out = &mut out[n * out_stride..][..P * LANES];
-        for p in 0..P {
-            let out = out[p * LANES..].first_chunk_mut().expect("whole vectors");
-            let mut sum = acc[n][0][p];
-            for k in 1..SUMS {
-                sum = base.add(sum, acc[n][k][p]);
+    } else if !n_keys.is_multiple_of(LANES) {
+        // 2 to the -inf adds nothing.
+        let hidden: [f32; LANES] = std::array::from_fn(|i| {
+            if i < n_keys % LANES {
+                0.0
+            } else {
+                f32::NEG_INFINITY
             }
-            base.store(
-                if ADD {
-                    base.add(sum, base.load(out))
-                } else {
-                    sum
-                },
-                out,
-            );
-        }
-    }
-    N
-}
-
-/// Adds vector `i` of each panel times element `i` of each row to sum `k` of the row.
-///
-/// # Safety
-/// `P` panels have more than `i` whole vectors, and `N` rows of `row_len` apart have more than `i`
-/// elements each.
-#[inline(always)]
-unsafe fn add_product<M: Multiply, const P: usize, const N: usize, const SUMS: usize>(
-    simd: M,
-    panels: Panels,
-    rows: &[f32],
-    row_len: usize,
-    i: usize,
-    acc: &mut [[[<M::Base as Simd>::F; P]; SUMS]; N],
-    k: usize,
-) {
-    let base = simd.base();
-    let mut vectors = [base.splat(0.0); P];
-    for p in 0..P {
-        // SAFETY: the caller's promise.
-        vectors[p] = base.load(unsafe {
-            &*panels
-                .data
-                .as_ptr()
-                .add(p * panels.panel_stride + i * panels.stride)
-                .cast()
         });
-    }
-    // By one address that goes from row to row: one for each row takes more registers than there
-    // are. SAFETY: the caller's promise.
-    let mut element = unsafe { rows.as_ptr().add(i) };
-    for n in 0..N {
-        // SAFETY: the caller's promise.
-        let x = base.splat(unsafe { *element });
-        element = element.wrapping_add(row_len);
-        for p in 0..P {
-            acc[n][k][p] = simd.add_products(vectors[p], x, acc[n][k][p]);
+        let hidden = simd.load(&hidden);
+        for scores in weights.chunks_exact_mut(TILE_KEYS) {
+            let last = &mut scores.as_chunks_mut().0[n_groups - 1];
+            simd.store(simd.add(simd.load(last), hidden), last);
         }
     }
 }
@@ -666,6 +463,33 @@ fn add_mask<S: Simd>(simd: S, mask: &[f32], scores: &mut [[f32; LANES]]) {
             simd.fma(simd.load(&last), factor, simd.load(scores)),
             scores,
         );
+    }
+}
+
+/// The scores of rows become their weights, which are added up.
+#[inline(always)]
+fn weigh_rows<S: Simd>(
+    simd: S,
+    weights: &mut [f32],
+    n_groups: usize,
+    rows: &mut RowStates,
+    padded_dim: usize,
+) {
+    let RowStates { max, totals, sums } = rows;
+    let n_rows = weights.len() / TILE_KEYS;
+    let mut at = 0;
+    while at < n_rows {
+        let states = RowStates {
+            max: &mut max[at..],
+            totals: &mut totals[at..],
+            sums: &mut sums[at * padded_dim..],
+        };
+        let scores = &mut weights[at * TILE_KEYS..];
+        at += if n_rows - at >= 4 {
+            weigh::<S, 4>(simd, scores, n_groups, states, padded_dim)
+        } else {
+            weigh::<S, 1>(simd, scores, n_groups, states, padded_dim)
+        };
     }
 }
 

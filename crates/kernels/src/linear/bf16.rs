@@ -5,15 +5,16 @@
 //! vector, where two columns in bf16 go as one in f32 ([`dense`]). Rows need no unpacking here, so
 //! that "few" are more than elsewhere.
 
-use super::{Output, Rows, Weight, dense, f32_as_u8, run_row_parts};
-use crate::Context;
+use super::choose::{Form, Path, Precision, choose};
+use super::dense;
+use super::memory::f32_as_u8;
+use super::output::Output;
+use super::tasks::run_row_parts;
+use super::weight::{Rows, Weight};
 use crate::quant::BlockType;
 use crate::simd::{Avx512Bf16, Bf16Kernel, LANES, Simd};
+use crate::{Context, Isa};
 
-/// Up to this many tokens, weight rows are dotted as they are; from there on, transposing them pays
-/// (measured for 1536 x 576 on an AMD EPYC of family 26, from the cache and from memory: 32 tokens
-/// take 193 and 295 us, 48 take 295 and 436, and transposed 67 take 396 and 444).
-const MAX_ROW_TOKENS: usize = 32;
 /// Up to this many tokens are rounded by the caller's thread: as many as take less time than
 /// handing them to another.
 const MAX_SERIAL_TOKENS: usize = 8;
@@ -21,6 +22,15 @@ const MAX_SERIAL_TOKENS: usize = 8;
 const BLOCK_ROWS: usize = 4;
 /// Columns of 64 bytes.
 const STEP_COLS: usize = 32;
+
+/// How to multiply weights of this type in bf16, if they are and the instruction set can.
+pub(super) fn bf16_products(ctx: &Context, ty: BlockType) -> Option<Avx512Bf16> {
+    if ty == BlockType::Bf16 {
+        Avx512Bf16::of(ctx.isa())
+    } else {
+        None
+    }
+}
 
 /// The activations of each token in bf16, filled up with zeros to whole steps.
 #[derive(Clone, Copy)]
@@ -48,11 +58,12 @@ pub(super) fn activations_len(n_tokens: usize, n_cols: usize) -> usize {
     n_tokens * steps_stride(n_cols.div_ceil(STEP_COLS)) * LANES
 }
 
-/// The weight with two columns as one in f32, for so many tokens that transposing it pays: none for
-/// few, or an odd number of columns.
-fn in_pairs<'a>(weight: &Weight<'a>, n_tokens: usize) -> Option<Weight<'a>> {
-    let are_pairs = n_tokens > MAX_ROW_TOKENS && weight.n_cols.is_multiple_of(2);
-    are_pairs.then_some(Weight {
+/// The weight with two columns as one in f32, where it is transposed to panels.
+fn in_pairs<'a>(isa: Isa, weight: &Weight<'a>, n_tokens: usize) -> Option<Weight<'a>> {
+    let stored = (BlockType::Bf16, Form::Stored);
+    let shape = [weight.n_rows, weight.n_cols];
+    let path = choose(isa, Precision::Fast, stored, shape, n_tokens);
+    (path == Path::Bf16Panels).then_some(Weight {
         ty: BlockType::F32,
         n_cols: weight.n_cols / 2,
         ..*weight
@@ -60,8 +71,8 @@ fn in_pairs<'a>(weight: &Weight<'a>, n_tokens: usize) -> Option<Weight<'a>> {
 }
 
 pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    let dense_len =
-        in_pairs(weight, n_tokens).map_or(0, |pairs| dense::scratch_len(ctx, &pairs, n_tokens));
+    let dense_len = in_pairs(ctx.isa(), weight, n_tokens)
+        .map_or(0, |pairs| dense::scratch_len(ctx, &pairs, n_tokens));
     activations_len(n_tokens, weight.n_cols) + dense_len
 }
 
@@ -77,7 +88,7 @@ pub(super) fn linear(
 ) {
     let (steps, scratch) = scratch.split_at_mut(activations_len(n_tokens, weight.n_cols));
     let (x, stride) = round(ctx, simd, x, n_tokens, weight.n_cols, steps);
-    if let Some(pairs) = in_pairs(weight, n_tokens) {
+    if let Some(pairs) = in_pairs(ctx.isa(), weight, n_tokens) {
         return dense::linear_bf16(ctx, simd, &pairs, (x, stride), n_tokens, out, scratch);
     }
     let (rows, steps) = (weight.checked(), f32_as_u8(steps).as_chunks().0);

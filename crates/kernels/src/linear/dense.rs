@@ -1,27 +1,29 @@
-//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantised, by 512 columns, to panels
+//! Many tokens in f32: 16 rows at a time, or twice 16, are dequantized, by 512 columns, to panels
 //! whose lanes are the rows, and all tokens go over them. Two columns in bf16 go as one in f32, but
 //! where they are multiplied.
 
 use std::ops::Range;
 
-use super::packed::PackedColumn;
+use super::choose::task_panels;
+use super::columns::{LEAST_TOKENS, LINE_BYTES, PackedColumn, block_tokens};
+use super::output::{Extent, Output};
 use super::rows::chunk_bytes;
-use super::tiles::{Inputs, Next, Panels, Tiles, share_len, task_panels};
-use super::{Extent, LINE_BYTES, Output, Rows, Weight, dequantize_simd};
+use super::tasks::share_len;
+use super::tiles::{Inputs, Next, Panels, Tiles};
+use super::values::dequantize_simd;
+use super::weight::{Rows, Weight};
+use crate::Context;
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::threads::SharedMut;
-use crate::{Context, cache};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one
 /// after the other before the sum joins the output, which bounds the rounding error. They are read
 /// from the second cache: 256 of one panel would fit the first, and are as fast on AVX2, but with
 /// two panels of AVX-512 took 1.05 to 1.08 of the time.
 const PANEL_COLS: usize = 512;
-/// Tokens of a task, at least, where there are as many.
-const LEAST_TOKENS: usize = 96;
 /// f32s of scratch per thread: the rows, two panels, and what lies in front of the first whole
 /// line: a vector in two lines takes two reads.
 fn worker_len(panel_cols: usize) -> usize {
@@ -218,16 +220,6 @@ impl Block<'_> {
                 });
             });
     }
-}
-
-/// Tokens of a task: as many as stay in a core's second cache while every panel goes over them, and
-/// enough for the filling of a panel to be a small part of the work.
-pub(super) fn block_tokens(n_cols: usize) -> usize {
-    // Half of it, for the weights and outputs pass through it too.
-    let n_inputs = cache::second_len() / 2 / size_of::<f32>();
-    (n_inputs / n_cols.max(1))
-        .clamp(LEAST_TOKENS, 1536)
-        .next_multiple_of(12)
 }
 
 /// Columns of each panel but the last: as even as whole blocks allow.

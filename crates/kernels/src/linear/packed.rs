@@ -2,12 +2,14 @@
 //! that a product reads them from start to end and has nothing to unpack. Where the machine
 //! multiplies bf16, two columns of it go as one of f32.
 
-use super::dense::block_tokens;
-use super::tiles::{Inputs, LEAST_PACKED_TOKENS, Next, Panels, Tiles, share_len, task_panels};
-use super::{Extent, Output, Start, Weight};
 #[cfg(target_arch = "x86_64")]
-use super::{bf16, bf16_products};
-use crate::activation::Unary;
+use super::bf16::{self, bf16_products};
+use super::choose::task_panels;
+use super::columns::{PackedColumn, block_tokens};
+use super::output::{Extent, Output};
+use super::tasks::{LEAST_PACKED_TOKENS, share_len};
+use super::tiles::{Inputs, Next, Panels, Tiles};
+use super::weight::Weight;
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512Bf16, Bf16Kernel};
@@ -19,31 +21,6 @@ use crate::{Context, Isa};
 /// leaves a first cache of 32 KiB room for the inputs. Of two panels twice as many are read from
 /// the second cache, and as fast: fewer in the first took 1.07 to 1.13 of the time.
 const MAX_COLS: usize = 384;
-
-/// A column of 16 rows, on a whole cache line: a vector in two lines takes two reads, and AVX-512
-/// half as fast.
-#[derive(Debug, Clone, Copy)]
-#[repr(C, align(64))]
-pub struct PackedColumn(pub [f32; LANES]);
-
-impl PackedColumn {
-    /// To be filled.
-    pub const ZERO: Self = Self([0.0; LANES]);
-
-    /// As many as there is room for in some f32, from its first cache line on.
-    pub(super) fn in_scratch(scratch: &mut [f32]) -> &mut [Self] {
-        // SAFETY: any bits are a column, and any column is bits of f32.
-        let (_, columns, _) = unsafe { scratch.align_to_mut() };
-        columns
-    }
-
-    /// Their bytes.
-    fn bytes(columns: &[Self]) -> &[u8] {
-        // SAFETY: columns are f32 and nothing else, whose bytes are all initialised; the borrow is
-        // handed on.
-        unsafe { std::slice::from_raw_parts(columns.as_ptr().cast(), size_of_val(columns)) }
-    }
-}
 
 /// A weight matrix [n_rows, n_cols] in panels, as [`pack`] makes them.
 #[derive(Debug, Clone, Copy)]
@@ -107,8 +84,8 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
         });
 }
 
-/// f32s of scratch that [`linear_packed`] needs.
-pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
+/// f32s of scratch that [`linear`] needs.
+pub(super) fn scratch_len(weight: &Packed, n_tokens: usize) -> usize {
     #[cfg(target_arch = "x86_64")]
     if weight.ty == BlockType::Bf16 {
         return bf16::activations_len(n_tokens, weight.n_cols);
@@ -117,21 +94,16 @@ pub fn linear_packed_scratch_len(weight: &Packed, n_tokens: usize) -> usize {
     0
 }
 
-/// The product of [`linear_f32`](super::linear_f32), or for bf16 of
-/// [`linear_fast`](super::linear_fast), with a packed matrix; sums are rounded in another order. An
-/// output is what `then` gives of it.
+/// The product with a packed matrix; sums are rounded in another order than those of rows.
 ///
 /// # Panics
-/// If a size does not fit, or the scratch is shorter than [`linear_packed_scratch_len`].
-#[allow(clippy::too_many_arguments)]
-pub fn linear_packed(
+/// If a size does not fit, or the scratch is shorter than [`scratch_len`].
+pub(super) fn linear(
     ctx: &Context,
     weight: &Packed,
     x: &[f32],
     n_tokens: usize,
-    start: Start,
-    then: Option<Unary>,
-    y: &mut [f32],
+    out: &Output,
     scratch: &mut [f32],
 ) {
     let Packed {
@@ -145,34 +117,20 @@ pub fn linear_packed(
         packed_len(ctx.isa(), ty, n_rows, n_cols),
         "panels"
     );
-    assert_eq!(
-        Some(x.len()),
-        n_tokens.checked_mul(n_cols),
-        "inputs of {n_tokens} tokens"
-    );
-    let out = Output::new(n_rows, n_tokens, start, y).then(ctx, then);
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = bf16_products(ctx, ty) {
-        let scratch = &mut scratch[..linear_packed_scratch_len(weight, n_tokens)];
+        let scratch = &mut scratch[..scratch_len(weight, n_tokens)];
         let (x, stride) = bf16::round(ctx, simd, x, n_tokens, n_cols, scratch);
-        return multiply(
-            ctx,
-            (panels, n_cols / 2),
-            (x, stride),
-            n_tokens,
-            &out,
-            &|task| simd.run(task),
-        );
+        let panels = (panels, n_cols / 2);
+        return multiply(ctx, panels, (x, stride), n_tokens, out, &|task| {
+            simd.run(task)
+        });
     }
     let _ = scratch;
-    multiply(
-        ctx,
-        (panels, n_cols),
-        (x, n_cols),
-        n_tokens,
-        &out,
-        &|task| ctx.isa().run(task),
-    );
+    let panels = (panels, n_cols);
+    multiply(ctx, panels, (x, n_cols), n_tokens, out, &|task| {
+        ctx.isa().run(task)
+    });
 }
 
 /// Panels of `n_cols` columns, and inputs of tokens that are `stride` apart.

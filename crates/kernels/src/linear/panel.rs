@@ -1,32 +1,25 @@
-//! Many tokens and quantised weights: 16 rows at a time become a panel of 8-bit codes whose lanes
+//! Many tokens and quantized weights: 16 rows at a time become a panel of 8-bit codes whose lanes
 //! are the rows, and all tokens go over it.
 //!
 //! With rows in the lanes, the integer sums of a group of columns stay apart by row and are scaled
 //! by one vector; there is nothing to add up across lanes. For each group the panel has the scales
 //! and the shifts of its 16 rows.
 
-use super::q8::Block;
-use super::{Output, Q8Activations, Rows, f32_as_u8, parts};
+use super::memory::f32_as_u8;
+use super::output::Output;
+use super::q8::{Block, Q8Activations};
+use super::weight::Rows;
+use crate::Context;
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
-use crate::{Context, Isa};
 
 /// f32s of a panel for each 64 columns: 16 x 64 codes, and up to 4 groups of scales and shifts.
 const STEP_LEN: usize = LANES * 64 / 4 + 2 * 4 * LANES;
 
 pub(super) fn scratch_len(n_cols: usize) -> usize {
     n_cols.div_ceil(64) * STEP_LEN
-}
-
-/// f32s of scratch for each thread of [`linear_q8`].
-pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
-    if parts::is_for(isa) {
-        parts::scratch_len(isa, ty, n_cols)
-    } else {
-        scratch_len(n_cols)
-    }
 }
 
 /// For activations by blocks.
@@ -181,9 +174,9 @@ pub(super) struct Kind {
     /// The greatest code.
     pub(super) max_code: u8,
     /// The code to be taken off the others, for the sums of a group to fit 16 bits.
-    pub(super) centre: u8,
+    pub(super) center: u8,
     /// Codes without it need no shift.
-    pub(super) is_centred: bool,
+    pub(super) is_centered: bool,
 }
 
 pub(super) fn kind_of(ty: BlockType) -> Kind {
@@ -199,14 +192,14 @@ impl FormatTask for KindOf {
         const { assert!(!T::IS_WIDE || (T::GROUP_LEN == 32 && T::HAS_NO_SHIFT)) };
         // A sum of 16 bits has the products of half of a group with activations of up to 127.
         let most = i16::MAX as usize / 127 / (T::GROUP_LEN / 2);
-        let centre = match T::OFFSET {
+        let center = match T::OFFSET {
             _ if T::IS_WIDE => 0,
             Some(offset) => offset.unsigned_abs(),
             None if T::MAX_CODE <= most => 0,
             None => T::MAX_CODE.div_ceil(2) as u8,
         };
         debug_assert!(
-            T::IS_WIDE || usize::from(centre).max(T::MAX_CODE - usize::from(centre)) <= most,
+            T::IS_WIDE || usize::from(center).max(T::MAX_CODE - usize::from(center)) <= most,
             "sums fit"
         );
         let max_code = if T::IS_WIDE {
@@ -218,8 +211,8 @@ impl FormatTask for KindOf {
             group_len: T::GROUP_LEN,
             is_wide: T::IS_WIDE,
             max_code,
-            centre,
-            is_centred: T::OFFSET.is_some(),
+            center,
+            is_centered: T::OFFSET.is_some(),
         }
     }
 }
@@ -396,7 +389,7 @@ fn multiply<S: Simd, const GROUP_LEN: usize, const IS_WIDE: bool>(
 ) {
     let mut token_idx = 0;
     // As many tokens as there are registers for, then fewer.
-    while const { S::TILE_TOKENS >= 12 } && x.n_tokens() - token_idx >= 8 {
+    while const { S::HAS_MANY_REGISTERS } && x.n_tokens() - token_idx >= 8 {
         tile::<S, GROUP_LEN, IS_WIDE, 8>(simd, panel, x, token_idx, target);
         token_idx += 8;
     }

@@ -12,11 +12,15 @@
 
 use std::hint::black_box;
 
+use super::choose::{has_parts, has_planes, is_wide, task_panels};
+use super::codes::Codes;
+use super::columns::LINE_BYTES;
 use super::int8::{BLOCK_LEN, FINE_PARTS, Int8Block, PanelTask, Requantize, Sums};
+use super::output::{Output, PanelSums, Start, filled_up, store};
 use super::panel::{Kind, Panel, kind_of, scratch_len as panel_scratch_len};
-use super::q8::{TILE_TOKENS, TileGroup};
-use super::tiles::{share_len, task_panels};
-use super::{Codes, LINE_BYTES, Output, PanelSums, Q8Activations, Start, filled_up, store};
+use super::q8::{Q8Activations, TileGroup};
+use super::steps::TILE_TOKENS;
+use super::tasks::share_len;
 use crate::activation::Unary;
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
@@ -32,34 +36,6 @@ const BLOCK_BYTES: usize = 2 << 20;
 /// Tokens of a task, at least, where there are as many: to fill a panel is then a small part of the
 /// work.
 const LEAST_TOKENS: usize = 16 * TILE_TOKENS;
-
-/// True where products of many tokens are computed here.
-pub(super) fn is_for(isa: Isa) -> bool {
-    products(isa) > 0
-}
-
-/// True where codes of eight bits are two planes.
-pub(super) fn has_planes(isa: Isa) -> bool {
-    products(isa) == 2
-}
-
-/// True where codes are fitted to 8 bits.
-pub(super) fn is_wide(isa: Isa) -> bool {
-    products(isa) == 4
-}
-
-/// [`Simd::PART_PRODUCTS`].
-fn products(isa: Isa) -> usize {
-    struct PartProducts;
-    impl Kernel for PartProducts {
-        type Output = usize;
-        #[inline(always)]
-        fn run<S: Simd>(self, _simd: S) -> usize {
-            S::PART_PRODUCTS
-        }
-    }
-    isa.run(PartProducts)
-}
 
 /// Fours of columns of 16 rows with common factors. Codes of eight bits are the sum of two planes
 /// of four bits: the first 16 times.
@@ -84,6 +60,15 @@ pub(super) fn scratch_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
     // And what lies in front of the first whole line.
     let cells_bytes = task_panels(isa) * cells_bytes + LINE_BYTES;
     panel_scratch_len(n_cols) + cells_bytes / size_of::<f32>()
+}
+
+/// f32s of scratch for each thread of a product of codes that are unpacked.
+pub(super) fn worker_len(isa: Isa, ty: BlockType, n_cols: usize) -> usize {
+    if has_parts(isa) {
+        scratch_len(isa, ty, n_cols)
+    } else {
+        panel_scratch_len(n_cols)
+    }
 }
 
 /// Where products go.
@@ -285,7 +270,7 @@ where
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if const { S::PART_PRODUCTS != 2 } {
+        if const { !S::PARTS.are_of_two() } {
             unreachable!("cells are for sums of two products");
         }
         let Self { kind, panel, cells } = self;
@@ -300,7 +285,7 @@ where
             cell.scales = *scales;
             let shift = simd.fma(
                 simd.load(scales),
-                simd.splat(f32::from(kind.centre)),
+                simd.splat(f32::from(kind.center)),
                 simd.load(shifts),
             );
             simd.store(shift, &mut cell.shifts);
@@ -317,9 +302,9 @@ fn place_codes<S: Simd, const QUADS: usize, const PLANES: usize>(
     codes: &[[u8; 64]; QUADS],
     cell: &mut Cell<QUADS, PLANES>,
 ) {
-    // A weight is a code of its plane less `centre`.
-    let centre = if kind.is_wide { 8 } else { kind.centre };
-    let sum = i32::from(centre) * 128 * (S::PART_PRODUCTS * QUADS) as i32;
+    // A weight is a code of its plane less `center`.
+    let center = if kind.is_wide { 8 } else { kind.center };
+    let sum = i32::from(center) * 128 * (2 * QUADS) as i32;
     let mut first = [simd.splat_part(sum); PLANES];
     for (quad, codes) in codes.iter().enumerate() {
         let mut planes = [*codes; PLANES];
@@ -334,7 +319,7 @@ fn place_codes<S: Simd, const QUADS: usize, const PLANES: usize>(
         for (plane, codes) in planes.iter().enumerate() {
             first[plane] = simd.dot_part(first[plane], simd.load_b(codes), simd.dup4_b(&[-128; 4]));
             for (i, code) in codes.iter().enumerate() {
-                cell.codes[plane][quad][i] = code.wrapping_sub(centre);
+                cell.codes[plane][quad][i] = code.wrapping_sub(center);
             }
         }
     }
@@ -354,7 +339,7 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if const { S::PART_PRODUCTS != 2 } {
+        if const { !S::PARTS.are_of_two() } {
             unreachable!("cells are for sums of two products");
         }
         let Products {
@@ -362,7 +347,7 @@ impl<const QUADS: usize, const PLANES: usize> Kernel for Products<'_, QUADS, PLA
             panel_idx,
             cells,
         } = self;
-        if task.kind.is_centred {
+        if task.kind.is_centered {
             task.all::<S, QUADS, PLANES, true>(simd, panel_idx, cells);
         } else {
             task.all::<S, QUADS, PLANES, false>(simd, panel_idx, cells);

@@ -1,7 +1,10 @@
 //! Activations as 8-bit codes with a scale per 32 columns.
 
+use super::choose::{MAX_ROW_TOKENS, Path, is_wide, stored_codes};
 use super::int8::{FINE_PARTS, Int8Activations, quantize_fine, tiles_len};
-use super::{MAX_ROW_TOKENS, f32_as_i8, i8_as_u8, parts, run_row_parts};
+use super::memory::{f32_as_i8, i8_as_u8};
+use super::steps::{HALF_LANES, TILE_TOKENS, scales_of, tile_step};
+use super::tasks::run_row_parts;
 use crate::Context;
 use crate::simd::{Kernel, Simd};
 use crate::threads::SharedMut;
@@ -19,9 +22,6 @@ pub fn q8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
 const STEP_LEN: usize = 64 / 4 + 16 + 16;
 /// f32s of 32 columns of the tokens of a tile.
 const TILE_LEN: usize = size_of::<TileGroup>() / size_of::<f32>();
-/// Tokens of a [`TileGroup`].
-pub(super) const TILE_TOKENS: usize = 6;
-
 /// Activations as 8-bit codes with a scale per 32. Made by [`quantize_q8`].
 ///
 /// The columns are filled up with zeros to steps of 64.
@@ -47,7 +47,7 @@ pub(super) enum Form {
     /// By [`Block`].
     Blocks,
     /// By [`TileGroup`], or as [`Int8Activations`] where codes of weights are
-    /// [fitted to 8 bits](parts::is_wide).
+    /// [fitted to 8 bits](is_wide).
     Tiles,
 }
 
@@ -94,6 +94,11 @@ impl Q8Activations<'_> {
     /// Columns.
     pub fn n_cols(&self) -> usize {
         self.n_cols
+    }
+
+    /// How they are laid out.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     pub(super) fn n_steps(&self) -> usize {
@@ -144,7 +149,7 @@ impl Q8Activations<'_> {
     }
 }
 
-/// Quantises `x` [n_tokens, n_cols] to 8 bits per 32 columns: code = round(x * 127 / max|x|), to
+/// Quantizes `x` [n_tokens, n_cols] to 8 bits per 32 columns: code = round(x * 127 / max|x|), to
 /// even. A block below 1e-36 becomes zeros; the scale of a block with an infinity or NaN is NaN.
 ///
 /// # Panics
@@ -156,9 +161,9 @@ pub fn quantize_q8<'a>(
     n_cols: usize,
     scratch: &'a mut [f32],
 ) -> Q8Activations<'a> {
-    let form = match n_tokens {
-        ..=MAX_ROW_TOKENS => Form::Lanes,
-        _ if parts::is_for(ctx.isa()) => Form::Tiles,
+    let form = match stored_codes(ctx.isa(), n_tokens) {
+        Path::CodeRows => Form::Lanes,
+        Path::CodeParts => Form::Tiles,
         _ => Form::Blocks,
     };
     quantize(ctx, x, n_tokens, n_cols, scratch, form)
@@ -179,7 +184,6 @@ pub(super) fn quantize<'a>(
         "inputs of {n_tokens} tokens"
     );
     let scratch = &mut scratch[..q8_scratch_len(n_tokens, n_cols)];
-    let n_steps = n_cols.div_ceil(64);
     let int8 = Int8Activations::EMPTY;
     let mut activations = Q8Activations {
         codes: &[],
@@ -192,58 +196,94 @@ pub(super) fn quantize<'a>(
         n_cols,
         form,
     };
-    if form == Form::Tiles && parts::is_wide(ctx.isa()) {
+    if form == Form::Tiles && is_wide(ctx.isa()) {
         return Q8Activations {
             int8: quantize_fine(ctx, x, n_tokens, n_cols, scratch),
             ..activations
         };
     }
-    if form == Form::Tiles {
-        // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
-        let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
-        let tiles = &mut tiles[..2 * n_steps * n_tokens.div_ceil(TILE_TOKENS)];
-        ctx.pool()
-            .run_chunks(tiles, (2 * n_steps).max(1), |tile_idx, groups| {
-                let first = tile_idx * TILE_TOKENS;
-                let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
-                ctx.isa().run(QuantizeTile { x, n_cols, groups });
-            });
-        return Q8Activations {
-            tiles,
-            ..activations
-        };
+    match form {
+        Form::Tiles => activations.tiles = quantize_tiles(ctx, x, n_tokens, n_cols, scratch),
+        Form::Blocks => activations.blocks = quantize_blocks(ctx, x, n_tokens, n_cols, scratch),
+        Form::Lanes => {
+            let (codes, scales, sums) = quantize_lanes(ctx, x, n_tokens, n_cols, scratch);
+            (activations.codes, activations.scales, activations.sums) = (codes, scales, sums);
+        }
     }
-    // A token of a few thousand columns takes less time than handing it to another thread.
-    let is_alone = n_tokens <= MAX_ROW_TOKENS;
-    if form == Form::Blocks {
-        // SAFETY: a block is made of f32 and of bytes in fours, of which none is bad.
-        let (_, blocks, _) = unsafe { scratch.align_to_mut::<Block>() };
-        let blocks = &mut blocks[..2 * n_steps * n_tokens];
-        if is_alone {
+    activations
+}
+
+/// By [`TileGroup`].
+fn quantize_tiles<'a>(
+    ctx: &Context,
+    x: &[f32],
+    n_tokens: usize,
+    n_cols: usize,
+    scratch: &'a mut [f32],
+) -> &'a [TileGroup] {
+    let n_steps = n_cols.div_ceil(64);
+    // SAFETY: a group of a tile is made of f32 and of bytes in fours, of which none is bad.
+    let (_, tiles, _) = unsafe { scratch.align_to_mut::<TileGroup>() };
+    let tiles = &mut tiles[..2 * n_steps * n_tokens.div_ceil(TILE_TOKENS)];
+    ctx.pool()
+        .run_chunks(tiles, (2 * n_steps).max(1), |tile_idx, groups| {
+            let first = tile_idx * TILE_TOKENS;
+            let x = &x[first * n_cols..(first + TILE_TOKENS).min(n_tokens) * n_cols];
+            ctx.isa().run(QuantizeTile { x, n_cols, groups });
+        });
+    tiles
+}
+
+/// Whether tokens are quantized by the caller's thread: one of a few thousand columns takes less
+/// time than handing it to another.
+fn is_alone(n_tokens: usize) -> bool {
+    n_tokens <= MAX_ROW_TOKENS
+}
+
+/// By [`Block`].
+fn quantize_blocks<'a>(
+    ctx: &Context,
+    x: &[f32],
+    n_tokens: usize,
+    n_cols: usize,
+    scratch: &'a mut [f32],
+) -> &'a [Block] {
+    let n_steps = n_cols.div_ceil(64);
+    // SAFETY: a block is made of f32 and of bytes in fours, of which none is bad.
+    let (_, blocks, _) = unsafe { scratch.align_to_mut::<Block>() };
+    let blocks = &mut blocks[..2 * n_steps * n_tokens];
+    if is_alone(n_tokens) {
+        ctx.isa().run(QuantizeBlocks {
+            x,
+            n_cols,
+            first_step: 0,
+            blocks: &mut *blocks,
+        });
+    } else {
+        let shared = SharedMut::new(&mut *blocks);
+        run_row_parts(ctx.pool(), n_steps, 1, |first_step, len| {
+            // SAFETY: each step is done once, and what is of different steps does not overlap.
+            let blocks = unsafe { shared.slice(2 * first_step * n_tokens, 2 * len * n_tokens) };
             ctx.isa().run(QuantizeBlocks {
                 x,
                 n_cols,
-                first_step: 0,
-                blocks: &mut *blocks,
+                first_step,
+                blocks,
             });
-        } else {
-            let shared = SharedMut::new(&mut *blocks);
-            run_row_parts(ctx.pool(), n_steps, 1, |first_step, len| {
-                // SAFETY: each step is done once, and what is of different steps does not overlap.
-                let blocks = unsafe { shared.slice(2 * first_step * n_tokens, 2 * len * n_tokens) };
-                ctx.isa().run(QuantizeBlocks {
-                    x,
-                    n_cols,
-                    first_step,
-                    blocks,
-                });
-            });
-        }
-        return Q8Activations {
-            blocks,
-            ..activations
-        };
+        });
     }
+    blocks
+}
+
+/// Codes, scales and sums as vectors.
+fn quantize_lanes<'a>(
+    ctx: &Context,
+    x: &[f32],
+    n_tokens: usize,
+    n_cols: usize,
+    scratch: &'a mut [f32],
+) -> (&'a [i8], &'a [f32], &'a [f32]) {
+    let n_steps = n_cols.div_ceil(64);
     let (codes, scratch) = scratch.split_at_mut(n_tokens * n_steps * 16);
     let (scales, sums) = scratch.split_at_mut(n_tokens * n_steps * 16);
     let codes = f32_as_i8(codes);
@@ -271,7 +311,7 @@ pub(super) fn quantize<'a>(
                 sums,
             });
         };
-        if is_alone {
+        if is_alone(n_tokens) {
             (0..n_tokens).for_each(quantize);
         } else {
             run_row_parts(ctx.pool(), n_tokens, 1, |start, len| {
@@ -279,8 +319,7 @@ pub(super) fn quantize<'a>(
             });
         }
     }
-    (activations.codes, activations.scales, activations.sums) = (codes, scales, sums);
-    activations
+    (codes, scales, sums)
 }
 
 struct Quantize<'a> {
@@ -370,36 +409,6 @@ impl Kernel for QuantizeTile<'_> {
     }
 }
 
-/// 64 columns of the tokens of a tile; those behind the last column are zeros, and a token that is
-/// not there is the first again.
-#[inline(always)]
-pub(super) fn tile_step<'a>(
-    x: &'a [f32],
-    n_cols: usize,
-    step_idx: usize,
-    last: &'a mut [[f32; 64]; TILE_TOKENS],
-) -> [&'a [f32; 64]; TILE_TOKENS] {
-    let mut tokens = [&x[..0]; TILE_TOKENS];
-    for (n, token) in tokens.iter_mut().enumerate() {
-        let first = if (n + 1) * n_cols <= x.len() {
-            n * n_cols
-        } else {
-            0
-        };
-        *token = &x[first..first + n_cols][64 * step_idx..];
-    }
-    if step_idx < n_cols / 64 {
-        return tokens.map(|token| token.first_chunk().expect("whole steps"));
-    }
-    last.iter_mut()
-        .zip(tokens)
-        .for_each(|(last, token)| last[..token.len()].copy_from_slice(token));
-    last.each_ref()
-}
-
-/// Lanes from the first half of the columns to the second, where both are in a vector.
-pub(super) const HALF_LANES: usize = 8;
-
 /// 64 columns of each token. What is across lanes is done for all of them at once, by transposing.
 #[inline(always)]
 fn quantize_tile_step<S: Simd>(
@@ -448,47 +457,6 @@ fn quantize_tile_step<S: Simd>(
             }
         }
     }
-}
-
-/// By lane: the first half of the columns of each token, then, from [`HALF_LANES`] on, the second.
-pub(super) struct TileScales {
-    /// Of a code.
-    pub(super) scale: [f32; 16],
-    /// Its inverse.
-    pub(super) inverse: [f32; 16],
-}
-
-#[inline(always)]
-pub(super) fn scales_of<S: Simd>(simd: S, tokens: &[&[f32; 64]; TILE_TOKENS]) -> TileScales {
-    let mut maxima = [simd.splat(0.0); 16];
-    // NaN becomes infinite.
-    let infinity = simd.splat(f32::INFINITY);
-    for n in 0..TILE_TOKENS {
-        for half in 0..2 {
-            let x: &[[f32; 16]] = tokens[n][32 * half..][..32].as_chunks().0;
-            let (a, b) = (simd.abs(simd.load(&x[0])), simd.abs(simd.load(&x[1])));
-            maxima[HALF_LANES * half + n] = simd.max(simd.min(a, infinity), simd.min(b, infinity));
-        }
-    }
-    simd.transpose(&mut maxima);
-    let mut max = maxima[0];
-    for other in &maxima[1..] {
-        max = simd.max(max, *other);
-    }
-    // Below 1e-36 the inverse of the scale would be close to overflow.
-    let (least, zero, most) = (simd.splat(1e-36), simd.splat(0.0), simd.splat(127.0));
-    let mut scales = TileScales {
-        scale: [0.0; 16],
-        inverse: [0.0; 16],
-    };
-    simd.store(
-        simd.select_lt(max, least, zero, simd.div(most, max)),
-        &mut scales.inverse,
-    );
-    // Infinity less infinity is NaN.
-    let scale = simd.select_lt(max, least, zero, simd.div(max, most));
-    simd.store(simd.add(scale, simd.sub(max, max)), &mut scales.scale);
-    scales
 }
 
 /// The columns by 64; what is left of them is put in front of zeros.

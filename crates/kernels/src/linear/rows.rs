@@ -1,7 +1,11 @@
 //! Few tokens: each weight row is read once and dotted with each token.
 
-use super::q8::LaneToken;
-use super::{MAX_ROW_TOKENS, Output, Q8Activations, Rows, Weight, dequantize_simd, run_row_parts};
+use super::choose::MAX_ROW_TOKENS;
+use super::output::Output;
+use super::q8::{LaneToken, Q8Activations};
+use super::tasks::run_row_parts;
+use super::values::dequantize_simd;
+use super::weight::{Rows, Weight};
 use crate::Context;
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
@@ -172,7 +176,7 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
     }
 }
 
-/// Columns dequantised at a time: a multiple of every block length, and small enough for the
+/// Columns dequantized at a time: a multiple of every block length, and small enough for the
 /// first-level cache.
 const CHUNK_LEN: usize = 256;
 

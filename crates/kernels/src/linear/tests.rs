@@ -1,12 +1,14 @@
 //! Products of every block type against f64, on every instruction set of the machine.
 
+use super::choose::is_wide;
 use super::int8::tests::refitted;
 use super::*;
-use crate::Isa;
-use crate::activation::unary_in_place;
+use crate::activation::{Unary, unary_in_place};
 use crate::f16::{bf16_to_f32, f32_to_bf16};
-use crate::quant::has_format;
+use crate::quant::{BlockType, has_format};
+use crate::simd::LANES;
 use crate::testing::{Random, relative_error};
+use crate::{Context, Isa};
 
 mod screen;
 
@@ -84,7 +86,7 @@ fn quantized(x: &[f32], n_cols: usize) -> Vec<f64> {
         .collect()
 }
 
-/// Tokens above which [`linear_fast`] refits codes, and [`linear_codes`].
+/// Tokens above which [`linear_fast`] refits codes, and [`linear`] of codes.
 const MOST: [usize; 2] = [2, 8];
 
 struct Case {
@@ -214,9 +216,8 @@ fn q8_product_of_every_type_and_shape() {
             let [own, refitted] = [&values, &refitted].map(|w| product(w, &x8, n_cols, &bias));
             let starts = [own, refitted].map(|due| starts(&mut random, &bias, due));
             for (ctx, i) in contexts.iter().flat_map(|ctx| [(ctx, 0), (ctx, 1)]) {
-                let due = MOST.map(|most| {
-                    &starts[usize::from(parts::is_wide(ctx.isa()) && n_tokens > most)][i]
-                });
+                let due =
+                    MOST.map(|most| &starts[usize::from(is_wide(ctx.isa()) && n_tokens > most)][i]);
                 let (start, before, expected) = due[0];
                 let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
@@ -275,19 +276,69 @@ fn by_codes(
     });
     let product = |codes: Codes| {
         let mut y = before.to_vec();
-        let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, codes, n_tokens)];
-        linear_codes(
-            ctx,
-            &mut [CodesProduct::new(codes, n_tokens, start, &mut y)],
-            x,
-            n_tokens,
-            &mut scratch,
-        );
+        by_linear(ctx, codes, (x, n_tokens), start, Epilogue::None, &mut y);
         y
     };
-    let stored = has_format(ty).then_some(Codes::Stored(*weight));
+    // Fewer are multiplied by themselves, as by `linear_fast`.
+    let stored = (n_tokens > MOST[1]).then_some(Codes::Stored(*weight));
     stored.into_iter().chain(packed).map(product).collect()
 }
+
+/// The product with one operand, by [`linear`].
+pub(super) fn by_linear<'a>(
+    ctx: &Context,
+    weight: impl Into<Operand<'a>>,
+    (x, n_tokens): (&[f32], usize),
+    start: Start<'a>,
+    epilogue: Epilogue<'a>,
+    y: &'a mut [f32],
+) {
+    let mut product = [Product::new(weight, n_tokens, start, y)];
+    let len = linear_scratch_len(ctx, Precision::Fast, &product, n_tokens, epilogue);
+    let mut scratch = vec![f32::NAN; len];
+    linear(
+        ctx,
+        Precision::Fast,
+        &mut product,
+        x,
+        n_tokens,
+        epilogue,
+        &mut scratch,
+    );
+}
+
+/// Outputs are SiLU of the first product times the second, of those that are due with all biases.
+fn assert_gated(
+    y: &[f32],
+    due: [&Vec<(f64, f64)>; 2],
+    cases: [&Case; 2],
+    biases: [Option<&[f32]>; 2],
+    what: &str,
+) {
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    for (i, y) in y.iter().enumerate() {
+        let bias = |at: usize| {
+            let all = &cases[at].bias;
+            biases[at].map_or(f64::from(all[i % all.len()]), |_| 0.0)
+        };
+        let ((gate, gate_size), (up, up_size)) = (due[0][i], due[1][i]);
+        let (gate, up) = (gate - bias(0), up - bias(1));
+        let size = (gate_size + 1.0) * (up_size + 1.0);
+        let error = (f64::from(*y) - silu(gate) * up).abs() / size;
+        assert!(error < 1e-6, "{what} at {i}: {error}");
+    }
+}
+
+/// Tokens, rows and columns: 2304 columns are several parts, and 911 tokens of them several blocks.
+const GATED_SHAPES: [(usize, usize, usize); 7] = [
+    (0, 5, 256),
+    (1, 37, 512),
+    (2, 16, 256),
+    (7, 37, 512),
+    (29, 37, 768),
+    (101, 53, 2304),
+    (911, 21, 2304),
+];
 
 /// In `f64`: what an activation gives of one product, times another.
 #[test]
@@ -295,7 +346,6 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
     use crate::activation::Unary;
     let mut random = Random::new(11);
     let contexts = contexts();
-    let silu = |x: f64| x / (1.0 + (-x).exp());
     let types = [
         BlockType::Q4_1,
         BlockType::Q4_0,
@@ -307,16 +357,7 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
         .map(|ty| (ty, ty))
         .chain([(BlockType::Q4_1, BlockType::Q8_0)])
     {
-        // 2304 columns are several parts, and 901 tokens of them several blocks.
-        for shape @ (n_tokens, n_rows, n_cols) in [
-            (0, 5, 256),
-            (1, 37, 512),
-            (2, 16, 256),
-            (7, 37, 512),
-            (29, 37, 768),
-            (101, 53, 2304),
-            (911, 21, 2304),
-        ] {
+        for shape @ (n_tokens, n_rows, n_cols) in GATED_SHAPES {
             let cases = [
                 case(&mut random, ty, shape),
                 case(&mut random, other, shape),
@@ -335,8 +376,6 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
                     .map(|w| product(w, &x8, n_cols, &case.bias))
             });
             for ctx in &contexts {
-                let is_refitted = usize::from(parts::is_wide(ctx.isa()) && n_tokens > MOST[1]);
-                let due = [&due[0][is_refitted], &due[1][is_refitted]];
                 let weights: Vec<Vec<u8>> = [ty, other]
                     .iter()
                     .zip(&cases)
@@ -363,29 +402,21 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
                     ([stored(0, ty), stored(1, other)], biases),
                     ([packed(0, ty), stored(1, other)], biases),
                 ] {
-                    let gated = GatedCodes {
-                        weights,
-                        biases,
+                    let gated = Epilogue::Gated {
                         op: Unary::Silu,
+                        up: weights[1].into(),
+                        bias: biases[1],
                     };
                     let mut y = vec![f32::NAN; n_tokens * n_rows];
-                    let mut scratch =
-                        vec![f32::NAN; linear_codes_gated_scratch_len(ctx, &gated, n_tokens)];
-                    linear_codes_gated(ctx, &gated, &x, n_tokens, &mut y, &mut scratch);
-                    for (i, y) in y.iter().enumerate() {
-                        let bias = |case: usize| {
-                            biases[case].map_or(f64::from(cases[case].bias[i % n_rows]), |_| 0.0)
-                        };
-                        let ((gate, gate_size), (up, up_size)) = (due[0][i], due[1][i]);
-                        let (gate, up) = (gate - bias(0), up - bias(1));
-                        let size = (gate_size + 1.0) * (up_size + 1.0);
-                        let error = (f64::from(*y) - silu(gate) * up).abs() / size;
-                        assert!(
-                            error < 1e-6,
-                            "{ty:?} {other:?} {shape:?} {} at {i}: {error}",
-                            ctx.isa().name()
-                        );
-                    }
+                    let start = biases[0].into();
+                    by_linear(ctx, weights[0], (&x, n_tokens), start, gated, &mut y);
+                    let due = [0, 1].map(|at| {
+                        let is_stored = matches!(weights[at], Codes::Stored(_));
+                        let most = MOST[usize::from(!is_stored)];
+                        &due[at][usize::from(is_wide(ctx.isa()) && n_tokens > most)]
+                    });
+                    let what = format!("{ty:?} {other:?} {shape:?} {}", ctx.isa().name());
+                    assert_gated(&y, due, [&cases[0], &cases[1]], biases, &what);
                 }
             }
         }
@@ -474,7 +505,7 @@ fn extreme_codes_do_not_saturate() {
                     ty.decode(&bytes, &mut values);
                     let x = vec![sign; n_tokens * n_cols];
                     let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
-                    if parts::is_wide(ctx.isa()) && n_tokens > MOST[0] {
+                    if is_wide(ctx.isa()) && n_tokens > MOST[0] {
                         values = refitted(&weight, &values);
                     }
                     let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
@@ -640,8 +671,8 @@ fn by_panels(
         n_rows,
         n_cols,
     };
-    let mut scratch = vec![f32::NAN; linear_packed_scratch_len(&packed, n_tokens)];
-    linear_packed(ctx, &packed, x, n_tokens, start, then, y, &mut scratch);
+    let epilogue = then.map_or(Epilogue::None, Epilogue::Activated);
+    by_linear(ctx, packed, (x, n_tokens), start, epilogue, y);
     true
 }
 
@@ -908,7 +939,7 @@ fn sums_of_the_largest_codes_do_not_overflow() {
             let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
             let refitted = refitted(&weight, &case.values);
             for ctx in contexts() {
-                let values = if parts::is_wide(ctx.isa()) {
+                let values = if is_wide(ctx.isa()) {
                     &refitted
                 } else {
                     &case.values

@@ -1,56 +1,10 @@
 //! Products of panels in f32 with many tokens, in tiles: as many tokens and rows as there are
 //! registers for their sums.
 
-use super::packed::PackedColumn;
-use super::{Extent, LINE_BYTES, Output};
-use crate::simd::{Kernel, LANES, Multiply, Simd};
-use crate::{Context, Isa};
-
-/// Panels that a task multiplies at once, here and in `parts`: with many registers each input that
-/// is read is multiplied with two.
-pub(super) fn task_panels(isa: Isa) -> usize {
-    struct TaskPanels;
-    impl Kernel for TaskPanels {
-        type Output = usize;
-        #[inline(always)]
-        fn run<S: Simd>(self, _simd: S) -> usize {
-            most_panels::<S>()
-        }
-    }
-    isa.run(TaskPanels)
-}
-
-/// [`task_panels`] of an instruction set.
-pub(super) const fn most_panels<S: Simd>() -> usize {
-    if S::TILE_TOKENS >= 12 { 2 } else { 1 }
-}
-
-/// Tokens that suffice for a task of weights that need not be unpacked: what a thread reads of them
-/// then comes soon enough.
-pub(super) const LEAST_PACKED_TOKENS: usize = 48;
-
-/// Tokens of a task, a multiple of `unit` and `most` at most: as many shares as there are threads,
-/// or a multiple of that, so that each thread has tokens of its own. What it writes here it reads
-/// next: from another thread's cache that took 1.1 to 1.17 of the time of a product of 512 tokens.
-/// That each thread reads, or fills, all panels costs less, unless it has fewer tokens than
-/// `least`: then threads share them.
-pub(super) fn share_len(
-    ctx: &Context,
-    n_tokens: usize,
-    (unit, least): (usize, usize),
-    most: usize,
-) -> usize {
-    let most = (most / unit * unit).max(unit);
-    let n_blocks = n_tokens.div_ceil(most).max(1);
-    let n_shares = n_blocks
-        .next_multiple_of(ctx.pool().n_threads())
-        .min(n_tokens / least)
-        .max(n_blocks);
-    n_tokens
-        .div_ceil(n_shares)
-        .next_multiple_of(unit)
-        .clamp(1, most)
-}
+use super::choose::most_panels;
+use super::columns::{LINE_BYTES, PackedColumn};
+use super::output::{Extent, Output};
+use crate::simd::{LANES, Multiply, Simd};
 
 /// Columns between one asking for lines ahead and the next.
 const CHUNK_COLS: usize = 8;
@@ -174,7 +128,7 @@ impl Tiles<'_> {
             len,
             n_panels,
         } = panels;
-        if const { M::Base::TILE_TOKENS >= 12 } && n_panels == 2 {
+        if const { M::Base::HAS_MANY_REGISTERS } && n_panels == 2 {
             self.multiply_by::<M, 2>(
                 simd,
                 [&data[..len], &data[stride..][..len]],
@@ -206,7 +160,7 @@ impl Tiles<'_> {
             at: 0,
             at_once: (P * CHUNK_COLS).div_ceil(n_tiles),
         };
-        while const { M::Base::TILE_TOKENS >= 12 } && self.end_token - token_idx >= 12 {
+        while const { M::Base::HAS_MANY_REGISTERS } && self.end_token - token_idx >= 12 {
             self.tile::<M, P, 12>(simd, panels, token_idx, inputs, extent, &mut ahead);
             token_idx += 12;
         }
@@ -283,24 +237,5 @@ impl Tiles<'_> {
         if extent.is_last {
             (0..P).for_each(|p| self.out.finish(first_token, N, self.first_row + p * LANES));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share_len;
-    use crate::Context;
-
-    #[test]
-    fn threads_have_tokens_of_their_own_if_enough() {
-        let lens = |n_threads: usize, most: usize| {
-            let ctx = Context::new(n_threads);
-            [0, 1, 47, 96, 100, 512, 1000].map(|n_tokens| share_len(&ctx, n_tokens, (12, 48), most))
-        };
-        assert_eq!(lens(1, 600), [1, 12, 48, 96, 108, 516, 504]);
-        assert_eq!(lens(2, 600), [1, 12, 48, 48, 60, 264, 504]);
-        // As many threads as leave 48 tokens to each: ten of 512.
-        assert_eq!(lens(16, 600), [1, 12, 48, 48, 60, 60, 72]);
-        assert_eq!(lens(3, 125), [1, 12, 48, 48, 60, 96, 120]);
     }
 }

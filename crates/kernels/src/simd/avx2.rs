@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Parts, Simd, narrow_stored, no_parts};
 
 /// Proof that the machine has AVX2, FMA, F16C and BMI2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl Simd for Avx2 {
 
     const WIDE_XOR: u8 = 0;
     const TILE_TOKENS: usize = 4;
-    const PART_PRODUCTS: usize = 2;
+    const PARTS: Parts = Parts::of(2);
+    const HAS_MANY_REGISTERS: bool = false;
     const HAS_UNSIGNED: bool = true;
 
     #[inline(always)]
@@ -440,6 +441,14 @@ impl Simd for Avx2 {
             let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(weights), _mm256_sign_epi8(activations, weights));
             _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         })
+    }
+    #[inline(always)]
+    fn narrow(self, v: [Self::I; 4]) -> Self::B {
+        narrow_stored(self, v)
+    }
+    #[inline(always)]
+    fn rescale_b(self, _: Self::B, _: u32, _: Self::I, _: Self::I) -> Self::B {
+        no_parts()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Parts, Simd, no_parts};
 
 /// Proof that the machine has AVX-512 F, BW, VL, DQ and VNNI (and what AVX2 needs).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,8 @@ impl Simd for Avx512 {
     const WIDE_XOR: u8 = 0x80;
     const TILE_TOKENS: usize = 12;
     const HAS_UNSIGNED: bool = true;
-    const PART_PRODUCTS: usize = 4;
+    const PARTS: Parts = Parts::of(4);
+    const HAS_MANY_REGISTERS: bool = true;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -430,5 +431,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
         x!(_mm512_dpbusd_epi32(acc, weights, activations))
+    }
+    /// The sums are those of the lanes.
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, _: Self::I, _: Self::I) -> Self::I {
+        no_parts()
     }
 }

@@ -138,16 +138,18 @@ pub(crate) trait Simd: Copy {
     /// Tokens that a matrix product computes at once: as many as there are registers for.
     const TILE_TOKENS: usize;
     /// [`Self::dot_two`] takes activations without a sign.
-    const HAS_UNSIGNED: bool = false;
-    /// Products of a sum of [`Self::dot_part`], where there is such: two in 16 bits, where sums of
-    /// narrow codes cost less than in 32, or four in 32.
-    const PART_PRODUCTS: usize = 0;
+    const HAS_UNSIGNED: bool;
+    /// What [`Self::dot_part`] sums up.
+    const PARTS: Parts;
+    /// There are registers for the sums of twelve tokens, or of twice 16 rows: 32 of a whole
+    /// vector.
+    const HAS_MANY_REGISTERS: bool;
 
     fn splat(self, value: f32) -> Self::F;
     /// Asks for the cache line at any address, which is not read here.
-    fn prefetch(self, _from: *const f32) {}
+    fn prefetch(self, from: *const f32);
     /// As [`Self::prefetch`], for later: the line need not come nearer than the second cache.
-    fn prefetch_far(self, _from: *const f32) {}
+    fn prefetch_far(self, from: *const f32);
     fn load(self, from: &[f32; 16]) -> Self::F;
     fn store(self, v: Self::F, to: &mut [f32; 16]);
     /// 16 f16, little endian, as bytes.
@@ -185,14 +187,7 @@ pub(crate) trait Simd: Copy {
     /// Integers in -128..=127 as bytes.
     fn store_i8(self, v: Self::I, to: &mut [i8; 16]);
     /// Integers in -128..=127 as bytes, vector after vector.
-    #[inline(always)]
-    fn narrow(self, v: [Self::I; 4]) -> Self::B {
-        let mut bytes = [0; 64];
-        for (v, to) in v.into_iter().zip(bytes.as_chunks_mut().0) {
-            self.store_i8(v, to);
-        }
-        self.load_b(&bytes.map(|byte: i8| byte as u8))
-    }
+    fn narrow(self, v: [Self::I; 4]) -> Self::B;
 
     /// The sum of the lanes: of pairs 8 apart, then 4, 2, 1.
     fn sum(self, v: Self::F) -> f32;
@@ -248,30 +243,71 @@ pub(crate) trait Simd: Copy {
     /// [`Self::WIDE_XOR`], with activations -127..=127. Where that is 0x80, the sum has 128 times
     /// the activations too much.
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I;
-    /// The same sum everywhere, where there are [parts](Self::PART_PRODUCTS); it may overflow and
+    /// The same sum everywhere, for [`Self::dot_part`].
+    fn splat_part(self, sum: i32) -> Self::I;
+    /// Adds to 32 sums of 16 bits, or 16 of 32, as [`Self::PARTS`] says, their products of bytes
+    /// without a sign and bytes with one. Two products must fit 16 bits; a sum may overflow and
     /// come back.
-    #[inline(always)]
-    fn splat_part(self, _sum: i32) -> Self::I {
-        self.zero_int()
-    }
-    /// Where there are [parts](Self::PART_PRODUCTS), adds to 32 sums of 16 bits, or 16 of 32, their
-    /// products of bytes without a sign and bytes with one. Two products must fit 16 bits; a sum
-    /// may overflow and come back.
-    #[inline(always)]
-    fn dot_part(self, parts: Self::I, _unsigned: Self::B, _signed: Self::B) -> Self::I {
-        parts
-    }
+    fn dot_part(self, parts: Self::I, unsigned: Self::B, signed: Self::B) -> Self::I;
     /// Adds what [`Self::dot_part`] summed up to the lanes, so many times.
-    #[inline(always)]
-    fn join_part<const TIMES: i16>(self, acc: Self::I, _parts: Self::I) -> Self::I {
-        acc
-    }
-    /// Where there are four [parts](Self::PART_PRODUCTS): of codes of so many bits,
+    fn join_part<const TIMES: i16>(self, acc: Self::I, parts: Self::I) -> Self::I;
+    /// Where [`Self::PARTS`] are of four: of codes of so many bits,
     /// `(code * factor >> bits) + added` in 64ths, the product to nearest, as bytes with a sign. A
     /// lane's factor and what is added are its four codes' and fit 16 bits; for two of them it is
     /// one less, so that as many halves are rounded down as up.
-    #[inline(always)]
-    fn rescale_b(self, codes: Self::B, _bits: u32, _factor: Self::I, _added: Self::I) -> Self::B {
-        codes
+    fn rescale_b(self, codes: Self::B, bits: u32, factor: Self::I, added: Self::I) -> Self::B;
+}
+
+/// Sums of products of bytes that an instruction set has beside those in 32 bits of codes with
+/// either sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parts {
+    /// No others. `dot_part` and what goes with it are never called.
+    None,
+    /// Two products in 16 bits: sums of narrow codes cost less than in 32.
+    OfTwo,
+    /// Four products in 32 bits.
+    OfFour,
+}
+
+impl Parts {
+    /// Sums of so many products: two, four, or none of any other number.
+    pub(crate) const fn of(n_products: usize) -> Self {
+        match n_products {
+            2 => Self::OfTwo,
+            4 => Self::OfFour,
+            _ => Self::None,
+        }
     }
+
+    /// Whether two products are summed up.
+    pub(crate) const fn are_of_two(self) -> bool {
+        matches!(self, Self::OfTwo)
+    }
+
+    /// Whether there are no such sums.
+    pub(crate) const fn are_none(self) -> bool {
+        matches!(self, Self::None)
+    }
+
+    /// Whether four products are summed up.
+    pub(crate) const fn are_of_four(self) -> bool {
+        matches!(self, Self::OfFour)
+    }
+}
+
+/// [`Simd::narrow`] by way of memory.
+#[inline(always)]
+fn narrow_stored<S: Simd>(simd: S, v: [S::I; 4]) -> S::B {
+    let mut bytes = [0; 64];
+    for (v, to) in v.into_iter().zip(bytes.as_chunks_mut().0) {
+        simd.store_i8(v, to);
+    }
+    simd.load_b(&bytes.map(|byte: i8| byte as u8))
+}
+
+/// For an instruction set without [`Parts`]: algorithms ask for [`Simd::PARTS`] first.
+#[cold]
+fn no_parts() -> ! {
+    unreachable!("an instruction set without sums of parts")
 }

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Parts, Simd, narrow_stored, no_parts};
 
 /// Proof that the machine has NEON and its 8-bit dot products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +74,9 @@ impl Simd for Neon {
 
     const WIDE_XOR: u8 = 0;
     const TILE_TOKENS: usize = 2;
+    const HAS_UNSIGNED: bool = false;
+    const PARTS: Parts = Parts::of(0);
+    const HAS_MANY_REGISTERS: bool = false;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -374,6 +377,32 @@ impl Simd for Neon {
     #[inline(always)]
     fn dot_wide(self, acc: Self::I, weights: Self::B, activations: Self::B) -> Self::I {
         each!(K; signed_dot(acc[K], weights[K], activations[K]))
+    }
+    /// Nothing.
+    #[inline(always)]
+    fn prefetch(self, _: *const f32) {}
+    /// Nothing.
+    #[inline(always)]
+    fn prefetch_far(self, _: *const f32) {}
+    #[inline(always)]
+    fn narrow(self, v: [Self::I; 4]) -> Self::B {
+        narrow_stored(self, v)
+    }
+    #[inline(always)]
+    fn splat_part(self, _: i32) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn dot_part(self, _: Self::I, _: Self::B, _: Self::B) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, _: Self::I, _: Self::I) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn rescale_b(self, _: Self::B, _: u32, _: Self::I, _: Self::I) -> Self::B {
+        no_parts()
     }
 }
 

@@ -3,7 +3,7 @@
 //! The larger operations stay out of line: inlined into every kernel they would take longer to
 //! compile than all the other instruction sets.
 
-use super::{Kernel, LANES, Simd};
+use super::{Kernel, LANES, Parts, Simd, narrow_stored, no_parts};
 use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
 /// No instruction set beyond the target's own.
@@ -16,7 +16,7 @@ fn zip<T: Copy>(a: [T; LANES], b: [T; LANES], op: impl Fn(T, T) -> T) -> [T; LAN
 }
 
 /// Sums of four products. A product fits an `i16`; two of them are taken as one word and added by
-/// shifts, because compilers make vectors of that, and not of the sum of neighbours.
+/// shifts, because compilers make vectors of that, and not of the sum of neighbors.
 #[inline(always)]
 fn dot(acc: &[i32; LANES], weights: &[i16; 64], activations: &[u8; 64]) -> [i32; LANES] {
     let mut products = [0i16; 64];
@@ -50,6 +50,9 @@ impl Simd for Portable {
 
     const WIDE_XOR: u8 = 0;
     const TILE_TOKENS: usize = 2;
+    const HAS_UNSIGNED: bool = false;
+    const PARTS: Parts = Parts::of(0);
+    const HAS_MANY_REGISTERS: bool = false;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -310,5 +313,31 @@ impl Simd for Portable {
             &weights.map(|code| i16::from(code as i8)),
             &activations,
         )
+    }
+    /// Nothing.
+    #[inline(always)]
+    fn prefetch(self, _: *const f32) {}
+    /// Nothing.
+    #[inline(always)]
+    fn prefetch_far(self, _: *const f32) {}
+    #[inline(always)]
+    fn narrow(self, v: [Self::I; 4]) -> Self::B {
+        narrow_stored(self, v)
+    }
+    #[inline(always)]
+    fn splat_part(self, _: i32) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn dot_part(self, _: Self::I, _: Self::B, _: Self::B) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn join_part<const TIMES: i16>(self, _: Self::I, _: Self::I) -> Self::I {
+        no_parts()
+    }
+    #[inline(always)]
+    fn rescale_b(self, _: Self::B, _: u32, _: Self::I, _: Self::I) -> Self::B {
+        no_parts()
     }
 }

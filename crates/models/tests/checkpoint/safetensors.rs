@@ -39,6 +39,7 @@ fn a_file_is_read() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn bad_headers_are_refused() {
     let of = |entries: &[String], data_len| {
         safetensors_file(&format!("{{{}}}", entries.join(",")), data_len)

@@ -224,7 +224,7 @@ fn of_heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 2]> {
     }
 }
 
-/// What heads [1, heads, tokens, head_dim] are made of: rows of a product, split, normalised and
+/// What heads [1, heads, tokens, head_dim] are made of: rows of a product, split, normalized and
 /// rotated.
 fn heads(p: &mut Planner<'_>, value: ValueId) -> Option<(Heads, Vec<OpId>)> {
     let (mut x, mut covers) = (value, Vec::new());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Instance, LoadOptions};
 use thane_mil::data::Data;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::program::Function;
@@ -15,8 +15,9 @@ use thane_mil::valid;
 
 use super::{PATTERNS, Pattern};
 use crate::exec;
+use crate::instance::Running;
 use crate::step::{Kind, Plan, Step};
-use crate::{Cpu, Limits, Numerics, Running};
+use crate::{Cpu, Numerics};
 
 /// Tokens of calls in a row: one, about a vector's 16, about a block's 64, more than a task of
 /// attention has keys.
@@ -69,7 +70,7 @@ fn case(name: &str) -> (String, Vec<Function>) {
 
 fn running(f: &Function, patterns: &[Pattern], isa: Isa) -> Running {
     let cpu = Cpu::new(Numerics::F32, 2).with_isa(Some(isa));
-    let shared = cpu.plan_with(std::slice::from_ref(f), Limits::default(), 0, patterns);
+    let shared = cpu.plan_with(std::slice::from_ref(f), &LoadOptions::default(), patterns);
     Running::new(Arc::new(
         shared.unwrap_or_else(|e| panic!("{}: {e}", f.name)),
     ))

@@ -1,4 +1,4 @@
-//! Quantised weights packed once, in the order that products read them: 16 rows are a panel whose
+//! Quantized weights packed once, in the order that products read them: 16 rows are a panel whose
 //! lanes are the rows.
 //!
 //! Nothing is summed up across lanes, and scales are multiplied for 16 rows at once: a third to a
@@ -9,6 +9,7 @@
 
 mod layout;
 mod pack;
+mod product;
 mod screen;
 mod tile;
 
@@ -16,71 +17,18 @@ use std::ops::Range;
 
 use layout::{Group, Layout, LayoutTask, with_layout};
 pub use pack::{pack_codes, pack_codes_scratch_len};
+pub(super) use product::{
+    gate_scratch_len, is_gated_in_parts, joint, multiply, multiply_gated, scratch_len,
+};
 pub use screen::{linear_codes_best, linear_codes_best_scratch_len};
 
-use super::panel::{self, Target, multiply_panel};
-use super::q8::{self, q8_scratch_len};
-use super::{Output, Start, Weight, parts, run_row_parts};
-use crate::activation::Unary;
+use super::choose::is_split;
+use super::columns::LINE_BYTES;
+use super::panel;
+use super::weight::{Rows, Weight};
+use crate::Context;
 use crate::quant::{BlockType, has_format};
-use crate::simd::{Kernel, LANES, Simd};
-use crate::threads::SharedMut;
-use crate::{Context, Isa};
-
-/// Up to this many tokens, codes are unpacked for each tile of tokens again.
-const MOST_TILED_TOKENS: usize = 8;
-
-/// More tokens are multiplied in [`parts`], unless all codes are packed, of eight bits, and would
-/// be two planes, which is no faster, or would be [fitted to 8 bits](parts::is_wide) and are a
-/// vocabulary's.
-fn is_in_parts<'a>(
-    isa: Isa,
-    mut weights: impl Iterator<Item = Codes<'a>>,
-    n_tokens: usize,
-) -> bool {
-    let is_apart = |weight: &Codes| match weight {
-        _ if parts::is_wide(isa) => is_vocabulary(weight),
-        Codes::Packed(packed) => packed.ty == BlockType::Q8_0 && parts::has_planes(isa),
-        Codes::Stored(_) => false,
-    };
-    n_tokens > MOST_TILED_TOKENS && parts::is_for(isa) && weights.any(|weight| !is_apart(&weight))
-}
-
-/// True for so many rows that the outputs are logits. Of what a perplexity lost by fitted codes,
-/// these had a third to a half.
-fn is_vocabulary(weight: &Codes) -> bool {
-    is_many_rows(weight.n_rows(), weight.n_cols())
-}
-
-fn is_many_rows(n_rows: usize, n_cols: usize) -> bool {
-    n_rows / 16 > n_cols
-}
-
-/// True where a packed matrix has its codes' lower bits apart, so that rows can be
-/// [screened](linear_codes_best).
-fn is_split(ty: BlockType, n_rows: usize, n_cols: usize) -> bool {
-    ty == BlockType::Q8_0 && is_many_rows(n_rows, n_cols)
-}
-
-/// Elsewhere codes of four bits are unpacked for each tile of any number of tokens: that takes no
-/// more than two instructions, and half as much of the first-level cache as bytes. Where
-/// activations are multiplied in parts, codes of eight bits need no unpacking but where they are
-/// split: those are for up to two tiles of tokens, which takes 0.8 of the time (AVX-512, AMD EPYC
-/// of family 26).
-fn is_tiled(isa: Isa, packed: &PackedCodes, n_tokens: usize) -> bool {
-    let is_short = matches!(
-        packed.ty,
-        BlockType::Q4_0 | BlockType::Q4_1 | BlockType::Q4K
-    );
-    let is_whole = packed.ty == BlockType::Q8_0 && !packed.is_split();
-    let is_two_tiles =
-        packed.is_split() && parts::is_wide(isa) && n_tokens <= 2 * MOST_TILED_TOKENS;
-    n_tokens <= MOST_TILED_TOKENS || is_two_tiles || is_short || is_whole && parts::is_for(isa)
-}
-
-/// A cache line: panels begin at a multiple of it, so that no vector lies in two where the matrix
-/// does.
-pub const LINE_BYTES: usize = 64;
+use crate::simd::LANES;
 
 /// A matrix as [`pack_codes`] makes it.
 #[derive(Debug, Clone, Copy)]
@@ -96,7 +44,7 @@ pub struct PackedCodes<'a> {
     pub n_cols: usize,
 }
 
-/// A quantised matrix.
+/// A quantized matrix.
 #[derive(Debug, Clone, Copy)]
 pub enum Codes<'a> {
     /// As it is stored; not of a float type.
@@ -143,10 +91,10 @@ impl<'a> Codes<'a> {
         }
     }
 
-    fn check(&self) {
+    pub(super) fn check(&self) {
         match self {
             Self::Stored(weight) => {
-                let _: super::Rows = weight.checked();
+                let _: Rows = weight.checked();
                 assert!(
                     has_format(weight.ty),
                     "a weight of type {:?} has no codes to multiply",
@@ -315,295 +263,4 @@ impl Places {
 /// and those that would take much more room.
 pub fn packed_codes_len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
     Places::new(ty, n_rows, n_cols)?.len()
-}
-
-/// A quantised matrix and where its product goes.
-#[derive(Debug)]
-pub struct CodesProduct<'a> {
-    weight: Codes<'a>,
-    out: Output<'a>,
-}
-
-impl<'a> CodesProduct<'a> {
-    /// `y` is [n_tokens, n_rows].
-    ///
-    /// # Panics
-    /// If the matrix is of floats or not well formed, or a size does not fit.
-    pub fn new(
-        weight: impl Into<Codes<'a>>,
-        n_tokens: usize,
-        start: Start<'a>,
-        y: &'a mut [f32],
-    ) -> Self {
-        Self::of(weight.into(), n_tokens, start, y)
-    }
-
-    fn of(weight: Codes<'a>, n_tokens: usize, start: Start<'a>, y: &'a mut [f32]) -> Self {
-        weight.check();
-        Self {
-            weight,
-            out: Output::new(weight.n_rows(), n_tokens, start, y),
-        }
-    }
-
-    /// The matrix, where it is packed and its panels are multiplied as they are.
-    fn tiled(&self, isa: Isa, n_tokens: usize) -> Option<PackedCodes<'a>> {
-        match self.weight {
-            Codes::Packed(packed) if is_tiled(isa, &packed, n_tokens) => Some(packed),
-            _ => None,
-        }
-    }
-
-    fn target(&self, panel_idx: usize) -> Target<'_> {
-        let first_row = panel_idx * LANES;
-        Target {
-            out: &self.out,
-            first_row,
-        }
-    }
-}
-
-/// f32s of scratch that [`linear_codes`] needs for a matrix; for several, the most of theirs.
-pub fn linear_codes_scratch_len<'a>(
-    ctx: &Context,
-    weight: impl Into<Codes<'a>>,
-    n_tokens: usize,
-) -> usize {
-    let (isa, weight) = (ctx.isa(), weight.into());
-    // In parts with others, if not by itself.
-    let is_tiled = matches!(weight, Codes::Packed(packed) if is_tiled(isa, &packed, n_tokens))
-        && (n_tokens <= MOST_TILED_TOKENS || !parts::is_for(isa));
-    let worker_len = if is_tiled {
-        0
-    } else {
-        panel::worker_len(isa, weight.ty(), weight.n_cols())
-    };
-    q8_scratch_len(n_tokens, weight.n_cols()) + ctx.pool().n_threads() * worker_len
-}
-
-/// The products of [`linear_q8`](super::linear_q8) of the same activations with several matrices;
-/// codes are fitted for more than eight tokens, and not of a matrix of more than 16 rows for each
-/// column. The activations are quantised once, and threads divide the rows of all packed matrices
-/// among them, or of one after another for many tokens.
-///
-/// # Panics
-/// If a size does not fit or the scratch is too short.
-pub fn linear_codes(
-    ctx: &Context,
-    products: &mut [CodesProduct],
-    x: &[f32],
-    n_tokens: usize,
-    scratch: &mut [f32],
-) {
-    let (isa, products) = (ctx.isa(), &*products);
-    let Some(n_cols) = products.first().map(|product| product.weight.n_cols()) else {
-        return;
-    };
-    assert!(
-        products
-            .iter()
-            .all(|product| product.weight.n_cols() == n_cols),
-        "matrices of as many columns"
-    );
-    let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, n_cols));
-    let in_parts = is_in_parts(isa, products.iter().map(|product| product.weight), n_tokens);
-    let form = if in_parts {
-        q8::Form::Tiles
-    } else {
-        q8::Form::Blocks
-    };
-    let x = q8::quantize(ctx, x, n_tokens, n_cols, activations, form);
-    if in_parts {
-        for product in products {
-            let to = parts::Target {
-                out: &product.out,
-                gate: None,
-            };
-            parts::multiply(ctx, &[product.weight], &x, to, &mut *scratch);
-        }
-        return;
-    }
-    let of_tiles = || {
-        products
-            .iter()
-            .filter_map(|product| Some((product, product.tiled(isa, n_tokens)?)))
-    };
-    run_row_parts(
-        ctx.pool(),
-        of_tiles().map(|(_, packed)| packed.n_panels()).sum(),
-        1,
-        |start, len| {
-            let mut first = 0;
-            for (product, packed) in of_tiles() {
-                let panels = first..first + packed.n_panels();
-                for panel_idx in start.max(panels.start)..(start + len).min(panels.end) {
-                    let (panel, target) = (
-                        packed.panel(panel_idx - first),
-                        product.target(panel_idx - first),
-                    );
-                    isa.run(tile::PanelTask {
-                        ty: packed.ty,
-                        panel,
-                        x: &x,
-                        target,
-                    });
-                }
-                first = panels.end;
-            }
-        },
-    );
-    for product in products
-        .iter()
-        .filter(|product| product.tiled(isa, n_tokens).is_none())
-    {
-        match product.weight {
-            Codes::Packed(packed) => unpacked(ctx, packed, product, &x, scratch),
-            Codes::Stored(weight) => {
-                panel::linear_q8(ctx, weight.ty, weight.rows(), &x, &product.out, scratch)
-            }
-        }
-    }
-}
-
-/// Panels are unpacked first.
-fn unpacked(
-    ctx: &Context,
-    packed: PackedCodes,
-    product: &CodesProduct,
-    x: &q8::Q8Activations,
-    scratch: &mut [f32],
-) {
-    let worker_len = panel::scratch_len(packed.n_cols);
-    let scratch = SharedMut::new(scratch);
-    ctx.pool()
-        .run_indexed(packed.n_panels(), |worker_idx, panel_idx| {
-            // SAFETY: no two tasks run at once with the same worker index.
-            let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
-            let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
-            ctx.isa().run(Unpacked {
-                ty: packed.ty,
-                panel,
-                x,
-                target,
-                scratch,
-            });
-        });
-}
-
-/// Two matrices of as many rows and columns: what an activation gives of products with the first,
-/// the gate, is multiplied with those with the second.
-#[derive(Debug, Clone, Copy)]
-pub struct GatedCodes<'a> {
-    /// The gate's first.
-    pub weights: [Codes<'a>; 2],
-    /// Theirs.
-    pub biases: [Option<&'a [f32]>; 2],
-    /// What the gate goes through.
-    pub op: Unary,
-}
-
-impl GatedCodes<'_> {
-    /// In one go: else as two products.
-    fn is_in_parts(&self, isa: Isa, n_tokens: usize) -> bool {
-        let [gate, up] = self.weights;
-        gate.ty() == up.ty() && is_in_parts(isa, self.weights.into_iter(), n_tokens)
-    }
-}
-
-/// f32s of scratch that [`linear_codes_gated`] needs.
-pub fn linear_codes_gated_scratch_len(ctx: &Context, gated: &GatedCodes, n_tokens: usize) -> usize {
-    let (n_rows, n_cols) = (gated.weights[1].n_rows(), gated.weights[1].n_cols());
-    let lens = gated
-        .weights
-        .map(|weight| linear_codes_scratch_len(ctx, weight, n_tokens));
-    let more = if gated.is_in_parts(ctx.isa(), n_tokens) {
-        ctx.pool().n_threads() * parts::gate_scratch_len(n_tokens, n_cols)
-    } else {
-        n_tokens * n_rows
-    };
-    lens[0].max(lens[1]) + more
-}
-
-/// `op(x gate^T) * (x up^T)`, products as those of [`linear_codes`]; `y` is [n_tokens, n_rows].
-///
-/// # Panics
-/// If a size does not fit or the scratch is too short.
-pub fn linear_codes_gated(
-    ctx: &Context,
-    gated: &GatedCodes,
-    x: &[f32],
-    n_tokens: usize,
-    y: &mut [f32],
-    scratch: &mut [f32],
-) {
-    let GatedCodes {
-        weights: [gate, up],
-        biases,
-        op,
-    } = *gated;
-    assert_eq!(
-        (gate.n_rows(), gate.n_cols()),
-        (up.n_rows(), up.n_cols()),
-        "rows and columns of both"
-    );
-    if !gated.is_in_parts(ctx.isa(), n_tokens) {
-        let (factors, scratch) = scratch.split_at_mut(n_tokens * up.n_rows());
-        let product =
-            |i: usize, y| CodesProduct::new(gated.weights[i], n_tokens, biases[i].into(), y);
-        linear_codes(
-            ctx,
-            &mut [product(0, &mut *y), product(1, &mut *factors)],
-            x,
-            n_tokens,
-            scratch,
-        );
-        return crate::activation::gated(ctx, op, y, factors);
-    }
-    assert!(
-        biases[0].is_none_or(|bias| bias.len() == gate.n_rows()),
-        "one bias per row"
-    );
-    let (activations, scratch) = scratch.split_at_mut(q8_scratch_len(n_tokens, up.n_cols()));
-    let x = q8::quantize(ctx, x, n_tokens, up.n_cols(), activations, q8::Form::Tiles);
-    gate.check();
-    let product = CodesProduct::new(up, n_tokens, biases[1].into(), y);
-    let to = parts::Target {
-        out: &product.out,
-        gate: Some(parts::Gate {
-            op,
-            bias: biases[0],
-        }),
-    };
-    parts::multiply(ctx, &gated.weights, &x, to, scratch);
-}
-
-/// A panel that is unpacked first.
-struct Unpacked<'a> {
-    ty: BlockType,
-    panel: PanelBytes<'a>,
-    x: &'a q8::Q8Activations<'a>,
-    target: Target<'a>,
-    scratch: &'a mut [f32],
-}
-
-impl Kernel for Unpacked<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Unpacked {
-            ty,
-            panel,
-            x,
-            target,
-            scratch,
-        } = self;
-        let panel = pack::Unpack {
-            ty,
-            panel,
-            n_steps: x.n_steps(),
-            scratch,
-        }
-        .run(simd);
-        multiply_panel(simd, ty, panel, x, target);
-    }
 }

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use super::layout::{Codes, Layout, LayoutTask, blocks, factors, head, with_layout};
-use super::{PanelBytes, Places, is_split, packed_codes_len, screen};
+use super::{PanelBytes, Places, packed_codes_len, screen};
 use crate::Context;
 use crate::f16::f32_to_f16;
+use crate::linear::choose::is_split;
 use crate::linear::panel::{self, Panel, PanelMut};
-use crate::linear::{Rows, Weight};
+use crate::linear::weight::{Rows, Weight};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;

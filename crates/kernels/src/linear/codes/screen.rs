@@ -9,10 +9,13 @@
 
 use super::layout::{Group, Layout, factors};
 use super::tile::{PanelTask, half_dots};
-use super::{CodesProduct, LINE_BYTES, PackedCodes, PanelBytes};
+use super::{PackedCodes, PanelBytes};
+use crate::linear::columns::LINE_BYTES;
+use crate::linear::operand::Product;
+use crate::linear::output::Start;
 use crate::linear::panel::Panel;
 use crate::linear::q8::{self, Q8Activations, q8_scratch_len};
-use crate::linear::{Start, run_row_parts};
+use crate::linear::tasks::run_row_parts;
 use crate::quant::format::Q5_0;
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
@@ -97,7 +100,7 @@ fn n_first(n_best: usize, n_panels: usize) -> usize {
     n_best.saturating_mul(2).max(LEAST_FIRST).min(n_panels)
 }
 
-/// The product of [`linear_codes`](super::linear_codes) with a matrix whose codes are
+/// The product of [`linear`](crate::linear::linear) with a matrix whose codes are
 /// [split](PackedCodes::is_split), for one token that only the `n_best` greatest outputs are wanted
 /// of: these are in `y`, the equals of the last of them too, and every other is there too or minus
 /// infinity. Bytes of the matrix that were read.
@@ -127,16 +130,7 @@ pub fn linear_codes_best(
     let (greatest, firsts) = scratch.split_at_mut(n_panels);
     let n_first = n_first(n_best, n_panels);
     let x = q8::quantize(ctx, x, 1, packed.n_cols, activations, q8::Form::Blocks);
-    let blocks = || x.blocks::<1>(0);
-    for (group, [block]) in groups.iter_mut().zip(blocks()) {
-        let squares = block
-            .codes
-            .as_flattened()
-            .iter()
-            .map(|code| i32::from(*code).pow(2));
-        let norm = block.scale * (squares.sum::<i32>() as f32).sqrt();
-        *group = [8.0 * block.scale, (MIDDLE - 128.0) * block.sum32, norm];
-    }
+    fill_groups(&x, groups);
     let most = SharedMut::new(&mut *greatest);
     run_row_parts(ctx.pool(), n_panels, 1, |start, len| {
         // SAFETY: the panels of a part are this task's alone.
@@ -149,7 +143,7 @@ pub fn linear_codes_best(
             most,
         });
     });
-    let product = CodesProduct::new(*packed, 1, Start::NONE, y);
+    let product = Product::new(*packed, 1, Start::NONE, y);
     let full = |panel_idx: usize| {
         let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
         ctx.isa().run(PanelTask {
@@ -206,6 +200,19 @@ pub fn linear_codes_best(
     let n_full = (0..n_panels).filter(|panel_idx| may_be(*panel_idx)).count();
     let PanelBytes { upper, lower } = packed.panel(0);
     n_panels * upper.len() + n_full * (upper.len() + lower.len())
+}
+
+/// What the bounds need of each group of columns of the token.
+fn fill_groups(x: &Q8Activations, groups: &mut [[f32; GROUP_LEN]]) {
+    for (group, [block]) in groups.iter_mut().zip(x.blocks::<1>(0)) {
+        let squares = block
+            .codes
+            .as_flattened()
+            .iter()
+            .map(|code| i32::from(*code).pow(2));
+        let norm = block.scale * (squares.sum::<i32>() as f32).sqrt();
+        *group = [8.0 * block.scale, (MIDDLE - 128.0) * block.sum32, norm];
+    }
 }
 
 /// Of a token's group of columns: eight times the scale, what the middle of all codes comes to, and

@@ -2,9 +2,9 @@
 
 use super::PanelBytes;
 use super::layout::{Codes, Group, Layout, LayoutTask, factors, head, with_layout};
+use crate::linear::columns::LINE_BYTES;
 use crate::linear::panel::{Target, store_rows};
-use crate::linear::q8::Block;
-use crate::linear::{LINE_BYTES, Q8Activations};
+use crate::linear::q8::{Block, Q8Activations};
 use crate::quant::BlockType;
 use crate::simd::{Kernel, Simd};
 
@@ -37,13 +37,13 @@ impl<S: Simd> LayoutTask for With<'_, S> {
         let Self { simd, task } = self;
         let mut token_idx = 0;
         // As many tokens as there are registers for, then fewer.
-        while const { S::TILE_TOKENS >= 12 && L::GROUP_LEN == 32 }
+        while const { S::HAS_MANY_REGISTERS && L::GROUP_LEN == 32 }
             && task.x.n_tokens() - token_idx >= 8
         {
             tile::<S, L, 8>(simd, &task, token_idx);
             token_idx += 8;
         }
-        while const { L::BITS == 4 && S::PART_PRODUCTS == 2 } && task.x.n_tokens() - token_idx >= 6
+        while const { L::BITS == 4 && S::PARTS.are_of_two() } && task.x.n_tokens() - token_idx >= 6
         {
             tile::<S, L, 6>(simd, &task, token_idx);
             token_idx += 6;
@@ -172,7 +172,7 @@ fn add_group<S: Simd, L: Layout, const N: usize>(
 
 /// Sums of both halves of a group fit 16 bits.
 const fn joins_once<S: Simd, L: Layout>() -> bool {
-    S::PART_PRODUCTS == 2 && L::BITS == 4
+    S::PARTS.are_of_two() && L::BITS == 4
 }
 
 /// To `dots`, the integer products of 16 columns: parts where they [join once](joins_once).
@@ -213,7 +213,7 @@ pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
             let x = simd.dup4_b(&blocks[n].codes[4 * half + v]);
             if L::IS_WIDE {
                 dots[n] = simd.dot_wide(dots[n], weights, x);
-            } else if S::PART_PRODUCTS == 2 {
+            } else if S::PARTS.are_of_two() {
                 parts[n] = simd.dot_part(parts[n], weights, x);
             } else {
                 dots[n] = simd.dot_narrow(dots[n], weights, x);
@@ -221,7 +221,7 @@ pub(super) fn half_dots<S: Simd, L: Layout, const N: usize>(
         }
         // 4 times two products of 31 * 127 fit an i16, and 2 of 63 * 127.
         let is_full = v == 3 || L::BITS == 6 && v == 1;
-        if S::PART_PRODUCTS == 2 && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
+        if S::PARTS.are_of_two() && !L::IS_WIDE && !joins_once::<S, L>() && is_full {
             for n in 0..N {
                 dots[n] = simd.join_part::<1>(dots[n], parts[n]);
                 parts[n] = simd.zero_int();

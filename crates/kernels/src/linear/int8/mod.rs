@@ -1,4 +1,4 @@
-//! Weights as integers: float ones, and quantised ones where a machine adds up products of integers
+//! Weights as integers: float ones, and quantized ones where a machine adds up products of integers
 //! faster than it scales their sums.
 //!
 //! 16 rows are a panel whose lanes are the rows, as elsewhere, and 256 columns of a row share a
@@ -10,7 +10,7 @@
 //!
 //! Activations have outliers. Those of float weights are rotated before they are rounded, and the
 //! weights are too, which changes no product but spreads an outlier over 64 columns; then 256 share
-//! a scale. Those of quantised weights, which are fitted to codes anew for each prompt, have one
+//! a scale. Those of quantized weights, which are fitted to codes anew for each prompt, have one
 //! for 32. `scripts/peers/scales.py` has how far the outputs of a model stray with either, and with
 //! neither.
 
@@ -23,11 +23,13 @@ use rotate::rotate;
 use tile::TileBlock;
 pub(super) use tile::{PanelTask, Sums};
 
-use super::dense::block_tokens;
-use super::q8::{HALF_LANES, TILE_TOKENS, scales_of, tile_step};
-use super::tiles::{LEAST_PACKED_TOKENS, share_len};
-use super::{LINE_BYTES, Output, PanelSums, Rows, Start, Weight, dequantize_simd, parts};
-use crate::activation::Unary;
+use super::choose;
+use super::columns::{LINE_BYTES, block_tokens};
+use super::output::{Output, PanelSums};
+use super::steps::{HALF_LANES, TILE_TOKENS, scales_of, tile_step};
+use super::tasks::{LEAST_PACKED_TOKENS, share_len};
+use super::values::dequantize_simd;
+use super::weight::{Rows, Weight};
 use crate::quant::{BlockType, has_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::{Context, Isa};
@@ -44,7 +46,7 @@ const LEAST: f32 = 1e-36;
 
 /// Codes have 8 bits.
 const fn is_wide<S: Simd>() -> bool {
-    S::PART_PRODUCTS == 4
+    S::PARTS.are_of_four()
 }
 
 /// The greatest code: two times two products of 127 * 63 fit an i16.
@@ -64,7 +66,7 @@ const fn offset<S: Simd>() -> u8 {
 /// Panels of a task. With sums in six registers of AVX2, scales' products in six more, every weight
 /// is an operand from memory. With more registers, each weight is multiplied with a tile's tokens.
 fn task_panels(isa: Isa) -> usize {
-    if parts::is_wide(isa) { 2 } else { 3 }
+    if choose::is_wide(isa) { 2 } else { 3 }
 }
 
 /// 256 columns of 16 rows, on whole cache lines: a vector in two lines takes two reads. Activations
@@ -115,7 +117,7 @@ pub fn int8_len(n_rows: usize, n_cols: usize) -> Option<usize> {
 /// as no numbers, here and in [`quantize_int8`].
 ///
 /// # Panics
-/// If the weight is of a quantised type or not well formed, or `blocks` are not [`int8_len`].
+/// If the weight is of a quantized type or not well formed, or `blocks` are not [`int8_len`].
 pub fn pack_int8(ctx: &Context, weight: &Weight, blocks: &mut [Int8Block]) {
     let (rows, n_blocks) = (weight.checked(), weight.n_cols.div_ceil(BLOCK_LEN));
     assert!(
@@ -246,7 +248,7 @@ fn codes_of<S: Simd>(
 }
 
 /// f32s of scratch that [`quantize_int8`] needs.
-pub fn int8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
+pub(super) fn int8_scratch_len(n_tokens: usize, n_cols: usize) -> usize {
     tiles_len::<1>(n_tokens, n_cols)
 }
 
@@ -278,7 +280,7 @@ impl<const PARTS: usize> Int8Activations<'_, PARTS> {
 ///
 /// # Panics
 /// If a size does not fit or the scratch is shorter than [`int8_scratch_len`].
-pub fn quantize_int8<'a>(
+pub(super) fn quantize_int8<'a>(
     ctx: &Context,
     x: &[f32],
     n_tokens: usize,
@@ -419,19 +421,11 @@ impl Kernel for QuantizeFine<'_> {
     }
 }
 
-/// The product of a matrix of integers with rounded activations; `y` is [n_tokens, n_rows]. An
-/// output is what `then` gives of it.
+/// The product of a matrix of integers with rounded activations.
 ///
 /// # Panics
 /// If a size does not fit.
-pub fn linear_int8(
-    ctx: &Context,
-    weight: &Int8Weight,
-    x: &Int8Activations,
-    start: Start,
-    then: Option<Unary>,
-    y: &mut [f32],
-) {
+pub(super) fn multiply(ctx: &Context, weight: &Int8Weight, x: &Int8Activations, out: &Output) {
     let Int8Weight {
         blocks,
         n_rows,
@@ -444,7 +438,6 @@ pub fn linear_int8(
         n_cols.div_ceil(BLOCK_LEN),
         n_rows.div_ceil(LANES),
     );
-    let out = Output::new(n_rows, n_tokens, start, y).then(ctx, then);
     let task_panels = task_panels(ctx.isa());
     let n_tasks = n_panels.div_ceil(task_panels);
     let block_tokens = share_len(
@@ -467,7 +460,7 @@ pub fn linear_int8(
                 tokens: first_token..(first_token + block_tokens).min(n_tokens),
                 next: [bytes_of(of_panels(end, end + task_panels)), &[]],
                 sums: &OfRows {
-                    out: &out,
+                    out,
                     first_row: first * LANES,
                 },
             });

@@ -1,4 +1,4 @@
-//! Codes of a quantised matrix as codes of 8 bits of which 256 columns share a scale.
+//! Codes of a quantized matrix as codes of 8 bits of which 256 columns share a scale.
 
 use super::{BLOCK_LEN, BLOCK_QUADS, FINE_PARTS, Int8Block, LEAST, max_code, offset};
 use crate::linear::panel::{Kind, Panel};
@@ -6,7 +6,7 @@ use crate::simd::{Kernel, LANES, Simd};
 
 /// Fits a panel's values to blocks: code = round(w * 127 / most), where no weight of a row's 256
 /// columns can be greater than `most`. To nearest, but for a thirty-second of a code. Where
-/// [`Simd::PART_PRODUCTS`] are four.
+/// [`Simd::PARTS`] are of four.
 pub(in crate::linear) struct Requantize<'a, I> {
     pub(in crate::linear) kind: Kind,
     pub(in crate::linear) panel: Panel<'a>,
@@ -18,7 +18,7 @@ impl<'b, I: Iterator<Item = &'b mut Int8Block<FINE_PARTS>>> Kernel for Requantiz
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if const { S::PART_PRODUCTS != 4 } {
+        if const { !S::PARTS.are_of_four() } {
             unreachable!("codes are fitted for sums of four products");
         }
         let Self {

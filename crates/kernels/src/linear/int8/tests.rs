@@ -1,16 +1,17 @@
-//! Products of integers, and quantised codes fitted to 8 bits, against f64.
+//! Products of integers, and quantized codes fitted to 8 bits, against f64.
 
 use super::*;
-use crate::activation::unary;
-use crate::linear::Codes;
+use crate::activation::{Unary, unary};
 use crate::linear::panel::{kind_of, scratch_len};
+use crate::linear::tests::by_linear;
+use crate::linear::{Codes, Epilogue, Start};
 use crate::quant::has_format;
 use crate::testing::{Random, relative_error};
 
 /// What the codes of an instruction set say, with an error of none but f64. Of two such rows the
 /// product is 64 times as great.
 fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
-    let max_code = if parts::is_wide(isa) { 127.0 } else { 63.0 };
+    let max_code = if choose::is_wide(isa) { 127.0 } else { 63.0 };
     let block = |block: &[f32]| {
         let block = block
             .chunks(GROUP_LEN)
@@ -68,13 +69,16 @@ fn rotations_are_those_of_a_hadamard_matrix() {
     }
 }
 
-/// The values of a quantised matrix where its codes are fitted to 8 bits: those of its own where no
+/// The values of a quantized matrix where its codes are fitted to 8 bits: those of its own where no
 /// instruction set does it.
 pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
     let Weight {
         ty, n_rows, n_cols, ..
     } = *weight;
-    let Some(ctx) = contexts().into_iter().find(|ctx| parts::is_wide(ctx.isa())) else {
+    let Some(ctx) = contexts()
+        .into_iter()
+        .find(|ctx| choose::is_wide(ctx.isa()))
+    else {
         return values.to_vec();
     };
     let (n_steps, kind) = (n_cols.div_ceil(64), kind_of(ty));
@@ -133,7 +137,7 @@ fn codes_are_rescaled_as_one_by_one() {
     let mut random = Random::new(8);
     for isa in Isa::available()
         .into_iter()
-        .filter(|isa| parts::is_wide(*isa))
+        .filter(|isa| choose::is_wide(*isa))
     {
         for (bits, first) in
             (2..=8u32).flat_map(|bits| (0..1 << bits).map(move |first| (bits, first)))
@@ -211,31 +215,18 @@ fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f
         n_rows,
         n_cols,
     };
-    let mut scratch = vec![f32::NAN; int8_scratch_len(n_tokens, n_cols)];
-    let x = quantize_int8(ctx, x, n_tokens, n_cols, &mut scratch);
+    let x = (x, n_tokens);
     let mut y = vec![f32::NAN; n_tokens * n_rows];
-    linear_int8(ctx, &packed, &x, Start::bias(bias), None, &mut y);
+    by_linear(ctx, packed, x, Start::bias(bias), Epilogue::None, &mut y);
     let mut twice = y.clone();
-    linear_int8(
-        ctx,
-        &packed,
-        &x,
-        Start {
-            bias: None,
-            accumulates: true,
-        },
-        None,
-        &mut twice,
-    );
+    let start = Start {
+        bias: None,
+        accumulates: true,
+    };
+    by_linear(ctx, packed, x, start, Epilogue::None, &mut twice);
     let (mut activated, mut due) = (vec![f32::NAN; y.len()], vec![f32::NAN; y.len()]);
-    linear_int8(
-        ctx,
-        &packed,
-        &x,
-        Start::bias(bias),
-        Some(Unary::GeluErf),
-        &mut activated,
-    );
+    let epilogue = Epilogue::Activated(Unary::GeluErf);
+    by_linear(ctx, packed, x, Start::bias(bias), epilogue, &mut activated);
     unary(ctx, Unary::GeluErf, &y, &mut due);
     assert!(
         activated
@@ -307,7 +298,7 @@ fn products_are_those_of_the_codes() {
                             );
                         }
                     }
-                    let is_alike = ctx.isa() != Isa::Portable && !parts::is_wide(ctx.isa());
+                    let is_alike = ctx.isa() != Isa::Portable && !choose::is_wide(ctx.isa());
                     if is_alike && *first.get_or_insert_with(|| y.clone()) != y {
                         panic!("{} differs from another instruction set", ctx.isa().name());
                     }
@@ -346,7 +337,7 @@ fn seven_bits_lose_about_two_percent_and_eight_one_with_outliers_too() {
                 &product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]),
                 &due,
             );
-            let range = if parts::is_wide(ctx.isa()) {
+            let range = if choose::is_wide(ctx.isa()) {
                 0.005..0.014
             } else {
                 0.012..0.028

@@ -47,11 +47,11 @@ impl<O: Sums, const PARTS: usize> Kernel for PanelTask<'_, O, PARTS> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        if const { PARTS > 1 && S::PART_PRODUCTS != 4 } {
+        if const { PARTS > 1 && !S::PARTS.are_of_four() } {
             unreachable!("scales of parts are for sums of four products");
         }
         match self.n_panels {
-            3 if const { S::PART_PRODUCTS != 4 } => self.rows::<S, 3>(simd),
+            3 if const { !S::PARTS.are_of_four() } => self.rows::<S, 3>(simd),
             2 => self.rows::<S, 2>(simd),
             _ => self.rows::<S, 1>(simd),
         }
@@ -80,9 +80,9 @@ impl<O: Sums, const PARTS: usize> PanelTask<'_, O, PARTS> {
                 };
                 // With many registers each weight that is read is multiplied with a tile's tokens,
                 // or with what is in their place.
-                if const { S::PART_PRODUCTS == 4 } && n_tokens > 3 {
+                if const { S::PARTS.are_of_four() } && n_tokens > 3 {
                     self.tile::<S, P, TILE_TOKENS>(simd, part, first_token, n_tokens);
-                } else if const { S::PART_PRODUCTS == 4 } {
+                } else if const { S::PARTS.are_of_four() } {
                     self.tile::<S, P, 3>(simd, part, first_token, n_tokens);
                 } else {
                     for token_idx in first_token..first_token + n_tokens {
@@ -198,7 +198,7 @@ unsafe fn add_part<S: Simd, const P: usize, const N: usize, const PARTS: usize>(
         // SAFETY: the caller's promise, here and below: there are BLOCK_QUADS, the parts' together.
         simd.dup4_b(&unsafe { codes.get_unchecked(quad) }.map(|code| code as i8))
     };
-    if const { S::PART_PRODUCTS != 4 } {
+    if const { !S::PARTS.are_of_four() } {
         for pair in start / 2..(start + n_quads) / 2 {
             for n in 0..N {
                 let fours = [four_of(n, 2 * pair), four_of(n, 2 * pair + 1)];

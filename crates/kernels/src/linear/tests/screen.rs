@@ -1,6 +1,8 @@
 //! Vocabularies whose codes are split: the whole product, and that of the best rows.
 
 use super::*;
+use crate::Context;
+use crate::simd::LANES;
 
 /// Rows about the panel's 16, columns with and without half a pair of blocks, and more rows than 16
 /// for each of them.
@@ -27,14 +29,7 @@ fn best(ctx: &Context, packed: &PackedCodes, n_best: usize, x: &[f32]) -> (Vec<f
 
 fn whole(ctx: &Context, packed: &PackedCodes, x: &[f32]) -> Vec<f32> {
     let mut y = vec![f32::NAN; packed.n_rows];
-    let mut scratch = vec![f32::NAN; linear_codes_scratch_len(ctx, *packed, 1)];
-    linear_codes(
-        ctx,
-        &mut [CodesProduct::new(*packed, 1, Start::NONE, &mut y)],
-        x,
-        1,
-        &mut scratch,
-    );
+    by_linear(ctx, *packed, (x, 1), Start::NONE, Epilogue::None, &mut y);
     y
 }
 

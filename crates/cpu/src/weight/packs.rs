@@ -14,14 +14,14 @@ use thane_kernels::linear::{LINE_BYTES, pack_codes, pack_codes_scratch_len, pack
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::budget::{Budget, Reservation};
 
-use crate::weight::Matrix;
+use super::stored::Stored;
 
 /// They are packed all at once, when products with few rows come again and again, and of most
 /// matrices: the head and the last layer are multiplied so behind every prompt, and who asks for
 /// one token, or for none, does not wait.
 #[derive(Debug)]
 pub struct Packs {
-    matrices: Mutex<Vec<(Range<usize>, Matrix)>>,
+    matrices: Mutex<Vec<(Range<usize>, Stored)>>,
     n_matrices: AtomicUsize,
     /// Those that were asked for twice.
     n_used: AtomicUsize,
@@ -45,7 +45,7 @@ impl Packs {
     }
 
     /// Where the matrix will be, whose type must be one that is packed.
-    pub fn add(&self, matrix: &Matrix) -> Range<usize> {
+    pub fn add(&self, matrix: &Stored) -> Range<usize> {
         let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let start = matrices
             .last()
@@ -109,7 +109,7 @@ pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
     }
 }
 
-fn pack(context: &Context, matrix: &Matrix, packed: &mut [u8], scratch: &mut [f32]) {
+fn pack(context: &Context, matrix: &Stored, packed: &mut [u8], scratch: &mut [f32]) {
     /// Rows that are packed before their pages of the mapped file are given back, a multiple of
     /// those of a panel: packing takes as much memory at once as the packed form and a few MiB.
     const PART_ROWS: usize = 4096;

@@ -1,0 +1,187 @@
+//! Loading a program: planning its functions.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use thane_kernels::{BlockType, Isa};
+use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, LoadOptions, RunError};
+use thane_mil::budget::OverBudget;
+use thane_mil::program::{Function, OpId, Program};
+use thane_mil::types::{TensorType, Type};
+
+use crate::batch::Together;
+use crate::instance::Running;
+use crate::plan::fuse::{self, Pattern};
+use crate::plan::plan;
+use crate::shared::Shared;
+use crate::step::{Fused, Kind, Plan};
+use crate::weight::{Folds, Matrix};
+use crate::{Cpu, Numerics};
+
+impl Backend for Cpu {
+    fn name(&self) -> &'static str {
+        "cpu"
+    }
+
+    fn load_with(
+        &self,
+        program: &Program,
+        options: &LoadOptions,
+    ) -> Result<Arc<dyn Executable>, LoadError> {
+        same_states(program)?;
+        program.check_files()?;
+        Ok(Arc::new(Loaded {
+            shared: Arc::new(self.plan(program.functions(), options)?),
+        }))
+    }
+}
+
+struct Loaded {
+    shared: Arc<Shared>,
+}
+
+impl Executable for Loaded {
+    fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
+        Ok(Box::new(Running::new(Arc::clone(&self.shared))?))
+    }
+
+    fn instantiate_batch(&self, n: usize) -> Result<Box<dyn Batch>, RunError> {
+        Ok(Box::new(Together::new(Arc::clone(&self.shared), n)?))
+    }
+}
+
+impl Cpu {
+    /// The functions planned, with kernels for all patterns.
+    pub(crate) fn plan(
+        &self,
+        functions: &[Function],
+        options: &LoadOptions,
+    ) -> Result<Shared, LoadError> {
+        // The engine's numbers are those of each op.
+        let op_by_op = matches!(self.numerics, Numerics::Ane(_));
+        self.plan_with(
+            functions,
+            options,
+            if op_by_op {
+                fuse::STORED
+            } else {
+                fuse::PATTERNS
+            },
+        )
+    }
+
+    /// The functions planned, with kernels for these patterns.
+    pub(crate) fn plan_with(
+        &self,
+        functions: &[Function],
+        options: &LoadOptions,
+        patterns: &[Pattern],
+    ) -> Result<Shared, LoadError> {
+        let context = Arc::new(self.context());
+        let mut plans = HashMap::new();
+        let budget = self.budget.clone().unwrap_or_default();
+        let folds = Folds::new(&budget);
+        for function in functions {
+            let plan = plan(
+                &context,
+                function,
+                &folds,
+                options.limits.tensor_bytes,
+                patterns,
+                self.numerics,
+            )
+            .map_err(|(op, reason)| {
+                let refused = folds.refusal(&reason);
+                load_error(function, op, reason, refused)
+            })?;
+            plans.insert(function.name.clone(), plan);
+        }
+        let may_round = self.rounds(context.isa(), plans.values());
+        let mut states: Vec<(String, TensorType)> = Vec::new();
+        for plan in plans.values_mut() {
+            for (name, ty) in &plan.states {
+                let known = states.iter().position(|(known, _)| known == name);
+                plan.state_idx.push(known.unwrap_or(states.len()));
+                if known.is_none() {
+                    states.push((name.clone(), ty.clone()));
+                }
+            }
+        }
+        let (numerics, plans) = (self.numerics, Arc::new(plans));
+        Ok(Shared {
+            context,
+            numerics,
+            may_round,
+            limits: options.limits,
+            budget,
+            seed: options.seed,
+            plans,
+            states,
+            profile: self.profile.clone(),
+        })
+    }
+
+    /// Whether products with constant matrices round what they multiply, so that those of attention
+    /// may, too.
+    fn rounds<'p>(&self, isa: Isa, plans: impl Iterator<Item = &'p Plan>) -> bool {
+        let is_rounded = |weight: &Matrix| {
+            weight.stored.has_codes() || weight.stored.ty == BlockType::Bf16 && isa.has_bf16()
+        };
+        let mut steps = plans.flat_map(|plan| &plan.steps);
+        match self.numerics {
+            Numerics::F32 | Numerics::Ane(_) => false,
+            Numerics::Int8 => true,
+            Numerics::Fast => steps.any(|step| match &step.kind {
+                Kind::Fused(Fused::Linear { products, .. }) => {
+                    products.iter().any(|p| is_rounded(&p.weight))
+                }
+                _ => false,
+            }),
+        }
+    }
+}
+
+/// Functions share states by name, so a name must mean one type.
+pub(crate) fn same_states(program: &Program) -> Result<(), LoadError> {
+    let mut types = HashMap::new();
+    for f in program.functions() {
+        for value in f.body().inputs.iter().map(|v| f.value(*v)) {
+            if let Type::State(ty) = &value.ty
+                && *types.entry(&value.name).or_insert(ty) != ty
+            {
+                let reason = format!(
+                    "the state `{}` is of another type in another function",
+                    value.name
+                );
+                return Err(load_error(f, None, reason, None));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load_error(
+    function: &Function,
+    op: Option<OpId>,
+    reason: String,
+    refused: Option<OverBudget>,
+) -> LoadError {
+    let (name, place) = op.map_or((String::new(), String::new()), |id| {
+        (
+            function.op(id).def.name.to_owned(),
+            function.op(id).origin.place.to_string(),
+        )
+    });
+    match refused {
+        Some(source) => LoadError::OverBudget {
+            place: format!("{}: op `{name}` (from `{place}`)", function.name),
+            source,
+        },
+        None => LoadError::Op {
+            function: function.name.clone(),
+            op: name,
+            place,
+            reason,
+        },
+    }
+}

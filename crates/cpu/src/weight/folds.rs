@@ -1,0 +1,242 @@
+//! What functions of one program share: constants that were computed, and weights that were packed
+//! or rounded.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use thane_kernels::Context;
+use thane_kernels::linear::{Int8Block, PackedColumn, int8_len, pack, pack_int8, packed_len};
+use thane_mil::budget::{Budget, OverBudget};
+use thane_mil::data::{Bytes, Data, DataId};
+use thane_mil::literal::Literal;
+use thane_mil::opset::OpDef;
+use thane_mil::program::{Arg, Definition, Function, ValueId};
+use thane_mil::types::DType;
+
+use super::packs::{self, Packs};
+use super::stored::{Held, Stored, WeightId};
+use super::{Form, Matrix, Place};
+use crate::ops::Fault;
+use crate::tensor::{Pool, Tensor};
+
+/// Constants that were computed, by what they were computed from, and matrices that were packed, by
+/// which constants they are: functions of one program share them.
+#[derive(Debug)]
+pub struct Folds {
+    tensors: RefCell<HashMap<Vec<KeyPart>, Tensor>>,
+    panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
+    places: RefCell<HashMap<WeightId, Place>>,
+    packs: Arc<Packs>,
+    int8: RefCell<HashMap<WeightId, Arc<Held<Int8Block>>>>,
+    budget: Budget,
+    /// What was refused last.
+    refused: RefCell<Option<OverBudget>>,
+}
+
+impl Folds {
+    /// Nothing yet; what is kept counts against `budget`.
+    pub fn new(budget: &Budget) -> Self {
+        let (tensors, panels, places, int8, refused) = Default::default();
+        let packs = Arc::new(Packs::new(budget.clone()));
+        Self {
+            tensors,
+            panels,
+            places,
+            packs,
+            int8,
+            budget: budget.clone(),
+            refused,
+        }
+    }
+
+    /// What `compute` makes, in a pool whose tensors take at most `most_bytes`.
+    pub fn within<T>(
+        &self,
+        most_bytes: usize,
+        compute: impl FnOnce(&mut Pool) -> Result<T, Fault>,
+    ) -> Result<T, Fault> {
+        let mut pool = Pool::new(most_bytes, &self.budget);
+        let result = compute(&mut pool);
+        if let Err(reason) = &result
+            && let Some(refused) = pool.refusal(reason)
+        {
+            self.refused.replace(Some(refused));
+        }
+        result
+    }
+
+    /// What was refused, if that is the reason of this failure.
+    pub fn refusal(&self, reason: &str) -> Option<OverBudget> {
+        self.refused
+            .borrow_mut()
+            .take_if(|refused| reason.ends_with(&refused.to_string()))
+    }
+
+    /// The numbers of a constant, in memory; none where there is none for them.
+    pub(super) fn read(&self, data: &Data) -> Option<Bytes> {
+        let held = self
+            .budget
+            .reserve(data.byte_len(), || "a weight that is derived".to_owned())
+            .ok()?;
+        Some(Bytes::new(Held::new(data.to_vec(), held)))
+    }
+
+    /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that, and
+    /// there is memory for them.
+    pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let weight = matrix.weight();
+        let Some(len) = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols) else {
+            return matrix;
+        };
+        let mut all = self.panels.borrow_mut();
+        if let Some(panels) = all.get(&matrix.stored.id) {
+            let panels = panels.clone();
+            matrix.form = Form::Panels(panels);
+            return matrix;
+        }
+        let n_bytes = len.saturating_mul(size_of::<PackedColumn>());
+        let Ok(held) = self.budget.reserve(n_bytes, || "packed weights".to_owned()) else {
+            return matrix;
+        };
+        let mut values = vec![PackedColumn::ZERO; len];
+        pack(context, &weight, &mut values);
+        // What is packed takes the place of the mapped file in memory.
+        matrix.stored.bytes.release();
+        let panels = Arc::new(Held::new(values, held));
+        all.insert(matrix.stored.id.clone(), panels.clone());
+        matrix.form = Form::Panels(panels);
+        matrix
+    }
+
+    /// The matrix of floats, rounded to integers; as it is where these are too many to count.
+    pub fn round(&self, context: &Context, mut matrix: Matrix) -> Result<Matrix, Fault> {
+        let weight = matrix.weight();
+        let Some(len) = int8_len(weight.n_rows, weight.n_cols) else {
+            return Ok(matrix);
+        };
+        let mut all = self.int8.borrow_mut();
+        if let Some(int8) = all.get(&matrix.stored.id) {
+            let int8 = int8.clone();
+            matrix.form = Form::Int8(int8);
+            return Ok(matrix);
+        }
+        let what = || {
+            format!(
+                "a weight [{}, {}] rounded to int8",
+                weight.n_rows, weight.n_cols
+            )
+        };
+        let held = self
+            .budget
+            .reserve(len.saturating_mul(size_of::<Int8Block>()), what);
+        let held = held.map_err(|refused| self.refused.borrow_mut().insert(refused).to_string())?;
+        let mut values = vec![Int8Block::ZERO; len];
+        pack_int8(context, &weight, &mut values);
+        // What is rounded takes the place of the mapped file in memory.
+        matrix.stored.bytes.release();
+        let int8 = Arc::new(Held::new(values, held));
+        all.insert(matrix.stored.id.clone(), int8.clone());
+        matrix.form = Form::Int8(int8);
+        Ok(matrix)
+    }
+
+    /// The matrix, to be packed when products of few rows with it begin, if its type is packed.
+    pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
+        let Stored {
+            ty, n_rows, n_cols, ..
+        } = matrix.stored;
+        if packs::len(ty, n_rows, n_cols).is_some() {
+            let mut all = self.places.borrow_mut();
+            let place = all.entry(matrix.stored.id.clone()).or_insert_with(|| {
+                let range = self.packs.add(&matrix.stored);
+                Place {
+                    packs: self.packs.clone(),
+                    range,
+                    n_asked: Arc::default(),
+                }
+            });
+            matrix.form = Form::PackedWhenUsed(place.clone());
+        }
+        matrix
+    }
+
+    /// The tensor behind `value`, where a constexpr op makes it and another function had it
+    /// computed, else `compute`.
+    pub fn get(
+        &self,
+        f: &Function,
+        value: ValueId,
+        compute: impl FnOnce() -> Result<Tensor, Fault>,
+    ) -> Result<Tensor, Fault> {
+        let mut key = Vec::new();
+        if f.definer(value).is_none_or(|op| op.def.is_const()) || !identify(f, value, &mut key) {
+            return compute();
+        }
+        if let Some(tensor) = self.tensors.borrow().get(&key) {
+            return Ok(tensor.clone());
+        }
+        let tensor = compute()?;
+        self.tensors.borrow_mut().insert(key, tensor.clone());
+        Ok(tensor)
+    }
+}
+
+/// A part of what identifies a constant.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum KeyPart {
+    /// An op, by its definition, and which of its results.
+    Op(*const OpDef, usize),
+    /// An argument that is left out.
+    Missing,
+    /// Element type and shape of a literal.
+    Type(DType, Vec<Option<usize>>),
+    /// What a small literal holds.
+    Small(Vec<u8>),
+    /// Which bytes a large literal is.
+    Data(DataId),
+    /// A string.
+    Text(String),
+}
+
+/// Append what identifies a constant; `false` where nothing does.
+fn identify(f: &Function, value: ValueId, key: &mut Vec<KeyPart>) -> bool {
+    /// Scalars and tables are told apart by what they hold, larger constants by which bytes they
+    /// are.
+    const SMALL: usize = 256;
+    // Longer than any that a checkpoint or a compressor makes; strangers chain constants without
+    // end.
+    const LONGEST: usize = 1024;
+    if key.len() > LONGEST {
+        return false;
+    }
+    let Definition::Result(id, index) = f.value(value).definition else {
+        return false;
+    };
+    let op = f.op(id);
+    if !op.def.is_constexpr() {
+        return false;
+    }
+    key.push(KeyPart::Op(op.def, index));
+    op.args.iter().all(|arg| match arg {
+        None => {
+            key.push(KeyPart::Missing);
+            true
+        }
+        Some(Arg::Value(v)) => identify(f, *v, key),
+        Some(Arg::Literal(Literal::Tensor(ty, data))) => {
+            let shape = ty.shape.iter().map(|d| d.known()).collect();
+            key.push(KeyPart::Type(ty.dtype, shape));
+            key.push(match data.byte_len() {
+                ..=SMALL => KeyPart::Small(data.to_vec()),
+                _ => KeyPart::Data(data.id()),
+            });
+            true
+        }
+        Some(Arg::Literal(Literal::String(s))) => {
+            key.push(KeyPart::Text(s.clone()));
+            true
+        }
+        Some(Arg::Values(_) | Arg::Literal(_)) => false,
+    })
+}

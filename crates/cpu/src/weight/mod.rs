@@ -1,0 +1,211 @@
+//! Constant matrices in the form that kernels multiply: the stored blocks where there are some,
+//! else fp32.
+
+mod folds;
+mod packs;
+mod stored;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use folds::Folds;
+use packs::Packs;
+use stored::Held;
+pub use stored::Stored;
+use thane_kernels::BlockType;
+use thane_kernels::Context;
+use thane_kernels::Weight;
+use thane_kernels::linear::{Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn};
+use thane_mil::data::Data;
+use thane_mil::literal::Literal;
+use thane_mil::program::{Function, ValueId};
+use thane_mil::types::DType;
+
+use crate::tensor::Tensor;
+
+/// A constant matrix, in the form that its products read.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    /// As it is stored.
+    pub stored: Stored,
+    form: Form,
+    /// Whether ruling out rows pays.
+    screening: Arc<Screening>,
+}
+
+/// In which form products read a matrix.
+#[derive(Clone, Debug)]
+enum Form {
+    /// As it is stored.
+    Stored,
+    /// Floats in the order that products of many rows read them.
+    Panels(Arc<Held<PackedColumn>>),
+    /// As stored until products of few rows with most matrices have come twice, then in the order,
+    /// or the pages, that these read fastest.
+    PackedWhenUsed(Place),
+    /// Rounded to integers.
+    Int8(Arc<Held<Int8Block>>),
+}
+
+/// A matrix among those that are packed.
+#[derive(Clone, Debug)]
+struct Place {
+    packs: Arc<Packs>,
+    /// Where it is in [`Packs::bytes`].
+    range: Range<usize>,
+    n_asked: Arc<AtomicUsize>,
+}
+
+impl Place {
+    /// The packed bytes, asked for so many times.
+    fn bytes(&self, context: &Context, n_asks: usize) -> Option<&[u8]> {
+        let mut all = self.packs.bytes(context, 0);
+        for _ in 0..n_asks {
+            let n_asked = self.n_asked.fetch_add(1, Ordering::Relaxed);
+            all = self.packs.bytes(context, n_asked);
+        }
+        all?.get(self.range.clone())
+    }
+}
+
+/// Whether products of a matrix are to rule out rows: as long as that reads less. Then it is tried
+/// ever more seldom.
+#[derive(Debug, Default)]
+pub struct Screening {
+    /// Products to leave alone.
+    left: AtomicUsize,
+    /// How many there were to leave alone, last.
+    pause: AtomicUsize,
+}
+
+impl Screening {
+    /// Products between two that find out whether it pays, at most: these take up to 1.7 times as
+    /// long.
+    const LONGEST: usize = 127;
+
+    fn is_due(&self) -> bool {
+        let less = |left: usize| left.checked_sub(1);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .is_err()
+    }
+
+    /// What it came to.
+    pub fn tell(&self, pays: bool) {
+        let pause = if pays {
+            0
+        } else {
+            (2 * self.pause.load(Ordering::Relaxed) + 1).min(Self::LONGEST)
+        };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.left.store(pause, Ordering::Relaxed);
+    }
+}
+
+impl Matrix {
+    fn new(stored: Stored) -> Self {
+        Self {
+            stored,
+            form: Form::Stored,
+            screening: Arc::default(),
+        }
+    }
+
+    /// The matrix behind `value`, where its bytes can be used as they are stored.
+    pub fn stored(f: &Function, value: ValueId) -> Option<Self> {
+        Stored::find(f, value).map(Self::new)
+    }
+
+    /// An fp32 matrix of a tensor that was computed, over the tensor's own buffer.
+    pub fn computed(tensor: Tensor) -> Option<Self> {
+        Stored::computed(tensor).map(Self::new)
+    }
+
+    /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are
+    /// stored.
+    pub fn pointwise(f: &Function, value: ValueId, folds: &Folds) -> Option<Self> {
+        let shape = f.value(value).ty.tensor()?.known_shape()?;
+        let (shape, _) = shape.split_first_chunk::<2>()?;
+        let Literal::Tensor(ty, data) = f.constant(value)? else {
+            return None;
+        };
+        let block_type = match ty.dtype {
+            DType::Fp16 => BlockType::F16,
+            DType::Fp32 => BlockType::F32,
+            _ => return None,
+        };
+        let bytes = match data {
+            Data::Bytes(bytes) => bytes.clone(),
+            // Numbers that are derived: read once, and kept.
+            derived => folds.read(derived)?,
+        };
+        Stored::checked(block_type, bytes, *shape).map(Self::new)
+    }
+
+    /// As kernels take it where it is neither packed nor rounded.
+    pub fn weight(&self) -> Weight<'_> {
+        self.stored.weight()
+    }
+
+    /// The form that products read. It counts as so many products of few rows, which may have the
+    /// matrix packed; `None` where packed ones are not read.
+    pub fn operand(&self, context: &Context, n_asks: Option<usize>) -> Operand<'_> {
+        let Stored {
+            ty, n_rows, n_cols, ..
+        } = self.stored;
+        match &self.form {
+            Form::Stored => Operand::Stored(self.weight()),
+            Form::Panels(panels) => Operand::Panels(Packed {
+                ty,
+                panels: &panels.values,
+                n_rows,
+                n_cols,
+            }),
+            Form::Int8(int8) => Operand::Int8(Int8Weight {
+                blocks: &int8.values,
+                n_rows,
+                n_cols,
+            }),
+            Form::PackedWhenUsed(place) => {
+                let packed = n_asks.and_then(|n_asks| place.bytes(context, n_asks));
+                match packed {
+                    None => Operand::Stored(self.weight()),
+                    Some(bytes) if self.stored.has_codes() => Operand::Codes(PackedCodes {
+                        ty,
+                        bytes,
+                        n_rows,
+                        n_cols,
+                    }),
+                    // Floats are copied as they are stored.
+                    Some(bytes) => Operand::Stored(Weight {
+                        bytes,
+                        ..self.weight()
+                    }),
+                }
+            }
+        }
+    }
+
+    /// Whether it was rounded to integers.
+    pub fn is_int8(&self) -> bool {
+        matches!(self.form, Form::Int8(_))
+    }
+
+    /// Bytes that a product reads.
+    pub fn n_bytes(&self) -> usize {
+        match &self.form {
+            Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
+            _ => self.stored.bytes.len(),
+        }
+    }
+
+    /// The matrix and how to keep count of it, where its rows can be
+    /// [ruled out](thane_kernels::linear::linear_codes_best), and that has paid.
+    pub fn screened(&self, context: &Context) -> Option<(PackedCodes<'_>, &Screening)> {
+        let Operand::Codes(codes) = self.operand(context, Some(0)) else {
+            return None;
+        };
+        (codes.is_split() && self.screening.is_due()).then_some((codes, &self.screening))
+    }
+}

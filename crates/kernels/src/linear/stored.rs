@@ -1,0 +1,173 @@
+//! Products of one stored weight: by values, by codes, or in bf16.
+
+#[cfg(target_arch = "x86_64")]
+use super::bf16::{self, bf16_products};
+use super::choose::{Path, Precision};
+use super::codes::Codes;
+use super::operand::{Operand, Product};
+use super::output::{Output, Start};
+use super::q8::{self, Q8Activations, q8_scratch_len, quantize_q8};
+use super::weight::Weight;
+use super::{dense, panel, parts, rows};
+use crate::Context;
+
+/// f32s of scratch that [`multiply`] needs.
+pub(super) fn scratch_len(
+    ctx: &Context,
+    weight: &Weight,
+    precision: Precision,
+    n_tokens: usize,
+) -> usize {
+    match Operand::Stored(*weight).path(ctx.isa(), precision, n_tokens) {
+        Path::F32Panels => dense::scratch_len(ctx, weight, n_tokens),
+        #[cfg(target_arch = "x86_64")]
+        Path::Bf16Rows | Path::Bf16Panels => bf16::scratch_len(ctx, weight, n_tokens),
+        Path::CodeRows => q8_scratch_len(n_tokens, weight.n_cols),
+        Path::CodePanels | Path::CodeParts => {
+            let worker_len = parts::worker_len(ctx.isa(), weight.ty, weight.n_cols);
+            ctx.pool().n_threads() * worker_len + q8_scratch_len(n_tokens, weight.n_cols)
+        }
+        _ => 0,
+    }
+}
+
+/// The product of one stored weight by itself.
+///
+/// Products of codes are integer products with activations quantized to 8 bits, and scales in f32.
+/// A block of activations that holds an infinity or NaN makes all of its token's outputs NaN. With
+/// AVX-512 the codes of more than two tokens' weights are first fitted to 8 bits, of which 256
+/// columns of a row share a scale: to nearest, but for a thirty-second of a code.
+///
+/// # Panics
+/// If the scratch is shorter than [`scratch_len`].
+pub(super) fn multiply(
+    ctx: &Context,
+    weight: &Weight,
+    precision: Precision,
+    x: &[f32],
+    n_tokens: usize,
+    out: &Output,
+    scratch: &mut [f32],
+) {
+    match Operand::Stored(*weight).path(ctx.isa(), precision, n_tokens) {
+        Path::F32Rows => rows::linear_f32(ctx, weight, weight.rows(), x, n_tokens, out),
+        Path::F32Panels => dense::linear_f32(ctx, weight, x, n_tokens, out, scratch),
+        #[cfg(target_arch = "x86_64")]
+        Path::Bf16Rows | Path::Bf16Panels => {
+            let simd = bf16_products(ctx, weight.ty).expect("the path is that of such a machine");
+            bf16::linear(ctx, simd, weight, x, n_tokens, out, scratch);
+        }
+        _ => {
+            let len = q8_scratch_len(n_tokens, weight.n_cols);
+            let (activations, scratch) = scratch.split_at_mut(len);
+            let x = quantize_q8(ctx, x, n_tokens, weight.n_cols, activations);
+            multiply_codes(ctx, weight, &x, out, scratch);
+        }
+    }
+}
+
+/// The product of a weight's codes with activations, as these are laid out.
+fn multiply_codes(
+    ctx: &Context,
+    weight: &Weight,
+    x: &Q8Activations,
+    out: &Output,
+    scratch: &mut [f32],
+) {
+    match x.form() {
+        q8::Form::Lanes => rows::linear_q8(ctx, weight.ty, weight.rows(), x, out),
+        q8::Form::Blocks => panel::linear_q8(ctx, weight.ty, weight.rows(), x, out, scratch),
+        q8::Form::Tiles => {
+            let to = parts::Target { out, gate: None };
+            parts::multiply(ctx, &[Codes::Stored(*weight)], x, to, scratch);
+        }
+    }
+}
+
+/// f32s of scratch that [`linear_f32`] needs.
+pub fn linear_f32_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    scratch_len(ctx, weight, Precision::Exact, n_tokens)
+}
+
+/// The reference product: f32 arithmetic on the weight's own values. `x` is [n_tokens, n_cols], `y`
+/// [n_tokens, n_rows].
+///
+/// # Panics
+/// If the weight is not well formed, a size does not fit, or the scratch is shorter than
+/// [`linear_f32_scratch_len`].
+pub fn linear_f32(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    start: Start,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    one(
+        ctx,
+        Precision::Exact,
+        weight,
+        (x, n_tokens),
+        start,
+        y,
+        scratch,
+    );
+}
+
+/// f32s of scratch that [`linear_fast`] needs.
+pub fn linear_fast_scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
+    scratch_len(ctx, weight, Precision::Fast, n_tokens)
+}
+
+/// The fast product of one stored weight: with activations quantized to 8 bits where the weight has
+/// codes.
+///
+/// A bf16 weight on an [`Isa`](crate::Isa) that [has bf16 products](crate::Isa::has_bf16) is
+/// multiplied with the activations rounded to bf16, to nearest even; sums are f32. There, subnormal
+/// activations, weights and sums count as zero, and an activation above the largest bf16, 3.39e38,
+/// is infinite. Other float weights are multiplied as by [`linear_f32`].
+///
+/// # Panics
+/// As [`linear_f32`], with the scratch of [`linear_fast_scratch_len`].
+pub fn linear_fast(
+    ctx: &Context,
+    weight: &Weight,
+    x: &[f32],
+    n_tokens: usize,
+    start: Start,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    one(
+        ctx,
+        Precision::Fast,
+        weight,
+        (x, n_tokens),
+        start,
+        y,
+        scratch,
+    );
+}
+
+fn one(
+    ctx: &Context,
+    precision: Precision,
+    weight: &Weight,
+    (x, n_tokens): (&[f32], usize),
+    start: Start,
+    y: &mut [f32],
+    scratch: &mut [f32],
+) {
+    let product = Product::new(*weight, n_tokens, start, y);
+    assert_eq!(
+        Some(x.len()),
+        n_tokens.checked_mul(weight.n_cols),
+        "inputs of {n_tokens} tokens"
+    );
+    assert!(
+        scratch.len() >= scratch_len(ctx, weight, precision, n_tokens),
+        "scratch"
+    );
+    multiply(ctx, weight, precision, x, n_tokens, &product.out, scratch);
+}
