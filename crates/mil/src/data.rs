@@ -152,7 +152,7 @@ impl fmt::Debug for Bytes {
     }
 }
 
-/// The identity of the bytes behind a constant: equal for clones, and for equal ranges of one owner.
+/// The identity of the bytes behind a constant: equal for clones and for equal ranges of one owner.
 ///
 /// It keeps the bytes alive, so that no other bytes ever get the same identity.
 #[derive(Clone)]

@@ -1,5 +1,5 @@
-//! Reads `blocks.bin`: blocks of every quantized type, and their values by the `gguf` Python package,
-//! which `make_blocks.py` recorded. The tests of `kernels` and `models` use this file too.
+//! Reads `blocks.bin`: blocks of every quantized type, and their values by the `gguf` Python
+//! package, which `make_blocks.py` recorded. The tests of `kernels` and `models` use this file too.
 #![allow(clippy::unwrap_used)]
 
 use thane_blocks::BlockType;

@@ -224,8 +224,8 @@ fn errors_name_the_sequence() {
         refused(&[(0, 1), (2, 1)])
             .starts_with("sequence 2: expected a prompt shorter than the context of 64 tokens")
     );
-    assert!(refused(&[(0, 1), (3, 1)]).contains("no sequence 3 in a batch of 3"));
-    assert!(refused(&[(1, 1), (1, 2)]).contains("sequence 1 is named twice"));
+    assert!(refused(&[(0, 1), (3, 1)]).contains("expected a sequence number below 3, found 3"));
+    assert!(refused(&[(1, 1), (1, 2)]).contains("sequence 1 is listed twice"));
     let mut refused =
         |prompts: &[(usize, &[u32])]| sessions.feed(prompts, &|| false).unwrap_err().to_string();
     assert!(refused(&[(0, &full[..2]), (1, &[])]).starts_with(
