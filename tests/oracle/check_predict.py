@@ -37,7 +37,7 @@ RELATIVE_FP16 = 2e-3
 # Inputs of packages are of these types; others are made from them by a cast.
 HELD = {np.dtype(np.float32), np.dtype(np.float16), np.dtype(np.int32)}
 # Where the type that coremltools writes is not what it documents, so that reading its package is an error.
-KNOWN = [("crop_resize", "is declared"), ("select", "is declared")]
+KNOWN = [("crop_resize", "the declared type"), ("select", "the declared type")]
 NAMES = {"bool": "bool", "int8": "int8", "uint8": "uint8", "int16": "int16", "uint16": "uint16"}
 
 
