@@ -3,8 +3,6 @@
 #
 #     bash scripts/fuzz.sh [SECONDS] [TARGET..]
 #
-# `bash scripts/fuzz.sh build` only builds them.
-#
 # A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 20 s for one
 # input are failures; the input is then kept in fuzz/artifacts/TARGET, and
 # `fuzz/target/<host>/release/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
@@ -17,8 +15,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${1:-600}
 shift || true
-if [[ $seconds != build && ! $seconds =~ ^[1-9][0-9]*$ ]]; then
-    echo "usage: bash scripts/fuzz.sh [SECONDS|build] [TARGET..]" >&2
+if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
+    echo "usage: bash scripts/fuzz.sh [SECONDS] [TARGET..]" >&2
     exit 2
 fi
 targets=("$@")
@@ -46,7 +44,6 @@ if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing
     exit 1
 fi
 echo "fuzz: built in $((SECONDS - start)) s"
-[[ $seconds != build ]] || exit 0
 
 # The first inputs: of `package` the packages that coremltools wrote, of `valid` functions of the cases of every op and
 # programs of the ops that have no such cases.

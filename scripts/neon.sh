@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Run the tests of kernels on NEON, emulated: bash scripts/neon.sh [prepare|build]
+# Run the tests of kernels on NEON, emulated: bash scripts/neon.sh [prepare]
 #
 # Needs rustup and qemu's user mode; where that is not installed, it is unpacked from Debian's package into target/, which
-# takes no rights. `prepare` only sees to these, and where they cannot be had says why and fails; `build` runs nothing.
+# takes no rights. `prepare` only sees to these, and where they cannot be had says why and fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 target=aarch64-unknown-linux-musl
@@ -28,6 +28,7 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 # As Apple's first: dot products, but neither products of bf16 and int8 matrices nor SVE.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="$qemu -cpu neoverse-n1"
 # Optimized further the build takes longer than what it saves.
-[ "${1:-}" != build ] || only=--no-run
-exec cargo test --quiet ${only:-} -p thane-kernels --lib --tests --target "$target" \
-    --config 'profile.dev.package.thane-kernels.opt-level = 1'
+exec cargo test --quiet -p thane-kernels --lib --tests --target "$target" \
+    --config 'profile.dev.package.thane-kernels.opt-level = 1' \
+    --config 'profile.dev.package.thane-kernels.debug-assertions = true' \
+    --config 'profile.dev.package.thane-kernels.overflow-checks = true'

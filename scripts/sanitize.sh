@@ -25,4 +25,6 @@ fi
 export RUSTFLAGS="-Zsanitizer=$sanitizer ${allowed:-}"
 # Optimized further the build takes longer than what it saves.
 cargo test --quiet -p thane-kernels --lib "${tests[@]-"--tests"}" --target "$host" \
-    --config 'profile.dev.package.thane-kernels.opt-level = 1' ${unseen[@]+"${unseen[@]}"}
+    --config 'profile.dev.package.thane-kernels.opt-level = 1' \
+    --config 'profile.dev.package.thane-kernels.debug-assertions = true' \
+    --config 'profile.dev.package.thane-kernels.overflow-checks = true' ${unseen[@]+"${unseen[@]}"}

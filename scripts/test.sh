@@ -1,43 +1,56 @@
 #!/usr/bin/env bash
 # Run every check: bash scripts/test.sh
 #
-# Needs a Rust toolchain with clippy and rustfmt, and pip with network for the real models and the Python oracles. What
-# cannot be had is skipped, and the last lines say what was skipped and why. THANE_TEST_FUZZ_SECONDS=0 leaves fuzzing out;
-# behind THANE_TEST_SECONDS, 1500, what is dear and last is skipped too.
+# Needs a Rust toolchain with clippy and rustfmt, and pip with network for the real models and the
+# Python oracles. What cannot be had is skipped, and the last lines say what was skipped and why.
+# THANE_TEST_FUZZ_SECONDS=0 leaves fuzzing out.
+#
+# Two lanes run side by side. The first builds the tests, runs them, and then what is mostly Python
+# on one core. The second takes what the first leaves of the processor: WebAssembly, NEON, clippy,
+# docs, fuzzing. Its output is shown at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 failed=()
 skipped=()
 logs=$(mktemp -d)
-trap 'rm -rf "$logs"' EXIT
+trap 'rm -rf "$logs"; kill $(jobs -p) 2>/dev/null' EXIT
 # Everything is built once here.
 export CARGO_INCREMENTAL=0
 # coremltools draws a progress bar for each of thousands of packages.
 export TQDM_DISABLE=1
-# Sets `cpu` to the processor seconds of all children so far: what a step costs on a busy machine.
-cpu_seconds() {
-    times >"$logs/times" # not in a subshell, which has no children
-    cpu=$(awk 'NR == 2 { split($1, u, /[ms]/); split($2, s, /[ms]/); printf "%d", u[1] * 60 + u[2] + s[1] * 60 + s[2] }' "$logs/times")
-}
+# What `time` prints: seconds on the clock, and processor seconds of the program and the system.
+TIMEFORMAT='%0R %0U %0S'
+
 step() { # name, command..
-    local name=$1 start=$SECONDS cpu before log=$logs/${1//\//-}
-    cpu_seconds
-    before=$cpu
-    shift
-    echo "== $name"
-    if "$@" 2>&1 | tee "$log"; then
-        cpu_seconds
-        echo "== $name: ok, $((SECONDS - start)) s, $((cpu - before)) processor seconds"
+    local log=$logs/${1//\//-} status=0
+    echo "== $1"
+    { time "${@:2}" 2>&1 | tee "$log"; } 2>"$log.time" || status=$?
+    ended "$1" "$status"
+}
+ended() { # name, status
+    local wall user system
+    read -r wall user system < <(tail -n 1 "$logs/${1//\//-}.time")
+    if [ "$2" = 0 ]; then
+        echo "== $1: ok, $wall s, $((user + system)) processor seconds"
     else
-        echo "== $name: FAILED, $((SECONDS - start)) s"
-        failed+=("$name")
+        echo "== $1: FAILED, $wall s"
+        failed+=("$1")
     fi
 }
-# On a slow machine what is dear and comes last gives way, so that the whole ends within 25 minutes.
-most=${THANE_TEST_SECONDS:-1500}
-has_time() { # seconds that a step and all behind it take
-    ((SECONDS + $1 <= most))
+# A step of the second lane.
+beside() { # name, command..
+    local log=$logs/${1//\//-}
+    { time "${@:2}" >"$log" 2>&1; } 2>"$log.time"
+    echo $? >"$log.status"
+}
+# Shows a step of the second lane, which has ended.
+show() { # name
+    local log=$logs/${1//\//-}
+    [ -e "$log.status" ] || return 0
+    echo "== $1"
+    cat "$log"
+    ended "$1" "$(cat "$log.status")"
 }
 skip() { # name, reason
     echo "== $1: skipped: $2"
@@ -77,45 +90,65 @@ venv=target/oracle-venv
 { mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
 oracles=$!
-bash scripts/neon.sh prepare >"$logs/neon-prepare" 2>"$logs/neon-fetch" &
-neon=$!
+# Without the module that scores labeled data, as pages in a browser use it. A folder of its own
+# keeps what is built for this machine.
+audit_for_web() {
+    cargo check --quiet -p thane-audit --no-default-features --target wasm32-unknown-unknown \
+        --target-dir target/wasm
+}
+wasm_target() {
+    rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
+        rustup target add wasm32-unknown-unknown >/dev/null 2>&1
+}
+seconds=${THANE_TEST_FUZZ_SECONDS:-4}
+second_lane() {
+    renice -n 19 "$BASHPID" >/dev/null
+    if wasm_target; then
+        beside "audit for WebAssembly" audit_for_web
+    else
+        echo "rustup could not add the target wasm32-unknown-unknown" >"$logs/no-wasm"
+    fi
+    if bash scripts/neon.sh prepare >"$logs/no-neon" 2>"$logs/neon-fetch"; then
+        rm "$logs/no-neon"
+        beside "kernels on NEON, emulated" bash scripts/neon.sh
+    fi
+    # These share a folder with the tests, for which cargo has then built all.
+    wait_for "$logs/built"
+    beside clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+    beside docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+    if [ "$seconds" -le 0 ]; then
+        echo "THANE_TEST_FUZZ_SECONDS is 0" >"$logs/no-fuzzing"
+    elif ((SECONDS > 1200)); then
+        echo "$SECONDS s are over, and the whole is to end within 1500" >"$logs/no-fuzzing"
+    else
+        beside fuzzing bash scripts/fuzz.sh "$seconds"
+    fi
+}
+wait_for() { # file
+    until [ -e "$1" ]; do sleep 1; done
+}
+second_lane &
+second_lane=$!
 
 step format cargo fmt --all --check
-# Fuzzing, which comes last, would fail for it.
+# Fuzzing would fail for it.
 step "lock file of fuzzing" cargo fetch --quiet --locked --manifest-path fuzz/Cargo.toml
-step clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
-step docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
 
-# Without the module that scores labeled data, as pages in a browser use it. A folder of its own keeps what is built for
-# this machine.
-if rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
-    rustup target add wasm32-unknown-unknown >/dev/null 2>&1; then
-    step "audit for WebAssembly" cargo check --quiet -p thane-audit --no-default-features \
-        --target wasm32-unknown-unknown --target-dir target/wasm
-else
-    skip "audit for WebAssembly" "rustup could not add the target wasm32-unknown-unknown"
-fi
-
-# The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimized in it too.
+# The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimized
+# in it too.
+step "build of the tests" cargo test --quiet --workspace --no-run
 thane=${CARGO_TARGET_DIR:-$PWD/target}/debug/thane
-if models=$(PROFILE=dev bash scripts/models.sh); then
+if models=$(THANE=$thane bash scripts/models.sh); then
     export THANE_MODELS=$models
 else
     skip "real models" "thane pull could not fetch them; the reason stands above"
 fi
+# Cargo needs its folder no more once the first test prints.
+{ until [ -s "$logs/tests" ]; do sleep 1; done && touch "$logs/built"; } &
 step tests cargo test --quiet --workspace --no-fail-fast
+touch "$logs/built"
 
 step "examples of the runtime" examples_of_runtime
-
-seconds=${THANE_TEST_FUZZ_SECONDS:-4}
-neon_skipped=
-wait "$neon" || neon_skipped=$(tail -n 1 "$logs/neon-prepare")
-# While the oracles, which are Python on one core, are at work. What failed shows where it is done anew below.
-builds() {
-    [ "$seconds" -le 0 ] || bash scripts/fuzz.sh build >"$logs/fuzz-build" 2>&1
-    [ -n "$neon_skipped" ] || bash scripts/neon.sh build >"$logs/neon-build" 2>&1
-}
-builds &
 
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
@@ -126,7 +159,6 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: coremltools" "$venv/bin/python" tests/oracle/make_ops.py --check
         step "oracle: symbolic types" "$venv/bin/python" tests/oracle/make_types.py --check
         packages=target/op-packages
-        step "build of thane" cargo build --quiet -p thane-cli
         step "oracle: optimize" "$venv/bin/python" tests/oracle/check_optimize.py "$thane" target/optimized-packages
         for from in tests/ops tests/packages target/optimized-packages; do
             # Built with the tests; by itself it would be built anew, with other features of what it depends on.
@@ -145,14 +177,6 @@ else
     skip oracles "python3 -m venv does not work here"
 fi
 
-echo "== waiting for builds beside"
-wait
-[ -n "$neon_skipped" ] || has_time 250 || neon_skipped="$SECONDS s of $most are over (THANE_TEST_SECONDS)"
-if [ -z "$neon_skipped" ]; then
-    step "kernels on NEON, emulated" bash scripts/neon.sh
-else
-    skip "kernels on NEON, emulated" "$neon_skipped"
-fi
 # Its build takes minutes of two cores; bash scripts/sanitize.sh [address|thread] does it by hand.
 if [ -n "${THANE_TEST_SANITIZER:-}" ]; then
     step "kernels under the $THANE_TEST_SANITIZER sanitizer" bash scripts/sanitize.sh "$THANE_TEST_SANITIZER"
@@ -176,13 +200,12 @@ if [ -n "${THANE_MODELS:-}" ]; then
     step "memory of convert" python3 scripts/convert_memory.py "$thane" "$THANE_MODELS"/*.gguf
 fi
 
-if ! has_time 80; then
-    skip fuzzing "$SECONDS s of $most are over (THANE_TEST_SECONDS)"
-elif [ "$seconds" -gt 0 ]; then
-    step fuzzing bash scripts/fuzz.sh "$seconds"
-else
-    skip fuzzing "THANE_TEST_FUZZ_SECONDS is 0"
-fi
+echo "== waiting for the second lane"
+wait "$second_lane"
+for name in "audit for WebAssembly" "kernels on NEON, emulated" clippy docs fuzzing; do show "$name"; done
+[ ! -e "$logs/no-wasm" ] || skip "audit for WebAssembly" "$(cat "$logs/no-wasm")"
+[ ! -e "$logs/no-neon" ] || skip "kernels on NEON, emulated" "$(tail -n 1 "$logs/no-neon")"
+[ ! -e "$logs/no-fuzzing" ] || skip fuzzing "$(cat "$logs/no-fuzzing")"
 
 for what in "${skipped[@]}"; do echo "skipped: $what"; done
 if [ ${#failed[@]} -gt 0 ]; then
