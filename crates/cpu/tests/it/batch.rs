@@ -13,9 +13,8 @@ use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{DecoderEngine, Options, build};
 
-use crate::golden::{Golden, folder, ids, relative_error};
+use crate::golden::{Golden, folder, ids, names, relative_error};
 
-const NAMES: [&str; 5] = ["llama-bias", "llama-f16", "qwen3", "gemma3", "gemma3-bf16"];
 const CONTEXT: usize = 64;
 
 fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
@@ -123,7 +122,7 @@ impl Executable for Alone {
 
 #[test]
 fn every_sequence_gets_the_logits_of_the_reference() {
-    for name in NAMES {
+    for name in &names("tiny") {
         let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
         let sequence = golden.json["sequences"].as_array().unwrap().last().unwrap();
         let (text, expected) = (ids(&sequence["ids"]), golden.array(&sequence["logits"]));

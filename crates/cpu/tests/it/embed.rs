@@ -15,17 +15,10 @@ use thane_models::{
     Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder,
 };
 
-use crate::golden::{Golden, folder, ids, instance, on_each_isa, relative_error, with_scaled};
-
-const NAMES: [&str; 7] = [
-    "bert-mean",
-    "bert-cls",
-    "modernbert-mean",
-    "modernbert-cls",
-    PPLX,
-    "qwen3-embedding",
-    "embeddinggemma",
-];
+use crate::golden::{
+    Golden, REJECTED, embedding_models, folder, ids, instance, on_each_isa, relative_error,
+    with_scaled,
+};
 
 const PPLX: &str = "qwen3-pplx";
 
@@ -98,7 +91,7 @@ const INT8_BOUNDS: [f64; 2] = [0.14, 0.35];
 
 #[test]
 fn embeddings_are_those_of_the_reference() {
-    for name in NAMES {
+    for name in &embedding_models() {
         let golden = Golden::read(&path(name).join("golden"));
         let encoder = built(name, &EncoderOptions::default());
         assert_eq!(encoder.info.dim as u64, golden.json["dimension"], "{name}");
@@ -138,10 +131,18 @@ fn embeddings_are_those_of_the_reference() {
     }
 }
 
+#[test]
+fn a_model_with_two_pooling_modes_is_rejected() {
+    let checkpoint = Checkpoint::open(&path(REJECTED)).unwrap();
+    let error = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap_err();
+    let text = error.to_string();
+    assert!(text.contains("expected exactly one mode"), "{text}");
+}
+
 /// Products of integers of 7 or 8 bits: near, and not the same.
 #[test]
 fn embeddings_of_rounded_weights_are_near_the_reference() {
-    for name in NAMES {
+    for name in &embedding_models() {
         let golden = Golden::read(&path(name).join("golden"));
         let encoder = built(name, &EncoderOptions::default());
         let texts = texts(&golden);
@@ -167,8 +168,11 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
 
 #[test]
 fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
-    // EmbeddingGemma's vectors go through dense layers before they can be seen.
-    for name in NAMES.into_iter().filter(|name| *name != "embeddinggemma") {
+    // Dense layers compute on vectors before they can be seen.
+    for name in embedding_models()
+        .iter()
+        .filter(|name| !path(name).join("2_Dense").exists())
+    {
         let golden = Golden::read(&path(name).join("golden"));
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
@@ -281,7 +285,7 @@ fn chunks(name: &str) {
 /// channels, padded to a bucket.
 #[test]
 fn the_engine_s_program_gives_the_same_vectors() {
-    for name in NAMES {
+    for name in &embedding_models() {
         let golden = Golden::read(&path(name).join("golden"));
         let texts = texts(&golden);
         let most = golden.json["max_seq_len"].as_u64().unwrap() as usize;

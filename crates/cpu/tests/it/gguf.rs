@@ -12,17 +12,16 @@ use thane_mil::{program, valid};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Model, Options, build};
 
-use crate::golden::{Golden, call, folder, ids, on_each_isa, relative_error};
+use crate::golden::{Golden, call, folder, ids, names, on_each_isa, relative_error};
 
-/// The same numbers as the checkpoints of these names, and so the same logits.
-const TWINS: [&str; 5] = [
-    "llama-bias",
-    "llama-linear",
-    "llama-bf16",
-    "gemma3-linear",
-    "gemma3-bf16",
-];
 const QUANTISED: &str = "llama-quantised";
+
+/// Files with the numbers of the checkpoints of the same names, and so with the same logits.
+fn twins() -> Vec<String> {
+    let mut names = names("tiny-gguf");
+    names.retain(|name| name != QUANTISED);
+    names
+}
 
 fn file(name: &str) -> PathBuf {
     folder().join("tiny-gguf").join(format!("{name}.gguf"))
@@ -77,7 +76,7 @@ fn worst(program: &Program, golden: &Golden, numerics: Numerics) -> Vec<(&'stati
 
 #[test]
 fn a_twin_gives_the_logits_of_its_checkpoint() {
-    for name in TWINS {
+    for name in &twins() {
         for (isa, error) in worst(&model(name).program, &golden(name), Numerics::F32) {
             assert!(error <= 1e-5, "{name}, {isa}: {error:e}");
         }
@@ -104,7 +103,7 @@ fn fast_numerics_stay_near() {
 
 #[test]
 fn the_files_say_what_their_twins_do() {
-    for name in TWINS {
+    for name in &twins() {
         let twin = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
         let twin = build(
             &twin,

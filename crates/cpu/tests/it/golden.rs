@@ -13,6 +13,38 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
 }
 
+/// The names in one of the folders of goldens, without the extension `.gguf`: a new checkpoint is
+/// tested without being listed.
+pub fn names(kind: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder().join(kind)).unwrap();
+    let mut names: Vec<String> = entries
+        .map(|entry| entry.unwrap())
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().unwrap();
+            match name.strip_suffix(".gguf") {
+                Some(stem) => Some(stem.to_owned()),
+                None => entry.path().is_dir().then_some(name),
+            }
+        })
+        .collect();
+    names.sort();
+    assert!(
+        names.len() > 5,
+        "expected checkpoints in {kind}, found {names:?}"
+    );
+    names
+}
+
+/// The embedding model that is rejected: it has two pooling modes.
+pub const REJECTED: &str = "bert-weighted";
+
+/// The names of embedding models that can be built.
+pub fn embedding_models() -> Vec<String> {
+    let mut names = names("tiny-embed");
+    names.retain(|name| name != REJECTED);
+    names
+}
+
 /// A golden: its JSON, and the floats that it points into.
 pub struct Golden {
     pub json: Value,

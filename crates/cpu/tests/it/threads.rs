@@ -10,17 +10,15 @@ use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Options, build};
 
-use crate::golden::{call, folder, instance};
+use crate::golden::{call, folder, instance, names};
 
-/// One of each decoder family and of each way in which weights are stored.
-const NAMES: [&str; 6] = [
-    "tiny/llama-rope3",
-    "tiny/llama-f16",
-    "tiny/llama-bf16",
-    "tiny/qwen3",
-    "tiny/gemma3",
-    "tiny-gguf/llama-quantised.gguf",
-];
+/// Each tiny checkpoint, and the file with every quantized type.
+fn models() -> Vec<String> {
+    let checkpoints = names("tiny").into_iter().map(|name| format!("tiny/{name}"));
+    checkpoints
+        .chain(["tiny-gguf/llama-quantised.gguf".to_owned()])
+        .collect()
+}
 
 fn program(path: PathBuf, cache: DType) -> Program {
     let checkpoint = Checkpoint::open(&path).unwrap();
@@ -69,7 +67,7 @@ fn answer(
 /// Prompts beyond 256 tokens: from there on a head's keys are divided among threads.
 #[test]
 fn one_to_eight_threads_give_the_same_logits() {
-    for name in NAMES {
+    for name in &models() {
         for (cache, numerics) in [
             (DType::Fp32, Numerics::F32),
             (DType::Fp16, Numerics::Fast),

@@ -1,5 +1,5 @@
-//! Tiny random checkpoints of each family: every norm weight, scale and bias is random, prompts
-//! reach beyond windows.
+//! The tiny random checkpoints of each family in `tests/models/tiny`: every norm weight, scale and
+//! bias is random, prompts reach beyond windows.
 
 use thane_cpu::Numerics;
 use thane_mil::program::{Program, difference};
@@ -9,23 +9,7 @@ use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Options, build};
 
-use crate::golden::{Golden, call, folder, ids, instance, on_each_isa, relative_error};
-
-const NAMES: [&str; 11] = [
-    "llama-bias",
-    "llama-rope3",
-    "llama-linear",
-    "llama-bf16",
-    "llama-f16",
-    // The head of the file, though the configuration ties it.
-    "llama-head",
-    "qwen3",
-    "gemma3",
-    "gemma3-linear",
-    "gemma3-bf16",
-    // The text part of a model that sees images too.
-    "gemma3-image",
-];
+use crate::golden::{Golden, call, folder, ids, instance, names, on_each_isa, relative_error};
 
 fn program(name: &str, cache: DType) -> Program {
     let checkpoint = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
@@ -45,7 +29,7 @@ fn program(name: &str, cache: DType) -> Program {
 /// 1e-4 is what is asked of real models; the cache in fp16 costs a rounding of 2^-11 an element.
 #[test]
 fn logits_at_every_position_are_those_of_the_reference() {
-    for name in NAMES {
+    for name in &names("tiny") {
         let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
         for (cache, bound) in [(DType::Fp32, 1e-5), (DType::Fp16, 2e-3)] {
             let program = program(name, cache);
@@ -71,7 +55,7 @@ fn logits_at_every_position_are_those_of_the_reference() {
 /// should.
 #[test]
 fn prefill_in_pieces_and_decode_agree_with_one_pass() {
-    for name in NAMES {
+    for name in &names("tiny") {
         let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
         let program = program(name, DType::Fp32);
         let sequence = golden.json["sequences"].as_array().unwrap().last().unwrap();
@@ -104,7 +88,7 @@ fn prefill_in_pieces_and_decode_agree_with_one_pass() {
 
 #[test]
 fn programs_are_legal_and_their_text_reads_back_equal() {
-    for name in NAMES {
+    for name in &names("tiny") {
         let program = program(name, DType::Fp16);
         valid::check(&program).unwrap();
         let mut blobs = Blobs::default();

@@ -1,6 +1,7 @@
 //! Many sequences over one program: each answer equals the answer of the sequence alone.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_cpu::{Cpu, Numerics};
@@ -13,9 +14,30 @@ use thane_models::{DecoderEngine, Info, Options, build};
 
 const CONTEXT: usize = 64;
 
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny")
+}
+
+/// The first checkpoint of each architecture.
+fn one_of_each_architecture() -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut names: Vec<String> = std::fs::read_dir(folder())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    for name in names {
+        let config = std::fs::read(folder().join(&name).join("config.json")).unwrap();
+        let config: serde_json::Value = serde_json::from_slice(&config).unwrap();
+        let architecture = config["model_type"].as_str().unwrap().to_owned();
+        found.entry(architecture).or_insert(name);
+    }
+    assert!(found.len() > 2, "expected architectures, found {found:?}");
+    found
+}
+
 fn load(name: &str, engine: Option<DecoderEngine>) -> (Arc<dyn Executable>, Info) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny");
-    let checkpoint = Checkpoint::open(&folder.join(name)).unwrap();
+    let checkpoint = Checkpoint::open(&folder().join(name)).unwrap();
     let model = build(
         &checkpoint,
         &Options {
@@ -130,8 +152,8 @@ fn serve(
 
 #[test]
 fn each_answer_is_the_one_it_gets_alone() {
-    for name in ["llama-bias", "qwen3", "gemma3"] {
-        let (executable, info) = load(name, None);
+    for name in one_of_each_architecture().into_values() {
+        let (executable, info) = load(&name, None);
         for n in [1, 2, 3, 8, 33] {
             let done = serve(&executable, &info, n, n + 4);
             assert_eq!(done.len(), n + 4, "{name}");
