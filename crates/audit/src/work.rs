@@ -3,6 +3,7 @@
 //! Sizes are floats, so that no program overflows them. An axis that the program leaves open has
 //! the length of the call that is priced ([`View::priced_shape`]).
 
+use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
 use crate::plan::stream::Gemm;
@@ -143,104 +144,25 @@ fn kind(view: &View<'_>, op: &Op) -> Kind {
     if let Some((gemm, weight)) = product(view, op) {
         return Kind::Product(gemm, weight);
     }
-    match op.def.name {
-        "matmul" | "einsum" | "conv" | "conv_transpose" | "linear" => Kind::Matmul,
-        "scaled_dot_product_attention" => Kind::Attention,
-        "softmax" => Kind::Softmax,
-        "layer_norm" | "instance_norm" | "l2_norm" | "local_response_norm" => Kind::Normalization,
-        "avg_pool" | "max_pool" | "l2_pool" => Kind::Pool,
-        "transpose" | "gather" | "gather_nd" | "gather_along_axis" | "depth_to_space"
-        | "space_to_depth" | "pixel_shuffle" | "pixel_unshuffle" | "batch_to_space"
-        | "space_to_batch" | "reverse" => Kind::Transpose,
-        "concat" | "split" | "stack" | "slice_by_index" | "slice_by_size" | "slice_update"
-        | "pad" | "tile" | "fill" | "fill_like" | "sliding_windows" => Kind::Copy,
-        "identity" | "expand_dims" | "squeeze" | "cast" | "flatten2d" | "shape" => Kind::Free,
-        "reshape" | "reshape_like" if keeps_rows(view, op) => Kind::Free,
-        "reshape" | "reshape_like" => Kind::Transpose,
-        "topk" | "argsort" => Kind::TopK,
-        "read_state" | "write_state" | "coreml_update_state" => Kind::State,
-        name if name.starts_with("reduce_") => Kind::Reduction,
-        name if ["upsample_", "resize_", "resample", "affine", "crop_resize"]
-            .iter()
-            .any(|p| name.starts_with(p)) =>
-        {
-            Kind::Resize
-        }
-        name if UNARY.contains(&name) => Kind::Unary,
-        name if OTHERS.contains(&name) => Kind::Other,
-        _ => Kind::Elementwise,
+    match op.def.kind {
+        OpKind::Product => Kind::Matmul,
+        OpKind::Attention => Kind::Attention,
+        OpKind::Unary | OpKind::Channelwise => Kind::Unary,
+        OpKind::Elementwise | OpKind::Random => Kind::Elementwise,
+        OpKind::Reduction => Kind::Reduction,
+        OpKind::Softmax => Kind::Softmax,
+        OpKind::Normalization => Kind::Normalization,
+        OpKind::Pool => Kind::Pool,
+        OpKind::Resample => Kind::Resize,
+        OpKind::Reshape if !keeps_rows(view, op) => Kind::Transpose,
+        OpKind::Rearrange => Kind::Transpose,
+        OpKind::Copy | OpKind::Fill => Kind::Copy,
+        OpKind::Cast | OpKind::Reshape | OpKind::Shape | OpKind::View => Kind::Free,
+        OpKind::Sort => Kind::TopK,
+        OpKind::State => Kind::State,
+        OpKind::Constant | OpKind::Control | OpKind::List | OpKind::Other => Kind::Other,
     }
 }
-
-/// Elementwise ops of one input, and those that constants are folded into.
-const UNARY: [&str; 40] = [
-    "abs",
-    "acos",
-    "asin",
-    "atan",
-    "atanh",
-    "batch_norm",
-    "ceil",
-    "clamped_relu",
-    "clip",
-    "cos",
-    "cosh",
-    "dequantize",
-    "elu",
-    "erf",
-    "exp",
-    "exp2",
-    "floor",
-    "gelu",
-    "inverse",
-    "leaky_relu",
-    "linear_activation",
-    "log",
-    "prelu",
-    "quantize",
-    "relu",
-    "relu6",
-    "round",
-    "rsqrt",
-    "scaled_tanh",
-    "sigmoid",
-    "sigmoid_hard",
-    "sign",
-    "silu",
-    "sin",
-    "softplus",
-    "softsign",
-    "sqrt",
-    "square",
-    "tanh",
-    "thresholded_relu",
-];
-
-/// Ops that are nothing of the above, and no elementwise ones either.
-const OTHERS: [&str; 22] = [
-    "band_part",
-    "classify",
-    "cond",
-    "cumsum",
-    "custom",
-    "gru",
-    "list_gather",
-    "list_length",
-    "list_read",
-    "list_scatter",
-    "list_write",
-    "lstm",
-    "make_list",
-    "non_maximum_suppression",
-    "non_zero",
-    "one_hot",
-    "range_1d",
-    "rnn",
-    "scatter",
-    "scatter_along_axis",
-    "scatter_nd",
-    "while_loop",
-];
 
 /// Whether the last axis of a reshape stays as long as it is.
 fn keeps_rows(view: &View<'_>, op: &Op) -> bool {
@@ -269,7 +191,7 @@ fn product(view: &View<'_>, op: &Op) -> Option<(Gemm, ValueId)> {
             ))
         }
         "matmul" => constant_matmul(view, op, result),
-        "conv" => convolution(view, op, result),
+        "conv" | "conv_quantized" => convolution(view, op, result),
         "conv_transpose" => {
             let weight = op.value_arg("weight").filter(|w| view.is_constant(*w))?;
             let [inputs, outputs, ref kernel @ ..] = shape(view, weight)[..] else {

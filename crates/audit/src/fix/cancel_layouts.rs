@@ -14,6 +14,7 @@
 use thane_compile::graph::count_uses;
 use thane_compile::{Outcome, Pass, Site};
 use thane_mil::edit::{New, Patch};
+use thane_mil::opset::OpKind;
 use thane_mil::program::{Definition, Function, Op, OpId, Origin, ValueId};
 use thane_mil::types::{DType, TensorType};
 
@@ -22,36 +23,6 @@ pub const PASS: Pass = Pass {
     name: "cancel_layouts",
     run,
 };
-
-/// Ops that give each element by itself.
-const UNARY: &[&str] = &[
-    "abs",
-    "ceil",
-    "cos",
-    "erf",
-    "exp",
-    "exp2",
-    "floor",
-    "relu",
-    "relu6",
-    "round",
-    "rsqrt",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "sqrt",
-    "square",
-    "tanh",
-    "gelu",
-    "softplus",
-    "softsign",
-    "clip",
-    "log",
-    "inverse",
-    "leaky_relu",
-    "elu",
-];
 
 /// Ops between two rearrangements.
 const FURTHEST: usize = 16;
@@ -102,7 +73,7 @@ fn find(f: &Function, id: OpId, n_uses: &[u32]) -> Option<Found> {
             break made;
         }
         let passes =
-            last.def.name != "cast" && UNARY.contains(&made.def.name) && made.results.len() == 1;
+            last.def.name != "cast" && made.def.kind == OpKind::Unary && made.results.len() == 1;
         if !passes || between.len() == FURTHEST || n_uses[value.index()] != 1 {
             return None;
         }

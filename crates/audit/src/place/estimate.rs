@@ -78,7 +78,7 @@ fn is_product(work: &Work) -> bool {
 
 fn ane(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
     let peak = segmenter.ane_gflops * 1e9;
-    if ["conv", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0 {
+    if ["conv", "conv_quantized", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0 {
         let intensity = work.flops / work.bytes().max(1.0);
         if intensity <= CONV_LEAVES[0].0 {
             return work.bytes() / LEAN_BYTES;
@@ -113,13 +113,13 @@ fn bnns(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
         ) => work.outputs / BNNS_RESIZED,
         (_, "conv_transpose") => by_rate(conv * BNNS_TRANSPOSED),
         (_, "linear") => by_rate(conv * BNNS_LINEAR),
-        (Kind::Product(gemm, _), "conv") => by_rate(match () {
+        (Kind::Product(gemm, _), "conv" | "conv_quantized") => by_rate(match () {
             () if gemm.groups > 1.0 && gemm.groups >= gemm.outputs => conv * BNNS_DEPTHWISE,
             () if gemm.groups > 1.0 => conv * BNNS_GROUPED,
             () if gemm.taps > 1.0 => conv,
             () => conv * BNNS_POINTWISE,
         }),
-        (Kind::Matmul, "conv") => by_rate(conv * BNNS_POINTWISE),
+        (Kind::Matmul, "conv" | "conv_quantized") => by_rate(conv * BNNS_POINTWISE),
         (_, "matmul" | "einsum") => by_rate(segmenter.bnns_matmul * 1e9),
         (Kind::Attention, _) => by_rate(segmenter.bnns_matmul * 1e9),
         _ => by_bytes,

@@ -22,7 +22,7 @@
 //! 512, where scores outgrow 2 MiB. Whether the Neural Engine does so is unverified: the
 //! predicted ratio of 512 to 128 is 8.8, and 5.9 to 7.2 are published.
 
-use thane_mil::opset::OpDef;
+use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::program::{Function, OpId, ValueId};
 
 use super::stream::{Gemm, RESIDENT_BYTES};
@@ -193,23 +193,7 @@ impl Product {
 
 /// Whether an op computes nothing.
 fn moves(def: &OpDef) -> bool {
-    const MOVES: [&str; 14] = [
-        "const",
-        "cast",
-        "identity",
-        "reshape",
-        "transpose",
-        "expand_dims",
-        "squeeze",
-        "split",
-        "concat",
-        "stack",
-        "tile",
-        "gather",
-        "slice_by_index",
-        "slice_by_size",
-    ];
-    MOVES.contains(&def.name) || def.name.starts_with("constexpr_")
+    def.kind.moves() || matches!(def.kind, OpKind::Constant | OpKind::Cast)
 }
 
 /// An op of a function.

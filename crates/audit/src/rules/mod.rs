@@ -20,6 +20,7 @@ mod weights;
 
 use std::sync::LazyLock;
 
+use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::program::{OpId, Program};
 
 pub(crate) use shapes::ROW_LEN;
@@ -69,23 +70,15 @@ const CPU_ONLY: &[&str] = &[
     "affine",
 ];
 
-/// What Core ML runs on the CPU wherever it is: control flow, lists and the mapping of classes to
-/// names.
-const HOST: &[&str] = &[
-    "cond",
-    "while_loop",
-    "classify",
-    "list_length",
-    "list_write",
-    "list_read",
-    "list_gather",
-    "list_scatter",
-    "make_list",
-];
+/// Whether Core ML runs an op on the CPU wherever its program is: control flow, lists and the
+/// mapping of classes to names.
+fn runs_on_host(def: &OpDef) -> bool {
+    matches!(def.kind, OpKind::Control | OpKind::List) || def.name == "classify"
+}
 
 /// Whether Core ML can run an op on the GPU.
 pub fn gpu_supports(view: &View<'_>, op: OpId) -> bool {
-    !query::is_any(view, op, CPU_ONLY) && !query::is_any(view, op, HOST)
+    !query::is_any(view, op, CPU_ONLY) && !runs_on_host(view.op(op).def)
 }
 
 /// Every rule, in the order of ids. A group's file need not hold consecutive ids.

@@ -5,7 +5,7 @@ use thane_mil::program::{Definition, OpId};
 use thane_mil::types::{DType, Type};
 
 use super::ROW;
-use super::query::{is_any, kind, operands, product_of, tensor};
+use super::query::{is_any, kind, product_of};
 use super::sharing::{cut_tables, differing};
 use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
@@ -344,45 +344,7 @@ fn n_attentions(v: &View<'_>) -> usize {
 }
 
 fn is_elementwise(v: &View<'_>, op: OpId) -> bool {
-    let unary = ["x"];
-    let params: Vec<&str> = v
-        .op(op)
-        .def
-        .params
-        .iter()
-        .filter(|p| !p.constant)
-        .map(|p| p.name)
-        .collect();
-    let moves = [
-        "softmax",
-        "reshape",
-        "transpose",
-        "squeeze",
-        "expand_dims",
-        "layer_norm",
-        "instance_norm",
-        "batch_norm",
-        "l2_norm",
-        "local_response_norm",
-        "shape",
-        "non_zero",
-        "argsort",
-        "cumsum",
-        "topk",
-        "flatten2d",
-        "reverse",
-        "split",
-    ];
-    let same = v
-        .op(op)
-        .results
-        .first()
-        .and_then(|r| tensor(v, *r))
-        .zip(operands(v, op).next().and_then(|(_, x)| tensor(v, x)));
-    (params == unary || params == ["x", "y"])
-        && !is_any(v, op, &moves)
-        && kind(v, op) != "matmul"
-        && same.is_some_and(|(y, x)| y.rank() >= x.rank() && !kind(v, op).starts_with("reduce_"))
+    v.op(op).def.kind.is_elementwise()
 }
 
 /// The most ops of a sort that depend on one another, and the last of them; `across`: others may

@@ -163,7 +163,7 @@ impl Window {
 mod tests {
     use thane_kernels::Context;
     use thane_mil::literal::Literal;
-    use thane_mil::opset::{Accepts, OpDef, Opset, Param};
+    use thane_mil::opset::{Accepts, OpDef, OpKind, Opset, Param};
     use thane_mil::types::{DType, TensorType};
 
     use super::*;
@@ -181,6 +181,8 @@ mod tests {
 
     static CONV: OpDef = OpDef {
         name: "conv",
+        kind: OpKind::Product,
+        exact: false,
         since: Opset::CoreMl7,
         params: &[
             param("x"),

@@ -31,34 +31,6 @@ use crate::ops::{Call, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Buffer, Pool, Tensor};
 
-/// Ops that move numbers and compute none: fp16 stays as it is, specials too.
-const MOVES: &[&str] = &[
-    "concat",
-    "depth_to_space",
-    "expand_dims",
-    "flatten2d",
-    "gather",
-    "gather_along_axis",
-    "gather_nd",
-    "identity",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "reshape",
-    "reshape_like",
-    "reverse",
-    "reverse_sequence",
-    "slice_by_index",
-    "slice_by_size",
-    "slice_update",
-    "sliding_windows",
-    "space_to_depth",
-    "split",
-    "squeeze",
-    "stack",
-    "tile",
-    "transpose",
-];
-
 /// Computes the fp32 results of an op on operands as they are, fp16 or fp32; results are rounded.
 type Eval = fn(&Call<'_>, &mut [Buffer], Effects, &mut Tally) -> Result<(), Fault>;
 
@@ -90,7 +62,8 @@ pub(crate) fn evaluate(
     let def = plain.def;
     enter_constants(context, plain, &mut args, effects, pool)?;
     let types = evaluate::infer(def, &args)?;
-    if MOVES.contains(&def.name) {
+    // What only moves stays as it is in fp16, specials too.
+    if def.kind.moves() {
         let moved = evaluate::compute((context, def), &types, &args, pool, true, &mut |c, o| {
             (plain.eval)(c, o)
         })?;

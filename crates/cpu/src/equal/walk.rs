@@ -69,53 +69,6 @@ const MOST_ROUNDS: usize = 100_000;
 /// Bytes of one tensor.
 const TENSOR_BYTES: usize = 1 << 32;
 
-/// Ops that move numbers and round none.
-const EXACT: &[&str] = &[
-    "abs",
-    "band_part",
-    "cast",
-    "clip",
-    "concat",
-    "depth_to_space",
-    "expand_dims",
-    "flatten2d",
-    "gather",
-    "gather_along_axis",
-    "gather_nd",
-    "identity",
-    "max_pool",
-    "maximum",
-    "minimum",
-    "one_hot",
-    "pad",
-    "pixel_shuffle",
-    "pixel_unshuffle",
-    "reduce_max",
-    "reduce_min",
-    "relu",
-    "reshape",
-    "reverse",
-    "scatter",
-    "scatter_along_axis",
-    "scatter_nd",
-    "select",
-    "shape",
-    "sign",
-    "slice_by_index",
-    "slice_by_size",
-    "slice_update",
-    "sliding_windows",
-    "space_to_batch",
-    "batch_to_space",
-    "space_to_depth",
-    "split",
-    "squeeze",
-    "stack",
-    "tile",
-    "topk",
-    "transpose",
-];
-
 /// Ops that are infinite at numbers that are not large.
 const POLES: &[&str] = &[
     "log", "real_div", "rsqrt", "inverse", "pow", "tan", "atanh", "cast", "fill", "select",
@@ -123,7 +76,7 @@ const POLES: &[&str] = &[
 
 /// Whether results of an op may round.
 pub fn rounds(op: &Op) -> bool {
-    !EXACT.contains(&op.def.name)
+    !op.def.exact
 }
 
 /// Values of a function, as far as they are computed.

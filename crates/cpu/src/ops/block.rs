@@ -1,6 +1,6 @@
 //! Blocks of an image, moved between its height and width and its channels or batch.
 
-use super::{Call, Eval, Fault, f32_out, place, strides};
+use super::{Call, Eval, Fault, place, strides, uncopyable};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -108,12 +108,13 @@ fn places(shape: &[usize]) -> impl Iterator<Item = [usize; 4]> {
 }
 
 fn space_to_batch(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, values, shape) = (call.tensor("x")?, call.f32s("x")?, call.shape(0));
+    let (x, shape) = (call.tensor("x")?, call.shape(0));
     let (block, before) = block(call, "paddings")?;
     let own = strides(&x.shape);
     let n_images = x.shape[0];
-    let n = shape.iter().product();
-    for (o, [b, c, h, w]) in f32_out(&mut out[0], n)?.iter_mut().zip(places(&shape)) {
+    // What is not copied is padding.
+    out[0].bytes_mut().fill(0);
+    let copied = places(&shape).enumerate().all(|(at, [b, c, h, w])| {
         let (i, j) = (b / n_images / block[1], b / n_images % block[1]);
         let row = (h * block[0] + i)
             .checked_sub(before[0])
@@ -121,25 +122,24 @@ fn space_to_batch(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         let col = (w * block[1] + j)
             .checked_sub(before[1])
             .filter(|col| *col < x.shape[3]);
-        *o = match (row, col) {
-            (Some(row), Some(col)) => {
-                values[b % n_images * own[0] + c * own[1] + row * own[2] + col]
-            }
-            _ => 0.0,
+        let (Some(row), Some(col)) = (row, col) else {
+            return true;
         };
-    }
-    Ok(())
+        let from = b % n_images * own[0] + c * own[1] + row * own[2] + col;
+        out[0].copy_from(at, &x.data, from, 1)
+    });
+    if copied { Ok(()) } else { Err(uncopyable(x)) }
 }
 
 fn batch_to_space(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let (x, values, shape) = (call.tensor("x")?, call.f32s("x")?, call.shape(0));
+    let (x, shape) = (call.tensor("x")?, call.shape(0));
     let (block, before) = block(call, "crops")?;
     let own = strides(&x.shape);
-    let n = shape.iter().product();
-    for (o, [b, c, row, col]) in f32_out(&mut out[0], n)?.iter_mut().zip(places(&shape)) {
+    let copied = places(&shape).enumerate().all(|(at, [b, c, row, col])| {
         let (row, col) = (row + before[0], col + before[1]);
         let image = (row % block[0] * block[1] + col % block[1]) * shape[0] + b;
-        *o = values[image * own[0] + c * own[1] + row / block[0] * own[2] + col / block[1]];
-    }
-    Ok(())
+        let from = image * own[0] + c * own[1] + row / block[0] * own[2] + col / block[1];
+        out[0].copy_from(at, &x.data, from, 1)
+    });
+    if copied { Ok(()) } else { Err(uncopyable(x)) }
 }

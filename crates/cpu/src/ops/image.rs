@@ -1,6 +1,6 @@
 //! Resizing and cropping of the last axes, computed in f64.
 
-use super::{Call, Eval, Fault, f32_out, strides};
+use super::{Call, Eval, Fault, f32_out, place, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -254,14 +254,9 @@ fn crop(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let first = |name: &str| {
         usize::try_from(call.int_or(name, 0)).map_err(|_| format!("`{name}` is negative"))
     };
-    let (x, from, to) = (call.f32s("x")?, &call.tensor("x")?.shape, call.shape(0));
+    let (x, to) = (call.tensor("x")?, call.shape(0));
     let (top, left) = (first("crop_height")?, first("crop_width")?);
-    let n = to.len();
-    let ([rows, columns], [height, width]) = ([from[n - 2], from[n - 1]], [to[n - 2], to[n - 1]]);
-    let y = f32_out(&mut out[0], to.iter().product())?;
-    for (r, y) in y.chunks_mut(width.max(1)).enumerate() {
-        let start = (r / height * rows + r % height + top) * columns + left;
-        y.copy_from_slice(&x[start..start + width]);
-    }
-    Ok(())
+    let own = strides(&x.shape);
+    let start = top * own[to.len() - 2] + left;
+    place(call.context, &to, &own, start, x, &mut out[0])
 }

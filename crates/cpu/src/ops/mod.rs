@@ -1,4 +1,6 @@
-//! The meaning of each op: a plain function on tensors, a file per group of the opset.
+//! The meaning of each op: a plain function on tensors, in files named like the groups of the
+//! opset. Resampling of images has a file of its own, and ops of control flow, lists, states and
+//! classes have none, because a plan runs them.
 //!
 //! These functions are the definition; plans replace some of them by kernels that must agree. They
 //! compute in f32: fp16 arguments are widened before the call and fp16 results are rounded after

@@ -7,7 +7,7 @@
 //! given the next number of the instance as its seed ([`Seeds`]).
 
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
-use thane_mil::opset::OpDef;
+use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::types::DType;
 
 use super::{Call, Eval, Fault, Value, f32_out};
@@ -22,7 +22,7 @@ pub(super) static OPS: &[(&str, Eval)] = &[
 
 /// Whether that op is random.
 pub fn is_random(def: &OpDef) -> bool {
-    def.name.starts_with("random_")
+    def.kind == OpKind::Random
 }
 
 /// SplitMix64's increment: 2^64 by the golden ratio, odd.

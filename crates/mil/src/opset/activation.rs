@@ -3,6 +3,7 @@
 //! Up to iOS 16, `alpha` and `beta` have the element type of `x`; from iOS 17 on, they may have
 //! another. Source: coremltools `ops/defs/iOS15/activation.py`, `iOS17/activation.py`.
 
+use super::OpKind::{Channelwise, Softmax, Unary};
 use super::Opset::{CoreMl5, CoreMl7};
 use super::{
     FLOAT, INT32, Infer, OpDef, Param, STRING, Type, TypeError, axis, constant, tensor, type_of_x,
@@ -18,71 +19,87 @@ const ALPHA_BETA: &[Param] = &[
 
 pub(super) static OPS: &[OpDef] = &[
     // y = min(x, beta) where x >= 0, min(alpha * x, beta) elsewhere.
-    OpDef::new("clamped_relu", CoreMl5, ALPHA_BETA, scalars_like_x),
-    OpDef::new("clamped_relu", CoreMl7, ALPHA_BETA, scalar_params),
+    OpDef::new("clamped_relu", Unary, CoreMl5, ALPHA_BETA, scalars_like_x),
+    OpDef::new("clamped_relu", Unary, CoreMl7, ALPHA_BETA, scalar_params),
     // y = x where x > 0, alpha * (exp(x) - 1) elsewhere.
-    OpDef::new("elu", CoreMl5, ALPHA, scalars_like_x),
-    OpDef::new("elu", CoreMl7, ALPHA, scalar_params),
+    OpDef::new("elu", Unary, CoreMl5, ALPHA, scalars_like_x),
+    OpDef::new("elu", Unary, CoreMl7, ALPHA, scalar_params),
     // y = x / 2 * (1 + erf(x / sqrt(2))) for mode EXACT (the default). TANH_APPROXIMATION and
     // SIGMOID_APPROXIMATION approximate this function.
     OpDef::new(
         "gelu",
+        Unary,
         CoreMl5,
         &[tensor("x", FLOAT), constant("mode", STRING).optional()],
         gelu,
     ),
     // y = x where x >= 0, alpha * x elsewhere.
-    OpDef::new("leaky_relu", CoreMl5, ALPHA, scalars_like_x),
-    OpDef::new("leaky_relu", CoreMl7, ALPHA, scalar_params),
+    OpDef::new("leaky_relu", Unary, CoreMl5, ALPHA, scalars_like_x),
+    OpDef::new("leaky_relu", Unary, CoreMl7, ALPHA, scalar_params),
     // y = alpha * x + beta.
-    OpDef::new("linear_activation", CoreMl5, ALPHA_BETA, scalars_like_x),
-    OpDef::new("linear_activation", CoreMl7, ALPHA_BETA, scalar_params),
+    OpDef::new(
+        "linear_activation",
+        Unary,
+        CoreMl5,
+        ALPHA_BETA,
+        scalars_like_x,
+    ),
+    OpDef::new(
+        "linear_activation",
+        Unary,
+        CoreMl7,
+        ALPHA_BETA,
+        scalar_params,
+    ),
     // y = x where x > 0, alpha[c] * x elsewhere; x [batch, c, ..], alpha [c].
-    OpDef::new("prelu", CoreMl5, ALPHA, prelu_like_x),
-    OpDef::new("prelu", CoreMl7, ALPHA, prelu),
+    OpDef::new("prelu", Channelwise, CoreMl5, ALPHA, prelu_like_x),
+    OpDef::new("prelu", Channelwise, CoreMl7, ALPHA, prelu),
     // y = max(x, 0).
-    OpDef::new("relu", CoreMl5, X, type_of_x),
+    OpDef::new("relu", Unary, CoreMl5, X, type_of_x).exact(),
     // y = min(max(x, 0), 6).
-    OpDef::new("relu6", CoreMl5, X, type_of_x),
+    OpDef::new("relu6", Unary, CoreMl5, X, type_of_x).exact(),
     // y = alpha * tanh(beta * x).
-    OpDef::new("scaled_tanh", CoreMl5, ALPHA_BETA, scalars_like_x),
-    OpDef::new("scaled_tanh", CoreMl7, ALPHA_BETA, scalar_params),
+    OpDef::new("scaled_tanh", Unary, CoreMl5, ALPHA_BETA, scalars_like_x),
+    OpDef::new("scaled_tanh", Unary, CoreMl7, ALPHA_BETA, scalar_params),
     // y = 1 / (1 + exp(-x)).
-    OpDef::new("sigmoid", CoreMl5, X, type_of_x),
+    OpDef::new("sigmoid", Unary, CoreMl5, X, type_of_x),
     // y = min(max(alpha * x + beta, 0), 1).
-    OpDef::new("sigmoid_hard", CoreMl5, ALPHA_BETA, scalars_like_x),
-    OpDef::new("sigmoid_hard", CoreMl7, ALPHA_BETA, scalar_params),
+    OpDef::new("sigmoid_hard", Unary, CoreMl5, ALPHA_BETA, scalars_like_x),
+    OpDef::new("sigmoid_hard", Unary, CoreMl7, ALPHA_BETA, scalar_params),
     // y = x * sigmoid(x).
-    OpDef::new("silu", CoreMl5, X, type_of_x),
+    OpDef::new("silu", Unary, CoreMl5, X, type_of_x),
     // y = exp(x - max(x)) / sum(exp(x - max(x))) along `axis` (default -1).
     OpDef::new(
         "softmax",
+        Softmax,
         CoreMl5,
         &[tensor("x", FLOAT), constant("axis", INT32).optional()],
         softmax,
     ),
     // y = ln(1 + exp(x)).
-    OpDef::new("softplus", CoreMl5, X, type_of_x),
+    OpDef::new("softplus", Unary, CoreMl5, X, type_of_x),
     // y = alpha[c] * ln(1 + exp(beta[c] * x)); x [batch, c, ..], alpha and beta [c].
     OpDef::new(
         "softplus_parametric",
+        Channelwise,
         CoreMl5,
         ALPHA_BETA,
         softplus_parametric_like_x,
     ),
     OpDef::new(
         "softplus_parametric",
+        Channelwise,
         CoreMl7,
         ALPHA_BETA,
         softplus_parametric,
     ),
     // y = x / (1 + abs(x)).
-    OpDef::new("softsign", CoreMl5, X, type_of_x),
+    OpDef::new("softsign", Unary, CoreMl5, X, type_of_x),
     // y = tanh(x).
-    OpDef::new("tanh", CoreMl5, X, type_of_x),
+    OpDef::new("tanh", Unary, CoreMl5, X, type_of_x),
     // y = x where x >= alpha, 0 elsewhere.
-    OpDef::new("thresholded_relu", CoreMl5, ALPHA, scalars_like_x),
-    OpDef::new("thresholded_relu", CoreMl7, ALPHA, scalar_params),
+    OpDef::new("thresholded_relu", Unary, CoreMl5, ALPHA, scalars_like_x).exact(),
+    OpDef::new("thresholded_relu", Unary, CoreMl7, ALPHA, scalar_params).exact(),
 ];
 
 /// `alpha` and `beta` are numbers of the element type of `x`.

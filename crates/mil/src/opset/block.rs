@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS16/tensor_transformation.py`.
 
+use super::OpKind::Rearrange;
 use super::{
     Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor, tensor_result,
 };
@@ -14,17 +15,26 @@ const BLOCK_SHAPE: Param = constant("block_shape", INT32);
 pub(super) static OPS: &[OpDef] = &[
     // y[n, c, h * b + i, w * b + j] = x[n, (i * b + j) * C + c, h, w], where C is the number of
     // channels of y.
-    OpDef::new("depth_to_space", Opset::CoreMl5, &[X, BLOCK_SIZE], |i| {
-        depth_to_space(i, "block_size")
-    }),
+    OpDef::new(
+        "depth_to_space",
+        Rearrange,
+        Opset::CoreMl5,
+        &[X, BLOCK_SIZE],
+        |i| depth_to_space(i, "block_size"),
+    ),
     // y[n, (i * b + j) * C + c, h, w] = x[n, c, h * b + i, w * b + j], where C is the number of
     // channels of x.
-    OpDef::new("space_to_depth", Opset::CoreMl5, &[X, BLOCK_SIZE], |i| {
-        space_to_depth(i, "block_size")
-    }),
+    OpDef::new(
+        "space_to_depth",
+        Rearrange,
+        Opset::CoreMl5,
+        &[X, BLOCK_SIZE],
+        |i| space_to_depth(i, "block_size"),
+    ),
     // y[n, c, h * f + i, w * f + j] = x[n, c * f * f + i * f + j, h, w].
     OpDef::new(
         "pixel_shuffle",
+        Rearrange,
         Opset::CoreMl5,
         &[X, constant("upscale_factor", INT32)],
         |i| depth_to_space(i, "upscale_factor"),
@@ -32,6 +42,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[n, c * f * f + i * f + j, h, w] = x[n, c, h * f + i, w * f + j].
     OpDef::new(
         "pixel_unshuffle",
+        Rearrange,
         Opset::CoreMl6,
         &[X, constant("downscale_factor", &[DType::Uint32])],
         |i| space_to_depth(i, "downscale_factor"),
@@ -40,6 +51,7 @@ pub(super) static OPS: &[OpDef] = &[
     // zeros, where N is the number of images in x.
     OpDef::new(
         "space_to_batch",
+        Rearrange,
         Opset::CoreMl5,
         &[X, BLOCK_SHAPE, constant("paddings", INT32)],
         space_to_batch,
@@ -48,6 +60,7 @@ pub(super) static OPS: &[OpDef] = &[
     // the number of images in y.
     OpDef::new(
         "batch_to_space",
+        Rearrange,
         Opset::CoreMl5,
         &[X, BLOCK_SHAPE, constant("crops", INT32)],
         batch_to_space,

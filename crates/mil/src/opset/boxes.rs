@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS17/tensor_operation.py`.
 
+use super::OpKind::Other;
 use super::{
     BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, constant, tensor,
 };
@@ -20,6 +21,7 @@ pub(super) static OPS: &[OpDef] = &[
     // classes].
     OpDef::new(
         "non_maximum_suppression",
+        Other,
         Opset::CoreMl5,
         &[
             BOXES,
@@ -35,6 +37,7 @@ pub(super) static OPS: &[OpDef] = &[
     // boxes.
     OpDef::new(
         "non_maximum_suppression",
+        Other,
         Opset::CoreMl7,
         &[BOXES, SCORES, IOU_THRESHOLD, MAX_BOXES, PER_CLASS],
         suppression,

@@ -1,5 +1,6 @@
 //! The output op of classifiers. Source: coremltools `ops/defs/iOS15/classify.py`.
 
+use super::OpKind::Other;
 use super::{Accepts, ArgType, Infer, Known, OpDef, Opset, Param, Type, TypeError, tensor};
 use crate::literal::Literal;
 use crate::types::{DType, TensorType};
@@ -16,6 +17,7 @@ pub(super) static OPS: &[OpDef] = &[
     // Classes are strings or int64.
     OpDef::new(
         "classify",
+        Other,
         Opset::CoreMl5,
         &[tensor("probabilities", &[DType::Fp32]), CLASSES],
         classify,

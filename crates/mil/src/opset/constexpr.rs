@@ -3,9 +3,10 @@
 //! Source: coremltools `ops/defs/iOS16/constexpr_ops.py`, `ops/defs/iOS18/compression.py`. Type
 //! inference reads whole masks (one bit per weight), also when it only validates a program.
 
+use super::OpKind::Constant;
 use super::{
-    Accepts, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant,
-    show_shape, tensor_result,
+    Accepts, Dim, FLOAT, INT32, Infer, OpDef, OpKind, Opset, Param, STRING, Type, TypeError,
+    constant, show_shape, tensor_result,
 };
 use crate::literal::Literal;
 use crate::opset::{ArgType, Known};
@@ -34,10 +35,15 @@ const HALF: &[DType] = &[DType::Fp16];
 const SIZES: &[DType] = &[DType::Uint32];
 
 /// A row whose parameters are attributes, as in all forms before iOS 18.
-const fn attributes(name: &'static str, params: &'static [Param], infer: super::InferFn) -> OpDef {
+const fn attributes(
+    name: &'static str,
+    kind: OpKind,
+    params: &'static [Param],
+    infer: super::InferFn,
+) -> OpDef {
     OpDef {
         attributes: true,
-        ..OpDef::new(name, Opset::CoreMl6, params, infer)
+        ..OpDef::new(name, kind, Opset::CoreMl6, params, infer)
     }
 }
 
@@ -45,6 +51,8 @@ pub(super) static OPS: &[OpDef] = &[
     // y = val.
     OpDef {
         name: "const",
+        kind: Constant,
+        exact: true,
         since: Opset::CoreMl5,
         params: &[Param {
             name: "val",
@@ -60,6 +68,7 @@ pub(super) static OPS: &[OpDef] = &[
     // `axis`.
     attributes(
         "constexpr_affine_dequantize",
+        Constant,
         &[
             constant("quantized_data", &[DType::Uint8, DType::Int8]),
             constant("zero_point", &[DType::Uint8, DType::Int8, DType::Fp32]),
@@ -72,6 +81,7 @@ pub(super) static OPS: &[OpDef] = &[
     // of scale.
     OpDef::new(
         "constexpr_blockwise_shift_scale",
+        Constant,
         Opset::CoreMl8,
         &[
             constant("data", CODES),
@@ -83,6 +93,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = fp32(source_val).
     attributes(
         "constexpr_cast",
+        Constant,
         &[
             constant("source_val", HALF),
             constant("output_dtype", STRING),
@@ -91,6 +102,7 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     OpDef::new(
         "constexpr_cast",
+        Constant,
         Opset::CoreMl8,
         &[
             constant("source_val", HALF),
@@ -102,6 +114,7 @@ pub(super) static OPS: &[OpDef] = &[
     // significant bits first.
     attributes(
         "constexpr_lut_to_dense",
+        Constant,
         &[
             constant("indices", BYTE),
             constant("lut", ENTRIES),
@@ -112,6 +125,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[i] = lut[group of i][indices[i]]; lut is [groups of each axis.., entries, vector length].
     OpDef::new(
         "constexpr_lut_to_dense",
+        Constant,
         Opset::CoreMl8,
         &[
             constant("indices", INDICES),
@@ -124,6 +138,7 @@ pub(super) static OPS: &[OpDef] = &[
     // output and its nonzero elements.
     OpDef::new(
         "constexpr_lut_to_sparse",
+        Constant,
         Opset::CoreMl8,
         &[
             constant("indices_mask", MASK),
@@ -137,6 +152,7 @@ pub(super) static OPS: &[OpDef] = &[
     // mask and the nonzero elements.
     OpDef::new(
         "constexpr_sparse_blockwise_shift_scale",
+        Constant,
         Opset::CoreMl8,
         &[
             constant("data_mask", MASK),
@@ -150,6 +166,7 @@ pub(super) static OPS: &[OpDef] = &[
     // first), else 0.
     attributes(
         "constexpr_sparse_to_dense",
+        Constant,
         &[
             constant("nonzero_data", ENTRIES),
             constant("mask", BYTE),
@@ -160,6 +177,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[i] = the next element of nonzero_data where mask[i] is 1, else 0.
     OpDef::new(
         "constexpr_sparse_to_dense",
+        Constant,
         Opset::CoreMl8,
         &[constant("nonzero_data", CODES), constant("mask", MASK)],
         sparse_to_dense,

@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/control_flow.py`.
 
+use super::OpKind::Control;
 use super::{Accepts, ArgType, BOOL, Infer, OpDef, Opset, Param, Type, TypeError, tensor};
 use crate::types::{DType, TensorType};
 
@@ -10,13 +11,25 @@ pub(super) static OPS: &[OpDef] = &[
     // has inputs.
     OpDef {
         n_blocks: 2,
-        ..OpDef::new("cond", Opset::CoreMl5, &[tensor("pred", BOOL)], cond)
+        ..OpDef::new(
+            "cond",
+            Control,
+            Opset::CoreMl5,
+            &[tensor("pred", BOOL)],
+            cond,
+        )
     },
     // While the first block returns true for the loop variables, the second block computes their
     // new values. y = the final values.
     OpDef {
         n_blocks: 2,
-        ..OpDef::new("while_loop", Opset::CoreMl5, &[LOOP_VARS], while_loop)
+        ..OpDef::new(
+            "while_loop",
+            Control,
+            Opset::CoreMl5,
+            &[LOOP_VARS],
+            while_loop,
+        )
     },
 ];
 

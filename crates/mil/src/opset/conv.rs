@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/conv.py`, `iOS17/conv.py`.
 
+use super::OpKind::Product;
 use super::window::Windows;
 use super::{
     Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, show_shape,
@@ -70,33 +71,45 @@ pub(super) static OPS: &[OpDef] = &[
     // y[n, o, p] = bias[o] + sum over i and k of x[n, i, p * stride + k * dilation - pad] *
     // weight[o, i, k], where i runs over the input channels of o's group and pad is the padding
     // before the axis. x [n, C_in, ..], weight [C_out, C_in / groups, ..], bias [C_out].
-    OpDef::new("conv", Opset::CoreMl5, CONV, |i| {
+    OpDef::new("conv", Product, Opset::CoreMl5, CONV, |i| {
         reject_same_lower(i).and_then(|()| conv_like_x(i))
     }),
-    OpDef::new("conv", Opset::CoreMl6, CONV, conv_like_x),
+    OpDef::new("conv", Product, Opset::CoreMl6, CONV, conv_like_x),
     // From iOS 17 on, weight and bias may have another element type than x, and the bias can be
     // computed at run time.
-    OpDef::new("conv", Opset::CoreMl7, CONV_7, |i| {
+    OpDef::new("conv", Product, Opset::CoreMl7, CONV_7, |i| {
         i.require_same_dtype(&["weight", "bias"])
             .and_then(|()| conv(i))
     }),
     // Like `conv` with the weight quant_scale * weight + quant_bias. quant_scale and quant_bias
     // hold one number, or one per output channel.
-    OpDef::new("conv_quantized", Opset::CoreMl5, QUANTIZED, |i| {
+    OpDef::new("conv_quantized", Product, Opset::CoreMl5, QUANTIZED, |i| {
         reject_same_lower(i).and_then(|()| quantized(i))
     }),
-    OpDef::new("conv_quantized", Opset::CoreMl6, QUANTIZED, quantized),
+    OpDef::new(
+        "conv_quantized",
+        Product,
+        Opset::CoreMl6,
+        QUANTIZED,
+        quantized,
+    ),
     // y[n, o, i * stride + k * dilation - pad] = bias[o] + sum over c, i and k of x[n, c, i] *
     // weight[c, o, k], where c runs over the input channels of o's group and pad is the padding
     // before the axis. weight [C_in, C_out / groups, ..].
-    OpDef::new("conv_transpose", Opset::CoreMl5, TRANSPOSE, |i| {
+    OpDef::new("conv_transpose", Product, Opset::CoreMl5, TRANSPOSE, |i| {
         i.require_same_dtype(&["x", "weight", "bias"])
             .and_then(|()| transposed(i))
     }),
-    OpDef::new("conv_transpose", Opset::CoreMl7, TRANSPOSE_7, |i| {
-        i.require_same_dtype(&["weight", "bias"])
-            .and_then(|()| transposed(i))
-    }),
+    OpDef::new(
+        "conv_transpose",
+        Product,
+        Opset::CoreMl7,
+        TRANSPOSE_7,
+        |i| {
+            i.require_same_dtype(&["weight", "bias"])
+                .and_then(|()| transposed(i))
+        },
+    ),
 ];
 
 fn pad_type<'a>(i: &Infer<'a>) -> Result<&'a str, TypeError> {

@@ -3,6 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/elementwise_binary.py`, `iOS15/elementwise_unary.py`,
 //! `iOS15/control_flow.py`, `iOS17/elementwise_unary.py`.
 
+use super::OpKind::{Cast, Elementwise, Unary, View};
 use super::{
     ANY, BASIC, BOOL, FLOAT, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
     tensor, tensor_result, type_of_x,
@@ -22,98 +23,131 @@ const CLIP: &[Param] = &[
 
 pub(super) static OPS: &[OpDef] = &[
     // y = x + y, x - y, x * y.
-    OpDef::new("add", Opset::CoreMl5, XY, arithmetic),
-    OpDef::new("sub", Opset::CoreMl5, XY, arithmetic),
-    OpDef::new("mul", Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("add", Elementwise, Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("sub", Elementwise, Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("mul", Elementwise, Opset::CoreMl5, XY, arithmetic),
     // y = x / y; integers truncate toward zero.
-    OpDef::new("real_div", Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("real_div", Elementwise, Opset::CoreMl5, XY, arithmetic),
     // y = floor(x / y).
-    OpDef::new("floor_div", Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("floor_div", Elementwise, Opset::CoreMl5, XY, arithmetic),
     // y = x - floor(x / y) * y: the remainder has the sign of the divisor.
-    OpDef::new("mod", Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("mod", Elementwise, Opset::CoreMl5, XY, arithmetic),
     // y = x^y, max(x, y), min(x, y).
-    OpDef::new("pow", Opset::CoreMl5, XY, arithmetic),
-    OpDef::new("maximum", Opset::CoreMl5, XY, arithmetic),
-    OpDef::new("minimum", Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("pow", Elementwise, Opset::CoreMl5, XY, arithmetic),
+    OpDef::new("maximum", Elementwise, Opset::CoreMl5, XY, arithmetic).exact(),
+    OpDef::new("minimum", Elementwise, Opset::CoreMl5, XY, arithmetic).exact(),
     // y = the boolean result of the comparison.
-    OpDef::new("equal", Opset::CoreMl5, XY, comparison),
-    OpDef::new("not_equal", Opset::CoreMl5, XY, comparison),
-    OpDef::new("less", Opset::CoreMl5, XY, comparison),
-    OpDef::new("less_equal", Opset::CoreMl5, XY, comparison),
-    OpDef::new("greater", Opset::CoreMl5, XY, comparison),
-    OpDef::new("greater_equal", Opset::CoreMl5, XY, comparison),
-    OpDef::new("logical_and", Opset::CoreMl5, XY_BOOL, comparison),
-    OpDef::new("logical_or", Opset::CoreMl5, XY_BOOL, comparison),
-    OpDef::new("logical_xor", Opset::CoreMl5, XY_BOOL, comparison),
+    OpDef::new("equal", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new("not_equal", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new("less", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new("less_equal", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new("greater", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new("greater_equal", Elementwise, Opset::CoreMl5, XY, comparison),
+    OpDef::new(
+        "logical_and",
+        Elementwise,
+        Opset::CoreMl5,
+        XY_BOOL,
+        comparison,
+    ),
+    OpDef::new(
+        "logical_or",
+        Elementwise,
+        Opset::CoreMl5,
+        XY_BOOL,
+        comparison,
+    ),
+    OpDef::new(
+        "logical_xor",
+        Elementwise,
+        Opset::CoreMl5,
+        XY_BOOL,
+        comparison,
+    ),
     OpDef::new(
         "logical_not",
+        Unary,
         Opset::CoreMl5,
         &[tensor("x", BOOL)],
         type_of_x,
     ),
     // y = f(x) for the function that the op is named after.
-    OpDef::new("abs", Opset::CoreMl5, X, type_of_x),
-    OpDef::new("acos", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("asin", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("atan", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("atanh", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("ceil", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("cos", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("cosh", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("erf", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("exp", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("abs", Unary, Opset::CoreMl5, X, type_of_x).exact(),
+    OpDef::new("acos", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("asin", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("atan", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("atanh", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("ceil", Unary, Opset::CoreMl5, X_FLOAT, type_of_x).exact(),
+    OpDef::new("cos", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("cosh", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("erf", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("exp", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
     // y = 2^x.
-    OpDef::new("exp2", Opset::CoreMl5, X, type_of_x),
-    OpDef::new("floor", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("identity", Opset::CoreMl5, &[tensor("x", ANY)], type_of_x),
+    OpDef::new("exp2", Unary, Opset::CoreMl5, X, type_of_x),
+    OpDef::new("floor", Unary, Opset::CoreMl5, X_FLOAT, type_of_x).exact(),
+    OpDef::new(
+        "identity",
+        View,
+        Opset::CoreMl5,
+        &[tensor("x", ANY)],
+        type_of_x,
+    ),
     // y = 1 / (x + epsilon). From iOS 17 on, epsilon may have another element type than x, also in
     // the ops below.
-    OpDef::new("inverse", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
-    OpDef::new("inverse", Opset::CoreMl7, X_EPSILON, epsilon),
+    OpDef::new("inverse", Unary, Opset::CoreMl5, X_EPSILON, epsilon_like_x),
+    OpDef::new("inverse", Unary, Opset::CoreMl7, X_EPSILON, epsilon),
     // y = ln(x + epsilon).
-    OpDef::new("log", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
-    OpDef::new("log", Opset::CoreMl7, X_EPSILON, epsilon),
+    OpDef::new("log", Unary, Opset::CoreMl5, X_EPSILON, epsilon_like_x),
+    OpDef::new("log", Unary, Opset::CoreMl7, X_EPSILON, epsilon),
     // y = the nearest integer to x; ties go to the even one.
-    OpDef::new("round", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("round", Unary, Opset::CoreMl5, X_FLOAT, type_of_x).exact(),
     // y = 1 / sqrt(x + epsilon).
-    OpDef::new("rsqrt", Opset::CoreMl5, X_EPSILON, epsilon_like_x),
-    OpDef::new("rsqrt", Opset::CoreMl7, X_EPSILON, epsilon),
+    OpDef::new("rsqrt", Unary, Opset::CoreMl5, X_EPSILON, epsilon_like_x),
+    OpDef::new("rsqrt", Unary, Opset::CoreMl7, X_EPSILON, epsilon),
     // y = -1, 0 or 1.
-    OpDef::new("sign", Opset::CoreMl5, X, type_of_x),
-    OpDef::new("sin", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("sinh", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("sqrt", Opset::CoreMl5, X_FLOAT, type_of_x),
-    OpDef::new("square", Opset::CoreMl5, X, type_of_x),
-    OpDef::new("tan", Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("sign", Unary, Opset::CoreMl5, X, type_of_x).exact(),
+    OpDef::new("sin", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("sinh", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("sqrt", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
+    OpDef::new("square", Unary, Opset::CoreMl5, X, type_of_x),
+    OpDef::new("tan", Unary, Opset::CoreMl5, X_FLOAT, type_of_x),
     // y = max(x, alpha).
     OpDef::new(
         "threshold",
+        Unary,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), constant("alpha", NUMBER)],
         threshold,
-    ),
+    )
+    .exact(),
     // y = min(max(x, alpha), beta). From iOS 17 on, alpha must be less than beta.
-    OpDef::new("clip", Opset::CoreMl5, CLIP, clip_like_x),
-    OpDef::new("clip", Opset::CoreMl7, CLIP, clip),
+    OpDef::new("clip", Unary, Opset::CoreMl5, CLIP, clip_like_x).exact(),
+    OpDef::new("clip", Unary, Opset::CoreMl7, CLIP, clip).exact(),
     OpDef::new(
         "cast",
+        Cast,
         Opset::CoreMl5,
         &[tensor("x", BASIC), constant("dtype", STRING)],
         |i| cast(i, BASIC),
-    ),
+    )
+    .exact(),
     OpDef::new(
         "cast",
+        Cast,
         Opset::CoreMl7,
         &[tensor("x", ANY), constant("dtype", STRING)],
         |i| cast(i, ANY),
-    ),
+    )
+    .exact(),
     // y = cond ? a : b.
     OpDef::new(
         "select",
+        Elementwise,
         Opset::CoreMl5,
         &[tensor("cond", BOOL), tensor("a", BASIC), tensor("b", BASIC)],
         select,
-    ),
+    )
+    .exact(),
 ];
 
 fn operands(i: &mut Infer<'_>, a: &str, b: &str) -> Result<(DType, Vec<super::Dim>), TypeError> {

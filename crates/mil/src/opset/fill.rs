@@ -1,5 +1,6 @@
 //! Tensors with computed content: fills, ranges, one-hot rows, bands.
 
+use super::OpKind::{Fill, Other};
 use super::{
     BASIC, Dim, INT32, Infer, NUMBER, OpDef, Opset, Type, TypeError, axis, constant, tensor,
     tensor_result, type_of_x,
@@ -11,6 +12,7 @@ pub(super) static OPS: &[OpDef] = &[
     // bound), else 0.
     OpDef::new(
         "band_part",
+        Other,
         Opset::CoreMl5,
         &[
             tensor("x", BASIC),
@@ -18,28 +20,34 @@ pub(super) static OPS: &[OpDef] = &[
             constant("upper", INT32).optional(),
         ],
         band_part,
-    ),
+    )
+    .exact(),
     // y[..] = `value` (default: fp32 0), of shape `shape`.
     OpDef::new(
         "fill",
+        Fill,
         Opset::CoreMl5,
         &[tensor("shape", INT32), constant("value", BASIC).optional()],
         fill,
-    ),
+    )
+    .exact(),
     OpDef::new(
         // y[..] = `value` (default: fp32 0), of the shape of `ref_tensor`.
         "fill_like",
+        Fill,
         Opset::CoreMl6,
         &[
             tensor("ref_tensor", BASIC),
             constant("value", BASIC).optional(),
         ],
         fill_like,
-    ),
+    )
+    .exact(),
     // y[.., k, ..] = indices[..] == k ? on_value : off_value, with k along a new axis at `axis`
     // (default: the last).
     OpDef::new(
         "one_hot",
+        Other,
         Opset::CoreMl5,
         &[
             tensor("indices", INT32),
@@ -49,10 +57,12 @@ pub(super) static OPS: &[OpDef] = &[
             constant("off_value", BASIC).optional(),
         ],
         one_hot,
-    ),
+    )
+    .exact(),
     // y = [start, start + step, ..] below `end`.
     OpDef::new(
         "range_1d",
+        Other,
         Opset::CoreMl5,
         &[
             tensor("end", NUMBER),

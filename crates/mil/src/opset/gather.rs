@@ -3,6 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS16/scatter_gather.py`,
 //! `iOS17/scatter_gather.py`.
 
+use super::OpKind::Rearrange;
 use super::{
     BOOL, Dim, INDEX, INT32, Infer, NUMBER, OpDef, Opset, Param, Type, TypeError, axis, constant,
     tensor, tensor_result,
@@ -28,12 +29,14 @@ pub(super) static OPS: &[OpDef] = &[
     // axis.
     OpDef::new(
         "gather",
+        Rearrange,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), tensor("indices", INT32), AXIS],
         gather,
     ),
     OpDef::new(
         "gather",
+        Rearrange,
         Opset::CoreMl6,
         &[
             tensor("x", NUMBER),
@@ -45,6 +48,7 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     OpDef::new(
         "gather",
+        Rearrange,
         Opset::CoreMl7,
         &[
             tensor("x", VALUES),
@@ -59,18 +63,21 @@ pub(super) static OPS: &[OpDef] = &[
     // differ.
     OpDef::new(
         "gather_along_axis",
+        Rearrange,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), tensor("indices", INT32), AXIS],
         along_axis,
     ),
     OpDef::new(
         "gather_along_axis",
+        Rearrange,
         Opset::CoreMl6,
         &[tensor("x", NUMBER), tensor("indices", INDEX_6), AXIS],
         along_axis,
     ),
     OpDef::new(
         "gather_along_axis",
+        Rearrange,
         Opset::CoreMl7,
         &[
             tensor("x", VALUES),
@@ -83,18 +90,21 @@ pub(super) static OPS: &[OpDef] = &[
     // y[i, ..] = x[indices[i, ..]]: each row of the last axis of `indices` is an index into x.
     OpDef::new(
         "gather_nd",
+        Rearrange,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), tensor("indices", INT32)],
         gather_nd,
     ),
     OpDef::new(
         "gather_nd",
+        Rearrange,
         Opset::CoreMl6,
         &[tensor("x", NUMBER), tensor("indices", INDEX_6), BATCH_DIMS],
         gather_nd,
     ),
     OpDef::new(
         "gather_nd",
+        Rearrange,
         Opset::CoreMl7,
         &[
             tensor("x", VALUES),

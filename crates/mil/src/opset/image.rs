@@ -3,9 +3,10 @@
 //! Source: coremltools `ops/defs/iOS15/image_resizing.py`, `iOS16/image_resizing.py`,
 //! `iOS17/image_resizing.py`.
 
+use super::OpKind::Resample;
 use super::{
-    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, constant,
-    tensor, tensor_result,
+    BOOL, Dim, FLOAT, INT32, Infer, NUMBER, OpDef, OpKind, Opset, Param, STRING, Type, TypeError,
+    constant, tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -130,10 +131,11 @@ const AFFINE: &[Param] = &[
 pub(super) static OPS: &[OpDef] = &[
     // y[.., h, w] = x at (a0 w + a1 h + a2, b0 w + b1 h + b2), with coordinates from -1 to 1;
     // transform_matrix [B or 1, 6].
-    OpDef::new("affine", Opset::CoreMl5, AFFINE, affine),
+    OpDef::new("affine", Resample, Opset::CoreMl5, AFFINE, affine),
     // y = x without the first and last `crop_height` rows and `crop_width` columns.
     OpDef::new(
         "crop",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[
             X,
@@ -144,19 +146,38 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     // y[n, b] = box n of image b, resized like `resize_bilinear`. If a box has five numbers, the
     // first one selects the image.
-    OpDef::new("crop_resize", Opset::CoreMl5, CROP_RESIZE, crop_resize),
+    OpDef::new(
+        "crop_resize",
+        Resample,
+        Opset::CoreMl5,
+        CROP_RESIZE,
+        crop_resize,
+    ),
     // From iOS 16 on, points outside the image have the value `pad_value`.
-    OpDef::new("crop_resize", Opset::CoreMl6, CROP_RESIZE_6, crop_resize),
+    OpDef::new(
+        "crop_resize",
+        Resample,
+        Opset::CoreMl6,
+        CROP_RESIZE_6,
+        crop_resize,
+    ),
     // y[n] = box n of image box_indices[n].
-    OpDef::new("crop_resize", Opset::CoreMl7, CROP_RESIZE_7, crop_boxes),
+    OpDef::new(
+        "crop_resize",
+        Resample,
+        Opset::CoreMl7,
+        CROP_RESIZE_7,
+        crop_boxes,
+    ),
     // y[b, c, h, w] = x[b, c] at the point coordinates[b, h, w] = (x, y).
-    OpDef::new("resample", Opset::CoreMl5, RESAMPLE, resample),
-    OpDef::new("resample", Opset::CoreMl6, RESAMPLE_6, resample),
-    OpDef::new("resample", Opset::CoreMl7, RESAMPLE_7, resample),
+    OpDef::new("resample", Resample, Opset::CoreMl5, RESAMPLE, resample),
+    OpDef::new("resample", Resample, Opset::CoreMl6, RESAMPLE_6, resample),
+    OpDef::new("resample", Resample, Opset::CoreMl7, RESAMPLE_7, resample),
     // y = x with the last `resized_dims` dimensions resized to the last sizes in `shape`; a size of
     // 0 keeps the dimension.
     OpDef::new(
         "resize",
+        Resample,
         Opset::CoreMl7,
         &[
             tensor("x", NUMBER),
@@ -170,6 +191,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x at the points of `sampling_mode`, interpolated between four elements.
     OpDef::new(
         "resize_bilinear",
+        Resample,
         Opset::CoreMl5,
         &[
             X,
@@ -185,6 +207,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[.., h, w] = x[.., floor(h H_in / H_out), floor(w W_in / W_out)].
     OpDef::new(
         "resize_nearest_neighbor",
+        Resample,
         Opset::CoreMl5,
         &[
             X,
@@ -195,11 +218,24 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     // y = x interpolated at floor(size * factor) points per axis. The points include the corners
     // (`align_corners`) or lie at pixel centers (`half_pixel_centers`).
-    OpDef::new("upsample_bilinear", Opset::CoreMl5, BILINEAR, upsample),
-    OpDef::new("upsample_bilinear", Opset::CoreMl6, BILINEAR_6, upsample),
+    OpDef::new(
+        "upsample_bilinear",
+        Resample,
+        Opset::CoreMl5,
+        BILINEAR,
+        upsample,
+    ),
+    OpDef::new(
+        "upsample_bilinear",
+        Resample,
+        Opset::CoreMl6,
+        BILINEAR_6,
+        upsample,
+    ),
     // Like `resize_nearest_neighbor` with the size floor(size * factor).
     OpDef::new(
         "upsample_nearest_neighbor",
+        Resample,
         Opset::CoreMl5,
         UPSAMPLE,
         upsample,

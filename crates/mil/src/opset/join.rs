@@ -2,9 +2,10 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`.
 
+use super::OpKind::Fill;
 use super::{
-    Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError,
-    axis, constant, one_of, tensor, tensor_result,
+    Accepts, BASIC, BOOL, Dim, FLOAT, INT32, Infer, OpDef, OpKind, Opset, Param, STRING, Type,
+    TypeError, axis, constant, one_of, tensor, tensor_result,
 };
 use crate::types::TensorType;
 
@@ -20,6 +21,7 @@ pub(super) static OPS: &[OpDef] = &[
     // Scalars make a vector.
     OpDef::new(
         "concat",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[
             VALUES,
@@ -31,6 +33,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = the values stacked along a new axis at `axis`.
     OpDef::new(
         "stack",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[VALUES, constant("axis", INT32)],
         stack,
@@ -38,6 +41,7 @@ pub(super) static OPS: &[OpDef] = &[
     // x split along `axis` into `num_splits` equal parts or into parts of `split_sizes`.
     OpDef::new(
         "split",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[
             tensor("x", BASIC),
@@ -50,6 +54,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x repeated `reps` times along each axis.
     OpDef::new(
         "tile",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[tensor("x", BASIC), tensor("reps", INT32)],
         tile,
@@ -58,6 +63,7 @@ pub(super) static OPS: &[OpDef] = &[
     // reflected elements or the edge element, by `mode`.
     OpDef::new(
         "pad",
+        Fill,
         Opset::CoreMl5,
         &[
             tensor("x", FLOAT),
@@ -66,7 +72,8 @@ pub(super) static OPS: &[OpDef] = &[
             constant("constant_val", FLOAT).optional(),
         ],
         pad,
-    ),
+    )
+    .exact(),
 ];
 
 fn concat(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/linear.py`, `iOS17/linear.py`, `iOS18/transformers.py`.
 
+use super::OpKind::{Attention, Product};
 use super::{
     Accepts, BOOL, Dim, FLOAT, Infer, Known, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError,
     broadcast, constant, tensor, tensor_result,
@@ -31,17 +32,18 @@ const VALUES: Param = Param {
 pub(super) static OPS: &[OpDef] = &[
     // y = x @ weight^T + bias; x [.., in], weight [out, in], bias [out]. From iOS 17 on, weight and
     // bias may have another element type than x and y.
-    OpDef::new("linear", Opset::CoreMl5, LINEAR, linear_like_x),
-    OpDef::new("linear", Opset::CoreMl7, LINEAR, linear),
+    OpDef::new("linear", Product, Opset::CoreMl5, LINEAR, linear_like_x),
+    OpDef::new("linear", Product, Opset::CoreMl7, LINEAR, linear),
     // result = x @ y over the last two axes; the other axes broadcast. A vector x times a matrix y
     // is a vector. From iOS 17 on, a constant operand may have another element type than the other
     // operand, which determines the type of the result.
-    OpDef::new("matmul", Opset::CoreMl5, MATMUL, matmul_like_x),
-    OpDef::new("matmul", Opset::CoreMl7, MATMUL, matmul),
+    OpDef::new("matmul", Product, Opset::CoreMl5, MATMUL, matmul_like_x),
+    OpDef::new("matmul", Product, Opset::CoreMl7, MATMUL, matmul),
     // `nchw,nwhr->nchr` or `chw,whr->chr`, with any letters: a matrix product of x and y for each
     // h. n and h broadcast.
     OpDef::new(
         "einsum",
+        Product,
         Opset::CoreMl5,
         &[VALUES, constant("equation", STRING)],
         einsum,
@@ -50,6 +52,7 @@ pub(super) static OPS: &[OpDef] = &[
     // value [.., S, EV].
     OpDef::new(
         "scaled_dot_product_attention",
+        Attention,
         Opset::CoreMl8,
         &[
             tensor("query", FLOAT),

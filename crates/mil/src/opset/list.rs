@@ -1,5 +1,6 @@
 //! Ops on lists of tensors. Source: coremltools `ops/defs/iOS15/control_flow.py`.
 
+use super::OpKind::List;
 use super::{
     Accepts, ArgType, BASIC, BOOL, Dim, INT32, Infer, Known, OpDef, Opset, Param, STRING, Type,
     TypeError,
@@ -30,6 +31,7 @@ pub(super) static OPS: &[OpDef] = &[
     // size, which the first written element determines.
     OpDef::new(
         "make_list",
+        List,
         Opset::CoreMl5,
         &[
             tensor("init_length", INT32).optional(),
@@ -40,13 +42,14 @@ pub(super) static OPS: &[OpDef] = &[
         make,
     ),
     // y = the number of elements.
-    OpDef::new("list_length", Opset::CoreMl5, &[LS], |i| {
+    OpDef::new("list_length", List, Opset::CoreMl5, &[LS], |i| {
         list(i)?;
         tensor_result(DType::Int32, Vec::new())
     }),
     // y = ls with `value` at `index`.
     OpDef::new(
         "list_write",
+        List,
         Opset::CoreMl5,
         &[LS, tensor("index", INT32), tensor("value", BASIC)],
         write,
@@ -54,6 +57,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = ls[index].
     OpDef::new(
         "list_read",
+        List,
         Opset::CoreMl5,
         &[LS, tensor("index", INT32)],
         |i| {
@@ -64,6 +68,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[k] = ls[indices[k]].
     OpDef::new(
         "list_gather",
+        List,
         Opset::CoreMl5,
         &[LS, tensor("indices", INT32)],
         gather,
@@ -71,6 +76,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = ls with value[k] at indices[k].
     OpDef::new(
         "list_scatter",
+        List,
         Opset::CoreMl5,
         &[LS, tensor("indices", INT32), tensor("value", BASIC)],
         scatter,

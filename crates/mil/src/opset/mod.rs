@@ -1,8 +1,9 @@
 //! The opset: a table of ops, their parameters and their type rules.
 //!
 //! Each op is one row; each file holds one group of rows. All ops have the same wire form, so the
-//! printer, the parser and the validator hold no code per op. To add an op, add a row here and its
-//! meaning in `cpu/ops`.
+//! printer, the parser and the validator hold no code per op. A row says what kind of work the
+//! op does, which the audit and the backends ask for. To add an op, add a row here and its meaning
+//! in `cpu/src/ops`.
 
 use std::fmt;
 
@@ -21,6 +22,7 @@ mod gather;
 mod image;
 mod infer;
 mod join;
+mod kind;
 mod linear;
 mod list;
 mod normalization;
@@ -40,6 +42,7 @@ pub mod window;
 pub(crate) use infer::alternatives;
 pub use infer::{ArgType, BlockTypes, Infer, Known, TypeError};
 use infer::{axis, broadcast, one_of, require_distinct, show_shape, tensor_result, type_of_x};
+pub use kind::OpKind;
 
 /// A version of the opset. Each version includes all ops of the earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -184,6 +187,11 @@ pub type InferFn = fn(&mut Infer<'_>) -> Result<Vec<Type>, TypeError>;
 pub struct OpDef {
     /// The op's name in MIL.
     pub name: &'static str,
+    /// What the op does.
+    pub kind: OpKind,
+    /// Whether no float of a result is rounded: each is an element of an operand, a constant or an
+    /// integer. An op that only moves elements is exact; a row says of any other that it is.
+    pub exact: bool,
     /// The first opset that has the op in this form.
     pub since: Opset,
     /// Parameters, in the order of [`Op::args`](crate::program::Op::args).
@@ -199,18 +207,27 @@ pub struct OpDef {
 impl OpDef {
     const fn new(
         name: &'static str,
+        kind: OpKind,
         since: Opset,
         params: &'static [Param],
         infer: InferFn,
     ) -> Self {
         Self {
             name,
+            kind,
+            exact: kind.moves(),
             since,
             params,
             attributes: false,
             n_blocks: 0,
             infer,
         }
+    }
+
+    /// The op rounds no result, though it does more than move elements.
+    const fn exact(mut self) -> Self {
+        self.exact = true;
+        self
     }
 
     /// Position of the parameter `name` in [`Self::params`].
@@ -225,7 +242,7 @@ impl OpDef {
 
     /// Whether the result is constant: true for `const` and the constexpr ops.
     pub fn is_constexpr(&self) -> bool {
-        self.is_const() || self.name.starts_with("constexpr_")
+        matches!(self.kind, OpKind::Constant)
     }
 }
 
@@ -309,5 +326,17 @@ mod tests {
         rows.sort_unstable();
         rows.dedup();
         assert_eq!(rows.len(), n);
+    }
+
+    #[test]
+    fn all_forms_of_an_op_are_of_one_kind() {
+        for def in GROUPS.iter().flat_map(|g| g.iter()) {
+            let newest = find(def.name).unwrap();
+            let what = |d: &OpDef| (d.kind, d.exact);
+            assert_eq!(what(def), what(newest), "{} {:?}", def.name, def.since);
+            assert!(def.exact || !def.kind.moves(), "{}", def.name);
+            let is_named = def.is_const() || def.name.starts_with("constexpr_");
+            assert_eq!(def.is_constexpr(), is_named, "{}", def.name);
+        }
     }
 }

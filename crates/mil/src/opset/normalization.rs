@@ -5,6 +5,7 @@
 
 use std::ops::RangeInclusive;
 
+use super::OpKind::{Channelwise, Normalization};
 use super::{
     Dim, FLOAT, INT32, Infer, OpDef, Opset, Param, Type, TypeError, axis, constant,
     require_distinct, tensor, tensor_result, type_of_x,
@@ -44,39 +45,55 @@ const LOCAL_FACTORS: &[&str] = &["alpha", "beta", "k"];
 pub(super) static OPS: &[OpDef] = &[
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta; x [n, C, ..], the other parameters
     // [C]. epsilon defaults to 1e-5.
-    OpDef::new("batch_norm", Opset::CoreMl5, BATCH, |i| {
+    OpDef::new("batch_norm", Channelwise, Opset::CoreMl5, BATCH, |i| {
         require_dtype_of_x(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
     }),
-    OpDef::new("batch_norm", Opset::CoreMl7, BATCH, |i| {
+    OpDef::new("batch_norm", Channelwise, Opset::CoreMl7, BATCH, |i| {
         require_common_dtype(i, BATCH_FACTORS).and_then(|()| batch_norm(i))
     }),
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the mean and variance of each
     // channel of each batch item. epsilon defaults to 1e-5.
-    OpDef::new("instance_norm", Opset::CoreMl5, INSTANCE, |i| {
-        require_dtype_of_x(i, FACTORS).and_then(|()| instance_norm(i))
-    }),
-    OpDef::new("instance_norm", Opset::CoreMl7, INSTANCE, |i| {
-        require_common_dtype(i, FACTORS).and_then(|()| instance_norm(i))
-    }),
+    OpDef::new(
+        "instance_norm",
+        Normalization,
+        Opset::CoreMl5,
+        INSTANCE,
+        |i| require_dtype_of_x(i, FACTORS).and_then(|()| instance_norm(i)),
+    ),
+    OpDef::new(
+        "instance_norm",
+        Normalization,
+        Opset::CoreMl7,
+        INSTANCE,
+        |i| require_common_dtype(i, FACTORS).and_then(|()| instance_norm(i)),
+    ),
     // y = x / sqrt(sum of squares over the last three axes + epsilon). epsilon defaults to 1e-6.
-    OpDef::new("l2_norm", Opset::CoreMl5, L2, l2_norm),
-    OpDef::new("l2_norm", Opset::CoreMl7, L2, l2_norm),
+    OpDef::new("l2_norm", Normalization, Opset::CoreMl5, L2, l2_norm),
+    OpDef::new("l2_norm", Normalization, Opset::CoreMl7, L2, l2_norm),
     // y = (x - mean) / sqrt(variance + epsilon) * gamma + beta, with the mean and variance over
     // `axes` (default: all). epsilon defaults to 1e-5.
-    OpDef::new("layer_norm", Opset::CoreMl5, LAYER, |i| {
+    OpDef::new("layer_norm", Normalization, Opset::CoreMl5, LAYER, |i| {
         require_dtype_of_x(i, FACTORS).and_then(|()| layer_norm(i))
     }),
-    OpDef::new("layer_norm", Opset::CoreMl7, LAYER, |i| {
+    OpDef::new("layer_norm", Normalization, Opset::CoreMl7, LAYER, |i| {
         require_common_dtype(i, FACTORS).and_then(|()| layer_norm(i))
     }),
     // y = x / (k + alpha / size * sum of squares over `size` channels)^beta. Defaults: alpha 1e-4,
     // beta 0.75, k 1.
-    OpDef::new("local_response_norm", Opset::CoreMl5, LOCAL, |i| {
-        require_dtype_of_x(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
-    }),
-    OpDef::new("local_response_norm", Opset::CoreMl7, LOCAL, |i| {
-        require_common_dtype(i, LOCAL_FACTORS).and_then(|()| local_norm(i))
-    }),
+    OpDef::new(
+        "local_response_norm",
+        Normalization,
+        Opset::CoreMl5,
+        LOCAL,
+        |i| require_dtype_of_x(i, LOCAL_FACTORS).and_then(|()| local_norm(i)),
+    ),
+    OpDef::new(
+        "local_response_norm",
+        Normalization,
+        Opset::CoreMl7,
+        LOCAL,
+        |i| require_common_dtype(i, LOCAL_FACTORS).and_then(|()| local_norm(i)),
+    ),
 ];
 
 /// Requires the factors to have the element type of `x`.

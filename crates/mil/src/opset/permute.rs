@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
+use super::OpKind::Rearrange;
 use super::{
     ANY, BASIC, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis, constant,
     tensor, tensor_result, type_of_x,
@@ -16,12 +17,14 @@ pub(super) static OPS: &[OpDef] = &[
     // y[i[perm[0]], i[perm[1]], ..] = x[i[0], i[1], ..].
     OpDef::new(
         "transpose",
+        Rearrange,
         Opset::CoreMl5,
         &[tensor("x", BASIC), PERM],
         transpose,
     ),
     OpDef::new(
         "transpose",
+        Rearrange,
         Opset::CoreMl7,
         &[tensor("x", ANY), PERM],
         transpose,
@@ -29,12 +32,14 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x with the order along `axes` (default: all) reversed.
     OpDef::new(
         "reverse",
+        Rearrange,
         Opset::CoreMl5,
         &[tensor("x", BASIC), AXES],
         reverse,
     ),
     OpDef::new(
         "reverse",
+        Rearrange,
         Opset::CoreMl7,
         &[tensor("x", ANY), AXES],
         reverse,
@@ -43,6 +48,7 @@ pub(super) static OPS: &[OpDef] = &[
     // `batch_axis`.
     OpDef::new(
         "reverse_sequence",
+        Rearrange,
         Opset::CoreMl5,
         &[
             tensor("x", BASIC),
@@ -54,6 +60,7 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     OpDef::new(
         "reverse_sequence",
+        Rearrange,
         Opset::CoreMl7,
         &[
             tensor("x", ANY),

@@ -1,5 +1,6 @@
 //! Pooling over one to three spatial axes. Source: coremltools `ops/defs/iOS15/pool.py`.
 
+use super::OpKind::Pool;
 use super::window::Windows;
 use super::{
     BOOL, FLOAT, INT32, Infer, OpDef, Opset, Param, STRING, Type, TypeError, constant, tensor,
@@ -26,21 +27,22 @@ const AVERAGE: &[Param] = &[
 
 pub(super) static OPS: &[OpDef] = &[
     // y = the mean over the window. Padding counts as zeros unless `exclude_padding_from_average`.
-    OpDef::new("avg_pool", Opset::CoreMl5, AVERAGE, |i| {
+    OpDef::new("avg_pool", Pool, Opset::CoreMl5, AVERAGE, |i| {
         reject_same_lower(i).and_then(|()| pool(i, 3))
     }),
     // From iOS 16 on, `pad_type` can be `same_lower`, also in the pools below.
-    OpDef::new("avg_pool", Opset::CoreMl6, AVERAGE, |i| pool(i, 3)),
+    OpDef::new("avg_pool", Pool, Opset::CoreMl6, AVERAGE, |i| pool(i, 3)),
     // y = the square root of the sum of squares over the window.
-    OpDef::new("l2_pool", Opset::CoreMl5, MAX, |i| {
+    OpDef::new("l2_pool", Pool, Opset::CoreMl5, MAX, |i| {
         reject_same_lower(i).and_then(|()| pool(i, 2))
     }),
-    OpDef::new("l2_pool", Opset::CoreMl6, MAX, |i| pool(i, 2)),
+    OpDef::new("l2_pool", Pool, Opset::CoreMl6, MAX, |i| pool(i, 2)),
     // y = the largest element of the window, without padding.
-    OpDef::new("max_pool", Opset::CoreMl5, MAX, |i| {
+    OpDef::new("max_pool", Pool, Opset::CoreMl5, MAX, |i| {
         reject_same_lower(i).and_then(|()| pool(i, 3))
-    }),
-    OpDef::new("max_pool", Opset::CoreMl6, MAX, |i| pool(i, 3)),
+    })
+    .exact(),
+    OpDef::new("max_pool", Pool, Opset::CoreMl6, MAX, |i| pool(i, 3)).exact(),
 ];
 
 /// Rejects the padding `same_lower`, which ios15 does not have.

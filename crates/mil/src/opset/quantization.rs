@@ -1,5 +1,6 @@
 //! Quantization at run time. Source: coremltools `ops/defs/iOS17/quantization_ops.py`.
 
+use super::OpKind::Channelwise;
 use super::{
     Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, axis, constant, tensor,
     tensor_result,
@@ -13,6 +14,7 @@ pub(super) static OPS: &[OpDef] = &[
     // even.
     OpDef::new(
         "quantize",
+        Channelwise,
         Opset::CoreMl7,
         &[
             tensor("input", FLOAT),
@@ -26,6 +28,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = scale * (input - zero_point).
     OpDef::new(
         "dequantize",
+        Channelwise,
         Opset::CoreMl7,
         &[
             tensor("input", BYTE),

@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/random.py`.
 
+use super::OpKind::Random;
 use super::{
     Dim, FLOAT, INT32, Infer, OpDef, Opset, STRING, Type, TypeError, constant, tensor,
     tensor_result,
@@ -12,6 +13,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[..] = 1 with probability `prob` (default 0.5), else 0.
     OpDef::new(
         "random_bernoulli",
+        Random,
         Opset::CoreMl5,
         &[
             tensor("shape", INT32),
@@ -24,6 +26,7 @@ pub(super) static OPS: &[OpDef] = &[
     // default) or probabilities, by `mode`.
     OpDef::new(
         "random_categorical",
+        Random,
         Opset::CoreMl5,
         &[
             tensor("x", FLOAT),
@@ -36,6 +39,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[..] = a sample of the normal distribution with `mean` (default 0) and `stddev` (default 1).
     OpDef::new(
         "random_normal",
+        Random,
         Opset::CoreMl5,
         &[
             tensor("shape", INT32),
@@ -48,6 +52,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y[..] = a sample of the uniform distribution over [`low`, `high`) (default [0, 1)).
     OpDef::new(
         "random_uniform",
+        Random,
         Opset::CoreMl5,
         &[
             tensor("shape", INT32),

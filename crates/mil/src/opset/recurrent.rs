@@ -9,6 +9,7 @@
 //! and the results that its tests (`ops/tests/iOS14/test_recurrent.py`, `iOS18/test_recurrent.py`)
 //! expect of Core ML.
 
+use super::OpKind::Other;
 use super::Opset::{CoreMl5, CoreMl7, CoreMl8};
 use super::{BOOL, Dim, FLOAT, Infer, OpDef, Param, STRING, Type, TypeError, constant, tensor};
 use crate::types::{DType, TensorType};
@@ -123,18 +124,18 @@ pub(super) static OPS: &[OpDef] = &[
     // r, z = recurrent_activation(W_i x + W_h h + b), o = activation(W_i x + W_h (r * h) + b), h =
     // (1 - z) * o + z * h. Rows of weights and biases are in the order r, o, z. With `reset_after`,
     // as in PyTorch, o = activation(W_i x + input_bias + r * (W_h h + bias)).
-    OpDef::new("gru", CoreMl5, GRU_FP32, gru),
-    OpDef::new("gru", CoreMl7, GRU, gru),
-    OpDef::new("gru", CoreMl8, RESET_GRU, gru),
+    OpDef::new("gru", Other, CoreMl5, GRU_FP32, gru),
+    OpDef::new("gru", Other, CoreMl7, GRU, gru),
+    OpDef::new("gru", Other, CoreMl8, RESET_GRU, gru),
     // i, f = recurrent_activation(W_i x + W_h h + b + p * c), z = cell_activation(W_i x + W_h h +
     // b), c = clip(f * c + i * z), o = recurrent_activation(W_i x + W_h h + b + p * c), h = o *
     // activation(c). Rows of weights and biases are in the order i, f, o, z; rows of peepholes p
     // are in the order i, f, o.
-    OpDef::new("lstm", CoreMl5, LSTM_FP32, lstm),
-    OpDef::new("lstm", CoreMl7, LSTM, lstm),
+    OpDef::new("lstm", Other, CoreMl5, LSTM_FP32, lstm),
+    OpDef::new("lstm", Other, CoreMl7, LSTM, lstm),
     // h = activation(W_i x + W_h h + b).
-    OpDef::new("rnn", CoreMl5, RNN_FP32, rnn),
-    OpDef::new("rnn", CoreMl7, RNN, rnn),
+    OpDef::new("rnn", Other, CoreMl5, RNN_FP32, rnn),
+    OpDef::new("rnn", Other, CoreMl7, RNN, rnn),
 ];
 
 fn rnn(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

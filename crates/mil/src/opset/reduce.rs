@@ -1,5 +1,6 @@
 //! Reductions along axes. Source: coremltools `ops/defs/iOS15/reduction.py`, `iOS17/reduction.py`.
 
+use super::OpKind::Reduction;
 use super::{
     BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
     require_distinct, tensor, tensor_result,
@@ -26,27 +27,51 @@ const TYPED_ARG: &[Param] = &[
 pub(super) static OPS: &[OpDef] = &[
     // y = the position of the first largest element along `axis` (default -1), as `output_dtype`
     // (default int32).
-    OpDef::new("reduce_argmax", Opset::CoreMl5, ARG, arg_reduce),
-    OpDef::new("reduce_argmax", Opset::CoreMl7, TYPED_ARG, arg_reduce),
+    OpDef::new("reduce_argmax", Reduction, Opset::CoreMl5, ARG, arg_reduce),
+    OpDef::new(
+        "reduce_argmax",
+        Reduction,
+        Opset::CoreMl7,
+        TYPED_ARG,
+        arg_reduce,
+    ),
     // y = the position of the first smallest element.
-    OpDef::new("reduce_argmin", Opset::CoreMl5, ARG, arg_reduce),
-    OpDef::new("reduce_argmin", Opset::CoreMl7, TYPED_ARG, arg_reduce),
+    OpDef::new("reduce_argmin", Reduction, Opset::CoreMl5, ARG, arg_reduce),
+    OpDef::new(
+        "reduce_argmin",
+        Reduction,
+        Opset::CoreMl7,
+        TYPED_ARG,
+        arg_reduce,
+    ),
     // y = sum of abs(x) over `axes` (default: all), also in the ops below.
-    OpDef::new("reduce_l1_norm", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_l1_norm", Reduction, Opset::CoreMl5, PARAMS, reduce),
     // y = sqrt(sum of x^2).
-    OpDef::new("reduce_l2_norm", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_l2_norm", Reduction, Opset::CoreMl5, PARAMS, reduce),
     // y = ln(sum of x).
-    OpDef::new("reduce_log_sum", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_log_sum", Reduction, Opset::CoreMl5, PARAMS, reduce),
     // y = ln(sum of exp(x)).
-    OpDef::new("reduce_log_sum_exp", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new(
+        "reduce_log_sum_exp",
+        Reduction,
+        Opset::CoreMl5,
+        PARAMS,
+        reduce,
+    ),
     // y = the largest element, the mean, the smallest element, the product, the sum.
-    OpDef::new("reduce_max", Opset::CoreMl5, PARAMS, reduce),
-    OpDef::new("reduce_mean", Opset::CoreMl5, PARAMS, reduce),
-    OpDef::new("reduce_min", Opset::CoreMl5, PARAMS, reduce),
-    OpDef::new("reduce_prod", Opset::CoreMl5, PARAMS, reduce),
-    OpDef::new("reduce_sum", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_max", Reduction, Opset::CoreMl5, PARAMS, reduce).exact(),
+    OpDef::new("reduce_mean", Reduction, Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_min", Reduction, Opset::CoreMl5, PARAMS, reduce).exact(),
+    OpDef::new("reduce_prod", Reduction, Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new("reduce_sum", Reduction, Opset::CoreMl5, PARAMS, reduce),
     // y = sum of x^2.
-    OpDef::new("reduce_sum_square", Opset::CoreMl5, PARAMS, reduce),
+    OpDef::new(
+        "reduce_sum_square",
+        Reduction,
+        Opset::CoreMl5,
+        PARAMS,
+        reduce,
+    ),
 ];
 
 fn reduce(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

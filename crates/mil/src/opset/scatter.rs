@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS15/scatter_gather.py`, `iOS17/scatter_gather.py`.
 
+use super::OpKind::Other;
 use super::gather::{check_bounds, index_depth, require_same_except};
 use super::{
     BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis, constant,
@@ -24,44 +25,56 @@ pub(super) static OPS: &[OpDef] = &[
     // `axis`, for each i in order.
     OpDef::new(
         "scatter",
+        Other,
         Opset::CoreMl5,
         &[DATA, INDICES, UPDATES, AXIS, MODE],
         scatter,
-    ),
+    )
+    .exact(),
     OpDef::new(
         "scatter",
+        Other,
         Opset::CoreMl7,
         &[DATA, INDICES, UPDATES, AXIS, MODE, VALIDATE],
         scatter,
-    ),
+    )
+    .exact(),
     // y = data, then y[.., indices[.., i, ..], ..] = mode(that element, updates[.., i, ..]) along
     // `axis`, the only axis whose size may differ.
     OpDef::new(
         "scatter_along_axis",
+        Other,
         Opset::CoreMl5,
         &[DATA, INDICES, UPDATES, AXIS, MODE],
         along_axis,
-    ),
+    )
+    .exact(),
     OpDef::new(
         "scatter_along_axis",
+        Other,
         Opset::CoreMl7,
         &[DATA, INDICES, UPDATES, AXIS, MODE, VALIDATE],
         along_axis,
-    ),
+    )
+    .exact(),
     // y = data, then y[indices[i, ..]] = mode(that element, updates[i, ..]): each row of the last
     // axis of `indices` is an index into data.
     OpDef::new(
         "scatter_nd",
+        Other,
         Opset::CoreMl5,
         &[DATA, INDICES, UPDATES, MODE],
         scatter_nd,
-    ),
+    )
+    .exact(),
     OpDef::new(
         "scatter_nd",
+        Other,
         Opset::CoreMl7,
         &[DATA, INDICES, UPDATES, MODE, VALIDATE],
         scatter_nd,
-    ),
+    )
+    .exact(),
 ];
 
 fn scatter(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

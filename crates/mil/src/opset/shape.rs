@@ -3,6 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS15/tensor_transformation.py`,
 //! `iOS16/tensor_transformation.py`, `iOS17/tensor_transformation.py`.
 
+use super::OpKind::{Reshape, Shape, View};
 use super::slice::slice_range;
 use super::{
     ANY, Accepts, BASIC, Dim, INT32, Infer, OpDef, Opset, Param, SHAPE_INT, Type, TypeError, axis,
@@ -28,6 +29,7 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x as a matrix: rows are the axes before `axis` (default 1), columns the other axes.
     OpDef::new(
         "flatten2d",
+        View,
         Opset::CoreMl5,
         &[tensor("x", BASIC), constant("axis", INT32).optional()],
         flatten2d,
@@ -35,12 +37,14 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x with a new dimension of 1 at each of `axes`, counted in y.
     OpDef::new(
         "expand_dims",
+        View,
         Opset::CoreMl5,
         &[tensor("x", BASIC), constant("axes", INT32)],
         expand_dims,
     ),
     OpDef::new(
         "expand_dims",
+        View,
         Opset::CoreMl7,
         &[tensor("x", ANY), constant("axes", INT32)],
         expand_dims,
@@ -48,12 +52,14 @@ pub(super) static OPS: &[OpDef] = &[
     // y = x without the dimensions among `axes` (default: all) that are 1.
     OpDef::new(
         "squeeze",
+        View,
         Opset::CoreMl5,
         &[tensor("x", BASIC), constant("axes", INT32).optional()],
         squeeze,
     ),
     OpDef::new(
         "squeeze",
+        View,
         Opset::CoreMl7,
         &[tensor("x", ANY), constant("axes", INT32).optional()],
         squeeze,
@@ -62,12 +68,14 @@ pub(super) static OPS: &[OpDef] = &[
     // of 0 copies the dimension of x, counted from the last axis.
     OpDef::new(
         "reshape",
+        Reshape,
         Opset::CoreMl5,
         &[tensor("x", BASIC), tensor("shape", INT32)],
         reshape,
     ),
     OpDef::new(
         "reshape",
+        Reshape,
         Opset::CoreMl7,
         &[tensor("x", ANY), tensor("shape", SHAPE_INT)],
         reshape,
@@ -76,18 +84,20 @@ pub(super) static OPS: &[OpDef] = &[
     // from `begins` to `ends`, or to the last if `end_masks`.
     OpDef::new(
         "reshape_like",
+        Reshape,
         Opset::CoreMl6,
         &[tensor("x", BASIC), REFS, BEGINS, ENDS, END_MASKS],
         reshape_like,
     ),
     OpDef::new(
         "reshape_like",
+        Reshape,
         Opset::CoreMl7,
         &[tensor("x", ANY), REFS, BEGINS, ENDS, END_MASKS],
         reshape_like,
     ),
     // y = the shape of x.
-    OpDef::new("shape", Opset::CoreMl5, &[tensor("x", BASIC)], shape),
+    OpDef::new("shape", Shape, Opset::CoreMl5, &[tensor("x", BASIC)], shape).exact(),
 ];
 
 fn flatten2d(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

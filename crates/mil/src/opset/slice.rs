@@ -4,8 +4,8 @@
 //! `iOS18/tensor_transformation.py`.
 
 use super::{
-    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, SHAPE_INT, Type, TypeError,
-    axis, constant, tensor, tensor_result,
+    ANY, BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, OpKind, Opset, Param, SHAPE_INT, Type,
+    TypeError, axis, constant, tensor, tensor_result,
 };
 use crate::types::{DType, TensorType};
 
@@ -40,11 +40,24 @@ const STRIDE: Param = constant("stride", INT32).optional();
 pub(super) static OPS: &[OpDef] = &[
     // y = x[begin:end:stride]. `begin_mask` and `end_mask` ignore a bound; `squeeze_mask` takes one
     // index and drops the axis.
-    OpDef::new("slice_by_index", Opset::CoreMl5, SLICE_5, slice_by_index),
-    OpDef::new("slice_by_index", Opset::CoreMl7, SLICE, slice_by_index),
+    OpDef::new(
+        "slice_by_index",
+        OpKind::Copy,
+        Opset::CoreMl5,
+        SLICE_5,
+        slice_by_index,
+    ),
+    OpDef::new(
+        "slice_by_index",
+        OpKind::Copy,
+        Opset::CoreMl7,
+        SLICE,
+        slice_by_index,
+    ),
     // y = x[begin:begin + size]; a size of -1 extends to the end.
     OpDef::new(
         "slice_by_size",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[
             tensor("x", BASIC),
@@ -55,6 +68,7 @@ pub(super) static OPS: &[OpDef] = &[
     ),
     OpDef::new(
         "slice_by_size",
+        OpKind::Copy,
         Opset::CoreMl7,
         &[
             tensor("x", ANY),
@@ -64,17 +78,25 @@ pub(super) static OPS: &[OpDef] = &[
         slice_by_size,
     ),
     // y = x with x[begin:end:stride] replaced by `update`.
-    OpDef::new("slice_update", Opset::CoreMl8, UPDATE, slice_update),
+    OpDef::new(
+        "slice_update",
+        OpKind::Copy,
+        Opset::CoreMl8,
+        UPDATE,
+        slice_update,
+    ),
     // y[.., w, i, ..] = x[.., w * stride + i, ..] along `axis`: all windows of `size` elements at
     // distance `stride` (default 1).
     OpDef::new(
         "sliding_windows",
+        OpKind::Copy,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), AXIS, SIZE, STRIDE],
         sliding_windows,
     ),
     OpDef::new(
         "sliding_windows",
+        OpKind::Copy,
         Opset::CoreMl7,
         &[tensor("x", ANY), AXIS, SIZE, STRIDE],
         sliding_windows,

@@ -3,6 +3,7 @@
 //! Source: coremltools `ops/defs/iOS15/tensor_operation.py`, `iOS16/tensor_operation.py`,
 //! `iOS17/tensor_operation.py`.
 
+use super::OpKind::{Other, Sort};
 use super::{
     BASIC, BOOL, Dim, INT32, Infer, NUMBER, OpDef, Opset, Param, STRING, Type, TypeError, axis,
     constant, tensor, tensor_result, type_of_x,
@@ -30,6 +31,7 @@ pub(super) static OPS: &[OpDef] = &[
     // `ascending`.
     OpDef::new(
         "argsort",
+        Sort,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), AXIS, ASCENDING],
         argsort,
@@ -38,6 +40,7 @@ pub(super) static OPS: &[OpDef] = &[
     // `exclusive`, and from the other end if `reverse`.
     OpDef::new(
         "cumsum",
+        Other,
         Opset::CoreMl5,
         &[
             tensor("x", NUMBER),
@@ -48,17 +51,26 @@ pub(super) static OPS: &[OpDef] = &[
         cumsum,
     ),
     // y = the indices of the nonzero elements, one row per element.
-    OpDef::new("non_zero", Opset::CoreMl5, &[tensor("x", BASIC)], non_zero),
+    OpDef::new(
+        "non_zero",
+        Other,
+        Opset::CoreMl5,
+        &[tensor("x", BASIC)],
+        non_zero,
+    ),
     // The `k` (default 1; since iOS 17, -1 means all) largest elements along `axis` (default -1),
     // or smallest if `ascending`, and their indices.
     OpDef::new(
         "topk",
+        Sort,
         Opset::CoreMl5,
         &[tensor("x", NUMBER), K, AXIS, ASCENDING],
         topk,
-    ),
+    )
+    .exact(),
     OpDef::new(
         "topk",
+        Sort,
         Opset::CoreMl6,
         &[
             tensor("x", NUMBER),
@@ -69,9 +81,11 @@ pub(super) static OPS: &[OpDef] = &[
             RETURN_INDICES,
         ],
         topk,
-    ),
+    )
+    .exact(),
     OpDef::new(
         "topk",
+        Sort,
         Opset::CoreMl7,
         &[
             tensor("x", WIDE),
@@ -83,7 +97,8 @@ pub(super) static OPS: &[OpDef] = &[
             constant("output_indices_dtype", STRING).optional(),
         ],
         topk,
-    ),
+    )
+    .exact(),
 ];
 
 fn argsort(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {

@@ -2,6 +2,7 @@
 //!
 //! Source: coremltools `ops/defs/iOS18/states.py`, `ops/defs/iOS18/tensor_transformation.py`.
 
+use super::OpKind::State;
 use super::{ANY, Accepts, Infer, OpDef, Opset, Param, Type, TypeError, tensor};
 
 const fn state(name: &'static str) -> Param {
@@ -15,10 +16,11 @@ const fn state(name: &'static str) -> Param {
 
 pub(super) static OPS: &[OpDef] = &[
     // y = the current content of the state.
-    OpDef::new("read_state", Opset::CoreMl8, &[state("input")], read),
+    OpDef::new("read_state", State, Opset::CoreMl8, &[state("input")], read),
     // Writes `value` to the state; y = value.
     OpDef::new(
         "coreml_update_state",
+        State,
         Opset::CoreMl8,
         &[state("state"), tensor("value", ANY)],
         update,
@@ -26,6 +28,7 @@ pub(super) static OPS: &[OpDef] = &[
     // Writes `data` to the state; no result.
     OpDef::new(
         "write_state",
+        State,
         Opset::CoreMl8,
         &[state("input"), tensor("data", ANY)],
         write,
