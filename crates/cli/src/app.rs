@@ -55,10 +55,8 @@ pub struct Global {
         value_name = "FILE"
     )]
     pub catalog: Option<PathBuf>,
-    /// Instruction set of the kernels: portable, avx2, avx512 or neon.
-    ///
-    /// The machine must have it [default: the best that it has].
-    #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa)]
+    #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa,
+        help = isa_help(), long_help = isa_long_help())]
     pub isa: Option<Isa>,
     /// Most memory to allocate, such as 4GB [default: 7/8 of the machine's].
     ///
@@ -107,6 +105,23 @@ fn memory_of_machine() -> usize {
     } else {
         usize::try_from(total / 8 * 7).unwrap_or(usize::MAX)
     }
+}
+
+/// The help of `--isa` with `-h`.
+fn isa_help() -> String {
+    let (last, rest) = Isa::NAMES.split_last().expect("`portable` is a name");
+    format!(
+        "Instruction set of the kernels: {} or {last}",
+        rest.join(", ")
+    )
+}
+
+/// The help of `--isa` with `--help`.
+fn isa_long_help() -> String {
+    format!(
+        "{}.\n\nThe machine must have it [default: the best that it has]",
+        isa_help()
+    )
 }
 
 fn isa(name: &str) -> Result<Isa, String> {

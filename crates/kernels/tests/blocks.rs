@@ -57,7 +57,7 @@ fn products_with_unit_vectors_are_the_values() {
                         let row = &values[row_idx * block_len..][..block_len];
                         let largest = row.iter().fold(0.0f32, |max, value| max.max(value.abs()));
                         let error = (y - row[col_idx]).abs();
-                        let bound = if isa.name() == "avx512" && n_tokens > 1 {
+                        let bound = if isa.has_wide_sums() && n_tokens > 1 {
                             1.0 / 127.0
                         } else {
                             2e-6

@@ -174,30 +174,17 @@ pub(super) fn in_parts(mut paths: impl Iterator<Item = Path>, n_tokens: usize) -
 
 /// Whether products of many tokens and codes are computed in [`parts`](super::parts).
 pub(super) fn has_parts(isa: Isa) -> bool {
-    parts(isa) != Parts::None
+    isa.parts() != Parts::None
 }
 
 /// Whether codes of eight bits are two planes there.
 pub(super) fn has_planes(isa: Isa) -> bool {
-    parts(isa).are_of_two()
+    isa.parts().are_of_two()
 }
 
 /// Whether codes are fitted to 8 bits there.
 pub(super) fn is_wide(isa: Isa) -> bool {
-    parts(isa).are_of_four()
-}
-
-/// [`Simd::PARTS`].
-fn parts(isa: Isa) -> Parts {
-    struct PartsOf;
-    impl Kernel for PartsOf {
-        type Output = Parts;
-        #[inline(always)]
-        fn run<S: Simd>(self, _simd: S) -> Parts {
-            S::PARTS
-        }
-    }
-    isa.run(PartsOf)
+    isa.has_wide_sums()
 }
 
 /// Panels that a task multiplies at once, of floats and of codes: with many registers each input

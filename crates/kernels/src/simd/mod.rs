@@ -7,6 +7,11 @@
 //! Every [`Simd`] has the same shape, 16 lanes of 32 bits or 64 bytes, in as many registers as that
 //! takes: so there is one body, one layout of packed data, and the sums of all instruction sets are
 //! taken in the same order.
+//!
+//! To add an instruction set, write its file, with a type that implements [`Simd`] and has `detect`
+//! and `run`, and add its row to `instruction_sets`. The compiler names every method that is
+//! missing; tests of kernels run on each set of the machine. Products in bf16 need a [`Multiply`]
+//! as well, as in `bf16.rs`. Thresholds of paths stand in `linear/choose.rs`.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -33,20 +38,69 @@ pub(crate) use portable::Portable;
 /// Lanes of a vector of `f32` or `i32`.
 pub(crate) const LANES: usize = 16;
 
-/// An instruction set that this machine has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Isa {
-    /// Plain Rust, for every machine.
-    Portable,
-    /// AVX2, FMA and F16C.
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Avx2),
-    /// AVX-512 F, BW, VL, DQ and VNNI.
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
-    /// NEON with dot products.
-    #[cfg(target_arch = "aarch64")]
-    Neon(Neon),
+/// Makes [`Isa`] of the rows below: the architecture, the type whose `detect` finds the instruction
+/// set, its name, and what it is.
+macro_rules! instruction_sets {
+    ($($arch:tt $Set:ident $name:literal $doc:literal,)*) => {
+        /// An instruction set that this machine has.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Isa {
+            /// Plain Rust, for every machine.
+            Portable,
+            $(
+                #[doc = $doc]
+                #[cfg(target_arch = $arch)]
+                $Set($Set),
+            )*
+        }
+
+        impl Isa {
+            /// The names of all instruction sets, also of those that this machine lacks.
+            pub const NAMES: &'static [&'static str] = &["portable", $($name),*];
+
+            /// All of this machine, the best last.
+            pub fn available() -> Vec<Self> {
+                let found = [
+                    Some(Self::Portable),
+                    $(
+                        #[cfg(target_arch = $arch)]
+                        $Set::detect().map(Self::$Set),
+                    )*
+                ];
+                found.into_iter().flatten().collect()
+            }
+
+            /// A short name, one of [`Self::NAMES`].
+            pub fn name(self) -> &'static str {
+                match self {
+                    Self::Portable => "portable",
+                    $(
+                        #[cfg(target_arch = $arch)]
+                        Self::$Set(_) => $name,
+                    )*
+                }
+            }
+
+            /// Runs the kernel compiled for this instruction set.
+            #[inline]
+            pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+                match self {
+                    Self::Portable => Portable.run(kernel),
+                    $(
+                        #[cfg(target_arch = $arch)]
+                        Self::$Set(simd) => simd.run(kernel),
+                    )*
+                }
+            }
+        }
+    };
+}
+
+// From the slowest to the fastest of an architecture.
+instruction_sets! {
+    "x86_64" Avx2 "avx2" "AVX2, FMA and F16C.",
+    "x86_64" Avx512 "avx512" "AVX-512 F, BW, VL, DQ and VNNI.",
+    "aarch64" Neon "neon" "NEON with dot products.",
 }
 
 impl Isa {
@@ -55,36 +109,28 @@ impl Isa {
         Self::available().pop().unwrap_or(Self::Portable)
     }
 
-    /// All of this machine, the best last.
-    pub fn available() -> Vec<Self> {
-        let found = [
-            Some(Self::Portable),
-            #[cfg(target_arch = "x86_64")]
-            Avx2::detect().map(Self::Avx2),
-            #[cfg(target_arch = "x86_64")]
-            Avx512::detect().map(Self::Avx512),
-            #[cfg(target_arch = "aarch64")]
-            Neon::detect().map(Self::Neon),
-        ];
-        found.into_iter().flatten().collect()
-    }
-
     /// The one of this machine that has this [`Self::name`].
     pub fn named(name: &str) -> Option<Self> {
         Self::available().into_iter().find(|isa| isa.name() == name)
     }
 
-    /// A short name: `portable`, `avx2`, `avx512` or `neon`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(_) => "avx2",
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(_) => "avx512",
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(_) => "neon",
+    /// Whether it sums four products of bytes in 32 bits. Where it does, products of many tokens
+    /// requantize the codes of weights to 8 bits, and rounded weights have 8 bits instead of 7.
+    pub fn has_wide_sums(self) -> bool {
+        self.parts().are_of_four()
+    }
+
+    /// [`Simd::PARTS`].
+    pub(crate) fn parts(self) -> Parts {
+        struct PartsOf;
+        impl Kernel for PartsOf {
+            type Output = Parts;
+            #[inline(always)]
+            fn run<S: Simd>(self, _simd: S) -> Parts {
+                S::PARTS
+            }
         }
+        self.run(PartsOf)
     }
 
     /// True where [`linear_fast`](crate::linear::linear_fast) multiplies bf16 weights with
@@ -95,20 +141,6 @@ impl Isa {
             return simd.has_bf16();
         }
         false
-    }
-
-    /// Runs the kernel compiled for this instruction set.
-    #[inline]
-    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        match self {
-            Self::Portable => Portable.run(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx2(simd) => simd.run(kernel),
-            #[cfg(target_arch = "x86_64")]
-            Self::Avx512(simd) => simd.run(kernel),
-            #[cfg(target_arch = "aarch64")]
-            Self::Neon(simd) => simd.run(kernel),
-        }
     }
 }
 
