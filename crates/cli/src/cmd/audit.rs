@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use thane_audit::fix::Options;
 use thane_audit::form::text::{Detail, Paint};
 use thane_audit::form::{concise, html, json, mil, sarif, text};
@@ -141,33 +142,44 @@ enum Format {
 }
 
 impl Format {
-    /// The form that a file of this name has.
+    /// Extensions of files in this format; the first is suggested.
+    fn extensions(self) -> &'static [&'static str] {
+        match self {
+            Self::Text => &["txt", "md", "log"],
+            Self::Concise => &[],
+            Self::Json => &["json"],
+            Self::Sarif => &["sarif"],
+            Self::Html => &["html", "htm"],
+            Self::Mil => &["mil"],
+        }
+    }
+
+    /// The format of a file of this name.
     fn of_file(path: &Path) -> Result<Option<Self>, Failure> {
         let Some(extension) = path.extension() else {
             return Ok(None);
         };
-        Ok(Some(
-            match extension.to_string_lossy().to_ascii_lowercase().as_str() {
-                "txt" | "md" | "log" => Self::Text,
-                "json" => Self::Json,
-                "sarif" => Self::Sarif,
-                "html" | "htm" => Self::Html,
-                "mil" => Self::Mil,
-                other => {
-                    let error = anyhow::anyhow!(
-                        "{}: expected a name that ends in .txt, .md, .json, .sarif, .html or .mil, \
-                         found .{other}",
-                        path.display()
-                    );
-                    let failure = Failure::new(Code::Usage, error)
-                        .remedy("--format FORMAT, which holds for any name");
-                    return Err(match other {
-                        "mlpackage" => failure.remedy("--fix, which writes a package"),
-                        _ => failure,
-                    });
-                }
-            },
-        ))
+        let extension = extension.to_string_lossy().to_ascii_lowercase();
+        let formats = Self::value_variants();
+        let found = formats
+            .iter()
+            .find(|format| format.extensions().contains(&extension.as_str()));
+        if let Some(format) = found {
+            return Ok(Some(*format));
+        }
+        let known = formats.iter().filter_map(|f| f.extensions().first());
+        let known: Vec<String> = known.map(|extension| format!(".{extension}")).collect();
+        let error = anyhow::anyhow!(
+            "{}: expected a name that ends in {}, found .{extension}",
+            path.display(),
+            known.join(", ")
+        );
+        let failure =
+            Failure::new(Code::Usage, error).remedy("--format FORMAT, which holds for any name");
+        Err(match extension.as_str() {
+            "mlpackage" => failure.remedy("--fix, which writes a package"),
+            _ => failure,
+        })
     }
 }
 
