@@ -4,8 +4,9 @@
 //!
 //! A fix answers for one op that one of its rules found: a patch, or why there is none. [`run`]
 //! tries each fix on each function, cleans up after it, judges the function again, and asks a
-//! [`Prover`], which runs both forms: this crate runs nothing. To add a fix, add a file, its line
-//! in [`FIXES`], and `tests/fixes/<name>.mil`.
+//! [`Prover`], which runs both forms: this crate runs nothing. To add a fix, add a file whose doc
+//! has a program that it rewrites, its `mod` line, its line in [`FIXES`], and
+//! `tests/fixes/<name>.mil`.
 //!
 //! A fix is not a [`Pass`](thane_compile::Pass): it needs the target and the findings, and its
 //! result need not be the same bit for bit. The cleanup after a fix uses passes and their driver.

@@ -1,6 +1,6 @@
-//! The forms that a report is printed in, a file for each: [`text`] for a terminal, [`concise`] for
-//! grep and editors, [`json`], [`sarif`] for code review, [`html`] for a browser, and [`mil`], the
-//! program itself with notes.
+//! The formats that a report is printed in, a file for each: [`text`] for a terminal, [`concise`]
+//! for grep and editors, [`json`], [`sarif`] for code review, [`html`] for a browser, and [`mil`],
+//! the program itself with notes. The other files hold what several of them share.
 
 pub mod comparison;
 pub mod concise;

@@ -63,11 +63,6 @@ fn crates_know_nothing_of_what_they_must_not_know() {
             "only cli prints and exits",
         ),
         (
-            &["cpu", "compile", "audit", "kernels", "mil"],
-            &["llama", "gemma", "Llama", "Gemma"],
-            "families are known to models only",
-        ),
-        (
             &["models", "mil", "cpu", "compile"],
             &["serde_json::to_", "#[derive(Serialize"],
             "programs are not serialised by their types",
@@ -123,6 +118,49 @@ fn crates_know_nothing_of_what_they_must_not_know() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// Names of families, without versions: those of the files that define one.
+fn families() -> Vec<String> {
+    let sources = sources().into_iter().filter(|(_, path, text)| {
+        let folder = path.parent().unwrap();
+        folder.ends_with("models/src/families") && text.contains(": Family = Family {")
+    });
+    let names = sources.map(|(_, path, _)| {
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        stem.trim_end_matches(|c: char| c.is_ascii_digit())
+            .to_owned()
+    });
+    let names: Vec<String> = names.collect();
+    assert!(names.len() > 3, "expected families, found {names:?}");
+    names
+}
+
+/// Published studies that rules cite, whose names hold those of families.
+const STUDIES: [&str; 2] = ["qwen-ane", "probe_gemma4_vision_ane"];
+
+#[test]
+fn families_are_named_in_models_only() {
+    let families = families();
+    let mut faults = Vec::new();
+    for (name, path, text) in sources() {
+        if !["mil", "kernels", "compile", "audit", "cpu"].contains(&name.as_str()) {
+            continue;
+        }
+        let code = without_tests(&text).lines().enumerate();
+        for (i, line) in code.filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            let line = STUDIES
+                .iter()
+                .fold(line.to_lowercase(), |line, study| line.replace(study, ""));
+            let named = families
+                .iter()
+                .find(|family| line.contains(family.as_str()));
+            if let Some(family) = named {
+                faults.push(format!("{}:{}: `{family}`", path.display(), i + 1));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 #[test]
 fn only_the_command_line_imports_verbs() {
     let mut faults = Vec::new();
@@ -148,11 +186,54 @@ fn only_the_command_line_imports_verbs() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// Crates of this workspace under `[dependencies]` of a crate's manifest.
+fn dependencies(name: &str) -> Vec<String> {
+    let path = root().join("crates").join(name).join("Cargo.toml");
+    let manifest = fs::read_to_string(path).unwrap();
+    let lines = manifest
+        .lines()
+        .skip_while(|line| *line != "[dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['));
+    let mut found: Vec<String> = lines
+        .filter_map(|line| line.strip_prefix("thane-"))
+        .filter_map(|line| line.split(['.', ' ', '=']).next())
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found
+}
+
+/// The names in backquotes of a cell of a table.
+fn quoted(cell: &str) -> Vec<String> {
+    let names = cell.split('`').skip(1).step_by(2);
+    let mut names: Vec<String> = names.map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
 #[test]
-fn the_hub_knows_no_other_crate() {
-    let manifest = fs::read_to_string(root().join("crates/hub/Cargo.toml")).unwrap();
-    let known = manifest.lines().filter(|line| line.starts_with("thane-"));
-    assert_eq!(known.collect::<Vec<_>>(), Vec::<&str>::new());
+fn crates_depend_on_what_the_table_of_architecture_says() {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let rows = text
+        .lines()
+        .skip_while(|line| !line.starts_with("| crate |"))
+        .skip(2)
+        .take_while(|line| line.starts_with('|'));
+    let mut in_table = Vec::new();
+    for row in rows {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').collect();
+        let (name, uses) = (quoted(cells[0]).remove(0), quoted(cells[cells.len() - 1]));
+        assert_eq!(dependencies(&name), uses, "Cargo.toml of {name}, the table");
+        in_table.push(name);
+    }
+    let crates = fs::read_dir(root().join("crates")).unwrap();
+    let mut crates: Vec<String> = crates
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    crates.sort();
+    in_table.sort();
+    assert_eq!(in_table, crates, "crates in the table");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! One file a pass; its doc is a program before and after, which a test runs.
+//! One file for each pass. Its doc has a program before and after, which a test runs.
 
 pub mod eliminate_dead_code;
 pub mod eliminate_noops;

@@ -1,5 +1,5 @@
 //! The model families, one file each, and the list of all families. Start reading at [`llama`];
-//! adding a family takes one file and one line in [`FAMILIES`].
+//! adding a family takes one file, its `mod` line, and its line in [`FAMILIES`].
 
 mod bert;
 mod gemma3;
