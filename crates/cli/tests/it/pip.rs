@@ -760,7 +760,7 @@ fn a_bad_catalogue_is_refused() {
             good.replace("\"sha256\":\"", "\"sha256\":\"X"),
             "sha256 must be 64",
         ),
-        (good.replace("licence", "licens"), "unknown field"),
+        (good.replace("license", "licens"), "unknown field"),
         ("[".to_owned(), "cannot read the catalog"),
     ];
     for (text, said) in cases {
@@ -830,7 +830,7 @@ fn ls_and_rm_by_name() {
     let row = &json(&output)["models"][0];
     assert_eq!(
         (&row["name"], &row["source"], &row["whole"]),
-        (&"tiny".into(), &"catalogue".into(), &true.into())
+        (&"tiny".into(), &"catalog".into(), &true.into())
     );
     assert_eq!(
         row["path"].as_str(),
