@@ -277,6 +277,50 @@ fn sarif_names_places_and_rules() {
     }
 }
 
+/// The page has what the text has, and the whole time of a call.
+#[test]
+fn the_page_has_caveats_and_explains_the_whole_call() {
+    let home = Home::new();
+    let page = stdout(&audit(&home, &[&example("broken"), "--format", "html"]));
+    for said in [
+        "Weights: 3 constants are not beside the text",
+        "Inferred: activation_gbps",
+        "mJ a call on the engine",
+        "A call of 0.801 ms",
+        "<title>dispatch, ",
+        "<title>traffic, ",
+        "FLOP per byte",
+        "TFLOP/s",
+        "<dd>it does not load</dd>",
+        "CPU (BNNS)",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+}
+
+/// Every op of the function for any length has an open axis: a line for each would hide the rest.
+#[test]
+fn a_function_of_any_length_is_a_line_for_each_rule() {
+    let home = Home::new();
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
+    let args = [
+        model.to_str().unwrap(),
+        "--buckets",
+        "16",
+        "--format",
+        "concise",
+    ];
+    let text = stdout(&audit(&home, &args));
+    let found: Vec<&str> = text.lines().filter(|l| l.contains(" ANE058 ")).collect();
+    assert_eq!(found.len(), 1, "{text}");
+    assert!(
+        found[0].contains(" of this function, which takes any length)"),
+        "{text}"
+    );
+    assert!(!text.contains("0.000 GFLOP"), "{text}");
+}
+
 /// What code review bots need: paths that are relative to the working folder, and what failed.
 #[test]
 fn sarif_has_relative_paths_and_failed_requirements() {
