@@ -697,7 +697,7 @@ CATALOGUE = [
     {
         "name": "mine",
         "description": "a line",
-        "licence": "MIT",
+        "license": "MIT",
         "file": "mine.gguf",
         "bytes": 98,
         "sha256": "0" * 64,

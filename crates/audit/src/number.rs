@@ -20,6 +20,14 @@ pub fn short(value: f64) -> String {
     }
 }
 
+/// A predicted time: `0.801 ms`, or `0.031 us` where three digits of a millisecond say nothing.
+pub fn milliseconds(ms: f64) -> String {
+    match ms.abs() {
+        v if v > 0.0 && v < 0.0005 => format!("{} us", short(ms * 1e3)),
+        _ => format!("{} ms", short(ms)),
+    }
+}
+
 /// A percentage with one decimal place; less than all is never shown as 100.0.
 pub fn share(percent: f64) -> String {
     let rounded = format!("{percent:.1}");

@@ -21,7 +21,7 @@ pub struct Global {
     /// Print one JSON object on stdout; docs/json.md has its fields.
     #[arg(long, global = true, env = "THANE_JSON")]
     pub json: bool,
-    /// Print nothing but errors on stderr.
+    /// No progress or notes on stderr, only errors.
     #[arg(short, long, global = true, env = "THANE_QUIET")]
     pub quiet: bool,
     /// Print what is being done, and how fast it was.
@@ -148,12 +148,14 @@ pub struct App {
 
 impl App {
     pub fn new(global: &Global, var: impl Fn(&str) -> Option<OsString>) -> Result<Self, Failure> {
-        let color = var("NO_COLOR").is_none_or(|value| value.is_empty());
+        let is_dumb = var("TERM").is_some_and(|term| term == "dumb");
+        let color = !is_dumb && var("NO_COLOR").is_none_or(|value| value.is_empty());
         let style = Style {
             json: global.json,
             quiet: global.quiet,
             verbose: global.verbose,
             color,
+            bars: !is_dumb,
         };
         let output = Arc::new(Output::new(style));
         let tidy = Arc::clone(&output);

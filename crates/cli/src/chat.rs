@@ -15,17 +15,38 @@ use thane_runtime::SamplingChoice;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
 use crate::sampling;
+use crate::suggest::did_you_mean;
 use crate::talk::Talk;
 
 const HELP: &str = "\
-/clear             begin anew
-/system [TEXT]     begin anew with this as the system message, or with none
-/set NAME VALUE    temperature, top-k, top-p, min-p, repetition-penalty, seed or max-tokens
-/show              what is set, and how full the context is
-/bye               end (also /exit, /quit, Ctrl-D)
+/clear             start a new conversation
+/system [TEXT]     start a new conversation with this system message, or none
+/set NAME VALUE    change temperature, top-k, top-p, min-p,
+                   repetition-penalty, presence-penalty, frequency-penalty,
+                   seed or max-tokens
+/show              show the settings and how full the context is
+/bye               end the conversation (also /exit, /quit, Ctrl-D)
 
-A line that ends with \\ goes on in the next one; a pasted text is one message, whatever its lines.
-Ctrl-C ends an answer, or clears the line; twice in an empty line it ends the conversation.";
+End a line with \\ to continue the message on the next line. A pasted text is one
+message. Ctrl-C stops an answer or clears the line; on an empty line, press it
+twice to end the conversation.";
+
+/// What `/set` takes.
+const SETTINGS: [&str; 9] = [
+    "temperature",
+    "top-k",
+    "top-p",
+    "min-p",
+    "repetition-penalty",
+    "presence-penalty",
+    "frequency-penalty",
+    "seed",
+    "max-tokens",
+];
+
+const COMMANDS: [&str; 8] = [
+    "/clear", "/system", "/set", "/show", "/help", "/bye", "/exit", "/quit",
+];
 
 /// Continues lines that end with a backslash, and remembers whether the line had text, since the
 /// editor does not return its text after Ctrl-C.
@@ -89,7 +110,8 @@ enum Interrupted {
 pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&Path>) -> Outcome {
     let output = talk.output();
     output.say(&format!(
-        "/help lists commands, Ctrl-D ends the conversation; {}.",
+        "{}; {}. /help lists commands, Ctrl-D ends the conversation.",
+        talk.model_name(),
         sampling::reason(choice)
     ));
     let mut options = choice.options.clone();
@@ -114,7 +136,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
             Typed::End => return Ok(()),
             Typed::Message(text) => {
                 save(&mut editor, history, &text);
-                talk.turn(text)?;
+                output.in_answer(|| talk.turn(text))?;
                 output.say("");
             }
             Typed::Command(name, rest) => match name.as_str() {
@@ -122,7 +144,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
                 "/help" | "/?" => output.say(HELP),
                 "/clear" => {
                     talk.clear();
-                    output.say("The conversation begins anew.");
+                    output.say("A new conversation starts.");
                 }
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
                 "/show" => output.say(&format!(
@@ -132,7 +154,8 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
                 )),
                 "/set" => set(talk, &mut options, &rest),
                 other => output.say(&format!(
-                    "thane: the command {other} is unknown; /help lists all"
+                    "thane: the command {other} is unknown{}; /help lists all",
+                    did_you_mean(other, COMMANDS)
                 )),
             },
         }
@@ -212,8 +235,16 @@ fn typed(line: &str) -> Typed {
 
 fn shown(o: &SampleOptions, max_tokens: usize) -> String {
     format!(
-        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, seed {}, max-tokens {max_tokens}",
-        o.temperature, o.top_k, o.top_p, o.min_p, o.repetition_penalty, o.seed
+        "temperature {}, top-k {}, top-p {}, min-p {}, repetition-penalty {}, presence-penalty {}, \
+         frequency-penalty {}, seed {}, max-tokens {max_tokens}",
+        o.temperature,
+        o.top_k,
+        o.top_p,
+        o.min_p,
+        o.repetition_penalty,
+        o.presence_penalty,
+        o.frequency_penalty,
+        o.seed
     )
 }
 
@@ -227,16 +258,24 @@ fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
         "top-p" => float(&mut new.top_p),
         "min-p" => float(&mut new.min_p),
         "repetition-penalty" => float(&mut new.repetition_penalty),
+        "presence-penalty" => float(&mut new.presence_penalty),
+        "frequency-penalty" => float(&mut new.frequency_penalty),
         "top-k" => value.parse().map(|value| new.top_k = value).is_ok(),
         "seed" => value.parse().map(|value| new.seed = value).is_ok(),
         "max-tokens" => value
             .parse()
             .map(|value| talk.generator.max_tokens = value)
             .is_ok(),
-        _ => {
+        "" => {
             return talk
                 .output()
-                .say("thane: expected /set NAME VALUE with a name of /help");
+                .say("thane: expected /set NAME VALUE; /help lists the names");
+        }
+        other => {
+            return talk.output().say(&format!(
+                "thane: /set knows no `{other}`{}; /help lists the names",
+                did_you_mean(other, SETTINGS)
+            ));
         }
     };
     if !is_number {

@@ -103,6 +103,15 @@ impl Failure {
         self
     }
 
+    /// Writes `name` where remedies have `path`: what the user typed, in place of where it lies.
+    #[must_use]
+    pub fn naming(mut self, path: &str, name: &str) -> Self {
+        for remedy in &mut self.remedies {
+            *remedy = remedy.replace(path, name);
+        }
+        self
+    }
+
     pub fn code(&self) -> Code {
         self.code
     }
@@ -125,8 +134,26 @@ impl Failure {
         self.remedies
             .iter()
             .for_each(|line| text.push_str(&format!("  try: {line}\n")));
-        to.write_all(for_stderr(&text).as_bytes())
+        to.write_all(for_stderr(&without_os_numbers(&text)).as_bytes())
     }
+}
+
+/// The text without ` (os error 2)`, which repeats what stands before it.
+fn without_os_numbers(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once(" (os error ") {
+        let digits = behind.trim_start_matches(|c: char| c.is_ascii_digit());
+        out.push_str(before);
+        rest = match digits.strip_prefix(')') {
+            Some(rest) => rest,
+            None => {
+                out.push_str(" (os error ");
+                behind
+            }
+        };
+    }
+    out + rest
 }
 
 /// A closed stdout ends the program silently with 0.
@@ -164,6 +191,16 @@ mod tests {
         let mut text = Vec::new();
         failure.print(&mut text).unwrap();
         assert_eq!(text, b"thane: outer\n  because: inner\n  try: this\n");
+    }
+
+    #[test]
+    fn numbers_of_the_system_are_left_out() {
+        for (text, shown) in [
+            ("x: No such file (os error 2)\n", "x: No such file\n"),
+            ("a (os error 13), b (os error x)", "a, b (os error x)"),
+        ] {
+            assert_eq!(without_os_numbers(text), shown);
+        }
     }
 
     #[test]

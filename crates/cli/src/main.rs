@@ -4,6 +4,7 @@
 //! [`thane_cli::exit`].
 
 mod help;
+mod tips;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -27,9 +28,10 @@ struct Cli {
 /// The verbs. To add one, add a line here, a line in [`dispatch`] and a module of [`cmd`].
 #[derive(Debug, Subcommand)]
 enum Verb {
+    #[command(alias = "chat")]
     Run(cmd::run::Args),
     Pull(cmd::pull::Args),
-    #[command(visible_alias = "list")]
+    #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
     Show(cmd::show::Args),
     Inspect(cmd::inspect::Args),
@@ -107,7 +109,7 @@ fn main() -> ExitCode {
                 Code::Ok
             };
             let _ = if e.use_stderr() {
-                print_error(&e)
+                print_error(e)
             } else {
                 e.print()
             };
@@ -134,7 +136,8 @@ fn main() -> ExitCode {
 
 /// Prints an error of the command line. It quotes values of flags and variables, so on a terminal
 /// control characters are shown as symbols.
-fn print_error(error: &clap::Error) -> std::io::Result<()> {
+fn print_error(error: clap::Error) -> std::io::Result<()> {
+    let error = &tips::checked(error);
     let mut stderr = std::io::stderr();
     if !stderr.is_terminal() {
         return error.print();

@@ -122,7 +122,10 @@ impl Backend for Processor {
 /// Finds a language model, downloads it if it is not here, and lowers it.
 pub fn open(spec: &str, options: &LanguageOptions, app: &App) -> Result<LanguageModel, Failure> {
     let model = Model::open(spec, &app.hub, app.output.as_ref())?;
-    Ok(model.language_model(options, app.output.as_ref())?)
+    let path = model.path.display().to_string();
+    model
+        .language_model(options, app.output.as_ref())
+        .map_err(|e| Failure::from(e).naming(&path, spec))
 }
 
 /// The flag or command that gives a model a context of `needed` tokens, if the model can have that.

@@ -5,12 +5,13 @@
 //! documented on the struct that the verb serializes; fields are added but never removed.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use serde::Serialize;
 
 use thane_hub::Progress;
@@ -31,6 +32,8 @@ pub struct Style {
     pub quiet: bool,
     pub verbose: bool,
     pub color: bool,
+    /// Whether the terminal can redraw a line.
+    pub bars: bool,
 }
 
 /// The only place that writes to stdout and stderr.
@@ -41,14 +44,14 @@ pub struct Output {
     /// Whether the cursor is behind text that no line break ended.
     in_line: AtomicBool,
     stdout_is_terminal: bool,
-    /// Settings of the terminal before a line editor changed them, while one is active.
+    /// Settings of the terminal before a line editor or an answer changed them, while that lasts.
     #[cfg(unix)]
     before_editor: Mutex<Option<nix::sys::termios::Termios>>,
 }
 
 impl Output {
     pub fn new(style: Style) -> Self {
-        let bars = io::stderr().is_terminal() && !style.quiet;
+        let bars = style.bars && io::stderr().is_terminal() && !style.quiet;
         Self {
             style,
             bars,
@@ -117,21 +120,45 @@ impl Output {
     pub fn at_prompt<T>(&self, read: impl FnOnce() -> T) -> T {
         #[cfg(unix)]
         {
-            let before = nix::sys::termios::tcgetattr(io::stdin()).ok();
-            *self
-                .before_editor
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner) = before;
+            self.set_before_editor(nix::sys::termios::tcgetattr(io::stdin()).ok());
         }
         self.in_line.store(true, Ordering::Relaxed);
         let line = read();
         self.in_line.store(false, Ordering::Relaxed);
         #[cfg(unix)]
-        self.before_editor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        self.set_before_editor(None);
         line
+    }
+
+    /// Runs `answer` on a terminal that does not echo Ctrl-C as `^C` between the words of its text.
+    /// Settings of the terminal are restored afterwards, or by [`Output::tidy`].
+    pub fn in_answer<T>(&self, answer: impl FnOnce() -> T) -> T {
+        #[cfg(unix)]
+        {
+            use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
+            let before = tcgetattr(io::stdin()).ok();
+            if let Some(mut quiet) = before.clone() {
+                quiet.local_flags.remove(LocalFlags::ECHOCTL);
+                let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &quiet);
+            }
+            self.set_before_editor(before.clone());
+            let answer = answer();
+            self.set_before_editor(None);
+            if let Some(before) = before {
+                let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
+            }
+            answer
+        }
+        #[cfg(not(unix))]
+        answer()
+    }
+
+    #[cfg(unix)]
+    fn set_before_editor(&self, settings: Option<nix::sys::termios::Termios>) {
+        *self
+            .before_editor
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = settings;
     }
 
     /// Whether the last text did not end with a line break.
@@ -188,9 +215,11 @@ impl Output {
             return;
         }
         let template = match (total, self.style.color) {
-            (Some(_), true) => "{msg} {bar:30.cyan/blue} {human_pos}/{human_len} {per_sec} {eta}",
-            (Some(_), false) => "{msg} {bar:30} {human_pos}/{human_len} {per_sec} {eta}",
-            (None, _) => "{msg} {spinner} {human_pos} {per_sec}",
+            (Some(_), true) => {
+                "{msg} {wide_bar:.cyan/blue} {human_pos}/{human_len} {rate}, {left} left"
+            }
+            (Some(_), false) => "{msg} {wide_bar} {human_pos}/{human_len} {rate}, {left} left",
+            (None, _) => "{msg} {spinner} {human_pos} {rate}",
         };
         self.show(what, template, total, done);
     }
@@ -229,8 +258,9 @@ impl Output {
     fn show(&self, what: &str, template: &str, total: Option<u64>, done: u64) {
         self.clear();
         let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
-        bar.set_style(ProgressStyle::with_template(template).expect("the template is a literal"));
-        bar.set_message(printable(what).into_owned());
+        let style = ProgressStyle::with_template(template).expect("the template is a literal");
+        bar.set_style(style.with_key("rate", rate).with_key("left", left));
+        bar.set_message(printable(&shortened(what)).into_owned());
         bar.set_position(done);
         bar.reset_eta();
         *self.bar.lock().unwrap_or_else(PoisonError::into_inner) = Some(bar);
@@ -263,10 +293,10 @@ impl Output {
     fn byte_template(&self, total: Option<u64>) -> &'static str {
         match (total, self.style.color) {
             (Some(_), true) => {
-                "{msg} {bar:30.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
+                "{msg} {wide_bar:.cyan/blue} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}, {left} left"
             }
             (Some(_), false) => {
-                "{msg} {bar:30} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta}"
+                "{msg} {wide_bar} {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec}, {left} left"
             }
             (None, _) => "{msg} {spinner} {decimal_bytes} {decimal_bytes_per_sec}",
         }
@@ -306,6 +336,41 @@ impl Progress for Output {
 
     fn detail(&self, line: &str) {
         self.explain(line);
+    }
+}
+
+/// Items a second, with as many digits as mean something.
+fn rate(state: &ProgressState, to: &mut dyn fmt::Write) {
+    let rate = state.per_sec();
+    let _ = match rate {
+        r if r >= 10.0 => write!(to, "{r:.0}/s"),
+        r => write!(to, "{r:.1}/s"),
+    };
+}
+
+/// The time that is left: `2 min`, `40 s`.
+fn left(state: &ProgressState, to: &mut dyn fmt::Write) {
+    let _ = to.write_str(&duration(state.eta()));
+}
+
+fn duration(time: Duration) -> String {
+    match time.as_secs() {
+        s if s < 90 => format!("{s} s"),
+        s if s < 90 * 60 => format!("{} min", (s + 30) / 60),
+        s => format!("{} h", (s + 1800) / 3600),
+    }
+}
+
+/// A message that leaves room for numbers in a line of 80 columns.
+fn shortened(what: &str) -> Cow<'_, str> {
+    const MOST: usize = 30;
+    match what.chars().count() > MOST {
+        // The end of a path says more than its beginning.
+        true => {
+            let skipped = what.chars().count() - MOST + 2;
+            format!("..{}", what.chars().skip(skipped).collect::<String>()).into()
+        }
+        false => what.into(),
     }
 }
 
@@ -397,6 +462,16 @@ mod tests {
         let shown =
             "thane: one two\nthree four\n  because: five\n  try: thane run x with a long command";
         assert_eq!(broken(text, 16), shown);
+    }
+
+    #[test]
+    fn times_that_are_left_are_short() {
+        for (seconds, text) in [(0, "0 s"), (89, "89 s"), (120, "2 min"), (7200, "2 h")] {
+            assert_eq!(duration(Duration::from_secs(seconds)), text);
+        }
+        assert_eq!(shortened("embedding"), "embedding");
+        let path = "/tmp/a/very/long/path/of/some/file.safetensors";
+        assert_eq!(shortened(path).chars().count(), 30);
     }
 
     #[test]

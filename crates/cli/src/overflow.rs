@@ -1,14 +1,16 @@
-//! Warns where fp16 numerics overflow, which would give a meaningless answer and no error.
+//! Refuses to answer where fp16 numerics overflow: the answer would mean nothing, with no error.
 
 use thane_runtime::{LanguageModel, OverflowOptions, first_overflow};
 
 use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag, RunFlags};
 
-/// Names the first op whose results fp16 cannot hold, and the form of the program that helps.
-pub fn warn(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App) {
+/// Fails where fp16 cannot hold the results of an op: names the first such op, and the form of the
+/// program that helps.
+pub fn check(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App) -> Outcome {
     if flags.program.numerics != NumericsFlag::Ane || model.is_for_engine() {
-        return;
+        return Ok(());
     }
     app.output.busy("looking for overflows");
     let options = OverflowOptions {
@@ -18,12 +20,12 @@ pub fn warn(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App) 
     };
     let found = first_overflow(model, tokens, options);
     app.output.clear();
-    let Some(op) = found else { return };
-    app.output.say(&format!(
-        "thane: fp16 overflows, so the numbers mean nothing; the first that overflows: {op}"
-    ));
-    app.output.say(&format!(
-        "  try: thane convert {} --form engine -o PACKAGE.mlpackage, and that with --numerics ane",
+    let Some(op) = found else { return Ok(()) };
+    let error = anyhow::anyhow!(
+        "fp16 overflows, so the result means nothing; the first op that overflows: {op}"
+    );
+    Err(Failure::new(Code::Other, error).remedy(format!(
+        "thane convert {} --form engine -o PACKAGE.mlpackage, and that with --numerics ane",
         model.checkpoint_name()
-    ));
+    )))
 }

@@ -10,14 +10,14 @@ use crate::exit::Failure;
 // unexpected argument.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    next_help_heading = "Sampling [default: as the model's files recommend, else 0.7 in a conversation and 0 elsewhere]"
+    next_help_heading = "Sampling [default: as the model's files recommend, else temperature 0.7 and top-p 0.95 in a conversation, and greedy elsewhere]"
 )]
 pub struct SamplingFlags {
     /// Sampling temperature: 0 is greedy, higher is more random.
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     pub temperature: Option<f32>,
     /// Random seed: the same seed gives the same answer.
-    #[arg(long, value_name = "N", default_value_t = SampleOptions::default().seed)]
+    #[arg(long, alias = "random-seed", value_name = "N", default_value_t = SampleOptions::default().seed)]
     pub seed: u64,
     /// Sample from the N most likely tokens; 0 means all.
     #[arg(long, value_name = "N")]

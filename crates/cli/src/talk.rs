@@ -30,6 +30,9 @@ pub struct Talk<'a> {
     flags: RunFlags,
     /// Whether there was a prompt yet.
     has_begun: bool,
+    /// Whether nothing was said since the conversation started; the KV cache may still hold the one
+    /// before.
+    is_new: bool,
     /// The conversation, which only grows if the model has a chat template. A system message comes
     /// first.
     messages: Vec<Message>,
@@ -48,6 +51,7 @@ impl<'a> Talk<'a> {
             model,
             flags: flags.clone(),
             has_begun: false,
+            is_new: true,
             messages: Vec::new(),
         }
     }
@@ -72,6 +76,10 @@ impl<'a> Talk<'a> {
         Ok(())
     }
 
+    pub fn model_name(&self) -> &str {
+        &self.model.name
+    }
+
     pub fn output(&self) -> Arc<Output> {
         Arc::clone(&self.app.output)
     }
@@ -79,6 +87,7 @@ impl<'a> Talk<'a> {
     /// Forgets every message but the system message.
     pub fn clear(&mut self) {
         self.messages.truncate(n_system(&self.messages));
+        self.is_new = true;
     }
 
     /// Begins a new conversation with this system message, or with none.
@@ -92,14 +101,20 @@ impl<'a> Talk<'a> {
         self.messages.clear();
         self.messages
             .extend(text.map(|text| Message::new("system", text)));
-        self.app.output.say("The conversation begins anew.");
+        self.is_new = true;
+        self.app.output.say("A new conversation starts.");
     }
 
     /// How full the context is.
     pub fn fill(&self) -> String {
+        let n_tokens = if self.is_new {
+            0
+        } else {
+            self.generator.n_cached()
+        };
         format!(
             "{} of the context's {}",
-            counted(self.generator.n_cached(), "token"),
+            counted(n_tokens, "token"),
             self.generator.context()
         )
     }
@@ -141,8 +156,9 @@ impl<'a> Talk<'a> {
     ) -> Result<(Vec<u32>, Answer), Failure> {
         let tokens = self.encode(prompt)?;
         if !std::mem::replace(&mut self.has_begun, true) {
-            overflow::warn(self.model, &self.flags, &tokens, self.app);
+            overflow::check(self.model, &self.flags, &tokens, self.app)?;
         }
+        self.is_new = false;
         let _cooperative = self.app.interrupt.cooperate(grace);
         let output = &self.app.output;
         output.busy(&format!(

@@ -23,7 +23,7 @@ pub struct Entry {
     /// One line about the model.
     pub description: String,
     /// License of the model, shown when it is downloaded.
-    #[serde(rename = "licence")]
+    #[serde(alias = "licence")]
     pub license: String,
     /// Name of the weights file in the cache: `name`, or `folder/name` if the model is a folder.
     pub file: String,

@@ -574,16 +574,18 @@ fn broken(url: &str, error: &std::io::Error) -> HubError {
     unreachable(url, &error.to_string(), true)
 }
 
+const NO_HOST: &str = "the name of the host is not known (no network?)";
+
 fn failed(url: &str, error: &ureq::Error) -> HubError {
     use std::io::ErrorKind;
     match error {
-        ureq::Error::HostNotFound => unreachable(
-            url,
-            "the name of the host is not known (no network?)",
-            false,
-        ),
+        ureq::Error::HostNotFound => unreachable(url, NO_HOST, false),
         ureq::Error::Io(e) if e.kind() == ErrorKind::ConnectionRefused => {
             unreachable(url, "connection refused", false)
+        }
+        // The system's resolver asked several servers already.
+        ureq::Error::Io(e) if e.to_string().contains("failed to lookup address") => {
+            unreachable(url, NO_HOST, false)
         }
         ureq::Error::Timeout(phase) => {
             unreachable(url, &format!("no answer in time ({phase})"), true)

@@ -126,7 +126,28 @@ fn looks_like_path(text: &str) -> bool {
     let extension = Path::new(text).extension().and_then(|e| e.to_str());
     text.contains(['/', '\\'])
         || text.starts_with(['.', '~'])
-        || matches!(extension, Some("gguf" | "safetensors"))
+        || matches!(
+            extension,
+            Some(
+                "gguf"
+                    | "safetensors"
+                    | "mil"
+                    | "mlpackage"
+                    | "mlmodelc"
+                    | "json"
+                    | "jsonl"
+                    | "csv"
+                    | "parquet"
+                    | "npy"
+                    | "txt"
+                    | "md"
+                    | "onnx"
+                    | "bin"
+                    | "pt"
+                    | "pth"
+                    | "zip"
+            )
+        )
 }
 
 #[cfg(test)]

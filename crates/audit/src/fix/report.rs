@@ -189,7 +189,7 @@ impl fmt::Display for Step {
                     )?;
                 }
                 match proof {
-                    Proof::Equal(how) => write!(f, "\n      proven: {how}"),
+                    Proof::Equal(how) => write!(f, "\n      proven: {}", readable(how)),
                     Proof::Lossy { how, .. } => write!(f, "\n      lossy: {how}"),
                     Proof::Differs(how) | Proof::Unknown(how) => {
                         write!(f, "\n      NOT proven: {how}")
@@ -198,6 +198,12 @@ impl fmt::Display for Step {
             }
         }
     }
+}
+
+/// Without numbers of errors that are 0.
+fn readable(how: &str) -> String {
+    how.replace("are off by 0.0e0", "are exact")
+        .replace("is off by 0.0e0 of the largest output", "is exact")
 }
 
 fn change(before: &Measure, after: &Measure) -> String {

@@ -12,8 +12,16 @@ pub fn print(report: &Report, lines: Option<&Lines>, with_failures: bool) -> Str
     let groups = groups(report);
     let mut out = String::new();
     for group in &groups {
-        for place in &group.places {
-            out += &finding(report, group.rule, place, lines);
+        let (any_length, others): (Vec<_>, Vec<_>) = group
+            .places
+            .iter()
+            .partition(|place| place.finding.op.is_some() && is_catch_all(report, place));
+        for place in others {
+            out += &finding(report, group.rule, place, lines, 0);
+        }
+        // Every op of such a function has an open axis: one line says it.
+        if let Some((first, more)) = any_length.split_first() {
+            out += &finding(report, group.rule, first, lines, more.len());
         }
     }
     report.targets.iter().for_each(|t| out += &target(t));
@@ -24,7 +32,20 @@ pub fn print(report: &Report, lines: Option<&Lines>, with_failures: bool) -> Str
     out
 }
 
-fn finding(report: &Report, rule: &RuleRow, place: &Place<'_>, lines: Option<&Lines>) -> String {
+/// Whether a place is in a function for what is too long for the others.
+fn is_catch_all(report: &Report, place: &Place<'_>) -> bool {
+    let mut functions = report.targets.iter().flat_map(|t| &t.functions);
+    functions.any(|f| f.catch_all && Some(&f.name) == place.finding.function.as_ref())
+}
+
+/// A line for a place and for `n_more` other ops of its function.
+fn finding(
+    report: &Report,
+    rule: &RuleRow,
+    place: &Place<'_>,
+    lines: Option<&Lines>,
+    n_more: usize,
+) -> String {
     let f = place.finding;
     let line = lines
         .and_then(|lines| f.line(lines))
@@ -52,8 +73,15 @@ fn finding(report: &Report, rule: &RuleRow, place: &Place<'_>, lines: Option<&Li
     } else {
         ""
     };
+    let more = match n_more {
+        0 => String::new(),
+        n => format!(
+            " (and {} of this function, which takes any length)",
+            counted(n, "more op")
+        ),
+    };
     format!(
-        "{}{line}: {} {} {at}: {}{known}{targets}\n",
+        "{}{line}: {} {} {at}: {}{more}{known}{targets}\n",
         report.subject.name, rule.severity, rule.id, f.message
     )
 }

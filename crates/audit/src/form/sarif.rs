@@ -10,17 +10,33 @@ use crate::report::{FindingRow, Report, RuleRow};
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-/// The report; of a text with the lines that findings are about.
-pub fn print(report: &Report, lines: Option<&Lines>) -> serde_json::Result<String> {
-    let mut text = serde_json::to_string_pretty(&log(report, lines))?;
+/// What results are about.
+#[derive(Clone, Copy)]
+struct Artifact<'a> {
+    uri: &'a str,
+    lines: Option<&'a Lines>,
+}
+
+/// The report, about a file with this path; of a text with the lines that findings are about.
+///
+/// Code review bots find a file by a path that is relative to the working folder.
+pub fn print(report: &Report, path: &str, lines: Option<&Lines>) -> serde_json::Result<String> {
+    let uri = uri(path);
+    let artifact = Artifact { uri: &uri, lines };
+    let mut text = serde_json::to_string_pretty(&log(report, artifact))?;
     text.push('\n');
     Ok(text)
 }
 
-fn log(report: &Report, lines: Option<&Lines>) -> Value {
+fn log(report: &Report, artifact: Artifact<'_>) -> Value {
     let results: Vec<Value> = groups(report)
         .iter()
-        .map(|group| result(report, group, lines))
+        .map(|group| result(report, group, artifact))
+        .collect();
+    let notifications: Vec<Value> = report
+        .failures
+        .iter()
+        .map(|failure| json!({"level": "error", "message": {"text": failure}}))
         .collect();
     json!({
         "$schema": SCHEMA,
@@ -33,10 +49,11 @@ fn log(report: &Report, lines: Option<&Lines>) -> Value {
                 "rules": report.rules.iter().map(rule).collect::<Vec<_>>(),
             }},
             "columnKind": "unicodeCodePoints",
-            "artifacts": [{"location": {"uri": uri(&report.subject.name)}}],
+            "artifacts": [{"location": {"uri": artifact.uri}}],
             "invocations": [{
                 "executionSuccessful": true,
                 "exitCode": i32::from(!report.passed),
+                "toolExecutionNotifications": notifications,
             }],
             "results": results,
         }],
@@ -97,7 +114,7 @@ fn escaped(text: &str) -> String {
 
 /// A result for each rule that fired, at its first place; others are related ones, as many as a
 /// reader looks at.
-fn result(report: &Report, group: &Group<'_>, lines: Option<&Lines>) -> Value {
+fn result(report: &Report, group: &Group<'_>, artifact: Artifact<'_>) -> Value {
     const MOST_RELATED: usize = 50;
     let index = report.rules.iter().position(|r| r.id == group.rule.id);
     let first = group.places.first();
@@ -108,7 +125,7 @@ fn result(report: &Report, group: &Group<'_>, lines: Option<&Lines>) -> Value {
         .take(MOST_RELATED)
         .enumerate()
         .map(|(i, place)| {
-            let mut location = location(report, place.finding, lines);
+            let mut location = location(place.finding, artifact);
             if let Some(object) = location.as_object_mut() {
                 object.insert("id".to_owned(), json!(i + 1));
                 object.insert(
@@ -138,7 +155,7 @@ fn result(report: &Report, group: &Group<'_>, lines: Option<&Lines>) -> Value {
         "ruleIndex": index,
         "level": group.rule.severity,
         "message": {"text": format!("{}{more}: {said}", group.rule.title)},
-        "locations": first.map(|place| location(report, place.finding, lines)).into_iter().collect::<Vec<_>>(),
+        "locations": first.map(|place| location(place.finding, artifact)).into_iter().collect::<Vec<_>>(),
         "relatedLocations": related.collect::<Vec<_>>(),
         "occurrenceCount": n,
         "partialFingerprints": {"thane/v2": fingerprint(group)},
@@ -167,15 +184,15 @@ fn message(f: &FindingRow) -> String {
     format!("{at}{}", f.message)
 }
 
-fn location(report: &Report, f: &FindingRow, lines: Option<&Lines>) -> Value {
-    json!({"physicalLocation": physical(report, f, lines), "logicalLocations": logical(f)})
+fn location(f: &FindingRow, artifact: Artifact<'_>) -> Value {
+    json!({"physicalLocation": physical(f, artifact), "logicalLocations": logical(f)})
 }
 
 /// The file, and the line in it where there are lines.
-fn physical(report: &Report, f: &FindingRow, lines: Option<&Lines>) -> Value {
-    let mut out = json!({"artifactLocation": {"uri": uri(&report.subject.name), "index": 0}});
+fn physical(f: &FindingRow, artifact: Artifact<'_>) -> Value {
+    let mut out = json!({"artifactLocation": {"uri": artifact.uri, "index": 0}});
     // What is about the whole program is shown where the text begins.
-    let line = lines.map(|lines| f.line(lines).unwrap_or(1));
+    let line = artifact.lines.map(|lines| f.line(lines).unwrap_or(1));
     if let (Some(line), Some(object)) = (line, out.as_object_mut()) {
         object.insert("region".to_owned(), json!({"startLine": line}));
     }

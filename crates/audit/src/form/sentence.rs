@@ -1,10 +1,12 @@
 //! Sentences that several text forms share: the verdict, and which requirements hold.
 
-use crate::report::{Report, TargetRow};
+use crate::number::short;
+use crate::report::{LatencyRow, Report, TargetRow};
 
-/// Which requirements hold and which do not, as lines; `failures` adds a line for each failure.
+/// Which requirements hold and which do not, as lines. Without `failures`, nothing is said of those
+/// that do not hold: the error of the program says it.
 pub fn closing(report: &Report, failures: bool) -> Vec<String> {
-    if report.requirements.is_empty() {
+    if report.requirements.is_empty() || !report.passed && !failures {
         return Vec::new();
     }
     let asked = report.requirements.join(", ");
@@ -33,12 +35,52 @@ pub fn closing(report: &Report, failures: bool) -> Vec<String> {
     } else {
         format!("{first}; holds: {}", held.join(", "))
     };
-    let others = report
-        .failures
-        .iter()
-        .filter(|_| failures)
-        .map(|failure| format!("- {failure}"));
+    let others = report.failures.iter().map(|failure| format!("- {failure}"));
     std::iter::once(first).chain(others).collect()
+}
+
+/// That weights are missing, where they are.
+pub fn absent_weights(report: &Report) -> Option<String> {
+    let n = report.subject.absent_constants;
+    let (constants, are, their) = match n {
+        0 => return None,
+        1 => ("constant", "is", "its numbers count"),
+        _ => ("constants", "are", "their numbers count"),
+    };
+    Some(format!(
+        "{n} {constants} {are} not beside the text; {their} as zeros"
+    ))
+}
+
+/// Which figures of a chip were not measured on it.
+pub fn inferred(t: &TargetRow) -> Option<String> {
+    (!t.inferred.is_empty()).then(|| {
+        format!(
+            "{} of this chip are taken from related chips",
+            t.inferred.join(", ")
+        )
+    })
+}
+
+/// The energy of a call, where it is known.
+pub fn energy(l: &LatencyRow) -> Option<String> {
+    (l.energy_mj > 0.0).then(|| {
+        format!(
+            "{} mJ a call on the engine, {} to {}; the CPU and GPU are not counted",
+            short(l.energy_mj),
+            short(l.low_energy_mj),
+            short(l.high_energy_mj)
+        )
+    })
+}
+
+/// Whether a program of this size loads.
+pub fn load_risk(l: &LatencyRow) -> &'static str {
+    match l.load_risk {
+        "none" => "small enough to load",
+        "possible" => "may be too large to load",
+        _ => "is likely too large to load",
+    }
 }
 
 /// The verdict on a target as a sentence.

@@ -3,7 +3,7 @@
 
 use super::comparison;
 use super::rule::{effect, explanation};
-use super::sentence::{closing, sentence};
+use super::sentence::{absent_weights, closing, energy, inferred, load_risk, sentence};
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
@@ -96,14 +96,7 @@ fn subject(report: &Report) -> String {
     if let Some(built) = &s.built {
         out += &wrap("  built", INDENT, built);
     }
-    if s.absent_constants > 0 {
-        let n = s.absent_constants;
-        let (constants, are, their) = if n == 1 {
-            ("constant", "is", "its numbers count")
-        } else {
-            ("constants", "are", "their numbers count")
-        };
-        let said = format!("{n} {constants} {are} not beside the text; {their} as zeros");
+    if let Some(said) = absent_weights(report) {
         out += &wrap("  weights", INDENT, &said);
     }
     for t in report.targets.iter().filter(|t| t.implied == ["chip"]) {
@@ -136,11 +129,7 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
         counted(t.ops, "op")
     );
     out += &wrap("  on engine", INDENT, &all);
-    if !t.inferred.is_empty() {
-        let said = format!(
-            "{} of this chip are taken from related chips",
-            t.inferred.join(", ")
-        );
+    if let Some(said) = inferred(t) {
         out += &wrap("  inferred", INDENT, &said);
     }
     let most = if detail.all { MOST_FUNCTIONS } else { FEW };
@@ -208,21 +197,11 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         predicted_bytes(l.weight_bytes),
         predicted_bytes(l.activation_bytes),
         predicted_bytes(l.peak_bytes),
-        match l.load_risk {
-            "none" => "small enough to load",
-            "possible" => "may be too large to load",
-            _ => "is likely too large to load",
-        }
+        load_risk(l)
     );
     out += &wrap("  memory", INDENT, &memory);
-    if l.energy_mj > 0.0 {
-        let energy = format!(
-            "{} mJ a call on the engine, {} to {}; the CPU and GPU are not counted",
-            short(l.energy_mj),
-            short(l.low_energy_mj),
-            short(l.high_energy_mj)
-        );
-        out += &wrap("  energy", INDENT, &energy);
+    if let Some(said) = energy(l) {
+        out += &wrap("  energy", INDENT, &said);
     }
     out + &cut(f)
 }
@@ -393,6 +372,14 @@ fn baseline(report: &Report) -> String {
         b.fixed.len(),
         are(b.fixed.len())
     );
+    if !b.missing.is_empty() {
+        let said = format!(
+            "the baseline has no {}, only {}",
+            b.missing.join(", "),
+            b.targets.join(", ")
+        );
+        out += &wrap("  targets", INDENT, &said);
+    }
     for f in b.fixed.iter().take(MOST_PLACES * 4) {
         let at =
             f.op.as_deref()

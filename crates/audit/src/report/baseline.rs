@@ -77,6 +77,12 @@ pub fn apply(report: &mut Report, file: &str, json: &[u8]) -> Result<(), Baselin
         }
     }
     let judged: Vec<&str> = report.targets.iter().map(|t| t.target.as_str()).collect();
+    let targets: Vec<String> = earlier.targets.iter().map(|t| t.target.clone()).collect();
+    let missing = judged
+        .iter()
+        .filter(|target| !targets.iter().any(|t| t == *target))
+        .map(|target| (*target).to_owned())
+        .collect();
     // Of a target that is not judged now nothing is known.
     let left = there
         .into_iter()
@@ -93,6 +99,8 @@ pub fn apply(report: &mut Report, file: &str, json: &[u8]) -> Result<(), Baselin
     });
     report.baseline = Some(Baseline {
         file: file.to_owned(),
+        targets,
+        missing,
         known,
         new,
         fixed,

@@ -382,6 +382,10 @@ impl LengthRow {
 pub struct Baseline {
     /// Name of the earlier report.
     pub file: String,
+    /// The targets of the earlier report.
+    pub targets: Vec<String>,
+    /// Targets of this report that the earlier one does not have: all their findings are new.
+    pub missing: Vec<String>,
     /// Findings that were there already.
     pub known: usize,
     /// Findings that were not.
@@ -545,7 +549,7 @@ impl FunctionRow {
             let more = if n_able > MOST_NAMED { ", .." } else { "" };
             let names = names.join(", ");
             said.push(format!(
-                "{n_able} that cost less elsewhere, by what Core ML reckons with ({names}{more})"
+                "{n_able} that Core ML's cost model places elsewhere ({names}{more})"
             ));
         }
         let ops = if n_able + n_unable == 1 { "op" } else { "ops" };

@@ -134,7 +134,7 @@ fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
     {
         if report
             .rule(f.rule)
-            .is_some_and(|r| STOPS.iter().any(|(effect, _)| *effect == r.effect))
+            .is_some_and(|r| STOPS.contains(&r.effect))
         {
             stopped.insert((f.rule, f.function.as_deref()));
         }
@@ -149,18 +149,18 @@ fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
         let Some(rule) = report.rule(id) else {
             continue;
         };
-        let what = STOPS
-            .iter()
-            .find(|(effect, _)| *effect == rule.effect)
-            .map_or("", |(_, what)| what);
         let of = function.map_or("the program".to_owned(), |f| format!("`{f}`"));
-        let doubt = if rule.disputed.is_some() || rule.evidence == "folklore" {
-            ", but sources differ"
-        } else {
-            ""
+        let is_doubtful = rule.disputed.is_some() || rule.evidence == "folklore";
+        let (what, doubt) = match (rule.effect, is_doubtful) {
+            ("compile-fails", false) => ("does not compile", ""),
+            ("compile-fails", true) => ("may not compile", "; sources differ"),
+            ("load-fails", false) => ("does not load", ""),
+            ("load-fails", true) => ("may not load", "; sources differ"),
+            (_, false) => ("fails when it is called", ""),
+            (_, true) => ("may fail when it is called", "; sources differ"),
         };
         failures.push(format!(
-            "{name}: {of} {what} on the engine by {id} ({}){doubt}",
+            "{name}: {of} {what} on the engine: {id} ({}{doubt})",
             rule.title
         ));
     }
@@ -168,11 +168,7 @@ fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
 }
 
 /// Effects of rules that keep a program from running on the engine at all.
-pub const STOPS: [(&str, &str); 3] = [
-    ("compile-fails", "does not compile"),
-    ("load-fails", "does not load"),
-    ("run-fails", "fails when it is called"),
-];
+pub const STOPS: [&str; 3] = ["compile-fails", "load-fails", "run-fails"];
 
 /// The failure of one `--deny` on a target, if it finds something.
 fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {

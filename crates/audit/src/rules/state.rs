@@ -87,7 +87,7 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "ANE071",
-        title: "Several functions, two states and more than one token",
+        title: "Several functions, and states that are updated at several positions",
         effect: Effect::CompileFails(Some("ANECCompile() FAILED (11)")),
         severity: Severity::Error,
         source: "CoreML-LLM ST05 and ST06: iPhone 17 Pro; the same compiles on a Mac",
@@ -95,23 +95,28 @@ pub static RULES: &[Rule] = &[
             "CoreML-LLM ST06: several functions with one state run to 8 tokens and fail at 32",
         ),
         why: "On phones the compiler refuses a package of several functions in which one updates \
-            two states by more than one position.",
+            two states by more than one position, or one state by more than 8.",
         fix: "Ship prefill as a package of its own with one function.",
         check: Check::Function(|v| {
             let n_states = states(v).len();
-            let wide = v.f.all_ops().into_iter().find(|op| {
-                updated_positions(v, *op).is_some_and(|n| n > if n_states > 1 { 1 } else { 8 })
+            let most = if n_states > 1 { 1 } else { 8 };
+            let wide = v.f.all_ops().into_iter().find_map(|op| {
+                let n = updated_positions(v, op)?;
+                (n > most).then_some((op, n))
             });
+            let (op, n) = wide.unzip();
             let fails = v.target.is_mobile() && v.program.functions().len() > 1 && n_states > 0;
-            report(fails && wide.is_some(), wide, || {
+            report(fails && op.is_some(), op, || {
                 let states = if n_states == 1 {
                     "1 state".to_owned()
                 } else {
                     format!("{n_states} states")
                 };
                 format!(
-                    "{} functions, {states}, several positions a call",
-                    v.program.functions().len()
+                    "{} functions, {states}, {} positions a call; the most that was seen to \
+                     compile is {most}",
+                    v.program.functions().len(),
+                    n.unwrap_or_default()
                 )
             })
         }),
@@ -300,7 +305,7 @@ pub static RULES: &[Rule] = &[
     },
     Rule {
         id: "ANE080",
-        title: "States on M5",
+        title: "States on engines of the generation of M5",
         effect: Effect::RunFails(Some("E5RT Code=8")),
         severity: Severity::Note,
         scope: Scope::generations(17, 17).on(Route::CoreMl),
@@ -309,11 +314,21 @@ pub static RULES: &[Rule] = &[
         disputed: Some(
             "others run states on the engines of A19 Pro and M4; the reports are of one app",
         ),
-        why: "One app's stateful programs failed at the call on M5 Max.",
+        why: "One app's stateful programs failed at the call on M5 Max. A18 and A18 Pro have an \
+            engine of the same generation (H17); nobody reported states on them.",
         fix: "Test on the device; passing caches in and out always works.",
         check: Check::Function(|v| {
             report(!states(v).is_empty(), None, || {
-                format!("`{}` has states, and one app's failed on M5", v.f.name)
+                let chip = v.target.chip;
+                let same = if chip.name.starts_with("m5") {
+                    String::new()
+                } else {
+                    format!("; {} has an engine of the same generation", chip.marketing)
+                };
+                format!(
+                    "`{}` has states, and one app's failed on M5 Max{same}",
+                    v.f.name
+                )
             })
         }),
     },

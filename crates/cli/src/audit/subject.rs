@@ -4,7 +4,7 @@
 //! Weights are mapped and not read. Hashes of folders are not checked, because that would read the
 //! weights (`thane verify` checks them).
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use thane_audit::report::{Part, Subject};
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
@@ -57,6 +57,28 @@ pub fn lines(subject: &Subject) -> Result<Option<Lines>, PackageError> {
     }
 }
 
+/// The path of a file as code review bots find it: without `.` and `..`, and relative to the
+/// working folder where it is in that folder. A name that is no path stays what it is.
+pub fn relative(name: &str) -> String {
+    let path = Path::new(name);
+    let Ok(folder) = std::env::current_dir() else {
+        return name.to_owned();
+    };
+    if !path.exists() {
+        return name.to_owned();
+    }
+    let mut whole = PathBuf::new();
+    for part in folder.join(path).components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => drop(whole.pop()),
+            part => whole.push(part),
+        }
+    }
+    let inside = whole.strip_prefix(&folder).unwrap_or(&whole);
+    inside.to_string_lossy().replace('\\', "/")
+}
+
 /// Find and read what is to be audited.
 pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
@@ -98,6 +120,20 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure>
 
 /// The failure of a folder that holds nothing to audit.
 pub fn nothing_in(path: &Path) -> Failure {
+    let texts = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut texts: Vec<PathBuf> = texts
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|e| e == "mil"))
+        .collect();
+    texts.sort();
+    if let Some(first) = texts.first() {
+        let error = anyhow::anyhow!(
+            "{}: expected a folder of packages, found {}; one is taken at a time",
+            path.display(),
+            counted(texts.len(), ".mil file")
+        );
+        return Failure::new(Code::Usage, error).remedy(first.display().to_string());
+    }
     let error = anyhow::anyhow!(
         "{}: found no package, compiled model or config.json in the folder",
         path.display()

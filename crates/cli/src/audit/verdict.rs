@@ -105,7 +105,7 @@ fn principal(t: &TargetRow) -> Option<&FunctionRow> {
 
 /// The rules that keep the program off the Neural Engine altogether.
 fn stops(report: &Report, t: &TargetRow) -> Vec<&'static str> {
-    let is_stop = |effect: &str| STOPS.iter().any(|(name, _)| *name == effect);
+    let is_stop = |effect: &str| STOPS.contains(&effect);
     let found = t
         .findings
         .iter()
@@ -124,22 +124,20 @@ fn said(t: &TargetRow, f: Option<&FunctionRow>, stops: &[&str]) -> String {
     } else {
         format!(" ({})", stops.join(", "))
     };
-    let call = f.map(|f| {
-        format!(
-            "; {}{} takes {} ms",
-            f.name,
-            f.shown_length(),
-            f.latency.interval()
-        )
-    });
-    format!(
-        "audit for {}: {}{by}; {} % of {} there{}",
-        t.short(),
-        sentence(t),
-        share(t.residency),
-        counted(t.ops, "op"),
-        call.unwrap_or_default()
-    )
+    let ops = f.map_or_else(
+        || format!("{} % of {} there", share(t.residency), counted(t.ops, "op")),
+        |f| {
+            format!(
+                "{} % of {} of {} there, and a call{} takes {} ms",
+                share(f.residency),
+                counted(f.ops, "op"),
+                f.name,
+                f.shown_length(),
+                f.latency.interval()
+            )
+        },
+    );
+    format!("audit for {}: {}{by}; {ops}", t.short(), sentence(t))
 }
 
 fn newer_system(t: &TargetRow) -> String {

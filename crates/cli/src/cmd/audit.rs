@@ -32,7 +32,7 @@ pub struct Args {
     /// A package, compiled model, .mil file, folder of packages, or model.
     ///
     /// A checkpoint is built as convert builds it.
-    #[arg(value_name = "X", required_unless_present = "self_check")]
+    #[arg(value_name = "PROGRAM", required_unless_present = "self_check")]
     subject: Option<String>,
     /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
@@ -331,6 +331,14 @@ fn targets(args: &Args) -> Vec<Target> {
             Route::CoreMl
         };
     }
+    // The same target twice says nothing more.
+    let mut seen = Vec::new();
+    targets.retain(|target| {
+        let name = target.to_string();
+        let is_new = !seen.contains(&name);
+        seen.push(name);
+        is_new
+    });
     targets
 }
 
@@ -444,7 +452,8 @@ fn printed(
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
             let lines = subject::lines(subject).map_err(|e| Failure::new(Code::Usage, e))?;
-            sarif::print(report, lines.as_ref()).map_err(bug)
+            let path = subject::relative(&report.subject.name);
+            sarif::print(report, &path, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),
         Format::Concise => {
@@ -457,7 +466,17 @@ fn printed(
                 all: app.output.is_verbose(),
                 failures: args.out.is_some(),
             };
-            Ok(text::print(report, paint, detail))
+            let text = text::print(report, paint, detail);
+            let is_markdown = args
+                .out
+                .as_deref()
+                .and_then(Path::extension)
+                .is_some_and(|e| e.eq_ignore_ascii_case("md"));
+            // A fence keeps its columns.
+            Ok(match is_markdown && args.format.is_none() {
+                true => format!("```text\n{text}```\n"),
+                false => text,
+            })
         }
     }
 }
@@ -468,7 +487,11 @@ fn write(text: &str, args: &Args, app: &App) -> Outcome {
     };
     let _writing = app.interrupt.writing(out);
     out::write(out, args.force, text.as_bytes())?;
-    app.output.say(&out.display().to_string());
+    let path = format!("{}\n", out.display());
+    // With --json, stdout has JSON or nothing.
+    if !app.output.is_json() {
+        app.output.data(&path)?;
+    }
     Ok(())
 }
 

@@ -6,6 +6,12 @@ use crate::app::App;
 use crate::exit::Outcome;
 
 /// Print a script that completes verbs and flags in a shell.
+///
+/// bash: thane completions bash > ~/.local/share/bash-completion/completions/thane
+///
+/// zsh: thane completions zsh > _thane, in a folder of $fpath
+///
+/// fish: thane completions fish > ~/.config/fish/completions/thane.fish
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Shell: bash, elvish, fish, powershell or zsh.

@@ -4,8 +4,8 @@ use serde::Serialize;
 use thane_audit::errors::{self, Cause, ErrorRow};
 use thane_audit::form::rule::explanation;
 use thane_audit::form::wrap::{INDENT, shorten, wrap};
-use thane_audit::report::RuleRow;
 use thane_audit::report::require::nearest_rule;
+use thane_audit::report::{self, RuleRow, Scope, Subject, TargetRow};
 use thane_audit::target::Target;
 use thane_audit::{Audit, Severity, audit, rules};
 
@@ -26,7 +26,7 @@ pub struct Args {
         allow_negative_numbers = true
     )]
     what: Option<String>,
-    /// A program, as for audit: causes that are found in it come first.
+    /// A program, as for audit: what is found in it comes first.
     #[arg(value_name = "PROGRAM")]
     program: Option<String>,
     /// Chips or systems to judge the program for, such as m4,a19 [default: m4].
@@ -47,6 +47,19 @@ struct Report<'a> {
     errors: Vec<ErrorText>,
     /// The rule that was asked for, or with `--list` all.
     rules: Vec<RuleRow>,
+    /// Where the rule that was asked for fires in the program; null without a rule or a program.
+    findings: Option<Vec<Fired>>,
+}
+
+/// A place where a rule fires.
+#[derive(Serialize)]
+struct Fired {
+    target: String,
+    /// Null where it is about the whole program.
+    function: Option<String>,
+    /// Null where it is about the whole function.
+    op: Option<String>,
+    message: String,
 }
 
 /// A row of the table of errors.
@@ -72,6 +85,8 @@ struct CauseText {
 
 /// Causes that a terminal shows.
 const MOST_CAUSES: usize = 8;
+/// Places of a rule that a terminal shows.
+const MOST_PLACES: usize = 8;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     if args.list {
@@ -80,16 +95,20 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let what = args.what.as_deref().unwrap_or_default().trim();
     if let Some(rule) = rules::all().find(|r| r.id.eq_ignore_ascii_case(what)) {
         let rule = RuleRow::from(rule);
+        let program = args.program.as_deref();
+        let findings = program.map(|p| fired(p, rule.id, args, app)).transpose()?;
         if app.output.is_json() {
             let report = Report {
                 query: Some(what),
-                program: None,
+                program,
                 errors: Vec::new(),
                 rules: vec![rule],
+                findings,
             };
             return Ok(app.output.json(&report)?);
         }
-        return Ok(app.output.data(&rule_text(&rule))?);
+        let places = findings.map_or_else(String::new, |found| places(program, &found));
+        return Ok(app.output.data(&(rule_text(&rule) + &places))?);
     }
     let found = errors::find(what);
     if found.is_empty() {
@@ -109,6 +128,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         program: args.program.as_deref(),
         errors,
         rules: Vec::new(),
+        findings: None,
     };
     if app.output.is_json() {
         return Ok(app.output.json(&report)?);
@@ -139,21 +159,69 @@ fn unknown(what: &str) -> Failure {
         )
 }
 
-fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
-    let subject = subject::open(
-        program,
-        &Build {
-            context: None,
-            embedding: &args.embedding,
-        },
-        app,
-    )?
-    .subject;
-    let targets = if args.target.is_empty() {
+/// Where a rule fires in a program.
+fn fired(program: &str, rule: &str, args: &Args, app: &App) -> Result<Vec<Fired>, Failure> {
+    let (subject, targets) = (open(program, args, app)?, targets(args));
+    let report = report::build(&subject, &targets, Scope::default());
+    let of_target = |t: TargetRow| {
+        let (target, found) = (t.short(), t.findings);
+        let found = found.into_iter().filter(|f| f.rule == rule);
+        let fired = found.map(|f| Fired {
+            target: target.clone(),
+            function: f.function,
+            op: f.op,
+            message: f.message,
+        });
+        fired.collect::<Vec<_>>()
+    };
+    Ok(report.targets.into_iter().flat_map(of_target).collect())
+}
+
+/// The places where a rule fires, for a terminal.
+fn places(program: Option<&str>, found: &[Fired]) -> String {
+    let program = shorten(program.unwrap_or_default(), 40);
+    if found.is_empty() {
+        return format!("\n  the rule does not fire in {program}\n");
+    }
+    let mut out = format!("\n  {} in {program}\n", counted(found.len(), "finding"));
+    for f in found.iter().take(MOST_PLACES) {
+        let op = f.op.as_deref().map(|op| format!(" `{}`", shorten(op, 40)));
+        let function = f.function.as_deref().unwrap_or("the program");
+        let at = format!(
+            "{function}{}: {} [{}]",
+            op.unwrap_or_default(),
+            f.message,
+            f.target
+        );
+        out += &wrap("  at", INDENT, &at);
+    }
+    if found.len() > MOST_PLACES {
+        out += &format!(
+            "  and {} more; --json has them all\n",
+            found.len() - MOST_PLACES
+        );
+    }
+    out
+}
+
+fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
+    let build = Build {
+        context: None,
+        embedding: &args.embedding,
+    };
+    Ok(subject::open(program, &build, app)?.subject)
+}
+
+fn targets(args: &Args) -> Vec<Target> {
+    if args.target.is_empty() {
         vec![Target::usual()]
     } else {
         args.target.clone()
-    };
+    }
+}
+
+fn judge(program: &str, args: &Args, app: &App) -> Result<Vec<Audit>, Failure> {
+    let (subject, targets) = (open(program, args, app)?, targets(args));
     let pairs = subject
         .parts
         .iter()
@@ -261,6 +329,7 @@ fn list(app: &App) -> Outcome {
             program: None,
             errors: Vec::new(),
             rules: rules::all().map(RuleRow::from).collect(),
+            findings: None,
         };
         return Ok(app.output.json(&report)?);
     }

@@ -22,7 +22,7 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Row<'a> {
     name: &'a str,
-    /// `catalogue` or `hub`.
+    /// `catalog` or `hub`.
     source: &'a str,
     path: &'a Path,
     bytes: u64,
@@ -52,7 +52,7 @@ fn row(model: &Listed) -> Row<'_> {
     Row {
         name: &model.name,
         source: match model.source {
-            Cache::Own => "catalogue",
+            Cache::Own => "catalog",
             Cache::Hub => "hub",
         },
         path: &model.path,

@@ -7,6 +7,9 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::suggest::did_you_mean;
 
 /// Print the manual page of the command or of a verb, for man(1).
+///
+/// thane man > ~/.local/share/man/man1/thane.1, or thane man run > thane-run.1 beside it, for `man
+/// thane`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A verb [default: the command itself].
@@ -37,7 +40,10 @@ pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
                 )
                 .remedy(format!("one of {}", verbs.join(", ")))
             })?;
-            found.clone().name(format!("thane-{}", found.get_name()))
+            found
+                .clone()
+                .name(format!("thane-{}", found.get_name()))
+                .version(env!("CARGO_PKG_VERSION"))
         }
     };
     let mut text = Vec::new();

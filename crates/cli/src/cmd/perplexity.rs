@@ -84,7 +84,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .into_iter()
             .fold(failure, Failure::remedy));
     }
-    overflow::warn(&model, &args.flags, &ids, app);
+    overflow::check(&model, &args.flags, &ids, app)?;
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
     for_each_row(

@@ -39,8 +39,8 @@ pub struct Args {
     #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
     shape: Vec<Named<Vec<usize>>>,
     /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    random_seed: u64,
+    #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
+    seed: u64,
     /// Numerics.
     ///
     /// f32 is the reference, ane rounds like the Apple Neural Engine.
@@ -398,7 +398,7 @@ fn fill(
         .input(name, &array.shape)?
         .copy_from_slice(&array.bytes);
     let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
-    let ([low, high], seed) = (tensors::range(ty.dtype), args.random_seed);
+    let ([low, high], seed) = (tensors::range(ty.dtype), args.seed);
     let made_up = given
         .is_none()
         .then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
@@ -427,7 +427,7 @@ fn made_up(
     let shape = tensors::shape(ty, asked, default);
     let shape = shape
         .with_context(|| format!("it is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
-    tensors::made_up(args.random_seed, name, ty, shape, &app.budget)
+    tensors::made_up(args.seed, name, ty, shape, &app.budget)
 }
 
 fn set(

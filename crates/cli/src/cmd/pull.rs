@@ -30,7 +30,6 @@ struct Report<'a> {
     fetched_bytes: u64,
     seconds: f64,
     /// License of a model of the catalog, otherwise null.
-    #[serde(rename = "licence")]
     license: Option<&'a str>,
 }
 

@@ -23,8 +23,10 @@ pub struct Args {
     model: String,
     /// The prompt; text on stdin is appended to it.
     ///
+    /// Several words need no quotes if the shell takes none of them for itself.
+    ///
     /// Without a prompt, stdin is the prompt; on a terminal, a conversation starts.
-    prompt: Option<String>,
+    prompt: Vec<String>,
     /// Do not apply the model's chat template to the prompt.
     #[arg(long)]
     raw: bool,
@@ -101,7 +103,7 @@ impl Times {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let talks = args.prompt.is_none() && io::stdin().is_terminal() && !app.output.is_json();
+    let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();
     let prompt = if talks {
         None
     } else {
@@ -169,7 +171,8 @@ fn prompt(args: &Args, is_json: bool) -> Result<String, Failure> {
         };
         failure.remedy(format!("thane run MODEL {talk}, for a conversation"))
     };
-    let text = match &args.prompt {
+    let words = (!args.prompt.is_empty()).then(|| args.prompt.join(" "));
+    let text = match &words {
         Some(prompt) if has_piped_text() => {
             // Text that is piped in is what the prompt is about.
             let text = from_stdin(args.raw)?;

@@ -40,7 +40,6 @@ struct Report<'a> {
     #[serde(flatten)]
     task: Task<'a>,
     /// Tensors, parameters and bytes by element type.
-    #[serde(rename = "quantisation")]
     quantization: BTreeMap<&'static str, Share>,
     /// Every tensor, sorted by name.
     tensors: Vec<TensorRow<'a>>,

@@ -16,6 +16,9 @@ use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::runtime::embedding_remedy;
 
+/// Rows of the first window; each further one has twice as many. An interrupted run so loses about
+/// half of its time at most.
+const FIRST_ROWS: usize = 256;
 /// Most rows of a window: enough to find rows of similar length for a batch.
 const WINDOW_ROWS: usize = 4096;
 /// Most tokens of a window, except for its last row. A run that is killed loses one window, some
@@ -97,12 +100,14 @@ pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
 }
 
 impl Job<'_> {
-    /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`. If fewer
-    /// rows than `counted` follow, the file was changed, which is an error.
+    /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`; the file
+    /// `begun` has what an earlier run made of them. If fewer rows than `counted` follow, the file
+    /// was changed, which is an error.
     pub fn run(
         &mut self,
         skip: u64,
         skipped: &str,
+        begun: &str,
         counted: Option<u64>,
         sink: &mut Sink<'_>,
     ) -> Result<Counts, Failure> {
@@ -120,13 +125,15 @@ impl Job<'_> {
                 "{}: its first {skip} texts are not those that were embedded",
                 texts.name()
             );
-            return Err(
-                Failure::new(Code::Usage, error).remedy("the same texts, or remove what was begun")
-            );
+            return Err(Failure::new(Code::Usage, error)
+                .remedy("the texts that the run was started with")
+                .remedy(format!("remove {begun}, to start over")));
         }
         let mut counts = Counts::default();
+        let mut most_rows = FIRST_ROWS;
         loop {
-            let window = self.window(&mut reader)?;
+            let window = self.window(&mut reader, most_rows)?;
+            most_rows = (most_rows * 2).min(WINDOW_ROWS);
             if window.is_empty() {
                 return match counted.filter(|counted| *counted > skip + counts.rows) {
                     Some(counted) => Err(self.shrunk(counted, skip + counts.rows)),
@@ -148,10 +155,12 @@ impl Job<'_> {
             .remedy("a copy of the file that nobody writes to")
     }
 
-    fn window(&self, reader: &mut Reader<'_>) -> Result<Vec<Encoded>, Failure> {
+    fn window(&self, reader: &mut Reader<'_>, most_rows: usize) -> Result<Vec<Encoded>, Failure> {
+        // As many tokens of a whole window as it has of its rows.
+        let most_tokens = WINDOW_TOKENS / WINDOW_ROWS * most_rows;
         let mut window: Vec<Encoded> = Vec::new();
         let mut n_tokens = 0;
-        while window.len() < WINDOW_ROWS && n_tokens < WINDOW_TOKENS {
+        while window.len() < most_rows && n_tokens < most_tokens {
             let Some(row) = reader.next()? else { break };
             let encoded = self.encode(row)?;
             n_tokens += encoded.tokens.n_tokens();

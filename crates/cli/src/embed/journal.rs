@@ -213,7 +213,7 @@ impl Journal {
 
     fn go_on(&mut self, settings: &Settings) -> Result<(), Failure> {
         let path = self.path.display();
-        let anew = format!("remove {path}, to begin anew");
+        let anew = format!("remove {path}, to start over");
         let mut reader = BufReader::new(&self.file);
         let head = read_line(&mut reader).with_context(|| path.to_string())?;
         let head: Option<Head> = head.and_then(|(line, _)| serde_json::from_slice(&line).ok());
@@ -226,9 +226,10 @@ impl Journal {
             })?;
         let differ = differences(&head.settings, settings);
         if !differ.is_empty() {
-            let error = anyhow::anyhow!("{path} was begun otherwise: {}", differ.join(", "));
+            let error =
+                anyhow::anyhow!("{path} was started with other flags: {}", differ.join(", "));
             return Err(Failure::new(Code::Usage, error)
-                .remedy("the flags that it was begun with")
+                .remedy("the flags that it was started with")
                 .remedy(anew));
         }
         let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(path.to_string()));

@@ -167,13 +167,23 @@ impl<'a> JsonRows<'a> {
         let no_json = |e: serde_json::Error| {
             // serde_json counts lines from this one.
             let place = format!(" at line {} column {}", e.line(), e.column());
-            let what = e.to_string();
+            let what = e
+                .to_string()
+                .replace("expected ident", "expected a value (text needs quotes)");
             match what.strip_suffix(&place) {
                 Some(what) => anyhow::anyhow!("invalid JSON: {what} at column {}", e.column()),
                 None => anyhow::anyhow!("invalid JSON: {what}"),
             }
         };
         let mut from = serde_json::Deserializer::from_str(line);
+        if !line.trim_start().starts_with(['{', '[', '"'])
+            && serde_json::from_str::<IgnoredAny>(line).is_err()
+        {
+            anyhow::bail!(
+                "expected an object such as {{\"{}\": \"..\"}}, found text that is not JSON",
+                self.fields.text
+            );
+        }
         if !line.trim_start().starts_with('{') {
             let other = ValueSeed { chunks: false }
                 .deserialize(&mut from)

@@ -277,6 +277,78 @@ fn sarif_names_places_and_rules() {
     }
 }
 
+/// The page has what the text has, and the whole time of a call.
+#[test]
+fn the_page_has_caveats_and_explains_the_whole_call() {
+    let home = Home::new();
+    let page = stdout(&audit(&home, &[&example("broken"), "--format", "html"]));
+    for said in [
+        "Weights: 3 constants are not beside the text",
+        "Inferred: activation_gbps",
+        "mJ a call on the engine",
+        "A call of 0.801 ms",
+        "<title>dispatch, ",
+        "<title>traffic, ",
+        "FLOP per byte",
+        "TFLOP/s",
+        "<dd>it does not load</dd>",
+        "CPU (BNNS)",
+    ] {
+        assert!(page.contains(said), "{said}");
+    }
+}
+
+/// Every op of the function for any length has an open axis: a line for each would hide the rest.
+#[test]
+fn a_function_of_any_length_is_a_line_for_each_rule() {
+    let home = Home::new();
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed/bert-mean");
+    let args = [
+        model.to_str().unwrap(),
+        "--buckets",
+        "16",
+        "--format",
+        "concise",
+    ];
+    let text = stdout(&audit(&home, &args));
+    let found: Vec<&str> = text.lines().filter(|l| l.contains(" ANE058 ")).collect();
+    assert_eq!(found.len(), 1, "{text}");
+    assert!(
+        found[0].contains(" of this function, which takes any length)"),
+        "{text}"
+    );
+    assert!(!text.contains("0.000 GFLOP"), "{text}");
+}
+
+/// What code review bots need: paths that are relative to the working folder, and what failed.
+#[test]
+fn sarif_has_relative_paths_and_failed_requirements() {
+    let home = Home::new();
+    std::fs::create_dir(home.path("ci")).unwrap();
+    std::fs::copy(example("broken"), home.path("ci/x.mil")).unwrap();
+    let whole = home.path("ci/x.mil").to_str().unwrap().to_owned();
+    for file in [whole.as_str(), "ci/../ci/x.mil", "./ci/x.mil"] {
+        let output = home
+            .thane(&["audit", file, "--format", "sarif", "--require-ane", "100"])
+            .current_dir(home.path("."))
+            .output()
+            .unwrap();
+        let log = json(&output);
+        let run = &log["runs"][0];
+        let place = &run["results"][0]["locations"][0]["physicalLocation"];
+        assert_eq!(run["artifacts"][0]["location"]["uri"], "ci/x.mil", "{file}");
+        assert_eq!(place["artifactLocation"]["uri"], "ci/x.mil", "{file}");
+        let said = &run["invocations"][0]["toolExecutionNotifications"];
+        assert!(
+            said[0]["message"]["text"]
+                .as_str()
+                .unwrap()
+                .contains("100 % are required")
+        );
+    }
+}
+
 /// Scales of blocks may take a program off the engine, or not: sources differ, and both are told.
 #[test]
 fn residency_is_told_both_ways_where_that_is_disputed() {
@@ -326,8 +398,8 @@ fn the_page_needs_no_network_and_escapes_names() {
             page.to_str().unwrap(),
         ],
     );
-    assert_ends(&output, 0, &["page.html"]);
-    assert_eq!(output.stdout.len(), 0);
+    assert_ends(&output, 0, &[]);
+    assert_eq!(stdout(&output), format!("{}\n", page.display()));
     let page = std::fs::read_to_string(page).unwrap();
     assert!(!page.contains("<img") && page.contains("&lt;img src=x"));
     for outside in ["http://", "https://", "src=\"", "@import", "url("] {
@@ -444,6 +516,17 @@ fn only_what_a_baseline_does_not_have_counts() {
         stdout(&again).contains("6 findings are known, 0 are new, 0 are fixed"),
         "{}",
         stdout(&again)
+    );
+    let other = audit(
+        &home,
+        &[&example("broken"), "--target", "m1", "--baseline", &file],
+    );
+    let said = stdout(&other);
+    let said: Vec<&str> = said.split_whitespace().collect();
+    let said = said.join(" ");
+    assert!(
+        said.contains("the baseline has no m1+macos27 (cpuAndNeuralEngine), only m4+macos27"),
+        "{said}"
     );
     let fixed = report(
         &home,
@@ -847,7 +930,7 @@ fn what_cannot_be_audited_is_named() {
     let columns = write(&home, "columns.csv", "a,b\n1,2\n");
     let nothing = write(&home, "nothing.csv", "");
     let cases: &[(&[&str], &[&str])] = &[
-        (&[], &["<X>"]),
+        (&[], &["<PROGRAM>"]),
         (
             &["nowhere.mil"],
             &["no such file or folder: nowhere.mil", "try:"],

@@ -70,13 +70,10 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
     ));
     assert!(page.contains("a19 of ios26 is implied."));
     for (target, said) in [
-        (
-            "a19+macos26",
-            "no Mac has A19; write a19+ios26 or m4+macos26",
-        ),
+        ("a19+macos26", "no Mac has A19; write a19+ios26 or macos26"),
         (
             "m4+ios26",
-            "no iPhone has M4; write m4+macos26 or m4+ipados26 or a19+ios26",
+            "no iPhone has M4; write m4+macos26 or m4+ipados26 or ios26",
         ),
         ("m4+m5", "expected one chip and one system, found m4 and m5"),
         ("m4mx", "the nearest name is m4-max"),
@@ -105,8 +102,8 @@ fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
         &output,
         1,
         &[
-            "`main` does not load on the engine by ANE070",
-            "but sources differ",
+            "`main` may not load on the engine: ANE070 (",
+            "; sources differ)",
         ],
     );
     // A baseline that has it makes it known, as for --deny.
@@ -141,7 +138,7 @@ fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
             function("prefill", 16)
         ),
     );
-    let refused = ["`prefill` does not compile on the engine by ANE071"];
+    let refused = ["`prefill` may not compile on the engine: ANE071 ("];
     let share =
         json(&audit(&home, &[&two, "--target", "a19", "--json"]))["targets"][0]["findings"].clone();
     assert!(
@@ -262,7 +259,7 @@ fn a_report_replaces_no_input_and_a_file_with_force_only() {
     let text = std::fs::read_to_string(example("broken")).unwrap();
     let program = write(&home, "in.mil", &text);
     let base = path(&home, "base.json");
-    assert_ends(&audit(&home, &[&program, "-o", &base]), 0, &["base.json"]);
+    assert_ends(&audit(&home, &[&program, "-o", &base]), 0, &[]);
     let (program_to, base_to) = (
         [program.as_str(), "-o", &program],
         [&program, "--baseline", &base, "-o", &base],
@@ -304,11 +301,13 @@ fn a_format_follows_from_the_extension_of_the_output() {
         ("a.HTML", "<!doctype html>"),
         ("a.mil", "// Predicted by thane"),
         ("a.txt", &broken),
-        ("a.md", &broken),
+        ("a.md", "```text\n"),
         ("plain", &broken),
     ] {
         let out = path(&home, name);
-        assert_ends(&audit(&home, &[&broken, "-o", &out]), 0, &[name]);
+        let output = audit(&home, &[&broken, "-o", &out]);
+        assert_ends(&output, 0, &[]);
+        assert_eq!(stdout(&output), format!("{out}\n"));
         let text = std::fs::read_to_string(&out).unwrap();
         assert!(text.starts_with(begins), "{name}: {}", &text[..80]);
     }
@@ -360,14 +359,8 @@ fn several_targets_are_one_table_and_findings_are_grouped_over_them() {
         assert!(text.contains(line), "{line}: {text}");
     }
     assert_eq!(text.matches("error ANE070").count(), 1);
-    let end = "requirements do not hold: --deny warning, --deny ANE156; denied: ANE001, ANE046, ANE054, ANE070, ANE156";
-    assert!(
-        text.split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" ")
-            .ends_with(end),
-        "{text}"
-    );
+    // Once, as an error.
+    assert!(!text.contains("not hold"), "{text}");
     let concise = stdout(&audit(
         &home,
         &[&args[..], &["--format", "concise"]].concat(),
@@ -378,7 +371,7 @@ fn several_targets_are_one_table_and_findings_are_grouped_over_them() {
         .count();
     assert_eq!(
         (found, concise.lines().count()),
-        (6, 6 + 3 + 2),
+        (6, 6 + 3 + 1),
         "{concise}"
     );
     let line = text_line(&broken, "tan(x = ");
@@ -424,6 +417,20 @@ fn text_line(file: &str, part: &str) -> usize {
 fn rules_are_found_in_any_case_and_near_ones_are_named() {
     let home = Home::new();
     assert_ends(&home.run(&["explain", "Ane070"]), 0, &[]);
+    let broken = example("broken");
+    for (rule, program, said) in [
+        ("ANE070", broken.as_str(), "1 finding in "),
+        ("ANE070", &example("fixed"), "the rule does not fire in "),
+    ] {
+        let output = home.run(&["explain", rule, program]);
+        assert_ends(&output, 0, &[]);
+        assert!(stdout(&output).contains(said), "{}", stdout(&output));
+    }
+    assert_ends(
+        &home.run(&["explain", "ANE070", "nope.mil"]),
+        2,
+        &["no such file"],
+    );
     assert_ends(
         &home.run(&["explain", "ANE7"]),
         2,

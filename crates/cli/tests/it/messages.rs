@@ -146,10 +146,14 @@ fn requirements_that_hold_are_not_said_to_fail() {
         1,
         &["1 of 2 requirements does not hold: --require-ane 50"],
     );
-    let printed = stdout(&output);
+    let file = home.path("report.txt");
+    let args = ["--deny", "note", "--require-ane", "50", "-o", text(&file)];
+    let base = ["audit", &program, "--baseline", text(&base)];
+    assert_ends(&home.run(&[&base[..], &args].concat()), 1, &[]);
+    let written = std::fs::read_to_string(file).unwrap();
     assert!(
-        printed.contains("a requirement does not hold: --require-ane 50; holds: --deny note"),
-        "{printed}"
+        written.contains("a requirement does not hold: --require-ane 50; holds: --deny note"),
+        "{written}"
     );
 }
 

@@ -237,7 +237,7 @@ fn predict_writes_outputs_and_states_that_go_in_again() {
     std::fs::copy(out.join("k_cache_0.npy"), &cache).unwrap();
     let state = format!("k_cache_0={}", text(&cache));
     // Position 0 or 1 follows from the seed; what is before it in the cache counts.
-    let seed = ["--input", &tokens, "--random-seed", "3"];
+    let seed = ["--input", &tokens, "--seed", "3"];
     assert_ends(&predict(&seed), 0, &[]);
     assert_ends(
         &predict(&[&seed[..], &["--state", &state]].concat()),

@@ -361,9 +361,13 @@ fn an_overflow_of_fp16_is_named() {
             .args(["--numerics", "ane"])
             .output()
             .unwrap();
+        assert_eq!(
+            (output.status.code(), &output.stdout[..]),
+            (Some(1), &b""[..])
+        );
         let said = String::from_utf8_lossy(&output.stderr);
         let lines = [
-            "fp16 overflows, so the numbers mean nothing",
+            "fp16 overflows, so the result means nothing",
             "_input_layernorm_mul",
             "--form engine -o PACKAGE.mlpackage",
         ];

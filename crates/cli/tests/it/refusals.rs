@@ -66,10 +66,6 @@ fn a_command_line_that_is_wrong() {
             &["unexpected argument '--bogus' found", "Usage: thane run"],
         ),
         (
-            &["run", model, "hello", "more"],
-            &["unexpected argument 'more' found"],
-        ),
-        (
             &["run", model, "hello", "--temperature", "-1"],
             &["--temperature is -1, but must be 0 or more"],
         ),

@@ -61,7 +61,7 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
             .for_each(|item| collect(&format!("{path}[]"), item, fields)),
         Value::Object(map) => {
             for (key, item) in map {
-                let key = if ["quantisation", "functions[].ops", "constants", "prompts"]
+                let key = if ["quantization", "functions[].ops", "constants", "prompts"]
                     .contains(&path)
                 {
                     "*"
@@ -303,6 +303,8 @@ fn full_audit(home: &Home) -> Value {
     assert_ends(&output, 1, &[]);
     let mut report = json(&output);
     report["baseline"] = gone["baseline"].clone();
+    // A list of which an example is due.
+    report["baseline"]["missing"] = serde_json::json!(["m1+macos26 (cpuAndNeuralEngine)"]);
     let swept = json(&home.run(&[
         "audit",
         chat_gguf().to_str().unwrap(),
@@ -384,6 +386,9 @@ fn audits_scores_and_explanations() {
     let mut explained =
         json(&home.run(&["explain", "-14", &crate::audit::example("broken"), "--json"]));
     explained["rules"] = json(&home.run(&["explain", "--list", "--json"]))["rules"].clone();
+    let broken = crate::audit::example("broken");
+    let of_rule = json(&home.run(&["explain", "ANE001", &broken, "--json"]));
+    explained["findings"] = of_rule["findings"].clone();
     agrees("explain", &explained);
 }
 

@@ -261,7 +261,7 @@ fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
     };
     let hint = ready(&mut child);
     assert!(
-        hint.contains("/help lists commands") && hint.contains("temperature 0 (--temperature)"),
+        hint.contains("/help lists commands") && hint.contains("; temperature 0 (--temperature)"),
         "{hint:?}"
     );
     // An empty line asks nothing.
@@ -343,10 +343,18 @@ fn a_paste_is_one_message_and_commands_are_answered() {
     ready(&mut child);
     type_in(&mut child, "/set temperature 0.5\r");
     assert!(ready(&mut child).contains("temperature 0.5"));
+    type_in(&mut child, "/set frequency-penalty 0.25\r");
+    assert!(ready(&mut child).contains("frequency-penalty 0.25"));
+    type_in(&mut child, "/set temprature 1\r");
+    assert!(ready(&mut child).contains("did you mean temperature?"));
+    type_in(&mut child, "/clear\r");
+    ready(&mut child);
+    type_in(&mut child, "/show\r");
+    assert!(ready(&mut child).contains("0 tokens of the context's 512"));
     type_in(&mut child, "/nope\r");
     assert!(ready(&mut child).contains("/nope is unknown"));
     type_in(&mut child, "/help\r");
-    assert!(ready(&mut child).contains("a pasted text is one message"));
+    assert!(ready(&mut child).contains("A pasted text is one"));
     type_in(&mut child, "/bye\r");
     assert_eq!(ends_within_a_second(child).0.code(), Some(0));
     let history = std::fs::read_to_string(home.path("cache/history")).unwrap_or_default();

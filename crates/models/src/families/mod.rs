@@ -276,6 +276,9 @@ pub(crate) fn build_encoder(
 ) -> Result<BuiltEncoder, ModelError> {
     let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
     let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+        if family.gguf.is_some() {
+            return Err(ModelError::AnswersOnly(architecture));
+        }
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,

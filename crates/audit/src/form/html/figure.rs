@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape;
-use crate::number::{counted, short};
+use crate::number::{counted, milliseconds, short};
 use crate::report::compare::Device;
 use crate::report::{Ceilings, FunctionRow, OpRow};
 
 /// Units of the pictures' own coordinates.
 const WIDTH: f64 = 960.0;
 /// Where the lanes of the timeline begin.
-const LEFT: f64 = 56.0;
+const LEFT: f64 = 64.0;
 const LANE: f64 = 30.0;
 const LANES: [(Device, &str, &str); 3] = [
     (Device::Ane, "ANE", "ane"),
@@ -28,15 +28,90 @@ struct Bar {
     first: usize,
 }
 
-/// When each device is at work in a call, by the predicted milliseconds of ops.
+/// What a call takes besides its ops.
+struct Overhead {
+    /// Entering and leaving the engine, in milliseconds.
+    dispatch: f64,
+    /// Activations that cross the edge of the engine, in milliseconds.
+    traffic: f64,
+}
+
+impl Overhead {
+    /// What of a call its segments, which take `busy` milliseconds, do not explain.
+    fn new(f: &FunctionRow, busy: f64) -> Self {
+        let rest = (f.latency.ms - busy).max(0.0);
+        let dispatch = f.latency.parts.dispatch_ms.min(rest);
+        Self {
+            dispatch,
+            traffic: rest - dispatch,
+        }
+    }
+}
+
+/// When each device is at work in a call, by the predicted milliseconds of ops, between what the
+/// dispatch and the traffic of the call take.
 pub fn timeline(f: &FunctionRow) -> String {
-    let total: f64 = f.segments.iter().map(|s| s.ms).sum();
-    if f.segments.is_empty() || !total.is_finite() {
+    let busy: f64 = f.segments.iter().map(|s| s.ms).sum();
+    if f.segments.is_empty() || !busy.is_finite() || !f.latency.ms.is_finite() {
         return String::new();
     }
+    let rest = Overhead::new(f, busy);
+    let total = busy + rest.dispatch + rest.traffic;
+    let lanes = lanes(f, busy, &rest);
+    let height = LANE * 4.0 + 26.0;
+    let mut out = format!(
+        "<figure><figcaption>A call of {}: segments in order, each as long as its ops are predicted to take ({} together), \
+         with dispatch ({}, drawn first) and traffic between the engine and memory ({}, drawn last)</figcaption>\n<div class=\"scroll\"><svg class=\"timeline\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n",
+        milliseconds(total),
+        milliseconds(busy),
+        milliseconds(rest.dispatch),
+        milliseconds(rest.traffic),
+        escape(&spoken(f))
+    );
+    for (i, (_, name, class)) in LANES.iter().enumerate() {
+        let y = LANE * i as f64 + 4.0;
+        put(
+            &mut out,
+            format_args!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0),
+        );
+        put(
+            &mut out,
+            format_args!(
+                "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n",
+                y + 24.0
+            ),
+        );
+        for bar in &lanes[i] {
+            bar_of(&mut out, bar, class, y, f);
+        }
+    }
+    if busy > 0.0 {
+        overhead(&mut out, &rest, total);
+    }
+    put(
+        &mut out,
+        format_args!(
+            "<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>",
+            height - 6.0
+        ),
+    );
+    put(
+        &mut out,
+        format_args!(
+            "<text class=\"small end\" x=\"{WIDTH}\" y=\"{0:.1}\">{1}</text>\n",
+            height - 6.0,
+            milliseconds(total)
+        ),
+    );
+    out + "</svg></div></figure>\n"
+}
+
+/// The segments as bars of their lanes.
+fn lanes(f: &FunctionRow, busy: f64, rest: &Overhead) -> [Vec<Bar>; 3] {
+    let total = busy + rest.dispatch + rest.traffic;
     // Where nothing takes time, each op is as long as any other.
     let weight = |ms: f64, ops: usize| {
-        if total > 0.0 {
+        if busy > 0.0 {
             ms / total
         } else {
             ops as f64 / f.ops.max(1) as f64
@@ -44,7 +119,11 @@ pub fn timeline(f: &FunctionRow) -> String {
     };
     let scale = WIDTH - LEFT - 8.0;
     let mut lanes: [Vec<Bar>; 3] = [Vec::new(), Vec::new(), Vec::new()];
-    let mut at = 0.0;
+    let mut at = if busy > 0.0 {
+        rest.dispatch / total
+    } else {
+        0.0
+    };
     for s in &f.segments {
         let lane = Device::parse(s.backend)
             .and_then(|d| LANES.iter().position(|l| l.0 == d))
@@ -67,46 +146,49 @@ pub fn timeline(f: &FunctionRow) -> String {
             }),
         }
     }
-    let height = LANE * 3.0 + 26.0;
-    let mut out = format!(
-        "<figure><figcaption>Segments in order, each as long as its ops are predicted to take ({} ms together; calls, hops and \
-         traffic come on top)</figcaption>\n<div class=\"scroll\"><svg class=\"timeline\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">\n",
-        short(total),
-        escape(&spoken(f))
+    lanes
+}
+
+/// The lane of what a call takes besides its ops.
+fn overhead(out: &mut String, rest: &Overhead, total: f64) {
+    let y = LANE * 3.0 + 4.0;
+    let scale = WIDTH - LEFT - 8.0;
+    put(
+        out,
+        format_args!(
+            "<text x=\"0\" y=\"{:.1}\">call</text><line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{1:.1}\" y2=\"{1:.1}\"/>\n",
+            y + 17.0,
+            y + 24.0
+        ),
     );
-    for (i, (_, name, class)) in LANES.iter().enumerate() {
-        let y = LANE * i as f64 + 4.0;
+    let traffic_from = LEFT + scale * (1.0 - rest.traffic / total);
+    for (from, ms, name) in [
+        (LEFT, rest.dispatch, "dispatch"),
+        (traffic_from, rest.traffic, "traffic"),
+    ] {
+        let width = scale * ms / total;
+        if width < 0.5 {
+            continue;
+        }
         put(
-            &mut out,
-            format_args!("<text x=\"0\" y=\"{:.1}\">{name}</text>", y + 17.0),
-        );
-        put(
-            &mut out,
+            out,
             format_args!(
-                "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{WIDTH}\" y1=\"{0:.1}\" y2=\"{0:.1}\"/>\n",
-                y + 24.0
+                "<rect class=\"rest\" x=\"{from:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{name}, {}</title></rect>",
+                milliseconds(ms)
             ),
         );
-        for bar in &lanes[i] {
-            bar_of(&mut out, bar, class, y, f);
+        // 9 units a letter.
+        if width > 9.0 * name.len() as f64 {
+            put(
+                out,
+                format_args!(
+                    "<text class=\"on\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>\n",
+                    from + width / 2.0,
+                    y + 17.0
+                ),
+            );
         }
     }
-    put(
-        &mut out,
-        format_args!(
-            "<text class=\"small\" x=\"{LEFT}\" y=\"{0:.1}\">0</text>",
-            height - 6.0
-        ),
-    );
-    put(
-        &mut out,
-        format_args!(
-            "<text class=\"small end\" x=\"{WIDTH}\" y=\"{0:.1}\">{1} ms</text>\n",
-            height - 6.0,
-            short(total)
-        ),
-    );
-    out + "</svg></div></figure>\n"
 }
 
 fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
@@ -115,11 +197,11 @@ fn bar_of(out: &mut String, bar: &Bar, class: &str, y: f64, f: &FunctionRow) {
     put(
         out,
         format_args!(
-            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} from {}, {} ms</title></rect>",
+            "<rect class=\"{class}\" x=\"{:.2}\" y=\"{y:.1}\" width=\"{width:.2}\" height=\"24\" rx=\"2\"><title>{} from {}, {}</title></rect>",
             bar.from,
             counted(bar.ops, "op"),
             escape(name),
-            short(bar.ms)
+            milliseconds(bar.ms)
         ),
     );
     let label = bar.ops.to_string();
@@ -194,15 +276,27 @@ pub fn roofline(f: &FunctionRow, ceilings: &Ceilings) -> String {
         y: (0.0, (ceilings.gflops * 2.0).log10().ceil()),
     };
     let mut out = format!(
-        "<figure><figcaption>Roofline: {} on the engine, each by its operations for a byte and in a second; larger ones take \
-         longer</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 350\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
+        "<figure><figcaption>Roofline: {} on the engine, each by its operations per byte and per second; larger ones take \
+         longer. {}</figcaption>\n<div class=\"scroll\"><svg class=\"roofline\" viewBox=\"0 0 {WIDTH} 350\" role=\"img\" aria-label=\"Roofline of {}; the table below has their numbers\">\n",
         counted(ops.len(), "op"),
+        above(&ops, ceilings),
         counted(ops.len(), "op")
     );
     grid(&mut out, &axes);
     roof(&mut out, &axes, ceilings);
     points(&mut out, &axes, &ops);
     out + "</svg></div></figure>\n"
+}
+
+/// Why some ops lie above the slopes, where some do.
+fn above(ops: &[&OpRow], c: &Ceilings) -> &'static str {
+    let most = c.local_gbps.max(c.weight_gbps);
+    if ops.iter().any(|op| op.bytes / op.ms / 1e6 > most * 1.01) {
+        "The slopes bound products, which read weights and activations. Ops above them are priced by \
+         results per second, as published, and not by bytes."
+    } else {
+        ""
+    }
 }
 
 /// `0.01`, `1`, `10k`, `1M`: no wider than the margin on a phone, where letters are larger.
@@ -255,7 +349,7 @@ fn grid(out: &mut String, axes: &Axes) {
     put(
         out,
         format_args!(
-            "<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP for a byte</text>",
+            "<text class=\"small middle\" x=\"{middle}\" y=\"{}\">FLOP per byte</text>",
             BOTTOM + 42.0
         ),
     );
@@ -316,9 +410,9 @@ fn roof(out: &mut String, axes: &Axes, c: &Ceilings) {
     put(
         out,
         format_args!(
-            "<text class=\"small end\" x=\"{PLOT_RIGHT}\" y=\"{:.1}\">peak {} GFLOP/s</text>\n",
+            "<text class=\"small end\" x=\"{PLOT_RIGHT}\" y=\"{:.1}\">peak {} TFLOP/s</text>\n",
             y - 5.0,
-            short(c.gflops)
+            short(c.gflops / 1e3)
         ),
     );
 }
@@ -345,10 +439,10 @@ fn points(out: &mut String, axes: &Axes, ops: &[&OpRow]) {
         put(
             out,
             format_args!(
-                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r:.1}\"><title>{} {}: {} ms{more}</title></circle>\n",
+                "<circle class=\"{class}\" cx=\"{x}\" cy=\"{y}\" r=\"{r:.1}\"><title>{} {}: {}{more}</title></circle>\n",
                 op.kind,
                 escape(&op.name),
-                short(op.ms)
+                milliseconds(op.ms)
             ),
         );
     }

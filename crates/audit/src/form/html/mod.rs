@@ -6,6 +6,8 @@
 
 use serde_json::{Value, json};
 
+use crate::form::rule::effect;
+use crate::form::sentence::{absent_weights, energy, inferred, load_risk};
 use crate::number::{counted, predicted_bytes, share, short};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::{FunctionRow, Report, TargetRow};
@@ -64,6 +66,9 @@ pub fn escape(text: &str) -> String {
 }
 
 fn about(report: &Report) -> String {
+    let weights = absent_weights(report)
+        .map(|said| format!("<p class=\"caveat\">Weights: {}.</p>\n", escape(&said)))
+        .unwrap_or_default();
     let built = report
         .subject
         .built
@@ -82,7 +87,7 @@ fn about(report: &Report) -> String {
             "<div class=\"failed\"><p>Requirements that do not hold:</p><ul>{failures}</ul></div>\n"
         )
     };
-    format!("{built}{failed}")
+    format!("{built}{weights}{failed}")
 }
 
 /// A row for each target.
@@ -173,8 +178,11 @@ fn target(t: &TargetRow, at: usize) -> String {
         String::new()
     };
     format!(
-        "<section id=\"t{at}\"><h2>{}</h2>\n{functions}{more}</section>\n",
-        escape(&t.target)
+        "<section id=\"t{at}\"><h2>{}</h2>\n{}{functions}{more}</section>\n",
+        escape(&t.target),
+        inferred(t)
+            .map(|said| format!("<p class=\"place\">Inferred: {}.</p>\n", escape(&said)))
+            .unwrap_or_default()
     )
 }
 
@@ -189,16 +197,7 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
             format!("{} % of {}", share(f.residency), counted(f.ops, "op")),
         ),
         (
-            "catch-all",
-            if f.catch_all {
-                "of any length; not required to be on the engine"
-            } else {
-                "no"
-            }
-            .to_owned(),
-        ),
-        (
-            "of operations",
+            "FLOP on engine",
             format!("{} %", share(f.residency_of_flops)),
         ),
         ("call", format!("{} ms", short(l.ms))),
@@ -208,11 +207,16 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         ),
         ("bound by", l.bound.to_owned()),
         ("dispatches", l.dispatches.to_string()),
-        ("weights read", predicted_bytes(l.weight_bytes)),
-        ("activations", predicted_bytes(l.activation_bytes)),
-        ("most at once", predicted_bytes(l.peak_bytes)),
-        ("load risk", l.load_risk.to_owned()),
+        ("weights read a call", predicted_bytes(l.weight_bytes)),
+        ("activations a call", predicted_bytes(l.activation_bytes)),
+        ("peak memory", predicted_bytes(l.peak_bytes)),
+        ("size", load_risk(l).to_owned()),
     ];
+    let any_length = f.catch_all.then(|| {
+        let said = "takes texts that are too long for the others; not required to be on the engine";
+        ("role", said.to_owned())
+    });
+    let energy = energy(l).map(|said| ("energy", said));
     let length = f.length.as_ref().map(|l| ("length", l.describe()));
     let others = f
         .lengths
@@ -222,6 +226,8 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let facts: String = facts
         .iter()
         .cloned()
+        .chain(energy)
+        .chain(any_length)
         .chain(length)
         .chain(others)
         .map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>", escape(&v)))
@@ -256,10 +262,6 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
         .disputed
         .map(|d| format!("<dt>disputed</dt><dd>{}</dd>", escape(d)))
         .unwrap_or_default();
-    let code = rule
-        .code
-        .map(|c| format!(": <code>{}</code>", escape(c)))
-        .unwrap_or_default();
     let open = if rule.severity == "error" {
         " open"
     } else {
@@ -274,12 +276,12 @@ fn finding(report: &Report, group: &Group<'_>) -> String {
     format!(
         "<details class=\"finding\"{open}><summary><span class=\"severity {0}\">{0}</span> <b>{1}</b> {2} \
          <span class=\"count\">{3}{targets}</span></summary>\n<ul>{places}{more}</ul>\n<dl class=\"rule\"><dt>effect</dt>\
-         <dd>{4}{code}</dd><dt>why</dt><dd>{5}</dd><dt>fix</dt><dd>{6}</dd><dt>evidence</dt><dd>{7}: {8}</dd>{disputed}</dl></details>\n",
+         <dd>{4}</dd><dt>why</dt><dd>{5}</dd><dt>fix</dt><dd>{6}</dd><dt>evidence</dt><dd>{7}: {8}</dd>{disputed}</dl></details>\n",
         rule.severity,
         rule.id,
         escape(rule.title),
         counted(group.places.len(), "place"),
-        rule.effect.replace('-', " "),
+        escape(&effect(rule)),
         escape(rule.why),
         escape(rule.fix),
         rule.evidence,
@@ -334,7 +336,7 @@ fn table_of_ops() -> String {
     let n = " class=\"n\"";
     format!(
         "<section id=\"ops\" tabindex=\"-1\"><h2>Ops</h2>\n<noscript><p>The table of ops needs scripts; everything above does \
-         not.</p></noscript>\n<form class=\"controls\" id=\"controls\">\
+         not.</p></noscript>\n<p class=\"place\">A module that ends in ? is guessed from the names of ops.</p>\n<form class=\"controls\" id=\"controls\">\
          <label>function <select id=\"function\"></select></label>\
          <label>runs on <select id=\"backend\"><option value=\"\">anything</option><option value=\"ane\">the engine</option>\
          <option value=\"off\">anything else</option></select></label>\
@@ -355,6 +357,16 @@ fn table_of_ops() -> String {
     )
 }
 
+/// What runs an op, as the page calls it.
+fn backend(name: &str) -> &'static str {
+    match name {
+        "ane" => "Neural Engine",
+        "mps_graph" => "GPU",
+        "bnns" => "CPU (BNNS)",
+        _ => "CPU",
+    }
+}
+
 /// The ops of every function, a list each.
 fn data(report: &Report) -> Value {
     let mut functions = Vec::new();
@@ -372,7 +384,7 @@ fn data(report: &Report) -> Value {
                     let reasons = op
                         .reasons
                         .iter()
-                        .map(|r| format!("{}: {}", r.backend, r.message));
+                        .map(|r| format!("{}: {}", backend(r.backend), r.message));
                     let why: Vec<String> = op
                         .findings
                         .iter()
@@ -383,7 +395,7 @@ fn data(report: &Report) -> Value {
                         op.name,
                         op.kind,
                         op.place,
-                        op.backend,
+                        backend(op.backend),
                         op.ms,
                         op.flops / 1e6,
                         op.bytes / 1e3,

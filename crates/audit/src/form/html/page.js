@@ -23,13 +23,17 @@
   const number = (value) => {
     if (value === null) return "";
     if (value === 0) return "0";
-    return Math.abs(value) >= 0.001 && Math.abs(value) < 1e6
-      ? value.toLocaleString("en", { maximumSignificantDigits: 3 }) : value.toExponential(2);
+    return Math.abs(value) >= 1e-6 && Math.abs(value) < 1e9
+      ? value.toLocaleString("en", { maximumSignificantDigits: Math.abs(value) < 0.001 ? 2 : 3 }) : value.toExponential(2);
   };
 
   const cell = (label, text, numeric) => {
     const td = document.createElement("td");
-    td.textContent = text;
+    // Long names break between their words.
+    for (const part of numeric ? [text] : text.split(/(?<=[_./])/)) {
+      if (td.firstChild) td.append(document.createElement("wbr"));
+      td.append(part);
+    }
     td.dataset.label = label;
     if (numeric) td.className = "n";
     return td;
@@ -37,7 +41,7 @@
 
   const wanted = () => {
     const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const runs = { "": () => true, ane: (op) => op.backend === "ane", off: (op) => op.backend !== "ane" }[backend.value];
+    const runs = { "": () => true, ane: (op) => op.backend === "Neural Engine", off: (op) => op.backend !== "Neural Engine" }[backend.value];
     return state.rows.filter((op) => runs(op) && (!found.checked || op.why.length > 0)
       && words.every((word) => op.text.includes(word)));
   };

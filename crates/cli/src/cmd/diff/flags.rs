@@ -12,8 +12,8 @@ pub struct Args {
     /// The package to compare with.
     pub(super) b: PathBuf,
     /// Seed of generated inputs.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(super) random_seed: u64,
+    #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
+    pub(super) seed: u64,
     /// Read inputs and states from NAME.npy in this folder.
     ///
     /// Inputs without a file are generated, states are zeros.

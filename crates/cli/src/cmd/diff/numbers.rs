@@ -134,7 +134,7 @@ pub fn numbers(
         .filter(|n| !runs.given.contains_key(*n))
         .collect();
     if !made_up.is_empty() {
-        let (names, seed) = (made_up.join(", "), runs.args.random_seed);
+        let (names, seed) = (made_up.join(", "), runs.args.seed);
         let line = format!(
             "{}: made up, floats from -1 to 1, integers 0 or 1, seed {seed}: {names}",
             f.name
@@ -243,8 +243,7 @@ fn results(
                         let shape = tensors::shape(ty, None, default).unwrap_or_else(|| {
                             ty.shape.iter().map(|d| d.known().unwrap_or(1)).collect()
                         });
-                        let made_up =
-                            tensors::made_up(args.random_seed, name, ty, shape, &app.budget);
+                        let made_up = tensors::made_up(args.seed, name, ty, shape, &app.budget);
                         made_up.with_context(|| format!("input `{name}`"))?
                     }
                 };

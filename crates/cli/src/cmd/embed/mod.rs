@@ -89,11 +89,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         batch_tokens: args.batch_tokens,
     };
     let backend = model::cpu(args.numerics, args.threads, app);
-    let mut embedder = Model::open(&args.model, &app.hub, app.output.as_ref())?.embedding_model(
-        &options,
-        &backend,
-        app.output.as_ref(),
-    )?;
+    let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    let path = model.path.display().to_string();
+    let mut embedder = model
+        .embedding_model(&options, &backend, app.output.as_ref())
+        .map_err(|e| Failure::from(e).naming(&path, &args.model))?;
     if let Some(out) = &args.out {
         out::check(out, args.force, &[&embedder.path])?;
     }
@@ -235,7 +235,7 @@ fn to_file(
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
         app.output.say(&format!(
-            "thane: going on behind {} in {}",
+            "thane: resuming after {} in {}",
             counted(report.resumed_rows, "text"),
             partial.display()
         ));
@@ -243,7 +243,8 @@ fn to_file(
     app.output.count("embedding", n_rows, report.resumed_rows);
     let cooperative = app.interrupt.cooperate(Some(GRACE));
     let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
-    let run = job.run(skip, &texts, n_rows, &mut |done| {
+    let begun = partial.display().to_string();
+    let run = job.run(skip, &texts, &begun, n_rows, &mut |done| {
         journal
             .append(
                 &done.counts,
@@ -257,12 +258,19 @@ fn to_file(
     let n = journal.done().rows;
     if n == 0 {
         std::fs::remove_file(&partial).map_err(in_file)?;
-        return Err(run.err().unwrap_or_else(|| nothing(job.texts)));
+        return Err(match run {
+            Err(failure) if failure.code() == Code::Interrupted => Failure::new(
+                Code::Interrupted,
+                anyhow::anyhow!("interrupted before the first texts were saved"),
+            ),
+            Err(failure) => failure,
+            Ok(_) => nothing(job.texts),
+        });
     }
     let resumable = |failure: Failure| {
         let behind = counted(n, "text");
         failure.remedy(format!(
-            "the same command, which goes on behind {behind} in {}",
+            "the same command, which resumes after {behind} in {}",
             partial.display()
         ))
     };
@@ -317,7 +325,7 @@ fn to_stdout(
     if keeps {
         app.output.count("embedding", n_rows, 0);
     }
-    let counts = job.run(0, "", n_rows, &mut |done| {
+    let counts = job.run(0, "", "", n_rows, &mut |done| {
         if keeps {
             let n_numbers = usize::try_from(done.counts.vectors)
                 .unwrap_or(usize::MAX)

@@ -1,0 +1,134 @@
+//! What is added to errors of the command line, and what is taken out of them.
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue};
+use thane_audit::nearest::nearest;
+
+/// An error with its good tips only, and with the variable that a wrong value comes from.
+pub fn checked(mut error: Error) -> Error {
+    drop_weak(
+        &mut error,
+        ContextKind::InvalidSubcommand,
+        ContextKind::SuggestedSubcommand,
+    );
+    drop_weak(
+        &mut error,
+        ContextKind::InvalidArg,
+        ContextKind::SuggestedArg,
+    );
+    name_variable(&mut error, |name| std::env::var(name).ok(), &arguments());
+    error
+}
+
+fn arguments() -> Vec<String> {
+    std::env::args().collect()
+}
+
+/// Removes a suggestion that is not spelled nearly as what was typed: clap compares with a measure
+/// by which `serve` is like `remove`.
+fn drop_weak(error: &mut Error, typed: ContextKind, suggested: ContextKind) {
+    let Some(ContextValue::String(word)) = error.get(typed) else {
+        return;
+    };
+    let word = word.trim_start_matches('-').to_owned();
+    let good = |name: &String| {
+        let name = name.trim_start_matches('-');
+        nearest(&word, [name]).is_some()
+    };
+    let kept = match error.get(suggested) {
+        Some(ContextValue::String(name)) => vec![name.clone()],
+        Some(ContextValue::Strings(names)) => names.clone(),
+        _ => return,
+    };
+    let kept: Vec<String> = kept.into_iter().filter(good).collect();
+    match kept.is_empty() {
+        true => drop(error.remove(suggested)),
+        false => drop(error.insert(suggested, ContextValue::Strings(kept))),
+    }
+}
+
+/// Says that a wrong value is that of an environment variable, where no argument has it.
+fn name_variable(error: &mut Error, var: impl Fn(&str) -> Option<String>, arguments: &[String]) {
+    let (Some(ContextValue::String(arg)), Some(ContextValue::String(value))) = (
+        error.get(ContextKind::InvalidArg),
+        error.get(ContextKind::InvalidValue),
+    ) else {
+        return;
+    };
+    let flag = arg.split_whitespace().next().unwrap_or_default();
+    let is_given = |a: &String| a == flag || a.starts_with(&format!("{flag}="));
+    if !flag.starts_with("--") || arguments.iter().any(is_given) {
+        return;
+    }
+    let flag = flag
+        .trim_start_matches('-')
+        .to_uppercase()
+        .replace('-', "_");
+    let verb = arguments.iter().skip(1).find(|a| !a.starts_with('-'));
+    let verb = verb.map_or_else(String::new, |verb| format!("{}_", verb.to_uppercase()));
+    let names = [format!("THANE_{verb}{flag}"), format!("THANE_{flag}")];
+    let Some(name) = names.iter().find(|n| var(n).as_ref() == Some(value)) else {
+        return;
+    };
+    let said = ContextValue::String(format!("{arg}' of the variable '{name}"));
+    error.insert(ContextKind::InvalidArg, said);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(arguments: &[&str]) -> Error {
+        let words = [&["thane"], arguments].concat();
+        crate::command().try_get_matches_from(words).unwrap_err()
+    }
+
+    #[test]
+    fn only_near_names_are_suggested() {
+        for (arguments, tip) in [
+            (&["serve", "x"][..], None),
+            (&["audit", "x", "--fail", "1"], None),
+            (&["audti", "x"], Some("'audit'")),
+            (&["run", "x", "--max-token", "1"], Some("'--max-tokens'")),
+        ] {
+            let mut error = error(arguments);
+            drop_weak(
+                &mut error,
+                ContextKind::InvalidSubcommand,
+                ContextKind::SuggestedSubcommand,
+            );
+            drop_weak(
+                &mut error,
+                ContextKind::InvalidArg,
+                ContextKind::SuggestedArg,
+            );
+            let text = error.to_string();
+            match tip {
+                None => assert!(!text.contains("similar"), "{text}"),
+                Some(tip) => assert!(text.contains(&format!("exists: {tip}")), "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_wrong_variable_is_named() {
+        let var = |name: &str| (name == "THANE_RUN_MAX_TOKENS").then(|| "abc".to_owned());
+        let arguments = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
+        // What clap makes of the variable is what it makes of the flag.
+        let mut wrong = error(&["run", "x", "--max-tokens", "abc"]);
+        name_variable(&mut wrong, var, &arguments(&["thane", "run", "x"]));
+        assert!(
+            wrong
+                .to_string()
+                .contains("of the variable 'THANE_RUN_MAX_TOKENS'"),
+            "{wrong}"
+        );
+        let mut wrong = error(&["run", "x", "--max-tokens", "abc"]);
+        name_variable(
+            &mut wrong,
+            var,
+            &arguments(&["thane", "run", "x", "--max-tokens", "abc"]),
+        );
+        assert!(!wrong.to_string().contains("variable"), "{wrong}");
+    }
+}
