@@ -43,6 +43,7 @@ fn model(path: &Path, cache: DType, context: usize) -> Model {
             context: Some(context),
             cache,
             score: true,
+            top: None,
             engine: None,
         },
     )

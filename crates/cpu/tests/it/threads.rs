@@ -28,6 +28,7 @@ fn program(path: PathBuf, cache: DType) -> Program {
         &checkpoint,
         &Options {
             score: false,
+            top: None,
             cache,
             context: Some(400),
             engine: None,
