@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
+use thane_engine::sample::SampleOptions;
 use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -65,7 +66,17 @@ impl ProgramFlags {
             context: self.context,
             cache,
             score,
+            top: None,
             engine: None,
+        }
+    }
+
+    /// The program that generates text with these sampling options. Only `fast` and `int8` can rule
+    /// out logits, so the others do without the function `decode_top`.
+    pub fn sampling_options(&self, sampling: &SampleOptions) -> LanguageOptions {
+        match self.numerics {
+            NumericsFlag::Fast | NumericsFlag::Int8 => self.options(false).with_sampling(sampling),
+            NumericsFlag::F32 | NumericsFlag::Ane => self.options(false),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The flags that say how tokens are sampled.
 
 use thane_engine::sample::SampleOptions;
-use thane_runtime::{LanguageModel, Sampling, SamplingChoice, SamplingSource};
+use thane_runtime::{Model, Sampling, SamplingChoice, SamplingSource};
 
 use crate::exit::Failure;
 
@@ -41,11 +41,7 @@ pub struct SamplingFlags {
 
 impl SamplingFlags {
     /// The flags' options, then those that the model's files recommend, then defaults.
-    pub fn choose(
-        &self,
-        model: &LanguageModel,
-        is_conversation: bool,
-    ) -> Result<SamplingChoice, Failure> {
+    pub fn choose(&self, model: &Model, is_conversation: bool) -> Result<SamplingChoice, Failure> {
         let sampling = Sampling {
             temperature: self.temperature,
             top_k: self.top_k,

@@ -68,7 +68,6 @@ impl Together {
             mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: which.len(),
-            greatest: Vec::new(),
             path: None,
             unread: None,
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thane_mil::backend::{Instance, Limits, RunError, View};
 use thane_mil::budget::{Budget, OverBudget};
-use thane_mil::program::{OpId, ValueId};
+use thane_mil::program::OpId;
 use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::Numerics;
@@ -50,8 +50,6 @@ pub struct Running {
     seeds: Seeds,
     /// States that were written from outside since the last run.
     written: HashSet<String>,
-    /// How many of the greatest elements of outputs are wanted, by name.
-    greatest: HashMap<String, usize>,
 }
 
 impl Running {
@@ -64,7 +62,7 @@ impl Running {
         let states = shared.states.iter().map(fresh).collect::<Result<_, _>>()?;
         let pool = Pool::new(shared.limits.tensor_bytes, &shared.budget);
         let seeds = Seeds::new(shared.seed);
-        let (inputs, outputs, written, greatest) = Default::default();
+        let (inputs, outputs, written) = Default::default();
         Ok(Self {
             shared,
             states,
@@ -73,7 +71,6 @@ impl Running {
             pool,
             seeds,
             written,
-            greatest,
         })
     }
 
@@ -115,8 +112,6 @@ impl Running {
                 self.states[at] = state.map_err(|e| self.refused("state", &name, e))?;
             }
         }
-        let named = |id: &ValueId| Some((*id, *self.greatest.get(&plan.function.value(*id).name)?));
-        let greatest = plan.ends.iter().filter_map(named).collect();
         let mut all: Vec<Option<&mut Tensor>> = self.states.iter_mut().map(Some).collect();
         let states = plan
             .state_idx
@@ -136,7 +131,6 @@ impl Running {
             mask_tiles: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: 1,
-            greatest,
             path: None,
             unread: None,
         })
@@ -240,13 +234,6 @@ impl Instance for Running {
         let slots = frame.slots;
         self.keep_outputs(plan, slots);
         Ok(())
-    }
-
-    fn want_greatest(&mut self, name: &str, n: Option<usize>) {
-        match n {
-            Some(n) => self.greatest.insert(name.to_owned(), n.max(1)),
-            None => self.greatest.remove(name),
-        };
     }
 
     fn output(&self, name: &str) -> Result<View<'_>, RunError> {

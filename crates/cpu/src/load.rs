@@ -14,7 +14,7 @@ use crate::instance::Running;
 use crate::plan::fuse::{self, Pattern};
 use crate::plan::plan;
 use crate::shared::Shared;
-use crate::step::{Fused, Kind, Plan};
+use crate::step::{Kind, Plan};
 use crate::weight::{Folds, Matrix};
 use crate::{Cpu, Numerics};
 
@@ -132,9 +132,7 @@ impl Cpu {
             Numerics::F32 | Numerics::Ane(_) => false,
             Numerics::Int8 => true,
             Numerics::Fast => steps.any(|step| match &step.kind {
-                Kind::Fused(Fused::Linear { products, .. }) => {
-                    products.iter().any(|p| is_rounded(&p.weight))
-                }
+                Kind::Fused(fused) => fused.products().iter().any(|p| is_rounded(&p.weight)),
                 _ => false,
             }),
         }

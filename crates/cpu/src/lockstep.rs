@@ -204,6 +204,14 @@ impl<'a> Lockstep<'a> {
                     .for_each(|shape| shape.push(weight.stored.n_cols));
                 shapes
             }
+            Kind::Fused(Fused::TopLinear { x, k, .. }) => {
+                let mut shapes = self.join(*x)?;
+                shapes
+                    .iter_mut()
+                    .filter_map(|shape| shape.last_mut())
+                    .for_each(|last| *last = *k);
+                shapes
+            }
             Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. })
                 if self.is_joined(*x) =>
             {

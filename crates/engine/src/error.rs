@@ -35,6 +35,20 @@ pub enum GenerateError {
         /// Why the sequence failed.
         source: Box<GenerateError>,
     },
+    /// The outputs `top_logits` and `top_tokens` of the program have an unexpected size or type, or
+    /// name tokens that do not exist.
+    #[error(
+        "expected {expected} logits of fp32 or fp16 and {expected} int32 tokens from 0 to below \
+         {vocab_size} from `decode_top`, found {found}"
+    )]
+    Top {
+        /// Number of logits that was expected.
+        expected: usize,
+        /// Number of tokens in the vocabulary.
+        vocab_size: usize,
+        /// Numbers and types of both outputs.
+        found: String,
+    },
     /// The output `logits` of the program has an unexpected size or type.
     #[error(
         "expected {expected} logits of fp32 or fp16 from the program, found {found} of {dtype}"

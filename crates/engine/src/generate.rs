@@ -14,6 +14,7 @@ use crate::fixed::Fixed;
 use crate::sample::Sampler;
 use crate::sequence::Sequence;
 use crate::text::TextStream;
+use crate::top::Top;
 
 /// A running language model and the tokens in its cache.
 ///
@@ -45,7 +46,7 @@ use crate::text::TextStream;
 pub struct Session {
     instance: Box<dyn Instance>,
     sequence: Sequence,
-    n_greatest: Option<usize>,
+    top: Top,
 }
 
 impl Session {
@@ -60,18 +61,15 @@ impl Session {
         Self {
             instance,
             sequence: Sequence::new(context, vocab_size, fixed),
-            n_greatest: None,
+            top: Top::new(0, vocab_size),
         }
     }
 
-    /// Limits the following calls to the `n` greatest logits of each token; `None` requests all
-    /// logits, which is the default. [`Self::feed`] and [`Self::decode`] may then return minus
-    /// infinity for all other tokens, which can be much faster.
-    pub fn want_greatest(&mut self, n: Option<usize>) {
-        if n != self.n_greatest {
-            self.instance.want_greatest("logits", n);
-            self.n_greatest = n;
-        }
+    /// The session of a program with the function `decode_top`, which gives the `n_top` greatest
+    /// logits of a token; `None` if the program has no such function.
+    pub fn with_top(self, n_top: Option<usize>) -> Self {
+        let top = Top::new(n_top.unwrap_or(0), self.sequence.vocab_size());
+        Self { top, ..self }
     }
 
     /// Number of tokens that the cache can hold.
@@ -116,14 +114,29 @@ impl Session {
         self.sequence.logits(self.instance.as_ref(), 1)
     }
 
+    /// Like [`Self::decode`], for a caller that needs the `n` greatest logits only; `None` for all.
+    /// Other logits are then minus infinity if the function `decode_top` gives enough, which can be
+    /// much faster.
+    ///
+    /// `decode_top` gives NaN only if fewer than its number of logits are numbers. A NaN in the
+    /// hidden state makes all logits NaN, so it is always seen here. A NaN in a row of the output
+    /// head makes the logit of one token NaN in every call, so [`Self::feed`] shows it.
+    pub fn decode_greatest(
+        &mut self,
+        token: u32,
+        n: Option<usize>,
+    ) -> Result<Cow<'_, [f32]>, GenerateError> {
+        if !n.is_some_and(|n| self.top.holds(n)) {
+            return self.decode(token);
+        }
+        self.call("decode_top", &[token])?;
+        self.top.read(self.instance.as_ref()).map(Cow::Borrowed)
+    }
+
     /// Appends tokens to the cache and returns the logits after each of them, row by row. The
     /// program must have the function `score`.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
-        let n_greatest = self.n_greatest;
-        self.want_greatest(None);
-        let called = self.call("score", tokens);
-        self.want_greatest(n_greatest);
-        called?;
+        self.call("score", tokens)?;
         self.logits(tokens.len())
     }
 
@@ -264,7 +277,6 @@ pub fn generate(
             ..Timings::default()
         },
     };
-    session.want_greatest(sampler.n_greatest(prompt.len()));
     let Some(logits) = session.feed(prompt, limits.interrupted)? else {
         return Ok(answer);
     };
@@ -348,9 +360,9 @@ fn decode(
         }
         // Reuses the memory of the logits: for a large vocabulary, the system would clear newly
         // allocated memory page by page.
-        session.want_greatest(sampler.n_greatest(writer.history.len()));
+        let n = sampler.n_greatest(writer.history.len());
         logits.clear();
-        logits.extend_from_slice(&session.decode(token)?);
+        logits.extend_from_slice(&session.decode_greatest(token, n)?);
         token = sampler.sample(&mut logits, &writer.history)?;
         writer.answer.timings.decode_tokens += 1;
         writer.answer.timings.decode = begin.elapsed();

@@ -14,3 +14,4 @@ pub mod sample;
 mod sequence;
 pub mod sessions;
 pub mod text;
+mod top;

@@ -49,6 +49,33 @@ impl Default for SampleOptions {
     }
 }
 
+impl SampleOptions {
+    /// How many of the greatest logits [`Sampler::sample`] needs with a history of `n_history`
+    /// tokens, or `None` if it needs all. With all other logits at minus infinity it chooses the
+    /// same token.
+    pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
+        let n = match (self.temperature == 0.0, self.top_k) {
+            (true, _) => 1,
+            (false, 0) => return None,
+            (false, k) => k,
+        };
+        if !self.penalizes() {
+            return Some(n);
+        }
+        // The penalties may lower the logit of each token in the history below the others.
+        let lowers = self.repetition_penalty >= 1.0
+            && self.presence_penalty >= 0.0
+            && self.frequency_penalty >= 0.0;
+        lowers.then(|| n.saturating_add(self.repeat_last_n.unwrap_or(n_history).min(n_history)))
+    }
+
+    fn penalizes(&self) -> bool {
+        self.repetition_penalty != 1.0
+            || self.presence_penalty != 0.0
+            || self.frequency_penalty != 0.0
+    }
+}
+
 /// Errors in options or logits.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SampleError {
@@ -177,28 +204,9 @@ impl Sampler {
         &self.options
     }
 
-    /// How many of the greatest logits [`Self::sample`] needs with a history of `n_history` tokens,
-    /// or `None` if it needs all. With all other logits at minus infinity it chooses the same
-    /// token.
+    /// [`SampleOptions::n_greatest`] of the options.
     pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
-        let o = &self.options;
-        let n = match (o.temperature == 0.0, o.top_k) {
-            (true, _) => 1,
-            (false, 0) => return None,
-            (false, k) => k,
-        };
-        if !self.penalizes() {
-            return Some(n);
-        }
-        // The penalties may lower the logit of each token in the history below the others.
-        let lowers =
-            o.repetition_penalty >= 1.0 && o.presence_penalty >= 0.0 && o.frequency_penalty >= 0.0;
-        lowers.then(|| n.saturating_add(o.repeat_last_n.unwrap_or(n_history).min(n_history)))
-    }
-
-    fn penalizes(&self) -> bool {
-        let o = &self.options;
-        o.repetition_penalty != 1.0 || o.presence_penalty != 0.0 || o.frequency_penalty != 0.0
+        self.options.n_greatest(n_history)
     }
 
     /// Chooses the next token. `history` is the prompt and the answer so far. The penalties modify
@@ -247,7 +255,7 @@ impl Sampler {
 
     fn penalize(&mut self, logits: &mut [f32], history: &[u32]) -> Result<(), SampleError> {
         let o = &self.options;
-        if !self.penalizes() {
+        if !o.penalizes() {
             return Ok(());
         }
         let n_last = o.repeat_last_n.unwrap_or(history.len()).min(history.len());

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Instance, View};
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
@@ -40,6 +40,11 @@ impl Sequence {
     /// Number of tokens that the cache can hold.
     pub fn context(&self) -> usize {
         self.context
+    }
+
+    /// Number of tokens in the vocabulary.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
     }
 
     /// The tokens in the cache.
@@ -170,23 +175,27 @@ impl Sequence {
         let view = instance.output("logits")?;
         let expected = n_tokens * self.vocab_size;
         let found: usize = view.shape.iter().product();
-        let wrong = GenerateError::Logits {
+        let logits = floats(&view).filter(|logits| logits.len() == expected);
+        logits.ok_or(GenerateError::Logits {
             found,
             dtype: view.dtype.name(),
             expected,
-        };
-        match view.dtype {
-            DType::Fp32 if found == expected => bytemuck::try_cast_slice(view.bytes)
-                .map(Cow::Borrowed)
-                .map_err(|_| wrong),
-            DType::Fp16 if found == expected => Ok(view
-                .bytes
+        })
+    }
+}
+
+/// The elements of an output; `None` if they are not fp32 or fp16.
+pub(crate) fn floats<'i>(view: &View<'i>) -> Option<Cow<'i, [f32]>> {
+    match view.dtype {
+        DType::Fp32 => bytemuck::try_cast_slice(view.bytes).map(Cow::Borrowed).ok(),
+        DType::Fp16 => Some(
+            view.bytes
                 .as_chunks()
                 .0
                 .iter()
                 .map(|b| f16_to_f32(u16::from_ne_bytes(*b)))
-                .collect()),
-            _ => Err(wrong),
-        }
+                .collect(),
+        ),
+        _ => None,
     }
 }

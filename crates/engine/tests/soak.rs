@@ -74,6 +74,7 @@ fn model(name: &str, cache: DType) -> Model {
         .join(name);
     let options = Options {
         score: false,
+        top: None,
         cache,
         context: Some(CONTEXT),
         engine: None,

@@ -114,11 +114,6 @@ pub trait Instance: Send {
     /// Runs a function over the filled inputs.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
-    /// From now on, want no more of the output `name` than its `n` greatest elements, where a row
-    /// is all of it, or want all again. Others may then be minus infinity; a backend that gains
-    /// nothing by it gives them all.
-    fn want_greatest(&mut self, _name: &str, _n: Option<usize>) {}
-
     /// The output `name` of the last run.
     fn output(&self, name: &str) -> Result<View<'_>, RunError>;
 

@@ -55,6 +55,18 @@ impl FunctionBuilder {
         }
     }
 
+    /// A builder that continues a copy of `function` under another name, without its outputs.
+    pub fn continuing(function: &Function, name: impl Into<String>) -> Self {
+        let mut function = function.clone();
+        function.name = name.into();
+        function.blocks[0].outputs.clear();
+        Self {
+            function,
+            origin: Origin::default(),
+            open: vec![Function::BODY],
+        }
+    }
+
     /// The function built so far.
     pub fn function(&self) -> &Function {
         &self.function

@@ -52,6 +52,11 @@ pub struct Options {
     pub cache: DType,
     /// Whether to add the function `score`, which returns the logits of every token.
     pub score: bool,
+    /// Adds the function `decode_top`, which is `decode` with the outputs `top_logits` and
+    /// `top_tokens`: so many of the greatest logits in falling order (at most the vocabulary), and
+    /// their tokens. A backend can compute these without computing all logits. The form for the
+    /// Neural Engine cannot have it.
+    pub top: Option<usize>,
     /// Options of the form for the Neural Engine; `None` for the portable reference.
     pub engine: Option<DecoderEngine>,
 }
@@ -97,6 +102,7 @@ impl Default for Options {
             context: None,
             cache: DType::Fp32,
             score: false,
+            top: None,
             engine: None,
         }
     }
@@ -105,7 +111,7 @@ impl Default for Options {
 /// A language model as a program, with its properties.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The functions `prefill` and `decode`, and `score` if requested.
+    /// The functions `prefill` and `decode`, and `decode_top` and `score` if requested.
     pub program: Program,
     /// The properties of the model.
     pub info: Info,
@@ -144,7 +150,7 @@ pub struct Fixed {
 }
 
 /// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,
-/// and `score` if requested.
+/// and `decode_top` and `score` if requested.
 ///
 /// # Errors
 ///

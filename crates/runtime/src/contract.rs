@@ -156,8 +156,9 @@ pub struct Port {
     pub dtype: String,
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
-    /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`; `mask`,
-    /// `cache_slot`, `selection`, `key_value_cache`; `pool_matrix`, `embedding`.
+    /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
+    /// `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`, `key_value_cache`;
+    /// `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -315,6 +316,8 @@ fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
         "input_ids" => "tokens",
         "position" | "positions" => "position",
         "logits" => "logits",
+        "top_logits" => "top_logits",
+        "top_tokens" => "top_tokens",
         "write_begin" | "write_end" => "cache_slot",
         "last_token" => "selection",
         "attention_mask" | "full_mask" | "sliding_mask" => "mask",

@@ -49,8 +49,9 @@ pub struct Conversation {
 impl Model {
     /// Opens the model as a language model with default options and starts it on a backend.
     pub fn generator(self, backend: &dyn Backend) -> Result<Generator, RuntimeError> {
-        self.language_model(&LanguageOptions::default(), &())?
-            .generator(backend)
+        let sampling = Sampling::default().choose(self.recommended_sampling()?, false);
+        let options = LanguageOptions::default().with_sampling(&sampling.options);
+        self.language_model(&options, &())?.generator(backend)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
+use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable};
 use thane_mil::package::Package;
@@ -30,6 +31,9 @@ pub struct LanguageOptions {
     pub cache: DType,
     /// Whether to add the function `score`, which gives the logits after every token.
     pub score: bool,
+    /// Adds the function `decode_top`, which gives so many of the greatest logits;
+    /// [`Self::with_sampling`] knows how many sampling needs.
+    pub top: Option<usize>,
     /// The Neural Engine form; `None` for the portable form.
     pub engine: Option<DecoderEngine>,
 }
@@ -40,7 +44,22 @@ impl Default for LanguageOptions {
             context: None,
             cache: DType::Fp16,
             score: false,
+            top: None,
             engine: None,
+        }
+    }
+}
+
+impl LanguageOptions {
+    /// Most logits of `decode_top`: with more, little is left to gain.
+    const MOST_TOP: usize = 256;
+
+    /// Adds the function `decode_top` if sampling with these options needs few logits.
+    pub fn with_sampling(self, sampling: &SampleOptions) -> Self {
+        let top = sampling.n_greatest(usize::MAX);
+        Self {
+            top: top.filter(|n| *n <= Self::MOST_TOP),
+            ..self
         }
     }
 }
@@ -96,6 +115,7 @@ fn lower(
         context: options.context,
         cache: options.cache,
         score: options.score,
+        top: options.top,
         engine: options.engine,
     };
     let lowered = thane_models::build(checkpoint, &options)
@@ -223,7 +243,8 @@ impl LanguageModel {
             .instantiate()
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
-        Ok(Session::new(instance, context, vocab_size, self.fixed()))
+        let session = Session::new(instance, context, vocab_size, self.fixed());
+        Ok(session.with_top(self.n_top()))
     }
 
     /// `n` sessions that run together, each with an empty KV cache.
@@ -259,6 +280,14 @@ impl LanguageModel {
                     .collect(),
             }),
         }
+    }
+
+    /// The number of logits that the function `decode_top` gives; `None` if there is none.
+    fn n_top(&self) -> Option<usize> {
+        let f = self.program.function("decode_top")?;
+        let outputs = f.body().outputs.iter().map(|v| f.value(*v));
+        let mut tokens = outputs.filter(|output| output.name == "top_tokens");
+        tokens.next()?.ty.tensor()?.shape.last()?.known()
     }
 
     fn fixed(&self) -> Option<Fixed> {

@@ -3,10 +3,11 @@
 
 use serde_json::Value;
 use thane_engine::sample::SampleOptions;
-use thane_models::checkpoint::{Gguf, MetadataError, Source};
+use thane_models::checkpoint::{Checkpoint, Gguf, MetadataError, Source};
 
 use crate::error::{LanguageError, RuntimeError};
 use crate::language_model::{LanguageModel, Origin};
+use crate::opened::{Files, Model};
 
 /// What the caller wants; `None` leaves an option to the model's files and to defaults.
 #[derive(Clone, Debug)]
@@ -84,29 +85,42 @@ pub struct SamplingChoice {
     pub penalty_source: Option<SamplingSource>,
 }
 
+impl Model {
+    /// The sampling options that the model's files recommend; `None` if they recommend neither a
+    /// temperature nor a repetition penalty.
+    pub fn recommended_sampling(&self) -> Result<Option<Recommended>, RuntimeError> {
+        match &self.files {
+            Files::Checkpoint(checkpoint) => Recommended::by(checkpoint),
+            Files::Package | Files::Bundle => Ok(None),
+        }
+    }
+}
+
 impl LanguageModel {
     /// The sampling options that the model's files recommend; `None` if they recommend neither a
     /// temperature nor a repetition penalty.
     pub fn recommended_sampling(&self) -> Result<Option<Recommended>, RuntimeError> {
-        let Origin::Checkpoint(checkpoint) = &self.origin else {
-            return Ok(None);
-        };
-        match &checkpoint.source {
-            Source::HuggingFace(folder) => Ok(folder
-                .generation_config
-                .as_ref()
-                .and_then(Recommended::from_json)),
-            Source::Gguf(gguf) => {
-                Recommended::from_gguf(gguf).map_err(|e| RuntimeError::Language {
-                    path: self.path.clone(),
-                    source: LanguageError::Metadata(e),
-                })
-            }
+        match &self.origin {
+            Origin::Checkpoint(checkpoint) => Recommended::by(checkpoint),
+            Origin::Package(_) => Ok(None),
         }
     }
 }
 
 impl Recommended {
+    /// The options that a checkpoint recommends.
+    fn by(checkpoint: &Checkpoint) -> Result<Option<Self>, RuntimeError> {
+        match &checkpoint.source {
+            Source::HuggingFace(folder) => {
+                Ok(folder.generation_config.as_ref().and_then(Self::from_json))
+            }
+            Source::Gguf(gguf) => Self::from_gguf(gguf).map_err(|e| RuntimeError::Language {
+                path: checkpoint.path.clone(),
+                source: LanguageError::Metadata(e),
+            }),
+        }
+    }
+
     fn from_gguf(gguf: &Gguf) -> Result<Option<Self>, MetadataError> {
         let key = |name: &str| format!("general.sampling.{name}");
         let float = |name: &str| gguf.opt_f32(&key(name));

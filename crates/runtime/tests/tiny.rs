@@ -8,10 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde_json::Value;
-use thane_cpu::{Cpu, Numerics};
+use thane_cpu::{Cpu, Numerics, Profile};
+use thane_engine::sample::SampleOptions;
 use thane_hub::{Hub, Places};
 use thane_mil::backend::Backend;
-use thane_runtime::{BundleOptions, Message, Model, PackageOptions, RuntimeError, Task};
+use thane_runtime::{
+    BundleOptions, LanguageOptions, Message, Model, PackageOptions, RuntimeError, Task,
+};
 
 fn model(path: &Path) -> Model {
     let hub = Hub {
@@ -78,6 +81,45 @@ fn a_package_answers_like_its_checkpoint() {
         matches!(error, RuntimeError::GeneratesOnly { .. }),
         "{error}"
     );
+}
+
+/// Greedy sampling needs one logit, which checkpoints are lowered for and packages may have.
+#[test]
+fn greedy_sampling_decodes_the_greatest_logit() {
+    let folder = tempfile::tempdir().unwrap();
+    let package = folder.path().join("chat.mlpackage");
+    let options = LanguageOptions::default().with_sampling(&SampleOptions::default());
+    assert_eq!(options.top, Some(1));
+    let language = model(&models().join("tiny-chat"))
+        .language_model(&options, &())
+        .unwrap();
+    let written = language
+        .write(&package, &PackageOptions::default(), &())
+        .unwrap();
+    assert_eq!(written.functions, ["prefill", "decode", "decode_top"]);
+    let (messages, expected) = conversations().swap_remove(0);
+    let many = SampleOptions {
+        temperature: 1.0,
+        top_k: 300,
+        ..SampleOptions::default()
+    };
+    assert_eq!(LanguageOptions::default().with_sampling(&many).top, None);
+    for path in [package, models().join("tiny-chat")] {
+        let profile = Arc::new(Profile::default());
+        let cpu = Cpu::new(Numerics::F32, 2).with_profile(Some(Arc::clone(&profile)));
+        let mut chat = model(&path).generator(&cpu).unwrap();
+        let mut functions = || {
+            profile.clear();
+            let answer = chat.answer(&messages, |_| {}).unwrap();
+            let rows = profile.rows();
+            let ran = |name| rows.iter().any(|row| row.function == name);
+            let ran = ["decode", "decode_top"].map(ran);
+            chat.set_sampling(many.clone()).unwrap();
+            (answer.text, ran)
+        };
+        assert_eq!(functions(), (expected.clone(), [false, true]));
+        assert_eq!(functions().1, [true, false]);
+    }
 }
 
 #[test]

@@ -248,6 +248,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         context: args.context,
         cache: DType::Fp16,
         score: false,
+        top: None,
         engine,
     };
     let model = model.language_model(&options, app.output.as_ref())?;

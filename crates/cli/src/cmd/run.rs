@@ -5,7 +5,7 @@ use std::mem::ManuallyDrop;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
-use thane_runtime::Generator;
+use thane_runtime::{Generator, Model};
 
 use crate::app::App;
 use crate::chat;
@@ -109,18 +109,20 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     } else {
         Some(prompt(args, app.output.is_json())?)
     };
+    let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    let choice = args.sampling.choose(&model, prompt.is_none())?;
+    let options = match args.max_tokens {
+        // Nothing is decoded after the first token.
+        0 | 1 => args.flags.program.options(false),
+        _ => args.flags.program.sampling_options(&choice.options),
+    };
     // The process ends with model and generator, and the system takes their memory back at once. To
     // free each piece would take a tenth of the time of a short answer.
-    let model = ManuallyDrop::new(model::open(
-        &args.model,
-        &args.flags.program.options(false),
-        app,
-    )?);
+    let model = ManuallyDrop::new(model.language_model(&options, app.output.as_ref())?);
     let flags = RunFlags {
         profile: profile::wanted(args.profile),
         ..args.flags.clone()
     };
-    let choice = args.sampling.choose(&model, prompt.is_none())?;
     let backend = flags.backend(app);
     let in_parallel = model::n_threads(flags.threads) > 1;
     let mut generator = model.start(&backend, choice.options.clone(), in_parallel)?;

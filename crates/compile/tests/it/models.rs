@@ -33,6 +33,7 @@ fn model(path: &Path, cache: DType, context: usize) -> Model {
             context: Some(context),
             cache,
             score: true,
+            top: None,
             engine: None,
         },
     )

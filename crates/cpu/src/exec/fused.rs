@@ -22,6 +22,7 @@ impl Frame<'_> {
     pub fn fused(&mut self, step: &Step, fused: &Fused) -> Result<Vec<Tensor>, Fault> {
         let result = match fused {
             Fused::Linear { x, products, then } => return self.linear(step, *x, products, *then),
+            Fused::TopLinear { x, product, k } => return self.top_linear(*x, product, *k),
             Fused::Append {
                 state,
                 update,

@@ -16,6 +16,7 @@ use super::Frame;
 use crate::Numerics;
 use crate::ane;
 use crate::evaluate::evaluate;
+use crate::ops::sort::greatest;
 use crate::ops::{self, Fault, Value};
 use crate::step::{Product, Step, Then};
 use crate::tensor::{Buffer, Floats, Tensor, floats};
@@ -40,11 +41,6 @@ impl Frame<'_> {
             .shape
             .split_last()
             .map_or(0, |(_, outer)| outer.iter().product());
-        if let (Then::Results, [product], 1) = (then, products, n_tokens)
-            && let Some(greatest) = self.greatest(step, &x, product)?
-        {
-            return Ok(vec![greatest]);
-        }
         if let (Then::Gated(op), [gate, up]) = (then, products)
             && !matches!(self.numerics, Numerics::Ane(_))
         {
@@ -117,46 +113,74 @@ impl Frame<'_> {
         Ok(results.into_iter().map(tensor).collect())
     }
 
-    /// The product of one row of x, of which the greatest outputs are wanted alone and others can
-    /// be ruled out.
-    fn greatest(
+    /// The `k` greatest elements of each row of `x weight^T`, in falling order, and their indices.
+    pub fn top_linear(
         &mut self,
-        step: &Step,
+        x_id: ValueId,
+        product: &Product,
+        k: usize,
+    ) -> Result<Vec<Tensor>, Fault> {
+        let x = self.get(x_id)?.clone();
+        let mut shape = product.shape(&x.shape)?;
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let row_len = product.weight.stored.n_rows;
+        let n_tokens = n / row_len.max(1);
+        if n_tokens != 1 || !self.screened(&x, product, k, &mut out[..n])? {
+            let operand = product.weight.operand(self.context, self.n_asks(n_tokens));
+            let mut outputs = [Multiplied::new(
+                operand,
+                n_tokens,
+                Start::NONE,
+                &mut out[..n],
+            )];
+            self.multiply(&mut outputs, (floats(&x)?, n_tokens), Epilogue::None)?;
+        }
+        if let Some(last) = shape.last_mut() {
+            *last = k;
+        }
+        let mut values = self.pool.tensor(DType::Fp32, shape.clone())?;
+        let mut indices = self.pool.tensor(DType::Int32, shape)?;
+        let (Some(Buffer::F32(v)), Some(Buffer::I32(i))) = (
+            Arc::get_mut(&mut values.data),
+            Arc::get_mut(&mut indices.data),
+        ) else {
+            return Err("a fresh buffer is shared".to_owned());
+        };
+        let tops = v
+            .chunks_exact_mut(k.max(1))
+            .zip(i.chunks_exact_mut(k.max(1)));
+        for (row, (values, indices)) in out[..n].chunks_exact(row_len.max(1)).zip(tops) {
+            let top = greatest(row, k);
+            for ((value, index), at) in values.iter_mut().zip(indices).zip(top) {
+                (*value, *index) = (row[at], at as i32);
+            }
+        }
+        self.pool.give_f32(out);
+        Ok(vec![values, indices])
+    }
+
+    /// Computes the product of one row of x so that its `k` greatest elements are right, with minus
+    /// infinity for others that are ruled out. Whether the matrix allows that.
+    fn screened(
+        &mut self,
         x: &Tensor,
         product: &Product,
-    ) -> Result<Option<Tensor>, Fault> {
-        let is_result = |value: &ValueId| {
-            step.results
-                .first()
-                .is_some_and(|defined| defined.id == *value)
-        };
-        let n = self
-            .greatest
-            .iter()
-            .find(|(value, _)| is_result(value))
-            .map(|(_, n)| *n);
-        let Some(n) = n.filter(|_| self.numerics.is_fast() && product.bias().is_none()) else {
-            return Ok(None);
-        };
+        k: usize,
+        out: &mut [f32],
+    ) -> Result<bool, Fault> {
+        if !self.numerics.is_fast() {
+            return Ok(false);
+        }
         let Some((codes, screening)) = product.weight.screened(self.context) else {
-            return Ok(None);
+            return Ok(false);
         };
-        let shape = product.shape(&x.shape)?;
-        let (mut out, len) = self.pool.take_checked(&shape)?;
-        let mut scratch = self.pool.take(linear_codes_best_scratch_len(&codes, n))?;
-        let read = linear_codes_best(
-            self.context,
-            &codes,
-            n,
-            floats(x)?,
-            &mut out[..len],
-            &mut scratch,
-        );
+        let mut scratch = self.pool.take(linear_codes_best_scratch_len(&codes, k))?;
+        let read = linear_codes_best(self.context, &codes, k, floats(x)?, out, &mut scratch);
         self.pool.give_f32(scratch);
         let n_bytes = codes.bytes.len();
         screening.tell(read < n_bytes - n_bytes / 16);
         self.unread = Some(n_bytes as f64 - read as f64);
-        Ok(Some(Tensor::new(DType::Fp32, shape, Buffer::F32(out))))
+        Ok(true)
     }
 
     /// `op(x gate^T) * (x up^T)`.

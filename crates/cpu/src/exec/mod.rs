@@ -60,8 +60,6 @@ pub struct Frame<'a> {
     pub profile: Option<&'a Profile>,
     /// Frames whose rows are in the values: those of several where they run together.
     pub n_frames: usize,
-    /// Values of which no more than so many of the greatest elements are wanted.
-    pub greatest: Vec<(ValueId, usize)>,
     /// How the products of the step were computed, where it has some.
     pub path: Option<Path>,
     /// Bytes of its constants that the step did not read, where it screened them.

@@ -83,6 +83,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
             then: Then::Activated(_),
             ..
         } => "linear, activated",
+        Fused::TopLinear { .. } => "linear, top k",
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } => "rms norm",
@@ -103,8 +104,9 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
     let shape = |v: &ValueId| frame.get(*v).map(|t| t.shape.clone()).unwrap_or_default();
     let len = |v: &ValueId| frame.get(*v).map_or(0.0, |t| t.len() as f64);
     match fused {
-        Fused::Linear { x, products, .. } => {
-            let works = products
+        Fused::Linear { x, .. } | Fused::TopLinear { x, .. } => {
+            let works = fused
+                .products()
                 .iter()
                 .map(|product| product_work(frame, len(x), &product.weight));
             works.fold(Work::default(), Add::add)

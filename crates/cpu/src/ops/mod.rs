@@ -37,7 +37,7 @@ mod resample;
 mod scatter;
 mod shape;
 mod slice;
-mod sort;
+pub mod sort;
 
 pub use linear::{Mask, Operand};
 

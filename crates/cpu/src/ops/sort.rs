@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 
+use thane_kernels::topk::top_k;
+
 use super::{Call, Eval, Fault, Sizes, strides, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
@@ -42,20 +44,57 @@ impl Lines {
     }
 }
 
-/// The order of the elements of a line, equal ones as they stand, and last what is not a number.
-fn order(values: &[f64], start: usize, lines: &Lines, ascending: bool) -> Vec<usize> {
-    let mut order: Vec<usize> = (0..lines.n).collect();
-    order.sort_by(|a, b| {
-        let (a, b) = (
-            values[start + a * lines.step],
-            values[start + b * lines.step],
-        );
-        let (low, high) = if ascending { (a, b) } else { (b, a) };
-        a.is_nan()
-            .cmp(&b.is_nan())
-            .then(low.partial_cmp(&high).unwrap_or(Ordering::Equal))
-    });
+/// The first `k` elements of a line of `n` in the order of `compare`; equal ones as they stand.
+fn first(n: usize, k: usize, compare: impl Fn(usize, usize) -> Ordering) -> Vec<usize> {
+    let compare = |a: &usize, b: &usize| compare(*a, *b).then(a.cmp(b));
+    let mut order: Vec<usize> = (0..n).collect();
+    if (1..n).contains(&k) {
+        order.select_nth_unstable_by(k - 1, compare);
+    }
+    order.truncate(k);
+    order.sort_unstable_by(compare);
     order
+}
+
+/// Falling, and last what is not a number.
+fn falling<T: PartialOrd>(a: T, b: T) -> Ordering {
+    let is_nan = |v: &T| v.partial_cmp(v).is_none();
+    let nan_last = is_nan(&a).cmp(&is_nan(&b));
+    nan_last.then(b.partial_cmp(&a).unwrap_or(Ordering::Equal))
+}
+
+/// The indices of the `k` greatest elements of a row, in falling order, equal ones as they stand,
+/// and last what is not a number.
+pub fn greatest(row: &[f32], k: usize) -> Vec<usize> {
+    /// Elements up to which they are kept in order while the row is read once. Most elements cost a
+    /// comparison, but each that is kept moves those behind it.
+    const MOST_KEPT: usize = 256;
+    if k > MOST_KEPT {
+        return first(row.len(), k, |a, b| falling(row[a], row[b]));
+    }
+    let (mut indices, mut values) = (vec![0; k], vec![0.0; k]);
+    let n_found = top_k(row, &mut indices, &mut values);
+    indices.truncate(n_found);
+    let others = (0..row.len()).filter(|i| row[*i].is_nan());
+    indices.extend(others.take(k - n_found));
+    indices
+}
+
+/// The first `k` elements of the line that starts at `start`.
+fn first_of_line(
+    values: &[f64],
+    start: usize,
+    lines: &Lines,
+    k: usize,
+    ascending: bool,
+) -> Vec<usize> {
+    let at = |i: usize| values[start + i * lines.step];
+    if ascending {
+        // NaN stays last.
+        first(lines.n, k, |a, b| falling(-at(a), -at(b)))
+    } else {
+        first(lines.n, k, |a, b| falling(at(a), at(b)))
+    }
 }
 
 fn values(x: &Tensor) -> Vec<f64> {
@@ -72,8 +111,7 @@ fn argsort(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         return Err("the result does not hold int32".to_owned());
     };
     for start in lines.starts() {
-        let order = order(&values, start, &lines, ascending);
-        order
+        first_of_line(&values, start, &lines, lines.n, ascending)
             .into_iter()
             .enumerate()
             .for_each(|(k, from)| o[start + k * lines.step] = from as i32);
@@ -86,14 +124,20 @@ fn topk(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", -1, x.shape.len())?;
     let (from, to) = (Lines::new(&x.shape, axis), Lines::new(&call.shape(0), axis));
-    let (values, ascending) = (values(x), call.bool_or("ascending", false));
+    let ascending = call.bool_or("ascending", false);
+    let rows = x.f32s().filter(|_| from.step == 1 && !ascending);
+    let values = if rows.is_some() {
+        Vec::new()
+    } else {
+        values(x)
+    };
     let (best, places) = out.split_first_mut().ok_or("the op has no result")?;
     for (start, at) in from.starts().zip(to.starts()) {
-        for (k, i) in order(&values, start, &from, ascending)
-            .into_iter()
-            .take(to.n)
-            .enumerate()
-        {
+        let line = match rows {
+            Some(rows) => greatest(&rows[start..start + from.n], to.n),
+            None => first_of_line(&values, start, &from, to.n, ascending),
+        };
+        for (k, i) in line.into_iter().enumerate() {
             if !best.copy_from(at + k * to.step, &x.data, start + i * from.step, 1) {
                 return Err(uncopyable(x));
             }

@@ -310,8 +310,6 @@ impl<'a> Planner<'a> {
             .into_iter()
             .map(|(_, name, ty)| (name, ty))
             .collect();
-        let mut ends = f.body().outputs.clone();
-        ends.retain(|v| self.users[v.index()].is_empty());
         Ok(Plan {
             function: f.clone(),
             inputs,
@@ -319,7 +317,6 @@ impl<'a> Planner<'a> {
             state_idx: Vec::new(),
             steps,
             constants,
-            ends,
         })
     }
 

@@ -23,8 +23,8 @@ impl Planner<'_> {
                 Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
                     *weight = rounded(weight)?;
                 }
-                Some(Fused::Linear { products, .. }) => {
-                    for Product { weight, .. } in products {
+                Some(fused) => {
+                    for Product { weight, .. } in fused.products_mut() {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
                             Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
@@ -37,7 +37,7 @@ impl Planner<'_> {
                         };
                     }
                 }
-                _ => {}
+                None => {}
             }
         }
         Ok(())

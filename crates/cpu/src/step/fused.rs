@@ -17,7 +17,14 @@ pub enum Fused {
         products: Vec<Product>,
         then: Then,
     },
-    /// The same of fp16 values.
+    /// The `k` greatest outputs of a product without a bias in each row, in falling order, and
+    /// their indices.
+    TopLinear {
+        x: ValueId,
+        product: Product,
+        k: usize,
+    },
+    /// [`Self::Linear`] of one fp16 x.
     HalfLinear {
         x: ValueId,
         weight: Matrix,
@@ -149,6 +156,24 @@ impl Product {
 }
 
 impl Fused {
+    /// Its products with constant matrices of an fp32 x.
+    pub fn products(&self) -> &[Product] {
+        match self {
+            Fused::Linear { products, .. } => products,
+            Fused::TopLinear { product, .. } => std::slice::from_ref(product),
+            _ => &[],
+        }
+    }
+
+    /// [`Self::products`], to change the form of their matrices.
+    pub fn products_mut(&mut self) -> &mut [Product] {
+        match self {
+            Fused::Linear { products, .. } => products,
+            Fused::TopLinear { product, .. } => std::slice::from_mut(product),
+            _ => &mut [],
+        }
+    }
+
     /// The run-time values that it reads.
     pub fn operands(&self) -> Vec<ValueId> {
         match *self {
@@ -158,6 +183,7 @@ impl Fused {
                 ..
             } => vec![x, to],
             Fused::Linear { x, .. }
+            | Fused::TopLinear { x, .. }
             | Fused::RmsNorm { x, .. }
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }

@@ -75,8 +75,6 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Constants that are outputs, or written to a state.
     pub constants: Vec<(ValueId, Tensor)>,
-    /// Outputs that no op uses.
-    pub ends: Vec<ValueId>,
 }
 
 /// The run-time values that a step reads.

@@ -496,6 +496,7 @@ fn attention_is_taken_apart_and_rounded_at_each_step() {
 fn built(path: &Path) -> Program {
     let options = thane_models::Options {
         score: true,
+        top: None,
         cache: DType::Fp16,
         context: Some(64),
         engine: None,

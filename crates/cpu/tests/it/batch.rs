@@ -23,6 +23,7 @@ fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
         &checkpoint,
         &Options {
             score: false,
+            top: None,
             cache,
             context: Some(CONTEXT),
             engine,

@@ -33,6 +33,7 @@ fn model(name: &str) -> Model {
         &checkpoint,
         &Options {
             score: true,
+            top: None,
             cache: DType::Fp32,
             context: Some(64),
             engine: None,

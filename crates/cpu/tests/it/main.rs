@@ -20,4 +20,5 @@ mod real;
 mod spatial;
 mod threads;
 mod tiny;
+mod topk;
 mod torch;

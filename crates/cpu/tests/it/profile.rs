@@ -66,6 +66,7 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
     for name in &decoders() {
         let options = Options {
             score: false,
+            top: None,
             cache: DType::Fp16,
             context: Some(64),
             engine: None,

@@ -57,6 +57,7 @@ fn model(file: &str, cache: DType) -> Option<Model> {
                 context: Some(2048),
                 cache,
                 score: true,
+                top: None,
                 engine: None,
             },
         )

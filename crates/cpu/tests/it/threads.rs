@@ -26,6 +26,7 @@ fn program(path: PathBuf, cache: DType) -> Program {
         &checkpoint,
         &Options {
             score: false,
+            top: None,
             cache,
             context: Some(400),
             engine: None,

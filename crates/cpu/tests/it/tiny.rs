@@ -17,6 +17,7 @@ fn program(name: &str, cache: DType) -> Program {
         &checkpoint,
         &Options {
             score: true,
+            top: None,
             cache,
             context: Some(64),
             engine: None,

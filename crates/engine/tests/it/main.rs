@@ -12,3 +12,4 @@ mod hostile;
 mod sample;
 mod sessions;
 mod small;
+mod top;

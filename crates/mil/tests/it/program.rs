@@ -117,6 +117,23 @@ fn note() -> Literal {
 }
 
 #[test]
+fn a_copy_of_a_function_is_continued() {
+    let first = sample().functions()[0].clone();
+    let last = first.body().outputs[0];
+    let mut b = FunctionBuilder::continuing(&first, "more");
+    let y = b.op("relu", "y", [("x", arg(last))]).unwrap();
+    let second = b.finish(&[("most", y)]);
+    assert_eq!(
+        (second.name.as_str(), &second.body().outputs),
+        ("more", &vec![y])
+    );
+    assert_eq!(second.value(y).name, "most");
+    assert_eq!(second.all_ops().len(), first.all_ops().len() + 1);
+    assert_eq!(first.body().outputs, [last]);
+    valid::check(&Program::new(vec![first, second])).unwrap();
+}
+
+#[test]
 fn text_survives_a_round_trip() {
     let program = sample();
     valid::check(&program).unwrap();

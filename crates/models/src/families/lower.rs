@@ -1,6 +1,8 @@
 //! Lowers a family's configuration to a program.
 
-use thane_mil::program::{Function, Program};
+use thane_mil::build::FunctionBuilder;
+use thane_mil::literal::Literal;
+use thane_mil::program::{Arg, Function, Program};
 use thane_mil::types::DType;
 
 use super::keys::check_size;
@@ -22,7 +24,7 @@ const SMALL_BYTES: usize = 1 << 16;
 /// Rows of the pool matrix in functions of fixed length.
 const MAX_CHUNKS: usize = 32;
 
-/// Lowers a decoder to the functions `prefill`, `decode` and, if [`Options::score`] is set,
+/// Lowers a decoder to the functions `prefill`, `decode` and, as the options say, `decode_top` and
 /// `score`.
 pub(super) fn lower(
     architecture: String,
@@ -40,21 +42,20 @@ pub(super) fn lower(
             max: sizes.max_context,
         });
     }
+    let n_top = n_top(options, sizes.vocab_size)?;
     let (form, lowering) = decoder_form(decoder, options, context)?;
-    let modes = [Mode::Prefill, Mode::Decode, Mode::Score];
     let shared = SharedConstants::default();
-    let functions = modes
-        .into_iter()
-        .filter(|mode| *mode != Mode::Score || options.score)
-        .map(|mode| {
-            decoder.function(
-                Graph::new(mode.name(), shared.clone(), form),
-                weights,
-                mode,
-                &lowering,
-            )
-        })
-        .collect::<Result<Vec<_>, _>>()?;
+    let function = |mode: Mode| {
+        let graph = Graph::new(mode.name(), shared.clone(), form);
+        decoder.function(graph, weights, mode, &lowering)
+    };
+    let mut functions = vec![function(Mode::Prefill)?, function(Mode::Decode)?];
+    if let Some(n) = n_top {
+        functions.push(decode_top(&functions[1], n)?);
+    }
+    if options.score {
+        functions.push(function(Mode::Score)?);
+    }
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
@@ -79,6 +80,34 @@ pub(super) fn lower(
         notes: weights.notes(),
         stored,
     })
+}
+
+/// The function `decode_top`: `decode` with `topk(logits, n)` as its outputs instead of `logits`.
+fn decode_top(decode: &Function, n: usize) -> Result<Function, ModelError> {
+    let logits = decode.body().outputs[0]; // [1, 1, vocabulary]
+    let mut b = FunctionBuilder::continuing(decode, "decode_top");
+    b.set_place("lm_head");
+    let k = b.constant("k", Literal::i32(i32::try_from(n).unwrap_or(i32::MAX)))?;
+    let axis = b.constant("axis", Literal::i32(-1))?;
+    let args = [("x", logits), ("k", k), ("axis", axis)];
+    let args = args.map(|(param, value)| (param, Arg::Value(value)));
+    let top = b.op_results("topk", "top", args)?; // [1, 1, n] each
+    Ok(b.finish(&[("top_logits", top[0]), ("top_tokens", top[1])]))
+}
+
+/// The number of logits that `decode_top` gives, if the options ask for that function.
+fn n_top(options: &Options, vocab_size: usize) -> Result<Option<usize>, ModelError> {
+    let Some(n) = options.top else {
+        return Ok(None);
+    };
+    let refused = |reason| Err(ModelError::unsupported("top", n, reason));
+    if options.engine.is_some() {
+        return refused("programs for the Neural Engine give all logits of a token");
+    }
+    if n == 0 {
+        return refused("expected at least one logit");
+    }
+    Ok(Some(n.min(vocab_size)))
 }
 
 /// The form of the ops and the sizes of the functions, for the portable reference or for the Neural

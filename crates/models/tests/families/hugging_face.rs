@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thane_mil::program::{Program, difference};
-use thane_models::{Model, ModelError, Options, families};
+use thane_models::{DecoderEngine, Model, ModelError, Options, families};
 
 use super::{GEMMA, LLAMA, assert_refused, faults, lower};
 use crate::checkpoint::builder::Folder;
@@ -448,6 +448,48 @@ fn a_context_that_the_model_does_not_have_is_refused() {
         (long.info.max_context, long.info.context),
         (100_000, Options::DEFAULT_CONTEXT)
     );
+}
+
+#[test]
+fn functions_are_those_that_are_asked_for() {
+    let folder = with_config(GEMMA, &json!({}));
+    let options = |top| Options {
+        top,
+        ..Options::default()
+    };
+    let names = |options: &Options| -> Vec<String> {
+        let model = lower(&folder, "", options).unwrap();
+        let functions = model.program.functions().iter();
+        functions.map(|f| f.name.clone()).collect()
+    };
+    assert_eq!(names(&options(None)), ["prefill", "decode"]);
+    let all = Options {
+        score: true,
+        ..options(Some(5))
+    };
+    assert_eq!(names(&all), ["prefill", "decode", "decode_top", "score"]);
+    for (asked, n) in [(1, 1), (5, 5), (149, 149), (1 << 40, 149)] {
+        let program = lower(&folder, "", &options(Some(asked))).unwrap().program;
+        let f = program.function("decode_top").unwrap();
+        let outputs = f.body().outputs.iter().map(|v| f.value(*v));
+        let outputs: Vec<String> = outputs.map(|v| format!("{} {}", v.name, v.ty)).collect();
+        let due = [
+            format!("top_logits tensor<fp32, [1, ?, {n}]>"),
+            format!("top_tokens tensor<int32, [1, ?, {n}]>"),
+        ];
+        assert_eq!(outputs, due);
+    }
+    assert_refused(
+        "no logits",
+        lower(&folder, "", &options(Some(0))),
+        &["`top` is 0", "at least one logit"],
+    );
+    let engine = Options {
+        engine: Some(DecoderEngine::default()),
+        ..options(Some(1))
+    };
+    let parts = ["`top` is 1", "all logits of a token"];
+    assert_refused("the engine form", lower(&folder, "", &engine), &parts);
 }
 
 /// The old spelling of Gemma 3 describes full-attention layers. Sliding-window layers have the base

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use thane_engine::generate::GenerateError;
-use thane_engine::sample::argmax;
+use thane_engine::sample::{SampleOptions, argmax};
 use thane_engine::sessions::Sessions;
 use thane_runtime::LanguageModel;
 
@@ -19,8 +19,6 @@ impl Bench<'_> {
     pub fn language(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
         let model = self.open()?;
         let mut session = model.session(&self.backend())?;
-        // Decoding is greedy.
-        session.want_greatest(Some(1));
         for length in self.prompts()? {
             let rates = self.rounds(&mut || {
                 session.reset();
@@ -38,7 +36,8 @@ impl Bench<'_> {
                 let mut token = next(&logits);
                 let start = Instant::now();
                 for _ in 0..self.args.tokens {
-                    token = next(&session.decode(token).map_err(failed)?);
+                    // Decoding is greedy.
+                    token = next(&session.decode_greatest(token, Some(1)).map_err(failed)?);
                 }
                 Ok(f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
             })?;
@@ -119,7 +118,11 @@ impl Bench<'_> {
             context: self.context()?,
             numerics: self.args.numerics,
         };
-        model::open(&self.args.model, &flags.options(false), self.app)
+        let options = match self.args.what {
+            What::Decode => flags.sampling_options(&SampleOptions::default()),
+            _ => flags.options(false),
+        };
+        model::open(&self.args.model, &options, self.app)
     }
 
     /// Context length for the longest prompt and its answer.

@@ -64,6 +64,7 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("activated_linear", "gelu", activated_linear),
     Pattern::new("activated_linear", "silu", activated_linear),
     Pattern::new("activated_linear", "relu", activated_linear),
+    Pattern::new("top_linear", "topk", top_linear),
     Pattern::new("rope_half", "concat", rope_half),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
@@ -311,6 +312,36 @@ fn activated_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
             then: Then::Activated(unary),
         },
     )
+}
+
+/// `topk(linear(x, weight))` along the last axis, the greatest first, with int32 indices.
+fn top_linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let &[values, indices] = op.results.as_slice() else {
+        return None;
+    };
+    let (values, indices) = (f.value(values).ty.tensor()?, f.value(indices).ty.tensor()?);
+    let rank = i64::try_from(values.rank()).ok()?;
+    let is_one_of = |name: &str, allowed: &[i64]| {
+        f.literal_arg(op, name).is_none_or(|l| {
+            l.to_ints()
+                .is_some_and(|v| v.iter().all(|v| allowed.contains(v)))
+        })
+    };
+    if !is_one_of("axis", &[-1, rank - 1])
+        || !is_one_of("ascending", &[0])
+        || indices.dtype != DType::Int32
+    {
+        return None;
+    }
+    let k = values.shape.last()?.known()?;
+    let (id, _) = made_by(p, op.value_arg("x")?, "linear")?;
+    let (x, product) = product(p, id)?;
+    product
+        .bias
+        .is_none()
+        .then(|| one(root, vec![id], Fused::TopLinear { x, product, k }))?
 }
 
 /// `mul(silu(gate), up)` or `mul(gelu(gate), up)`.

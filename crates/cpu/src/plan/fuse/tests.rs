@@ -171,6 +171,13 @@ fn call(
                 .iter()
                 .map(|b| f64::from(f32::from_le_bytes(*b)))
                 .collect(),
+            DType::Int32 => view
+                .bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|b| f64::from(i32::from_le_bytes(*b)))
+                .collect(),
             other => panic!("{name} of {other}"),
         };
         (name.to_owned(), view.dtype, values)

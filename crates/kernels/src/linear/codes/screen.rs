@@ -103,7 +103,8 @@ fn n_first(n_best: usize, n_panels: usize) -> usize {
 /// The product of [`linear`](crate::linear::linear) with a matrix whose codes are
 /// [split](PackedCodes::is_split), for one token that only the `n_best` greatest outputs are wanted
 /// of: these are in `y`, the equals of the last of them too, and every other is there too or minus
-/// infinity. Bytes of the matrix that were read.
+/// infinity. NaN is always there, and does not count as one of the greatest. Bytes of the matrix
+/// that were read.
 ///
 /// How many rows are multiplied in full follows from the numbers: few where some outputs stand out,
 /// all where none does, which then takes longer than the whole product.
@@ -176,6 +177,8 @@ pub fn linear_codes_best(
     }
     let values = &mut firsts[..n_values];
     let least = match n_best.checked_sub(1).filter(|at| *at < n_values) {
+        // A NaN counts neither as greater nor as smaller, so that no bound holds.
+        _ if values.iter().any(|value| value.is_nan()) => f32::NAN,
         Some(at) => *values.select_nth_unstable_by(at, |a, b| b.total_cmp(a)).1,
         None => f32::NEG_INFINITY,
     };
