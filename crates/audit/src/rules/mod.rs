@@ -7,6 +7,7 @@
 
 mod numerics;
 mod ops;
+mod palettes;
 mod parameters;
 mod program;
 pub(crate) mod query;
@@ -53,6 +54,7 @@ pub static RULES: &[&[Rule]] = &[
     shapes::RULES,
     state::RULES,
     weights::RULES,
+    palettes::RULES,
     numerics::RULES,
     speed::RULES,
     traffic::RULES,
