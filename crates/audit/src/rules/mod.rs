@@ -11,6 +11,7 @@ mod palettes;
 mod parameters;
 mod program;
 pub(crate) mod query;
+mod recurrence;
 mod shapes;
 mod sharing;
 mod speed;
