@@ -19,7 +19,7 @@ const ROW: ErrorRow = ErrorRow {
 /// Rules that sources saw end in a failure of the engine's compiler.
 const COMPILE: &[&str] = &[
     "ANE041", "ANE106", "ANE097", "ANE071", "ANE145", "ANE146", "ANE144", "ANE083", "ANE088",
-    "ANE089", "ANE093", "ANE024", "ANE055", "ANE060", "ANE094",
+    "ANE089", "ANE158", "ANE093", "ANE024", "ANE055", "ANE060", "ANE094",
 ];
 
 /// Every row, the most specific first.
@@ -58,7 +58,7 @@ pub static ERRORS: &[ErrorRow] = &[
             the model is not loaded.",
         causes: &[
             "ANE079", "ANE070", "ANE072", "ANE083", "ANE073", "ANE078", "ANE071", "ANE068",
-            "ANE075", "ANE046", "ANE096", "ANE144",
+            "ANE075", "ANE046", "ANE096", "ANE144", "ANE163",
         ],
         remedies: &[
             "Pass the cache in and out instead of a state.",
@@ -123,7 +123,8 @@ pub static ERRORS: &[ErrorRow] = &[
         meaning: "Loading went over the engine's memory or its window of about 4 GiB, with what \
             other programs hold.",
         causes: &[
-            "ANE095", "ANE094", "ANE096", "ANE150", "ANE151", "ANE148", "ANE077",
+            "ANE095", "ANE094", "ANE096", "ANE166", "ANE165", "ANE150", "ANE151", "ANE148",
+            "ANE077",
         ],
         remedies: &[
             "Cut the model into programs of less than 1 GB, or compress weights.",
@@ -137,7 +138,7 @@ pub static ERRORS: &[ErrorRow] = &[
         texts: &["0x50004"],
         meaning: "A process holds about 127 programs of the engine; the next does not load. Each \
             function is one.",
-        causes: &["ANE149", "ANE148"],
+        causes: &["ANE149", "ANE148", "ANE164"],
         remedies: &[
             "Load fewer functions at once.",
             "Put several lengths into one program.",
@@ -286,9 +287,10 @@ pub static ERRORS: &[ErrorRow] = &[
         title: "A program that nobody signed",
         texts: &["0xe00002e2"],
         meaning: "Straight to the engine: a compiled program that did not come from Apple's own \
-            service is refused.",
+            service is refused. Others load unsigned programs as kANEFModelPreCompiled up to macOS \
+            27.",
         remedies: &["Let the system compile it."],
-        source: "espresso and maderix notes",
+        source: "espresso and maderix notes; mil_infer (M4) loads them",
         evidence: Evidence::Folklore,
         ..ROW
     },
@@ -297,9 +299,9 @@ pub static ERRORS: &[ErrorRow] = &[
         texts: &["verifyBundleAtPath", "Code=10"],
         codes: &["10"],
         meaning: "Straight to the engine: what lies in the staging folder is not one program and \
-            one weight file.",
+            one weight file. On macOS 27.0 some bundles that load on macOS 26.6 end so.",
         remedies: &["Put all weights into one file."],
-        source: "qwen-ane",
+        source: "qwen-ane; oMLX #3124: macOS 27.0, M4 and M5 Max",
         ..ROW
     },
     ErrorRow {

@@ -16,7 +16,7 @@ use crate::view::View;
 /// The fix.
 pub const FIX: Fix = Fix {
     name: "expand_softplus",
-    rules: &["ANE108"],
+    rules: &["ANE108", "ANE170"],
     what: "softplus in a form that does not overflow",
     numbers: Numbers::Exact,
     run,

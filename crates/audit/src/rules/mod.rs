@@ -7,9 +7,11 @@
 
 mod numerics;
 mod ops;
+mod palettes;
 mod parameters;
 mod program;
 pub(crate) mod query;
+mod recurrence;
 mod shapes;
 mod sharing;
 mod speed;
@@ -53,6 +55,7 @@ pub static RULES: &[&[Rule]] = &[
     shapes::RULES,
     state::RULES,
     weights::RULES,
+    palettes::RULES,
     numerics::RULES,
     speed::RULES,
     traffic::RULES,

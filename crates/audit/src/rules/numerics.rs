@@ -117,16 +117,10 @@ pub static RULES: &[Rule] = &[
             ANE-REFERENCE; coremltools lowers RMSNorm with the maximum taken out",
         why: "A square overflows fp16 from 256 on, and a sum of n squares from 256/sqrt(n); the \
             norm is then 0.",
-        fix: "Divide by the largest magnitude first, use layer_norm over concat(x, -x), or scale \
-            residuals down by a power of two.",
+        fix: "Divide by the largest magnitude first, or use layer_norm over concat(x, -x). A fixed \
+            scale keeps large residuals from overflowing and loses small ones (ANE171).",
         check: Check::Op(|v, op| {
-            let squares = is_any(v, op, &["reduce_sum_square", "reduce_l2_norm"]);
-            let sum = is_any(v, op, &["reduce_mean", "reduce_sum"]);
-            let of = if squares {
-                v.op(op).value_arg("x")?
-            } else {
-                squared(v, v.op(op).value_arg("x").filter(|_| sum)?)?
-            };
+            let of = summed_squares(v, op)?;
             let half = v.dtype(of).is_some_and(is_half);
             let n = reduced_len(v, op).unwrap_or(1);
             (half && !v.is_fixed(of) && n >= 64 && !is_scaled(v, of))
@@ -180,7 +174,7 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane ANE-REFERENCE, M5 Max, macOS 26 and 27: silently wrong for x \
-            above 10.4",
+            above 10.4; anemll-forge, M6, macOS 27: 0 above 11",
         why: "softplus compiles and is wrong above 10.4.",
         fix: "Use relu(x) + log(1 + exp(-abs(x))).",
         check: Check::Op(|v, op| {
@@ -213,7 +207,7 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         scope: Scope::ALL.on(Route::Direct),
         source: "True2456/qwen-ane ANE-REFERENCE, M5 Max: relative error of 4e-2; 751K: silu is \
-            off by up to 1e-2",
+            off by up to 1e-2; anemll-forge and oxinfer: sigmoid by up to 0.015",
         why: "The table of sigmoid has 33 points from -8 to 8; x * sigmoid(x) of small x is off by \
             4 %.",
         fix: "Use x / (1 + exp(-x)), off by 7e-4, or the form with tanh.",
@@ -311,7 +305,98 @@ pub static RULES: &[Rule] = &[
         }),
         ..ROW
     },
+    Rule {
+        id: "ANE169",
+        title: "silu near 0",
+        effect: Effect::WrongResult,
+        severity: Severity::Note,
+        scope: Scope::ALL.on(Route::CoreMl),
+        source: "anemll-forge (M6, macOS 27) and oxinfer (M5 Max, macOS 26), independently: \
+            off by 1e-3 near 0, by 12 % where |x| < 0.5; 751K, M4 and M6: by up to 1e-2",
+        why: "The engine reads silu from a table that is coarse near 0, and Core ML turns x * \
+            sigmoid(x) into silu. Recurrent layers add the errors up.",
+        fix: "Where layers are recurrent, use 0.5 * x * (1 + tanh(x / 2)): off by 0.1 % and no \
+            slower.",
+        check: Check::Op(|v, op| {
+            let half = v.dtype(*v.op(op).results.first()?).is_some_and(is_half);
+            let text = match kind(v, op) {
+                "silu" => "`silu`",
+                "mul" if is_silu(v, op) => "x * sigmoid(x)",
+                _ => return None,
+            };
+            half.then(|| format!("{text} is off by 12 % where |x| < 0.5"))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE170",
+        title: "softplus by Core ML",
+        effect: Effect::WrongResult,
+        scope: Scope::ALL.on(Route::CoreMl),
+        source: "anemll-forge, M6, macOS 27: 0 above about 11, which turned the decay of \
+            gated DeltaNet off in 20 % of heads and tokens",
+        why: "The exponential inside overflows fp16, and softplus of more than 11 comes out as 0 \
+            instead of x.",
+        fix: "Use relu(x) + log(1 + exp(-abs(x))).",
+        check: Check::Op(|v, op| {
+            let half = v.dtype(*v.op(op).results.first()?).is_some_and(is_half);
+            (kind(v, op) == "softplus" && half)
+                .then(|| "`softplus` of more than 11 is 0".to_owned())
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE171",
+        title: "A fixed scale before a sum of squares",
+        effect: Effect::WrongResult,
+        severity: Severity::Note,
+        evidence: Evidence::Inferred,
+        source: "anemll-forge, M6, macOS 27, through Core AI: RMSNorm of x / 64 gives 0.70 of the \
+            right result for inputs of 0.015",
+        disputed: Some("CoreML-LLM NU03 scales residuals down so that squares do not overflow"),
+        why: "The engine takes fp16 numbers below 6.1e-5 as 0: squares of x / 64 are lost where x \
+            is below 0.5.",
+        fix: "Divide by the largest magnitude instead of a constant.",
+        check: Check::Op(|v, op| {
+            let of = summed_squares(v, op)?;
+            let scaled = v.f.definer(of)?;
+            let small = |n: f32| match scaled.def.name {
+                "mul" => n != 0.0 && n.abs() <= 1.0 / 64.0,
+                "real_div" => n.abs() >= 64.0,
+                _ => false,
+            };
+            let by = scalars(v, scaled).find(|n| small(*n))?;
+            v.dtype(of).is_some_and(is_half).then(|| {
+                format!(
+                    "squares of `{}`, scaled down by {}",
+                    v.f.value(of).name,
+                    if by.abs() < 1.0 { 1.0 / by } else { by }
+                )
+            })
+        }),
+        ..ROW
+    },
 ];
+
+/// Whether a `mul` is of x and sigmoid(x).
+fn is_silu(v: &View<'_>, op: OpId) -> bool {
+    let (x, y) = (v.op(op).value_arg("x"), v.op(op).value_arg("y"));
+    let gate = |gate: Option<ValueId>, of: Option<ValueId>| {
+        let made = gate.and_then(|g| v.f.definer(g));
+        made.is_some_and(|d| d.def.name == "sigmoid" && d.value_arg("x") == of)
+    };
+    gate(x, y) || gate(y, x)
+}
+
+/// What is squared and summed by an op, if it does so.
+fn summed_squares(v: &View<'_>, op: OpId) -> Option<ValueId> {
+    let x = v.op(op).value_arg("x")?;
+    match kind(v, op) {
+        "reduce_sum_square" | "reduce_l2_norm" => Some(x),
+        "reduce_mean" | "reduce_sum" => squared(v, x),
+        _ => None,
+    }
+}
 
 /// Whether the first numbers of a constant have one that fp16 does not hold.
 fn is_beyond_fp16(literal: &Literal) -> bool {

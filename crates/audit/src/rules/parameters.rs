@@ -62,6 +62,10 @@ pub static RULES: &[Rule] = &[
         id: "ANE028",
         title: "slice_update outside of a state",
         source: "anemll-profile, message of Core ML; CoreML-LLM ST01 for the form that works",
+        disputed: Some(
+            "mil_lint: the plan of SmolLM2 has updates of states on the CPU too; mil_spec and \
+             tmc/apple, M4 through e5rt: updates of states run in place",
+        ),
         why: "Core ML writes slices on the engine only between reading a state and writing it \
             back.",
         fix: "Update a state with it, or blend: x * (1 - m) + update * m with a mask from the \
@@ -301,7 +305,10 @@ pub static RULES: &[Rule] = &[
         scope: Scope::ALL.on(Route::Direct),
         source: "maderix/ANE and christopherkarani/Espresso, M4 and M3 Max, macOS 15 and 26: the \
             mask is ignored",
-        disputed: Some("ANEForge and 751K run attention with an additive mask"),
+        disputed: Some(
+            "ANEForge and 751K run attention with an additive mask; ANEForge: masks that differ by \
+             head are misapplied",
+        ),
         why: "Attention in one op compiled and took no notice of its mask, so that every position \
             saw all others.",
         fix: "Write it as matmul, add, softmax and matmul.",
@@ -341,7 +348,8 @@ pub static RULES: &[Rule] = &[
         title: "Slices off the first column on M1 to M3",
         effect: Effect::WrongResult,
         scope: Scope::generations(0, 15),
-        source: "sbryngelson/ANEForge, M1 (values above 4094 become infinite); listed for M1 to M3",
+        source: "sbryngelson/ANEForge, M1, M1 Max and M2 Pro (values above 4094 become infinite; \
+            M4 and later are exact); listed for M1 to M3",
         why: "A slice that begins inside the last axis is cut by a unit that turns magnitudes \
             above 4094 into infinity.",
         fix: "Slice along another axis: transpose so that the sliced axis is not the last, or use \

@@ -6,7 +6,7 @@ use thane_mil::types::{DType, Type};
 
 use super::ROW;
 use super::query::{is_any, kind, product_of};
-use super::sharing::{cut_tables, differing};
+use super::sharing::{copied_weights, cut_tables, differing};
 use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
 use crate::view::View;
@@ -70,7 +70,8 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(Some("ANECCompile() FAILED")),
         severity: Severity::Warning,
         scope: Scope::ALL.on(Route::Direct),
-        source: "sbryngelson/ANEForge #254: fails at about 31 layers at any width, 24 are safe",
+        source: "sbryngelson/ANEForge #254, through e5rt: 30 layers run and 32 fail with status \
+            -1, at any width; ANEForge keeps to 24",
         why: "Whole models above some 24 to 31 layers did not compile as one program.",
         fix: "Cut the model into programs of at most 24 layers.",
         check: Check::Function(|v| {
@@ -159,7 +160,11 @@ pub static RULES: &[Rule] = &[
         effect: Effect::LoadFails(Some("0x50004")),
         severity: Severity::Warning,
         source: "sbryngelson/ANEForge and qwen-ane: the 128th or 129th loaded program of a process \
-            fails; oMLX: about 121",
+            fails; oMLX: about 121; ane-compiler, M5: 128 places",
+        disputed: Some(
+            "on the direct route of M4 fewer: mil_infer holds about 85 models for each client, \
+             tmc/apple 15 functions for the whole Mac (ANE164)",
+        ),
         why: "A process has 127 places for loaded programs; one function takes one.",
         fix: "Load functions when they are needed and drop those that are not.",
         check: Check::Program(|p, _| {
@@ -178,6 +183,10 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         source: "pplx-embed packaging (CoreML-LLM 3.4): equal weight files make three lengths 1.15 \
             GB to load, different ones 3.5 GB",
+        disputed: Some(
+            "anemll-forge (M6), oxinfer (M5 Max) and coremltools #2351: each function holds its \
+             own copy of equal weights too (ANE165)",
+        ),
         why: "Functions share a weight only where its bytes are equal; the others are stored and \
             loaded once for each function.",
         fix: "Fold scales and norms in the same way for each function, so that equal layers have \
@@ -332,6 +341,77 @@ pub static RULES: &[Rule] = &[
                 })
                 .collect()
         }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE163",
+        title: "More than 3,164 ops in a function",
+        effect: Effect::LoadFails(Some("-14")),
+        scope: Scope::ALL.on(Route::CoreMl),
+        source: "mil_spec, M4: programs fail with code -14 from somewhere between 3,164 and 3,284 \
+            ops, by the number of ops and not of bytes",
+        disputed: Some(
+            "CoreML-LLM OP17: a model of 4,316 ops ran on a Mac; in how many programs is not said",
+        ),
+        why: "Programs of 3,164 ops loaded and programs of 3,284 failed; nobody knows which part \
+            of the compiler sets the limit.",
+        fix: "Cut the model into chunks of fewer ops, or fuse ops: layer_norm, softmax and \
+            attention as one op each.",
+        check: Check::Function(|v| {
+            let ops = v.f.all_ops();
+            let computes =
+                |op: &&OpId| !v.op(**op).def.is_const() && !v.op(**op).def.is_constexpr();
+            let n = ops.iter().filter(computes).count();
+            let message = format!("{n} ops in `{}`: 3164 loaded, 3284 failed", v.f.name);
+            if n > 3164 {
+                vec![Hit { op: None, message }]
+            } else {
+                Vec::new()
+            }
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE164",
+        title: "More than 15 functions, directly on M4 with macOS 26",
+        effect: Effect::RunFails(Some("status 13")),
+        scope: Scope::generations(16, 16)
+            .on(Route::Direct)
+            .releases(26, 26),
+        source: "tmc/apple, M4, macOS 26, through e5rt: the 16th function with live operations \
+            fails with status 13, counted over all processes",
+        disputed: Some("ANEForge counts 110 to 128 for each process"),
+        why: "e5rt has places for 15 functions on the whole Mac. Many operations of one function \
+            take one place; a compiled function without operations takes none.",
+        fix: "Release the operation and the stream of a function before using another, or merge \
+            functions.",
+        check: Check::Program(|p, _| {
+            let n = p.functions().len();
+            (16..=127)
+                .contains(&n)
+                .then(|| format!("{n} functions, 15 can have live operations at once"))
+                .into_iter()
+                .collect()
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE165",
+        title: "Functions that share weights hold a copy each",
+        effect: Effect::Slow,
+        severity: Severity::Note,
+        scope: Scope::ALL.on(Route::CoreMl),
+        source: "anemll-forge, M6, macOS 27: a file of 0.69 GB wires 1.05 GB for one function and \
+            2.09 GB for two, and the entry points of a Core AI package share one copy; oxinfer, M5 \
+            Max, macOS 26, and coremltools #2351 report the same of Core ML",
+        disputed: Some(
+            "pplx-embed packaging (CoreML-LLM 3.4): equal weight files make three lengths 1.15 GB \
+             to load, different ones 3.5 GB",
+        ),
+        why: "Sharing saves room in the file. When a function is loaded, Core ML still wires a \
+            copy of its weights for the Neural Engine.",
+        fix: "Load only the functions in use and drop the others, or ship fewer lengths.",
+        check: Check::Program(|p, _| copied_weights(p)),
         ..ROW
     },
 ];

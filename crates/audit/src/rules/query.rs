@@ -330,6 +330,11 @@ pub fn is_half(dtype: DType) -> bool {
     dtype == DType::Fp16
 }
 
+/// Whether an op gives what a state holds.
+pub fn gives_state(name: &str) -> bool {
+    matches!(name, "read_state" | "coreml_update_state")
+}
+
 /// The name of an op's first result, or of its kind if it has none.
 pub fn label<'a>(view: &'a View<'_>, op: OpId) -> &'a str {
     view.op(op)

@@ -25,7 +25,8 @@ pub static RULES: &[Rule] = &[
         source: "751K M6 study, probes relu_w65536 (runs) and relu_c65537 (does not), M4 and M6, \
             macOS 27; Core ML and the engine's compiler agree. CoreML-LLM SZ06, SZ07 and OP20: \
             heads of 1536 and 2304 to 262,144 channels run on the engine, and the softcap behind \
-            them does not",
+            them does not. anemll-forge, M6, Core AI: a concat of history and block fails at \
+            65,544 rows",
         disputed: Some(
             "qwen-ane, direct route: 62,080 output channels compile on M5 Max, 124,160 do not",
         ),

@@ -1,5 +1,5 @@
-//! Finds constants that functions of a program could share but do not. Only the first and last
-//! bytes of each constant are compared.
+//! Finds constants that functions of a program share, or could share but do not. Only the first and
+//! last bytes of each constant are compared.
 
 use std::collections::hash_map::{DefaultHasher, Entry};
 use std::collections::{HashMap, HashSet};
@@ -14,6 +14,8 @@ use super::query::show_bytes;
 
 /// Constants below this are parameters and small vectors, which are not worth sharing.
 const MIN_SHARED_BYTES: usize = 1 << 14;
+/// Bytes of copies that are worth a note: less is lost in what a process takes anyway.
+const MIN_COPIED_BYTES: usize = 100_000_000;
 /// Bytes of each constant that are compared, at its beginning and at its end.
 const SAMPLE: usize = 1 << 10;
 
@@ -102,6 +104,30 @@ pub fn differing(p: &Program) -> Vec<String> {
         }
     }
     out
+}
+
+/// What functions hold in memory of weights that an earlier function holds too, if that is much.
+pub fn copied_weights(p: &Program) -> Vec<String> {
+    let mut known: HashSet<(DType, Vec<usize>, u64)> = HashSet::new();
+    let mut copied = 0usize;
+    for f in p.functions().iter().filter(|_| p.functions().len() > 1) {
+        let weights: Vec<Weight<'_>> = weights(f).collect();
+        let key = |w: &Weight<'_>| (w.dtype, w.shape.clone(), sample(w.data, true));
+        let shared = weights.iter().filter(|w| known.contains(&key(w)));
+        copied = shared
+            .map(|w| w.data.byte_len())
+            .fold(copied, usize::saturating_add);
+        known.extend(weights.iter().map(key));
+    }
+    let message = format!(
+        "{} of copies of shared weights when all {} functions are loaded",
+        show_bytes(copied as f64),
+        p.functions().len()
+    );
+    (copied >= MIN_COPIED_BYTES)
+        .then_some(message)
+        .into_iter()
+        .collect()
 }
 
 /// Element type, shape with 0 for the axis that is cut, and a hash of the first bytes.

@@ -6,12 +6,16 @@ use thane_mil::types::{DType, TensorType, Type};
 
 use super::ROW;
 use super::query::{
-    bytes, is_any, kind, param_type, producer, producers, show_bytes, tensor, users,
+    bytes, gives_state, is_any, kind, param_type, producer, producers, show_bytes, tensor, users,
 };
+use super::recurrence::is_recurrent;
 use super::shapes::{flexible, has_range};
 use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
 use crate::view::View;
+
+/// Bytes that a row of a state is padded to a multiple of.
+const ROW_BYTES: usize = 2 * super::ROW_LEN;
 
 /// Rows.
 pub static RULES: &[Rule] = &[
@@ -59,8 +63,11 @@ pub static RULES: &[Rule] = &[
         effect: Effect::LoadFails(None),
         severity: Severity::Error,
         source: "coremltools #2631: width 270 fails on the engine only, 256 runs; M4, macOS 15.2; \
-            CoreML-LLM SZ08",
-        disputed: Some("CoreML-LLM ran heads of other widths after padding them by itself"),
+            CoreML-LLM SZ08; oxinfer, M5 Max, macOS 26: a last axis of 3 fails at the call",
+        disputed: Some(
+            "CoreML-LLM ran heads of other widths after padding them by itself; through e5rt on M4 \
+             other widths run in buffers of padded rows (tmc/apple, ANE167)",
+        ),
         why: "Rows of a state lie 64 bytes apart on the engine, 32 fp16 numbers; other widths fail \
             there, not on the CPU or GPU.",
         fix: "Pad the last axis of the state to a multiple of 32.",
@@ -175,7 +182,7 @@ pub static RULES: &[Rule] = &[
         check: Check::Op(|v, op| {
             let result = *v.op(op).results.first()?;
             let sliced = is_any(v, op, &["slice_by_index", "slice_by_size", "split"]);
-            let of_state = producer(v, op, "x").is_some_and(|p| is_any_def(p.def.name));
+            let of_state = producer(v, op, "x").is_some_and(|p| gives_state(p.def.name));
             (sliced && of_state && v.op(op).results.iter().any(|r| v.is_output(*r)))
                 .then(|| format!("output `{}` is a part of a state", v.f.value(result).name))
         }),
@@ -362,12 +369,74 @@ pub static RULES: &[Rule] = &[
         effect: Effect::CompileFails(None),
         severity: Severity::Error,
         scope: Scope::ALL.on(Route::Direct),
-        source: "electricapp/ane-bridge-rs docs/MIL-CONSTRAINTS.md, M5, macOS 26.5.2",
+        source: "electricapp/ane-bridge-rs docs/MIL-CONSTRAINTS.md, M5, macOS 26.5.2; ANEForge: \
+            states cannot be written",
+        disputed: Some(
+            "tmc/apple and mil_spec, M4, macOS 26: through e5rt a state is an inout port, stays in \
+             place between calls, and 8 layers gave the right numbers",
+        ),
         why: "State ops are rejected where Core ML is not there to keep the state.",
         fix: "Pass the tensor in and out and bind the same surface to both.",
         check: Check::Op(|v, op| {
             is_any(v, op, &["read_state", "coreml_update_state", "write_state"])
                 .then(|| format!("`{}` on the direct route", kind(v, op)))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE167",
+        title: "Rows of states that do not fill 64 bytes, directly",
+        effect: Effect::WrongResult,
+        scope: Scope::ALL.on(Route::Direct),
+        source: "tmc/apple, M4, macOS 26, through e5rt: a state of [1, C, 1, D] takes C * \
+            roundup(2 * D, 64) bytes, inputs and outputs are packed",
+        disputed: Some("mil_spec, M4: state sections of compiled programs are dense"),
+        why: "The engine writes each row of the state at a multiple of 64 bytes. A packed buffer \
+            is too short, and what lies behind it is overwritten without an error.",
+        fix: "Allocate rows of a multiple of 64 bytes, or make the last axis a multiple of 32.",
+        check: Check::Function(|v| {
+            let row = |t: &TensorType| Some(t.shape.last()?.known()? * t.dtype.bits() / 8);
+            let uneven = |t: &TensorType| row(t).filter(|n| !n.is_multiple_of(ROW_BYTES));
+            let hits = states(v)
+                .into_iter()
+                .filter_map(|(value, t)| uneven(t).map(|n| (value, n)));
+            hits.map(|(value, n)| Hit {
+                op: None,
+                message: format!(
+                    "rows of state `{}` are {n} bytes, {} in its buffer",
+                    v.f.value(value).name,
+                    n.next_multiple_of(ROW_BYTES)
+                ),
+            })
+            .collect()
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE168",
+        title: "Small numbers in recurrent states",
+        effect: Effect::WrongResult,
+        severity: Severity::Note,
+        source: "anemll-forge (M6, macOS 27) and oxinfer (M5 Max, macOS 26), linear \
+            attention: a product of which 61 % are subnormal is off by 20 %",
+        why: "The engine takes fp16 numbers below 6.1e-5 as 0, so that a state which decays from \
+            call to call loses what is small in it. A program does not show how large its numbers \
+            are.",
+        fix: "Keep the state scaled up and divide what is read from it: by sqrt(head_dim) in \
+            oxinfer; anemll-forge scales queries by 16, values by 64, and epsilon to match.",
+        check: Check::Op(|v, op| {
+            let update = is_any(v, op, &["coreml_update_state", "write_state"]);
+            let args = v.op(op);
+            let value = args.value_arg("value").or_else(|| args.value_arg("data"))?;
+            let state = args
+                .value_arg("state")
+                .or_else(|| args.value_arg("input"))?;
+            (update && v.dtype(value) == Some(DType::Fp16) && is_recurrent(v, value)).then(|| {
+                format!(
+                    "state `{}` decays: numbers below 6.1e-5 are lost",
+                    v.f.value(state).name
+                )
+            })
         }),
         ..ROW
     },
@@ -395,17 +464,13 @@ fn report(found: bool, op: Option<OpId>, message: impl FnOnce() -> String) -> Ve
     }
 }
 
-fn is_any_def(name: &str) -> bool {
-    matches!(name, "read_state" | "coreml_update_state")
-}
-
 /// How many positions a `slice_update` of a state writes: the length of the one axis that it does
 /// not fill.
 fn updated_positions(v: &View<'_>, op: OpId) -> Option<usize> {
     if kind(v, op) != "slice_update" {
         return None;
     }
-    let reads = producer(v, op, "x").is_some_and(|p| is_any_def(p.def.name));
+    let reads = producer(v, op, "x").is_some_and(|p| gives_state(p.def.name));
     let (x, update) = (param_type(v, op, "x")?, param_type(v, op, "update")?);
     let partial = x
         .shape

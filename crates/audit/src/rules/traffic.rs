@@ -140,7 +140,10 @@ pub static RULES: &[Rule] = &[
         scope: Scope::ALL.on(Route::Direct),
         source: "skyfallsin/apple-neural-engine-field-guide, M3 Max, macOS 26.3.1: later calls of \
             the process end with 0x1d; qwen-ane: tile is refused",
-        disputed: Some("ANEForge and 751K see no such thing"),
+        disputed: Some(
+            "ANEForge and 751K see no such thing; mil_spec: the compiler of M4 takes tile, so that \
+             it depends on the build",
+        ),
         why: "After a program with tile, every program of the process failed until it ended.",
         fix: "Use broadcasting ops, or a concat.",
         check: Check::Op(|v, op| {

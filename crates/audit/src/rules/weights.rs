@@ -28,7 +28,8 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Error,
         source: "751K M6 study (compile fails, whole model on the CPU: 66 against 52.8 us a \
             layer), M4 and M6; cadamcat/llms-on-apple-neural-engine, M5 Pro; code 14 for \
-            StatefulMistral7B-Int4 on M3",
+            StatefulMistral7B-Int4 on M3; oxinfer, M5 Max, macOS 26: int4 in blocks does not \
+            compile",
         disputed: Some("ANEForge: A15-class and newer stream blockwise weights"),
         why: "The compiler of the engine takes one scale for each output channel or tensor; with \
             blocks along the input channels it fails, and the whole model runs elsewhere.",
@@ -77,10 +78,7 @@ pub static RULES: &[Rule] = &[
             there.",
         fix: "Use a palette of 6 or 8 bits (one table), which streams compressed from M1 on.",
         check: Check::Op(|v, op| {
-            let affine = kind(v, op) == "constexpr_affine_dequantize";
-            let byte = is_shift_scale(v, op)
-                && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
-            (affine || byte)
+            is_int8(v, op)
                 .then(|| format!("int8 weights are folded to fp16 on {}", v.target.chip.name))
         }),
         ..ROW
@@ -92,133 +90,44 @@ pub static RULES: &[Rule] = &[
         severity: Severity::Note,
         scope: Scope::generations(14, u8::MAX),
         source: "751K M6 study: 0.58 of the time of fp16, M6; qwen-ane: 1.4 to 1.9 times faster, \
-            M5 Max",
+            M5 Max; anemll-forge, macOS 27, 4096x4096: 0.47 of the time on M6, 0.52 on M5 Max; \
+            a small model on M2 Pro: 1.79 times faster",
         disputed: Some(
-            "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both)",
+            "ANEForge measured no gain on M5 Pro through e5rt (4096x4096: 0.309 ms both) and at 8 \
+             billion weights; stablehlo-coreml #110: on the CPU alone on a Mac of the class of M4",
         ),
         why: "Most measurements see int8 weights streamed as stored, one sees them folded to fp16.",
         fix: "Measure on the device; int4 by channel and 4-bit palettes gained in every \
             measurement.",
         check: Check::Op(|v, op| {
-            let affine = kind(v, op) == "constexpr_affine_dequantize";
-            let byte = is_shift_scale(v, op)
-                && param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
             let shape = result_shape(v, op)?;
-            ((affine || byte) && product(&shape) >= 1e6).then(|| {
+            (is_int8(v, op) && product(&shape) >= 1e6).then(|| {
                 "int8 weights: sources disagree whether they are faster than fp16".to_owned()
             })
         }),
         ..ROW
     },
     Rule {
-        id: "ANE087",
-        title: "A palette for each channel",
-        effect: Effect::Slow,
-        source: "cadamcat/llms-on-apple-neural-engine, M5 Pro, macOS 27: 0.065 to 0.45 times the \
-            speed of fp16",
+        id: "ANE162",
+        title: "int8 weights on M5 with macOS 26",
+        effect: Effect::WrongResult,
+        scope: Scope::generations(17, 17)
+            .on(Route::CoreMl)
+            .releases(26, 26),
+        source: "oxinfer, M5 Max, macOS 26: language models with int8 weights, one scale for each \
+            tensor or channel, compile and give garbage (cosine of the logits 0.75, 0.9992 on the \
+            GPU)",
         disputed: Some(
-            "CoreML-LLM ships tables for groups of 32 channels, and 751K measures grouped tables \
-             at 0.32 of the time of fp16",
+            "anemll-forge: cosine 1.0 for int8 convolutions on M5 Max with macOS 27.2 and on M6 \
+             with macOS 27.0; 751K, ANEForge and cadamcat run int8 on other chips and systems",
         ),
-        why: "One table for each output channel ran 2 to 15 times slower than fp16.",
-        fix: "Use one table for the tensor, tables for groups of 16 or 32 channels, or int4 with a \
-            scale for each channel.",
+        why: "On this chip and system models with int8 weights compiled, ran on the engine and \
+            gave wrong logits without an error.",
+        fix: "Use palettes there, or compare the logits with those of the GPU on the device.",
         check: Check::Op(|v, op| {
-            let (groups, weight) = lut_groups(v, op)?;
-            let tables = *groups.first()?;
-            (tables > 1 && weight.first() == Some(&tables))
-                .then(|| format!("a palette for each of {tables} channels"))
-        }),
-        ..ROW
-    },
-    Rule {
-        id: "ANE088",
-        title: "Palettes for blocks of several axes",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
-        source: "751K M6 study; CoreML-LLM Q02: code -14 with a state",
-        why: "Tables for rows and blocks of columns at once do not compile for the engine; the \
-            model goes to the CPU or GPU, or fails with -14.",
-        fix: "Group channels only: one table, or tables along the output channels.",
-        check: Check::Op(|v, op| {
-            let (groups, _) = lut_groups(v, op)?;
-            (groups.iter().filter(|g| **g > 1).count() > 1)
-                .then(|| format!("palettes for blocks in a grid of {groups:?}"))
-        }),
-        ..ROW
-    },
-    Rule {
-        id: "ANE089",
-        title: "Palettes of vectors",
-        effect: Effect::ProgramLeaves,
-        severity: Severity::Error,
-        source: "751K M6 study: does not compile through Core ML, though the hardware table knows \
-            vectors up to 4 from M5 on",
-        why: "A table whose entries are vectors does not compile for the engine.",
-        fix: "Use scalar tables of 4 or 6 bits.",
-        check: Check::Op(|v, op| {
-            let lut = param_shape(v, op, "lut")?;
-            let vector = *lut.last().filter(|_| lut.len() > 2)?;
-            (kind(v, op).starts_with("constexpr_lut") && vector > 1)
-                .then(|| format!("palette entries are vectors of {vector} numbers"))
-        }),
-        ..ROW
-    },
-    Rule {
-        id: "ANE090",
-        title: "Palettes of int8 entries",
-        source: "CoreML-LLM Q04: 73 ops left the engine, 3.4 % slower, cosine 0.83; iPhone 17 Pro",
-        why: "With a table of int8 entries that a scale then multiplies (joint compression), the \
-            ops that use the weight left the engine.",
-        fix: "Keep the entries in fp16.",
-        check: Check::Op(|v, op| {
-            let heavy = is_any(v, op, &["conv", "linear", "matmul", "conv_transpose"]);
-            let codes = v
-                .op(op)
-                .uses()
-                .filter_map(|u| v.f.definer(u))
-                .find(|d| is_joint(v, d))?;
-            heavy.then(|| {
-                format!(
-                    "its weight goes through `{}` over a palette of 8-bit entries",
-                    codes.def.name
-                )
-            })
-        }),
-        ..ROW
-    },
-    Rule {
-        id: "ANE091",
-        title: "3-bit palettes before M6 and A19",
-        effect: Effect::Slow,
-        severity: Severity::Note,
-        scope: Scope::generations(0, 17),
-        source: "751K M6 study: 3-bit codes are kept as 4-bit before that generation",
-        why: "The codes are widened to 4 bits: the accuracy of 3 bits at the speed of 4.",
-        fix: "Use 4 bits, or 2.",
-        check: Check::Op(|v, op| {
-            let codes = param_type(v, op, "indices")?;
-            (codes.dtype == DType::Uint3).then(|| "3-bit codes take 4 bits on this chip".to_owned())
-        }),
-        ..ROW
-    },
-    Rule {
-        id: "ANE092",
-        title: "Sparse and palettized at once",
-        effect: Effect::Slow,
-        source: "CoreML-LLM Q05: 155.8 to 349.6 MB, 11 % slower, cosine 0.449; iPhone 17 Pro",
-        why: "Masks and palettes together made the file twice as large and the call slower.",
-        fix: "Use one of the two; a mask alone gains from 50 % zeros on (0.56 of the bytes).",
-        check: Check::Op(|v, op| {
-            is_any(
-                v,
-                op,
-                &[
-                    "constexpr_lut_to_sparse",
-                    "constexpr_sparse_blockwise_shift_scale",
-                ],
-            )
-            .then(|| format!("`{}`: weights both sparse and palettized", kind(v, op)))
+            let wrong = is_int8(v, op) && inner_blocks(v, op).is_none_or(|n| n <= 1.0);
+            (wrong && !v.target.is_mobile())
+                .then(|| "int8 weights gave wrong results on M5 Max with macOS 26".to_owned())
         }),
         ..ROW
     },
@@ -249,8 +158,12 @@ pub static RULES: &[Rule] = &[
         effect: Effect::ProgramLeaves,
         severity: Severity::Error,
         source: "sbryngelson/ANEForge: about 2 GB of weights baked into one program; CoreML-LLM \
-            SZ01: 0 % on the engine at 1.94 GB, Mac",
-        disputed: Some("smpanaro/more-ane-transformers noted a cap near 4 GB in the M1 era"),
+            SZ01: 0 % on the engine at 1.94 GB, Mac; ANEForge #45, M5 Pro: 1.5 GB runs, 3.4 GB \
+            does not",
+        disputed: Some(
+            "smpanaro/more-ane-transformers noted a cap near 4 GB in the M1 era; anemll-forge, M6, \
+             macOS 27, through Core AI: 3 GB run, 4 GB compile and do not load",
+        ),
         why: "Above some 2 GB the compiler of the engine refuses the program and Core ML runs it \
             elsewhere without a word.",
         fix: "Cut the model into chunks of less than 950 MB each, or compress the weights.",
@@ -290,6 +203,28 @@ pub static RULES: &[Rule] = &[
                 Vec::new()
             } else {
                 weight_ceiling(v, 0.95e9, 1.94e9)
+            }
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE166",
+        title: "More than 1.1 GB of weights in a function on M6",
+        effect: Effect::RunFails(Some("kernel panic")),
+        scope: Scope::generations(18, 18).releases(27, 27),
+        evidence: Evidence::Inferred,
+        source: "anemll-forge, M6, macOS 27.0, through Core AI: chunks of 0.5 to 0.75 GB are \
+            stable, 8 layers of 1.1 GB panic the kernel at the load, 12 layers of 1.67 GB load and \
+            fail at each call",
+        disputed: Some("the same project ran one entry of 3 GB on the same chip"),
+        why: "Chunks of a 27B model from 1.1 GB on took the whole Mac down or failed. That \
+            was through Core AI; nobody published the same for Core ML.",
+        fix: "Cut the model into chunks of at most 750 MB.",
+        check: Check::Function(|v| {
+            if v.target.is_mobile() {
+                Vec::new()
+            } else {
+                weight_ceiling(v, 1.1e9, f64::INFINITY)
             }
         }),
         ..ROW
@@ -391,6 +326,12 @@ fn is_shift_scale(v: &View<'_>, op: OpId) -> bool {
     kind(v, op) == "constexpr_blockwise_shift_scale"
 }
 
+/// Whether an op makes a weight of codes of 8 bits and scales.
+fn is_int8(v: &View<'_>, op: OpId) -> bool {
+    let byte = || param_type(v, op, "data").is_some_and(|t| t.dtype.bits() == 8);
+    kind(v, op) == "constexpr_affine_dequantize" || is_shift_scale(v, op) && byte()
+}
+
 /// Blocks of one output channel of `constexpr_blockwise_shift_scale`.
 fn inner_blocks(v: &View<'_>, op: OpId) -> Option<f64> {
     if !is_any(
@@ -404,20 +345,6 @@ fn inner_blocks(v: &View<'_>, op: OpId) -> Option<f64> {
         return None;
     }
     Some(product(param_shape(v, op, "scale")?.get(1..)?))
-}
-
-/// The grid of tables of a palette, and the shape of what it gives.
-fn lut_groups(v: &View<'_>, op: OpId) -> Option<(Vec<usize>, Vec<usize>)> {
-    let lut = param_shape(v, op, "lut").filter(|_| kind(v, op).starts_with("constexpr_lut"))?;
-    let groups = lut.len().checked_sub(2).filter(|n| *n > 0)?;
-    Some((lut[..groups].to_vec(), result_shape(v, op)?))
-}
-
-/// Whether a constexpr op scales what a palette of 8-bit entries gives.
-fn is_joint(v: &View<'_>, op: &Op) -> bool {
-    let codes = op.value_arg("data").and_then(|d| v.f.definer(d));
-    let of_palette = codes.is_some_and(|d| d.def.name == "constexpr_lut_to_dense");
-    op.def.name == "constexpr_blockwise_shift_scale" && of_palette
 }
 
 fn literal_dtype(op: &Op, name: &str) -> Option<DType> {
