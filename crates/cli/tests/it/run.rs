@@ -217,7 +217,7 @@ fn a_profile_says_that_no_heavy_op_went_without_a_kernel() {
     let said = stderr(&run(&["hello", "--profile", "--max-tokens", "2"]));
     for text in [
         "function   step",
-        "decode     linear",
+        "decode_top linear",
         "0 calls of ops that compute much had no kernel",
     ] {
         assert!(said.contains(text), "`{text}` is not in:\n{said}");
