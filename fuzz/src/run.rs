@@ -60,6 +60,7 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         context: Some(8),
         cache,
         score: rng.below(2) == 0,
+        top: (rng.below(2) == 0).then(|| rng.below(9)),
         engine,
     };
     let Ok(model) = build(checkpoint, &options) else {
