@@ -10,11 +10,11 @@ pub enum OpKind {
     Product,
     /// Attention in one op: scores, softmax, weighted sum.
     Attention,
-    /// y[i] = f(x[i]), where f has no parameters but scalars.
+    /// `y[i] = f(x[i])`, where f has no parameters but scalars.
     Unary,
-    /// y[i] = f(x[i]), where f has parameters along an axis.
+    /// `y[i] = f(x[i])`, where f has parameters along an axis.
     Channelwise,
-    /// y[i] = f(a[i], b[i], ..), operands broadcast.
+    /// `y[i] = f(a[i], b[i], ..)`, operands broadcast.
     Elementwise,
     /// Another element type.
     Cast,
