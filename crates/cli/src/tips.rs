@@ -6,22 +6,19 @@ use thane_audit::nearest::nearest;
 
 /// An error with its good tips only, and with the variable that a wrong value comes from.
 pub fn checked(mut error: Error) -> Error {
-    drop_weak(
-        &mut error,
-        ContextKind::InvalidSubcommand,
-        ContextKind::SuggestedSubcommand,
-    );
-    drop_weak(
-        &mut error,
-        ContextKind::InvalidArg,
-        ContextKind::SuggestedArg,
-    );
+    drop_weak_tips(&mut error);
     name_variable(&mut error, |name| std::env::var(name).ok(), &arguments());
     error
 }
 
 fn arguments() -> Vec<String> {
     std::env::args().collect()
+}
+
+fn drop_weak_tips(error: &mut Error) {
+    use ContextKind::{InvalidArg, InvalidSubcommand, SuggestedArg, SuggestedSubcommand};
+    drop_weak(error, InvalidSubcommand, SuggestedSubcommand);
+    drop_weak(error, InvalidArg, SuggestedArg);
 }
 
 /// Removes a suggestion that is not spelled nearly as what was typed: clap compares with a measure
@@ -92,16 +89,7 @@ mod tests {
             (&["run", "x", "--max-token", "1"], Some("'--max-tokens'")),
         ] {
             let mut error = error(arguments);
-            drop_weak(
-                &mut error,
-                ContextKind::InvalidSubcommand,
-                ContextKind::SuggestedSubcommand,
-            );
-            drop_weak(
-                &mut error,
-                ContextKind::InvalidArg,
-                ContextKind::SuggestedArg,
-            );
+            drop_weak_tips(&mut error);
             let text = error.to_string();
             match tip {
                 None => assert!(!text.contains("similar"), "{text}"),
