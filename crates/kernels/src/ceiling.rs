@@ -191,11 +191,11 @@ impl Kernel for Sum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
+    use crate::testing::instruction_sets;
 
     #[test]
     fn ceilings_are_numbers_that_a_machine_can_have() {
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let ctx = Context::with_isa(1, isa);
             let all = [fma_flops(&ctx), bf16_flops(&ctx), byte_ops(&ctx)];
             assert!(

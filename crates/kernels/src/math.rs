@@ -237,8 +237,8 @@ pub(crate) fn relu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [
 #[cfg(test)]
 mod tests {
     use super::{Each, exp2_negative};
-    use crate::Isa;
     use crate::simd::{Kernel, LANES, Simd};
+    use crate::testing::instruction_sets;
 
     /// Powers of some values and of their doubles.
     struct Powers([f32; LANES]);
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn powers_of_two() {
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             for first in (0..126_000).step_by(LANES) {
                 let x: [f32; LANES] = std::array::from_fn(|i| -((first + i) as f32) / 1001.3);
                 for (powers, times) in isa.run(Powers(x)).iter().zip([1.0, 2.0]) {

@@ -192,8 +192,7 @@ fn lanes_sum<S: Simd>(simd: S, v: S::F) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
-    use crate::testing::{Random, relative_error};
+    use crate::testing::{Random, instruction_sets, relative_error};
 
     fn exact(x: &[f32], norm: Norm, n_cols: usize) -> Vec<f64> {
         let row = |x: &[f32]| -> Vec<f64> {
@@ -219,7 +218,7 @@ mod tests {
     #[test]
     fn rows_of_every_length() {
         let mut random = Random::new(11);
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             for n_threads in [1, 3] {
                 let ctx = Context::with_isa(n_threads, isa);
                 for n_cols in [1, 2, 15, 16, 17, 64, 577, 3000] {
@@ -273,7 +272,7 @@ mod tests {
 
     #[test]
     fn zeros_tiny_and_not_a_number() {
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let ctx = Context::with_isa(1, isa);
             let mut out = [f32::NAN; 20];
             rms_norm(&ctx, &[0.0; 20], None, 1e-6, 20, &mut out);

@@ -151,13 +151,12 @@ impl Kernel for Rotate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
-    use crate::testing::Random;
+    use crate::testing::{Random, instruction_sets};
 
     #[test]
     fn both_styles_and_both_orders_of_strides() {
         let mut random = Random::new(41);
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             for n_threads in [1, 3] {
                 let ctx = Context::with_isa(n_threads, isa);
                 for (n_heads, n_tokens, head_dim, rotary_dim) in [

@@ -75,13 +75,12 @@ pub(crate) fn max<S: Simd>(simd: S, x: &[f32]) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Isa;
-    use crate::testing::{Random, relative_error};
+    use crate::testing::{Random, instruction_sets, relative_error};
 
     #[test]
     fn rows_of_every_length() {
         let mut random = Random::new(21);
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             for n_threads in [1, 3] {
                 let ctx = Context::with_isa(n_threads, isa);
                 for n_cols in [1, 2, 15, 16, 17, 100, 5000] {
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn infinities_and_nan() {
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let ctx = Context::with_isa(1, isa);
             for len in [3, 20] {
                 let mut x = vec![f32::NEG_INFINITY; len];

@@ -1,8 +1,23 @@
-//! Random numbers for tests: the same on every machine, from a literal seed.
+//! Random numbers for tests, the same on every machine, from a literal seed; and the instruction
+//! sets that tests compare.
 
 use thane_blocks::Codes;
 
+use crate::Isa;
 use crate::quant::BlockType;
+
+/// The instruction sets of this machine, or the one that `THANE_TEST_ISA` names: under an emulator
+/// the portable kernels, which run natively elsewhere, would take half of the time.
+pub(crate) fn instruction_sets() -> Vec<Isa> {
+    let all = Isa::available();
+    match std::env::var("THANE_TEST_ISA") {
+        Ok(name) => {
+            let found = all.into_iter().find(|isa| isa.name() == name);
+            vec![found.unwrap_or_else(|| panic!("THANE_TEST_ISA: this machine has no {name:?}"))]
+        }
+        Err(_) => all,
+    }
+}
 
 /// xorshift64*.
 pub(crate) struct Random(u64);

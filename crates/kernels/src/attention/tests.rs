@@ -1,9 +1,8 @@
 //! Attention against its definition in f64.
 
 use super::*;
-use crate::Isa;
 use crate::f16::{f16_to_f32, f32_to_f16};
-use crate::testing::{Random, relative_error};
+use crate::testing::{Random, instruction_sets, relative_error};
 
 struct Case {
     n_kv_heads: usize,
@@ -242,7 +241,7 @@ fn case(
 
 #[test]
 fn against_the_definition() {
-    let contexts: Vec<Context> = Isa::available()
+    let contexts: Vec<Context> = instruction_sets()
         .into_iter()
         .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(4, isa)])
         .collect();
@@ -307,7 +306,7 @@ fn scores_far_from_zero() {
                     (key_idx % (n_keys + 2)) as f32 / 4.0 + 32.0 * (key_idx / (n_keys + 2)) as f32;
             }
             let expected = case.exact();
-            for isa in Isa::available() {
+            for isa in instruction_sets() {
                 for as_f16 in [false, true] {
                     let error =
                         relative_error(&case.run(&Context::with_isa(2, isa), as_f16), &expected);
@@ -328,7 +327,7 @@ fn scores_far_from_zero() {
 #[test]
 fn rounded_rows() {
     let mut random = Random::new(56);
-    for isa in Isa::available().into_iter().filter(|isa| isa.has_bf16()) {
+    for isa in instruction_sets().into_iter().filter(|isa| isa.has_bf16()) {
         let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
         // Of 67 rows the last three are few, and one thread takes several blocks of 705.
         let sizes = [
@@ -391,7 +390,7 @@ fn blocks_that_share_tiles_are_as_those_alone() {
             true,
         );
         let expected = case.exact();
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
             assert!(Division::new(&one, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks > 1);
             assert_eq!(
@@ -431,7 +430,7 @@ fn division_follows_from_sizes_alone() {
     let mut random = Random::new(54);
     for sizes in [(1, 4, 32, 900), (3, 3, 20, 300), (2, 130, 16, 517)] {
         let case = case(&mut random, sizes, Masking::Causal, true);
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let alone = case.run(&Context::with_isa(1, isa), true);
             for n_threads in [2, 5, 8] {
                 assert_eq!(
@@ -458,7 +457,7 @@ fn masked_keys_may_hold_anything_when_no_row_wants_them() {
     }
     let (_, key_stride) = case.strides();
     case.v[..256 * key_stride].fill(f32::NAN);
-    for isa in Isa::available() {
+    for isa in instruction_sets() {
         assert!(
             case.run(&Context::with_isa(3, isa), false)
                 .iter()
@@ -478,7 +477,7 @@ fn what_is_no_number_shows() {
         let mut case = case(&mut random, (1, 3, 20, n_keys), Masking::None, true);
         case.q[20] = f32::NAN;
         case.q[41] = f32::INFINITY;
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let out = case.run(&Context::with_isa(3, isa), false);
             let (sound, bad) = out.split_at(20);
             assert!(
@@ -504,7 +503,7 @@ fn what_is_no_number_shows() {
                 v: case.v.clone(),
                 ..case
             };
-            for isa in Isa::available() {
+            for isa in instruction_sets() {
                 let out = masked.run(&Context::with_isa(3, isa), false);
                 let is_bad = |i: usize| (20..40).contains(&i);
                 assert!(
@@ -516,7 +515,7 @@ fn what_is_no_number_shows() {
         }
         case.q.fill(1e-40);
         case.v.iter_mut().for_each(|v| *v = 1e-39);
-        for isa in Isa::available() {
+        for isa in instruction_sets() {
             let out = case.run(&Context::with_isa(3, isa), false);
             assert!(
                 out.iter().all(|x| (x / 1e-39 - 1.0).abs() < 1e-3),
@@ -530,7 +529,7 @@ fn what_is_no_number_shows() {
 #[test]
 fn nothing_to_attend_to() {
     let mut random = Random::new(53);
-    for isa in Isa::available() {
+    for isa in instruction_sets() {
         let ctx = Context::with_isa(2, isa);
         assert_eq!(
             case(&mut random, (2, 3, 4, 0), Masking::None, true).run(&ctx, false),

@@ -3,18 +3,18 @@
 use super::choose::is_wide;
 use super::int8::tests::refitted;
 use super::*;
+use crate::Context;
 use crate::activation::{Unary, unary_in_place};
 use crate::f16::{bf16_to_f32, f32_to_bf16};
 use crate::quant::{BlockType, has_format};
 use crate::simd::LANES;
-use crate::testing::{Random, relative_error};
-use crate::{Context, Isa};
+use crate::testing::{Random, instruction_sets, relative_error};
 
 mod screen;
 
 /// Every instruction set, with one thread and with several.
 fn contexts() -> Vec<Context> {
-    Isa::available()
+    instruction_sets()
         .into_iter()
         .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
         .collect()

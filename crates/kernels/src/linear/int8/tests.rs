@@ -6,7 +6,7 @@ use crate::linear::panel::{kind_of, scratch_len};
 use crate::linear::tests::by_linear;
 use crate::linear::{Codes, Epilogue, Start};
 use crate::quant::has_format;
-use crate::testing::{Random, relative_error};
+use crate::testing::{Random, instruction_sets, relative_error};
 
 /// What the codes of an instruction set say, with an error of none but f64. Of two such rows the
 /// product is 64 times as great.
@@ -62,7 +62,7 @@ fn rotations_are_those_of_a_hadamard_matrix() {
     let due: Vec<f64> = (0..64)
         .map(|i| (0..64).map(|j| sign(i, j) * f64::from(x[j])).sum())
         .collect();
-    for isa in Isa::available() {
+    for isa in instruction_sets() {
         let y = isa.run(Rotate(&x));
         assert!(relative_error(&y, &due) < 1e-6, "{}", isa.name());
         assert_eq!(y, rotated(&x), "{}", isa.name());
@@ -135,7 +135,7 @@ fn codes_are_rescaled_as_one_by_one() {
         }
     }
     let mut random = Random::new(8);
-    for isa in Isa::available()
+    for isa in instruction_sets()
         .into_iter()
         .filter(|isa| choose::is_wide(*isa))
     {
@@ -246,7 +246,7 @@ fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f
 }
 
 fn contexts() -> Vec<Context> {
-    Isa::available()
+    instruction_sets()
         .into_iter()
         .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
         .collect()
