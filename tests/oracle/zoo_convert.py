@@ -85,11 +85,16 @@ def convert(subject):
         compute_precision=getattr(ct.precision, subject.precision.upper()),
         pass_pipeline=pipeline,
     )
+    target = subject.target
+    if subject.compress and target == "iOS15":
+        target = "iOS16"  # the first with ops for compressed weights
+        for function in program.functions.values():
+            function.opset_version = getattr(ct.target, target)
     zoo_compress.compress(program, subject.compress)
     backend = PassPipeline.get_pipeline("backend_mlprogram")
     backend.remove_passes({"common::const_deduplication"})
     PassPipelineManager.apply_pipeline(program, backend)
-    version = VERSIONS[subject.target]
+    version = VERSIONS[target]
     exporter = Exporter(prog=program, weights_dir="", specification_version=version)
     return exporter.export().functions["main"]
 
