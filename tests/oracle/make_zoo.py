@@ -119,8 +119,9 @@ def main():
             report(name, subject, functions[name], time.monotonic() - start)
         except Exception as error:
             failed.append(name)
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            print(f"{name}: FAILED: {type(error).__name__}: {str(error)[:400]} ({where.name})", flush=True)
+            where = traceback.extract_tb(error.__traceback__)[-1].name
+            text = f"{type(error).__name__} in {where}: {str(error)[:400]}"
+            print(f"{name}: FAILED: {text}", flush=True)
         gc.collect()
     finish(args, functions)
     if failed:
@@ -136,7 +137,8 @@ def finish(args, functions):
             sys.exit(f"{args.out or PATH} is not what this script makes")
     elif path is not None:
         path.write_bytes(data)
-    print(f"{len(functions)} functions, {len(data)} bytes{'' if path is None else f' in {path.name}'}")
+    place = "" if path is None else f" in {path.name}"
+    print(f"{len(functions)} functions, {len(data)} bytes{place}")
 
 
 if __name__ == "__main__":

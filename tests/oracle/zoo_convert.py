@@ -9,6 +9,7 @@ from coremltools.converters.mil.backend.mil import load
 from coremltools.converters.mil.frontend.torch import ops
 from coremltools.converters.mil.mil import types
 from coremltools.converters.mil.mil.ops.defs.iOS15.elementwise_unary import cast
+from coremltools.converters.mil.mil.passes.defs.cleanup import const_deduplication
 from coremltools.converters.mil.mil.passes.pass_pipeline import PassPipeline, PassPipelineManager
 
 import zoo_compress
@@ -52,7 +53,7 @@ def cast_stretched(cls, var, dtype):
 
 
 def cast_number(context, node, dtype, dtype_name):
-    """Reads a constant of one element, which recent releases of numpy no longer take as a scalar."""
+    """Reads a constant of one element, which numpy 2.4 and later do not take as a scalar."""
     value = ops._get_inputs(context, node, expected=1)[0].val
     if isinstance(value, np.ndarray) and value.size == 1:
         context.add(mb.const(val=dtype(value.item()), name=node.name), node.name)
@@ -60,6 +61,18 @@ def cast_number(context, node, dtype, dtype_name):
         CAST_NUMBER(context, node, dtype, dtype_name)
 
 
+def equal_tables(blocks):
+    """Consts that are equal, such as tables of positions; weights of one number only look so."""
+    found = FIND_CONSTANTS(blocks)
+    return {var: [] if uniform(var.val) else same for var, same in found.items()}
+
+
+def uniform(value):
+    return not any(value.strides) or bool((value == value.reshape(-1)[0]).all())
+
+
+FIND_CONSTANTS = const_deduplication.find_constants
+const_deduplication.find_constants = staticmethod(equal_tables)
 CAST = cast.get_cast_value.__func__
 CAST_NUMBER = ops._cast
 cast.get_cast_value = classmethod(cast_stretched)
@@ -72,9 +85,6 @@ def convert(subject):
         module, inputs = subject.build()
         examples = tuple(example(each) for each in inputs)
         traced = torch.jit.trace(module.eval(), examples, check_trace=False, strict=False)
-    pipeline = PassPipeline.DEFAULT
-    # Equal numbers do not mean equal weights here.
-    pipeline.remove_passes({"common::const_deduplication"})
     program = ct.convert(
         traced,
         inputs=inputs,
@@ -83,7 +93,6 @@ def convert(subject):
         convert_to="milinternal",
         minimum_deployment_target=getattr(ct.target, subject.target),
         compute_precision=getattr(ct.precision, subject.precision.upper()),
-        pass_pipeline=pipeline,
     )
     target = subject.target
     if subject.compress and target == "iOS15":
@@ -92,7 +101,7 @@ def convert(subject):
             function.opset_version = getattr(ct.target, target)
     zoo_compress.compress(program, subject.compress)
     backend = PassPipeline.get_pipeline("backend_mlprogram")
-    backend.remove_passes({"common::const_deduplication"})
+    backend.remove_passes({"common::const_deduplication"})  # compressed weights look equal
     PassPipelineManager.apply_pipeline(program, backend)
     version = VERSIONS[target]
     exporter = Exporter(prog=program, weights_dir="", specification_version=version)

@@ -54,6 +54,8 @@ def pooled(model, config, batch):
     return build
 
 
+# The fast path of torch is one op, which coremltools does not know.
+torch.backends.mha.set_fastpath_enabled(False)
 MOBILENET_HF = transformers.MobileNetV2Config(tf_padding=True)
 COMPRESSED = ("lut2", "lut4", "lut6", "lut8", "sparse50", "sparse75", "int8", "w8a8")
 

@@ -17,7 +17,8 @@ class CenterNet(nn.Module):
         self.features = nn.Sequential(*list(net.children())[:-2])
         up = []
         for n_in in (512, 256, 256):
-            up += [nn.ConvTranspose2d(n_in, 256, 4, 2, 1, bias=False), nn.BatchNorm2d(256), nn.ReLU()]
+            up += [nn.ConvTranspose2d(n_in, 256, 4, 2, 1, bias=False)]
+            up += [nn.BatchNorm2d(256), nn.ReLU()]
         self.up = nn.Sequential(*up)
         self.heads = nn.ModuleList(
             nn.Sequential(nn.Conv2d(256, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, n_out, 1))

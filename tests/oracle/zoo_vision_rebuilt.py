@@ -28,7 +28,10 @@ def mlp(n, ratio):
 
 
 class ChunkMixer(nn.Module):
-    """RepNeXt in its inference form: a quarter of channels each stays or is filtered by 3, 7, 11."""
+    """RepNeXt's mixer in its inference form: one quarter stays, three are filtered by 3, 7 and 11.
+
+    The batch norm after the concatenation stays, as the published package has it.
+    """
 
     def __init__(self, n):
         super().__init__()
@@ -63,7 +66,8 @@ class RepNext(nn.Module):
     def __init__(self, widths, depths, n_classes=1000, single=False):
         super().__init__()
         first = widths[0]
-        self.stem = nn.Sequential(conv(3, first // 2, 3, 2), nn.GELU(), conv(first // 2, first, 3, 2))
+        half = first // 2
+        self.stem = nn.Sequential(conv(3, half, 3, 2), nn.GELU(), conv(half, first, 3, 2))
         self.stages = nn.ModuleList()
         for idx, (n, depth) in enumerate(zip(widths, depths, strict=True)):
             down = [] if idx == 0 else [self.downsampling(n, single), Residual(mlp(n, 2))]

@@ -117,7 +117,10 @@ SUBJECTS = {
         lambda: (empty(SiglipForAne), [tensor(16, 3, 224, 224)]), target="macOS15", n_ops=1658
     ),
     # The packages for the engine mix int8, fp16 and fp32 in a way that is not published.
-    **{f"uform_{name}_image_b1_int8": Subject(build, compress="int8") for name, build in UFORM.items()},
+    **{
+        f"uform_{name}_image_b1_int8": Subject(build, compress="int8")
+        for name, build in UFORM.items()
+    },
     **{
         f"uform_{name}_image_b1_fp32": Subject(build, precision="float32")
         for name, build in UFORM.items()
