@@ -57,21 +57,19 @@ def pooled(model, config, batch):
 # The fast path of torch is one op, which coremltools does not know.
 torch.backends.mha.set_fastpath_enabled(False)
 MOBILENET_HF = transformers.MobileNetV2Config(tf_padding=True)
-COMPRESSED = ("lut2", "lut4", "lut6", "lut8", "sparse50", "sparse75", "int8", "w8a8")
+COMPRESSED = ("lut2", "lut4", "lut6", "lut8", "sparse50", "sparse75")
 
 SUBJECTS = {
     # Apple's pages on compression: torchvision, batch 1.
     **{
         f"{short}_b1_{kind or 'fp16'}": Subject(classifier(name), compress=kind, n_params=size)
-        for short, name, size in (
-            ("mobilenetv2", "mobilenet_v2", 3_504_872),
-            ("mobilenetv3s", "mobilenet_v3_small", 2_542_856),
-            ("resnet50", "resnet50", 25_557_032),
+        for short, name, size, more in (
+            ("mobilenetv2", "mobilenet_v2", 3_504_872, ("int8", "w8a8")),
+            ("mobilenetv3s", "mobilenet_v3_small", 2_542_856, ()),
+            ("resnet50", "resnet50", 25_557_032, ("lut1", "sparse90", "int8", "w8a8")),
         )
-        for kind in (None, *COMPRESSED)
+        for kind in (None, *COMPRESSED, *more)
     },
-    "resnet50_b1_lut1": Subject(classifier("resnet50"), compress="lut1", n_params=25_557_032),
-    "resnet50_b1_sparse90": Subject(classifier("resnet50"), compress="sparse90"),
     # ANEForge: batch norms folded, batch 1.
     "resnet18_b1_fp16": Subject(classifier("resnet18"), n_params=11_689_512),
     "resnet18_b1_lut4": Subject(classifier("resnet18"), compress="lut4", n_params=11_689_512),
