@@ -133,7 +133,9 @@ class Renamer:
     def block(self, block):
         for each in block.inputs:
             each.name = self.new(each.name)
+        outer = dict(self.consts)  # a const of an inner block is not seen outside
         kept = [op for op in block.operations if self.op(op)]
+        self.consts = outer
         del block.operations[:]
         block.operations.extend(kept)
         block.outputs[:] = [self.names[name] for name in block.outputs]
