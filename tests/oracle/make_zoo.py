@@ -1,0 +1,145 @@
+"""Makes crates/audit/data/zoo.mlmodel.zst: public models as programs without weights.
+
+    python3 tests/oracle/make_zoo.py                    # all subjects of zoo_*.py
+    python3 tests/oracle/make_zoo.py --list             # names only
+    python3 tests/oracle/make_zoo.py --only 'resnet*'   # these, to --out or nowhere
+    python3 tests/oracle/make_zoo.py --check            # compare with the file that is there
+
+The file is one `Model` of an ML Program with a function per subject. Arrays of more than 256 bytes
+and whatever coremltools would put into a weight file become references to `@zeros`: type and shape
+stay, values go. Names are short and sequential, so that the file is small.
+
+Needs tests/oracle/zoo-requirements.txt. `--cache FOLDER` keeps converted subjects between runs.
+"""
+
+import argparse
+import fnmatch
+import gc
+import hashlib
+import importlib
+import logging
+import os
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TQDM_DISABLE", "1")
+logging.disable(logging.CRITICAL)
+warnings.filterwarnings("ignore")
+
+import zstandard
+from coremltools import proto
+
+import zoo_convert
+
+HERE = Path(__file__).resolve().parent
+PATH = HERE.parents[1] / "crates" / "audit" / "data" / "zoo.mlmodel.zst"
+
+
+def subjects():
+    """Name -> (module, Subject) of all zoo_*.py that have SUBJECTS."""
+    found = {}
+    for path in sorted(HERE.glob("zoo_*.py")):
+        module = importlib.import_module(path.stem)
+        for name, subject in getattr(module, "SUBJECTS", {}).items():
+            assert name not in found, f"{path.name}: {name} is a subject of another module"
+            found[name] = (module, subject)
+    return dict(sorted(found.items()))
+
+
+def cached(folder, name, module, subject):
+    """The renamed Function of a subject, from the folder where it is there."""
+    if folder is None:
+        return zoo_convert.function(subject)
+    shared = [HERE / f"zoo_{part}.py" for part in ("case", "compress", "convert")]
+    sources = [Path(module.__file__), *shared]
+    key = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    path = folder / f"{name}.{key}.pb"
+    if path.exists():
+        return proto.MIL_pb2.Function.FromString(path.read_bytes())
+    function = zoo_convert.function(subject)
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{name}.*.pb"):
+        old.unlink()
+    path.write_bytes(function.SerializeToString(deterministic=True))
+    return function
+
+
+def packed(functions):
+    """The bytes of the file."""
+    model = proto.Model_pb2.Model()
+    model.specificationVersion = max(zoo_convert.VERSIONS.values())
+    model.mlProgram.version = 1
+    for name, function in sorted(functions.items()):
+        model.description.functions.add().name = name
+        model.mlProgram.functions[name].CopyFrom(function)
+    model.description.defaultFunctionName = min(functions)
+    plain = model.SerializeToString(deterministic=True)
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        22, window_log=27, enable_ldm=True, write_content_size=True
+    )
+    return zstandard.ZstdCompressor(compression_params=parameters).compress(plain)
+
+
+def report(name, subject, function, seconds):
+    ops, numbers = zoo_convert.count(function)
+    line = f"{name}: {ops} ops, {numbers / 1e6:.2f} M weights, {seconds:.1f} s"
+    if subject.n_ops is not None and subject.n_ops != ops:
+        line += f"; the source has {subject.n_ops} ops"
+    if subject.n_params and abs(numbers / subject.n_params - 1) > 0.03:
+        line += f"; the source has {subject.n_params / 1e6:.2f} M weights"
+    print(line, flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="*", help="pattern of names, with * and ?")
+    parser.add_argument("--module", default="*", help="pattern of modules, such as zoo_vision*")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--check", action="store_true", help="compare with the file that is there")
+    parser.add_argument("--out", type=Path, help="file to write instead of the repository's")
+    parser.add_argument("--cache", type=Path, help="folder of converted subjects")
+    args = parser.parse_args()
+    chosen = {
+        name: found
+        for name, found in subjects().items()
+        if fnmatch.fnmatch(name, args.only) and fnmatch.fnmatch(found[0].__name__, args.module)
+    }
+    if args.list:
+        print("\n".join(chosen))
+        return
+    functions, failed = {}, []
+    for name, (module, subject) in chosen.items():
+        start = time.monotonic()
+        try:
+            functions[name] = cached(args.cache, name, module, subject)
+            report(name, subject, functions[name], time.monotonic() - start)
+        except Exception as error:
+            failed.append(name)
+            where = traceback.extract_tb(error.__traceback__)[-1].name
+            text = f"{type(error).__name__} in {where}: {str(error)[:400]}"
+            print(f"{name}: FAILED: {text}", flush=True)
+        gc.collect()
+    finish(args, functions)
+    if failed:
+        sys.exit(f"{len(failed)} of {len(chosen)} subjects failed: {', '.join(failed)}")
+
+
+def finish(args, functions):
+    data = packed(functions)
+    whole = args.only == "*" and args.module == "*"
+    path = args.out or (PATH if whole else None)
+    if args.check:
+        if (args.out or PATH).read_bytes() != data:
+            sys.exit(f"{args.out or PATH} is not what this script makes")
+    elif path is not None:
+        path.write_bytes(data)
+    place = "" if path is None else f" in {path.name}"
+    print(f"{len(functions)} functions, {len(data)} bytes{place}")
+
+
+if __name__ == "__main__":
+    main()
