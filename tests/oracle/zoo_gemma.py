@@ -76,14 +76,14 @@ class GemmaLayer(nn.Module):
             self.out(columns(y.permute(0, 2, 1, 3).reshape(1, 1, self.n_heads * self.size)))
         )
 
-    def rest(self, x, mixed, own):
+    def rest(self, x, mixed, inputs):
         x = x + self.norms[1](mixed)
         y = columns(self.norms[2](x))
         y = self.down(F.gelu(self.gate(y), approximate="tanh") * self.up(y))
         x = x + self.norms[3](rows(y))
         y = F.gelu(self.own_gate(columns(x)), approximate="tanh")
         y = self.own_out(
-            y * columns(own[:, :, PER_LAYER * self.index : PER_LAYER * (self.index + 1)])
+            y * columns(inputs[:, :, PER_LAYER * self.index : PER_LAYER * (self.index + 1)])
         )
         return (x + self.norms[4](rows(y))) * self.scale
 
