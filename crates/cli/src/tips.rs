@@ -1,18 +1,42 @@
 //! What is added to errors of the command line, and what is taken out of them.
 
+use std::ffi::OsString;
+
 use clap::Error;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use thane_audit::nearest::nearest;
 
 /// An error with its good tips only, and with the variable that a wrong value comes from.
 pub fn checked(mut error: Error) -> Error {
+    if error.kind() == ErrorKind::InvalidUtf8 {
+        return not_utf8(std::env::args_os(), std::env::vars_os()).unwrap_or(error);
+    }
     drop_weak_tips(&mut error);
     name_variable(&mut error, |name| std::env::var(name).ok(), &arguments());
     error
 }
 
 fn arguments() -> Vec<String> {
-    std::env::args().collect()
+    let lossy = |argument: OsString| argument.to_string_lossy().into_owned();
+    std::env::args_os().map(lossy).collect()
+}
+
+/// Names the argument or the variable that is not UTF-8, which clap does not.
+fn not_utf8(
+    mut arguments: impl Iterator<Item = OsString>,
+    mut variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Option<Error> {
+    let is_ours = |name: &OsString| name.to_string_lossy().starts_with("THANE_");
+    let variable = variables.find(|(name, value)| is_ours(name) && value.to_str().is_none());
+    let what = match arguments.find(|argument| argument.to_str().is_none()) {
+        Some(argument) => format!("argument `{}`", argument.display()),
+        None => {
+            let (name, value) = variable?;
+            format!("`{}` in the variable {}", value.display(), name.display())
+        }
+    };
+    let text = format!("expected UTF-8, found the bytes of {what}\n");
+    Some(Error::raw(ErrorKind::InvalidUtf8, text))
 }
 
 fn drop_weak_tips(error: &mut Error) {
@@ -95,6 +119,24 @@ mod tests {
                 None => assert!(!text.contains("similar"), "{text}"),
                 Some(tip) => assert!(text.contains(&format!("exists: {tip}")), "{text}"),
             }
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_not_utf8_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let wrong = || OsString::from_vec(b"x\xff".to_vec());
+        let variables = || [("PATH".into(), wrong()), ("THANE_AUDIT_TARGET".into(), wrong())];
+        for (arguments, named) in [
+            (vec!["thane".into(), wrong()], "argument `x\u{fffd}`"),
+            (
+                vec!["thane".into()],
+                "`x\u{fffd}` in the variable THANE_AUDIT_TARGET",
+            ),
+        ] {
+            let error = not_utf8(arguments.into_iter(), variables().into_iter()).unwrap();
+            assert!(error.to_string().contains(named), "{error}");
         }
     }
 

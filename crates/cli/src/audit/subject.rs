@@ -48,10 +48,10 @@ pub struct Build<'a> {
     pub embedding: &'a bundle::Flags,
 }
 
-/// Where functions and values stand, if the subject is a text.
-pub fn lines(subject: &Subject) -> Result<Option<Lines>, PackageError> {
+/// Where functions and values stand, if the subject is a text, which was read from `path`.
+pub fn lines(subject: &Subject, path: &Path) -> Result<Option<Lines>, PackageError> {
     if subject.kind == "text" {
-        read_lines(Path::new(&subject.name)).map(Some)
+        read_lines(path).map(Some)
     } else {
         Ok(None)
     }
@@ -79,10 +79,10 @@ pub fn relative(name: &str) -> String {
     inside.to_string_lossy().replace('\\', "/")
 }
 
-/// Find and read what is to be audited.
-pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
+/// Find and read what is to be audited: a path, or the name of a model.
+pub fn open(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
-    let path = Path::new(spec);
+    let spec = &*path.to_string_lossy();
     let named = path
         .extension()
         .and_then(|e| e.to_str())
@@ -101,7 +101,7 @@ pub fn open(spec: &str, build: &Build<'_>, app: &App) -> Result<Opened, Failure>
             Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned()))
         })?;
         if !packages.is_empty() {
-            return Ok(folder(spec, &packages, app)?.into());
+            return Ok(folder(path, &packages, app)?.into());
         }
         // One that is named as a package is a damaged package.
         if !app.hub.is_model_name(spec) && named.is_empty() {
@@ -216,8 +216,8 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
-    let manifest = read_manifest(Path::new(spec)).map_err(RuntimeError::from)?;
+fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
+    let manifest = read_manifest(path).map_err(RuntimeError::from)?;
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
     let has_buckets = entries.iter().any(|e| e.tokens.is_some());
     let takes_any = |package: &str| {
@@ -246,7 +246,7 @@ fn folder(spec: &str, packages: &[PathBuf], app: &App) -> Result<Subject, Failur
         })
     };
     let parts = packages.iter().map(part).collect::<Result<_, _>>()?;
-    Ok(Subject::new(spec, "folder", parts))
+    Ok(Subject::new(&path.to_string_lossy(), "folder", parts))
 }
 
 fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {

@@ -33,7 +33,7 @@ pub struct Args {
     ///
     /// A checkpoint is built as convert builds it.
     #[arg(value_name = "PROGRAM", required_unless_present = "self_check")]
-    subject: Option<String>,
+    subject: Option<PathBuf>,
     /// Chips, systems or both, such as m4,a19,m4+macos26 [default: m4].
     #[arg(long, value_name = "TARGET", value_delimiter = ',', value_parser = values::target)]
     target: Vec<Target>,
@@ -124,6 +124,12 @@ pub struct Args {
     embedding: bundle::Flags,
 }
 
+impl Args {
+    fn path(&self) -> &Path {
+        self.subject.as_deref().unwrap_or(Path::new(""))
+    }
+}
+
 /// The values of `--format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Format {
@@ -204,8 +210,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         context: args.context.iter().max().copied(),
         embedding: &args.embedding,
     };
-    let spec = args.subject.as_deref().unwrap_or_default();
-    let opened = subject::open(spec, &build, app)?;
+    let opened = subject::open(args.path(), &build, app)?;
     let subject = &opened.subject;
     check_function(args, subject)?;
     if format == Format::Mil {
@@ -262,7 +267,7 @@ fn rewrite(targets: &[Target], to: &Path, args: &Args, app: &App) -> Outcome {
         let error = anyhow::anyhow!("--fix is for one target, {} are given", targets.len());
         return Err(Failure::new(Code::Usage, error).remedy("--target m4"));
     };
-    let from = Path::new(args.subject.as_deref().unwrap_or_default());
+    let from = args.path();
     let options = Options {
         only: None,
         unproven: args.unproven,
@@ -304,7 +309,7 @@ fn format(args: &Args, app: &App) -> Result<Format, Failure> {
 /// A report replaces nothing that it is made of, and another file with `--force` only.
 fn check_out(args: &Args) -> Outcome {
     let Some(out) = &args.out else { return Ok(()) };
-    let subject = args.subject.as_deref().map(Path::new);
+    let subject = args.subject.as_deref();
     let files = args.self_check.iter().flatten();
     let inputs = subject
         .into_iter()
@@ -451,13 +456,13 @@ fn printed(
     match format {
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
-            let lines = subject::lines(subject).map_err(|e| Failure::new(Code::Usage, e))?;
+            let lines = subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Usage, e))?;
             let path = subject::relative(&report.subject.name);
             sarif::print(report, &path, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),
         Format::Concise => {
-            let lines = subject::lines(subject).map_err(|e| Failure::new(Code::Other, e))?;
+            let lines = subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Other, e))?;
             Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
         }
         Format::Text | Format::Mil => {

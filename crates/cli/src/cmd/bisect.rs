@@ -27,7 +27,7 @@ pub struct Args {
     ///
     /// A checkpoint is built as convert builds it.
     #[arg(value_name = "X")]
-    subject: String,
+    subject: PathBuf,
     /// The finding to keep: a rule or a severity [default: the worst].
     ///
     /// A rule is one such as ANE128, a severity is note, warning or error.
@@ -75,7 +75,7 @@ struct Printed<'a> {
 const MOST_PRINTED: usize = 40;
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    place::check(&args.out, args.force, Path::new(&args.subject))?;
+    place::check(&args.out, args.force, &args.subject)?;
     let mut target = args.target.unwrap_or_else(Target::usual);
     target.units = args.units.unwrap_or(target.units);
     target.route = if args.direct {
@@ -111,8 +111,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             deny.name()
         ),
     };
-    let audit = format!("thane audit {} lists what is found", args.subject);
-    Err(Failure::new(Code::Usage, error.context(args.subject.clone())).remedy(audit))
+    let audit = format!("thane audit {} lists what is found", args.subject.display());
+    let named = args.subject.display().to_string();
+    Err(Failure::new(Code::Usage, error.context(named)).remedy(audit))
 }
 
 fn write(part: &Part, package: &str, target: &Target, args: &Args, app: &App) -> Outcome {

@@ -1,5 +1,7 @@
 //! `thane explain`: explains an error of Apple's stack, or a rule of the audit.
 
+use std::path::Path;
+
 use serde::Serialize;
 use thane_audit::errors::{self, Cause, ErrorRow};
 use thane_audit::form::rule::explanation;
@@ -209,7 +211,7 @@ fn open(program: &str, args: &Args, app: &App) -> Result<Subject, Failure> {
         context: None,
         embedding: &args.embedding,
     };
-    Ok(subject::open(program, &build, app)?.subject)
+    Ok(subject::open(Path::new(program), &build, app)?.subject)
 }
 
 fn targets(args: &Args) -> Vec<Target> {

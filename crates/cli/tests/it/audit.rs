@@ -848,6 +848,30 @@ fn cycles_of_values_and_of_links_end() {
     }
 }
 
+#[cfg(unix)]
+#[test]
+fn a_file_whose_name_is_not_utf8_is_audited() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = Home::new();
+    let name = std::ffi::OsStr::from_bytes(b"x\xff.mil");
+    std::fs::copy(example("broken"), home.path("").join(name)).unwrap();
+    let run = |args: &[&str]| {
+        let mut command = home.thane(args);
+        command.current_dir(home.path("")).arg(name);
+        command.output().unwrap()
+    };
+    for format in ["text", "concise", "json", "sarif", "html"] {
+        let output = run(&["audit", "--format", format]);
+        assert_ends(&output, 0, &[]);
+        assert!(stdout(&output).contains("ANE070"), "{format}");
+    }
+    assert_ends(
+        &run(&["show"]),
+        2,
+        &["expected UTF-8, found the bytes of argument `x\u{fffd}.mil`"],
+    );
+}
+
 #[test]
 fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     let home = Home::new();
