@@ -155,3 +155,24 @@ pub struct Rule {
     /// How it looks.
     pub check: Check,
 }
+
+impl Rule {
+    /// Whether the program does not compile, load or run where it fires. Notes are only good to
+    /// know, so a program does not stop at one.
+    pub fn stops(&self) -> bool {
+        use Effect::{CompileFails, LoadFails, RunFails};
+        let fails = matches!(self.effect, CompileFails(_) | LoadFails(_) | RunFails(_));
+        fails && self.severity > Severity::Note
+    }
+
+    /// Whether sources contradict the rule, or nobody says how it was found.
+    pub fn is_doubtful(&self) -> bool {
+        self.evidence == Evidence::Folklore || self.disputed.is_some()
+    }
+
+    /// Whether what it says happens wherever it fires. A warning of a failure is about cases
+    /// beside those that were seen to fail.
+    pub fn is_certain(&self) -> bool {
+        self.severity == Severity::Error && !self.is_doubtful()
+    }
+}

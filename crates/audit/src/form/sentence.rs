@@ -89,7 +89,7 @@ pub fn sentence(t: &TargetRow) -> String {
     let said = match t.verdict {
         "fails" if direct => "the engine refuses it",
         "fails" => "fails to compile, load or run on the engine",
-        "may-fail" => "may fail on the engine: sources differ",
+        "may-fail" => "may fail on the engine",
         "wrong-results" => "runs, with wrong results",
         "may-leave-engine" => "runs on the engine, or all of it elsewhere: sources differ",
         "off-engine" => "does not run on the engine",

@@ -17,7 +17,7 @@ use crate::latency::{self, Latency, LoadRisk, engine};
 use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
 use crate::rule::{Effect, Rule, Severity};
-use crate::target::{Evidence, Route, Target};
+use crate::target::{Route, Target};
 use crate::view::View;
 
 /// The verdict on a program for a target, worst first.
@@ -25,7 +25,8 @@ use crate::view::View;
 pub enum Verdict {
     /// It does not compile, load or run.
     Fails,
-    /// It may not compile, load or run: the source is contradicted or unchecked.
+    /// It may not compile, load or run: the source is contradicted or unchecked, or is about
+    /// similar programs.
     MayFail,
     /// It gives wrong numbers.
     Wrong,
@@ -199,16 +200,10 @@ fn percent_of(share: f64) -> f64 {
 
 fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdict {
     let errors = || rules.iter().filter(|r| r.severity == Severity::Error);
-    let stops = |r: &&&Rule| {
-        matches!(
-            r.effect,
-            Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_)
-        )
-    };
-    let is_sure = |r: &&Rule| r.evidence != Evidence::Folklore && r.disputed.is_none();
+    let stops = || rules.iter().filter(|r| r.stops());
     match () {
-        () if refused || errors().filter(stops).any(is_sure) => Verdict::Fails,
-        () if errors().any(|r| stops(&r)) => Verdict::MayFail,
+        () if refused || stops().any(|r| r.is_certain()) => Verdict::Fails,
+        () if stops().next().is_some() => Verdict::MayFail,
         () if errors().any(|r| r.effect == Effect::WrongResult) => Verdict::Wrong,
         () if ane_ops == 0 && ops > 0 => Verdict::Off,
         () if rules.iter().any(|r| r.effect == Effect::ProgramLeaves) => Verdict::MayLeave,

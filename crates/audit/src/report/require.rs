@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use super::{FindingRow, Report, TargetRow};
+use super::{FindingRow, FunctionRow, Report, TargetRow};
 use crate::nearest::nearest;
 use crate::number::counted;
-use crate::rule::Severity;
+use crate::rule::{Effect, Severity};
 use crate::rules;
 
 /// A word that is neither a severity nor a rule.
@@ -79,7 +79,7 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     let denials = &requirements[requirements.len() - denied.len()..];
     let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for target in &report.targets {
-        let missing = least.map_or_else(Vec::new, |least| unmet(report, target, least));
+        let missing = least.map_or_else(Vec::new, |least| unmet(target, least));
         broken_ones.extend(requirements.first().filter(|_| !missing.is_empty()));
         failures.extend(missing);
         for (deny, requirement) in denied.iter().zip(denials) {
@@ -105,7 +105,7 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
 
 /// The functions of a target that fail `--require-ane`: functions with too few ops on the engine,
 /// and functions that a finding keeps off it altogether. The catch-all function is exempt.
-fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
+fn unmet(target: &TargetRow, least: f64) -> Vec<String> {
     let name = target.short();
     let mut failures = Vec::new();
     for f in target.functions.iter().filter(|f| !f.catch_all) {
@@ -126,49 +126,42 @@ fn unmet(report: &Report, target: &TargetRow, least: f64) -> Vec<String> {
             ));
         }
     }
-    let mut stopped: BTreeSet<(&str, Option<&str>)> = BTreeSet::new();
-    for f in target
-        .findings
-        .iter()
-        .filter(|f| !f.known && f.severity == "error")
-    {
-        if report
-            .rule(f.rule)
-            .is_some_and(|r| STOPS.contains(&r.effect))
-        {
-            stopped.insert((f.rule, f.function.as_deref()));
-        }
-    }
-    let is_asked = |function: &str| {
-        !target
-            .functions
-            .iter()
-            .any(|f| f.name == function && f.catch_all)
-    };
-    for (id, function) in stopped.into_iter().filter(|(_, f)| f.is_none_or(is_asked)) {
-        let Some(rule) = report.rule(id) else {
-            continue;
-        };
-        let of = function.map_or("the program".to_owned(), |f| format!("`{f}`"));
-        let is_doubtful = rule.disputed.is_some() || rule.evidence == "folklore";
-        let (what, doubt) = match (rule.effect, is_doubtful) {
-            ("compile-fails", false) => ("does not compile", ""),
-            ("compile-fails", true) => ("may not compile", "; sources differ"),
-            ("load-fails", false) => ("does not load", ""),
-            ("load-fails", true) => ("may not load", "; sources differ"),
-            (_, false) => ("fails when it is called", ""),
-            (_, true) => ("may fail when it is called", "; sources differ"),
-        };
-        failures.push(format!(
-            "{name}: {of} {what} on the engine: {id} ({}{doubt})",
-            rule.title
-        ));
-    }
+    failures.extend(stopped(target));
     failures
 }
 
-/// Effects of rules that keep a program from running on the engine at all.
-pub const STOPS: [&str; 3] = ["compile-fails", "load-fails", "run-fails"];
+/// A failure for each rule and function that does not compile, load or run.
+fn stopped(target: &TargetRow) -> impl Iterator<Item = String> {
+    let is_asked = |f: &&FindingRow| {
+        let of = |function: &&FunctionRow| f.function.as_ref() == Some(&function.name);
+        !target.functions.iter().filter(of).any(|f| f.catch_all)
+    };
+    let found = target.findings.iter().filter(|f| !f.known).filter(is_asked);
+    let places: BTreeSet<(&str, Option<&str>)> =
+        found.map(|f| (f.rule, f.function.as_deref())).collect();
+    let rule = |id: &str| rules::all().find(|rule| rule.id == id && rule.stops());
+    let stopped = places
+        .into_iter()
+        .filter_map(move |(id, function)| Some((rule(id)?, function)));
+    stopped.map(|(rule, function)| {
+        let of = function.map_or("the program".to_owned(), |f| format!("`{f}`"));
+        let what = match (rule.effect, rule.is_certain()) {
+            (Effect::CompileFails(_), true) => "does not compile",
+            (Effect::CompileFails(_), false) => "may not compile",
+            (Effect::LoadFails(_), true) => "does not load",
+            (Effect::LoadFails(_), false) => "may not load",
+            (_, true) => "fails when it is called",
+            (_, false) => "may fail when it is called",
+        };
+        let doubt = if rule.is_doubtful() {
+            "; sources differ"
+        } else {
+            ""
+        };
+        let (name, id, title) = (target.short(), rule.id, rule.title);
+        format!("{name}: {of} {what} on the engine: {id} ({title}{doubt})")
+    })
+}
 
 /// The failure of one `--deny` on a target, if it finds something.
 fn broken(report: &Report, target: &TargetRow, deny: Deny) -> Option<String> {

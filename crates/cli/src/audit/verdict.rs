@@ -6,8 +6,8 @@ use std::path::Path;
 use serde::Serialize;
 use thane_audit::form::sentence::sentence;
 use thane_audit::number::{counted, share};
-use thane_audit::report::require::STOPS;
 use thane_audit::report::{self, FunctionRow, LengthRow, Report, Scope, TargetRow};
+use thane_audit::rules;
 use thane_audit::target::Target;
 use thane_runtime::{STATES_NEED, has_states};
 
@@ -54,7 +54,7 @@ pub fn of(
     let report = report::build(&subject, std::slice::from_ref(target), Scope::default());
     let t = &report.targets[0];
     let f = principal(t);
-    let stops = stops(&report, t);
+    let stops = stops(t);
     let has_states = subject.parts.iter().any(|part| has_states(&part.program));
     Ok(Verdict {
         target: t.target.clone(),
@@ -104,16 +104,9 @@ fn principal(t: &TargetRow) -> Option<&FunctionRow> {
 }
 
 /// The rules that keep the program off the Neural Engine altogether.
-fn stops(report: &Report, t: &TargetRow) -> Vec<&'static str> {
-    let is_stop = |effect: &str| STOPS.contains(&effect);
-    let found = t
-        .findings
-        .iter()
-        .filter(|f| f.severity == "error")
-        .map(|f| f.rule);
-    let mut rules: Vec<&'static str> = found
-        .filter(|id| report.rule(id).is_some_and(|rule| is_stop(rule.effect)))
-        .collect();
+fn stops(t: &TargetRow) -> Vec<&'static str> {
+    let is_stop = |id: &&str| rules::all().any(|rule| rule.id == *id && rule.stops());
+    let mut rules: Vec<&'static str> = t.findings.iter().map(|f| f.rule).filter(is_stop).collect();
     rules.dedup();
     rules
 }

@@ -56,7 +56,8 @@ pub struct Args {
     ///
     /// Ops are counted for each function.
     ///
-    /// Also fail if a finding says that the program does not compile, load or run there.
+    /// Also fail if an error or a warning says that the program does not compile, load or run
+    /// there.
     #[arg(long, value_name = "PERCENT", value_parser = values::percentage)]
     require_ane: Option<f64>,
     /// Fail on findings of a rule, or of a severity (note, warning, error).

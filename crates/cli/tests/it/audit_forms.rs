@@ -92,6 +92,27 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
     }
 }
 
+#[test]
+fn requiring_the_engine_fails_at_warnings_of_a_failure() {
+    let home = Home::new();
+    for (id, what, flag) in [
+        ("ANE078", "may not load", None),
+        ("ANE079", "may not load", None),
+        ("ANE129", "may fail when it is called", None),
+        ("ANE145", "may not compile", Some("--direct")),
+        ("ANE154", "may not load", Some("--direct")),
+    ] {
+        let file = crate::fixture::chat_folder().join(format!("../../audit/{id}.mil"));
+        let args = [file.to_str().unwrap(), "--function", "fires"];
+        let args = [&args[..], flag.as_slice()].concat();
+        let output = audit(&home, &[&args[..], &["--require-ane", "0"]].concat());
+        assert_ends(&output, 1, &[&format!("`fires` {what} on the engine: {id} (")]);
+        let report = json(&audit(&home, &[&args[..], &["--json"]].concat()));
+        let verdict = report["targets"][0]["verdict"].as_str().unwrap();
+        assert!(["may-fail", "fails"].contains(&verdict), "{id}: {verdict}");
+    }
+}
+
 /// Issue 30, 1.5: what does not load is not on the engine, however many of its ops would be.
 #[test]
 fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
