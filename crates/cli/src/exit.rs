@@ -1,7 +1,8 @@
 //! Exit codes, and the error type that carries them.
 //!
 //! [`Code::meaning`] is the table for all verbs; `thane --help` and docs/output.md repeat it. A
-//! closed stdout (`thane ls | head -1`) is no error and ends with 0.
+//! closed stdout (`thane ls | head -1`) is no error: it ends with 0, or with the verdict of a
+//! command that has one.
 //!
 //! An input that cannot be read ends with 2, an output that cannot be written with 1.
 
@@ -154,6 +155,14 @@ fn without_os_numbers(text: &str) -> String {
         };
     }
     out + rest
+}
+
+/// The result of printing a report whose verdict decides the exit code: a closed stdout does not.
+pub fn even_unread(printed: io::Result<()>) -> io::Result<()> {
+    printed.or_else(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Ok(()),
+        _ => Err(error),
+    })
 }
 
 /// A closed stdout ends the program silently with 0.

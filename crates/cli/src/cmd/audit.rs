@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::audit::subject::{self, Build, Opened};
 use crate::audit::{fix, values};
 use crate::embed::bundle;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, even_unread};
 use crate::out;
 
 /// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
@@ -489,14 +489,14 @@ fn printed(
 
 fn write(text: &str, args: &Args, app: &App) -> Outcome {
     let Some(out) = &args.out else {
-        return Ok(app.output.painted(text)?);
+        return Ok(even_unread(app.output.painted(text))?);
     };
     let _writing = app.interrupt.writing(out);
     out::write(out, args.force, text.as_bytes())?;
     let path = format!("{}\n", out.display());
     // With --json, stdout has JSON or nothing.
     if !app.output.is_json() {
-        app.output.data(&path)?;
+        even_unread(app.output.data(&path))?;
     }
     Ok(())
 }

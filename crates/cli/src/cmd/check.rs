@@ -11,7 +11,7 @@ use thane_mil::types::DType;
 use thane_runtime::{is_package, read_contents};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, even_unread};
 use crate::output::{bytes, counted};
 use crate::source;
 
@@ -69,9 +69,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         Err(other) => report.errors.push(other.to_string()),
     }
     if app.output.is_json() {
-        app.output.json(&report)?;
+        even_unread(app.output.json(&report))?;
     } else if report.errors.is_empty() {
-        app.output.data(&text(&report))?;
+        even_unread(app.output.data(&text(&report)))?;
     }
     if report.errors.is_empty() {
         return Ok(());

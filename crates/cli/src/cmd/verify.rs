@@ -8,7 +8,7 @@ use thane_models::Encoding;
 use thane_runtime::{Bundle, EmbedOptions, Model, compare_goldens};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, even_unread};
 use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::source;
@@ -107,9 +107,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     app.output.clear();
     if app.output.is_json() {
-        app.output.json(&report)?;
+        even_unread(app.output.json(&report))?;
     } else {
-        app.output.data(&text(&report))?;
+        even_unread(app.output.data(&text(&report)))?;
     }
     if report.passed {
         return Ok(());

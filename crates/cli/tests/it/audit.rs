@@ -876,18 +876,23 @@ fn a_file_whose_name_is_not_utf8_is_audited() {
 fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     let home = Home::new();
     let long = write(&home, "long.mil", &chain(10_000));
-    let mut command = home.thane(&["audit", &long, "--json"]);
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut out = child.stdout.take().unwrap();
-    out.read_exact(&mut [0; 100]).unwrap();
-    drop(out);
-    let output = child.wait_with_output().unwrap();
+    let closed = |flags: &[&str]| {
+        let mut command = home.thane(&[&["audit", &long, "--json"], flags].concat());
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = child.stdout.take().unwrap();
+        out.read_exact(&mut [0; 100]).unwrap();
+        drop(out);
+        child.wait_with_output().unwrap()
+    };
+    let output = closed(&[]);
     assert_ends(&output, 0, &[]);
     assert_eq!(stderr(&output), "");
+    // A gate does not open because nobody reads the report.
+    assert_ends(&closed(&["--deny", "note"]), 1, &["does not hold: --deny note"]);
     let huge = usize::MAX;
     let ty = format!("tensor<fp16, [{huge}, {huge}, {huge}]>");
     let text = format!(

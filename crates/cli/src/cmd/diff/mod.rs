@@ -12,7 +12,7 @@ use thane_mil::package::Package;
 use thane_mil::program::{Arg, Function};
 
 use crate::app::App;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, even_unread};
 use crate::output::counted;
 use crate::source;
 
@@ -83,9 +83,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         && report.constants.is_empty()
         && report.numbers.iter().all(same);
     if app.output.is_json() {
-        app.output.json(&report)?;
+        even_unread(app.output.json(&report))?;
     } else {
-        app.output.data(&text(&report))?;
+        even_unread(app.output.data(&text(&report)))?;
     }
     outcome(&report)
 }
