@@ -26,6 +26,7 @@ fn code(error: &HubError) -> Code {
         | HubError::Choose { .. }
         | HubError::NoModel { .. }
         | HubError::NotCached { .. }
+        | HubError::Damaged { .. }
         | HubError::Outside { .. } => Code::Usage,
         HubError::Disk { .. } | HubError::Busy { .. } => Code::Other,
         _ => Code::Network,
@@ -40,6 +41,9 @@ fn remedies(error: &HubError) -> Vec<String> {
             "a path to a GGUF file or a Hugging Face folder, or hf:org/name".into(),
         ],
         HubError::NotCached { .. } => vec!["thane ls, which lists what is in the caches".into()],
+        HubError::Damaged { .. } => {
+            vec!["the same without --offline, which downloads it again".into()]
+        }
         HubError::NoSuchPath { path } => maybe_a_repository(path),
         HubError::BadSpec { .. } => {
             vec!["hf:org/name, hf:org/name/file.gguf, hf:org/name@revision".into()]

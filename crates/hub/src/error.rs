@@ -114,6 +114,14 @@ pub enum HubError {
         /// The hash that the bytes have, hexadecimal.
         found: String,
     },
+    /// A file in the cache does not have the bytes that its hash promises.
+    #[error("{} is damaged: its {hash} is not the one that it should have", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Name of the hash, such as `sha256`.
+        hash: &'static str,
+    },
     /// A small file, such as a configuration, is longer than such files may be.
     #[error("{what}: expected at most {limit} bytes, found {}", found_text(*found))]
     TooLarge {

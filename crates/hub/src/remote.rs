@@ -51,7 +51,7 @@ pub fn pull(spec: &RepoSpec, hub: &Hub) -> Result<Fetched, HubError> {
 }
 
 /// Reads every byte of a model in the cache and removes damaged files, so that the next download
-/// brings them again.
+/// brings them again. Offline, a damaged file is an error and stays.
 ///
 /// The names of blobs are their hashes: sha256 for large files, git's hash for small ones.
 pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
@@ -67,13 +67,16 @@ pub fn check(spec: &RepoSpec, hub: &Hub) -> Result<(), HubError> {
         hub.progress
             .detail(&format!("checking the hash of {}", name.display()));
         if let Some(wrong) = mismatch(&sum, &blob, None)? {
-            let hash = wrong.hash;
-            hub.progress.note(&format!(
-                "{} is damaged: its {hash} is not the one that it should have",
-                name.display()
-            ));
+            let damaged = HubError::Damaged {
+                path: name.clone(),
+                hash: wrong.hash,
+            };
+            if hub.offline {
+                return Err(damaged);
+            }
             disk::remove(&name)?;
             disk::remove(&blob)?;
+            hub.progress.note(&format!("{damaged}; it was removed"));
         }
     }
     Ok(())

@@ -457,8 +457,13 @@ fn check_finds_and_mends_a_damaged_file() {
         )
     };
     assert_ends(&pull(&[]), 0, &[]);
-    fs::write(home.path(BLOBS).join(sha256(&body)), noise(5000, 14)).unwrap();
-    assert_ends(&pull(&["--check"]), 0, &["is damaged"]);
+    let (blob, damaged) = (home.path(BLOBS).join(sha256(&body)), noise(5000, 14));
+    fs::write(&blob, &damaged).unwrap();
+    // Offline nothing could take the place of the file.
+    let offline = pull(&["--check", "--offline"]);
+    assert_ends(&offline, 2, &["a.gguf is damaged", "without --offline"]);
+    assert_eq!(fs::read(&blob).unwrap(), damaged);
+    assert_ends(&pull(&["--check"]), 0, &["is damaged", "; it was removed"]);
     assert_eq!(fs::read(home.path(&snapshot("a.gguf"))).unwrap(), body);
 }
 
