@@ -8,7 +8,7 @@
 //! A verb that ends by itself (`run` prints the rest of its line) holds a [`Cooperative`]. Then the
 //! first signal only sets a flag, and the program ends after a grace period or at the second
 //! signal. Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and
-//! SIGHUP always end the program.
+//! SIGHUP always end the program, unless it was started to ignore them, as by `nohup`.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -73,8 +73,13 @@ impl Interrupt {
     #[cfg(unix)]
     fn take_terminations(&self) -> Result<(), ctrlc::Error> {
         use nix::sys::signal::{SigSet, Signal};
-        let signals: SigSet = [Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
-        signals
+        let ends = [Signal::SIGTERM, Signal::SIGHUP].into_iter();
+        let signals: SigSet = ends.filter(|signal| !is_ignored(*signal)).collect();
+        // Blocked, SIGXFSZ does not end the program: a write beyond the limit of file sizes fails,
+        // as on a full disk.
+        let mut blocked = signals;
+        blocked.add(Signal::SIGXFSZ);
+        blocked
             .thread_block()
             .map_err(|e| ctrlc::Error::System(e.into()))?;
         let handler = self.clone();
@@ -201,6 +206,16 @@ impl Interrupt {
         let _ = writeln!(io::stderr(), "thane: interrupted");
         std::process::exit(Code::Interrupted as i32);
     }
+}
+
+/// Whether this program was started to ignore a signal. Linux delivers an ignored signal to a
+/// thread that blocks and awaits it; other systems discard it.
+#[cfg(unix)]
+fn is_ignored(signal: nix::sys::signal::Signal) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal as i32 - 1) & 1 == 1)
 }
 
 /// A signal kills the child.

@@ -401,8 +401,11 @@ fn sparse(folder: &Path, rows: usize) {
 
 /// A conversion in the midst of writing the weights of a package of this name.
 fn begun(home: &Home, out: &str, args: &[&str]) -> Child {
-    let child = home
-        .thane(args)
+    begun_by(home, out, &mut home.thane(args))
+}
+
+fn begun_by(home: &Home, out: &str, command: &mut std::process::Command) -> Child {
+    let child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -427,6 +430,39 @@ fn signal(child: &Child, signal: &str) {
         .status()
         .unwrap();
     assert!(done.success());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_hangup_that_is_ignored_ends_nothing() {
+    let home = Home::new();
+    let (big, out) = (home.path("big"), home.path("model.mlpackage"));
+    sparse(&big, 600_000);
+    let thane = env!("CARGO_BIN_EXE_thane");
+    let script = r#"trap "" HUP; exec "$0" "$@""#;
+    let mut command = std::process::Command::new("sh");
+    home.surround(&mut command);
+    command.args(["-c", script, thane, "convert", text(&big), "-o", text(&out)]);
+    let child = begun_by(&home, "model", &mut command);
+    signal(&child, "-HUP");
+    assert_ends(&child.wait_with_output().unwrap(), 0, &[]);
+    assert!(out.exists());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_limit_of_file_sizes_leaves_nothing() {
+    let home = Home::new();
+    let (big, out) = (home.path("big"), home.path("model.mlpackage"));
+    sparse(&big, 600_000);
+    let script = r#"ulimit -f 1000; exec "$0" "$@""#;
+    let thane = env!("CARGO_BIN_EXE_thane");
+    let mut command = std::process::Command::new("sh");
+    home.surround(&mut command);
+    command.args(["-c", script, thane, "convert", text(&big), "-o", text(&out)]);
+    let output = command.output().unwrap();
+    assert_ends(&output, 1, &["model.mlpackage is not written", "File too large"]);
+    assert_eq!(partials(&home), Vec::<String>::new());
 }
 
 #[cfg(unix)]
