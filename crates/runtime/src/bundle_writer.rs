@@ -20,7 +20,7 @@ use crate::embedder::EmbedOptions;
 use crate::error::{ContractError, LanguageError, RuntimeError};
 use crate::files::{disk_bytes, hash_files, hash_tree, link_equal, total_bytes};
 use crate::golden::Reference;
-use crate::interface::{interface, metadata, weight_files};
+use crate::interface::{interface, metadata, source_name, weight_files};
 use crate::language::LanguageData;
 use crate::manifest::{Entry, MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
 use crate::observer::Observer;
@@ -148,7 +148,7 @@ impl Model {
             .join()
             .map_err(|_| read(io::Error::other("a file could not be hashed")))?;
         Ok(Source {
-            model: self.name.clone(),
+            model: source_name(&self.name, &self.path),
             files: files.map_err(read)?,
         })
     }
@@ -314,7 +314,7 @@ impl Writer<'_> {
         );
         let license = self.model.license.as_ref();
         let package = Package {
-            metadata: metadata(description, license, &self.model.name),
+            metadata: metadata(description, license, &self.source.model),
             interfaces,
             ..Package::new(program)
         }

@@ -128,7 +128,7 @@ pub struct Embeds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// The name or path that was given.
+    /// The name that was given; of a path its last part.
     pub model: String,
     /// The weight files, which identify the revision. Paths are file names.
     pub files: Vec<FileHash>,

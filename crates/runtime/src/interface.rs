@@ -1,7 +1,7 @@
 //! What packages say about themselves to Core ML: the shapes of inputs and the metadata.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use thane_mil::package::{Feature, Interface, Metadata, Shape, SizeRange};
 use thane_mil::program::Function;
@@ -61,6 +61,19 @@ pub fn metadata(short_description: String, license: Option<&String>, source: &st
         ]),
         ..Metadata::default()
     }
+}
+
+/// How a package names the model that it is made of. Of a path only the last part is kept, so that
+/// the same model gives the same bytes wherever it is.
+pub fn source_name(name: &str, path: &Path) -> String {
+    if Path::new(name) != path {
+        return name.to_owned();
+    }
+    let last = |path: &Path| Some(path.file_name()?.to_string_lossy().into_owned());
+    // `.` and `..` have no last part of their own.
+    last(path)
+        .or_else(|| last(&path.canonicalize().ok()?))
+        .unwrap_or_else(|| name.to_owned())
 }
 
 /// The files that the weights of a checkpoint are read from, sorted.

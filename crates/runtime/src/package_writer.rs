@@ -9,7 +9,7 @@ use thane_mil::program::{Function, Program};
 use crate::contract::{Contract, Facts, GENERATOR, SCHEMA, Source, ports};
 use crate::error::RuntimeError;
 use crate::files::hash_files;
-use crate::interface::{interface, metadata, weight_files};
+use crate::interface::{interface, metadata, source_name, weight_files};
 use crate::language_model::{LanguageModel, Origin};
 use crate::observer::{Note, Observer};
 use crate::package_contents::items;
@@ -116,10 +116,14 @@ impl LanguageModel {
             counted(info.context, "token")
         );
         Package {
-            metadata: metadata(description, self.license.as_ref(), &self.name),
+            metadata: metadata(description, self.license.as_ref(), &self.source_name()),
             interfaces,
             ..Package::new(program)
         }
+    }
+
+    fn source_name(&self) -> String {
+        source_name(&self.name, &self.path)
     }
 
     fn contract(&self, program: &Program) -> Result<Contract, RuntimeError> {
@@ -128,7 +132,7 @@ impl LanguageModel {
             generator: GENERATOR.to_owned(),
             model: Facts::Generate((&self.info).into()),
             source: Source {
-                model: self.name.clone(),
+                model: self.source_name(),
                 files: Vec::new(),
             },
             functions: ports(program)?,

@@ -432,6 +432,24 @@ fn signal(child: &Child, signal: &str) {
     assert!(done.success());
 }
 
+#[test]
+fn a_package_does_not_say_in_which_folder_its_model_was() {
+    let home = Home::new();
+    let mut packages = Vec::new();
+    for folder in ["a", "b"] {
+        std::fs::create_dir(home.path(folder)).unwrap();
+        let model = home.path(folder).join("chat.gguf");
+        std::fs::copy(chat_gguf(), &model).unwrap();
+        let out = home.path(&format!("{folder}/out.mlpackage"));
+        let args = ["convert", text(&model), "-o", text(&out), "--context", "64"];
+        assert_ends(&home.run(&args), 0, &[]);
+        let files = home.files(&format!("{folder}/out.mlpackage"));
+        let read = |name: &String| (name.clone(), std::fs::read(out.join(name)).unwrap());
+        packages.push(files.iter().map(read).collect::<Vec<_>>());
+    }
+    assert!(packages[0] == packages[1]);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_hangup_that_is_ignored_ends_nothing() {
