@@ -387,8 +387,7 @@ pub static RULES: &[Rule] = &[
             functions.",
         check: Check::Program(|p, _| {
             let n = p.functions().len();
-            (16..=127)
-                .contains(&n)
+            (n > 15)
                 .then(|| format!("{n} functions, 15 can have live operations at once"))
                 .into_iter()
                 .collect()
