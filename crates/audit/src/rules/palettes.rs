@@ -230,9 +230,9 @@ pub static RULES: &[Rule] = &[
         fix: "Group output channels, or use one table.",
         check: Check::Op(|v, op| {
             let (groups, _) = lut_groups(v, op)?;
-            let (rows, columns) = (*groups.first()?, *groups.get(1)?);
-            let by_channel = users(v, op).any(|u| is_any(v, u, &["conv", "linear"]));
-            (rows == 1 && columns > 1 && by_channel)
+            let (output, input) = channel_axes(v, op, groups.len())?;
+            let (rows, columns) = (*groups.get(output)?, *groups.get(input)?);
+            (rows == 1 && columns > 1)
                 .then(|| format!("palettes for {columns} groups of input channels"))
         }),
         ..ROW
@@ -270,11 +270,32 @@ fn vector_fault(v: &View<'_>, op: OpId) -> Option<String> {
 
 /// Tables and channels of a palette of numbers that has tables along the output channels alone.
 fn row_tables(v: &View<'_>, op: OpId) -> Option<(usize, usize)> {
-    let (groups, weight) = lut_groups(v, op)?;
+    let (mut groups, weight) = lut_groups(v, op)?;
     let scalar = param_shape(v, op, "lut")?.last() == Some(&1);
-    let (tables, others) = groups.split_first()?;
-    let rows_alone = *tables > 1 && others.iter().all(|g| *g == 1);
-    (scalar && rows_alone).then_some((*tables, *weight.first()?))
+    let (output, _) = channel_axes(v, op, groups.len())?;
+    let (tables, channels) = (*groups.get(output)?, *weight.get(output)?);
+    groups.remove(output);
+    let rows_alone = tables > 1 && groups.iter().all(|g| *g == 1);
+    (scalar && rows_alone).then_some((tables, channels))
+}
+
+/// The axes of output and input channels of a weight of this rank, by the op that multiplies with
+/// it; other constexpr ops may stand between. A table that is only looked up has neither.
+fn channel_axes(v: &View<'_>, weight: OpId, rank: usize) -> Option<(usize, usize)> {
+    let value = *v.op(weight).results.first()?;
+    let is = |op: OpId, name: &str| v.op(op).value_arg(name) == Some(value);
+    let flag = |op: OpId, name: &str| int(v, op, name) == Some(1);
+    let (rows, columns) = (rank.checked_sub(2), rank.checked_sub(1));
+    users(v, weight).find_map(|op| match kind(v, op) {
+        "conv" | "linear" if is(op, "weight") => Some((0, 1)),
+        "conv_transpose" if is(op, "weight") => Some((1, 0)),
+        "matmul" if is(op, "y") && !flag(op, "transpose_y") => columns.zip(rows),
+        "matmul" if is(op, "y") => rows.zip(columns),
+        "matmul" if is(op, "x") && !flag(op, "transpose_x") => rows.zip(columns),
+        "matmul" if is(op, "x") => columns.zip(rows),
+        name if name.starts_with("constexpr") => channel_axes(v, op, rank),
+        _ => None,
+    })
 }
 
 /// The grid of tables of a palette, and the shape of what it gives.
