@@ -10,9 +10,9 @@ const MOST_SHOWN: usize = 20;
 /// For a terminal.
 pub fn text(c: &Comparison) -> String {
     let share = |a: Agreement| match a.of {
-        0 => "the file does not say".to_owned(),
+        0 => "not in the file".to_owned(),
         of => format!(
-            "{} of {} ({:.1} %)",
+            "the same for {} of {} ({:.1} %)",
             a.same,
             counted(of, "op"),
             a.same as f64 / of as f64 * 100.0
@@ -27,12 +27,12 @@ pub fn text(c: &Comparison) -> String {
     out += &wrap(
         "  device",
         INDENT,
-        &format!("the same for {}", share(c.selected)),
+        &share(c.selected),
     );
     out += &wrap(
         "  support",
         INDENT,
-        &format!("the same for {}", share(c.supported)),
+        &share(c.supported),
     );
     if let (Some(median), Some(within)) = (c.estimates.median_error, c.estimates.within_quarter) {
         let what = if c.kind == "plan" {

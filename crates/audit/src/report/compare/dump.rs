@@ -37,46 +37,53 @@ const COSTS: [&str; 4] = ["cost", "estimatedCost", "estimated_cost", "weight"];
 pub fn read(text: &str) -> Result<Vec<Said>, CompareError> {
     let value: Value = serde_json::from_str(text).map_err(CompareError::NotJson)?;
     let mut said = Vec::new();
-    collect(&value, "", &mut said);
+    collect(&value, "", &mut said)?;
     if said.is_empty() {
         return Err(CompareError::NoList);
     }
     Ok(said)
 }
 
-fn collect(value: &Value, function: &str, out: &mut Vec<Said>) {
+fn collect(value: &Value, function: &str, out: &mut Vec<Said>) -> Result<(), CompareError> {
     if let Some(functions) = value.get("functions").and_then(Value::as_object) {
-        functions.iter().for_each(|(name, f)| collect(f, name, out));
-        return;
+        return functions
+            .iter()
+            .try_for_each(|(name, f)| collect(f, name, out));
     }
     let inner = LISTS
         .iter()
         .find_map(|key| value.get(key))
         .or_else(|| value.get("block").map(|b| &b["operations"]));
-    let list = inner.unwrap_or(value);
-    out.extend(
-        list.as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|op| one(op, function)),
-    );
+    for op in inner.unwrap_or(value).as_array().into_iter().flatten() {
+        out.extend(one(op, function)?);
+    }
+    Ok(())
 }
 
-fn one(op: &Value, function: &str) -> Option<Said> {
+fn one(op: &Value, function: &str) -> Result<Option<Said>, CompareError> {
     let get = |keys: &[&str]| keys.iter().find_map(|k| op.get(k)).filter(|v| !v.is_null());
-    let name = word(get(&NAMES)?)?;
-    let device = |v: &Value| Device::parse(&word(v)?);
+    let Some(name) = get(&NAMES).and_then(word) else {
+        return Ok(None);
+    };
+    let device = |v: &Value| {
+        let known = word(v).and_then(|word| Device::parse(&word));
+        known.ok_or_else(|| CompareError::Device {
+            op: name.clone(),
+            value: v.to_string(),
+        })
+    };
+    let devices = |list: &Vec<Value>| list.iter().map(device).collect::<Result<BTreeSet<_>, _>>();
     let supported = get(&SUPPORTED).and_then(Value::as_array);
     let said = Said {
         function: function.to_owned(),
-        name,
-        selected: get(&PREFERRED).and_then(device),
-        supported: supported.map(|list| list.iter().filter_map(device).collect::<BTreeSet<_>>()),
+        selected: get(&PREFERRED).map(device).transpose()?,
+        supported: supported.map(devices).transpose()?,
         ms: None,
         share: get(&COSTS).and_then(|v| v.as_f64().or_else(|| v.get("weight")?.as_f64())),
+        name,
     };
     // Constants have neither in Apple's plans.
-    (said.selected.is_some() || said.supported.is_some()).then_some(said)
+    Ok((said.selected.is_some() || said.supported.is_some()).then_some(said))
 }
 
 /// A string, the first of a list, or the `name` or `type` of an object.
@@ -113,6 +120,15 @@ mod tests {
                 said[0].supported,
                 Some(BTreeSet::from([Device::Ane, Device::Cpu]))
             );
+        }
+        for (device, value) in [
+            (r#""preferred": "tpu""#, r#""tpu""#),
+            (r#""preferred": "cpu", "supported": ["cpu", "quantum"]"#, r#""quantum""#),
+            (r#""supported": [3]"#, "3"),
+        ] {
+            let error = read(&format!("[{{\"output\": \"y\", {device}}}]")).unwrap_err();
+            let said = format!("op `y`: expected a device (CPU, GPU or Neural Engine), found {value}");
+            assert_eq!(error.to_string(), said);
         }
         for wrong in ["{}", "[]", "[1, 2]", "{\"operations\": 3}", "["] {
             assert!(read(wrong).is_err(), "{wrong}");

@@ -83,6 +83,14 @@ pub enum CompareError {
          analytics.mil have"
     )]
     NoAttributes,
+    /// A word for a device that is none.
+    #[error("op `{op}`: expected a device (CPU, GPU or Neural Engine), found {value}")]
+    Device {
+        /// The first output of the op.
+        op: String,
+        /// What stands for a device, as JSON.
+        value: String,
+    },
     /// None of its ops is in the program.
     #[error(
         "none of its {} is one of this program: ops are matched by outputs",
