@@ -28,6 +28,14 @@ pub enum CsvError {
     /// The header lacks a column.
     #[error("no column {0:?}")]
     NoColumn(String),
+    /// A column of 0 and 1 has something else.
+    #[error("row {row}: expected 0 or 1, found {found:?}")]
+    Flag {
+        /// Which row, from 1, the header not counted.
+        row: usize,
+        /// What stands there.
+        found: String,
+    },
     /// There is no header.
     #[error("no header")]
     Empty,

@@ -41,15 +41,25 @@ pub fn read(text: &str) -> Result<Vec<Row>, CsvError> {
         "gpu_supported",
         "reason",
     ])?;
-    let row = |r: &Vec<String>| Row {
-        case: r[case].clone(),
-        op: r[op].clone(),
-        description: r[description].clone(),
-        ane: r[ane].trim() == "1",
-        gpu: r[gpu].trim() == "1",
-        reason: r[reason].clone(),
+    let row = |(i, r): (usize, &Vec<String>)| {
+        let flag = |at: usize| match r[at].trim() {
+            "0" => Ok(false),
+            "1" => Ok(true),
+            found => Err(CsvError::Flag {
+                row: i + 1,
+                found: found.to_owned(),
+            }),
+        };
+        Ok(Row {
+            case: r[case].clone(),
+            op: r[op].clone(),
+            description: r[description].clone(),
+            ane: flag(ane)?,
+            gpu: flag(gpu)?,
+            reason: r[reason].clone(),
+        })
     };
-    Ok(table.rows().iter().map(row).collect())
+    table.rows().iter().enumerate().map(row).collect()
 }
 
 /// What the rules say of a row.

@@ -956,6 +956,11 @@ fn what_cannot_be_audited_is_named() {
         "header.csv",
         "case,op,shape_or_params,ane_supported,gpu_supported,reason\n",
     );
+    let flags = write(
+        &home,
+        "flags.csv",
+        "case,op,shape_or_params,ane_supported,gpu_supported,reason\na,tan,[4],2,1,\n",
+    );
     let columns = write(&home, "columns.csv", "a,b\n1,2\n");
     let nothing = write(&home, "nothing.csv", "");
     let cases: &[(&[&str], &[&str])] = &[
@@ -1030,6 +1035,10 @@ fn what_cannot_be_audited_is_named() {
             &["no place for requirements"],
         ),
         (&["--self-check", &header], &["header.csv", "no rows"]),
+        (
+            &["--self-check", &flags],
+            &["flags.csv", "row 1: expected 0 or 1, found \"2\""],
+        ),
         (
             &["--self-check", &columns],
             &["columns.csv", "neither the columns of placements"],
