@@ -60,6 +60,16 @@ pub fn printable_painted(text: &str) -> String {
     out
 }
 
+/// `painted`, or the plain text where it has an escape sequence, such as that of a file's name,
+/// which nobody could tell from paint.
+pub fn painted_unless_escaped(plain: &str, painted: impl FnOnce() -> String) -> String {
+    if plain.contains('\u{1b}') {
+        printable(plain).into_owned()
+    } else {
+        painted()
+    }
+}
+
 /// Wraps lines between words while text arrives in pieces.
 pub struct Wrap {
     width: usize,
@@ -184,6 +194,14 @@ mod tests {
             printable_painted(painted),
             "\u{1b}[1;31mx\u{1b}[0m \u{241b}[2Jy\u{241b}[31\u{241b}\u{1b}[0m\u{241b}["
         );
+    }
+
+    #[test]
+    fn text_with_escape_sequences_is_not_painted() {
+        for (plain, shown) in [("x", "red x"), ("\u{1b}[31mx", "\u{241b}[31mx")] {
+            let painted = || format!("red {plain}");
+            assert_eq!(painted_unless_escaped(plain, painted), shown);
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::audit::{fix, values};
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome, even_unread};
 use crate::out;
+use crate::screen::painted_unless_escaped;
 
 /// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
 const MOST_REPORT_BYTES: u64 = 1 << 28;
@@ -232,7 +233,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.comparison = Some(compared(target, file).map_err(usage_in(file))?);
     }
     require::judge(&mut report, args.require_ane, &args.deny);
-    write(&printed(&report, subject, format, args, app)?, args, app)?;
+    let text = printed(&report, subject, format, args, app)?;
+    let is_painted = format == Format::Text && app.output.paints_stdout();
+    write(&text, is_painted, args, app)?;
     verdict(&report)
 }
 
@@ -443,7 +446,7 @@ fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outc
         .first()
         .map(|p| mil::print(&p.program, target))
         .unwrap_or_default();
-    write(&program, args, app)
+    write(&program, false, args, app)
 }
 
 fn printed(
@@ -467,12 +470,15 @@ fn printed(
             Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
         }
         Format::Text | Format::Mil => {
-            let paint = Paint(args.out.is_none() && app.output.paints_stdout());
             let detail = Detail {
                 all: app.output.is_verbose(),
                 failures: args.out.is_some(),
             };
-            let text = text::print(report, paint, detail);
+            let print = |paints| text::print(report, Paint(paints), detail);
+            let plain = print(false);
+            if args.out.is_none() && app.output.paints_stdout() {
+                return Ok(painted_unless_escaped(&plain, || print(true)));
+            }
             let is_markdown = args
                 .out
                 .as_deref()
@@ -480,16 +486,29 @@ fn printed(
                 .is_some_and(|e| e.eq_ignore_ascii_case("md"));
             // A fence keeps its columns.
             Ok(match is_markdown && args.format.is_none() {
-                true => format!("```text\n{text}```\n"),
-                false => text,
+                true => fenced(&plain),
+                false => plain,
             })
         }
     }
 }
 
-fn write(text: &str, args: &Args, app: &App) -> Outcome {
+/// A code block of Markdown, with a fence that is longer than any in the text.
+fn fenced(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(3.max(longest + 1));
+    format!("{fence}text\n{text}{fence}\n")
+}
+
+/// Writes to `-o` or stdout; `is_painted` says that escape sequences in the text are this
+/// program's own.
+fn write(text: &str, is_painted: bool, args: &Args, app: &App) -> Outcome {
     let Some(out) = &args.out else {
-        return Ok(even_unread(app.output.painted(text))?);
+        let printed = match is_painted {
+            true => app.output.painted(text),
+            false => app.output.data(text),
+        };
+        return Ok(even_unread(printed)?);
     };
     let _writing = app.interrupt.writing(out);
     out::write(out, args.force, text.as_bytes())?;
@@ -536,7 +555,7 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
     } else {
         score::text(&scores)
     };
-    write(&text, args, app)
+    write(&text, false, args, app)
 }
 
 /// Score files, or the published data that the audit carries.
@@ -554,4 +573,16 @@ fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {
         add().map_err(usage_in(file))?;
     }
     Ok(scores)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_any_in_the_text() {
+        for (text, fence) in [("x `y`", "```"), ("a```b````c", "`````")] {
+            assert_eq!(fenced(text), format!("{fence}text\n{text}{fence}\n"));
+        }
+    }
 }
