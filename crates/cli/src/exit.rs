@@ -113,6 +113,15 @@ impl Failure {
         self
     }
 
+    /// Puts `instead` in the place of remedies that name a flag which the command lacks.
+    #[must_use]
+    pub fn without_flag(mut self, flag: &str, instead: &str) -> Self {
+        for remedy in self.remedies.iter_mut().filter(|r| r.contains(flag)) {
+            instead.clone_into(remedy);
+        }
+        self
+    }
+
     pub fn code(&self) -> Code {
         self.code
     }

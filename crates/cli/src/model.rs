@@ -133,6 +133,16 @@ impl Backend for Processor {
 /// Finds a language model, downloads it if it is not here, and lowers it.
 pub fn open(spec: &str, options: &LanguageOptions, app: &App) -> Result<LanguageModel, Failure> {
     let model = Model::open(spec, &app.hub, app.output.as_ref())?;
+    lower(model, spec, options, app)
+}
+
+/// Lowers a model that was asked for as `spec`.
+pub fn lower(
+    model: Model,
+    spec: &str,
+    options: &LanguageOptions,
+    app: &App,
+) -> Result<LanguageModel, Failure> {
     let path = model.path.display().to_string();
     model
         .language_model(options, app.output.as_ref())

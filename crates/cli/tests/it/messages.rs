@@ -95,6 +95,35 @@ fn caches_need_systems_with_states() {
 }
 
 #[test]
+fn bench_names_its_own_flags_where_a_context_is_too_short() {
+    let home = Home::new();
+    let package = home.path("p.mlpackage");
+    let (gguf, rounds) = (chat_gguf(), ["--rounds", "1"]);
+    let convert = ["convert", text(&gguf), "--context", "32", "-o", text(&package)];
+    assert_ends(&home.run(&convert), 0, &[]);
+    let bench = |what: &str, model: &Path, flags: &[&str]| {
+        home.run(&[&["bench", what, text(model)], flags, &rounds].concat())
+    };
+    for (what, flags) in [
+        ("prefill", &["--lengths", "32"][..]),
+        ("decode", &["--lengths", "16", "--tokens", "16"]),
+        ("batch", &["--lengths", "16", "--tokens", "16", "--batch", "2"]),
+    ] {
+        assert_ends(&bench(what, &package, flags), 0, &[]);
+    }
+    for (what, model, remedy) in [
+        ("prefill", &package, "try: --lengths 32, or less"),
+        ("decode", &package, "try: --lengths and --tokens that are at most 32 together"),
+        ("batch", &package, "try: --lengths and --tokens that are at most 32 together"),
+        ("decode", &gguf, "try: --lengths and --tokens, with fewer tokens"),
+    ] {
+        let output = bench(what, model, &["--lengths", "100000"]);
+        assert_ends(&output, 2, &[remedy]);
+        assert!(!stderr(&output).contains("--context"), "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn a_longer_context_keeps_the_form() {
     let home = Home::new();
     let model = chat_folder();

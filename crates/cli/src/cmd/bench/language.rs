@@ -5,7 +5,7 @@ use std::time::Instant;
 use thane_engine::generate::GenerateError;
 use thane_engine::sample::{SampleOptions, argmax};
 use thane_engine::sessions::Sessions;
-use thane_runtime::LanguageModel;
+use thane_runtime::{Files, LanguageModel, Model};
 
 use super::figure::Figure;
 use super::texts::ids;
@@ -114,24 +114,41 @@ impl Bench<'_> {
     }
 
     fn open(&self) -> Result<LanguageModel, Failure> {
+        let (spec, answer) = (&self.args.model, usize::from(self.args.tokens));
+        let longest = self.prompts()?.into_iter().max().unwrap_or(0);
+        let model = Model::open(spec, &self.app.hub, self.app.output.as_ref())?;
+        // The context of a package is fixed.
+        let is_package = matches!(model.files, Files::Package);
         let flags = ProgramFlags {
-            context: self.context()?,
+            context: (!is_package).then_some(longest + answer),
             numerics: self.args.numerics,
         };
         let options = match self.args.what {
             What::Decode => flags.sampling_options(&SampleOptions::default()),
             _ => flags.options(false),
         };
-        model::open(&self.args.model, &options, self.app)
+        let model = model::lower(model, spec, &options, self.app)?;
+        let is_prefill = self.args.what == What::Prefill;
+        let needed = if is_prefill { longest } else { longest + answer };
+        if needed > model.info.context {
+            return Err(self.too_long(needed, model.info.context));
+        }
+        Ok(model)
     }
 
-    /// Context length for the longest prompt and its answer.
-    fn context(&self) -> Result<Option<usize>, Failure> {
-        Ok(self
-            .prompts()?
-            .into_iter()
-            .max()
-            .map(|n| n + usize::from(self.args.tokens)))
+    /// The failure of lengths that a package has no context for.
+    fn too_long(&self, needed: usize, context: usize) -> Failure {
+        let error = anyhow::anyhow!(
+            "{}: expected a context of {needed} tokens or more, found {context}",
+            self.args.model
+        );
+        let failure = Failure::new(Code::Usage, error);
+        if self.args.what == What::Prefill {
+            return failure.remedy(format!("--lengths {context}, or less"));
+        }
+        failure.remedy(format!(
+            "--lengths and --tokens that are at most {context} together"
+        ))
     }
 }
 

@@ -115,13 +115,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             machine: machine.clone(),
             profile: profile::wanted(args.profile),
         };
-        match args.what {
-            What::Prefill | What::Decode => bench.language(&mut figures)?,
-            What::Batch => bench.batch(&mut figures)?,
-            What::Embed => bench.embed(&mut figures)?,
-            What::Cold => bench.cold(&mut figures)?,
-            What::Convert => bench.convert(&mut figures)?,
-        }
+        let done = match args.what {
+            What::Prefill | What::Decode => bench.language(&mut figures),
+            What::Batch => bench.batch(&mut figures),
+            What::Embed => bench.embed(&mut figures),
+            What::Cold => bench.cold(&mut figures),
+            What::Convert => bench.convert(&mut figures),
+        };
+        done.map_err(|e| e.without_flag("--context", "--lengths and --tokens, with fewer tokens"))?;
     }
     if app.output.is_json() {
         app.output
