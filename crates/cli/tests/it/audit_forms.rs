@@ -93,6 +93,24 @@ fn a_system_implies_a_chip_of_its_kind_and_contradictions_are_errors() {
 }
 
 #[test]
+fn the_notes_of_format_mil_are_skipped_when_it_is_read() {
+    let home = Home::new();
+    let (broken, noted) = (example("broken"), path(&home, "noted.mil"));
+    assert_ends(&audit(&home, &[&broken, "-o", &noted]), 0, &[]);
+    let found = |file: &str| {
+        let report = json(&audit(&home, &[file, "--json"]));
+        report["targets"][0]["findings"].clone()
+    };
+    assert!(stdout(&audit(&home, &[&noted])).contains("ANE070"));
+    assert_eq!(found(&noted), found(&broken));
+    let text = std::fs::read_to_string(&noted).unwrap();
+    let (before, _) = text.split_once("list<").unwrap();
+    let unended = write(&home, "unended.mil", &format!("{before}list<"));
+    let says = ["expected the value of an attribute, found the end"];
+    assert_ends(&audit(&home, &[&unended]), 2, &says);
+}
+
+#[test]
 fn requiring_the_engine_fails_at_warnings_of_a_failure() {
     let home = Home::new();
     for (id, what, flag) in [

@@ -11,6 +11,14 @@ use crate::opset::{self, Accepts, OpDef, Opset};
 use crate::program::{Arg, BlockId, Function, Origin, Program, ValueId};
 use crate::types::{Type, is_type_word};
 
+/// Attributes that Apple's compiler leaves on ops in `analytics.mil`, and `audit --format mil` too.
+const NOTES: [&str; 4] = [
+    "BackendSupport",
+    "EstimatedRuntime",
+    "SelectedBackend",
+    "ValidationMessage",
+];
+
 /// Parses a program. `resolve` looks up the constants that the text stores in weight files. The
 /// result is not validated; see [`valid::check`](crate::valid::check).
 pub fn parse(text: &str, resolve: Resolve<'_>) -> Result<Program, ParseError> {
@@ -184,7 +192,8 @@ impl<'a> Parser<'a> {
         let mut args = self.list(')', |p| p.argument(scope, def))?;
         let mut op_name = None;
         if self.eat('[')? {
-            for (key, literal) in self.list(']', |p| p.op_attribute(def))? {
+            let attributes = self.list(']', |p| p.op_attribute(def))?;
+            for (key, literal) in attributes.into_iter().flatten() {
                 match (key, literal) {
                     (None, Literal::String(s)) => op_name = Some(s),
                     (Some(param), literal) => args.push((param, Arg::Literal(literal))),
@@ -237,18 +246,46 @@ impl<'a> Parser<'a> {
         Ok((param.name, arg))
     }
 
-    fn op_attribute(&mut self, def: &'static OpDef) -> Parsed<(Option<&'static str>, Literal)> {
+    /// An attribute of an op; `None` for what Apple's compiler or this program noted about the op.
+    fn op_attribute(
+        &mut self,
+        def: &'static OpDef,
+    ) -> Parsed<Option<(Option<&'static str>, Literal)>> {
         let key = self.word("the name of an attribute")?;
         let param = def
             .params
             .iter()
             .find(|p| def.attributes && p.name == key)
             .map(|p| p.name);
+        if NOTES.contains(&key) {
+            self.expect('=')?;
+            return self.skip_value().map(|()| None);
+        }
         if param.is_none() && key != "name" {
             return self.error(format!("op `{}` has no attribute `{key}`", def.name));
         }
         self.expect('=')?;
-        Ok((param, self.typed_literal()?))
+        Ok(Some((param, self.typed_literal()?)))
+    }
+
+    /// Skips to the next `,` or `]` outside of brackets.
+    fn skip_value(&mut self) -> Parsed<()> {
+        let mut depth = 0usize;
+        loop {
+            match self.token {
+                Token::Mark(',' | ']') if depth == 0 => return Ok(()),
+                Token::Mark('(' | '[' | '{' | '<') => depth += 1,
+                Token::Mark(')' | ']' | '}' | '>') if depth > 0 => depth -= 1,
+                Token::Mark(')' | '}' | '>') | Token::End => {
+                    return self.error(format!(
+                        "expected the value of an attribute, found {}",
+                        show(self.token)
+                    ));
+                }
+                _ => {}
+            }
+            self.advance()?;
+        }
     }
 
     fn append(&mut self, scope: &mut Scope<'a>, statement: Statement<'a>) -> Parsed<()> {
