@@ -39,6 +39,34 @@ pub struct Contract {
     pub files: Vec<FileHash>,
 }
 
+impl Contract {
+    /// The first number of the model that a cache or logits contradict, in words.
+    pub fn contradiction(&self) -> Option<String> {
+        let Facts::Generate(facts) = &self.model else {
+            return None;
+        };
+        let ports = |ports: &Ports| [&ports.states[..], &ports.inputs, &ports.outputs].concat();
+        self.functions.iter().find_map(|(function, all)| {
+            ports(all).into_iter().find_map(|port| {
+                // Caches are [.., context, head_dim].
+                let (what, stated, axis) = match port.role.as_str() {
+                    "key_cache" | "value_cache" | "key_value_cache" => {
+                        ("context", facts.context, 2)
+                    }
+                    "logits" => ("vocabulary", facts.vocabulary, 1),
+                    _ => return None,
+                };
+                let found = *port.shape.get(port.shape.len().checked_sub(axis)?)?;
+                let found = found.filter(|found| *found != stated)?;
+                let name = &port.name;
+                Some(format!(
+                    "expected a {what} of {found}, which `{name}` of `{function}` has, found {stated}"
+                ))
+            })
+        })
+    }
+}
+
 /// What the model is, by its task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]

@@ -360,6 +360,14 @@ pub enum ContractError {
         /// The package.
         path: PathBuf,
     },
+    /// A number of the model is not that of the program.
+    #[error("{}: contract.json: {what}; convert again", path.display())]
+    Model {
+        /// The package.
+        path: PathBuf,
+        /// What was expected and what was found.
+        what: String,
+    },
     /// A tokenizer file is missing.
     #[error("{}: there is no {missing} beside it", path.display())]
     Missing {

@@ -121,6 +121,10 @@ pub fn read_contents(
         let path = path.to_owned();
         return Err(ContractError::Functions { path }.into());
     }
+    if let Some(what) = contract.contradiction() {
+        let path = path.to_owned();
+        return Err(ContractError::Model { path, what }.into());
+    }
     let language = find(LANGUAGE)
         .map(|file| read_language(file, find(TOKENIZER)))
         .transpose()?;

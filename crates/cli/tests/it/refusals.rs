@@ -442,6 +442,25 @@ fn weights_that_are_no_numbers() {
     }
 }
 
+#[test]
+fn a_contract_that_contradicts_its_program_is_refused() {
+    let home = Home::new();
+    let (model, package) = (folder(&home, "model", |_| ()), home.path("p.mlpackage"));
+    let out = package.to_str().unwrap();
+    let convert = ["convert", &model, "-o", out, "--context", "64"];
+    assert_ends(&home.run(&convert), 0, &[]);
+    let file = package.join("Data/ai.thane/contract.json");
+    let whole: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    for (key, value) in [("context", 10u64.pow(18)), ("vocabulary", 5)] {
+        let mut contract = whole.clone();
+        contract["model"][key] = value.into();
+        std::fs::write(&file, contract.to_string()).unwrap();
+        let says = ["contract.json: expected a", key, &format!("found {value}; convert again")];
+        refuses(&home, &["check", out], &says);
+        refuses(&home, &["run", out, "hello"], &says);
+    }
+}
+
 /// Where files of a repository are opened that Git LFS has not fetched: what they are, and what
 /// fetches them.
 #[test]
