@@ -549,8 +549,17 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
         units: args.units.unwrap_or(Units::All),
         ..target
     };
+    let named = args.out.as_deref().map(Format::of_file).transpose()?;
+    let is_json = match named.flatten() {
+        Some(Format::Json) => true,
+        None | Some(Format::Text) => app.output.is_json(),
+        Some(_) => {
+            let error = anyhow::anyhow!("--self-check writes text or JSON");
+            return Err(Failure::new(Code::Usage, error).remedy("-o NAME.txt or NAME.json"));
+        }
+    };
     let scores = scores(files, &target)?;
-    let text = if app.output.is_json() {
+    let text = if is_json {
         serde_json::to_string(&scores).map_err(|e| Failure::new(Code::Other, e))? + "\n"
     } else {
         score::text(&scores)

@@ -1104,6 +1104,12 @@ fn the_self_check_reaches_what_it_must() {
     }
     let rows = "case,op,shape_or_params,ane_supported,gpu_supported,reason\na,tan,\"[1,64,32,32]\",1,1,\nb,relu,\"[1,64,32,32]\",1,1,\n";
     let file = write(&home, "mine.csv", rows);
+    // The extension selects the format.
+    let out = home.path("y.json");
+    let (out, flags) = (out.to_str().unwrap(), ["--self-check", file.as_str()]);
+    assert_ends(&audit(&home, &[&flags[..], &["-o", out]].concat()), 0, &[]);
+    let written: Value = serde_json::from_slice(&std::fs::read(out).unwrap()).unwrap();
+    assert_eq!(written, report(&home, &flags));
     let text = audit(&home, &["--self-check", &file]);
     assert_ends(&text, 0, &[]);
     assert!(
