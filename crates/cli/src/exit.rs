@@ -97,6 +97,12 @@ impl Failure {
         }
     }
 
+    /// The failure of `--json` where the output has no such form.
+    pub fn no_json(what: &str) -> Self {
+        let error = anyhow::anyhow!("--json is given, and {what} has no such form");
+        Self::new(Code::Usage, error).remedy("the same without --json")
+    }
+
     /// Adds a line that says what the user can do.
     #[must_use]
     pub fn remedy(mut self, line: impl Into<String>) -> Self {

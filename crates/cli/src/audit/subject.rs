@@ -79,8 +79,27 @@ pub fn relative(name: &str) -> String {
     inside.to_string_lossy().replace('\\', "/")
 }
 
-/// Find and read what is to be audited: a path, or the name of a model.
+/// Find and read what is to be audited: a path, or the name of a model. A flag that says how to
+/// build a checkpoint is an error with anything else.
 pub fn open(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
+    let opened = find(path, build, app)?;
+    match build.embedding.given() {
+        Some(flag) if opened.subject.built.is_none() => Err(no_checkpoint(&opened.subject, flag)),
+        _ => Ok(opened),
+    }
+}
+
+/// The failure of a flag that is about checkpoints.
+pub fn no_checkpoint(subject: &Subject, flag: &str) -> Failure {
+    let error = anyhow::anyhow!(
+        "{}: {flag} builds a checkpoint anew, and this is a {}",
+        subject.name,
+        subject.kind
+    );
+    Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of")
+}
+
+fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
     let spec = &*path.to_string_lossy();
     let named = path

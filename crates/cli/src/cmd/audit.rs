@@ -27,6 +27,18 @@ const MOST_REPORT_BYTES: u64 = 1 << 28;
 /// Bytes of the longest table of labeled data.
 const MOST_TABLE_BYTES: u64 = 1 << 26;
 
+/// Flags that say how a checkpoint is built.
+const BUILD_FLAGS: [&str; 8] = [
+    "buckets",
+    "no_flexible",
+    "layout",
+    "chunks",
+    "pooling",
+    "residual_divisor",
+    "norm",
+    "block",
+];
+
 /// Predict where each op runs on Apple hardware, how fast, and what to change.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -99,6 +111,7 @@ pub struct Args {
     ///
     /// -o is a package, or a .mil file.
     #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    #[arg(conflicts_with_all = BUILD_FLAGS)]
     fix: bool,
     /// With --fix: also try rewrites that change precision, up to this error.
     ///
@@ -121,6 +134,8 @@ pub struct Args {
     pad_interface: bool,
     /// Score the predictions on published measurements, or on files with the same columns.
     #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
+    #[arg(conflicts_with_all = ["require_ane", "deny", "baseline", "compare", "length", "function", "context"])]
+    #[arg(conflicts_with_all = BUILD_FLAGS)]
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
     embedding: bundle::Flags,
@@ -385,13 +400,7 @@ fn contexts(
         return Ok(Vec::new());
     }
     let Some((_, checkpoint)) = &opened.decoder else {
-        let subject = &opened.subject;
-        let error = anyhow::anyhow!(
-            "{}: --context builds a checkpoint anew, and this is a {}",
-            subject.name,
-            subject.kind
-        );
-        return Err(Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of"));
+        return Err(subject::no_checkpoint(&opened.subject, "--context"));
     };
     let mut rows = Vec::new();
     let mut lengths = args.context.clone();

@@ -3,7 +3,7 @@
 use clap_complete::Shell;
 
 use crate::app::App;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 
 /// Print a script that completes verbs and flags in a shell.
 ///
@@ -20,6 +20,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Err(Failure::no_json("a script"));
+    }
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command.clone(), "thane", &mut script);
     Ok(app.output.data(&String::from_utf8_lossy(&script))?)

@@ -18,6 +18,9 @@ pub struct Args {
 }
 
 pub fn run(args: &Args, command: &clap::Command, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Err(Failure::no_json("a manual page"));
+    }
     let mut command = command.clone();
     command.build();
     let page = match &args.verb {

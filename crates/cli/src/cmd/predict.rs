@@ -121,6 +121,10 @@ struct Input {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    if !args.effect.is_empty() && args.numerics != NumericsFlag::Ane {
+        let error = anyhow::anyhow!("--effect is about --numerics ane only");
+        return Err(usage(error).remedy("--numerics ane"));
+    }
     let package = source::open_whole(&args.package, app)?;
     let f = function(&package, args.function.as_deref())?;
     known_names(f, args).map_err(usage)?;

@@ -40,6 +40,21 @@ pub enum Layout {
 }
 
 impl Flags {
+    /// The first flag that differs from its default.
+    pub fn given(&self) -> Option<&'static str> {
+        let flags = [
+            ("--buckets", !self.buckets.is_empty()),
+            ("--no-flexible", self.no_flexible),
+            ("--layout", self.layout != Layout::Package),
+            ("--chunks", self.chunks),
+            ("--pooling", self.pooling.is_some()),
+        ];
+        let given = flags
+            .into_iter()
+            .find_map(|(name, is_given)| is_given.then_some(name));
+        given.or_else(|| self.form.given())
+    }
+
     /// The options that these flags stand for; with `replace`, what exists is replaced.
     pub fn options(&self, replace: bool) -> BundleOptions {
         BundleOptions {
