@@ -14,7 +14,7 @@ use crate::exit::Failure;
 )]
 pub struct SamplingFlags {
     /// Sampling temperature: 0 is greedy, higher is more random.
-    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[arg(long, value_name = "T")]
     pub temperature: Option<f32>,
     /// Random seed: the same seed gives the same answer.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = SampleOptions::default().seed)]
@@ -23,19 +23,19 @@ pub struct SamplingFlags {
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
     /// Sample from the most likely tokens whose probabilities sum to P.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub top_p: Option<f32>,
     /// Sample from tokens at least P times as likely as the most likely one.
-    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[arg(long, value_name = "P")]
     pub min_p: Option<f32>,
     /// Divide the logits of the last 64 tokens by X; 1 is off.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     pub repetition_penalty: Option<f32>,
     /// Subtract X from the logits of the last 64 tokens; 0 is off.
-    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().presence_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().presence_penalty)]
     pub presence_penalty: f32,
     /// Subtract X from a logit for each occurrence of its token in the last 64; 0 is off.
-    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().frequency_penalty, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", default_value_t = SampleOptions::default().frequency_penalty)]
     pub frequency_penalty: f32,
 }
 

@@ -41,6 +41,8 @@ fn not_utf8(
 
 fn drop_weak_tips(error: &mut Error) {
     use ContextKind::{InvalidArg, InvalidSubcommand, SuggestedArg, SuggestedSubcommand};
+    // `to pass '--x' as a value, use '-- --x'`: whoever mistypes a flag does not mean a value.
+    error.remove(ContextKind::Suggested);
     drop_weak(error, InvalidSubcommand, SuggestedSubcommand);
     drop_weak(error, InvalidArg, SuggestedArg);
 }
@@ -110,15 +112,30 @@ mod tests {
             (&["serve", "x"][..], None),
             (&["audit", "x", "--fail", "1"], None),
             (&["audti", "x"], Some("'audit'")),
+            (&["bench", "decode", "x", "--context", "5"], None),
+            (&["run", "x", "hi", "--bogus"], None),
             (&["run", "x", "--max-token", "1"], Some("'--max-tokens'")),
         ] {
             let mut error = error(arguments);
             drop_weak_tips(&mut error);
             let text = error.to_string();
+            assert!(!text.contains("as a value"), "{text}");
             match tip {
                 None => assert!(!text.contains("similar"), "{text}"),
                 Some(tip) => assert!(text.contains(&format!("exists: {tip}")), "{text}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_negative_number_is_a_value() {
+        for (arguments, said) in [
+            (&["audit", "x", "--require-ane", "-1"][..], "'-1' for '--require-ane"),
+            (&["run", "x", "hi", "--top-k", "-1"], "'-1' for '--top-k"),
+            (&["bench", "decode", "x", "--threads", "-1"], "'-1' for '--threads"),
+        ] {
+            let text = error(arguments).to_string();
+            assert!(text.contains(&format!("invalid value {said}")), "{text}");
         }
     }
 

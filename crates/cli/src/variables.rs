@@ -17,9 +17,17 @@ fn old_variable(flag: &str) -> String {
     format!("THANE_{}", flag.to_uppercase()).replace('-', "_")
 }
 
-/// Adds the variable to every flag of every verb. Help does not show the value of the variable.
+/// Adds the variable to every flag of every verb. Help does not show the value of the variable. A
+/// negative number is a value of the flag before it, which says what it takes instead.
 pub fn with_variables(command: Command) -> Command {
-    let hidden = |arg: Arg| with_switch(arg.hide_env_values(true));
+    let hidden = |arg: Arg| {
+        let is_flag = arg.get_long().is_some() && arg.get_action().takes_values();
+        let arg = arg.hide_env_values(true);
+        with_switch(match is_flag {
+            true => arg.allow_negative_numbers(true),
+            false => arg,
+        })
+    };
     command.mut_args(hidden).mut_subcommands(|sub| {
         let verb = sub.get_name().to_owned();
         sub.mut_args(|arg| match arg.get_long() {
