@@ -3,6 +3,7 @@
 
 use std::io;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -352,7 +353,8 @@ pub fn no_numbers(error: anyhow::Error, model: &str, numerics: NumericsFlag) -> 
         }
         NumericsFlag::F32 => failure,
     };
-    failure.remedy(format!(
-        "thane pull {model} --check, if it was fetched; else fetch it again"
-    ))
+    failure.remedy(match Path::new(model).exists() {
+        true => "fetch the model again, or convert it again".to_owned(),
+        false => format!("thane pull {model} --check"),
+    })
 }

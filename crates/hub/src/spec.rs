@@ -52,7 +52,8 @@ impl Spec {
             return Ok(Self::Name(text.to_owned()));
         }
         let path = PathBuf::from(text);
-        if path.exists() {
+        // A link that leads nowhere is a path too.
+        if path.symlink_metadata().is_ok() {
             return Ok(Self::Path(path));
         }
         if looks_like_path(text) {

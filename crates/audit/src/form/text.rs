@@ -373,11 +373,11 @@ fn baseline(report: &Report) -> String {
         are(b.fixed.len())
     );
     if !b.missing.is_empty() {
-        let said = format!(
-            "the baseline has no {}, only {}",
-            b.missing.join(", "),
-            b.targets.join(", ")
-        );
+        let only = match b.targets.is_empty() {
+            true => "and no other target".to_owned(),
+            false => format!("only {}", b.targets.join(", ")),
+        };
+        let said = format!("the baseline has no {}, {only}", b.missing.join(", "));
         out += &wrap("  targets", INDENT, &said);
     }
     for f in b.fixed.iter().take(MOST_PLACES * 4) {

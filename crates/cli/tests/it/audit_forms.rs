@@ -120,7 +120,7 @@ fn requiring_the_engine_fails_at_warnings_of_a_failure() {
         ("ANE145", "may not compile", Some("--direct")),
         ("ANE154", "may not load", Some("--direct")),
     ] {
-        let file = crate::fixture::chat_folder().join(format!("../../audit/{id}.mil"));
+        let file = chat_folder().join(format!("../../audit/{id}.mil"));
         let args = [file.to_str().unwrap(), "--function", "fires"];
         let args = [&args[..], flag.as_slice()].concat();
         let output = audit(&home, &[&args[..], &["--require-ane", "0"]].concat());

@@ -487,3 +487,20 @@ fn what_cannot_be_done_says_what_to_do() {
     }
     assert!(!new.exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_names_the_output_and_not_what_is_beside_it() {
+    let home = Home::new();
+    let out = home.path("o.mil");
+    let script = r#"ulimit -f 1; exec "$0" "$@""#;
+    let mut command = std::process::Command::new("sh");
+    home.surround(&mut command);
+    let broken = crate::audit::example("broken");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_thane"), "audit", &broken, "--fix", "-o"]);
+    let output = command.arg(&out).output().unwrap();
+    let said = stderr(&output);
+    assert_ends(&output, 1, &["o.mil is not written", "File too large"]);
+    assert!(!said.contains("partial"), "{said}");
+    assert_eq!(home.files("").iter().filter(|f| f.contains("o.mil")).count(), 0);
+}

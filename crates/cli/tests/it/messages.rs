@@ -94,6 +94,32 @@ fn caches_need_systems_with_states() {
     );
 }
 
+#[cfg(unix)]
+#[test]
+fn a_link_that_leads_nowhere_is_no_name_of_a_model() {
+    let home = Home::new();
+    let link = home.path("selfloop");
+    std::os::unix::fs::symlink(&link, &link).unwrap();
+    let mut command = home.thane(&["show", "selfloop"]);
+    let output = command.current_dir(home.path("")).output().unwrap();
+    assert_ends(&output, 2, &["selfloop", "Too many levels of symbolic links"]);
+    assert!(!stderr(&output).contains("unknown model"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_baseline_without_targets_is_told() {
+    let home = Home::new();
+    let base = home.path("base.json");
+    let broken = example("broken");
+    let audit = home.run(&["audit", &broken, "--json"]);
+    let mut report = crate::fixture::json(&audit);
+    report["targets"] = serde_json::json!([]);
+    std::fs::write(&base, report.to_string()).unwrap();
+    let output = home.run(&["audit", &broken, "--baseline", text(&base)]);
+    let said = stdout(&output);
+    assert!(said.contains("has no m4+macos27, and no other target"), "{said}");
+}
+
 #[test]
 fn bench_names_its_own_flags_where_a_context_is_too_short() {
     let home = Home::new();

@@ -424,8 +424,7 @@ fn weights_that_are_no_numbers() {
             let said = [
                 "the model's logits are no numbers",
                 "because: ",
-                "thane pull ",
-                "--check",
+                "try: fetch the model again, or convert it again",
             ];
             refuses(&home, &["run", &file, "hello", "--numerics", "f32"], &said);
             refuses(

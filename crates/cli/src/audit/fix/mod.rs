@@ -17,7 +17,7 @@ use std::time::Duration;
 use thane_audit::fix::{self, Changed, FixError, Options, Report};
 use thane_audit::target::Target;
 use thane_cpu::equal::{OnCpu, Settings};
-use thane_mil::package::{self, Package, read_source, write_source};
+use thane_mil::package::{self, Package, PackageError, read_source, write_source};
 use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
@@ -81,20 +81,23 @@ pub fn run(request: &Request<'_>, app: &App) -> Outcome {
 
 fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     let (program, report) = fixed(text(request.from)?, request, app)?;
-    place::write(request.to, request.force, |to| {
-        written(to, &Package::new(program), &[])
+    place::write(request.to, request.force, |at| {
+        written(at, request.to, &Package::new(program), &[])
     })?;
     Ok(report)
 }
 
-/// Write a package, or its program as text.
-fn written(to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
-    let done = if place::is_text(to) {
-        write_source(to, &package.program).map(drop)
+/// Writes a package, or its program as text, at a place that only lasts until it is renamed to `to`.
+fn written(at: &Path, to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
+    let done = if place::is_text(at) {
+        write_source(at, &package.program).map(drop)
     } else {
-        package.write(to, items).map(drop)
+        package.write(at, items).map(drop)
     };
-    done.map_err(|e| unwritten(e, to))
+    done.map_err(|error| match error {
+        PackageError::Io { fault, .. } => out::unwritten(to, fault),
+        error => unwritten(error, to),
+    })
 }
 
 /// The failure of a path that holds nothing to fix.
@@ -156,7 +159,9 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
             .map_err(RuntimeError::from)?,
         );
     }
-    place::write(to, request.force, |to| written(to, &package, &items))?;
+    place::write(to, request.force, |at| {
+        written(at, request.to, &package, &items)
+    })?;
     Ok(report)
 }
 
