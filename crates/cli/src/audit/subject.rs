@@ -310,7 +310,7 @@ pub fn decoder(
     let block = made.info.fixed.map_or(1, |fixed| fixed.block);
     let said = format!(
         "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
-         writes it",
+         writes it; weights were not read",
         made.info.architecture,
         counted(made.info.n_layers, "layer"),
         counted(made.info.context, "token")
@@ -339,7 +339,8 @@ fn encoder(
     } = &made.info;
     let layers = counted(*n_layers, "layer");
     let said = format!(
-        "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine"
+        "{architecture}, {layers}, as `thane convert --task embed` writes it for the Neural Engine; \
+         weights were not read"
     );
     let program = in_opset(&made.program, None)?;
     let catch_all = catch_all(&program);
