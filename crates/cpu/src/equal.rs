@@ -208,7 +208,8 @@ impl<'a> OnCpu<'a> {
         if seen.is_err() && found.n_values == 0 {
             return Ok(Proof::Unknown(UNSTEADY.to_owned()));
         }
-        Ok(Proof::Equal(told(Some(&seen), &found)))
+        // How many sets there was time for depends on the machine: `confirm` runs all, and tells.
+        Ok(Proof::Equal(told(Some(&seen), &Found::default())))
     }
 
     fn lossy(

@@ -81,6 +81,20 @@ struct Refused {
     divisible: bool,
 }
 
+/// Adds to the proof of a rewrite what was seen of the function with all rewrites: a trial runs as
+/// much of it as there is time for, so its numbers are those of one machine.
+fn add_whole(verdict: &mut Verdict, whole: Option<&Proof>) {
+    match (verdict, whole) {
+        (Verdict::Kept(Proof::Equal(own)), Some(Proof::Equal(how))) if !how.is_empty() => {
+            own.push_str(&format!("; {how}"));
+        }
+        (Verdict::Kept(own @ Proof::Lossy { .. }), Some(whole @ Proof::Lossy { .. })) => {
+            own.clone_from(whole);
+        }
+        _ => {}
+    }
+}
+
 impl<'a> Trials<'a> {
     /// Begin.
     pub fn new(
@@ -152,7 +166,7 @@ impl<'a> Trials<'a> {
         let done = self.program.functions()[at].clone();
         let forms =
             |kept: &[Kept], n: usize| kept.get(n).map_or(done.clone(), |next| next.before.clone());
-        let mut why = String::new();
+        let (mut why, mut proof) = (String::new(), None);
         // As many of the first as hold together: none do in any case.
         let (mut holds, mut fails) = (0, self.kept[at].len() + 1);
         let mut n = self.kept[at].len();
@@ -160,7 +174,7 @@ impl<'a> Trials<'a> {
             let form = forms(&self.kept[at], n);
             let is_lossy = self.kept[at][..n].iter().any(|kept| kept.is_lossy);
             match self.prover.confirm(&self.originals[at], &form, is_lossy) {
-                Proof::Equal(_) | Proof::Lossy { .. } => holds = n,
+                held @ (Proof::Equal(_) | Proof::Lossy { .. }) => (holds, proof) = (n, Some(held)),
                 Proof::Unknown(_) if self.options.unproven => holds = n,
                 Proof::Differs(how) => {
                     (fails, why) = (
@@ -184,6 +198,9 @@ impl<'a> Trials<'a> {
             for kept in self.kept[at].drain(holds..) {
                 self.steps[kept.step].verdict = Verdict::Rejected(why.clone());
             }
+        }
+        for kept in &self.kept[at] {
+            add_whole(&mut self.steps[kept.step].verdict, proof.as_ref());
         }
     }
 

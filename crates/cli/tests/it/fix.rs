@@ -504,3 +504,29 @@ fn a_full_disk_names_the_output_and_not_what_is_beside_it() {
     assert!(!said.contains("partial"), "{said}");
     assert_eq!(home.files("").iter().filter(|f| f.contains("o.mil")).count(), 0);
 }
+
+#[test]
+fn a_sample_without_finite_results_is_refused() {
+    let home = Home::new();
+    let (from, to, inputs) = (home.path("in.mil"), home.path("o.mil"), home.path("inputs"));
+    let crop = "        tensor<fp16, [3, 20]> y = crop(x = c);\n";
+    let program = BROKEN.replace(crop, "").replace("-> (y)", "-> (c)");
+    std::fs::write(&from, program).unwrap();
+    std::fs::create_dir(&inputs).unwrap();
+    for (bits, due) in [
+        (0x7e00u16, "inputs: no number of the results is finite"),
+        (0x3800, "the function is off by"),
+    ] {
+        let header = format!("{:<117}\n", "{'descr': '<f2', 'fortran_order': False, 'shape': (3, 20), }");
+        let mut npy = b"\x93NUMPY\x01\x00".to_vec();
+        npy.extend((header.len() as u16).to_le_bytes());
+        npy.extend(header.as_bytes());
+        npy.extend([bits; 60].iter().flat_map(|bits| bits.to_le_bytes()));
+        std::fs::write(inputs.join("x.npy"), npy).unwrap();
+        let args = ["audit", text(&from), "--fix", "--force", "-o", text(&to)];
+        let args = [&args[..], &["--inputs", text(&inputs), "--json"]].concat();
+        let row = json(&home.run(&args));
+        let steps = row["steps"].as_array().unwrap();
+        assert!(steps.iter().any(|step| step.to_string().contains(due)), "{row}");
+    }
+}

@@ -223,6 +223,11 @@ impl Sample {
 }
 
 impl Set {
+    /// Whether a user gives it.
+    pub fn is_given(&self) -> bool {
+        self.sample.is_some()
+    }
+
     fn new(label: &str, signal: Signal) -> Self {
         Self {
             label: label.to_owned(),

@@ -196,8 +196,9 @@ impl Reference {
                 reference.is_complete = false;
                 break;
             }
-            let (is_extra, label) = (set.is_extra, set.label.clone());
+            let (is_extra, is_given, label) = (set.is_extra, set.is_given(), set.label.clone());
             match reference.add(set, env) {
+                Err(Stop::Op(why)) if is_given => return Err(Stop::Op(format!("{label}: {why}"))),
                 // The original itself takes no such inputs.
                 Err(Stop::Op(why)) if !is_first => reference.note = Some(format!("{label}: {why}")),
                 Err(Stop::Memory(_)) if is_extra => {}
@@ -212,6 +213,10 @@ impl Reference {
         let wide = run(&self.f, &self.f, &set, Mode::Wide, env)?;
         let (due, is_beyond) = (wide.results, wide.overflow.is_some());
         self.run_time = self.run_time.max(begun.elapsed());
+        let is_finite = |due: &Held| numbers(&due.tensor).iter().any(|x| x.is_finite());
+        if set.is_given() && !due.iter().any(|(_, due)| is_finite(due)) {
+            return Err(Stop::Op("no number of the results is finite".to_owned()));
+        }
         let declared = match is_half(&self.f) {
             true => Some(run(&self.f, &self.f, &set, Mode::Declared, env)?),
             false => None,
