@@ -130,9 +130,15 @@ mod tests {
     #[test]
     fn a_negative_number_is_a_value() {
         for (arguments, said) in [
-            (&["audit", "x", "--require-ane", "-1"][..], "'-1' for '--require-ane"),
+            (
+                &["audit", "x", "--require-ane", "-1"][..],
+                "'-1' for '--require-ane",
+            ),
             (&["run", "x", "hi", "--top-k", "-1"], "'-1' for '--top-k"),
-            (&["bench", "decode", "x", "--threads", "-1"], "'-1' for '--threads"),
+            (
+                &["bench", "decode", "x", "--threads", "-1"],
+                "'-1' for '--threads",
+            ),
         ] {
             let text = error(arguments).to_string();
             assert!(text.contains(&format!("invalid value {said}")), "{text}");
@@ -144,7 +150,12 @@ mod tests {
     fn what_is_not_utf8_is_named() {
         use std::os::unix::ffi::OsStringExt;
         let wrong = || OsString::from_vec(b"x\xff".to_vec());
-        let variables = || [("PATH".into(), wrong()), ("THANE_AUDIT_TARGET".into(), wrong())];
+        let variables = || {
+            [
+                ("PATH".into(), wrong()),
+                ("THANE_AUDIT_TARGET".into(), wrong()),
+            ]
+        };
         for (arguments, named) in [
             (vec!["thane".into(), wrong()], "argument `x\u{fffd}`"),
             (

@@ -24,16 +24,8 @@ pub fn text(c: &Comparison) -> String {
         c.matched, c.only_here, c.only_there
     );
     out += &wrap("  ops", INDENT, &ops);
-    out += &wrap(
-        "  device",
-        INDENT,
-        &share(c.selected),
-    );
-    out += &wrap(
-        "  support",
-        INDENT,
-        &share(c.supported),
-    );
+    out += &wrap("  device", INDENT, &share(c.selected));
+    out += &wrap("  support", INDENT, &share(c.supported));
     if let (Some(median), Some(within)) = (c.estimates.median_error, c.estimates.within_quarter) {
         let what = if c.kind == "plan" {
             "shares of the cost"

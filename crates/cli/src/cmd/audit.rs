@@ -469,13 +469,15 @@ fn printed(
     match format {
         Format::Json => json::print(report).map_err(bug),
         Format::Sarif => {
-            let lines = subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Usage, e))?;
+            let lines =
+                subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Usage, e))?;
             let path = subject::relative(&report.subject.name);
             sarif::print(report, &path, lines.as_ref()).map_err(bug)
         }
         Format::Html => html::print(report).map_err(bug),
         Format::Concise => {
-            let lines = subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Other, e))?;
+            let lines =
+                subject::lines(subject, args.path()).map_err(|e| Failure::new(Code::Other, e))?;
             Ok(concise::print(report, lines.as_ref(), args.out.is_some()))
         }
         Format::Text | Format::Mil => {

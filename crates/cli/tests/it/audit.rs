@@ -892,7 +892,11 @@ fn a_long_program_is_judged_and_a_closed_pipe_is_quiet() {
     assert_ends(&output, 0, &[]);
     assert_eq!(stderr(&output), "");
     // A gate does not open because nobody reads the report.
-    assert_ends(&closed(&["--deny", "note"]), 1, &["does not hold: --deny note"]);
+    assert_ends(
+        &closed(&["--deny", "note"]),
+        1,
+        &["does not hold: --deny note"],
+    );
     let huge = usize::MAX;
     let ty = format!("tensor<fp16, [{huge}, {huge}, {huge}]>");
     let text = format!(

@@ -124,7 +124,11 @@ fn requiring_the_engine_fails_at_warnings_of_a_failure() {
         let args = [file.to_str().unwrap(), "--function", "fires"];
         let args = [&args[..], flag.as_slice()].concat();
         let output = audit(&home, &[&args[..], &["--require-ane", "0"]].concat());
-        assert_ends(&output, 1, &[&format!("`fires` {what} on the engine: {id} (")]);
+        assert_ends(
+            &output,
+            1,
+            &[&format!("`fires` {what} on the engine: {id} (")],
+        );
         let report = json(&audit(&home, &[&args[..], &["--json"]].concat()));
         let verdict = report["targets"][0]["verdict"].as_str().unwrap();
         assert!(["may-fail", "fails"].contains(&verdict), "{id}: {verdict}");

@@ -497,12 +497,26 @@ fn a_full_disk_names_the_output_and_not_what_is_beside_it() {
     let mut command = std::process::Command::new("sh");
     home.surround(&mut command);
     let broken = crate::audit::example("broken");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_thane"), "audit", &broken, "--fix", "-o"]);
+    command.args([
+        "-c",
+        script,
+        env!("CARGO_BIN_EXE_thane"),
+        "audit",
+        &broken,
+        "--fix",
+        "-o",
+    ]);
     let output = command.arg(&out).output().unwrap();
     let said = stderr(&output);
     assert_ends(&output, 1, &["o.mil is not written", "File too large"]);
     assert!(!said.contains("partial"), "{said}");
-    assert_eq!(home.files("").iter().filter(|f| f.contains("o.mil")).count(), 0);
+    assert_eq!(
+        home.files("")
+            .iter()
+            .filter(|f| f.contains("o.mil"))
+            .count(),
+        0
+    );
 }
 
 #[test]
@@ -517,7 +531,10 @@ fn a_sample_without_finite_results_is_refused() {
         (0x7e00u16, "inputs: no number of the results is finite"),
         (0x3800, "the function is off by"),
     ] {
-        let header = format!("{:<117}\n", "{'descr': '<f2', 'fortran_order': False, 'shape': (3, 20), }");
+        let header = format!(
+            "{:<117}\n",
+            "{'descr': '<f2', 'fortran_order': False, 'shape': (3, 20), }"
+        );
         let mut npy = b"\x93NUMPY\x01\x00".to_vec();
         npy.extend((header.len() as u16).to_le_bytes());
         npy.extend(header.as_bytes());
@@ -527,6 +544,9 @@ fn a_sample_without_finite_results_is_refused() {
         let args = [&args[..], &["--inputs", text(&inputs), "--json"]].concat();
         let row = json(&home.run(&args));
         let steps = row["steps"].as_array().unwrap();
-        assert!(steps.iter().any(|step| step.to_string().contains(due)), "{row}");
+        assert!(
+            steps.iter().any(|step| step.to_string().contains(due)),
+            "{row}"
+        );
     }
 }

@@ -102,8 +102,16 @@ fn a_link_that_leads_nowhere_is_no_name_of_a_model() {
     std::os::unix::fs::symlink(&link, &link).unwrap();
     let mut command = home.thane(&["show", "selfloop"]);
     let output = command.current_dir(home.path("")).output().unwrap();
-    assert_ends(&output, 2, &["selfloop", "Too many levels of symbolic links"]);
-    assert!(!stderr(&output).contains("unknown model"), "{}", stderr(&output));
+    assert_ends(
+        &output,
+        2,
+        &["selfloop", "Too many levels of symbolic links"],
+    );
+    assert!(
+        !stderr(&output).contains("unknown model"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -117,7 +125,10 @@ fn a_baseline_without_targets_is_told() {
     std::fs::write(&base, report.to_string()).unwrap();
     let output = home.run(&["audit", &broken, "--baseline", text(&base)]);
     let said = stdout(&output);
-    assert!(said.contains("has no m4+macos27, and no other target"), "{said}");
+    assert!(
+        said.contains("has no m4+macos27, and no other target"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -125,7 +136,14 @@ fn bench_names_its_own_flags_where_a_context_is_too_short() {
     let home = Home::new();
     let package = home.path("p.mlpackage");
     let (gguf, rounds) = (chat_gguf(), ["--rounds", "1"]);
-    let convert = ["convert", text(&gguf), "--context", "32", "-o", text(&package)];
+    let convert = [
+        "convert",
+        text(&gguf),
+        "--context",
+        "32",
+        "-o",
+        text(&package),
+    ];
     assert_ends(&home.run(&convert), 0, &[]);
     let bench = |what: &str, model: &Path, flags: &[&str]| {
         home.run(&[&["bench", what, text(model)], flags, &rounds].concat())
@@ -133,19 +151,38 @@ fn bench_names_its_own_flags_where_a_context_is_too_short() {
     for (what, flags) in [
         ("prefill", &["--lengths", "32"][..]),
         ("decode", &["--lengths", "16", "--tokens", "16"]),
-        ("batch", &["--lengths", "16", "--tokens", "16", "--batch", "2"]),
+        (
+            "batch",
+            &["--lengths", "16", "--tokens", "16", "--batch", "2"],
+        ),
     ] {
         assert_ends(&bench(what, &package, flags), 0, &[]);
     }
     for (what, model, remedy) in [
         ("prefill", &package, "try: --lengths 32, or less"),
-        ("decode", &package, "try: --lengths and --tokens that are at most 32 together"),
-        ("batch", &package, "try: --lengths and --tokens that are at most 32 together"),
-        ("decode", &gguf, "try: --lengths and --tokens, with fewer tokens"),
+        (
+            "decode",
+            &package,
+            "try: --lengths and --tokens that are at most 32 together",
+        ),
+        (
+            "batch",
+            &package,
+            "try: --lengths and --tokens that are at most 32 together",
+        ),
+        (
+            "decode",
+            &gguf,
+            "try: --lengths and --tokens, with fewer tokens",
+        ),
     ] {
         let output = bench(what, model, &["--lengths", "100000"]);
         assert_ends(&output, 2, &[remedy]);
-        assert!(!stderr(&output).contains("--context"), "{}", stderr(&output));
+        assert!(
+            !stderr(&output).contains("--context"),
+            "{}",
+            stderr(&output)
+        );
     }
 }
 

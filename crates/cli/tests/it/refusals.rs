@@ -454,7 +454,11 @@ fn a_contract_that_contradicts_its_program_is_refused() {
         let mut contract = whole.clone();
         contract["model"][key] = value.into();
         std::fs::write(&file, contract.to_string()).unwrap();
-        let says = ["contract.json: expected a", key, &format!("found {value}; convert again")];
+        let says = [
+            "contract.json: expected a",
+            key,
+            &format!("found {value}; convert again"),
+        ];
         refuses(&home, &["check", out], &says);
         refuses(&home, &["run", out, "hello"], &says);
     }

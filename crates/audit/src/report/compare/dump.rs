@@ -123,11 +123,15 @@ mod tests {
         }
         for (device, value) in [
             (r#""preferred": "tpu""#, r#""tpu""#),
-            (r#""preferred": "cpu", "supported": ["cpu", "quantum"]"#, r#""quantum""#),
+            (
+                r#""preferred": "cpu", "supported": ["cpu", "quantum"]"#,
+                r#""quantum""#,
+            ),
             (r#""supported": [3]"#, "3"),
         ] {
             let error = read(&format!("[{{\"output\": \"y\", {device}}}]")).unwrap_err();
-            let said = format!("op `y`: expected a device (CPU, GPU or Neural Engine), found {value}");
+            let said =
+                format!("op `y`: expected a device (CPU, GPU or Neural Engine), found {value}");
             assert_eq!(error.to_string(), said);
         }
         for wrong in ["{}", "[]", "[1, 2]", "{\"operations\": 3}", "["] {

@@ -129,7 +129,11 @@ impl Bench<'_> {
         };
         let model = model::lower(model, spec, &options, self.app)?;
         let is_prefill = self.args.what == What::Prefill;
-        let needed = if is_prefill { longest } else { longest + answer };
+        let needed = if is_prefill {
+            longest
+        } else {
+            longest + answer
+        };
         if needed > model.info.context {
             return Err(self.too_long(needed, model.info.context));
         }
