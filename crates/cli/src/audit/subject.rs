@@ -99,7 +99,8 @@ pub fn no_checkpoint(subject: &Subject, flag: &str) -> Failure {
     Failure::new(Code::Usage, error).remedy("the checkpoint that it was made of")
 }
 
-fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
+/// As [`open`], for a caller whose flags also said how a package was made.
+pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {
     app.output.busy("reading the program");
     let spec = &*path.to_string_lossy();
     let named = path

@@ -50,7 +50,7 @@ pub fn of(
     build: &Build<'_>,
     app: &App,
 ) -> Result<Verdict, Failure> {
-    let subject = subject::open(path, build, app)?.subject;
+    let subject = subject::find(path, build, app)?.subject;
     let report = report::build(&subject, std::slice::from_ref(target), Scope::default());
     let t = &report.targets[0];
     let f = principal(t);

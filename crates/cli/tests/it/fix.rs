@@ -493,16 +493,16 @@ fn what_cannot_be_done_says_what_to_do() {
 fn a_full_disk_names_the_output_and_not_what_is_beside_it() {
     let home = Home::new();
     let out = home.path("o.mil");
-    let script = r#"ulimit -f 1; exec "$0" "$@""#;
+    let script = r#"ulimit -f 0; exec "$0" "$@""#;
     let mut command = std::process::Command::new("sh");
     home.surround(&mut command);
-    let broken = crate::audit::example("broken");
+    let from = broken(&home);
     command.args([
         "-c",
         script,
         env!("CARGO_BIN_EXE_thane"),
         "audit",
-        &broken,
+        text(&from),
         "--fix",
         "-o",
     ]);

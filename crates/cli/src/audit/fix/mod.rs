@@ -87,7 +87,7 @@ fn of_text(request: &Request<'_>, app: &App) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// Writes a package, or its program as text, at a place that only lasts until it is renamed to `to`.
+/// Writes a package, or its program as text, to `at`, which is renamed to `to`.
 fn written(at: &Path, to: &Path, package: &Package, items: &[package::Item]) -> Outcome {
     let done = if place::is_text(at) {
         write_source(at, &package.program).map(drop)
