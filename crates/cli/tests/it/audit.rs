@@ -633,7 +633,12 @@ fn a_catch_all_is_not_required_to_be_on_the_engine() {
         (&folder, folder_names),
     ] {
         // Too small for the engine, all of them.
-        let all = audit(&home, &[subject, "--buckets", "16", "--require-ane", "1"]);
+        let buckets: &[&str] = if subject == model {
+            &["--buckets", "16"]
+        } else {
+            &[]
+        };
+        let all = audit(&home, &[&[subject, "--require-ane", "1"], buckets].concat());
         assert_ends(
             &all,
             1,
@@ -651,18 +656,8 @@ fn a_catch_all_is_not_required_to_be_on_the_engine() {
             "{}",
             stdout(&all)
         );
-        let asked = audit(
-            &home,
-            &[
-                subject,
-                "--buckets",
-                "16",
-                "--require-ane",
-                "1",
-                "--function",
-                any,
-            ],
-        );
+        let args = [subject, "--require-ane", "1", "--function", any];
+        let asked = audit(&home, &[&args[..], buckets].concat());
         assert_ends(&asked, 1, &[&format!("`{any}` are on the engine")]);
     }
 }

@@ -483,6 +483,23 @@ fn a_limit_of_file_sizes_leaves_nothing() {
     assert_eq!(partials(&home), Vec::<String>::new());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_conversion_that_is_killed_leaves_no_package() {
+    let home = Home::new();
+    let (big, out) = (home.path("big"), home.path("model.mlpackage"));
+    sparse(&big, 600_000);
+    let mut child = begun(&home, "model", &["convert", text(&big), "-o", text(&out)]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!out.exists() && !partials(&home).is_empty());
+    let chat = chat_gguf();
+    let small = ["convert", text(&chat), "-o", text(&out), "--context", "64"];
+    assert_ends(&home.run(&small), 0, &[]);
+    assert_eq!(partials(&home), Vec::<String>::new(), "what it left is gone");
+    assert_ends(&home.run(&["check", text(&out)]), 0, &[]);
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {

@@ -94,44 +94,6 @@ fn a_package_answers_as_its_checkpoint_does() {
     }
 }
 
-/// A limit on the length of files kills the process in the midst of its weights.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_conversion_that_is_killed_leaves_no_package() {
-    use std::os::unix::process::ExitStatusExt;
-    let home = Home::new();
-    let package = home.path("model.mlpackage");
-    let mut shell = std::process::Command::new("/bin/sh");
-    home.surround(&mut shell);
-    shell.args([
-        "-c",
-        "ulimit -c 0 && ulimit -f 8 && exec \"$@\"",
-        "sh",
-        env!("CARGO_BIN_EXE_thane"),
-    ]);
-    shell.args([
-        "convert",
-        text(&chat_gguf()),
-        "-o",
-        text(&package),
-        "--context",
-        "64",
-    ]);
-    let output = shell.output().unwrap();
-    const SIGXFSZ: i32 = 25;
-    assert_eq!(output.status.signal(), Some(SIGXFSZ), "{}", stderr(&output));
-    let n_left = || {
-        home.files("")
-            .iter()
-            .filter(|n| n.contains("partial"))
-            .count()
-    };
-    assert!(!package.exists() && n_left() > 0);
-    assert_ends(&convert(&home, &chat_gguf(), &[]).1, 0, &[]);
-    assert_eq!(n_left(), 0, "what it left is gone");
-    assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
-}
-
 #[test]
 fn a_package_is_written_the_same_again() {
     let home = Home::new();
