@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use thane_cli::app::{App, Global};
 use thane_cli::exit::{Code, Outcome};
-use thane_cli::screen::{painted_unless_escaped, printable, printable_painted};
+use thane_cli::screen::printable_painted;
 use thane_cli::{cmd, variables};
 
 /// Run, embed, convert and audit language models as Core ML programs, on any machine.
@@ -142,11 +142,11 @@ fn print_error(error: clap::Error) -> std::io::Result<()> {
     if !stderr.is_terminal() {
         return error.print();
     }
+    // clap shows values between its colors, so a color in a value cannot be told from them.
     let paints = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let plain = error.render().to_string();
-    let text = match paints {
-        true => painted_unless_escaped(&plain, || error.render().ansi().to_string()),
-        false => printable(&plain).into_owned(),
+    let text = match paints && !tips::has_escape(std::env::args_os(), std::env::vars_os()) {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
     };
     stderr.write_all(printable_painted(&text).as_bytes())
 }

@@ -21,6 +21,19 @@ fn arguments() -> Vec<String> {
     std::env::args_os().map(lossy).collect()
 }
 
+/// Whether what an error may quote has an escape sequence.
+pub fn has_escape(
+    arguments: impl Iterator<Item = OsString>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> bool {
+    let is_ours = |name: &OsString| name.to_string_lossy().starts_with("THANE_");
+    let values = variables
+        .filter(|(name, _)| is_ours(name))
+        .map(|(_, value)| value);
+    let mut quoted = arguments.chain(values);
+    quoted.any(|text| text.to_string_lossy().contains('\u{1b}'))
+}
+
 /// Names the argument or the variable that is not UTF-8, which clap does not.
 fn not_utf8(
     mut arguments: impl Iterator<Item = OsString>,
@@ -142,6 +155,23 @@ mod tests {
         ] {
             let text = error(arguments).to_string();
             assert!(text.contains(&format!("invalid value {said}")), "{text}");
+        }
+    }
+
+    #[test]
+    fn escape_sequences_of_arguments_and_variables_are_seen() {
+        let red = || OsString::from("\u{1b}[31mx");
+        for (arguments, variables, seen) in [
+            (vec!["x".into()], vec![("A".into(), "x".into())], false),
+            (vec!["x".into(), red()], vec![], true),
+            (
+                vec!["x".into()],
+                vec![("THANE_AUDIT_TARGET".into(), red())],
+                true,
+            ),
+        ] {
+            let found = has_escape(arguments.into_iter(), variables.into_iter());
+            assert_eq!(found, seen);
         }
     }
 
