@@ -25,7 +25,9 @@ class Exporter(load.MILProtoExporter):
         value = var.val
         if not isinstance(value, np.ndarray) or value.dtype.kind in "US":
             return load.create_immediate_value(var)
-        if value.nbytes > LARGEST_IMMEDIATE or load.should_use_weight_file(
+        # Sizes of splits and the like are read; coremltools would store those of ten or more.
+        is_read = value.dtype in (np.int32, np.bool_)
+        if value.nbytes > LARGEST_IMMEDIATE or not is_read and load.should_use_weight_file(
             value, self.specification_version
         ):
             return zeros(var)

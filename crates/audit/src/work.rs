@@ -99,15 +99,30 @@ impl Work {
         self.input_bytes + self.constant_bytes + self.output_bytes
     }
 
-    /// Whether all of its inputs must be there before any of its results is: what a fused chain
-    /// cannot be tiled through.
-    pub fn takes_all(&self) -> bool {
+    /// Whether all of an operand must be there before any result is, which a fused chain cannot be
+    /// tiled through. Of the operands of a product only the smallest must.
+    pub fn takes_all(&self, is_smallest: bool) -> bool {
         use Kind::{Attention, Matmul, Normalization, Reduction, Softmax, TopK, Transpose};
-        matches!(
-            self.kind,
-            Matmul | Attention | Softmax | Normalization | Reduction | Transpose | TopK
-        )
+        match self.kind {
+            Matmul => is_smallest,
+            Attention | Normalization | Reduction | Softmax | Transpose | TopK => true,
+            _ => false,
+        }
     }
+}
+
+/// Steps of a recurrent layer, of both directions.
+pub fn steps(view: &View<'_>, op: &Op) -> Option<f64> {
+    if !["lstm", "gru", "rnn"].contains(&op.def.name) {
+        return None;
+    }
+    let n = shape(view, op.value_arg("x")?).first().copied()?;
+    let directions = if op.arg("weight_ih_back").is_some() {
+        2.0
+    } else {
+        1.0
+    };
+    Some(n * directions)
 }
 
 /// Lengths of the axes of a value.

@@ -13,5 +13,6 @@ mod notation;
 pub mod placement;
 pub mod score;
 mod sizes;
+pub mod zoo;
 
 pub use call::CallError;

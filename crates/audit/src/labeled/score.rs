@@ -13,7 +13,7 @@ use crate::number::short;
 use crate::target::Target;
 
 /// Name and text of the published data that this crate carries.
-pub const CARRIED: [(&str, &str); 2] = [
+pub const CARRIED: [(&str, &str); 3] = [
     (
         "ane_placement_m4.csv",
         include_str!("../../data/ane_placement_m4.csv"),
@@ -21,6 +21,10 @@ pub const CARRIED: [(&str, &str); 2] = [
     (
         "ane_measurements.csv",
         include_str!("../../data/ane_measurements.csv"),
+    ),
+    (
+        "whole_models.csv",
+        include_str!("../../data/whole_models.csv"),
     ),
 ];
 

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use thane_mil::program::ValueId;
 
-use super::on_engine;
-use crate::place::{Backend, Placed, Placement};
+use super::{on_engine, renames};
+use crate::place::{Backend, Placed, Placement, estimate};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
 use crate::target::Chip;
 use crate::view::View;
@@ -17,10 +17,12 @@ use crate::work::{self, Kind};
 pub struct Parts {
     /// Products.
     pub compute: f64,
-    /// Reading weights.
+    /// Reading weights, as far as no products and elementwise ops hide it.
     pub weights: f64,
     /// Elementwise ops, reductions and permutations.
     pub elements: f64,
+    /// Starting the tasks of ops that are not products.
+    pub tasks: f64,
     /// Activations in memory.
     pub activations: f64,
     /// Entering and leaving the engine.
@@ -37,17 +39,28 @@ impl Parts {
 
     /// The sum of the parts on the engine.
     pub fn on_engine(&self) -> f64 {
-        self.compute + self.weights + self.elements + self.activations
+        self.busy() + self.weights + self.activations
+    }
+
+    /// The sum of what hides the reading of weights.
+    fn busy(&self) -> f64 {
+        self.compute + self.elements + self.tasks
     }
 
     /// The largest part.
     pub fn bound(&self) -> super::Bound {
         use super::Bound::{Activations, Compute, Dispatch, Host, Weights};
+        // Where weights take longer than what hides them, they are the limit and it is not.
+        let read = if self.weights > 0.0 {
+            self.weights + self.busy()
+        } else {
+            0.0
+        };
         let parts = [
             (self.dispatch, Dispatch),
+            (read, Weights),
             (self.compute, Compute),
-            (self.weights, Weights),
-            (self.elements + self.activations, Activations),
+            (self.elements + self.tasks + self.activations, Activations),
             (self.host, Host),
         ];
         parts
@@ -65,6 +78,8 @@ impl Parts {
 pub struct Total {
     /// Seconds.
     pub parts: Parts,
+    /// Seconds of reading weights, hidden or not.
+    pub reading: f64,
     /// Bytes of weights that are read.
     pub weight_bytes: f64,
     /// Positions of most of the products, by their weights.
@@ -76,6 +91,12 @@ pub struct Total {
 /// Bytes that a permutation moves in a second: 60 GB/s (ANEForge, transposes).
 const TRANSPOSED_BYTES: f64 = 60e9;
 
+/// Starting the task of an op, in seconds. Products start theirs while others run. Fitted to whole
+/// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
+/// each op that is neither a product nor fused into one. A task in a chain costs at most 2.8 us on M1
+/// Max by joshuaswarren's driver.
+const TASK: f64 = 4e-6;
+
 /// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
 /// (qwen-ane, M5 Max).
 const SHORT_ROWS: f64 = 0.41e9;
@@ -83,12 +104,26 @@ const SHORT_ROWS: f64 = 0.41e9;
 /// 2560, fast.
 const SHORT: f64 = 64.0;
 
-/// Operations of products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms on M4
-/// Max with `cpuOnly` (CoreML-LLM, pull request 169). Half of that before M4, which is inferred.
+/// Operations of matrix products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms
+/// on M4 Max with `cpuOnly` (CoreML-LLM, pull request 169). Half of that before M4, which is
+/// inferred.
 const CPU_FLOPS: f64 = 2.9e12;
 
-/// A `topk`, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and M6).
-const TOPK: f64 = 8e-3;
+/// Operations of convolutions on the CPU in a second: DenseNet-121, of 5.7 10^9, takes 15 to 17 ms on
+/// M1 to M2 Max with `cpuOnly` (ml-macos-performance). As above, twice of that from M4 on.
+const CPU_CONV_FLOPS: f64 = 0.68e12;
+
+/// A step of a recurrent layer on the CPU, in seconds: the segmentation of pyannote takes 55 ms on M5
+/// for 4 layers of 2 directions with 589 steps each (FluidAudio).
+const CPU_STEP: f64 = 11.7e-6;
+
+/// Starting an op on the GPU, in seconds: MobileNetV2 of 118 ops takes 0.67 ms on M5 Max at batch 1
+/// (erwinzhang7), while its operations and bytes take a tenth of that.
+const GPU_OP: f64 = 5e-6;
+
+/// An element that `topk` sorts, in seconds: one over 32,000 elements makes a call 6 to 10 ms slower
+/// (M6 study, M4 and M6).
+const TOPK: f64 = 8e-3 / 32_000.0;
 
 /// Sum the time of the ops of a placement.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
@@ -103,56 +138,80 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
     seconds
 }
 
-/// Sum the time of the ops of a placement, and report the seconds of each op to `report`.
+/// Sum the time of the ops of a placement, and report the seconds of each op to `report`. Weights are
+/// read ahead, while the ops before them run.
 fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
     let mut columns: Vec<(f64, f64)> = Vec::new();
+    // Results of elementwise ops on the engine.
+    let mut elementwise: HashSet<ValueId> = HashSet::new();
+    let mut n_tasks = 0;
     for op in &placement.ops {
         let so_far = total.parts.total();
+        let mut reading = 0.0;
+        if on_engine(op.chosen) && is_elementwise(op.work.kind) {
+            elementwise.extend(view.op(op.op).results.iter().copied());
+        }
         if !on_engine(op.chosen) {
-            total.parts.host += elsewhere(op, chip);
+            total.parts.host += elsewhere(view, op, chip);
         } else if let Kind::Product(gemm, weight) = op.work.kind {
             let resident = !read.insert(weight);
             total.weight_bytes += gemm.bytes(chip, resident);
-            let before = total.parts.weights;
-            product(op, &gemm, resident, chip, &mut total.parts);
+            reading = product(op, &gemm, resident, chip, &mut total.parts);
+            total.reading += reading;
             if matches!(gemm.stored.form, Form::Palette { grouped: true, .. }) {
-                total.grouped += total.parts.weights - before;
+                total.grouped += reading;
             }
             columns.push((gemm.positions, gemm.n_weights()));
+            n_tasks += 1;
         } else if !is_fused(view, op) {
             other(view, op, chip, &mut total.parts);
+            if !renames(op.work.kind) && !is_chained(view, op, &elementwise) {
+                // The first task starts with the call.
+                total.parts.tasks += if n_tasks > 0 { TASK } else { 0.0 };
+                n_tasks += 1;
+            }
         }
         if let (false, Kind::Product(gemm, _)) = (on_engine(op.chosen), op.work.kind) {
             total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
             columns.push((gemm.positions, gemm.n_weights()));
         }
-        report((total.parts.total() - so_far).max(0.0));
+        report((total.parts.total() - so_far).max(reading));
     }
+    total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
     total.positions = most_common(columns);
     total
 }
 
-/// What the CPU or GPU takes for an op. The segmenter takes CPUs for several times slower at
-/// products than they are: one that is left to the CPU is faster than Core ML thinks.
-fn elsewhere(op: &Placed, chip: &Chip) -> f64 {
+/// What the CPU or GPU takes for an op, which is not what the segmenter thinks: its CPUs are several
+/// times slower at products than they are.
+fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> f64 {
     let estimate = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
-    let is_product = matches!(
-        op.work.kind,
-        Kind::Product(..) | Kind::Matmul | Kind::Attention
-    );
-    if op.chosen == Backend::MpsGraph || !is_product {
-        return estimate;
+    if op.work.kind == Kind::Free {
+        return 0.0;
     }
+    if op.chosen == Backend::MpsGraph {
+        let cores = f64::from(chip.gpu_cores);
+        let flops = op.work.flops / (chip.family.gpu_core_tflops * 1e12 * cores);
+        return flops.max(op.work.bytes() / (estimate::GPU_CORE_BYTES * cores)) + GPU_OP;
+    }
+    if let Some(steps) = work::steps(view, view.op(op.op)) {
+        return estimate + steps * CPU_STEP;
+    }
+    let flops = match op.work.kind {
+        Kind::Product(gemm, _) if gemm.taps > 1.0 => CPU_CONV_FLOPS,
+        Kind::Product(..) | Kind::Matmul | Kind::Attention => CPU_FLOPS,
+        _ => return estimate,
+    };
     let flops = if chip.generation >= 16 {
-        CPU_FLOPS
+        flops
     } else {
-        CPU_FLOPS / 2.0
+        flops / 2.0
     };
     let bytes = op.work.bytes() / (chip.family.segmenter.cpu_gibps * 1_073_741_824.0);
-    (op.work.flops / flops).max(bytes).min(estimate)
+    (op.work.flops / flops).max(bytes)
 }
 
 /// The first of each pair, weighted by the second, that weighs most.
@@ -168,16 +227,29 @@ fn most_common(mut columns: Vec<(f64, f64)>) -> f64 {
     best.0
 }
 
-fn product(op: &Placed, gemm: &Gemm, resident: bool, chip: &Chip, parts: &mut Parts) {
+/// Add the time of a product, and give the seconds of reading its weights.
+fn product(op: &Placed, gemm: &Gemm, resident: bool, chip: &Chip, parts: &mut Parts) -> f64 {
     let seconds = gemm.seconds(chip, resident);
     let narrow = if gemm.int8 { 2.0 } else { 1.0 };
     let moved =
         (op.work.input_bytes + op.work.output_bytes) / narrow / (chip.local_gbps.value * 1e9);
-    if seconds.weights >= seconds.compute.max(moved) {
-        parts.weights += seconds.weights;
-    } else {
-        parts.compute += seconds.compute.max(moved);
-    }
+    parts.compute += seconds.compute.max(moved);
+    seconds.weights
+}
+
+/// Whether an op can be part of a chain that is one task.
+fn is_elementwise(kind: Kind) -> bool {
+    matches!(kind, Kind::Unary | Kind::Elementwise | Kind::Reduction)
+}
+
+/// Whether an elementwise op or a reduction is part of the task of the one before it: 64 squares in
+/// a row, each with its sum, take as long as their elements (qwen-ane, M5 Max).
+fn is_chained(view: &View<'_>, op: &Placed, elementwise: &HashSet<ValueId>) -> bool {
+    is_elementwise(op.work.kind)
+        && view
+            .op(op.op)
+            .uses()
+            .any(|v| elementwise.contains(&v) && view.users(v).len() == 1)
 }
 
 /// Whether an op is fused into the product before it.
@@ -236,7 +308,7 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
         }
         Kind::Transpose => parts.elements += work.output_bytes / TRANSPOSED_BYTES,
         Kind::Copy => parts.elements += work.output_bytes / (chip.local_gbps.value * 1e9),
-        Kind::TopK => parts.elements += TOPK,
+        Kind::TopK => parts.elements += TOPK * work.inputs,
         Kind::State => {
             parts.activations +=
                 (work.output_bytes.max(work.input_bytes)) / (chip.activation_gbps.value * 1e9);

@@ -125,7 +125,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     work.parts.activations += traffic.spilled_bytes * 2.0 / gbps(chip);
     // Inputs and outputs move while products are computed, but by the same wires as weights.
     let moved = traffic.edge_bytes / gbps(chip);
-    let hidden = (work.parts.on_engine() - work.parts.weights).max(0.0);
+    let hidden = (work.parts.on_engine() - work.reading).max(0.0);
     work.parts.activations += (moved - hidden).max(0.0);
     if call.copies {
         work.parts.activations += traffic.call_bytes / COPY_BYTES;
@@ -202,14 +202,14 @@ fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
     let terms = [
         (parts.compute, 0.16 + 0.5 * of_figure(chip.peak_tflops)),
         (
-            parts.weights - work.grouped,
+            (parts.weights - work.grouped).max(0.0),
             0.10 + 0.5 * of_figure(chip.weight_gbps),
         ),
         (
-            work.grouped,
+            work.grouped.min(parts.weights),
             0.10 + 0.5 * of_figure(chip.weight_gbps) + tables,
         ),
-        (parts.elements, 0.35),
+        (parts.elements + parts.tasks, 0.35),
         (
             parts.activations,
             0.25 + 0.5 * of_figure(chip.activation_gbps),

@@ -7,7 +7,7 @@ use crate::place::{self, Placement};
 use crate::plan::stream::RESIDENT_BYTES;
 use crate::view::View;
 use crate::weight::Stored;
-use crate::work;
+use crate::work::{self, Kind};
 
 /// Bytes of a call that go through memory or lie in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -108,11 +108,15 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
     for (at, op) in placement.ops.iter().enumerate() {
         let engine = on_engine(op.chosen);
         let mil = f.op(op.op);
-        for value in mil.uses().filter(|v| !view.is_constant(*v)) {
+        let operands = || mil.uses().filter(|v| !view.is_constant(*v));
+        let least = operands()
+            .map(|v| work::bytes(view, v))
+            .fold(f64::INFINITY, f64::min);
+        for value in operands() {
             let is_state = f.value(value).ty.tensor().is_none();
             let place = &mut places[roots.of[value.index()]];
             place.last = at;
-            place.is_whole |= op.work.takes_all();
+            place.is_whole |= op.work.takes_all(work::bytes(view, value) <= least);
             let elsewhere = if place.is_made {
                 place.on_engine != engine
             } else {
@@ -122,7 +126,7 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
         }
         for value in &mil.results {
             let place = &mut places[roots.of[value.index()]];
-            place.is_whole |= op.work.takes_all();
+            place.is_whole |= op.work.kind == Kind::Transpose;
             if roots.of[value.index()] == value.index() {
                 (place.is_made, place.on_engine, place.last) = (true, engine, at);
             }

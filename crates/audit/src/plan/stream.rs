@@ -154,8 +154,7 @@ impl Gemm {
         let elements =
             if self.int8 { 524_288.0 } else { 262_144.0 } * f64::from(chip.engines.max(1));
         match (elements / self.channels.max(1.0)).floor() {
-            n if n >= 32.0 && self.taps > 1.0 => (n / 16.0).floor() * 16.0,
-            n if n >= 32.0 => ((n / 16.0).floor() * 16.0).min(128.0),
+            n if n >= 32.0 => (n / 16.0).floor() * 16.0,
             n if n >= 16.0 => 16.0,
             _ => 8.0,
         }

@@ -73,6 +73,8 @@ pub struct Family {
     /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's
     /// form.
     pub winograd: Figure,
+    /// fp16 operations of a core of the GPU, in 10^12/s.
+    pub gpu_core_tflops: f64,
     /// The longest axes.
     pub caps: Caps,
     /// Weight formats that stream.
@@ -98,6 +100,14 @@ const LARGE_CAPS: Caps = Caps {
     source: "M6 study, M4 and M6, macOS 27; CoreML-LLM runs 262,144 output channels on A19 Pro, \
         qwen-ane fails at 124,160 on M5 Max",
 };
+
+/// Transformers and ResNet-50 at batch 16 reach 5.4 to 6.3 10^12 operations/s on the 20 cores of an M4
+/// Pro, and 27 to 38 on the 40 of an M5 Max, whose cores have units for products (erwinzhang7, macOS
+/// 26).
+const GPU_CORE_TFLOPS: f64 = 0.36;
+/// Encoders of Whisper reach 2.0 to 3.7 10^12 operations/s on the 64 cores of an M1 Ultra
+/// (whisper.cpp, issue 89).
+const OLD_GPU_CORE_TFLOPS: f64 = 0.06;
 
 const FORMS: &str =
     "M6 study, ANEForge and qwen-ane: M1 folds int8, M2 streams it, from M3 on int4 too";
@@ -142,6 +152,7 @@ const WINOGRAD: Figure = Figure::inferred(
 pub static H13: Family = Family {
     number: 13,
     min_columns: 64,
+    gpu_core_tflops: OLD_GPU_CORE_TFLOPS,
     // 9.6 effective in a chain on M1 Max with its dispatch, of 12.
     winograd: Figure::measured(
         0.9,
@@ -173,6 +184,7 @@ pub static H13: Family = Family {
 pub static H14: Family = Family {
     number: 14,
     min_columns: 64,
+    gpu_core_tflops: OLD_GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: SMALL_CAPS,
     streaming: Streaming {
@@ -190,6 +202,8 @@ pub static H14: Family = Family {
 pub static H15: Family = Family {
     number: 15,
     min_columns: 64,
+    // Inferred: between those of its neighbors.
+    gpu_core_tflops: 0.15,
     winograd: WINOGRAD,
     caps: SMALL_CAPS,
     streaming: STREAMS,
@@ -204,6 +218,7 @@ pub static H15: Family = Family {
 pub static H16: Family = Family {
     number: 16,
     min_columns: 64,
+    gpu_core_tflops: GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: LARGE_CAPS,
     streaming: STREAMS,
@@ -214,6 +229,7 @@ pub static H16: Family = Family {
 pub static H17: Family = Family {
     number: 17,
     min_columns: 64,
+    gpu_core_tflops: 3.0 * GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: LARGE_CAPS,
     streaming: Streaming {
@@ -243,6 +259,7 @@ pub static H18: Family = Family {
     number: 18,
     // Half units: 32 columns cost half of 64.
     min_columns: 32,
+    gpu_core_tflops: 3.0 * GPU_CORE_TFLOPS,
     winograd: Figure::measured(
         1.5,
         1.3,

@@ -415,10 +415,12 @@ fn check_count(bits: &[u8], n: Dim, mask: &str, elements: &str) -> Result<(), Ty
     )))
 }
 
-/// The packed bytes of a parameter, if known.
+/// The packed bytes of a parameter, if known: zeros without bytes stand for a missing weight file.
 fn bytes(i: &Infer<'_>, name: &str) -> Option<Vec<u8>> {
     match i.arg(name)? {
-        ArgType::One(_, Known::Literal(Literal::Tensor(_, data))) => Some(data.to_vec()),
+        ArgType::One(_, Known::Literal(Literal::Tensor(_, data))) if !data.is_zeros() => {
+            Some(data.to_vec())
+        }
         _ => None,
     }
 }

@@ -10,6 +10,7 @@ use prost::Message;
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
+use super::source::zeros;
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
 use crate::program::Program;
 
@@ -25,12 +26,21 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     };
     let named = Path::new(DATA).join(&root.path);
     let (file, model) = files.read(Path::new(DATA), Path::new(&root.path), MAX_MODEL_BYTES)?;
-    let model = proto::Model::decode(model.as_slice());
-    let model =
-        model.map_err(|e| PackageError::unusable(&file, format!("is not a Core ML model: {e}")))?;
     // Weights are relative to the model's path in the manifest, even if that path is a link.
     let folder = named.parent().unwrap_or(Path::new(""));
+    let model = decoded(model.as_slice(), &file)?;
     package(model, path, &file, Weights::new(files, folder))
+}
+
+/// Reads the program of a model file without its weight files and its description: constants that
+/// are stored there are zeros. `name` names the file in messages. Types are inferred;
+/// [`check`](crate::valid::check) checks the rest.
+pub fn program_without_weights(name: &str, model: &[u8]) -> Result<Program, PackageError> {
+    let file = Path::new(name);
+    let model = decoded(model, file)?;
+    decode::program(ml_program(&model, file)?, &[], file, &mut |_, _, ty| {
+        zeros(ty)
+    })
 }
 
 /// The items of the package at `path` except Core ML's own.
@@ -77,25 +87,37 @@ fn not_a_folder(path: &Path) -> &'static str {
     }
 }
 
+fn decoded(model: &[u8], file: &Path) -> Result<proto::Model, PackageError> {
+    proto::Model::decode(model)
+        .map_err(|e| PackageError::unusable(file, format!("is not a Core ML model: {e}")))
+}
+
+fn ml_program<'m>(
+    model: &'m proto::Model,
+    file: &Path,
+) -> Result<&'m proto::Program, PackageError> {
+    model.ml_program.as_ref().ok_or_else(|| {
+        let reason = "holds no ML Program: neural networks, trees and pipelines are not \
+                      supported; convert the \
+                      original model with coremltools";
+        PackageError::unusable(file, reason)
+    })
+}
+
 fn package(
     model: proto::Model,
     path: &Path,
     file: &Path,
     mut weights: Weights<'_>,
 ) -> Result<Package, PackageError> {
-    let Some(message) = &model.ml_program else {
-        let reason = "holds no ML Program: neural networks, trees and pipelines are not \
-                      supported; convert the \
-                      original model with coremltools";
-        return Err(PackageError::unusable(file, reason));
-    };
+    let message = ml_program(&model, file)?;
     if model.is_updatable {
         return Err(PackageError::unusable(
             file,
             "is an updatable model, expected an ML Program, which is never updatable",
         ));
     }
-    let described = model.description.unwrap_or_default();
+    let described = model.description.clone().unwrap_or_default();
     let order: Vec<&str> = described
         .functions
         .iter()

@@ -91,6 +91,25 @@ fn read_text(path: &Path) -> Result<String, PackageError> {
         .map_err(|_| PackageError::unusable(path, "is not MIL text: expected UTF-8"))
 }
 
+/// A constant of a missing weight file. It takes no memory, but small ones are read where shapes
+/// and rules need them.
+pub(super) fn zeros(ty: &TensorType) -> Result<Data, String> {
+    let len = ty
+        .byte_len()
+        .ok_or_else(|| format!("has a constant of type {ty}, expected a known size"))?;
+    let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
+        MAX_MISSING_BYTES
+    } else {
+        MAX_MISSING_INDEX_BYTES
+    };
+    if len as u64 > most || code(ty.dtype).is_none() {
+        return Err(format!(
+            "has a constant of type {ty}, too large or of a type that weight files do not hold"
+        ));
+    }
+    Ok(Data::zeros(len))
+}
+
 /// Reads a program from a text file. A weight file is looked up relative to the text, as in
 /// `@model_path/weights/weight.bin`. Constants in a missing file are counted; constants in a
 /// present file must match the text.
@@ -108,32 +127,9 @@ pub fn read_source(path: &Path) -> Result<SourceFile, PackageError> {
             return weights.constant(name, offset, ty);
         }
         n_absent += 1;
-        let len = ty.byte_len();
-        let len = len.ok_or_else(|| {
-            PackageError::unusable(
-                path,
-                format!(
-                    "has a constant of type {ty}, expected a known \
-                                                  size"
-                ),
-            )
-        })?;
-        // Missing constants take no memory, but small ones are read where shapes and rules need
-        // them.
-        let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
-            MAX_MISSING_BYTES
-        } else {
-            MAX_MISSING_INDEX_BYTES
-        };
-        if len as u64 > most || code(ty.dtype).is_none() {
-            let reason = format!(
-                "has a constant of type {ty}, too large or of a type that weight files do not \
-                 hold, in the \
-                 missing file {relative:?}"
-            );
-            return Err(PackageError::unusable(path, reason));
-        }
-        Ok(Data::zeros(len))
+        zeros(ty).map_err(|reason| {
+            PackageError::unusable(path, format!("{reason}, in the missing file {relative:?}"))
+        })
     })?;
     crate::valid::check(&program).map_err(|violations| PackageError::Invalid {
         path: path.to_owned(),

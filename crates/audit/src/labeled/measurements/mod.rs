@@ -50,6 +50,24 @@ pub struct Row {
     pub note: String,
     /// Whether the model has seen it: `fit`, `check`, `constants`, or not: `unused`.
     pub split: String,
+    /// The repository and file that publish it.
+    pub source: String,
+    /// The whole model that ran, if it was one.
+    pub rebuilt: Option<Rebuilt>,
+}
+
+/// A whole model that was rebuilt from its description.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Rebuilt {
+    /// Its programs in the [zoo](super::zoo), each with the number of calls: `text+unet*50`. Empty
+    /// where it could not be rebuilt.
+    pub programs: String,
+    /// Why it could not.
+    pub left_out: String,
+    /// What a call does in the unit of the row: images, tokens.
+    pub per_call: f64,
+    /// The compute units: `all`, `cpuAndNE`, `cpuAndGPU`, `cpuOnly`, `ANE only`.
+    pub units: String,
 }
 
 impl Row {
@@ -75,9 +93,12 @@ pub enum LoadError {
     },
 }
 
-/// The measurements of a file with the columns of `ane_measurements.csv`.
+/// The measurements of a file with the columns of `ane_measurements.csv` or `whole_models.csv`.
 pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
     let table = Table::parse(text)?;
+    if table.column("program").is_ok() {
+        return whole_models(&table);
+    }
     let names = [
         "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
         "note", "split",
@@ -96,24 +117,12 @@ pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
             path,
             metric,
             unit,
-            _,
+            source,
             note,
             split,
         ] = at.map(|i| row[i].clone());
-        let number = |i: usize| {
-            row[i]
-                .trim()
-                .parse()
-                .ok()
-                .filter(|v: &f64| v.is_finite() && *v > 0.0)
-        };
-        let Some(value) = number(value) else {
-            return Err(LoadError::Value {
-                id,
-                value: row[value].clone(),
-            });
-        };
-        let (flops, weight_bytes) = (number(flops), number(weight_bytes));
+        let value = value_of(&id, &row[value])?;
+        let (flops, weight_bytes) = (number(&row[flops]), number(&row[weight_bytes]));
         Ok(Row {
             id,
             kind,
@@ -130,9 +139,86 @@ pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
             weight_bytes,
             note,
             split,
+            source,
+            rebuilt: None,
         })
     };
     table.rows().iter().map(row).collect()
+}
+
+/// The latencies and rates of whole models; placements and powers are other functions' to read.
+fn whole_models(table: &Table) -> Result<Vec<Row>, LoadError> {
+    let names = [
+        "id", "kind", "model", "detail", "chip", "os", "units", "path", "metric", "value",
+        "source", "notes", "program", "per_call", "left_out", "split",
+    ];
+    let at = table.columns(names)?;
+    let mut rows = Vec::new();
+    for row in table.rows() {
+        let [
+            id,
+            kind,
+            model,
+            shape,
+            chip,
+            os,
+            units,
+            path,
+            metric,
+            value,
+            source,
+            note,
+            programs,
+            per_call,
+            left_out,
+            split,
+        ] = at.map(|i| row[i].clone());
+        if !["ms", "s", "per_s", "tok_s"].contains(&metric.as_str()) {
+            continue;
+        }
+        let value = value_of(&id, &value)?;
+        let per_call = if per_call.is_empty() {
+            1.0
+        } else {
+            value_of(&id, &per_call)?
+        };
+        rows.push(Row {
+            id,
+            kind,
+            model,
+            shape,
+            chip,
+            os,
+            path,
+            unit: metric.clone(),
+            metric,
+            value,
+            source,
+            note,
+            split,
+            rebuilt: Some(Rebuilt {
+                programs,
+                left_out,
+                per_call,
+                units,
+            }),
+            ..Row::default()
+        });
+    }
+    Ok(rows)
+}
+
+/// A number above 0.
+fn number(text: &str) -> Option<f64> {
+    let value: f64 = text.trim().parse().ok()?;
+    (value.is_finite() && value > 0.0).then_some(value)
+}
+
+fn value_of(id: &str, text: &str) -> Result<f64, LoadError> {
+    number(text).ok_or_else(|| LoadError::Value {
+        id: id.to_owned(),
+        value: text.to_owned(),
+    })
 }
 
 /// How a number follows from milliseconds of a call.
@@ -148,12 +234,12 @@ enum Measure {
 
 /// What was measured, as a program.
 struct Case {
-    program: Program,
+    /// Programs of one function each, with how often it is called, as the equal parts of a model
+    /// are.
+    parts: Vec<(Program, f64)>,
     target: Target,
     call: Call,
     measure: Measure,
-    /// How often the program is called, as the equal parts of a model are.
-    calls: f64,
     /// Calls beside that which do nothing.
     idle_calls: f64,
     /// Layers that the time is divided by, the cost of the call left out.
@@ -207,7 +293,7 @@ pub struct Summary {
     pub median: f64,
     /// How many, 0 to 1, are off by a quarter at most.
     pub within_quarter: f64,
-    /// The largest error.
+    /// The first error.
     pub worst: f64,
     /// How many, 0 to 1, lie in their interval.
     pub inside: f64,
@@ -246,31 +332,33 @@ pub fn score(rows: &[Row]) -> Scores {
 }
 
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
-    let function = case
-        .program
-        .functions()
-        .first()
-        .ok_or("there is no function")?;
-    let view = View::new(&case.program, function, &case.target);
-    let findings = rules::find(&view);
-    let placement = place(&view, &findings);
-    let latency = predict_call(&view, &placement, case.call);
-    let mut predicted_ms = latency.ms * case.calls + latency.parts.dispatch * 1e3 * case.idle_calls;
+    let mut sum = Sum::default();
+    for (program, calls) in &case.parts {
+        let function = program.functions().first().ok_or("there is no function")?;
+        let view = View::new(program, function, &case.target);
+        let placement = place(&view, &rules::find(&view));
+        let latency = predict_call(&view, &placement, case.call);
+        sum.add(&latency, *calls);
+        sum.flops += placement.ops.iter().map(|op| op.work.flops).sum::<f64>();
+        sum.first.get_or_insert(latency);
+    }
+    let latency = sum.first.ok_or("there is no program")?;
+    let mut predicted_ms = sum.ms + latency.parts.dispatch * 1e3 * case.idle_calls;
     if let Some(layers) = case.layers {
         predicted_ms = (latency.ms - latency.parts.dispatch * 1e3) / layers;
     }
-    let flops: f64 = placement.ops.iter().map(|op| op.work.flops).sum();
+    let flops = sum.flops;
     let measured_ms = match case.measure {
         Measure::Time(unit) => row.value * unit,
         Measure::Rate(n) => 1e3 * n / row.value,
         Measure::Operations(unit) => row.flops.unwrap_or(flops) / (row.value * unit) * 1e3,
     };
-    let scale = if latency.ms > 0.0 {
-        predicted_ms / latency.ms
+    let scale = if sum.ms > 0.0 {
+        predicted_ms / sum.ms
     } else {
         1.0
     };
-    let interval_ms = (latency.interval_ms.0 * scale, latency.interval_ms.1 * scale);
+    let interval_ms = (sum.interval_ms.0 * scale, sum.interval_ms.1 * scale);
     let usable = measured_ms.is_finite() && measured_ms > 0.0 && predicted_ms.is_finite();
     usable
         .then(|| Scored {
@@ -282,4 +370,22 @@ fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
             latency,
         })
         .ok_or_else(|| "it has no time".to_owned())
+}
+
+/// The calls of a case, added up.
+#[derive(Default)]
+struct Sum {
+    ms: f64,
+    interval_ms: (f64, f64),
+    flops: f64,
+    /// The call of the first program.
+    first: Option<Latency>,
+}
+
+impl Sum {
+    fn add(&mut self, latency: &Latency, calls: f64) {
+        self.ms += latency.ms * calls;
+        self.interval_ms.0 += latency.interval_ms.0 * calls;
+        self.interval_ms.1 += latency.interval_ms.1 * calls;
+    }
 }

@@ -4,6 +4,7 @@ mod conv;
 mod dense;
 mod llm;
 mod ops;
+mod rebuilt;
 mod residual;
 
 use thane_mil::program::{Function, Program};
@@ -121,18 +122,20 @@ fn not_ours(what: &str) -> Why {
 
 /// The program that a row is about, and how its number follows from the time.
 pub fn case(row: &Row) -> Result<Case, String> {
+    if let Some(model) = &row.rebuilt {
+        return rebuilt::case(row, model);
+    }
     let words = words(row)?;
     let target = target(row)?;
     let built = build(&words, &target).map_err(|e| e.to_string())?;
     let (measure, layers) = measure(row, &built)?;
     Ok(Case {
-        program: Program::new(vec![built.function]),
+        parts: vec![(Program::new(vec![built.function]), built.calls)],
         target,
         call: Call {
             copies: Text::new(&row.path).has("e5rt"),
         },
         measure,
-        calls: built.calls,
         idle_calls: built.idle_calls,
         layers,
     })
@@ -172,8 +175,6 @@ fn build(words: &Words<'_>, target: &Target) -> Expressed {
 
 /// The chip, release and way in of a row.
 fn target(row: &Row) -> Result<Target, String> {
-    let chip = Chip::from_marketing(&row.chip)
-        .ok_or_else(|| format!("the chip {:?} is not known", row.chip))?;
     let path = Text::new(&row.path);
     let route = if path.has("core ml") || path.has("core ai") {
         Route::CoreMl
@@ -183,6 +184,13 @@ fn target(row: &Row) -> Result<Target, String> {
     if path.has("ioctl") {
         return Err("it went by another driver".to_owned());
     }
+    device(row, Units::CpuAndNeuralEngine, route)
+}
+
+/// The chip and release of a row.
+fn device(row: &Row, units: Units, route: Route) -> Result<Target, String> {
+    let chip = Chip::from_marketing(&row.chip)
+        .ok_or_else(|| format!("the chip {:?} is not known", row.chip))?;
     let os = Text::new(&row.os);
     let major = os
         .as_str()
@@ -194,12 +202,7 @@ fn target(row: &Row) -> Result<Target, String> {
             .iter()
             .find(|r: &&Release| r.version() == n || r.ios == format!("ios{n}"))
     });
-    Ok(Target::new(
-        chip,
-        release.unwrap_or(newest),
-        Units::CpuAndNeuralEngine,
-        route,
-    ))
+    Ok(Target::new(chip, release.unwrap_or(newest), units, route))
 }
 
 fn palette(bits: f64, grouped: bool) -> Option<Weights> {

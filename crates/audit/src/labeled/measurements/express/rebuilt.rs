@@ -1,0 +1,48 @@
+//! Whole models, of which the [zoo](zoo) has the programs.
+
+use super::{Row, device};
+use crate::labeled::measurements::{Case, Measure, Rebuilt};
+use crate::labeled::zoo;
+use crate::latency::Call;
+use crate::target::{Route, Units};
+
+/// The programs of a row, and how its number follows from their time.
+pub fn case(row: &Row, model: &Rebuilt) -> Result<Case, String> {
+    if model.programs.is_empty() {
+        return Err(model.left_out.clone());
+    }
+    let (units, route) = match model.units.as_str() {
+        "all" => (Units::All, Route::CoreMl),
+        "cpuAndNE" => (Units::CpuAndNeuralEngine, Route::CoreMl),
+        "cpuAndGPU" => (Units::CpuAndGpu, Route::CoreMl),
+        "cpuOnly" => (Units::CpuOnly, Route::CoreMl),
+        "ANE only" => (Units::CpuAndNeuralEngine, Route::Direct),
+        other => return Err(format!("the compute units {other:?} are not known")),
+    };
+    let target = device(row, units, route)?;
+    let mut parts = Vec::new();
+    for term in model.programs.split('+') {
+        let (name, calls) = term.split_once('*').unwrap_or((term, "1"));
+        let calls = calls
+            .parse()
+            .map_err(|_| format!("{calls:?} in {:?} is no number of calls", model.programs))?;
+        let program = zoo::program(name).ok_or_else(|| format!("the zoo has no {name:?}"))?;
+        parts.push((program, calls));
+    }
+    let measure = match row.metric.as_str() {
+        "ms" => Measure::Time(1.0 / model.per_call),
+        "s" => Measure::Time(1e3 / model.per_call),
+        _ => Measure::Rate(model.per_call),
+    };
+    Ok(Case {
+        parts,
+        target,
+        // ANEForge's bindings copy inputs and outputs.
+        call: Call {
+            copies: row.path.contains("e5rt"),
+        },
+        measure,
+        idle_calls: 0.0,
+        layers: None,
+    })
+}
