@@ -6,16 +6,17 @@ use thane_blocks::Codes;
 use crate::Isa;
 use crate::quant::BlockType;
 
-/// The instruction sets of this machine, or the one that `THANE_TEST_ISA` names: under an emulator
-/// the portable kernels, which run natively elsewhere, would take half of the time.
+/// The instruction sets of this machine, or the one that `THANE_TEST_ISA` named when the tests were
+/// built: under an emulator the portable kernels, which run natively elsewhere, would take half of
+/// the time.
 pub(crate) fn instruction_sets() -> Vec<Isa> {
     let all = Isa::available();
-    match std::env::var("THANE_TEST_ISA") {
-        Ok(name) => {
+    match option_env!("THANE_TEST_ISA") {
+        Some(name) => {
             let found = all.into_iter().find(|isa| isa.name() == name);
             vec![found.unwrap_or_else(|| panic!("THANE_TEST_ISA: this machine has no {name:?}"))]
         }
-        Err(_) => all,
+        None => all,
     }
 }
 

@@ -12,6 +12,7 @@ pub mod measurements;
 mod notation;
 pub mod placement;
 pub mod score;
+mod shares;
 mod sizes;
 pub mod zoo;
 

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
+use super::shares;
 use crate::form::wrap::{INDENT, shorten, wrap};
 use crate::number::short;
 use crate::target::Target;
@@ -103,6 +104,54 @@ pub struct LatencyScore {
     pub groups: Vec<ErrorRow>,
     /// Rows that no program could be made of.
     pub left_out: Vec<LeftOut>,
+    /// Each whole model that was rebuilt.
+    pub models: Vec<ModelRow>,
+    /// How much of each whole model runs on the Neural Engine.
+    pub shares: Vec<ShareRow>,
+}
+
+/// A measurement of a whole model.
+#[derive(Debug, Serialize)]
+pub struct ModelRow {
+    /// Id of the row.
+    pub id: String,
+    /// What ran, as the source calls it.
+    pub model: String,
+    /// Kind of the model.
+    pub kind: String,
+    /// Name of the chip in the tables.
+    pub chip: &'static str,
+    /// The compute units.
+    pub units: String,
+    /// Whether numbers of the model were chosen with the row in view.
+    pub seen: bool,
+    /// Measured milliseconds.
+    pub measured_ms: f64,
+    /// Predicted milliseconds.
+    pub predicted_ms: f64,
+    /// About 80 % are expected between these.
+    pub interval_ms: (f64, f64),
+    /// Where it is published.
+    pub source: String,
+}
+
+/// The share of the ops of a whole model that run on the Neural Engine.
+#[derive(Debug, Serialize)]
+pub struct ShareRow {
+    /// Id of the row.
+    pub id: String,
+    /// What ran, as the source calls it.
+    pub model: String,
+    /// Name of the chip in the tables.
+    pub chip: &'static str,
+    /// The compute units.
+    pub units: String,
+    /// Published share, 0 to 1.
+    pub published: f64,
+    /// Predicted share, 0 to 1.
+    pub predicted: f64,
+    /// Where it is published.
+    pub source: String,
 }
 
 /// Errors of some rows.
@@ -250,6 +299,8 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
         })
     };
     let left_out = scores.inexpressible.iter();
+    let models = scores.scored.iter().filter_map(model_row).collect();
+    let shares = shares::score(text)?;
     Ok(LatencyScore {
         file: name.to_owned(),
         rows: rows.len(),
@@ -261,6 +312,24 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
                 reason: why.clone(),
             })
             .collect(),
+        models,
+        shares,
+    })
+}
+
+fn model_row(scored: &Scored) -> Option<ModelRow> {
+    let rebuilt = scored.row.rebuilt.as_ref()?;
+    Some(ModelRow {
+        id: scored.row.id.clone(),
+        model: scored.row.model.clone(),
+        kind: scored.row.kind.clone(),
+        chip: scored.chip,
+        units: rebuilt.units.clone(),
+        seen: scored.row.is_seen(),
+        measured_ms: scored.measured_ms,
+        predicted_ms: scored.predicted_ms,
+        interval_ms: scored.interval_ms,
+        source: scored.row.source.clone(),
     })
 }
 
@@ -352,6 +421,53 @@ fn latency_text(s: &LatencyScore) -> String {
         .for_each(|l| *reasons.entry(&l.reason).or_insert(0) += 1);
     for (reason, n) in reasons {
         out += &wrap("  left out", INDENT, &format!("{n}: {reason}"));
+    }
+    out + &models_text(s) + &shares_text(s)
+}
+
+fn models_text(s: &LatencyScore) -> String {
+    if s.models.is_empty() {
+        return String::new();
+    }
+    let mut out = format!(
+        "\nwhole models, in milliseconds\n\n{:<26} {:<9} {:<9} {:<6} {:>9} {:>9} {:>17}  source\n",
+        "model", "chip", "units", "fitted", "measured", "predicted", "interval"
+    );
+    for m in &s.models {
+        let interval = format!("{} to {}", short(m.interval_ms.0), short(m.interval_ms.1));
+        out += &format!(
+            "{:<26} {:<9} {:<9} {:<6} {:>9} {:>9} {:>17}  {}\n",
+            shorten(&m.model, 26),
+            m.chip,
+            m.units,
+            if m.seen { "yes" } else { "no" },
+            short(m.measured_ms),
+            short(m.predicted_ms),
+            interval,
+            m.source
+        );
+    }
+    out
+}
+
+fn shares_text(s: &LatencyScore) -> String {
+    if s.shares.is_empty() {
+        return String::new();
+    }
+    let mut out = format!(
+        "\nshare of ops on the engine, in percent\n\n{:<34} {:<9} {:<9} {:>9} {:>9}  source\n",
+        "model", "chip", "units", "published", "predicted"
+    );
+    for m in &s.shares {
+        out += &format!(
+            "{:<34} {:<9} {:<9} {:>9} {:>9}  {}\n",
+            shorten(&m.model, 34),
+            m.chip,
+            m.units,
+            short(m.published * 100.0),
+            short(m.predicted * 100.0),
+            m.source
+        );
     }
     out
 }

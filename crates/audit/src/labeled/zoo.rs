@@ -12,24 +12,22 @@ use thane_mil::program::{Function, Program};
 /// The model file, compressed by zstd.
 const CARRIED: &[u8] = include_bytes!("../../data/zoo.mlmodel.zst");
 
-/// Functions by name; none if the file is damaged, which a test excludes.
-static FUNCTIONS: LazyLock<HashMap<String, Function>> = LazyLock::new(|| {
-    let program = read().map_err(|e| { let t = format!("{e:?}"); eprintln!("{}", &t[..t.len().min(4000)]) }).ok().into_iter();
-    program
-        .flat_map(|p| p.functions().to_vec())
-        .map(|f| (f.name.clone(), f))
-        .collect()
+/// Functions by name, or why the file cannot be read.
+static FUNCTIONS: LazyLock<Result<HashMap<String, Function>, String>> = LazyLock::new(|| {
+    let mut model = Vec::new();
+    zstd::Decoder::new(CARRIED)
+        .and_then(|mut decoder| decoder.read_to_end(&mut model))
+        .map_err(|e| e.to_string())?;
+    let program = program_without_weights("zoo.mlmodel", &model).map_err(|e| e.to_string())?;
+    let functions = program.functions().iter().cloned();
+    Ok(functions.map(|f| (f.name.clone(), f)).collect())
 });
 
-fn read() -> Result<Program, Box<dyn std::error::Error>> {
-    let mut model = Vec::new();
-    zstd::Decoder::new(CARRIED)?.read_to_end(&mut model)?;
-    Ok(program_without_weights("zoo.mlmodel", &model)?)
-}
-
 /// The program of a name.
-pub fn program(name: &str) -> Option<Program> {
-    FUNCTIONS
+pub fn program(name: &str) -> Result<Program, String> {
+    let functions = FUNCTIONS.as_ref().map_err(Clone::clone)?;
+    let function = functions
         .get(name)
-        .map(|function| Program::new(vec![function.clone()]))
+        .ok_or_else(|| format!("the zoo has no {name:?}"))?;
+    Ok(Program::new(vec![function.clone()]))
 }

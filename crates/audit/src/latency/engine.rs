@@ -95,7 +95,7 @@ const TRANSPOSED_BYTES: f64 = 60e9;
 /// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
 /// each op that is neither a product nor fused into one. A task in a chain costs at most 2.8 us on M1
 /// Max by joshuaswarren's driver.
-const TASK: f64 = 4e-6;
+pub const TASK: f64 = 4e-6;
 
 /// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
 /// (qwen-ane, M5 Max).

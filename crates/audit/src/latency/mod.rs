@@ -16,6 +16,7 @@
 pub mod energy;
 pub mod engine;
 pub mod traffic;
+pub mod whole;
 
 use crate::place::{Backend, Placement};
 use crate::target::{Chip, Figure, Route};
@@ -92,6 +93,8 @@ pub struct Latency {
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
+    /// What kind of whole model it is, if it is one.
+    pub class: Option<whole::Class>,
 }
 
 /// How a call is made.
@@ -133,7 +136,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
     let parts = work.parts;
     let ms = parts.total() * 1e3;
-    let spread = spread(view, &work, placement.ops.len());
+    let spread = spread(view, placement, &work);
     Latency {
         ms,
         interval_ms: (ms / spread, ms * spread),
@@ -148,6 +151,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         peak_bytes: traffic.peak_bytes,
         energy: energy::of(view, placement, work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
+        class: whole::of(placement, &work),
     }
 }
 
@@ -186,8 +190,9 @@ fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
 }
 
 /// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong
-/// independently, each by what its figures leave open and by what the model leaves out.
-fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
+/// independently, each by what its figures leave open and by what the model leaves out. Whole models
+/// miss by what others like them missed ([`whole`]), if that is more.
+fn spread(view: &View<'_>, placement: &Placement, work: &Total) -> f64 {
     let (chip, parts) = (view.target.chip, &work.parts);
     let of_figure = |f: Figure| f.spread();
     let call = match view.target.route {
@@ -225,10 +230,8 @@ fn spread(view: &View<'_>, work: &Total, n_ops: usize) -> f64 {
         .iter()
         .map(|(seconds, s)| (seconds / total * s).powi(2))
         .sum();
-    // Whole models take more or less than their ops: an encoder of 2,000 ops 0.9 to 1.5 of what is
-    // predicted (pplx-embed, M4 Max).
-    let whole = 0.3 * (n_ops as f64 / 200.0).min(1.0);
-    (squares + whole * whole).sqrt().exp()
+    let whole = whole::of(placement, work).map_or(0.0, whole::Class::spread);
+    squares.sqrt().max(whole).exp()
 }
 
 /// Whether an op of a placement is on the engine.

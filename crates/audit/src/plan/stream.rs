@@ -6,14 +6,14 @@
 //!     product   max(2 K O max(S, least) / peak, passes K O bits/8 / weights)
 //!     passes    1 where the weights stay on the engine (1 MiB of fp16), or where S <= 128 and
 //!               the inputs are at most 2 MiB; else one for each tile of 512 KiB of inputs:
-//!               2^18 / K positions of fp16, at most 128
+//!               2^18 / K positions of fp16
 //! ```
 //!
 //! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees
 //! within 25 % with 11 of 13 products on other chips (`ane_measurements.csv`, splits `fit` and
-//! `check`). Three parts are inferred: int8 activations double the length of a tile; so do two
-//! engines, as a product of 4096 cubed on M6 suggests; kernels larger than 1 have no limit of
-//! 128.
+//! `check`). Two parts are inferred: int8 activations double the length of a tile; so do two
+//! engines, as a product of 4096 cubed on M6 suggests. An earlier form had tiles of 128 positions at
+//! most; whole transformers (MobileCLIP, EfficientFormer, DistilBERT) do not show it.
 
 use crate::target::Chip;
 use crate::weight::Stored;
@@ -180,7 +180,7 @@ mod tests {
         let cases = [
             (512, 1024, 4096, 1),
             (1024, 1024, 128, 1),
-            (1024, 1024, 129, 2),
+            (1024, 1024, 257, 2),
             (3072, 1024, 512, 7),
             (17408, 5120, 64, 8),
             (17408, 5120, 32, 1),
@@ -202,7 +202,7 @@ mod tests {
             );
         }
         let tiles = [
-            (1, 128),
+            (1, 262_144),
             (3072, 80),
             (8192, 32),
             (8193, 16),

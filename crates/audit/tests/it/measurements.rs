@@ -1,6 +1,10 @@
-//! Predicted times against published ones (`crates/audit/data/ane_measurements.csv`).
+//! Predicted times against published ones (`crates/audit/data/ane_measurements.csv`,
+//! `crates/audit/data/whole_models.csv`).
 
 use thane_audit::labeled::measurements::{Scored, Scores, Summary, load, score, summary};
+use thane_audit::labeled::score::Scores as Tables;
+use thane_audit::labeled::zoo;
+use thane_audit::target::{Route, Target, Units};
 
 const MEASUREMENTS: &str = include_str!("../../data/ane_measurements.csv");
 
@@ -124,5 +128,65 @@ fn odd_words_are_no_trouble() {
             model.model = format!("{} {word}", row.model);
             score(&[odd, dtype, model]);
         }
+    }
+}
+
+const WHOLE: &str = include_str!("../../data/whole_models.csv");
+
+/// Most that the median may be off of whole models, by kind and whether they were fitted to, and the
+/// least share of them in their interval.
+const WHOLE_BOUNDS: [(&str, bool, f64, f64); 4] = [
+    ("vision", true, 0.14, 0.80),
+    ("vision", false, 0.28, 0.68),
+    ("encoder", true, 0.35, 0.60),
+    ("diffusion", true, 0.20, 0.75),
+];
+
+#[test]
+fn whole_models_are_met() {
+    let rows = load(WHOLE).unwrap();
+    let scores = score(&rows);
+    assert!(scores.scored.len() >= 285, "{}", scores.scored.len());
+    for (kind, seen, median, inside) in WHOLE_BOUNDS {
+        let found = of(&scores, |row| {
+            row.row.kind == kind && row.row.is_seen() == seen
+        });
+        assert!(
+            found.n >= 14 && found.median <= median && found.inside >= inside,
+            "{kind}, fitted {seen}: {found:?}"
+        );
+    }
+}
+
+/// Where a source says how much of a model runs on the engine, with `cpuAndNE` the predicted share is
+/// within 15 points for all but two steps of decoders, and with `all` for four of five.
+#[test]
+fn shares_of_whole_models_on_the_engine_are_met() {
+    let target = Target::parse("m4+macos27", Units::All, Route::CoreMl).unwrap();
+    let mut found = Tables::default();
+    found.add("whole_models.csv", WHOLE, &target).unwrap();
+    let shares = &found.latency[0].shares;
+    let misses = |units: &str| {
+        let of_units = shares.iter().filter(|s| s.units == units);
+        let n = of_units.clone().count();
+        let missed = of_units.filter(|s| (s.published - s.predicted).abs() > 0.15);
+        (n, missed.count())
+    };
+    let (n, missed) = misses("cpuAndNE");
+    assert!(n >= 35 && missed <= 2, "cpuAndNE: {missed} of {n}");
+    let (n, missed) = misses("all");
+    assert!(n >= 14 && missed * 5 <= n, "all: {missed} of {n}");
+}
+
+#[test]
+fn every_program_of_the_zoo_is_a_program() {
+    for row in load(WHOLE).unwrap() {
+        let rebuilt = row.rebuilt.unwrap();
+        for term in rebuilt.programs.split('+').filter(|t| !t.is_empty()) {
+            let name = term.split('*').next().unwrap();
+            let program = zoo::program(name).unwrap();
+            thane_mil::valid::check(&program).unwrap_or_else(|e| panic!("{name}: {e:?}"));
+        }
+        assert!(rebuilt.programs.is_empty() != rebuilt.left_out.is_empty());
     }
 }

@@ -13,7 +13,7 @@ use thane_mil::program::Program;
 
 use super::csv::{CsvError, Table};
 use crate::latency::{Call, Latency, predict_call};
-use crate::place::place;
+use crate::place::{Placement, place};
 use crate::target::Target;
 use crate::{View, rules};
 
@@ -97,7 +97,7 @@ pub enum LoadError {
 pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
     let table = Table::parse(text)?;
     if table.column("program").is_ok() {
-        return whole_models(&table);
+        return whole_models(&table, &["ms", "s", "per_s", "tok_s"]);
     }
     let names = [
         "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
@@ -146,8 +146,8 @@ pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
     table.rows().iter().map(row).collect()
 }
 
-/// The latencies and rates of whole models; placements and powers are other functions' to read.
-fn whole_models(table: &Table) -> Result<Vec<Row>, LoadError> {
+/// The rows of whole models that have one of these metrics.
+pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, LoadError> {
     let names = [
         "id", "kind", "model", "detail", "chip", "os", "units", "path", "metric", "value",
         "source", "notes", "program", "per_call", "left_out", "split",
@@ -173,10 +173,15 @@ fn whole_models(table: &Table) -> Result<Vec<Row>, LoadError> {
             left_out,
             split,
         ] = at.map(|i| row[i].clone());
-        if !["ms", "s", "per_s", "tok_s"].contains(&metric.as_str()) {
+        if !metrics.contains(&metric.as_str()) {
             continue;
         }
-        let value = value_of(&id, &value)?;
+        // Of placements 0 is a value.
+        let value = if value.trim() == "0" {
+            0.0
+        } else {
+            value_of(&id, &value)?
+        };
         let per_call = if per_call.is_empty() {
             1.0
         } else {
@@ -329,6 +334,16 @@ pub fn score(rows: &[Row]) -> Scores {
         }
     }
     scores
+}
+
+/// The placement of the program of a row, and the chip.
+pub(super) fn placed(row: &Row) -> Result<(Placement, &'static str), String> {
+    let case = express::case(row)?;
+    let (program, _) = case.parts.first().ok_or("there is no program")?;
+    let function = program.functions().first().ok_or("there is no function")?;
+    let view = View::new(program, function, &case.target);
+    let placement = place(&view, &rules::find(&view));
+    Ok((placement, case.target.chip.name))
 }
 
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {

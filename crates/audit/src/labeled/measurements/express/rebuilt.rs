@@ -26,8 +26,7 @@ pub fn case(row: &Row, model: &Rebuilt) -> Result<Case, String> {
         let calls = calls
             .parse()
             .map_err(|_| format!("{calls:?} in {:?} is no number of calls", model.programs))?;
-        let program = zoo::program(name).ok_or_else(|| format!("the zoo has no {name:?}"))?;
-        parts.push((program, calls));
+        parts.push((zoo::program(name)?, calls));
     }
     let measure = match row.metric.as_str() {
         "ms" => Measure::Time(1.0 / model.per_call),

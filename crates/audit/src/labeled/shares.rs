@@ -1,0 +1,48 @@
+//! Compares how much of a whole model runs on the Neural Engine with what Core ML's compute plan or
+//! Xcode said.
+
+use super::csv::Table;
+use super::measurements::{LoadError, Row, placed};
+use super::score::ShareRow;
+
+/// The rows of a table that publish a share, or the ops on the engine beside the ops of the whole;
+/// none of a table without whole models. Rows that cannot be rebuilt are left out here: they stand
+/// among the latencies that are.
+pub fn score(text: &str) -> Result<Vec<ShareRow>, LoadError> {
+    let table = Table::parse(text)?;
+    if table.column("program").is_err() {
+        return Ok(Vec::new());
+    }
+    let rows = super::measurements::whole_models(&table, &["ane_ops", "total_ops", "ane_ops_pct"])?;
+    let total = |row: &Row| {
+        rows.iter()
+            .find(|other| {
+                other.metric == "total_ops" && other.model == row.model && other.shape == row.shape
+            })
+            .map(|other| other.value)
+    };
+    let mut shares = Vec::new();
+    for row in &rows {
+        let published = match row.metric.as_str() {
+            "ane_ops_pct" => Some(row.value / 100.0),
+            "ane_ops" => total(row).map(|n| row.value / n),
+            _ => None,
+        };
+        let (Some(published), Some(rebuilt)) = (published, &row.rebuilt) else {
+            continue;
+        };
+        let Ok((placement, chip)) = placed(row) else {
+            continue;
+        };
+        shares.push(ShareRow {
+            id: row.id.clone(),
+            model: row.model.clone(),
+            chip,
+            units: rebuilt.units.clone(),
+            published,
+            predicted: placement.residency(),
+            source: row.source.clone(),
+        });
+    }
+    Ok(shares)
+}
