@@ -185,7 +185,7 @@ else
 fi
 step "malformed inputs" python3 scripts/attack.py "$thane" --count 600
 step "work that is stopped" python3 scripts/attack.py "$thane" --kills 28
-step "audit of published figures" "$thane" audit --self-check
+step "accuracy of predictions" python3 scripts/accuracy.py --check "$thane"
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
     step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"

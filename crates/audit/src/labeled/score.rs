@@ -9,6 +9,7 @@ use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
 use super::shares;
+pub use super::shares::ShareRow;
 use crate::form::wrap::{INDENT, shorten, wrap};
 use crate::number::short;
 use crate::target::Target;
@@ -131,25 +132,6 @@ pub struct ModelRow {
     pub predicted_ms: f64,
     /// About 80 % are expected between these.
     pub interval_ms: (f64, f64),
-    /// Where it is published.
-    pub source: String,
-}
-
-/// The share of the ops of a whole model that run on the Neural Engine.
-#[derive(Debug, Serialize)]
-pub struct ShareRow {
-    /// Id of the row.
-    pub id: String,
-    /// What ran, as the source calls it.
-    pub model: String,
-    /// Name of the chip in the tables.
-    pub chip: &'static str,
-    /// The compute units.
-    pub units: String,
-    /// Published share, 0 to 1.
-    pub published: f64,
-    /// Predicted share, 0 to 1.
-    pub predicted: f64,
     /// Where it is published.
     pub source: String,
 }

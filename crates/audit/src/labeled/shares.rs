@@ -1,9 +1,29 @@
 //! Compares how much of a whole model runs on the Neural Engine with what Core ML's compute plan or
 //! Xcode said.
 
+use serde::Serialize;
+
 use super::csv::Table;
 use super::measurements::{LoadError, Row, placed};
-use super::score::ShareRow;
+
+/// The share of the ops of a whole model that run on the Neural Engine.
+#[derive(Debug, Serialize)]
+pub struct ShareRow {
+    /// Id of the row.
+    pub id: String,
+    /// What ran, as the source calls it.
+    pub model: String,
+    /// Name of the chip in the tables.
+    pub chip: &'static str,
+    /// The compute units.
+    pub units: String,
+    /// Published share, 0 to 1.
+    pub published: f64,
+    /// Predicted share, 0 to 1.
+    pub predicted: f64,
+    /// Where it is published.
+    pub source: String,
+}
 
 /// The rows of a table that publish a share, or the ops on the engine beside the ops of the whole;
 /// none of a table without whole models. Rows that cannot be rebuilt are left out here: they stand

@@ -93,8 +93,8 @@ const TRANSPOSED_BYTES: f64 = 60e9;
 
 /// Starting the task of an op, in seconds. Products start theirs while others run. Fitted to whole
 /// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
-/// each op that is neither a product nor fused into one. A task in a chain costs at most 2.8 us on M1
-/// Max by joshuaswarren's driver.
+/// each op that is neither a product nor fused into one. By joshuaswarren's driver, a task in a chain
+/// costs at most 2.8 us on M1 Max.
 pub const TASK: f64 = 4e-6;
 
 /// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
@@ -245,11 +245,7 @@ fn is_elementwise(kind: Kind) -> bool {
 /// Whether an elementwise op or a reduction is part of the task of the one before it: 64 squares in
 /// a row, each with its sum, take as long as their elements (qwen-ane, M5 Max).
 fn is_chained(view: &View<'_>, op: &Placed, elementwise: &HashSet<ValueId>) -> bool {
-    is_elementwise(op.work.kind)
-        && view
-            .op(op.op)
-            .uses()
-            .any(|v| elementwise.contains(&v) && view.users(v).len() == 1)
+    is_elementwise(op.work.kind) && view.op(op.op).uses().any(|v| elementwise.contains(&v))
 }
 
 /// Whether an op is fused into the product before it.

@@ -48,10 +48,9 @@ const BNNS_RESIZED: f64 = 524.7e6;
 /// Bytes that a GPU core is fed in a second. Espresso's own numbers of GPUs are not published.
 pub const GPU_CORE_BYTES: f64 = 12e9;
 
-/// What the segmenter is taken to add for an op on the GPU, in seconds. With it, small networks stay
-/// on the engine with `all`, as FastViT on M3 Max, DenseNet-121 on M1 Max and MobileNetV2 on M5 Max
-/// do, and batches of 16 go to the 40 cores of an M5 Max. Fitted to the shares that `whole_models.csv`
-/// has for `all`.
+/// What the segmenter is taken to add for an op on the GPU, in seconds. Fitted to the shares that
+/// `whole_models.csv` has for `all`: small networks stay on the engine (FastViT on M3 Max,
+/// DenseNet-121 on M1 Max, MobileNetV2 on M5 Max), batches of 16 go to the 40 cores of an M5 Max.
 const GPU_OP: f64 = 30e-6;
 
 /// Seconds that the segmenter takes a backend to need for an op.

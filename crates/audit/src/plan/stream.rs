@@ -12,8 +12,8 @@
 //! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees
 //! within 25 % with 11 of 13 products on other chips (`ane_measurements.csv`, splits `fit` and
 //! `check`). Two parts are inferred: int8 activations double the length of a tile; so do two
-//! engines, as a product of 4096 cubed on M6 suggests. An earlier form had tiles of 128 positions at
-//! most; whole transformers (MobileCLIP, EfficientFormer, DistilBERT) do not show it.
+//! engines, as a product of 4096 cubed on M6 suggests. An earlier form had tiles of 128 positions
+//! at most; whole transformers (MobileCLIP, EfficientFormer, DistilBERT) do not show it.
 
 use crate::target::Chip;
 use crate::weight::Stored;

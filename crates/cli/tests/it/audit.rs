@@ -286,7 +286,7 @@ fn the_page_has_caveats_and_explains_the_whole_call() {
         "Weights: 3 constants are not beside the text",
         "Inferred: activation_gbps",
         "mJ a call on the engine",
-        "A call of 0.801 ms",
+        "A call of 0.708 ms",
         "<title>dispatch, ",
         "<title>traffic, ",
         "FLOP per byte",

@@ -88,7 +88,7 @@ fn the_example_of_the_page_is_fixed() {
         "fixed ANE001",
         "fixed ANE007",
         "fixed ANE141",
-        "5 fixed",
+        "4 fixed",
         "14.3 -> 100.0 % of ops",
     ] {
         assert!(

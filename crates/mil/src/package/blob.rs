@@ -278,6 +278,31 @@ impl Storage {
     }
 }
 
+/// Maximum bytes of a constant in a missing weight file: three times the largest known embedding
+/// table.
+const MAX_MISSING_BYTES: u64 = 1 << 33;
+/// The same limit for wide integers, which are indices and sizes.
+const MAX_MISSING_INDEX_BYTES: u64 = 1 << 26;
+
+/// A constant of a missing weight file. It takes no memory, but small ones are read where shapes
+/// and rules need them.
+pub(super) fn zeros(ty: &TensorType) -> Result<Data, String> {
+    let len = ty
+        .byte_len()
+        .ok_or_else(|| format!("has a constant of type {ty}, expected a known size"))?;
+    let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
+        MAX_MISSING_BYTES
+    } else {
+        MAX_MISSING_INDEX_BYTES
+    };
+    if len as u64 > most || code(ty.dtype).is_none() {
+        return Err(format!(
+            "has a constant of type {ty}, too large or of a type that weight files do not hold"
+        ));
+    }
+    Ok(Data::zeros(len))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

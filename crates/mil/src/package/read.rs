@@ -7,10 +7,10 @@ use std::path::Path;
 
 use prost::Message;
 
+use super::blob::zeros;
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
-use super::source::zeros;
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
 use crate::program::Program;
 

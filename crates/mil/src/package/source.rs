@@ -4,23 +4,16 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use super::blob::code;
+use super::blob::zeros;
 use super::compiled::parsed;
 use super::description::Interface;
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, MODEL_PATH, Weights, read_capped};
 use super::partial::create_folders;
 use super::write::create;
-use crate::data::Data;
 use crate::program::Program;
 use crate::text::{Blobs, Lines, lines, print};
 use crate::types::TensorType;
-
-/// Maximum bytes of a constant in a missing weight file: three times the largest known embedding
-/// table.
-const MAX_MISSING_BYTES: u64 = 1 << 33;
-/// The same limit for wide integers, which are indices and sizes.
-const MAX_MISSING_INDEX_BYTES: u64 = 1 << 26;
 
 /// A program read from a file of MIL text.
 #[derive(Clone, Debug)]
@@ -89,25 +82,6 @@ fn read_text(path: &Path) -> Result<String, PackageError> {
     let bytes = read_capped(path, MAX_MODEL_BYTES)?;
     String::from_utf8(bytes)
         .map_err(|_| PackageError::unusable(path, "is not MIL text: expected UTF-8"))
-}
-
-/// A constant of a missing weight file. It takes no memory, but small ones are read where shapes
-/// and rules need them.
-pub(super) fn zeros(ty: &TensorType) -> Result<Data, String> {
-    let len = ty
-        .byte_len()
-        .ok_or_else(|| format!("has a constant of type {ty}, expected a known size"))?;
-    let most = if ty.dtype.is_float() || ty.dtype.bits() <= 8 {
-        MAX_MISSING_BYTES
-    } else {
-        MAX_MISSING_INDEX_BYTES
-    };
-    if len as u64 > most || code(ty.dtype).is_none() {
-        return Err(format!(
-            "has a constant of type {ty}, too large or of a type that weight files do not hold"
-        ));
-    }
-    Ok(Data::zeros(len))
 }
 
 /// Reads a program from a text file. A weight file is looked up relative to the text, as in
