@@ -93,8 +93,8 @@ const TRANSPOSED_BYTES: f64 = 60e9;
 
 /// Starting the task of an op, in seconds. Products start theirs while others run. Fitted to whole
 /// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
-/// each op that is neither a product nor fused into one. By joshuaswarren's driver, a task in a chain
-/// costs at most 2.8 us on M1 Max.
+/// each op that is neither a product nor fused into one. By joshuaswarren's driver, a task in a
+/// chain costs at most 2.8 us on M1 Max.
 pub const TASK: f64 = 4e-6;
 
 /// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
@@ -109,20 +109,20 @@ const SHORT: f64 = 64.0;
 /// inferred.
 const CPU_FLOPS: f64 = 2.9e12;
 
-/// Operations of convolutions on the CPU in a second: DenseNet-121, of 5.7 10^9, takes 15 to 17 ms on
-/// M1 to M2 Max with `cpuOnly` (ml-macos-performance). As above, twice of that from M4 on.
+/// Operations of convolutions on the CPU in a second: DenseNet-121, of 5.7 10^9, takes 15 to 17 ms
+/// on M1 to M2 Max with `cpuOnly` (ml-macos-performance). As above, twice of that from M4 on.
 const CPU_CONV_FLOPS: f64 = 0.68e12;
 
-/// A step of a recurrent layer on the CPU, in seconds: the segmentation of pyannote takes 55 ms on M5
-/// for 4 layers of 2 directions with 589 steps each (FluidAudio).
+/// A step of a recurrent layer on the CPU, in seconds: the segmentation of pyannote takes 55 ms on
+/// M5 for 4 layers of 2 directions with 589 steps each (FluidAudio).
 const CPU_STEP: f64 = 11.7e-6;
 
 /// Starting an op on the GPU, in seconds: MobileNetV2 of 118 ops takes 0.67 ms on M5 Max at batch 1
 /// (erwinzhang7), while its operations and bytes take a tenth of that.
 const GPU_OP: f64 = 5e-6;
 
-/// An element that `topk` sorts, in seconds: one over 32,000 elements makes a call 6 to 10 ms slower
-/// (M6 study, M4 and M6).
+/// An element that `topk` sorts, in seconds: one over 32,000 elements makes a call 6 to 10 ms
+/// slower (M6 study, M4 and M6).
 const TOPK: f64 = 8e-3 / 32_000.0;
 
 /// Sum the time of the ops of a placement.
@@ -138,8 +138,8 @@ pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
     seconds
 }
 
-/// Sum the time of the ops of a placement, and report the seconds of each op to `report`. Weights are
-/// read ahead, while the ops before them run.
+/// Sum the time of the ops of a placement, and report the seconds of each op to `report`. Weights
+/// are read ahead, while the ops before them run.
 fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
@@ -185,8 +185,8 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> 
     total
 }
 
-/// What the CPU or GPU takes for an op, which is not what the segmenter thinks: its CPUs are several
-/// times slower at products than they are.
+/// What the CPU or GPU takes for an op, which is not what the segmenter thinks: its CPUs are
+/// several times slower at products than they are.
 fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> f64 {
     let estimate = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
     if op.work.kind == Kind::Free {

@@ -190,8 +190,8 @@ fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
 }
 
 /// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong
-/// independently, each by what its figures leave open and by what the model leaves out. Whole models
-/// miss by what others like them missed ([`whole`]), if that is more.
+/// independently, each by what its figures leave open and by what the model leaves out. Whole
+/// models miss by what others like them missed ([`whole`]), if that is more.
 fn spread(view: &View<'_>, placement: &Placement, work: &Total) -> f64 {
     let (chip, parts) = (view.target.chip, &work.parts);
     let of_figure = |f: Figure| f.spread();

@@ -101,9 +101,9 @@ const LARGE_CAPS: Caps = Caps {
         qwen-ane fails at 124,160 on M5 Max",
 };
 
-/// Transformers and ResNet-50 at batch 16 reach 5.4 to 6.3 10^12 operations/s on the 20 cores of an M4
-/// Pro, and 27 to 38 on the 40 of an M5 Max, whose cores have units for products (erwinzhang7, macOS
-/// 26).
+/// Transformers and ResNet-50 at batch 16 reach 5.4 to 6.3 10^12 operations/s on the 20 cores of an
+/// M4 Pro, and 27 to 38 on the 40 of an M5 Max, whose cores have units for products (erwinzhang7,
+/// macOS 26).
 const GPU_CORE_TFLOPS: f64 = 0.36;
 /// Encoders of Whisper reach 2.0 to 3.7 10^12 operations/s on the 64 cores of an M1 Ultra
 /// (whisper.cpp, issue 89).
