@@ -160,10 +160,13 @@ pub fn objection(
     if cured.is_empty() && !onto_engine && !faster {
         return Some("the finding stays, and nothing is predicted to be better".to_owned());
     }
-    let mends = cured.iter().any(|id| {
-        let effect = old[**id].1.rule.effect;
-        !matches!(effect, Effect::Slow | Effect::OpLeaves)
-    });
+    // What the engine refuses where nothing else may run it does not compile.
+    let compiles = after.placement.refused.len() < before.placement.refused.len();
+    let mends = compiles
+        || cured.iter().any(|id| {
+            let effect = old[**id].1.rule.effect;
+            !matches!(effect, Effect::Slow | Effect::OpLeaves)
+        });
     if is.n_findings >= was.n_findings && !mends && !onto_engine && !faster {
         return Some(
             "it brings as many findings as it answers, and nothing is predicted to be better"
