@@ -15,8 +15,9 @@ failed=()
 skipped=()
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"; kill $(jobs -p) 2>/dev/null' EXIT
-# Everything is built once here.
+# Everything is built once here, and panics name their lines without debug information.
 export CARGO_INCREMENTAL=0
+export CARGO_PROFILE_DEV_DEBUG=0
 # coremltools draws a progress bar for each of thousands of packages.
 export TQDM_DISABLE=1
 # What `time` prints: seconds on the clock, and processor seconds of the program and the system.

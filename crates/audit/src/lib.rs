@@ -30,7 +30,7 @@
 //! let subject = Subject::new("relu.mil", "text", vec![Part::new(program)]);
 //! let report = report::build(&subject, &[target], Scope::default());
 //! assert_eq!(report.targets[0].ops, 1);
-//! let detail = Detail { all: false, failures: false };
+//! let detail = Detail { all: false, failures: false, latency: false };
 //! assert!(text::print(&report, Paint(false), detail).contains("m4+macos15"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

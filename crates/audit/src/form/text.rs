@@ -7,6 +7,7 @@ use super::sentence::{absent_weights, closing, energy, inferred, load_risk, sent
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
+use crate::report::explain::TermsRow;
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
 
@@ -50,6 +51,8 @@ pub struct Detail {
     pub all: bool,
     /// Which requirements do not hold, where nothing else says it.
     pub failures: bool,
+    /// What the time of a call is made of.
+    pub latency: bool,
 }
 
 /// The whole report.
@@ -135,6 +138,9 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     let most = if detail.all { MOST_FUNCTIONS } else { FEW };
     for f in t.functions.iter().take(most) {
         out += &function(f, paint);
+        if detail.latency {
+            out += &explained(f);
+        }
     }
     if t.functions.len() > most {
         let left = counted(t.functions.len() - most, "more function");
@@ -204,6 +210,57 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         out += &wrap("  energy", INDENT, &said);
     }
     out + &cut(f)
+}
+
+/// What the time of a call is made of: its parts, then its ops by kind and by layer.
+fn explained(f: &FunctionRow) -> String {
+    let p = &f.latency.parts;
+    let mut out = format!("\n  {:<22} {:>9} {:>6}\n", "a call", "ms", "%");
+    let parts = [
+        ("products", p.compute_ms),
+        ("weights, not hidden", p.weights_ms),
+        ("elements", p.elements_ms),
+        ("tasks", p.tasks_ms),
+        ("activations", p.activations_ms),
+        ("dispatch", p.dispatch_ms),
+        ("host", p.host_ms),
+    ];
+    for (name, ms) in parts {
+        let of_all = if f.latency.ms > 0.0 {
+            ms / f.latency.ms * 100.0
+        } else {
+            0.0
+        };
+        out += &format!("  {name:<22} {:>9} {of_all:>6.1}\n", short(ms));
+    }
+    out + &terms_table("ops by kind", &f.explained.kinds)
+        + &terms_table("ops by layer", &f.explained.layers)
+}
+
+fn terms_table(title: &str, rows: &[TermsRow]) -> String {
+    let mut out = format!(
+        "\n  {title:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
+        "n", "ms", "products", "weights", "elements", "tasks", "host"
+    );
+    for row in rows {
+        let name = if row.name.is_empty() {
+            "(no layer)"
+        } else {
+            &row.name
+        };
+        out += &format!(
+            "  {:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
+            shorten(name, 22),
+            row.ops,
+            short(row.ms),
+            short(row.compute_ms),
+            short(row.reading_ms),
+            short(row.elements_ms + row.activations_ms),
+            short(row.tasks_ms),
+            short(row.host_ms)
+        );
+    }
+    out
 }
 
 /// Where to cut a function that may be too large to load.

@@ -97,12 +97,8 @@ const TRANSPOSED_BYTES: f64 = 60e9;
 /// chain costs at most 2.8 us on M1 Max.
 pub const TASK: f64 = 4e-6;
 
-/// Results of a reduction over a short axis in a second: 81,920 results of 4 elements take 0.2 ms
-/// (qwen-ane, M5 Max).
+/// Results of a reduction in a second: 81,920 results of 4 elements take 0.2 ms (qwen-ane, M5 Max).
 const SHORT_ROWS: f64 = 0.41e9;
-/// Elements of a row below which a reduction counts as one over a short axis; between 4, slow, and
-/// 2560, fast.
-const SHORT: f64 = 64.0;
 
 /// Operations of matrix products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms
 /// on M4 Max with `cpuOnly` (CoreML-LLM, pull request 169). Half of that before M4, which is
@@ -125,22 +121,55 @@ const GPU_OP: f64 = 5e-6;
 /// slower (M6 study, M4 and M6).
 const TOPK: f64 = 8e-3 / 32_000.0;
 
+/// The seconds of an op, by term.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Terms {
+    /// As in [`Parts`].
+    pub compute: f64,
+    /// Reading its weights, while it and others run.
+    pub reading: f64,
+    /// As in [`Parts`].
+    pub elements: f64,
+    /// Reading and writing its state.
+    pub activations: f64,
+    /// As in [`Parts`].
+    pub tasks: f64,
+    /// As in [`Parts`].
+    pub host: f64,
+}
+
+impl Terms {
+    /// The seconds of the op if nothing ran beside it.
+    fn alone(&self) -> f64 {
+        (self.compute + self.elements + self.tasks).max(self.reading) + self.activations + self.host
+    }
+}
+
 /// Sum the time of the ops of a placement.
 pub fn run(view: &View<'_>, placement: &Placement) -> Total {
     walk(view, placement, &mut |_| {})
 }
 
-/// Seconds of each op of a placement, without what its activations and the call take; 0 where it is
-/// done on the way out of another.
-pub fn each(view: &View<'_>, placement: &Placement) -> Vec<f64> {
-    let mut seconds = Vec::with_capacity(placement.ops.len());
-    walk(view, placement, &mut |s| seconds.push(s));
-    seconds
+/// Seconds of each op of a placement, without what its activations and the call take, and what they
+/// are made of; 0 where it is done on the way out of another. Together they take as long as the ops
+/// of the call, of which some read weights while others compute.
+pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
+    let mut all = Vec::with_capacity(placement.ops.len());
+    let total = walk(view, placement, &mut |terms| all.push(terms));
+    let alone: f64 = all.iter().map(|t| t.alone() - t.host).sum();
+    let share = if alone > 0.0 {
+        total.parts.on_engine() / alone
+    } else {
+        1.0
+    };
+    all.into_iter()
+        .map(|t| ((t.alone() - t.host) * share + t.host, t))
+        .collect()
 }
 
-/// Sum the time of the ops of a placement, and report the seconds of each op to `report`. Weights
+/// Sum the time of the ops of a placement, and report those of each op to `report`. Weights
 /// are read ahead, while the ops before them run.
-fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> Total {
+fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -> Total {
     let chip = view.target.chip;
     let mut total = Total::default();
     let mut read: HashSet<ValueId> = HashSet::new();
@@ -149,7 +178,7 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> 
     let mut elementwise: HashSet<ValueId> = HashSet::new();
     let mut n_tasks = 0;
     for op in &placement.ops {
-        let so_far = total.parts.total();
+        let before = total.parts;
         let mut reading = 0.0;
         if on_engine(op.chosen) && is_elementwise(op.work.kind) {
             elementwise.extend(view.op(op.op).results.iter().copied());
@@ -178,7 +207,15 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(f64)) -> 
             total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
             columns.push((gemm.positions, gemm.n_weights()));
         }
-        report((total.parts.total() - so_far).max(reading));
+        let now = total.parts;
+        report(Terms {
+            compute: now.compute - before.compute,
+            reading,
+            elements: now.elements - before.elements,
+            activations: now.activations - before.activations,
+            tasks: now.tasks - before.tasks,
+            host: now.host - before.host,
+        });
     }
     total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
     total.positions = most_common(columns);
@@ -293,14 +330,10 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
         Kind::Normalization => parts.elements += elements(3.0 * work.outputs),
         Kind::Pool => parts.elements += elements(work.inputs.max(work.outputs)),
         Kind::Reduction => {
-            // Nothing is written: half of what an elementwise op does.
+            // Nothing is written: half of what an elementwise op does. Rows of few elements take as
+            // long as longer ones.
             let long = elements(work.inputs) / 2.0;
-            let is_short = work.inputs < SHORT * work.outputs;
-            parts.elements += if is_short {
-                long.max(work.outputs / SHORT_ROWS)
-            } else {
-                long
-            };
+            parts.elements += long.max(work.outputs / SHORT_ROWS);
         }
         Kind::Transpose => parts.elements += work.output_bytes / TRANSPOSED_BYTES,
         Kind::Copy => parts.elements += work.output_bytes / (chip.local_gbps.value * 1e9),

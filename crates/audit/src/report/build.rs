@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{Function, OpId, Program};
 
+use super::explain::explain;
 use super::length::{self, Call};
 use super::module::modules;
 use super::subject::{Part, Subject};
@@ -13,7 +14,8 @@ use super::{
 };
 use crate::finding::Finding;
 use crate::judged::{FunctionAudit, audit_calls};
-use crate::latency::{self, Latency, LoadRisk, engine};
+use crate::latency::engine::{self, Terms};
+use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
 use crate::rule::{Effect, Rule, Severity};
@@ -283,16 +285,15 @@ impl<'a> Judged<'a> {
         })
     }
 
-    fn table(&self) -> Vec<OpRow> {
+    fn table(&self, times: &[(f64, Terms)]) -> Vec<OpRow> {
         let mut at: HashMap<OpId, Vec<&'static str>> = HashMap::new();
         for finding in &self.done.findings {
             if let Some(op) = finding.op {
                 at.entry(op).or_default().push(finding.rule.id);
             }
         }
-        let seconds = engine::each(&self.view, &self.done.placement);
-        let ops = self.done.placement.ops.iter().zip(seconds);
-        ops.map(|(op, seconds)| self.op(op, seconds, at.remove(&op.op).unwrap_or_default()))
+        let ops = self.done.placement.ops.iter().zip(times);
+        ops.map(|(op, (seconds, _))| self.op(op, *seconds, at.remove(&op.op).unwrap_or_default()))
             .collect()
     }
 
@@ -366,7 +367,11 @@ impl<'a> Judged<'a> {
     }
 
     fn row(self) -> FunctionRow {
-        let table = self.table();
+        let times = engine::each(&self.view, &self.done.placement);
+        let table = self.table(&times);
+        let timed = table.iter().zip(times);
+        let explained =
+            explain(timed.map(|(op, (seconds, terms))| (op.kind, &*op.place, seconds, terms)));
         let placement = &self.done.placement;
         let segment = |s: &Segment| SegmentRow {
             backend: s.backend.name(),
@@ -393,6 +398,7 @@ impl<'a> Judged<'a> {
             refused: placement.refused.len(),
             may_leave: placement.may_leave.clone(),
             latency: latency_row(self.done),
+            explained,
             length: self.calls.first().and_then(|call| call.length.clone()),
             lengths: self.lengths(),
             segments: placement.segments.iter().map(segment).collect(),
@@ -416,6 +422,7 @@ fn latency_row(done: &FunctionAudit) -> LatencyRow {
             compute_ms: p.compute * 1e3,
             weights_ms: p.weights * 1e3,
             elements_ms: p.elements * 1e3,
+            tasks_ms: p.tasks * 1e3,
             activations_ms: p.activations * 1e3,
             dispatch_ms: p.dispatch * 1e3,
             host_ms: p.host * 1e3,

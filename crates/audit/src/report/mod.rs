@@ -8,6 +8,7 @@
 pub mod baseline;
 mod build;
 pub mod compare;
+pub mod explain;
 pub mod groups;
 pub mod length;
 pub mod module;
@@ -204,6 +205,8 @@ pub struct FunctionRow {
     pub may_leave: Vec<&'static str>,
     /// How long a call takes.
     pub latency: LatencyRow,
+    /// What the milliseconds of its ops are made of.
+    pub explained: explain::ExplainedRow,
     /// The length that the figures are of; null where the function has one only.
     pub length: Option<LengthRow>,
     /// What calls of each priced length take; empty where it has one only.
@@ -285,10 +288,12 @@ pub struct ChunkRow {
 pub struct PartsRow {
     /// Products.
     pub compute_ms: f64,
-    /// Reading weights.
+    /// Reading weights, as far as no other op hides it.
     pub weights_ms: f64,
     /// Elementwise ops.
     pub elements_ms: f64,
+    /// Starting the tasks of ops that are not products.
+    pub tasks_ms: f64,
     /// Moving activations.
     pub activations_ms: f64,
     /// Entering and leaving the Neural Engine.

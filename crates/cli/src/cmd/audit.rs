@@ -8,13 +8,14 @@ use clap::ValueEnum;
 use thane_audit::fix::Options;
 use thane_audit::form::text::{Detail, Paint};
 use thane_audit::form::{concise, html, json, mil, sarif, text};
-use thane_audit::labeled::score::{self, CARRIED, Scores};
+use thane_audit::labeled::score;
 use thane_audit::report::require::{self, Deny};
 use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::package::read_small;
 
 use crate::app::App;
+use crate::audit::scores::{scores, usage_in};
 use crate::audit::subject::{self, Build, Opened};
 use crate::audit::{fix, values};
 use crate::embed::bundle;
@@ -24,8 +25,6 @@ use crate::screen::painted_unless_escaped;
 
 /// Bytes of the longest earlier report or file of Apple's tools: a hundred thousand findings.
 const MOST_REPORT_BYTES: u64 = 1 << 28;
-/// Bytes of the longest table of labeled data.
-const MOST_TABLE_BYTES: u64 = 1 << 26;
 
 /// Flags that say how a checkpoint is built.
 const BUILD_FLAGS: [&str; 8] = [
@@ -104,6 +103,11 @@ pub struct Args {
     /// MLComputePlan as JSON.
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
+    /// Say what the predicted time of a call is made of: by term, kind of op, and layer.
+    ///
+    /// JSON and HTML always have it.
+    #[arg(long, conflicts_with_all = ["fix", "self_check"])]
+    explain_latency: bool,
     /// Context lengths to build a checkpoint for; the report has the time of decode at each.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     context: Vec<usize>,
@@ -252,11 +256,6 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let is_painted = format == Format::Text && app.output.paints_stdout();
     write(&text, is_painted, args, app)?;
     verdict(&report)
-}
-
-/// The failure of a file that is an input.
-fn usage_in(file: &Path) -> impl FnOnce(anyhow::Error) -> Failure + '_ {
-    |e| Failure::new(Code::Usage, e.context(file.display().to_string()))
 }
 
 fn apply_baseline(report: &mut Report, file: &Path) -> anyhow::Result<()> {
@@ -484,6 +483,7 @@ fn printed(
             let detail = Detail {
                 all: app.output.is_verbose(),
                 failures: args.out.is_some(),
+                latency: args.explain_latency,
             };
             let print = |paints| text::print(report, Paint(paints), detail);
             let plain = print(false);
@@ -576,23 +576,6 @@ fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
         score::text(&scores)
     };
     write(&text, false, args, app)
-}
-
-/// Score files, or the published data that the audit carries.
-fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {
-    let mut scores = Scores::default();
-    for (name, text) in CARRIED.iter().filter(|_| files.is_empty()) {
-        let added = scores.add(name, text, target).map_err(anyhow::Error::new);
-        added.map_err(usage_in(Path::new(name)))?;
-    }
-    for file in files {
-        let mut add = || -> anyhow::Result<()> {
-            let text = String::from_utf8(read_small(file, MOST_TABLE_BYTES)?)?;
-            Ok(scores.add(&file.display().to_string(), &text, target)?)
-        };
-        add().map_err(usage_in(file))?;
-    }
-    Ok(scores)
 }
 
 #[cfg(test)]

@@ -277,6 +277,37 @@ fn sarif_names_places_and_rules() {
     }
 }
 
+/// Terms, kinds of ops and layers add up to the call.
+#[test]
+fn the_time_of_a_call_is_explained() {
+    let home = Home::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat");
+    let args = [model.to_str().unwrap(), "--explain-latency"];
+    let said = stdout(&audit(&home, &args));
+    for part in [
+        "a call",
+        "ops by kind",
+        "ops by layer",
+        "products",
+        "layers.1",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let found = report(&home, &args);
+    for f in found["targets"][0]["functions"].as_array().unwrap() {
+        let sum = |of: &str| -> f64 {
+            let rows = f["explained"][of].as_array().unwrap();
+            rows.iter().map(|row| row["ms"].as_f64().unwrap()).sum()
+        };
+        let parts = f["latency"]["parts"].as_object().unwrap();
+        let parts: f64 = parts.values().map(|ms| ms.as_f64().unwrap()).sum();
+        let ms = f["latency"]["ms"].as_f64().unwrap();
+        assert!((parts - ms).abs() < 1e-9 * ms.max(1.0), "{parts}, {ms}");
+        assert!((sum("kinds") - sum("layers")).abs() < 1e-9 * ms.max(1.0));
+        assert!(sum("kinds") <= ms + 1e-9, "{f}");
+    }
+}
+
 /// The page has what the text has, and the whole time of a call.
 #[test]
 fn the_page_has_caveats_and_explains_the_whole_call() {

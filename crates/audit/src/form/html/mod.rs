@@ -13,6 +13,7 @@ use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::{FunctionRow, Report, TargetRow};
 
 mod figure;
+mod layers;
 
 const CSS: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -233,13 +234,14 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         .map(|(k, v)| format!("<div><dt>{k}</dt><dd>{}</dd></div>", escape(&v)))
         .collect();
     format!(
-        "<article><h3>function <code>{}</code></h3>\n<dl class=\"facts\">{facts}{}</dl>\n{}{}{}</article>\n",
+        "<article><h3>function <code>{}</code></h3>\n<dl class=\"facts\">{facts}{}</dl>\n{}{}{}{}</article>\n",
         escape(&f.name),
         tokens.unwrap_or_default(),
         f.elsewhere()
             .map(|said| format!("<p>{}</p>\n", escape(&said)))
             .unwrap_or_default(),
         figure::timeline(f),
+        layers::bar(f),
         figure::roofline(f, &t.ceilings),
     )
 }

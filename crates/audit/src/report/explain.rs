@@ -1,0 +1,92 @@
+//! Breaks the time of a call into terms, by kind of op and by layer.
+
+use serde::Serialize;
+
+use super::module::layer;
+use crate::latency::engine::Terms;
+
+/// The time of a call, by kind of op and by layer; the largest first, layers in order.
+#[derive(Debug, Default, Serialize)]
+pub struct ExplainedRow {
+    /// By the type of ops.
+    pub kinds: Vec<TermsRow>,
+    /// By layers of the checkpoint.
+    pub layers: Vec<TermsRow>,
+}
+
+/// The time of some ops.
+#[derive(Debug, Default, Serialize)]
+pub struct TermsRow {
+    /// The type of the ops, or their layer; empty for ops of no layer.
+    pub name: String,
+    /// How many ops.
+    pub ops: usize,
+    /// Their milliseconds of the call.
+    pub ms: f64,
+    /// Milliseconds of products, before weights are read beside them, as are the next fields.
+    pub compute_ms: f64,
+    /// Milliseconds of reading weights.
+    pub reading_ms: f64,
+    /// Milliseconds of elementwise ops, reductions and permutations.
+    pub elements_ms: f64,
+    /// Milliseconds of states.
+    pub activations_ms: f64,
+    /// Milliseconds of starting tasks.
+    pub tasks_ms: f64,
+    /// Milliseconds on the CPU and GPU.
+    pub host_ms: f64,
+}
+
+impl TermsRow {
+    fn add(&mut self, seconds: f64, terms: &Terms) {
+        self.ops += 1;
+        self.ms += seconds * 1e3;
+        self.compute_ms += terms.compute * 1e3;
+        self.reading_ms += terms.reading * 1e3;
+        self.elements_ms += terms.elements * 1e3;
+        self.activations_ms += terms.activations * 1e3;
+        self.tasks_ms += terms.tasks * 1e3;
+        self.host_ms += terms.host * 1e3;
+    }
+
+    /// The names of the terms, and their milliseconds.
+    pub fn terms(&self) -> [(&'static str, f64); 6] {
+        [
+            ("products", self.compute_ms),
+            ("weights", self.reading_ms),
+            ("elements", self.elements_ms),
+            ("activations", self.activations_ms),
+            ("tasks", self.tasks_ms),
+            ("host", self.host_ms),
+        ]
+    }
+}
+
+/// An op: its type, its module, its seconds of the call, and what they are made of.
+pub type Timed<'a> = (&'static str, &'a str, f64, Terms);
+
+/// Group the ops of a function.
+pub fn explain<'a>(ops: impl Iterator<Item = Timed<'a>>) -> ExplainedRow {
+    let mut explained = ExplainedRow::default();
+    for (kind, place, seconds, terms) in ops {
+        row(&mut explained.kinds, kind).add(seconds, &terms);
+        let layer = layer(place.trim_end_matches('?')).unwrap_or_default();
+        row(&mut explained.layers, &layer).add(seconds, &terms);
+    }
+    explained.kinds.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    explained
+}
+
+fn row<'a>(rows: &'a mut Vec<TermsRow>, name: &str) -> &'a mut TermsRow {
+    let at = rows
+        .iter()
+        .position(|row| row.name == name)
+        .unwrap_or_else(|| {
+            rows.push(TermsRow {
+                name: name.to_owned(),
+                ..TermsRow::default()
+            });
+            rows.len() - 1
+        });
+    &mut rows[at]
+}

@@ -1,0 +1,34 @@
+//! Scores of the audit's predictions on files of published data.
+
+use std::path::{Path, PathBuf};
+
+use thane_audit::labeled::score::{CARRIED, Scores};
+use thane_audit::target::Target;
+use thane_mil::package::read_small;
+
+use crate::exit::{Code, Failure};
+
+/// Bytes of the longest table of labeled data.
+const MOST_TABLE_BYTES: u64 = 1 << 26;
+
+/// The failure of a file that is an input.
+pub fn usage_in(file: &Path) -> impl FnOnce(anyhow::Error) -> Failure + '_ {
+    |e| Failure::new(Code::Usage, e.context(file.display().to_string()))
+}
+
+/// Score files, or the published data that the audit carries.
+pub fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {
+    let mut scores = Scores::default();
+    for (name, text) in CARRIED.iter().filter(|_| files.is_empty()) {
+        let added = scores.add(name, text, target).map_err(anyhow::Error::new);
+        added.map_err(usage_in(Path::new(name)))?;
+    }
+    for file in files {
+        let mut add = || -> anyhow::Result<()> {
+            let text = String::from_utf8(read_small(file, MOST_TABLE_BYTES)?)?;
+            Ok(scores.add(&file.display().to_string(), &text, target)?)
+        };
+        add().map_err(usage_in(file))?;
+    }
+    Ok(scores)
+}
