@@ -61,8 +61,10 @@ fn layer(out: &mut String, row: &TermsRow, at: f64, width: f64) {
         ),
     );
     if width > NAMED {
-        let fits = (width / 8.0) as usize;
-        let short: String = name.chars().take(fits).collect();
+        // The number of a layer is at the end of its name.
+        let fits = (width / 9.0) as usize;
+        let hidden = name.chars().count().saturating_sub(fits);
+        let short: String = name.chars().skip(hidden).collect();
         put(
             out,
             format_args!(
