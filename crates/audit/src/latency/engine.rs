@@ -117,8 +117,8 @@ const CPU_STEP: f64 = 11.7e-6;
 /// (erwinzhang7), while its operations and bytes take a tenth of that.
 const GPU_OP: f64 = 5e-6;
 
-/// An element that `topk` sorts, in seconds: one over 32,000 elements makes a call 6 to 10 ms
-/// slower (M6 study, M4 and M6).
+/// An element that `topk` sorts, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and
+/// M6), which is taken to be over 32,000 elements, as in the study's table of estimates.
 const TOPK: f64 = 8e-3 / 32_000.0;
 
 /// The seconds of an op, by term.
