@@ -230,9 +230,7 @@ fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> f64 {
         return 0.0;
     }
     if op.chosen == Backend::MpsGraph {
-        let cores = f64::from(chip.gpu_cores);
-        let flops = op.work.flops / (chip.family.gpu_core_tflops * 1e12 * cores);
-        return flops.max(op.work.bytes() / (estimate::GPU_CORE_BYTES * cores)) + GPU_OP;
+        return estimate::gpu(&op.work, chip) + GPU_OP;
     }
     if let Some(steps) = work::steps(view, view.op(op.op)) {
         return estimate + steps * CPU_STEP;

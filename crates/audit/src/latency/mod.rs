@@ -93,8 +93,6 @@ pub struct Latency {
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
-    /// What kind of whole model it is, if it is one.
-    pub class: Option<whole::Class>,
 }
 
 /// How a call is made.
@@ -151,7 +149,6 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         peak_bytes: traffic.peak_bytes,
         energy: energy::of(view, placement, work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
-        class: whole::of(placement, &work),
     }
 }
 

@@ -23,24 +23,6 @@ pub enum Class {
 }
 
 impl Class {
-    /// Every class.
-    pub const ALL: [Self; 4] = [
-        Self::Convolutions,
-        Self::Attention,
-        Self::Decode,
-        Self::Host,
-    ];
-
-    /// The name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Convolutions => "convolutions",
-            Self::Attention => "attention",
-            Self::Decode => "decode",
-            Self::Host => "host",
-        }
-    }
-
     /// The logarithm of the factor that 80 % of the rows of `whole_models.csv` with the split `fit`
     /// stay within, each source counted once, rounded up to a twentieth.
     pub fn spread(self) -> f64 {

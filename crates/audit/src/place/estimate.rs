@@ -46,7 +46,7 @@ const BNNS_TRANSPOSED: f64 = 15.8 / 754.5;
 const BNNS_RESIZED: f64 = 524.7e6;
 
 /// Bytes that a GPU core is fed in a second. Espresso's own numbers of GPUs are not published.
-pub const GPU_CORE_BYTES: f64 = 12e9;
+const GPU_CORE_BYTES: f64 = 12e9;
 
 /// What the segmenter is taken to add for an op on the GPU, in seconds. Fitted to the shares that
 /// `whole_models.csv` has for `all`: small networks stay on the engine (FastViT on M3 Max,
@@ -55,23 +55,25 @@ const GPU_OP: f64 = 30e-6;
 
 /// Seconds that the segmenter takes a backend to need for an op.
 pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
-    if backend == Backend::MpsGraph {
-        let cores = f64::from(chip.gpu_cores);
-        let flops = work.flops / (chip.family.gpu_core_tflops * 1e12 * cores);
-        return flops.max(work.bytes() / (GPU_CORE_BYTES * cores)) + GPU_OP;
-    }
-    if matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) {
-        return work.bytes() / ELEMENTWISE_BYTES;
-    }
     let segmenter = &chip.family.segmenter;
     match backend {
+        Backend::MpsGraph => gpu(work, chip) + GPU_OP,
+        _ if matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) => {
+            work.bytes() / ELEMENTWISE_BYTES
+        }
         Backend::Ane => ane(work, name, segmenter),
-        Backend::Bnns => bnns(work, name, segmenter),
         Backend::ClassicCpu if is_product(work) => {
             segmenter.classic_slower * bnns(work, name, segmenter)
         }
-        Backend::ClassicCpu | Backend::MpsGraph => bnns(work, name, segmenter),
+        Backend::Bnns | Backend::ClassicCpu => bnns(work, name, segmenter),
     }
+}
+
+/// Seconds that the GPU needs for the operations and bytes of an op.
+pub fn gpu(work: &Work, chip: &Chip) -> f64 {
+    let cores = f64::from(chip.gpu_cores);
+    let flops = work.flops / (chip.family.gpu_core_tflops * 1e12 * cores);
+    flops.max(work.bytes() / (GPU_CORE_BYTES * cores))
 }
 
 fn is_product(work: &Work) -> bool {
