@@ -4,8 +4,8 @@
     python3 scripts/transcripts.py --check [THANE]     exit 1 with a diff where a page differs
     python3 scripts/transcripts.py --write [THANE]     rewrite the pages
 
-THANE is the program, target/debug/thane by default. A transcript is an indented block of which a line begins with
-`$ `. The commands of a page run one after another in a folder of its own, which has the repository's tests/ and
+THANE is the program, target/debug/thane by default. A transcript is a block ```console; its commands begin with `$ `.
+The commands of a page run one after another in a folder of its own, which has the repository's tests/ and
 scripts/ in it, so that a command can use what an earlier one wrote.
 
 - What stands below a command is what it prints. A line `..` stands for lines that are left out: what is before and
@@ -52,7 +52,7 @@ PREDICTS = re.compile(r"^thane (audit|buckets|explain|bisect|convert)\b")
 
 
 class Transcript:
-    """A command with the output that a page shows, its lines without the indentation."""
+    """A command with the output that a page shows."""
 
     def __init__(self, command, shown):
         self.command, self.shown = command, shown
@@ -60,22 +60,20 @@ class Transcript:
 
 def parse(lines):
     """The page as a list of lines and transcripts."""
-    out, i = [], 0
+    out, i, is_console = [], 0, False
     while i < len(lines):
-        if not lines[i].startswith("    $ "):
+        if lines[i].startswith("```"):
+            is_console = lines[i] == "```console"
+        if not is_console or not lines[i].startswith("$ "):
             out.append(lines[i])
             i += 1
             continue
-        command, i = lines[i][6:], i + 1
+        command, i = lines[i][2:], i + 1
         while command.endswith("\\"):
-            command, i = command + "\n" + lines[i][4:], i + 1
+            command, i = command + "\n" + lines[i], i + 1
         shown = []
-        while i < len(lines) and not lines[i].startswith("    $ "):
-            # An empty line belongs to the block if an indented one comes behind it.
-            behind = next((line for line in lines[i:] if line.strip()), "")
-            if not lines[i].startswith("    ") and (lines[i].strip() or not behind.startswith("    ")):
-                break
-            shown.append(lines[i][4:])
+        while not lines[i].startswith(("$ ", "```")):
+            shown.append(lines[i])
             i += 1
         trailing = []
         while shown and not shown[-1].strip():
@@ -147,7 +145,7 @@ def page(path, env, absent, skipped, faults):
                 after.append(part)
                 continue
             shown = part.shown
-            after += ["    " + line for line in f"$ {part.command}".split("\n")]
+            after += f"$ {part.command}".split("\n")
             reason = why_not(part.command, absent)
             if reason:
                 skipped.append(f"{path.name}: {part.command}: {reason}")
@@ -163,7 +161,7 @@ def page(path, env, absent, skipped, faults):
                     key = lambda lines: [normal(line, part.command) for line in lines]
                     is_same = key(new) == key(shown) or bool(new) and ANSWERS.search(part.command) and code == 0
                     shown = shown if is_same else new
-            after += ["    " + line if line.strip() else "" for line in shown]
+            after += shown
     return before, after
 
 

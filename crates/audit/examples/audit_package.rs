@@ -16,10 +16,7 @@ use thane_mil::data::Bytes;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let default = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../tests/packages/ios16_half.mlpackage"
-    );
+    let default = "tests/packages/ios16_half.mlpackage";
     let path = args.next().unwrap_or_else(|| default.to_owned());
     let target = args.next().unwrap_or_else(|| "m4".to_owned());
 

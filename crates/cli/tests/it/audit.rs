@@ -112,12 +112,10 @@ fn the_documentation_shows_what_is_printed() {
             "warning",
         ];
         let shown = document
-            .split(&format!("    $ thane {}\n", args.join(" ")))
+            .split(&format!("\n$ thane {}\n", args.join(" ")))
             .nth(1)
             .unwrap();
-        let shown = shown
-            .lines()
-            .take_while(|l| l.starts_with("    ") || l.is_empty());
+        let shown = shown.lines().take_while(|l| !matches!(*l, ".." | "```"));
         let output = Home::new()
             .thane(&args)
             .current_dir(&root)
@@ -126,14 +124,10 @@ fn the_documentation_shows_what_is_printed() {
         let (text, said) = (stdout(&output), stderr(&output));
         let mut printed = text.lines();
         let mut n = 0;
-        for line in shown
-            .map(|l| l.strip_prefix("    ").unwrap_or(""))
-            .take_while(|l| *l != "..")
-        {
-            // An empty line follows the output in the document.
+        for line in shown {
             assert_eq!(
-                line,
-                printed.next().unwrap_or(""),
+                Some(line),
+                printed.next(),
                 "run the command, and show what it prints"
             );
             n += 1;

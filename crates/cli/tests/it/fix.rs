@@ -77,7 +77,7 @@ fn the_example_of_the_page_is_fixed() {
     let home = Home::new();
     let to = home.path("fixed.mlpackage");
     let args = ["audit", "tests/example/fixable.mil", "--fix", "-o"];
-    assert!(page.contains(&format!("    $ thane {} fixed.mlpackage\n", args.join(" "))));
+    assert!(page.contains(&format!("\n$ thane {} fixed.mlpackage\n", args.join(" "))));
     let output = home
         .thane(&[&args[..], &[text(&to)]].concat())
         .current_dir(&root)
