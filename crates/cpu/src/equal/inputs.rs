@@ -15,7 +15,7 @@ mod signal;
 
 use kind::{Kind, Slice};
 use noise::Noise;
-use signal::{At, Integers, Maker, Masks, Signal, integer};
+use signal::{At, Integers, Maker, Masks, Signal, write_integer};
 
 /// One input of one call: name, shape, bytes.
 pub type Given = (String, Vec<usize>, Vec<u8>);
@@ -298,22 +298,18 @@ impl Set {
         };
         let shape: Vec<usize> = ty.shape.iter().map(&mut size).collect();
         let n = shape.iter().product();
+        let mut bytes = Vec::new();
         if let Some(places) = ends.get(&input).filter(|places| places.len() == n) {
-            let bytes = places
-                .iter()
-                .flat_map(|place| integer(ty.dtype, *place as i64))
-                .collect();
+            for place in places {
+                write_integer(&mut bytes, ty.dtype, *place as i64);
+            }
             return Some((name, shape, bytes));
         }
-        let at = |i| At {
-            input,
-            i,
-            n,
-            shape: &shape,
-        };
-        let bytes = (0..n)
-            .flat_map(|i| maker.bytes(ty.dtype, kind, &at(i)))
-            .collect();
+        for i in 0..n {
+            let shape = &shape;
+            let at = At { input, i, n, shape };
+            maker.write(&mut bytes, ty.dtype, kind, &at);
+        }
         Some((name, shape, bytes))
     }
 }

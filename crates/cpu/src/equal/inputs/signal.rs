@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use thane_mil::literal::f64_to_f16;
+use thane_kernels::f16::f32_to_f16;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
@@ -96,30 +96,35 @@ const NEAR: [f32; 10] = [
 ];
 
 impl Maker<'_> {
-    pub fn bytes(&mut self, dtype: DType, kind: Kind, at: &At<'_>) -> Vec<u8> {
+    /// Appends the bytes of an element.
+    pub fn write(&mut self, out: &mut Vec<u8>, dtype: DType, kind: Kind, at: &At<'_>) {
         let random = self.noise.next();
         let shows = |odds: u32| !self.hides(at) && !random.is_multiple_of(odds);
         let number = match kind {
             Kind::Number => self.signal.number(random, at),
             Kind::Truth => f32::from(u8::from(shows(2))),
             Kind::Mask => [MASKED, 0.0][usize::from(shows(3))],
-            Kind::Few => return integer(dtype, (random as usize % FEW) as i64),
-            Kind::Integer => return integer(dtype, self.integers.number(random, at.i)),
+            Kind::Few => return write_integer(out, dtype, (random as usize % FEW) as i64),
+            Kind::Integer => return write_integer(out, dtype, self.integers.number(random, at.i)),
             Kind::Index { n, takes_negative } => {
                 let index = i64::from(random) % n as i64;
                 let is_negative = takes_negative && matches!(self.integers, Integers::FromEnd);
                 let is_negative = is_negative && at.i.is_multiple_of(2);
-                return integer(dtype, if is_negative { index - n as i64 } else { index });
+                return write_integer(
+                    out,
+                    dtype,
+                    if is_negative { index - n as i64 } else { index },
+                );
             }
         };
         match dtype {
             DType::Fp16 => {
-                let number = f64::from(number).clamp(-65_504.0, 65_504.0);
-                f64_to_f16(number).to_le_bytes().to_vec()
+                let number = number.clamp(-65_504.0, 65_504.0);
+                out.extend_from_slice(&f32_to_f16(number).to_le_bytes());
             }
-            DType::Fp32 => number.to_le_bytes().to_vec(),
-            DType::Bool => vec![u8::from(number != 0.0)],
-            _ => integer(dtype, number as i64),
+            DType::Fp32 => out.extend_from_slice(&number.to_le_bytes()),
+            DType::Bool => out.push(u8::from(number != 0.0)),
+            _ => write_integer(out, dtype, number as i64),
         }
     }
 
@@ -211,7 +216,7 @@ fn broadcast(at: &At<'_>, shape: &[usize]) -> usize {
     place
 }
 
-/// An integer of any width.
-pub fn integer(dtype: DType, n: i64) -> Vec<u8> {
-    n.to_le_bytes()[..(dtype.bits() / 8).clamp(1, 8)].to_vec()
+/// Appends an integer of any width.
+pub fn write_integer(out: &mut Vec<u8>, dtype: DType, n: i64) {
+    out.extend_from_slice(&n.to_le_bytes()[..(dtype.bits() / 8).clamp(1, 8)]);
 }
