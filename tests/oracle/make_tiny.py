@@ -15,7 +15,6 @@ import copy
 import json
 import shutil
 import sys
-from dataclasses import dataclass, field
 
 from golden import MODELS, Floats, need, write_json
 
@@ -28,19 +27,12 @@ from transformers import (
     AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
 )
 
+import tiny_families
+from tiny_families import Case
+
 SEQUENCE_LENS = (7, 33, 61)
 # Smallest relative change of the logits that counts as "this setting matters": 30x the 1e-4 of the tightest promise.
 BITES = 3e-3
-
-
-@dataclass
-class Case:
-    seed: int
-    config: object
-    respell: object  # config dict as transformers 5 writes it -> config dict to commit
-    dtype: torch.dtype = torch.float32
-    max_shard_size: str = "1GB"
-    mutations: dict = field(default_factory=dict)
 
 
 def keep(config):
@@ -240,7 +232,7 @@ def cases():
             203, gemma(hidden_size=60, num_attention_heads=5, head_dim=18, sliding_window=5, layer_types=alternating,
                        rope_parameters=gemma_real_rope), middle_gemma, torch.bfloat16, mutations=gemma_bf16_mutations),
         "gemma3-image": Case(204, image_gemma(), published_image_gemma, torch.bfloat16, mutations=GEMMA_MUTATIONS),
-    }
+    } | tiny_families.cases()
 
 
 def sees_text(name):
@@ -252,18 +244,19 @@ def randomise(model, seed, dtype):
     """Fills every parameter, then rounds it to the stored dtype; projections are wide enough for sharp attention."""
     # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
     random = numpy.random.RandomState(seed)
-    gemma = model.config.get_text_config().model_type == "gemma3_text"
+    gemma = model.config.get_text_config().model_type in ("gemma", "gemma2", "gemma3_text")
+    columns = {id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"}
     for name, parameter in model.named_parameters():
         draw = random.standard_normal(tuple(parameter.shape))
-        if name.endswith("norm.weight") or "layernorm.weight" in name or not sees_text(name) and draw.ndim == 1:
-            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
-        elif name.endswith("bias"):
+        if name.endswith("bias"):
             draw = 0.5 * draw
-        elif "embed_tokens" in name:
+        elif draw.ndim == 1 or "norm" in name:
+            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
+        elif "embed_tokens" in name or ".wte" in name or ".wpe" in name:
             # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
-            draw = 1.6 * draw / numpy.sqrt(parameter.shape[1])
+            draw = 1.6 * draw / numpy.sqrt(parameter.shape[0 if id(parameter) in columns else 1])
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
 
 
@@ -298,17 +291,17 @@ def check_settings(case, model, sequences, logits):
         other.set_attn_implementation("eager")
         other.load_state_dict(model.state_dict())
         moved = distance(run(other, sequences), logits)
-        if moved < WEAK_MUTATIONS.get(label, BITES):
+        if moved < case.weak.get(label, WEAK_MUTATIONS.get(label, BITES)):
             sys.exit(f"setting '{label}' moves the logits by {moved:.1e} only")
         weakest = min(weakest, moved)
     return weakest
 
 
-def check_tensors(model, sequences, logits):
+def check_tensors(model, sequences, logits, idle):
     """A 5 % change of any one tensor must move the logits; answers the smallest move."""
     weakest = float("inf")
     for name, parameter in model.named_parameters():
-        if not sees_text(name):
+        if not sees_text(name) or name.endswith(idle):
             continue
         saved = parameter.data
         # Not a plain factor: a norm after q_proj would hide it.
@@ -341,7 +334,7 @@ def make(name, case):
     model = AutoModelForCausalLM.from_config(case.config, attn_implementation="eager").float().eval()
     randomise(model, case.seed, case.dtype)
     random = numpy.random.RandomState(case.seed + 1000)
-    sequences = [random.randint(0, vocabulary(case.config), length).tolist() for length in SEQUENCE_LENS]
+    sequences = [random.randint(0, vocabulary(case.config), length).tolist() for length in case.lengths or SEQUENCE_LENS]
     logits = run(model, sequences)
 
     save(case, model, folder)
@@ -349,7 +342,7 @@ def make(name, case):
     if any(not torch.equal(ours, theirs) for ours, theirs in zip(run(reread, sequences), logits)):
         sys.exit(f"{name}: the folder does not give the logits of the model it was saved from")
     setting = check_settings(case, model, sequences, logits)
-    tensor = check_tensors(model, sequences, logits)
+    tensor = check_tensors(model, sequences, logits, case.idle)
 
     floats = Floats()
     golden = {

@@ -18,7 +18,10 @@ pub enum ModelError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// No family supports this architecture.
-    #[error("architecture `{found}` is not supported: expected one of {}", .supported.join(", "))]
+    #[error(
+        "architecture `{found}` is not supported: the nearest of {} that are supported are {}",
+        .supported.len(), nearest(.found, .supported)
+    )]
     Architecture {
         /// Name of the architecture in the file.
         found: String,
@@ -110,6 +113,15 @@ pub enum ModelError {
     /// configuration do not fit together.
     #[error("the configuration does not give a legal program: {0}")]
     Build(#[from] BuildError),
+}
+
+/// The three names that resemble `found` most.
+fn nearest(found: &str, supported: &[&str]) -> String {
+    let alike = |name: &&str| strsim::jaro_winkler(found, name);
+    let mut names = supported.to_vec();
+    names.sort_by(|a, b| alike(b).total_cmp(&alike(a)));
+    names.truncate(3);
+    names.join(", ")
 }
 
 impl ModelError {

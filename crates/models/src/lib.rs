@@ -29,6 +29,7 @@ mod layers;
 mod numbers;
 mod pooling;
 pub mod quant;
+mod transformer;
 mod weights;
 
 use thane_mil::program::Program;

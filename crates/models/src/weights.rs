@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use thane_mil::data::{Bytes, Data};
 
@@ -38,10 +39,14 @@ pub const COMMON_NAMES: Names = &[
 /// The tensors of one checkpoint, with a record of those that a family requested.
 pub struct Weights<'a> {
     tensors: &'a Tensors,
-    /// Pairs of Hugging Face and GGUF names; `None` for a Hugging Face checkpoint.
-    names: Option<Vec<(&'static str, &'static str)>>,
+    /// Pairs of a name that families use and the name that the file uses instead.
+    names: Vec<(&'static str, &'static str)>,
     /// Pairs of a prefix that families use and the prefix that the file uses instead.
     renamed: Vec<(String, &'static str)>,
+    /// Whether the matrices of linear layers are stored as [inputs, outputs].
+    transposed: bool,
+    /// Matrices that were transposed, by name.
+    transposes: RefCell<BTreeMap<String, Bytes>>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
     notes: RefCell<Vec<String>>,
@@ -60,10 +65,10 @@ const VISION: [&str; 4] = [
 ];
 
 impl<'a> Weights<'a> {
-    /// The tensors of a Hugging Face folder. Names of the base model begin with `base`; in some
-    /// files all names lack that prefix, and files of multimodal models have another prefix and
-    /// tensors for images, which are ignored.
-    pub fn hugging_face(tensors: &'a Tensors, base: &str) -> Self {
+    /// The tensors of a Hugging Face folder, whose `names` differ from those that families use.
+    /// Names of the base model begin with `base`; in some files all names lack that prefix, and
+    /// files of multimodal models have another prefix and tensors for images, which are ignored.
+    pub fn hugging_face(tensors: &'a Tensors, base: &str, names: Names) -> Self {
         let base = format!("{base}.");
         let begins = |prefix: &str| tensors.keys().any(|name| name.starts_with(prefix));
         let mut renamed = Vec::new();
@@ -76,6 +81,7 @@ impl<'a> Weights<'a> {
             renamed.push((base, ""));
         }
         let weights = Self {
+            names: names.to_vec(),
             renamed,
             ..Self::plain(tensors)
         };
@@ -91,7 +97,7 @@ impl<'a> Weights<'a> {
     /// [`COMMON_NAMES`].
     pub fn gguf(tensors: &'a Tensors, names: Names) -> Self {
         Self {
-            names: Some([names, COMMON_NAMES].concat()),
+            names: [names, COMMON_NAMES].concat(),
             ..Self::plain(tensors)
         }
     }
@@ -99,8 +105,10 @@ impl<'a> Weights<'a> {
     fn plain(tensors: &'a Tensors) -> Self {
         Self {
             tensors,
-            names: None,
+            names: Vec::new(),
             renamed: Vec::new(),
+            transposed: false,
+            transposes: RefCell::default(),
             asked: RefCell::default(),
             faults: RefCell::default(),
             notes: RefCell::default(),
@@ -180,6 +188,54 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// Says that the file stores the matrices of linear layers as [inputs, outputs].
+    pub fn transposed(self) -> Self {
+        Self {
+            transposed: true,
+            ..self
+        }
+    }
+
+    /// The rows `rows` of the matrix `module.weight` [all, columns] of a linear layer.
+    pub fn rows(&self, module: &str, rows: Range<usize>, [all, columns]: [usize; 2]) -> Tensor {
+        let matrix = if self.transposed {
+            self.transpose(&self.get(module, "weight", &[columns, all]))
+        } else {
+            self.get(module, "weight", &[all, columns])
+        };
+        slice(matrix, rows, columns)
+    }
+
+    /// The elements `rows` of the vector `module.bias` [all].
+    pub fn bias_rows(&self, module: &str, rows: Range<usize>, all: usize) -> Tensor {
+        slice(self.get(module, "bias", &[all]), rows, 1)
+    }
+
+    /// The transposed matrix, which is made once.
+    fn transpose(&self, tensor: &Tensor) -> Tensor {
+        let size = tensor.ty.block_bytes();
+        let (rows, columns) = (tensor.shape[0], tensor.shape[1]);
+        let mut made = self.transposes.borrow_mut();
+        let bytes = made.entry(tensor.name.clone()).or_insert_with(|| {
+            let from = tensor.bytes.as_slice();
+            // A tensor with a fault has no bytes.
+            let mut to = vec![0; from.len()];
+            for (i, element) in from.chunks_exact(size).enumerate() {
+                let at = (i % columns * rows + i / columns) * size;
+                if let Some(place) = to.get_mut(at..at + size) {
+                    place.copy_from_slice(element);
+                }
+            }
+            Bytes::new(to)
+        });
+        Tensor {
+            name: tensor.name.clone(),
+            ty: tensor.ty,
+            shape: vec![columns, rows],
+            bytes: bytes.clone(),
+        }
+    }
+
     /// The numbers of the vector `module.parameter`, or `None` after recording a fault.
     pub fn floats(&self, module: &str, parameter: &str, len: usize) -> Option<Vec<f32>> {
         let tensor = self.get(module, parameter, &[len]);
@@ -203,7 +259,7 @@ impl<'a> Weights<'a> {
     }
 
     /// The number of rows of `module.parameter`, if the file has that tensor.
-    pub fn rows(&self, module: &str, parameter: &str) -> Option<usize> {
+    pub fn rows_of(&self, module: &str, parameter: &str) -> Option<usize> {
         self.tensors
             .get(&self.file_name(module, parameter))?
             .shape
@@ -255,29 +311,51 @@ impl<'a> Weights<'a> {
 
     /// The name of `module.parameter` in the file.
     fn file_name(&self, module: &str, parameter: &str) -> String {
-        let Some(names) = &self.names else {
-            let found = self.renamed.iter().find_map(|(ours, theirs)| {
-                // Module names end without the dot that prefixes end with.
-                let module = format!("{module}.");
-                module
-                    .strip_prefix(ours.as_str())
-                    .map(|rest| format!("{theirs}{rest}{parameter}"))
-            });
-            return found.unwrap_or_else(|| format!("{module}.{parameter}"));
-        };
         let layer: String = module
             .split('.')
             .find(|p| p.parse::<usize>().is_ok())
             .unwrap_or_default()
             .to_owned();
-        let file_module = names
+        let file_module = self
+            .names
             .iter()
             .find(|(ours, _)| ours.replace("{}", &layer) == module)
             .map_or_else(
                 || module.to_owned(),
                 |(_, theirs)| theirs.replace("{}", &layer),
             );
-        format!("{file_module}.{parameter}")
+        let found = self.renamed.iter().find_map(|(ours, theirs)| {
+            // Module names end without the dot that prefixes end with.
+            let module = format!("{file_module}.");
+            module
+                .strip_prefix(ours.as_str())
+                .map(|rest| format!("{theirs}{rest}{parameter}"))
+        });
+        found.unwrap_or_else(|| format!("{file_module}.{parameter}"))
+    }
+}
+
+/// The rows `rows` of a tensor whose rows have `columns` elements; the tensor itself if these are
+/// all rows.
+fn slice(tensor: Tensor, rows: Range<usize>, columns: usize) -> Tensor {
+    let all = tensor.shape[0];
+    if rows == (0..all) {
+        return tensor;
+    }
+    let mut shape = tensor.shape;
+    shape[0] = rows.len();
+    let row_bytes = tensor.ty.byte_len(columns).unwrap_or(0);
+    let range = rows.start * row_bytes..rows.end * row_bytes;
+    // A tensor with a fault, which `Weights::finish` reports, has no bytes.
+    let bytes = tensor
+        .bytes
+        .slice(range)
+        .unwrap_or_else(|| Bytes::new(Vec::new()));
+    Tensor {
+        name: format!("{}_rows_{}", tensor.name, rows.start),
+        ty: tensor.ty,
+        shape,
+        bytes,
     }
 }
 

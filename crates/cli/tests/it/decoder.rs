@@ -22,21 +22,18 @@ const CONTEXT: usize = 64;
 /// Longer than gemma's windows of 8 and 5 tokens in one case, shorter in the other.
 const BLOCK: usize = 7;
 
-/// A family with what the file of it is, and its golden.
-const CASES: [(&str, &str); 11] = [
-    ("tiny/llama-bias", ""),
-    ("tiny/llama-rope3", ""),
-    ("tiny/llama-bf16", ""),
-    ("tiny/llama-f16", ""),
-    ("tiny/llama-head", ""),
-    ("tiny/qwen3", ""),
-    ("tiny/gemma3", ""),
-    ("tiny/gemma3-linear", ""),
-    ("tiny/gemma3-bf16", ""),
-    ("tiny/gemma3-image", ""),
-    // Rotary pairs side by side, and every quantised type, which this form has as fp16.
-    ("tiny-gguf/llama-quantised", "gguf"),
-];
+/// Each checkpoint with the extension of its file, which has a golden beside it.
+fn cases() -> Vec<(String, &'static str)> {
+    let folders = std::fs::read_dir(models().join("tiny")).unwrap();
+    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+    let folders = folders.map(|entry| (format!("tiny/{}", name(entry.unwrap())), ""));
+    // Rotary pairs side by side, and every quantized type, which this form has as fp16.
+    let file = ("tiny-gguf/llama-quantised".to_owned(), "gguf");
+    let mut cases: Vec<_> = folders.chain([file]).collect();
+    cases.sort();
+    assert!(cases.len() > 40, "{}", cases.len());
+    cases
+}
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
@@ -153,14 +150,14 @@ fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
     worst
 }
 
-/// transformers itself, with the same checkpoints in torch.float16, is 0.6e-2 to 1.3e-2 off at the
+/// transformers itself, with the same checkpoints in torch.float16, is 0.4e-2 to 1.9e-2 off at the
 /// worst position of those that it reads.
-const BOUND: f64 = 2e-2;
+const BOUND: f64 = 2.5e-2;
 
 #[test]
 fn logits_are_those_of_the_reference() {
     let mut bad = false;
-    for (name, file) in CASES {
+    for (name, file) in &cases() {
         let found = [Numerics::F32, Numerics::Ane(Effects::default())]
             .map(|numerics| worst(name, file, numerics));
         println!("{name}: f32 {:.1e}, ane {:.1e}", found[0], found[1]);
@@ -172,7 +169,7 @@ fn logits_are_those_of_the_reference() {
 #[test]
 fn greedy_tokens_are_those_of_the_portable_form() {
     let (mut n_steps, mut n_ties) = (0, 0);
-    for (name, file) in CASES {
+    for (name, file) in &cases() {
         let (portable, engine) = (model(name, file, None), engine(name, file));
         let (mut a, mut b) = (
             session(&portable, Numerics::F32),

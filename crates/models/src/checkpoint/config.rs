@@ -135,6 +135,13 @@ impl Config {
         })
     }
 
+    /// A list of numbers, or `None` if the key is absent or null.
+    pub fn opt_f64s(&self, key: &str) -> Result<Option<Vec<f64>>, ConfigError> {
+        self.typed(key, "a list of numbers", |value| {
+            value.as_array()?.iter().map(Value::as_f64).collect()
+        })
+    }
+
     /// Token ids, given as one number or as a list; empty if the key is absent or null.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>, ConfigError> {
         Ok(self

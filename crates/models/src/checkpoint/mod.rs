@@ -45,7 +45,7 @@ pub use config::{Config, ConfigError};
 pub use error::{CheckpointError, IndexFault};
 pub use folder::HuggingFace;
 pub use gguf::{Gguf, GgufError, MetadataError};
-pub use rope::{Rope, RopeConfig, RopeScaling};
+pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
 pub use sentence::{Dense, SentenceConfig};
 pub use tensor::{RefusedTensor, Tensor, TensorType};

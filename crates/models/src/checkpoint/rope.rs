@@ -67,9 +67,50 @@ pub enum RopeScaling {
         /// Context length before scaling, in tokens.
         original_max_position_embeddings: usize,
     },
-    /// A scaling type that is not supported, by name (`dynamic`, `yarn`, `longrope`, ...). The
-    /// family rejects it.
+    /// Another base for contexts longer than the model was trained for; no scaling up to there.
+    Dynamic,
+    /// A base that was raised by a constant: `theta * alpha^(d / (d - 2))` for heads of d elements.
+    NtkAlpha {
+        /// What the base is raised by.
+        alpha: f64,
+    },
+    /// YaRN.
+    Yarn(Yarn),
+    /// LongRoPE: a divisor for each frequency.
+    LongRope {
+        /// Divisors for programs that hold up to `original_max_position_embeddings` tokens.
+        short_factor: Vec<f64>,
+        /// Divisors for programs that hold more tokens.
+        long_factor: Vec<f64>,
+        /// Factor of cosines and sines.
+        attention_factor: f64,
+        /// Context length before scaling, in tokens.
+        original_max_position_embeddings: usize,
+    },
+    /// Gemma 4: frequencies of the whole head, of which the first share is rotated.
+    Proportional {
+        /// The divisor of all frequencies.
+        factor: f64,
+    },
+    /// A scaling type that is not supported, by name. The family rejects it.
     Unsupported(String),
+}
+
+/// The parameters of YaRN.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Yarn {
+    /// The divisor of frequencies that the original context holds seldom.
+    pub factor: f64,
+    /// Context length before scaling, in tokens.
+    pub original_max_position_embeddings: usize,
+    /// Turns within the original context from which on a frequency is kept.
+    pub beta_fast: f64,
+    /// Turns within the original context up to which a frequency is divided.
+    pub beta_slow: f64,
+    /// Factor of cosines and sines.
+    pub attention_factor: f64,
+    /// Whether the bounds of interpolation are rounded to whole pairs.
+    pub truncate: bool,
 }
 
 /// The values that one spelling gives; `None` for values that it leaves out.
@@ -204,6 +245,13 @@ impl Config {
                 factor: self.required_positive("factor")?,
             }),
             Some("llama3") => Some(self.llama3(root)?),
+            Some("dynamic") => Some(self.dynamic()?),
+            Some("yarn") => Some(self.yarn(root)?),
+            // `su` is the former name.
+            Some("longrope" | "su") => Some(self.long_rope(root)?),
+            Some("proportional") => Some(RopeScaling::Proportional {
+                factor: self.positive("factor")?.unwrap_or(1.0),
+            }),
             Some(other) => Some(RopeScaling::Unsupported(other.to_owned())),
         };
         Ok(PartialRope {
@@ -238,19 +286,103 @@ impl Config {
         Ok(named)
     }
 
-    fn llama3(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
+    /// The context length before scaling, from this object or the whole file.
+    fn original_context(&self, root: &Self) -> Result<usize, ConfigError> {
         let key = "original_max_position_embeddings";
-        let original = match self.opt_usize(key)? {
-            Some(original) => Some(original),
-            None => root.opt_usize(key)?,
-        };
-        let Some(original_max_position_embeddings) = original.filter(|&original| original > 0)
-        else {
-            return Err(ConfigError::Missing {
+        // Both at once: transformers takes that of the whole file.
+        let (own, outer) = (self.opt_usize(key)?, root.opt_usize(key)?);
+        outer
+            .or(own)
+            .filter(|&original| original > 0)
+            .ok_or_else(|| ConfigError::Missing {
                 key: self.path(key),
                 expected: "an integer above zero",
-            });
+            })
+    }
+
+    /// The context length of the model, from the whole file.
+    fn context(root: &Self) -> Result<usize, ConfigError> {
+        root.usize("max_position_embeddings")
+    }
+
+    fn dynamic(&self) -> Result<RopeScaling, ConfigError> {
+        // Hunyuan writes parameters of YaRN beside it, which its own code does not read.
+        self.acknowledge(&[
+            "beta_fast",
+            "beta_slow",
+            "mscale",
+            "mscale_all_dim",
+            "factor",
+        ]);
+        Ok(match self.positive("alpha")? {
+            Some(alpha) => RopeScaling::NtkAlpha { alpha },
+            None => RopeScaling::Dynamic,
+        })
+    }
+
+    fn yarn(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
+        let key = "original_max_position_embeddings";
+        let original = if self.has(key) || root.has(key) {
+            self.original_context(root)?
+        } else {
+            Self::context(root)?
         };
+        let factor = match self.positive("factor")? {
+            Some(factor) => factor,
+            None => Self::context(root)? as f64 / original as f64,
+        };
+        let mscale = |m: f64| {
+            if factor <= 1.0 {
+                1.0
+            } else {
+                0.1 * m * factor.ln() + 1.0
+            }
+        };
+        let scales = (self.opt_f64("mscale")?, self.opt_f64("mscale_all_dim")?);
+        let attention_factor = match (self.positive("attention_factor")?, scales) {
+            (Some(given), _) => given,
+            (None, (Some(one), Some(all))) if one != 0.0 && all != 0.0 => mscale(one) / mscale(all),
+            (None, _) => mscale(1.0),
+        };
+        Ok(RopeScaling::Yarn(Yarn {
+            factor,
+            original_max_position_embeddings: original,
+            beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
+            attention_factor,
+            truncate: self.bool_or("truncate", true)?,
+        }))
+    }
+
+    fn long_rope(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
+        let original = self.original_context(root)?;
+        let factor = match self.positive("factor")? {
+            Some(factor) => factor,
+            None => Self::context(root)? as f64 / original as f64,
+        };
+        let attention_factor = match self.positive("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
+        };
+        let factors = |key: &str| {
+            let factors = self.opt_f64s(key)?;
+            let usable = |v: &Vec<f64>| v.iter().all(|f| f.is_finite() && *f > 0.0);
+            factors.filter(usable).ok_or_else(|| ConfigError::Missing {
+                key: self.path(key),
+                expected: "a list of numbers above zero",
+            })
+        };
+        Ok(RopeScaling::LongRope {
+            short_factor: factors("short_factor")?,
+            long_factor: factors("long_factor")?,
+            attention_factor,
+            original_max_position_embeddings: original,
+        })
+    }
+
+    fn llama3(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
+        let original_max_position_embeddings = self.original_context(root)?;
         let low_freq_factor = self.required_positive("low_freq_factor")?;
         let high_freq_factor = self.required_positive("high_freq_factor")?;
         if low_freq_factor >= high_freq_factor {

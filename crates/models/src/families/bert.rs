@@ -19,6 +19,12 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["bert"],
+    about: "all-MiniLM, BGE, E5, GTE",
+    checked: &[
+        "tiny-embed/bert-cls",
+        "tiny-embed/bert-mean",
+        "tiny-embed/bert-weighted",
+    ],
     base: "bert",
     encoder: Some(from_config),
     ..Family::NONE

@@ -6,7 +6,7 @@ use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 
 /// Rejects keys that nobody read.
-pub(super) fn reject_unknown_keys(
+pub(crate) fn reject_unknown_keys(
     family: &'static str,
     keys: Vec<String>,
 ) -> Result<(), ModelError> {
@@ -19,7 +19,7 @@ pub(super) fn reject_unknown_keys(
 
 /// Keys of `config.json` that do not affect the forward computation: names, training, generation,
 /// other software.
-pub(super) const IGNORED_KEYS: &[&str] = &[
+pub(crate) const IGNORED_KEYS: &[&str] = &[
     "_attn_implementation",
     "_name_or_path",
     "architectures",
@@ -55,7 +55,7 @@ const MAX_HEAD_DIM: usize = 1 << 16;
 
 /// The attention mask of each layer from `layer_types`, or `None` if the file does not have the
 /// key.
-pub(super) fn layer_masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
+pub(crate) fn layer_masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask>>, ModelError> {
     let Some(types) = c.opt_strs("layer_types")? else {
         return Ok(None);
     };
@@ -80,7 +80,7 @@ pub(super) fn layer_masks(c: &Config, n_layers: usize) -> Result<Option<Vec<Mask
 }
 
 /// Rejects an absurd number of layers before a loop runs over them.
-pub(super) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError> {
+pub(crate) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError> {
     if value == 0 || value > MAX_LAYERS {
         return Err(ModelError::unsupported(
             key,
@@ -92,7 +92,7 @@ pub(super) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError>
 }
 
 /// Rejects a number that cannot be used as a divisor or under a root or logarithm.
-pub(super) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
+pub(crate) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
     if !(value.is_finite() && value > 0.0) {
         return Err(ModelError::unsupported(
             key,
@@ -104,7 +104,7 @@ pub(super) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
 }
 
 /// The head size if the file does not give one: the hidden size divided by the number of heads.
-pub(super) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
+pub(crate) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
     if !hidden.is_multiple_of(n_heads) {
         let value = format!("{n_heads} heads for a hidden size of {hidden}");
         return Err(ModelError::unsupported(
@@ -117,7 +117,7 @@ pub(super) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, M
 }
 
 /// Checks that the numbers of heads and the head size fit together.
-pub(super) fn check_heads(
+pub(crate) fn check_heads(
     n_heads: usize,
     n_kv_heads: usize,
     head_dim: usize,
@@ -142,7 +142,7 @@ pub(super) fn check_heads(
 }
 
 /// Rejects a size that would overflow the arithmetic of shapes.
-pub(super) fn check_size(key: &str, value: usize) -> Result<usize, ModelError> {
+pub(crate) fn check_size(key: &str, value: usize) -> Result<usize, ModelError> {
     const MOST: usize = 1 << 24;
     if value == 0 || value > MOST {
         return Err(ModelError::unsupported(

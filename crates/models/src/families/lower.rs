@@ -5,15 +5,16 @@ use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program};
 use thane_mil::types::DType;
 
+use super::Encoder;
 use super::keys::check_size;
-use super::{Decoder, Encoder, EncoderPlan, Lowering};
 use crate::checkpoint::SentenceConfig;
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
-use crate::layers::decoder::Mode;
-use crate::layers::encoder::{Encoding, Extent, Head};
+use crate::layers::decoder::{Lowering, Mode};
+use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
+use crate::transformer::Transformer;
 use crate::weights::Weights;
 use crate::{DecoderEngine, Fixed, Info, Model, Options, Pooling};
 
@@ -28,26 +29,25 @@ const MAX_CHUNKS: usize = 32;
 /// `score`.
 pub(super) fn lower(
     architecture: String,
-    decoder: &dyn Decoder,
+    decoder: &Transformer,
     weights: &Weights<'_>,
     options: &Options,
 ) -> Result<Model, ModelError> {
-    let sizes = decoder.sizes();
     let context = options
         .context
-        .unwrap_or(sizes.max_context.min(Options::DEFAULT_CONTEXT));
-    if context == 0 || context > sizes.max_context {
+        .unwrap_or(decoder.max_context.min(Options::DEFAULT_CONTEXT));
+    if context == 0 || context > decoder.max_context {
         return Err(ModelError::Context {
             asked: context,
-            max: sizes.max_context,
+            max: decoder.max_context,
         });
     }
-    let n_top = n_top(options, sizes.vocab_size)?;
+    let n_top = n_top(options, decoder.vocab_size)?;
     let (form, lowering) = decoder_form(decoder, options, context)?;
     let shared = SharedConstants::default();
     let function = |mode: Mode| {
         let graph = Graph::new(mode.name(), shared.clone(), form);
-        decoder.function(graph, weights, mode, &lowering)
+        decoder.decoder_function(graph, weights, mode, &lowering)
     };
     let mut functions = vec![function(Mode::Prefill)?, function(Mode::Decode)?];
     if let Some(n) = n_top {
@@ -61,17 +61,17 @@ pub(super) fn lower(
     numbers::check(&stored, Some(SMALL_BYTES))?;
     let info = Info {
         architecture,
-        n_layers: sizes.n_layers,
-        vocab_size: sizes.vocab_size,
-        max_context: sizes.max_context,
+        n_layers: decoder.layers.len(),
+        vocab_size: decoder.vocab_size,
+        max_context: decoder.max_context,
         context,
-        cache_bytes: sizes
-            .cache_elements
+        cache_bytes: decoder
+            .cache_elements()
             .saturating_mul(context)
             .saturating_mul(lowering.cache.bits() / 8),
         fixed: options.engine.map(|_| Fixed {
             block: lowering.block,
-            window: sizes.window,
+            window: decoder.window(),
         }),
     };
     Ok(Model {
@@ -113,7 +113,7 @@ fn n_top(options: &Options, vocab_size: usize) -> Result<Option<usize>, ModelErr
 /// The form of the ops and the sizes of the functions, for the portable reference or for the Neural
 /// Engine.
 fn decoder_form(
-    decoder: &dyn Decoder,
+    decoder: &Transformer,
     options: &Options,
     context: usize,
 ) -> Result<(Form, Lowering), ModelError> {
@@ -144,9 +144,7 @@ fn decoder_form(
         context,
         cache: DType::Fp16,
         block,
-        residual_divisor: engine
-            .residual_divisor
-            .unwrap_or(decoder.residual_divisor()),
+        residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
     };
     Ok((form, lowering))
 }

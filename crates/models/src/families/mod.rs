@@ -2,23 +2,39 @@
 //! adding a family takes one file, its `mod` line, and its line in [`FAMILIES`].
 
 mod bert;
+mod cohere;
+mod ernie4_5;
+mod exaone4;
+mod gemma;
+mod gemma2;
 mod gemma3;
-mod keys;
+mod glm4;
+mod gpt2;
+mod granite;
+mod hunyuan;
+pub(crate) mod keys;
 mod llama;
 mod lower;
+mod ministral3;
+mod mistral;
 mod modernbert;
+mod olmo2;
+mod phi3;
+mod qwen2;
 mod qwen3;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use thane_mil::program::Function;
-use thane_mil::types::DType;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source};
+use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions};
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::layers::attention::Attention;
-use crate::layers::decoder::{self, Mode};
-use crate::layers::encoder::{Extent, Head};
+use crate::layers::encoder::EncoderPlan;
+use crate::transformer::Transformer;
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
 use keys::{IGNORED_KEYS, reject_unknown_keys};
@@ -29,8 +45,16 @@ use lower::{lower, lower_encoder};
 pub struct Family {
     /// Names of the architectures: `model_type` in `config.json`, `general.architecture` in GGUF.
     names: &'static [&'static str],
+    /// Models of the family, for readers.
+    about: &'static str,
+    /// The tiny checkpoints in `tests/models` whose numbers are compared with the reference.
+    checked: &'static [&'static str],
     /// Prefix of the base model's tensor names, in files that hold more than the base model.
     base: &'static str,
+    /// Names of this family's tensors in Hugging Face folders, where they are not those of Llama.
+    tensor_names: Names,
+    /// Whether Hugging Face folders store the matrices of linear layers as [inputs, outputs].
+    transposed: bool,
     /// Names of this family's tensors in GGUF, in addition to the common names.
     gguf_names: Names,
     /// Reads a decoder from `config.json`.
@@ -45,16 +69,52 @@ impl Family {
     /// A family without any architecture; families override what they have.
     const NONE: Self = Self {
         names: &[],
-        base: "",
+        about: "",
+        checked: &[],
+        base: "model",
+        tensor_names: &[],
+        transposed: false,
         gguf_names: &[],
         config: None,
         gguf: None,
         encoder: None,
     };
+
+    /// The tensors of a Hugging Face folder under the names that families use.
+    fn weights<'a>(&self, tensors: &'a Tensors) -> Weights<'a> {
+        let weights = Weights::hugging_face(tensors, self.base, self.tensor_names);
+        if self.transposed {
+            weights.transposed()
+        } else {
+            weights
+        }
+    }
 }
 
-/// A decoder's configuration, or why it is rejected.
-type DecoderResult = Result<Box<dyn Decoder>, ModelError>;
+/// The GGUF name of the norm before the feed-forward layer, where layers have no other norms.
+const GGUF_NORMS_BEFORE: Names = &[(
+    "model.layers.{}.post_attention_layernorm",
+    "blk.{}.ffn_norm",
+)];
+
+/// The GGUF names of norms after attention and feed-forward layer, and of those before the latter.
+const GGUF_NORMS_AROUND: Names = &[
+    (
+        "model.layers.{}.post_attention_layernorm",
+        "blk.{}.post_attention_norm",
+    ),
+    (
+        "model.layers.{}.pre_feedforward_layernorm",
+        "blk.{}.ffn_norm",
+    ),
+    (
+        "model.layers.{}.post_feedforward_layernorm",
+        "blk.{}.post_ffw_norm",
+    ),
+];
+
+/// A decoder's description, or why its configuration is rejected.
+type DecoderResult = Result<Transformer, ModelError>;
 
 /// An encoder's configuration, or why it is rejected.
 type EncoderResult = Result<Box<dyn Encoder>, ModelError>;
@@ -62,80 +122,30 @@ type EncoderResult = Result<Box<dyn Encoder>, ModelError>;
 /// All families.
 static FAMILIES: &[Family] = &[
     llama::FAMILY,
-    gemma3::FAMILY,
+    mistral::FAMILY,
+    ministral3::FAMILY,
+    qwen2::FAMILY,
     qwen3::FAMILY,
+    gemma::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    phi3::FAMILY,
+    smollm3::FAMILY,
+    olmo2::FAMILY,
+    granite::FAMILY,
+    exaone4::FAMILY,
+    glm4::FAMILY,
+    starcoder2::FAMILY,
+    ernie4_5::FAMILY,
+    seed_oss::FAMILY,
+    hunyuan::FAMILY,
+    stablelm::FAMILY,
+    cohere::FAMILY,
+    gpt2::FAMILY,
     qwen3::PPLX,
     bert::FAMILY,
     modernbert::FAMILY,
 ];
-
-/// The configuration of a decoder, ready to be lowered.
-trait Decoder {
-    /// Builds one function of the program.
-    fn function(
-        &self,
-        g: Graph,
-        w: &Weights<'_>,
-        mode: Mode,
-        options: &Lowering,
-    ) -> Result<Function, ModelError>;
-
-    /// The sizes of the decoder.
-    fn sizes(&self) -> Sizes;
-
-    /// The divisor of the residual stream that keeps the stream within the range of fp16.
-    fn residual_divisor(&self) -> f32 {
-        1.0
-    }
-}
-
-/// The settings of a lowering that do not come from the configuration.
-struct Lowering {
-    /// Tokens that the cache holds.
-    context: usize,
-    /// Element type of the cache.
-    cache: DType,
-    /// Tokens of a block of `prefill`, if lengths are fixed.
-    block: usize,
-    /// Divisor of the residual stream.
-    residual_divisor: f32,
-}
-
-impl Lowering {
-    /// The sizes of a decoder's inputs and caches.
-    fn extent<'a>(
-        &self,
-        attention: &'a Attention,
-        n_layers: usize,
-        window: Option<usize>,
-    ) -> decoder::Extent<'a> {
-        let Self {
-            context,
-            cache,
-            block,
-            ..
-        } = *self;
-        decoder::Extent {
-            attention,
-            n_layers,
-            window,
-            context,
-            cache,
-            block,
-        }
-    }
-}
-
-/// The sizes of a decoder.
-struct Sizes {
-    n_layers: usize,
-    vocab_size: usize,
-    max_context: usize,
-    /// Cache elements of one token in all layers together.
-    cache_elements: usize,
-    /// Window of sliding-window layers, in tokens.
-    window: Option<usize>,
-}
 
 /// The configuration of an encoder, ready to be lowered.
 trait Encoder {
@@ -162,19 +172,70 @@ trait Encoder {
     }
 }
 
-/// The settings of one function of an encoder.
-struct EncoderPlan<'a> {
-    extent: Extent,
-    head: Head<'a>,
-    residual_divisor: f32,
-}
-
 /// The sizes of an encoder.
 struct EncoderSizes {
     n_layers: usize,
     vocab_size: usize,
     hidden: usize,
     n_positions: usize,
+}
+
+impl Encoder for Transformer {
+    fn function(
+        &self,
+        g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
+        self.encoder_function(g, w, plan)
+    }
+
+    fn sizes(&self) -> EncoderSizes {
+        EncoderSizes {
+            n_layers: self.layers.len(),
+            vocab_size: self.vocab_size,
+            hidden: self.hidden,
+            n_positions: self.max_context,
+        }
+    }
+
+    fn default_pooling(&self) -> Option<(Pooling, bool)> {
+        self.default_pooling
+    }
+
+    fn residual_divisor(&self) -> f32 {
+        self.residual_divisor
+    }
+}
+
+/// What a family supports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Support {
+    /// Names of the architectures: `model_type` in `config.json`, `general.architecture` in GGUF.
+    pub names: &'static [&'static str],
+    /// Models of the family.
+    pub about: &'static str,
+    /// Whether Hugging Face folders can be lowered to language models.
+    pub decodes_hugging_face: bool,
+    /// Whether GGUF files can be lowered to language models.
+    pub decodes_gguf: bool,
+    /// Whether Hugging Face folders can be lowered to embedding models.
+    pub encodes: bool,
+    /// The tiny checkpoints in `tests/models` whose numbers are compared with transformers.
+    pub checked: &'static [&'static str],
+}
+
+/// What each family supports.
+pub fn supported() -> Vec<Support> {
+    let support = |f: &Family| Support {
+        names: f.names,
+        about: f.about,
+        decodes_hugging_face: f.config.is_some(),
+        decodes_gguf: f.gguf.is_some(),
+        encodes: f.encoder.is_some(),
+        checked: f.checked,
+    };
+    FAMILIES.iter().map(support).collect()
 }
 
 /// The names of all architectures that can be lowered.
@@ -250,7 +311,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
         }
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
-            let weights = Weights::hugging_face(&checkpoint.tensors, family.base);
+            let weights = family.weights(&checkpoint.tensors);
             folder.config.acknowledge(IGNORED_KEYS);
             let decoder = family
                 .config
@@ -266,7 +327,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
             supported: names(),
         });
     };
-    lower(architecture, decoder.as_ref(), &weights, options)
+    lower(architecture, &decoder, &weights, options)
 }
 
 /// Lowers a checkpoint of an embedding model; see [`crate::build_encoder`].
@@ -290,7 +351,7 @@ pub(crate) fn build_encoder(
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
-    let weights = Weights::hugging_face(&tensors, family.base);
+    let weights = family.weights(&tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
     let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {

@@ -19,11 +19,13 @@ use crate::layers::decoder::Mask;
 use crate::layers::encoder::{self, Direction, Io};
 use crate::layers::mlp::Activation;
 use crate::layers::norm::LayerNorm;
-use crate::layers::rope::{Rotary, inverse_frequencies};
+use crate::layers::rope::{Rotary, Rotation, Style};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["modernbert"],
+    about: "ModernBERT, gte-modernbert, nomic modernbert-embed",
+    checked: &["tiny-embed/modernbert-cls", "tiny-embed/modernbert-mean"],
     base: "model",
     encoder: Some(from_config),
     ..Family::NONE
@@ -43,8 +45,8 @@ struct ModernBert {
     masks: Vec<Mask>,
     /// Sliding-window layers attend to tokens that are less than this many positions away.
     window: usize,
-    global_frequencies: Vec<f32>,
-    local_frequencies: Vec<f32>,
+    global: Rotation,
+    local: Rotation,
     vocab_size: usize,
     n_positions: usize,
 }
@@ -65,10 +67,7 @@ impl Encoder for ModernBert {
             1,
             Some(self.window),
         )?;
-        let (global, local) = (
-            io.rotary(g_, &self.global_frequencies)?,
-            io.rotary(g_, &self.local_frequencies)?,
-        );
+        let (global, local) = (io.rotary(g_, &self.global)?, io.rotary(g_, &self.local)?);
         g_.at_module("model.embeddings");
         let table = w.get(
             "model.embeddings.tok_embeddings",
@@ -228,16 +227,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             c.opt_usize("local_attention")?.unwrap_or(128),
         )? / 2
             + 1,
-        global_frequencies: inverse_frequencies(
-            &global,
-            global.theta.unwrap_or(GLOBAL_THETA),
-            head_dim,
-        )?,
-        local_frequencies: inverse_frequencies(
-            &local,
-            local.theta.unwrap_or(LOCAL_THETA),
-            head_dim,
-        )?,
+        global: Rotation::new(&global, GLOBAL_THETA, head_dim, Style::Half)?,
+        local: Rotation::new(&local, LOCAL_THETA, head_dim, Style::Half)?,
         vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
         n_positions: check_size(
             "max_position_embeddings",

@@ -116,6 +116,11 @@ impl Graph {
         self.gather(table, indices)
     }
 
+    /// A constant with the numbers of a tensor divided by the divisor of the residual stream.
+    pub fn weight_for_residual(&mut self, tensor: &Tensor) -> ValueResult {
+        self.weight_of_rank(tensor, tensor.shape.len(), self.residual_divisor)
+    }
+
     /// Looks up rows of a table by indices: `table[indices]`.
     pub fn gather(&mut self, table: ValueId, indices: ValueId) -> ValueResult {
         let axis = self.int(0)?;
@@ -214,6 +219,23 @@ impl Graph {
         let args = [
             ("x", Arg::Value(x)),
             ("num_splits", Arg::Value(n)),
+            ("axis", Arg::Value(axis)),
+        ];
+        self.builder.op_results("split", &name, args)
+    }
+
+    /// Splits `x` into parts of these sizes along `axis`.
+    pub fn split_sizes(
+        &mut self,
+        x: ValueId,
+        sizes: &[i32],
+        axis: i32,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let (sizes, axis) = (self.ints(sizes)?, self.int(axis)?);
+        let name = self.name("split");
+        let args = [
+            ("x", Arg::Value(x)),
+            ("split_sizes", Arg::Value(sizes)),
             ("axis", Arg::Value(axis)),
         ];
         self.builder.op_results("split", &name, args)

@@ -6,7 +6,7 @@ use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
-use super::norm::RmsNorm;
+use super::norm::{Norm, RmsNorm};
 use super::rope::Rotary;
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
@@ -28,8 +28,45 @@ pub struct Attention {
     pub qkv_bias: bool,
     /// Whether the output projection has a bias.
     pub output_bias: bool,
-    /// Normalization of each query head and key head.
-    pub qk_norm: Option<RmsNorm>,
+    /// Normalization of queries and keys.
+    pub qk_norm: Option<QkNorm>,
+    /// Bound of the scores: `cap * tanh(scores / cap)`.
+    pub soft_cap: Option<f32>,
+    /// Whether query, key and value projection are the rows of one matrix, `qkv_proj`.
+    pub joined: bool,
+}
+
+/// The normalization of queries and keys, with the modules `q_norm` and `k_norm`.
+#[derive(Clone, Copy, Debug)]
+pub struct QkNorm {
+    /// The computation.
+    pub norm: Norm,
+    /// What is normalized together.
+    pub span: Span,
+    /// Whether the rotary embedding comes first.
+    pub after_rotation: bool,
+}
+
+/// The elements that a norm of queries or keys normalizes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Each head by itself; all heads have the same weight.
+    Head,
+    /// All heads of a token.
+    AllHeads,
+    /// Each head by itself; each head has its own weight.
+    OwnHead,
+}
+
+impl QkNorm {
+    /// An RMSNorm of each head before rotation.
+    pub fn of_heads(norm: RmsNorm) -> Self {
+        Self {
+            norm: Norm::Rms(norm),
+            span: Span::Head,
+            after_rotation: false,
+        }
+    }
 }
 
 /// The KV cache of one layer.
@@ -38,6 +75,17 @@ pub struct Cache {
     k: ValueId,
     v: ValueId,
     dtype: DType,
+}
+
+impl Cache {
+    /// Declares the cache of layer `layer` as two states of the shape [1, kv_heads, context,
+    /// head_dim].
+    pub fn new(g: &mut Graph, layer: usize, shape: [usize; 4], dtype: DType) -> Self {
+        let ty = || Type::State(TensorType::new(dtype, shape));
+        let k = g.input(&format!("k_cache_{layer}"), ty());
+        let v = g.input(&format!("v_cache_{layer}"), ty());
+        Self { k, v, dtype }
+    }
 }
 
 /// The tokens before a call that the tokens of the call attend to.
@@ -93,8 +141,8 @@ pub struct AttentionInputs<'a> {
 /// The inputs of the last token's query, in a layer that computes no other queries.
 #[derive(Clone, Copy, Debug)]
 pub struct Last {
-    /// Rotation at the position of the last token.
-    pub rotary: Rotary,
+    /// Rotation at the position of the last token, if the layer rotates.
+    pub rotary: Option<Rotary>,
     /// The mask rows of the last token.
     pub mask: ValueId,
 }
@@ -125,20 +173,9 @@ impl Attention {
             qkv_bias,
             output_bias,
             qk_norm: None,
+            soft_cap: None,
+            joined: false,
         }
-    }
-
-    /// Declares the cache of layer `layer` as two states [1, kv_heads, context, head_dim].
-    pub fn cache(&self, g: &mut Graph, layer: usize, context: usize, dtype: DType) -> Cache {
-        let ty = || {
-            Type::State(TensorType::new(
-                dtype,
-                [1, self.n_kv_heads, context, self.head_dim],
-            ))
-        };
-        let k = g.input(&format!("k_cache_{layer}"), ty());
-        let v = g.input(&format!("v_cache_{layer}"), ty());
-        Cache { k, v, dtype }
     }
 
     /// Attention with its projections: `o_proj(softmax(scale * q k^T + mask) v)`, for every token
@@ -153,26 +190,31 @@ impl Attention {
     ) -> ValueResult {
         g.at_module(module);
         let needed = inputs.needed_tokens(g, x)?;
-        let project = |g: &mut Graph, name: &str, x: ValueId, n: usize| {
-            let projection = format!("{module}.{name}");
-            let weight = w.get(&projection, "weight", &[n * self.head_dim, self.hidden]);
+        let [q_rows, kv_rows] = [self.n_heads, self.n_kv_heads].map(|n| n * self.head_dim);
+        let all_rows = q_rows + 2 * kv_rows;
+        // The projection `name` of x, which has `n` rows that begin at row `first` of a joined
+        // matrix.
+        let project = |g: &mut Graph, name: &str, x: ValueId, first: usize, n: usize| {
+            let (matrix, first, all) = if self.joined {
+                ("qkv_proj", first, all_rows)
+            } else {
+                (name, 0, n)
+            };
+            let matrix = format!("{module}.{matrix}");
+            let weight = w.rows(&matrix, first..first + n, [all, self.hidden]);
             let bias = self
                 .qkv_bias
-                .then(|| w.get(&projection, "bias", &[n * self.head_dim]));
+                .then(|| w.bias_rows(&matrix, first..first + n, all));
             g.linear(name, x, &weight, bias.as_ref())
         };
-        let q = project(g, "q_proj", needed, self.n_heads)?;
+        let q = project(g, "q_proj", needed, 0, q_rows)?;
         let (k, v) = (
-            project(g, "k_proj", x, self.n_kv_heads)?,
-            project(g, "v_proj", x, self.n_kv_heads)?,
+            project(g, "k_proj", x, q_rows, kv_rows)?,
+            project(g, "v_proj", x, q_rows + kv_rows, kv_rows)?,
         );
         let attended = self.attend(g, w, module, Projected { q, k, v }, inputs)?;
         let output = format!("{module}.o_proj");
-        let weight = w.get(
-            &output,
-            "weight",
-            &[self.hidden, self.n_heads * self.head_dim],
-        );
+        let weight = w.rows(&output, 0..self.hidden, [self.hidden, q_rows]);
         let bias = self
             .output_bias
             .then(|| w.get(&output, "bias", &[self.hidden]));
@@ -189,42 +231,37 @@ impl Attention {
         projected: Projected,
         inputs: AttentionInputs<'_>,
     ) -> ValueResult {
-        let q = self.heads(g, projected.q, self.n_heads)?;
+        let Projected { q, k, v } = projected;
+        let (q, k) = self.normed(g, w, module, [q, k], |norm| norm.span == Span::AllHeads)?;
+        let q = self.heads(g, q, self.n_heads)?;
         let (k, v) = (
-            self.heads(g, projected.k, self.n_kv_heads)?,
-            self.heads(g, projected.v, self.n_kv_heads)?,
+            self.heads(g, k, self.n_kv_heads)?,
+            self.heads(g, v, self.n_kv_heads)?,
         );
-        let (q, k) = match self.qk_norm {
-            None => (q, k),
-            Some(norm) => {
-                let axis = if g.form().layout == Layout::Rows {
-                    -1
-                } else {
-                    2
-                };
-                let q_weight = w.get(&format!("{module}.q_norm"), "weight", &[self.head_dim]);
-                let k_weight = w.get(&format!("{module}.k_norm"), "weight", &[self.head_dim]);
-                (
-                    norm.apply_along(g, q, &q_weight, axis)?,
-                    norm.apply_along(g, k, &k_weight, axis)?,
-                )
-            }
-        };
+        let early = |norm: QkNorm| norm.span != Span::AllHeads && !norm.after_rotation;
+        let (q, k) = self.normed(g, w, module, [q, k], early)?;
         let (q, k) = match inputs.rotary {
             None => (q, k),
             Some(rotary) => (
                 inputs
                     .last
-                    .map_or(*rotary, |last| last.rotary)
-                    .apply(g, q)?,
+                    .and_then(|last| last.rotary)
+                    .unwrap_or(*rotary)
+                    .apply_to_queries(g, q)?,
                 rotary.apply(g, k)?,
             ),
         };
+        let (q, k) = self.normed(g, w, module, [q, k], |norm| norm.after_rotation)?;
         if g.form().layout == Layout::Channels {
             return self.attend_in_channels(g, Projected { q, k, v }, inputs);
         }
-        // The op itself divides the scores by sqrt(head_dim).
-        let factor = self.scale * (self.head_dim as f64).sqrt();
+        // The op for attention itself divides the scores by sqrt(head_dim); soft caps exclude it.
+        let divisor = if self.soft_cap.is_none() {
+            (self.head_dim as f64).sqrt()
+        } else {
+            1.0
+        };
+        let factor = self.scale * divisor;
         let q = if (factor - 1.0).abs() > 1e-9 {
             g.scale(q, factor as f32)?
         } else {
@@ -249,6 +286,65 @@ impl Attention {
             },
             mask,
         )
+    }
+
+    /// Queries and keys, normalized if `now` says that this is the place of the norm.
+    fn normed(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        [q, k]: [ValueId; 2],
+        now: impl Fn(QkNorm) -> bool,
+    ) -> Result<(ValueId, ValueId), BuildError> {
+        let Some(qk) = self.qk_norm.filter(|norm| now(*norm)) else {
+            return Ok((q, k));
+        };
+        let mut norm = |name: &str, x, n_heads: usize| {
+            let module = format!("{module}.{name}");
+            match qk.span {
+                Span::AllHeads => qk.norm.apply(g, w, &module, x, n_heads * self.head_dim),
+                Span::Head => {
+                    let axis = if g.form().layout == Layout::Rows {
+                        -1
+                    } else {
+                        2
+                    };
+                    qk.norm.apply_along(g, w, &module, x, (axis, self.head_dim))
+                }
+                Span::OwnHead => self.norm_of_own_heads(g, w, (&module, qk.norm), x, n_heads),
+            }
+        };
+        Ok((
+            norm("q_norm", q, self.n_heads)?,
+            norm("k_norm", k, self.n_kv_heads)?,
+        ))
+    }
+
+    /// Normalizes each head of `x`, whose weights are the rows of a matrix [heads, head_dim].
+    fn norm_of_own_heads(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        (module, norm): (&str, Norm),
+        x: ValueId,
+        n_heads: usize,
+    ) -> ValueResult {
+        let rows = g.form().layout == Layout::Rows;
+        let axis = if rows { -1 } else { 2 };
+        let normed = match norm {
+            Norm::Rms(norm) => norm.without_weight(g, x, axis)?,
+            Norm::Layer { norm, .. } => norm.without_weight(g, x, axis)?,
+        };
+        let (n, head_dim) = (n_heads as i32, self.head_dim as i32);
+        let weight = g.weight(&w.get(module, "weight", &[n_heads, self.head_dim]))?;
+        let shape = if rows {
+            [1, n, 1, head_dim]
+        } else {
+            [1, n, head_dim, 1]
+        };
+        let weight = g.reshape(weight, &shape)?;
+        g.mul(normed, weight)
     }
 
     /// Splits heads: [batch, tokens, n * head_dim] to [batch, n, tokens, head_dim], or in the
@@ -285,13 +381,27 @@ impl Attention {
         } else {
             p.q
         };
-        let args = [
-            ("query", q),
-            ("key", p.k),
-            ("value", p.v),
-            ("attn_mask", mask),
-        ];
-        let out = g.op("scaled_dot_product_attention", "attention", args)?;
+        let out = match self.soft_cap {
+            None => {
+                let args = [
+                    ("query", q),
+                    ("key", p.k),
+                    ("value", p.v),
+                    ("attn_mask", mask),
+                ];
+                g.op("scaled_dot_product_attention", "attention", args)?
+            }
+            Some(cap) => {
+                let yes = g.bool(true)?;
+                let args = [("x", q), ("y", p.k), ("transpose_y", yes)];
+                let scores = g.op("matmul", "scores", args)?;
+                let scores = soft_capped(g, scores, cap)?;
+                let scores = g.add(scores, mask)?;
+                let axis = g.int(-1)?;
+                let weights = g.op("softmax", "weights", [("x", scores), ("axis", axis)])?;
+                g.op("matmul", "attended", [("x", weights), ("y", p.v)])?
+            }
+        };
         let out = if grouped {
             g.reshape(out, &[batch, heads, -1, head_dim])?
         } else {
@@ -334,6 +444,10 @@ impl Attention {
             scores = g.join("concat", &[past, scores], -1)?;
         }
         let scores = g.reshape(scores, &[1, heads, tokens, -1])?;
+        let scores = match self.soft_cap {
+            None => scores,
+            Some(cap) => soft_capped(g, scores, cap)?,
+        };
         let scores = g.add(scores, inputs.mask)?;
         let axis = g.int(-1)?;
         let weights = g.op("softmax", "weights", [("x", scores), ("axis", axis)])?;
@@ -371,6 +485,13 @@ impl Attention {
         let out = g.transpose(out, &[0, 1, 3, 2])?; // [1, heads, head_dim, tokens]
         g.reshape(out, &[1, heads * head_dim, 1, -1])
     }
+}
+
+/// `cap * tanh(x / cap)`.
+pub fn soft_capped(g: &mut Graph, x: ValueId, cap: f32) -> ValueResult {
+    let x = g.scale(x, cap.recip())?;
+    let bounded = g.op("tanh", "bounded", [("x", x)])?;
+    g.scale(bounded, cap)
 }
 
 /// Splits the last of four axes into its first `n` elements and the rest.

@@ -12,7 +12,7 @@ use thane_mil::types::{DType, Dim, TensorType};
 
 use super::attention::AttentionInputs;
 use super::decoder::Mask;
-use super::rope::{Rotary, Style};
+use super::rope::{Rotary, Rotation};
 use crate::checkpoint::Dense;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
@@ -146,19 +146,13 @@ impl Io {
         }
     }
 
-    /// Cosines and sines of these frequencies at the positions of the tokens.
-    pub fn rotary(&self, g: &mut Graph, inverse_frequencies: &[f32]) -> Result<Rotary, ModelError> {
+    /// Cosines and sines of this rotation at the positions of the tokens.
+    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
         if g.form().float == DType::Fp32 {
             let positions = g.cast(self.positions, DType::Fp32)?;
-            return Rotary::new(g, positions, inverse_frequencies, Style::Half);
+            return Rotary::new(g, positions, rotation, self.max_tokens);
         }
-        Rotary::from_table(
-            g,
-            self.positions,
-            inverse_frequencies,
-            self.max_tokens,
-            Style::Half,
-        )
+        Rotary::from_table(g, self.positions, rotation, self.max_tokens)
     }
 
     /// Converts hidden states [batch, tokens, features] to the layout of the graph.
@@ -284,6 +278,17 @@ pub struct Head<'a> {
     pub dense: &'a [Dense],
     /// Whether vectors are normalized to length 1.
     pub normalize: bool,
+}
+
+/// The settings of one function of an encoder.
+#[derive(Clone, Copy, Debug)]
+pub struct EncoderPlan<'a> {
+    /// The sizes of the inputs.
+    pub extent: Extent,
+    /// How hidden states become the output.
+    pub head: Head<'a>,
+    /// Divisor of the residual stream.
+    pub residual_divisor: f32,
 }
 
 /// Pools the hidden states and finishes the function.

@@ -5,6 +5,77 @@ use thane_mil::types::DType;
 
 use crate::checkpoint::Tensor;
 use crate::graph::{Graph, NormForm, ValueResult};
+use crate::weights::Weights;
+
+/// A normalization whose parameters are those of a module of the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Norm {
+    /// RMSNorm with a weight.
+    Rms(RmsNorm),
+    /// LayerNorm with a weight.
+    Layer {
+        /// The computation.
+        norm: LayerNorm,
+        /// Whether the module has a bias.
+        bias: bool,
+    },
+}
+
+impl Norm {
+    /// The same norm with another epsilon.
+    pub fn with_epsilon(self, epsilon: f32) -> Self {
+        match self {
+            Self::Rms(norm) => Self::Rms(RmsNorm { epsilon, ..norm }),
+            Self::Layer { bias, .. } => Self::Layer {
+                norm: LayerNorm { epsilon },
+                bias,
+            },
+        }
+    }
+
+    /// The norm that gives the same result for a residual stream that was divided by `divisor`.
+    pub fn for_divided_stream(self, divisor: f32) -> Self {
+        match self {
+            Self::Rms(norm) => Self::Rms(norm.for_divided_stream(divisor)),
+            Self::Layer { norm, bias } => Self::Layer {
+                norm: norm.for_divided_stream(divisor),
+                bias,
+            },
+        }
+    }
+
+    /// Normalizes the `size` features of `x` with the parameters of `module`.
+    pub fn apply(
+        self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        x: ValueId,
+        size: usize,
+    ) -> ValueResult {
+        let axis = g.features();
+        self.apply_along(g, w, module, x, (axis, size))
+    }
+
+    /// Like [`Self::apply`], along another axis of `x`, which has `size` elements.
+    pub fn apply_along(
+        self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        x: ValueId,
+        (axis, size): (i32, usize),
+    ) -> ValueResult {
+        let part = |name| w.get(module, name, &[size]);
+        match self {
+            Self::Rms(norm) => norm.apply_along(g, x, &part("weight"), axis),
+            Self::Layer { norm, bias } => {
+                let bias = bias.then(|| part("bias"));
+                norm.apply_along(g, x, &part("weight"), bias.as_ref(), axis)
+            }
+        }
+    }
+}
 
 /// Root mean square normalization (RMSNorm).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,19 +95,9 @@ impl RmsNorm {
         }
     }
 
-    /// `x / sqrt(mean(x^2) + epsilon) * weight` along the features.
-    pub fn apply(self, g: &mut Graph, x: ValueId, weight: &Tensor) -> ValueResult {
-        let axis = g.features();
-        self.apply_along(g, x, weight, axis)
-    }
-
-    /// Like [`Self::apply`], along another axis of `x`.
+    /// `x / sqrt(mean(x^2) + epsilon) * weight` along `axis` of `x`.
     pub fn apply_along(self, g: &mut Graph, x: ValueId, weight: &Tensor, axis: i32) -> ValueResult {
-        let normed = match g.form().norm {
-            NormForm::Native => self.native(g, x, axis)?,
-            NormForm::Cat => self.cat(g, x, axis)?,
-            NormForm::Scaled => self.scaled(g, x, axis)?,
-        };
+        let normed = self.without_weight(g, x, axis)?;
         let rank = g.rank_from(x, axis);
         let mut weight = g.vector(weight, rank)?;
         if self.plus_one {
@@ -44,6 +105,15 @@ impl RmsNorm {
             weight = g.add(weight, one)?;
         }
         g.mul(normed, weight)
+    }
+
+    /// `x / sqrt(mean(x^2) + epsilon)` along `axis`.
+    pub fn without_weight(self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
+        match g.form().norm {
+            NormForm::Native => self.native(g, x, axis),
+            NormForm::Cat => self.cat(g, x, axis),
+            NormForm::Scaled => self.scaled(g, x, axis),
+        }
     }
 
     /// `x * rsqrt(mean(x^2) + epsilon)`.
@@ -108,6 +178,13 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
+    /// The norm that gives the same result for a residual stream that was divided by `divisor`.
+    pub fn for_divided_stream(self, divisor: f32) -> Self {
+        Self {
+            epsilon: self.epsilon / (divisor * divisor),
+        }
+    }
+
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the features.
     pub fn apply(
         self,
@@ -117,6 +194,18 @@ impl LayerNorm {
         bias: Option<&Tensor>,
     ) -> ValueResult {
         let axis = g.features();
+        self.apply_along(g, x, weight, bias, axis)
+    }
+
+    /// Like [`Self::apply`], along another axis of `x`.
+    pub fn apply_along(
+        self,
+        g: &mut Graph,
+        x: ValueId,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        axis: i32,
+    ) -> ValueResult {
         let (axes, gamma, epsilon) = (
             g.ints(&[axis])?,
             g.vector(weight, 1)?,
@@ -140,5 +229,12 @@ impl LayerNorm {
                 )
             }
         }
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon)` along `axis`.
+    pub fn without_weight(self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
+        let (axes, epsilon) = (g.ints(&[axis])?, g.float(self.epsilon)?);
+        let args = [("x", x), ("axes", axes), ("epsilon", epsilon)];
+        g.op("layer_norm", "normed", args)
     }
 }

@@ -7,7 +7,7 @@
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
-use crate::checkpoint::{RopeConfig, RopeScaling};
+use crate::checkpoint::{RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
 
@@ -16,38 +16,136 @@ use crate::graph::{Graph, Layout, ValueResult};
 pub enum Style {
     /// Element i with element i + head_dim / 2: Hugging Face.
     Half,
-    /// Element 2i with element 2i + 1: GGUF files of the llama architecture, whose rows are
-    /// permuted accordingly.
+    /// Element 2i with element 2i + 1: Cohere, GLM-4 and ERNIE, and GGUF files of the llama
+    /// architecture, whose rows are permuted accordingly.
     Interleaved,
 }
 
-/// Cosines and sines for one function, both [tokens, head_dim / 2], or [head_dim / 2, tokens] in
-/// the channel layout.
+/// The rotary embedding of some layers of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rotation {
+    /// The inverse frequency of each pair of elements. Elements of a head beyond the pairs are not
+    /// rotated.
+    frequencies: Vec<f32>,
+    /// The frequencies of programs for more tokens than this (LongRoPE).
+    long: Option<(usize, Vec<f32>)>,
+    /// Factor of cosines and sines.
+    factor: f32,
+    style: Style,
+    /// Scaling of queries by their position.
+    query_scaling: Option<QueryScaling>,
+}
+
+/// Scaling of queries by their position: `1 + beta * ln(1 + floor(position / context))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueryScaling {
+    /// Factor of the logarithm.
+    pub beta: f32,
+    /// Tokens of the context before extension.
+    pub context: usize,
+}
+
+impl Rotation {
+    /// The rotary embedding that a configuration describes, for heads of `head_dim` elements.
+    /// `theta` is the base of the frequencies where the configuration gives none.
+    ///
+    /// # Errors
+    ///
+    /// If the scaling is not supported or does not fit the head.
+    pub fn new(
+        rope: &RopeConfig,
+        theta: f64,
+        head_dim: usize,
+        style: Style,
+    ) -> Result<Self, ModelError> {
+        let theta = rope.theta.unwrap_or(theta);
+        let (frequencies, long, factor) = scaled_frequencies(rope, theta, head_dim)?;
+        Ok(Self {
+            frequencies,
+            long,
+            factor: factor as f32,
+            style,
+            query_scaling: None,
+        })
+    }
+
+    /// The same rotation with frequencies divided by `divisors`, one for each pair.
+    pub fn divided(mut self, divisors: &[f32]) -> Self {
+        for (frequency, divisor) in self.frequencies.iter_mut().zip(divisors) {
+            *frequency /= divisor;
+        }
+        self
+    }
+
+    /// The same rotation for queries that are scaled by their position.
+    pub fn with_query_scaling(mut self, scaling: QueryScaling) -> Self {
+        self.query_scaling = Some(scaling);
+        self
+    }
+
+    /// Number of pairs of elements that are rotated.
+    pub fn n_pairs(&self) -> usize {
+        self.frequencies.len()
+    }
+
+    /// The inverse frequencies in a program for `context` tokens.
+    fn frequencies(&self, context: usize) -> &[f32] {
+        match &self.long {
+            Some((short, long)) if context > *short => long,
+            _ => &self.frequencies,
+        }
+    }
+}
+
+/// Cosines and sines for one function, both [tokens, pairs], or [pairs, tokens] in the channel
+/// layout.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
     sin: ValueId,
+    /// Factors of the queries, [tokens, 1], or [1, tokens] in the channel layout.
+    queries: Option<ValueId>,
+    n_pairs: usize,
     style: Style,
 }
 
 impl Rotary {
-    /// Computes the angles of `positions` [tokens], which are floats.
+    /// Computes the angles of `positions` [tokens], which are floats, in a program for `context`
+    /// tokens.
     pub fn new(
         g: &mut Graph,
         positions: ValueId,
-        inverse_frequencies: &[f32],
-        style: Style,
+        rotation: &Rotation,
+        context: usize,
     ) -> Result<Self, ModelError> {
         g.at_module("rotary");
+        let frequencies = rotation.frequencies(context);
         let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
-        let row = g.floats(inverse_frequencies, &[1, inverse_frequencies.len()])?;
-        let angles = g.mul(column, row)?; // [tokens, head_dim / 2]
-        let cos = g.op("cos", "cos", [("x", angles)])?;
-        let sin = g.op("sin", "sin", [("x", angles)])?;
-        Ok(Self { cos, sin, style })
+        let row = g.floats(frequencies, &[1, frequencies.len()])?;
+        let angles = g.mul(column, row)?; // [tokens, pairs]
+        let mut wave = |op: &str| -> ValueResult {
+            let wave = g.op(op, op, [("x", angles)])?;
+            if rotation.factor == 1.0 {
+                Ok(wave)
+            } else {
+                g.scale(wave, rotation.factor)
+            }
+        };
+        let (cos, sin) = (wave("cos")?, wave("sin")?);
+        let queries = match rotation.query_scaling {
+            None => None,
+            Some(scaling) => Some(scaling.factors(g, column)?),
+        };
+        Ok(Self {
+            cos,
+            sin,
+            queries,
+            n_pairs: frequencies.len(),
+            style: rotation.style,
+        })
     }
 
-    /// Like [`Self::new`], but gathers from tables of the first `n` positions; `positions` are
+    /// Like [`Self::new`], but gathers from tables of the `context` positions; `positions` are
     /// int32 [tokens].
     ///
     /// fp16 cannot represent angles beyond a few hundred precisely, and a table that run-time
@@ -55,20 +153,20 @@ impl Rotary {
     pub fn from_table(
         g: &mut Graph,
         positions: ValueId,
-        inverse_frequencies: &[f32],
-        n: usize,
-        style: Style,
+        rotation: &Rotation,
+        context: usize,
     ) -> Result<Self, ModelError> {
         g.at_module("rotary");
+        let frequencies = rotation.frequencies(context);
         let table = |f: fn(f32) -> f32| -> Vec<f32> {
-            (0..n)
-                .flat_map(|p| inverse_frequencies.iter().map(move |w| f(p as f32 * w)))
+            (0..context)
+                .flat_map(|p| frequencies.iter().map(move |w| (p, w)))
+                .map(|(p, w)| rotation.factor * f(p as f32 * w))
                 .collect()
         };
-        let shape = [n, inverse_frequencies.len()];
         let mut part = |values: &[f32]| -> ValueResult {
-            let table = g.floats(values, &shape)?;
-            let rows = g.gather(table, positions)?; // [tokens, head_dim / 2]
+            let table = g.floats(values, &[context, values.len() / context])?;
+            let rows = g.gather(table, positions)?; // [tokens, pairs]
             if g.form().layout == Layout::Rows {
                 Ok(rows)
             } else {
@@ -76,28 +174,62 @@ impl Rotary {
             }
         };
         let (cos, sin) = (part(&table(f32::cos))?, part(&table(f32::sin))?);
-        Ok(Self { cos, sin, style })
+        let queries = match rotation.query_scaling {
+            None => None,
+            Some(scaling) => {
+                let factors: Vec<f32> = (0..context).map(|p| scaling.factor(p)).collect();
+                Some(part(&factors)?)
+            }
+        };
+        Ok(Self {
+            cos,
+            sin,
+            queries,
+            n_pairs: frequencies.len(),
+            style: rotation.style,
+        })
     }
 
     /// Cosines and sines of the last token, in the row layout.
     pub fn last(&self, g: &mut Graph) -> Result<Self, BuildError> {
+        let queries = self.queries.map(|factors| g.last(factors, 0)).transpose()?;
         Ok(Self {
             cos: g.last(self.cos, 0)?,
             sin: g.last(self.sin, 0)?,
-            style: self.style,
+            queries,
+            ..*self
         })
+    }
+
+    /// Rotates queries and scales them by their position, if the model does so.
+    pub fn apply_to_queries(&self, g: &mut Graph, x: ValueId) -> ValueResult {
+        let x = self.apply(g, x)?;
+        self.queries.map_or(Ok(x), |factors| g.mul(x, factors))
     }
 
     /// Rotates `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] in the channel
     /// layout.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> ValueResult {
+        let (axis, at) = if g.form().layout == Layout::Rows {
+            (-1, 3)
+        } else {
+            (2, 2)
+        };
+        let head_dim = g.shape(x)[at].known().unwrap_or_default();
+        let rotated = 2 * self.n_pairs;
+        if rotated >= head_dim {
+            return self.apply_to_all(g, x, axis);
+        }
+        let sizes = [rotated as i32, (head_dim - rotated) as i32];
+        let parts = g.split_sizes(x, &sizes, axis)?;
+        let first = self.apply_to_all(g, parts[0], axis)?;
+        g.join("concat", &[first, parts[1]], axis)
+    }
+
+    /// Rotates all elements of the heads, which lie along `axis`.
+    fn apply_to_all(&self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
         match self.style {
             Style::Half => {
-                let axis = if g.form().layout == Layout::Rows {
-                    -1
-                } else {
-                    2
-                };
                 let [a, b] = g.halves(x, axis)?;
                 let (left, right) = self.rotate(g, a, b)?;
                 g.join("concat", &[left, right], axis)
@@ -157,26 +289,67 @@ fn every_second(g: &mut Graph, x: ValueId, first: i32) -> ValueResult {
     g.op("slice_by_index", "of_pairs", args)
 }
 
-/// The inverse frequencies of a head's pairs of elements, computed in fp32 like the reference
+impl QueryScaling {
+    /// The factor of a query at `position`.
+    fn factor(self, position: usize) -> f32 {
+        1.0 + self.beta * ((1 + position / self.context) as f32).ln()
+    }
+
+    /// The factors of queries at `positions` [tokens, 1].
+    fn factors(self, g: &mut Graph, positions: ValueId) -> ValueResult {
+        let context = g.float(self.context as f32)?;
+        let times = g.op("floor_div", "times", [("x", positions), ("y", context)])?;
+        let one = g.float(1.0)?;
+        let times = g.add(times, one)?;
+        let tiny = g.float(0.0)?;
+        let log = g.op("log", "log", [("x", times), ("epsilon", tiny)])?;
+        let log = g.scale(log, self.beta)?;
+        g.add(log, one)
+    }
+}
+
+/// The inverse frequencies of a head's pairs of elements, those of programs for long contexts if
+/// they differ, and the factor of cosines and sines. Computed in fp32 like the reference
 /// implementation does.
-pub fn inverse_frequencies(
+#[allow(clippy::type_complexity)] // one caller, which names the three parts
+fn scaled_frequencies(
     rope: &RopeConfig,
     theta: f64,
     head_dim: usize,
-) -> Result<Vec<f32>, ModelError> {
-    if rope.partial_rotary_factor.is_some_and(|f| f != 1.0) {
-        let value = rope.partial_rotary_factor.unwrap_or_default();
+) -> Result<(Vec<f32>, Option<(usize, Vec<f32>)>, f64), ModelError> {
+    let share = rope.partial_rotary_factor.unwrap_or(1.0);
+    let proportional = matches!(rope.scaling, RopeScaling::Proportional { .. });
+    // The reference rounds down.
+    let rotated = (head_dim as f64 * share) as usize;
+    if share > 1.0 || rotated < 2 || (rotated % 2 == 1 && !proportional) {
         return Err(ModelError::unsupported(
             "partial_rotary_factor",
-            value,
-            "expected 1, because only whole heads can be rotated",
+            share,
+            &format!(
+                "expected a share of the {head_dim} elements of a head that is an even number"
+            ),
         ));
     }
-    let base = |i: usize| 1.0 / (theta.powf(f64::from((2 * i) as f32 / head_dim as f32)) as f32);
-    let plain = (0..head_dim / 2).map(base);
+    let dim = if proportional { head_dim } else { rotated };
+    let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
+    let plain = (0..dim / 2).map(|i| 1.0 / power(i));
     Ok(match &rope.scaling {
-        RopeScaling::Default => plain.collect(),
-        RopeScaling::Linear { factor } => plain.map(|f| f / *factor as f32).collect(),
+        // Dynamic scaling begins beyond the length that the model was trained for, and programs
+        // hold no more tokens than that.
+        RopeScaling::Default | RopeScaling::Dynamic => (plain.collect(), None, 1.0),
+        RopeScaling::Linear { factor } => (plain.map(|f| f / *factor as f32).collect(), None, 1.0),
+        RopeScaling::NtkAlpha { alpha } => {
+            let n = dim as f64;
+            let theta = theta * alpha.powf(n / (n - 2.0));
+            let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
+            ((0..dim / 2).map(|i| 1.0 / power(i)).collect(), None, 1.0)
+        }
+        RopeScaling::Proportional { factor } => {
+            let n = (share * head_dim as f64) as usize / 2;
+            let scaled = plain.enumerate();
+            let scaled = scaled.map(|(i, f)| if i < n { f / *factor as f32 } else { 0.0 });
+            (scaled.collect(), None, 1.0)
+        }
         RopeScaling::Llama3 {
             factor,
             low_freq_factor,
@@ -184,18 +357,72 @@ pub fn inverse_frequencies(
             original_max_position_embeddings,
         } => {
             let context = *original_max_position_embeddings as f64;
-            plain
-                .map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context))
-                .collect()
+            let scaled =
+                plain.map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context));
+            (scaled.collect(), None, 1.0)
+        }
+        RopeScaling::Yarn(yarn) => {
+            let frequencies = yarn_frequencies(yarn, theta, &plain.collect::<Vec<f32>>());
+            (frequencies, None, yarn.attention_factor)
+        }
+        RopeScaling::LongRope {
+            short_factor,
+            long_factor,
+            attention_factor,
+            original_max_position_embeddings,
+        } => {
+            for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                if factors.len() != dim / 2 {
+                    return Err(ModelError::unsupported(
+                        key,
+                        format!("{} numbers", factors.len()),
+                        &format!(
+                            "expected {}, one for each rotated pair of elements",
+                            dim / 2
+                        ),
+                    ));
+                }
+            }
+            let scaled = |factors: &[f64]| -> Vec<f32> {
+                let factors = factors.iter().enumerate();
+                factors.map(|(i, f)| 1.0 / (*f as f32 * power(i))).collect()
+            };
+            let long = (*original_max_position_embeddings, scaled(long_factor));
+            (scaled(short_factor), Some(long), *attention_factor)
         }
         RopeScaling::Unsupported(name) => {
             return Err(ModelError::unsupported(
                 "rope_type",
                 name,
-                "expected default, linear or llama3",
+                "expected default, linear, dynamic, llama3, yarn, longrope or proportional",
             ));
         }
     })
+}
+
+/// YaRN: frequencies whose wavelength the original context holds often are kept, those that it
+/// holds seldom are divided by the factor, and those between are interpolated.
+fn yarn_frequencies(yarn: &Yarn, theta: f64, plain: &[f32]) -> Vec<f32> {
+    let dim = 2.0 * plain.len() as f64;
+    let context = yarn.original_max_position_embeddings as f64;
+    let pair_of = |turns: f64| {
+        dim * (context / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
+    };
+    let (mut low, mut high) = (pair_of(yarn.beta_fast), pair_of(yarn.beta_slow));
+    if yarn.truncate {
+        (low, high) = (low.floor(), high.ceil());
+    }
+    let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
+    if low == high {
+        high += 0.001;
+    }
+    let factor = yarn.factor as f32;
+    let scaled = plain.iter().enumerate().map(|(i, f)| {
+        let ramp = ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
+        let keep = 1.0 - ramp;
+        (f / factor) * (1.0 - keep) + f * keep
+    });
+    scaled.collect()
 }
 
 /// Llama 3's frequency scaling: divides frequencies of long wavelengths by `factor`, keeps short

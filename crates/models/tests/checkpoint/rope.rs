@@ -1,6 +1,6 @@
 //! Both spellings of rotary embeddings: alone, together, and contradicting each other.
 
-use thane_models::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use thane_models::checkpoint::{Config, Rope, RopeConfig, RopeScaling, Yarn};
 
 use super::builder::assert_says;
 
@@ -17,6 +17,17 @@ fn plain(theta: Option<f64>, scaling: RopeScaling) -> RopeConfig {
 }
 
 const LLAMA3: &str = r#""factor":32.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192"#;
+
+fn yarn(original_max_position_embeddings: usize) -> RopeScaling {
+    RopeScaling::Yarn(Yarn {
+        factor: 1.0,
+        original_max_position_embeddings,
+        beta_fast: 9.0,
+        beta_slow: 1.0,
+        attention_factor: 1.0,
+        truncate: true,
+    })
+}
 
 fn llama3() -> RopeScaling {
     RopeScaling::Llama3 {
@@ -61,8 +72,17 @@ fn one_form_comes_of_either_spelling() {
             plain(Some(5e5), llama3()),
         ),
         (
-            r#"{"rope_scaling":{"type":"yarn","rope_type":"yarn","factor":4.0}}"#.into(),
-            plain(None, RopeScaling::Unsupported("yarn".into())),
+            r#"{"rope_scaling":{"type":"mrope","rope_type":"mrope","factor":4.0}}"#.into(),
+            plain(None, RopeScaling::Unsupported("mrope".into())),
+        ),
+        (
+            r#"{"max_position_embeddings":99,"rope_scaling":{"type":"yarn","factor":1.0,"beta_fast":9.0}}"#.into(),
+            plain(None, yarn(99)),
+        ),
+        (
+            // Both at once: transformers takes that of the whole file.
+            r#"{"original_max_position_embeddings":7,"rope_parameters":{"rope_type":"yarn","factor":1.0,"beta_fast":9.0,"original_max_position_embeddings":8}}"#.into(),
+            plain(None, yarn(7)),
         ),
         (
             r#"{"partial_rotary_factor":0.5,"rope_theta":1e4}"#.into(),
@@ -81,6 +101,7 @@ fn one_form_comes_of_either_spelling() {
         );
         assert_eq!(config.rope().unwrap().layer_type("any"), Some(&expected));
         if !matches!(expected.scaling, RopeScaling::Unsupported(_)) {
+            config.acknowledge(&["max_position_embeddings"]);
             assert_eq!(config.unread(), [""; 0], "{text}");
         }
     }

@@ -49,15 +49,12 @@ fn the_checkpoints_are_taken_as_they_are() {
 }
 
 #[test]
-fn an_unknown_architecture_lists_those_that_are_known() {
+fn an_unknown_architecture_names_the_nearest_that_are_known() {
     let model = changed(LLAMA, &json!({"model_type": "qwen9"}));
     assert_refused(
         "qwen9",
         model,
-        &[
-            "architecture `qwen9` is not supported",
-            "llama, gemma3_text, gemma3, qwen3",
-        ],
+        &["architecture `qwen9` is not supported", "qwen2", "qwen3"],
     );
     let bert = changed(LLAMA, &json!({"model_type": "bert"}));
     assert_refused(
@@ -65,11 +62,9 @@ fn an_unknown_architecture_lists_those_that_are_known() {
         bert,
         &["architecture `bert` is an embedding model"],
     );
-    let encoders = ["bidirectional_pplx_qwen3", "bert", "modernbert"];
-    assert_eq!(
-        families::names(),
-        [&["llama", "gemma3_text", "gemma3", "qwen3"][..], &encoders].concat()
-    );
+    for name in ["llama", "gemma3_text", "bidirectional_pplx_qwen3", "gpt2"] {
+        assert!(families::names().contains(&name), "{name}");
+    }
     assert_refused(
         "no type",
         changed(LLAMA, &json!({"model_type": null})),
@@ -138,7 +133,7 @@ fn keys_that_are_null_or_say_nothing_of_the_computation_are_taken() {
 
 #[test]
 fn rotary_embeddings_that_are_not_computed_are_refused() {
-    for kind in ["yarn", "dynamic", "longrope", "su", "proportional"] {
+    for kind in ["mrope", "ntk", "xpos"] {
         let new =
             json!({"rope_parameters": {"rope_type": kind, "rope_theta": 700.0, "factor": 4.0}});
         let old = json!({"rope_parameters": null, "rope_theta": 700.0, "rope_scaling": {"type": kind, "factor": 4.0}});
@@ -147,7 +142,7 @@ fn rotary_embeddings_that_are_not_computed_are_refused() {
             "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
         }});
         for (name, change) in [(LLAMA, new), (LLAMA, old), (GEMMA, full)] {
-            let parts = ["`rope_type`", kind, "expected default, linear or llama3"];
+            let parts = ["`rope_type`", kind, "expected default, linear"];
             assert_refused(&format!("{name} {change}"), changed(name, &change), &parts);
         }
     }
@@ -199,8 +194,8 @@ fn values_that_a_family_does_not_compute_are_refused() {
     for (name, change, parts) in [
         (
             LLAMA,
-            json!({"hidden_act": "gelu"}),
-            &["`hidden_act`", "gelu", "silu"][..],
+            json!({"hidden_act": "snake"}),
+            &["`hidden_act`", "snake", "silu"][..],
         ),
         (
             LLAMA,
@@ -224,23 +219,23 @@ fn values_that_a_family_does_not_compute_are_refused() {
         ),
         (
             GEMMA,
-            json!({"hidden_activation": "gelu"}),
+            json!({"hidden_activation": "snake"}),
             &["`hidden_activation`", "gelu_pytorch_tanh"],
         ),
         (
             GEMMA,
-            json!({"hidden_activation": null, "hidden_act": "silu"}),
-            &["`hidden_activation`", "silu"],
+            json!({"hidden_activation": null, "hidden_act": "snake"}),
+            &["`hidden_act`", "snake"],
         ),
         (
             GEMMA,
-            json!({"attn_logit_softcapping": 50.0}),
-            &["`attn_logit_softcapping`", "50"],
+            json!({"attn_logit_softcapping": -50.0}),
+            &["`attn_logit_softcapping`", "-50"],
         ),
         (
             GEMMA,
-            json!({"final_logit_softcapping": 30.0}),
-            &["`final_logit_softcapping`", "30"],
+            json!({"final_logit_softcapping": 0}),
+            &["`final_logit_softcapping`", "above 0"],
         ),
         (
             GEMMA,

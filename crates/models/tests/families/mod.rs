@@ -2,6 +2,7 @@
 
 mod gguf;
 mod hugging_face;
+mod list;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;

@@ -26,12 +26,12 @@ use super::{Extent, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{AttentionInputs, Past};
-use crate::layers::rope::{Rotary, Style};
+use crate::layers::rope::{Rotary, Rotation};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
-pub struct Io<'a> {
-    extent: Extent<'a>,
+pub struct Io {
+    extent: Extent,
     input_ids: ValueId,
     positions: ValueId,
     begin: ValueId,
@@ -46,9 +46,9 @@ pub struct Io<'a> {
     new: RefCell<Vec<ValueId>>,
 }
 
-impl<'a> Io<'a> {
+impl Io {
     /// Declares the inputs of the function `mode`.
-    pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
+    pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
         g.at_module("");
         let n = match mode {
             Mode::Decode => 1,
@@ -70,14 +70,13 @@ impl<'a> Io<'a> {
             .map(|_| g.input("sliding_mask", TensorType::new(float, seen)));
         let last_token = (mode == Mode::Prefill)
             .then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
-        let a = extent.attention;
         let cache = TensorType::new(
             extent.cache,
             [
                 2 * extent.n_layers,
-                a.n_kv_heads,
+                extent.n_kv_heads,
                 extent.context,
-                a.head_dim,
+                extent.head_dim,
             ],
         );
         let state = g.input("kv_cache", Type::State(cache));
@@ -108,20 +107,16 @@ impl<'a> Io<'a> {
         Ok(past)
     }
 
-    /// Cosines and sines of these frequencies, gathered from tables.
-    pub fn rotary(
-        &self,
-        g: &mut Graph,
-        inverse_frequencies: &[f32],
-        style: Style,
-    ) -> Result<Rotary, ModelError> {
-        Rotary::from_table(
-            g,
-            self.positions,
-            inverse_frequencies,
-            self.extent.context,
-            style,
-        )
+    /// Cosines and sines of this rotation, gathered from tables.
+    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
+        Rotary::from_table(g, self.positions, rotation, self.extent.context)
+    }
+
+    /// The rows of `table` at the positions of the tokens, as [1, features, 1, n].
+    pub fn embed_positions(&self, g: &mut Graph, table: ValueId) -> ValueResult {
+        let rows = g.gather(table, self.positions)?; // [n, features]
+        let columns = g.transpose(rows, &[1, 0])?;
+        g.expand_dims(columns, &[0, 2])
     }
 
     /// Embeds the tokens: rows of `table`, as [1, hidden, 1, n].
@@ -136,7 +131,7 @@ impl<'a> Io<'a> {
         &'r self,
         g: &mut Graph,
         layer: usize,
-        rotary: &'r Rotary,
+        rotary: Option<&'r Rotary>,
         mask: Mask,
     ) -> Result<AttentionInputs<'r>, ModelError> {
         let past = self.past(g)?;
@@ -168,7 +163,7 @@ impl<'a> Io<'a> {
             new: &self.new,
         };
         Ok(AttentionInputs {
-            rotary: Some(rotary),
+            rotary,
             mask,
             past: Some(past),
             last: None,

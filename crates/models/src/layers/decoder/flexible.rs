@@ -8,13 +8,13 @@ use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 use super::{Extent, MASKED_SCORE, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::{AttentionInputs, Last, Past};
-use crate::layers::rope::{Rotary, Style};
+use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past};
+use crate::layers::rope::{Rotary, Rotation};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
-pub struct Io<'a> {
-    extent: Extent<'a>,
+pub struct Io {
+    extent: Extent,
     mode: Mode,
     /// Token ids, int32 [1, tokens].
     pub input_ids: ValueId,
@@ -46,11 +46,11 @@ impl Seen {
     }
 }
 
-impl<'a> Io<'a> {
+impl Io {
     /// Declares the inputs of the function `mode`.
-    pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
+    pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
         g.at_module("");
-        let group = extent.attention.n_heads / extent.attention.n_kv_heads;
+        let group = extent.group;
         let tokens = if mode == Mode::Decode {
             Dim::Known(1)
         } else {
@@ -119,14 +119,16 @@ impl<'a> Io<'a> {
         })
     }
 
-    /// Cosines and sines of these frequencies at the positions of the tokens.
-    pub fn rotary(
-        &self,
-        g: &mut Graph,
-        inverse_frequencies: &[f32],
-        style: Style,
-    ) -> Result<Rotary, ModelError> {
-        Rotary::new(g, self.positions, inverse_frequencies, style)
+    /// Cosines and sines of this rotation at the positions of the tokens.
+    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
+        Rotary::new(g, self.positions, rotation, self.extent.context)
+    }
+
+    /// The rows of `table` at the positions of the tokens, [1, tokens, features].
+    pub fn embed_positions(&self, g: &mut Graph, table: ValueId) -> ValueResult {
+        let positions = g.cast(self.positions, DType::Int32)?;
+        let rows = g.gather(table, positions)?;
+        g.expand_dims(rows, &[0])
     }
 
     /// The inputs of the attention of layer `layer`.
@@ -134,17 +136,19 @@ impl<'a> Io<'a> {
         &self,
         g: &mut Graph,
         layer: usize,
-        rotary: &'r Rotary,
+        attention: &Attention,
+        rotary: Option<&'r Rotary>,
         mask: Mask,
     ) -> Result<AttentionInputs<'r>, ModelError> {
         let Extent {
-            attention,
             n_layers,
+            group,
             context,
             cache,
             ..
         } = self.extent;
-        let cache = attention.cache(g, layer, context, cache);
+        let shape = [1, attention.n_kv_heads, context, attention.head_dim];
+        let cache = Cache::new(g, layer, shape, cache);
         let past = Past::Cache {
             cache,
             begin: self.begin,
@@ -158,16 +162,16 @@ impl<'a> Io<'a> {
         // only for the last token.
         let last = if self.mode == Mode::Prefill && layer + 1 == n_layers {
             let seen = g.last(seen, 0)?;
-            let mask = additive(g, seen, attention.n_heads / attention.n_kv_heads)?;
+            let mask = additive(g, seen, group)?;
             Some(Last {
-                rotary: rotary.last(g)?,
+                rotary: rotary.map(|rotary| rotary.last(g)).transpose()?,
                 mask,
             })
         } else {
             None
         };
         Ok(AttentionInputs {
-            rotary: Some(rotary),
+            rotary,
             mask,
             past: Some(past),
             last,

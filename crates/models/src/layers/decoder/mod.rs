@@ -12,12 +12,10 @@ use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
 use super::attention::{Attention, AttentionInputs};
-use super::norm::RmsNorm;
-use super::rope::{Rotary, Style};
+use super::rope::{Rotary, Rotation};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
-use crate::weights::Weights;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 const MASKED_SCORE: f32 = -1e4;
@@ -53,13 +51,30 @@ pub enum Mask {
     Sliding,
 }
 
+/// The settings of a lowering that do not come from the configuration.
+#[derive(Clone, Copy, Debug)]
+pub struct Lowering {
+    /// Tokens that the cache holds.
+    pub context: usize,
+    /// Element type of the cache.
+    pub cache: DType,
+    /// Tokens of a block of `prefill`, if lengths are fixed.
+    pub block: usize,
+    /// Divisor of the residual stream.
+    pub residual_divisor: f32,
+}
+
 /// The sizes that determine a decoder's inputs and caches.
 #[derive(Clone, Copy, Debug)]
-pub struct Extent<'a> {
-    /// The attention of each layer.
-    pub attention: &'a Attention,
+pub struct Extent {
     /// Number of layers.
     pub n_layers: usize,
+    /// Number of queries that share a key head, in every layer.
+    pub group: usize,
+    /// Number of key heads, in every layer of a function of fixed length.
+    pub n_kv_heads: usize,
+    /// Elements of a key head, in every layer of a function of fixed length.
+    pub head_dim: usize,
     /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
     /// Number of tokens that the cache holds.
@@ -72,37 +87,39 @@ pub struct Extent<'a> {
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
-pub enum Io<'a> {
+pub enum Io {
     /// A function of any number of tokens.
-    Flexible(flexible::Io<'a>),
+    Flexible(flexible::Io),
     /// A function of a fixed number of tokens.
-    Fixed(fixed::Io<'a>),
+    Fixed(fixed::Io),
 }
 
-impl<'a> Io<'a> {
+impl Io {
     /// Declares the inputs of the function `mode`. The channel layout has fixed lengths.
-    pub fn new(g: &mut Graph, mode: Mode, extent: Extent<'a>) -> Result<Self, ModelError> {
+    pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
         Ok(match g.form().layout {
             Layout::Rows => Self::Flexible(flexible::Io::new(g, mode, extent)?),
             Layout::Channels => Self::Fixed(fixed::Io::new(g, mode, extent)?),
         })
     }
 
-    /// Cosines and sines of these frequencies at the positions of the tokens.
-    pub fn rotary(
-        &self,
-        g: &mut Graph,
-        inverse_frequencies: &[f32],
-        style: Style,
-    ) -> Result<Rotary, ModelError> {
+    /// Cosines and sines of this rotation at the positions of the tokens.
+    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
         match self {
-            Self::Flexible(io) => io.rotary(g, inverse_frequencies, style),
-            Self::Fixed(io) => io.rotary(g, inverse_frequencies, style),
+            Self::Flexible(io) => io.rotary(g, rotation),
+            Self::Fixed(io) => io.rotary(g, rotation),
         }
     }
 
-    /// Embeds the tokens: rows of `table` times `factor`, in the layout of the graph.
-    pub fn embed(&self, g: &mut Graph, table: &Tensor, factor: f32) -> ValueResult {
+    /// Embeds the tokens: rows of `table` times `factor`, plus the rows of `positions` at the
+    /// positions of the tokens, in the layout of the graph.
+    pub fn embed(
+        &self,
+        g: &mut Graph,
+        table: &Tensor,
+        factor: f32,
+        positions: Option<&Tensor>,
+    ) -> ValueResult {
         g.at_module("model.embed_tokens");
         // The factor is not folded into the table, so that a tied output head can share the table's
         // bytes.
@@ -111,11 +128,21 @@ impl<'a> Io<'a> {
             Self::Flexible(io) => g.gather(table, io.input_ids)?,
             Self::Fixed(io) => io.embed(g, table)?,
         };
-        if factor == 1.0 {
-            Ok(rows)
+        let rows = if factor == 1.0 {
+            rows
         } else {
-            g.scale(rows, factor)
-        }
+            g.scale(rows, factor)?
+        };
+        let Some(positions) = positions else {
+            return Ok(rows);
+        };
+        g.at_module("model.embed_positions");
+        let table = g.weight_for_residual(positions)?;
+        let positions = match self {
+            Self::Flexible(io) => io.embed_positions(g, table)?,
+            Self::Fixed(io) => io.embed_positions(g, table)?,
+        };
+        g.add(rows, positions)
     }
 
     /// The inputs of the attention of layer `layer`.
@@ -123,37 +150,28 @@ impl<'a> Io<'a> {
         &'r self,
         g: &mut Graph,
         layer: usize,
-        rotary: &'r Rotary,
+        attention: &Attention,
+        rotary: Option<&'r Rotary>,
         mask: Mask,
     ) -> Result<AttentionInputs<'r>, ModelError> {
         match self {
-            Self::Flexible(io) => io.attention_inputs(g, layer, rotary, mask),
+            Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask),
             Self::Fixed(io) => io.attention_inputs(g, layer, rotary, mask),
         }
     }
 
-    /// Writes the cache if that is still to be done, and computes `table @ norm(hidden)`, the
-    /// logits.
-    pub fn head(
-        &self,
-        g: &mut Graph,
-        norm: RmsNorm,
-        weight: &Tensor,
-        table: &Tensor,
-        hidden: ValueId,
-    ) -> Result<ValueId, ModelError> {
-        if let Self::Fixed(io) = self {
-            io.write(g)?;
-        }
-        g.at_module("model.norm");
-        let needed = match self {
+    /// Writes the cache if that is still to be done, and returns the hidden state of the tokens
+    /// whose logits are needed.
+    pub fn needed_tokens(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
+        match self {
             // The last layer has already dropped the other tokens.
-            Self::Flexible(_) => hidden,
-            Self::Fixed(io) => io.logits_token(g, hidden)?,
-        };
-        let normed = norm.apply(g, needed, weight)?;
-        g.at_module("lm_head");
-        Ok(g.linear("product", normed, table, None)?)
+            Self::Flexible(_) => Ok(hidden),
+            Self::Fixed(io) => {
+                io.write(g)?;
+                g.at_module("model.norm");
+                Ok(io.logits_token(g, hidden)?)
+            }
+        }
     }
 
     /// Finishes the function.
@@ -162,14 +180,5 @@ impl<'a> Io<'a> {
             Self::Flexible(io) => Ok(io.finish(g, logits)),
             Self::Fixed(io) => io.finish(g, logits),
         }
-    }
-}
-
-/// The tensor of the output head: `lm_head`, or the embedding if the two are tied.
-pub fn head_tensor(w: &Weights<'_>, tied: bool, vocab: usize, hidden: usize) -> Tensor {
-    if tied {
-        w.get("model.embed_tokens", "weight", &[vocab, hidden])
-    } else {
-        w.get("lm_head", "weight", &[vocab, hidden])
     }
 }

@@ -1,0 +1,113 @@
+//! Command R (`cohere`) and Command R7B (`cohere2`): LayerNorm without biases, attention and
+//! feed-forward layer side by side, interleaved rotary pairs, scaled logits. Command R7B has a
+//! sliding window in three of four layers, and no rotary embedding in the others.
+
+use super::keys::{check_positive, layer_masks};
+use super::{DecoderResult, Family};
+use crate::checkpoint::{Config, Gguf};
+use crate::layers::attention::{QkNorm, Span};
+use crate::layers::decoder::Mask;
+use crate::layers::rope::Style;
+use crate::transformer::config::{self, Defaults, LAYER_NORM, by_pattern};
+use crate::transformer::gguf::{self, Keys};
+use crate::transformer::{Norms, Transformer};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["cohere", "cohere2", "command-r"],
+    about: "Command R and R+, Command R7B, Aya Expanse",
+    checked: &["tiny/cohere", "tiny/cohere2"],
+    config: Some(from_config),
+    gguf: Some(from_gguf),
+    ..Family::NONE
+};
+
+/// Defaults of CohereConfig and Cohere2Config.
+const DEFAULTS: Defaults = Defaults {
+    epsilon_key: "layer_norm_eps",
+    epsilon: 1e-5,
+    norm: LAYER_NORM,
+    norms: Norms {
+        before_attention: Some("input_layernorm"),
+        after_attention: None,
+        before_mlp: None,
+        after_mlp: None,
+    },
+    theta: 500_000.0,
+    style: Style::Interleaved,
+    max_context: 8192,
+    tied: true,
+    ..Defaults::LLAMA
+};
+const LOGITS_FACTOR: f64 = 0.0625;
+/// Every fourth layer of Command R7B has full attention.
+const PATTERN: usize = 4;
+
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    let second = c.str("model_type")? == "cohere2";
+    let mut model = config::read(c, &DEFAULTS)?;
+    config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
+    let factor = c.opt_f64("logit_scale")?.unwrap_or(LOGITS_FACTOR);
+    let factor = check_positive("logit_scale", factor)?;
+    if second {
+        // Notes of the published files on other software.
+        c.acknowledge(&["layer_switch", "order_of_interleaved_layers", "rotary_pct"]);
+        c.acknowledge(&["position_embedding_type", "use_embedding_sharing"]);
+        c.acknowledge(&["use_gated_activation", "use_parallel_block"]);
+        c.acknowledge(&[
+            "use_parallel_embedding",
+            "use_qk_norm",
+            "_sliding_window_pattern",
+        ]);
+        model.window = config::read_window(c, Some(4096))?;
+        let pattern = c.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN);
+        let masks = match layer_masks(c, model.layers.len())? {
+            Some(masks) => masks,
+            None => by_pattern("sliding_window_pattern", model.layers.len(), pattern)?,
+        };
+        slide(&mut model, &masks);
+    } else if c.bool_or("use_qk_norm", false)? {
+        norm_heads(&mut model);
+    }
+    config::decoder(finished(model, factor), w)
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    let keys = Keys::new(file)?;
+    let mut model = gguf::read(file, w, &DEFAULTS)?;
+    let factor = keys.opt_positive("logit_scale")?.unwrap_or(LOGITS_FACTOR);
+    if let Some(window) = keys.opt_size("attention.sliding_window")? {
+        model.window = Some(window);
+        let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
+        slide(&mut model, &masks);
+    }
+    if w.has("model.layers.0.self_attn.q_norm", "weight") {
+        norm_heads(&mut model);
+    }
+    Ok(finished(model, factor))
+}
+
+fn slide(model: &mut Transformer, masks: &[Mask]) {
+    model.set_masks(masks);
+    model.change_layers(|layer| {
+        if layer.mask == Mask::Full {
+            layer.rotation = None;
+        }
+    });
+}
+
+fn norm_heads(model: &mut Transformer) {
+    model.change_layers(|layer| {
+        layer.attention.qk_norm = Some(QkNorm {
+            norm: layer.norm,
+            span: Span::OwnHead,
+            after_rotation: false,
+        });
+    });
+}
+
+fn finished(mut model: Transformer, factor: f64) -> Transformer {
+    model.logits_factor = factor as f32;
+    model.change_layers(|layer| layer.parallel = true);
+    model
+}

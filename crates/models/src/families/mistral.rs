@@ -1,0 +1,51 @@
+//! Mistral and Ministral: Llama with sliding windows, in all layers or in those that the file
+//! names. The reference names GGUF files of these models `llama`.
+
+use super::keys::layer_masks;
+use super::{EncoderResult, Family};
+use crate::checkpoint::Config;
+use crate::error::ModelError;
+use crate::layers::decoder::Mask;
+use crate::transformer::Transformer;
+use crate::transformer::config::{self, Defaults};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["mistral", "ministral"],
+    about: "Mistral 7B, Ministral 8B, e5-mistral",
+    checked: &["tiny/mistral", "tiny/ministral"],
+    config: Some(|c, w| config::decoder(read(c)?, w)),
+    encoder: Some(encoder_from_config),
+    ..Family::NONE
+};
+
+/// Defaults of MistralConfig and MinistralConfig.
+const DEFAULTS: Defaults = Defaults {
+    n_kv_heads: Some(8),
+    max_context: 131_072,
+    ..Defaults::LLAMA
+};
+
+fn read(c: &Config) -> Result<Transformer, ModelError> {
+    let mut model = config::read(c, &DEFAULTS)?;
+    model.window = config::read_window(c, Some(4096))?;
+    let n_layers = model.layers.len();
+    let everywhere = if model.window.is_some() {
+        Mask::Sliding
+    } else {
+        Mask::Full
+    };
+    // Mistral's class of transformers ignores layer types.
+    let masks = if c.str("model_type")? == "ministral" {
+        layer_masks(c, n_layers)?
+    } else {
+        None
+    };
+    model.set_masks(&masks.unwrap_or_else(|| vec![everywhere; n_layers]));
+    Ok(model)
+}
+
+fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
+    w.ignore("lm_head.weight");
+    Ok(Box::new(read(c)?))
+}

@@ -1,0 +1,81 @@
+//! OLMo 2 and OLMo 3: norms after attention and feed-forward layer, and norms of all query heads
+//! and all key heads together. OLMo 3 has a sliding window in three of four layers.
+
+use super::keys::layer_masks;
+use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
+use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
+use crate::error::ModelError;
+use crate::layers::attention::{QkNorm, Span};
+use crate::transformer::config::{self, Defaults, by_pattern};
+use crate::transformer::gguf;
+use crate::transformer::{Norms, Transformer};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["olmo2", "olmo3"],
+    about: "OLMo 2, OLMo 3",
+    checked: &["tiny/olmo2", "tiny/olmo3"],
+    gguf_names: GGUF_NORMS_AROUND,
+    config: Some(from_config),
+    gguf: Some(from_gguf),
+    ..Family::NONE
+};
+
+/// Defaults of Olmo2Config and Olmo3Config.
+const DEFAULTS: Defaults = Defaults {
+    epsilon: 1e-5,
+    norms: Norms::AFTER,
+    ..Defaults::LLAMA
+};
+/// Every fourth layer of OLMo 3 has full attention.
+const PATTERN: usize = 4;
+
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    let third = c.str("model_type")? == "olmo3";
+    let mut model = if third {
+        let theta = 500_000.0;
+        config::read_with_ropes(c, &Defaults { theta, ..DEFAULTS }, &ropes(c)?)?
+    } else {
+        config::read(c, &DEFAULTS)?
+    };
+    config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
+    if third {
+        model.window = config::read_window(c, Some(4096))?;
+        let masks = match layer_masks(c, model.layers.len())? {
+            Some(masks) => masks,
+            None => by_pattern("layer_types", model.layers.len(), PATTERN)?,
+        };
+        model.set_masks(&masks);
+    }
+    config::decoder(normed(model), w)
+}
+
+/// The rotary embeddings of full-attention and of sliding-window layers, which have the same base;
+/// the old spelling scales that of full-attention layers alone.
+fn ropes(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
+    let Rope::Uniform(rope) = c.rope()? else {
+        return config::ropes_by_layer_type(c);
+    };
+    let sliding = RopeConfig {
+        scaling: RopeScaling::Default,
+        ..rope.clone()
+    };
+    Ok([rope, sliding])
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    Ok(normed(gguf::read(file, w, &DEFAULTS)?))
+}
+
+fn normed(mut model: Transformer) -> Transformer {
+    // What is added to the residual stream is normalized, and layers read the stream as it is.
+    model.residual_divisor = 1.0;
+    model.change_layers(|layer| {
+        layer.attention.qk_norm = Some(QkNorm {
+            norm: layer.norm,
+            span: Span::AllHeads,
+            after_rotation: false,
+        });
+    });
+    model
+}

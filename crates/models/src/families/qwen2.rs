@@ -1,0 +1,42 @@
+//! Qwen2 and Qwen2.5: Llama with biases of query, key and value; some layers may have a sliding
+//! window.
+
+use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
+use crate::checkpoint::{Config, Gguf};
+use crate::error::ModelError;
+use crate::transformer::config::{self, Defaults};
+use crate::transformer::{Transformer, gguf};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["qwen2"],
+    about: "Qwen2, Qwen2.5, gte-Qwen2",
+    checked: &["tiny/qwen2", "tiny/qwen2-yarn", "tiny/qwen2-dynamic"],
+    gguf_names: GGUF_NORMS_BEFORE,
+    config: Some(|c, w| config::decoder(read(c)?, w)),
+    gguf: Some(from_gguf),
+    encoder: Some(encoder_from_config),
+    ..Family::NONE
+};
+
+/// Defaults of Qwen2Config.
+const DEFAULTS: Defaults = Defaults {
+    max_context: 32_768,
+    ..Defaults::LLAMA
+};
+
+fn read(c: &Config) -> Result<Transformer, ModelError> {
+    let mut model = config::read(c, &DEFAULTS)?;
+    model.change_layers(|layer| layer.attention.qkv_bias = true);
+    config::sliding_by_switch(c, &mut model)?;
+    Ok(model)
+}
+
+fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
+    w.ignore("lm_head.weight");
+    Ok(Box::new(read(c)?))
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    gguf::read(file, w, &DEFAULTS)
+}

@@ -1,0 +1,67 @@
+//! StableLM 2: LayerNorm, a quarter of each head rotated, and in some models attention and
+//! feed-forward layer side by side.
+
+use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
+use crate::checkpoint::{Config, Gguf};
+use crate::error::ModelError;
+use crate::transformer::config::{self, Defaults, LAYER_NORM_BIAS};
+use crate::transformer::{Transformer, gguf};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["stablelm"],
+    about: "StableLM 2 and 3B",
+    checked: &["tiny/stablelm", "tiny/stablelm-parallel"],
+    gguf_names: GGUF_NORMS_BEFORE,
+    config: Some(from_config),
+    gguf: Some(from_gguf),
+    ..Family::NONE
+};
+
+/// Defaults of StableLmConfig.
+const DEFAULTS: Defaults = Defaults {
+    epsilon_key: "layer_norm_eps",
+    epsilon: 1e-5,
+    norm: LAYER_NORM_BIAS,
+    n_kv_heads: Some(32),
+    rotated_share: Some(0.25),
+    max_context: 4096,
+    ..Defaults::LLAMA
+};
+
+fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    c.acknowledge(&["hidden_dropout"]);
+    if c.bool_or("qk_layernorm", false)? {
+        return Err(ModelError::unsupported(
+            "qk_layernorm",
+            true,
+            "expected false, because norms of each query head by itself are not supported",
+        ));
+    }
+    let mut model = config::read(c, &DEFAULTS)?;
+    let bias = c.bool_or("use_qkv_bias", false)?;
+    let parallel = c.bool_or("use_parallel_residual", false)?;
+    model.change_layers(|layer| layer.attention.qkv_bias = bias);
+    if parallel {
+        make_parallel(&mut model);
+    }
+    config::decoder(model, w)
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    let mut model = gguf::read(file, w, &DEFAULTS)?;
+    let key = "stablelm.use_parallel_residual";
+    // llama.cpp looks for the second norm instead of the key.
+    file.opt_bool(key)?;
+    if !w.has("model.layers.0.post_attention_layernorm", "weight") {
+        make_parallel(&mut model);
+    }
+    Ok(model)
+}
+
+fn make_parallel(model: &mut Transformer) {
+    model.change_layers(|layer| {
+        layer.parallel = true;
+        layer.norms.before_mlp = None;
+    });
+}

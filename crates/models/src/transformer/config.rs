@@ -1,0 +1,326 @@
+//! Reads a [`Transformer`] from `config.json`.
+
+use super::{Layer, Norms, Transformer};
+use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use crate::error::ModelError;
+use crate::families::keys::{
+    check_heads, check_layers, check_positive, check_size, default_head_dim, layer_masks,
+};
+use crate::layers::attention::Attention;
+use crate::layers::decoder::Mask;
+use crate::layers::encoder::Direction;
+use crate::layers::mlp::{Activation, Mlp, MlpKind};
+use crate::layers::norm::{LayerNorm, Norm, RmsNorm};
+use crate::layers::rope::{Rotation, Style};
+use crate::weights::Weights;
+
+/// How a family spells its configuration, and what it means where the file says nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Defaults {
+    /// The key of the activation.
+    pub activation_key: &'static str,
+    /// The activation.
+    pub activation: &'static str,
+    /// The key of the norms' epsilon.
+    pub epsilon_key: &'static str,
+    /// The epsilon of the norms.
+    pub epsilon: f64,
+    /// The norms of the layers and the norm after them, whose epsilon the file gives.
+    pub norm: Norm,
+    /// Where layers have norms.
+    pub norms: Norms,
+    /// Elements of a head; `None` for the hidden size divided by the number of heads.
+    pub head_dim: Option<usize>,
+    /// Number of key heads; `None` for the number of heads.
+    pub n_kv_heads: Option<usize>,
+    /// Base of the rotary frequencies.
+    pub theta: f64,
+    /// The share of a head that is rotated; `None` for families that always rotate whole heads.
+    pub rotated_share: Option<f64>,
+    /// Which elements of a head are rotated together.
+    pub style: Style,
+    /// Context length in tokens.
+    pub max_context: usize,
+    /// Whether the output head shares the embedding's tensor.
+    pub tied: bool,
+    /// Which projections the feed-forward layer has.
+    pub mlp: MlpKind,
+    /// Sizes of the class in transformers, which published files of a multimodal model leave out.
+    pub sizes: &'static [(&'static str, usize)],
+}
+
+impl Defaults {
+    /// The defaults of `LlamaConfig`.
+    pub const LLAMA: Self = Self {
+        activation_key: "hidden_act",
+        activation: "silu",
+        epsilon_key: "rms_norm_eps",
+        epsilon: 1e-6,
+        norm: RMS,
+        norms: Norms::BEFORE,
+        head_dim: None,
+        n_kv_heads: None,
+        theta: 10_000.0,
+        rotated_share: None,
+        style: Style::Half,
+        max_context: 2048,
+        tied: false,
+        mlp: MlpKind::Gated,
+        sizes: &[],
+    };
+}
+
+/// RMSNorm.
+pub const RMS: Norm = Norm::Rms(RmsNorm {
+    epsilon: 0.0,
+    plus_one: false,
+});
+/// RMSNorm whose factor is stored minus 1.
+pub const RMS_PLUS_ONE: Norm = Norm::Rms(RmsNorm {
+    epsilon: 0.0,
+    plus_one: true,
+});
+/// LayerNorm without a bias.
+pub const LAYER_NORM: Norm = Norm::Layer {
+    norm: LayerNorm { epsilon: 0.0 },
+    bias: false,
+};
+/// LayerNorm with a bias.
+pub const LAYER_NORM_BIAS: Norm = Norm::Layer {
+    norm: LayerNorm { epsilon: 0.0 },
+    bias: true,
+};
+
+/// Reads the keys that almost all decoders have: layers of attention and a feed-forward layer with
+/// one rotary embedding, full attention and no biases.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read(c: &Config, d: &Defaults) -> Result<Transformer, ModelError> {
+    let rope = uniform_rope(c)?;
+    read_with_ropes(c, d, &[rope])
+}
+
+/// Like [`read`], with a rotary embedding for full-attention layers and, if there are two, another
+/// one for sliding-window layers.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read_with_ropes(
+    c: &Config,
+    d: &Defaults,
+    ropes: &[RopeConfig],
+) -> Result<Transformer, ModelError> {
+    let size = |key: &str| -> Result<usize, ModelError> {
+        let default = d.sizes.iter().find(|(name, _)| *name == key);
+        let given = match (c.opt_usize(key)?, default) {
+            (Some(given), _) => given,
+            (None, Some((_, default))) => *default,
+            (None, None) => c.usize(key)?,
+        };
+        check_size(key, given)
+    };
+    let hidden = size("hidden_size")?;
+    let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
+    let n_heads = size("num_attention_heads")?;
+    let kv_key = "num_key_value_heads";
+    let kv_default = d.sizes.iter().find(|(name, _)| *name == kv_key);
+    let n_kv_heads = c.opt_usize(kv_key)?.or(kv_default.map(|(_, n)| *n));
+    let n_kv_heads = check_size(kv_key, n_kv_heads.or(d.n_kv_heads).unwrap_or(n_heads))?;
+    let head_dim = match c.opt_usize("head_dim")?.or(d.head_dim) {
+        Some(n) => check_size("head_dim", n)?,
+        None => default_head_dim(hidden, n_heads)?,
+    };
+    check_heads(n_heads, n_kv_heads, head_dim)?;
+    let epsilon = c.opt_f64(d.epsilon_key)?.unwrap_or(d.epsilon);
+    let epsilon = check_positive(d.epsilon_key, epsilon)? as f32;
+    let norm = d.norm.with_epsilon(epsilon);
+    let activation = c.opt_str(d.activation_key)?.unwrap_or(d.activation);
+    let attention = Attention {
+        n_kv_heads,
+        ..Attention::multi_head(hidden, n_heads, head_dim, false)
+    };
+    let mlp = Mlp {
+        hidden,
+        intermediate: size("intermediate_size")?,
+        activation: Activation::named(d.activation_key, activation)?,
+        bias: false,
+        kind: d.mlp,
+    };
+    let layer = Layer::new(attention, mlp, norm, d.norms);
+    let context = "max_position_embeddings";
+    let context = check_size(context, c.opt_usize(context)?.unwrap_or(d.max_context))?;
+    let rotation = |rope: &RopeConfig| read_rotation(d, rope, head_dim);
+    Ok(Transformer {
+        rotations: ropes.iter().map(rotation).collect::<Result<_, _>>()?,
+        tied: c.bool_or("tie_word_embeddings", d.tied)?,
+        ..Transformer::of_layers(vec![layer; n_layers], size("vocab_size")?, context)
+    })
+}
+
+fn read_rotation(d: &Defaults, rope: &RopeConfig, head_dim: usize) -> Result<Rotation, ModelError> {
+    let share = match (rope.partial_rotary_factor, d.rotated_share) {
+        (Some(share), None) if share != 1.0 => {
+            return Err(ModelError::unsupported(
+                "partial_rotary_factor",
+                share,
+                "expected 1, because this family rotates whole heads",
+            ));
+        }
+        (given, default) => given.or(default),
+    };
+    let rope = RopeConfig {
+        partial_rotary_factor: share,
+        ..rope.clone()
+    };
+    Rotation::new(&rope, d.theta, head_dim, d.style)
+}
+
+/// The rotary embedding that all layers share.
+fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
+    match c.rope()? {
+        Rope::Uniform(rope) => Ok(rope),
+        Rope::PerLayerType(_) => Err(ModelError::unsupported(
+            "rope_parameters",
+            "per layer type",
+            "expected one rotary embedding for all layers",
+        )),
+    }
+}
+
+/// The rotary embeddings of full-attention layers and of sliding-window layers. One embedding for
+/// all layers describes full-attention layers alone, as the spelling before transformers 5 does.
+///
+/// # Errors
+///
+/// If the new spelling has one embedding for all layers.
+pub fn ropes_by_layer_type(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
+    let unset = || RopeConfig {
+        theta: None,
+        scaling: RopeScaling::Default,
+        partial_rotary_factor: None,
+    };
+    Ok(match c.rope()? {
+        Rope::Uniform(_) if c.has("rope_parameters") => {
+            let reason = "expected one rotary embedding for each layer type";
+            return Err(ModelError::unsupported(
+                "rope_parameters",
+                "the same for all layers",
+                reason,
+            ));
+        }
+        // The old spelling describes full-attention layers unless `rope_local_base_freq` is present
+        // too.
+        Rope::Uniform(global) => [global, unset()],
+        rope => {
+            let part = |ty: &str| rope.layer_type(ty).cloned().unwrap_or_else(unset);
+            [part("full_attention"), part("sliding_attention")]
+        }
+    })
+}
+
+/// Reads the biases of attention and feed-forward layer from one key each.
+///
+/// # Errors
+///
+/// If a key is no bool.
+pub fn read_biases(
+    c: &Config,
+    model: &mut Transformer,
+    attention: Option<(&str, bool)>,
+    mlp: Option<(&str, bool)>,
+) -> Result<(), ModelError> {
+    let read = |key: Option<(&str, bool)>| match key {
+        None => Ok(false),
+        Some((key, default)) => c.bool_or(key, default),
+    };
+    let (attention, mlp) = (read(attention)?, read(mlp)?);
+    model.change_layers(|layer| {
+        layer.attention.qkv_bias = attention;
+        layer.attention.output_bias = attention;
+        layer.mlp.bias = mlp;
+    });
+    Ok(())
+}
+
+/// Reads the window of sliding-window layers. Without a window, all layers have full attention.
+///
+/// # Errors
+///
+/// If the window is not a size.
+pub fn read_window(c: &Config, default: Option<usize>) -> Result<Option<usize>, ModelError> {
+    // An explicit null says that there is no window.
+    let absent = c.keys().all(|key| key != "sliding_window");
+    let window = c.opt_usize("sliding_window")?;
+    let window = if absent { default } else { window };
+    window.map(|n| check_size("sliding_window", n)).transpose()
+}
+
+/// Makes layers slide as the keys of Qwen say: with `use_sliding_window`, those from
+/// `max_window_layers` on, unless `layer_types` names them.
+///
+/// # Errors
+///
+/// If a key has the wrong type, or a layer is to slide without a window.
+pub fn sliding_by_switch(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
+    let switch = c.bool_or("use_sliding_window", false)?;
+    let window = read_window(c, Some(4096))?.filter(|_| switch);
+    let first = c.opt_usize("max_window_layers")?.unwrap_or(28);
+    let n_layers = model.layers.len();
+    let named = layer_masks(c, n_layers)?;
+    let by_number = |i: usize| {
+        if window.is_some() && i >= first {
+            Mask::Sliding
+        } else {
+            Mask::Full
+        }
+    };
+    let masks = named.unwrap_or_else(|| (0..n_layers).map(by_number).collect());
+    if window.is_none() && masks.contains(&Mask::Sliding) {
+        return Err(ModelError::unsupported(
+            "layer_types",
+            "sliding_attention",
+            "expected full_attention, because use_sliding_window is not true",
+        ));
+    }
+    model.window = window;
+    model.set_masks(&masks);
+    Ok(())
+}
+
+/// The masks of layers where every `pattern`-th layer has full attention.
+///
+/// # Errors
+///
+/// If `pattern` is not a size.
+pub fn by_pattern(key: &str, n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
+    let pattern = check_size(key, pattern)?;
+    let mask = |i: usize| {
+        if (i + 1).is_multiple_of(pattern) {
+            Mask::Full
+        } else {
+            Mask::Sliding
+        }
+    };
+    Ok((0..n_layers).map(mask).collect())
+}
+
+/// A decoder from its description: it attends to earlier tokens only, and the file's output head
+/// decides whether the head is tied.
+///
+/// # Errors
+///
+/// If the model attends to later tokens too.
+pub fn decoder(mut model: Transformer, w: &Weights<'_>) -> Result<Transformer, ModelError> {
+    if model.direction == Direction::Bidirectional {
+        return Err(ModelError::unsupported(
+            "use_bidirectional_attention",
+            true,
+            "expected false, because a decoder attends to earlier tokens only",
+        ));
+    }
+    model.tied = w.is_tied(model.tied);
+    Ok(model)
+}

@@ -1,0 +1,286 @@
+//! Reads a [`Transformer`] from the metadata of a GGUF file.
+
+use super::config::{Defaults, by_pattern};
+use super::{Layer, Transformer};
+use crate::checkpoint::{Gguf, RopeConfig, RopeScaling, Yarn};
+use crate::error::ModelError;
+use crate::families::keys::{
+    check_heads, check_layers, check_positive, check_size, default_head_dim,
+};
+use crate::layers::attention::{Attention, QkNorm};
+use crate::layers::decoder::Mask;
+use crate::layers::mlp::{Activation, Mlp};
+use crate::layers::norm::Norm;
+use crate::layers::rope::Rotation;
+use crate::weights::Weights;
+
+/// The metadata of an architecture: keys begin with its name.
+#[derive(Clone, Copy)]
+pub struct Keys<'a> {
+    gguf: &'a Gguf,
+    architecture: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    /// The metadata of the architecture that the file names.
+    ///
+    /// # Errors
+    ///
+    /// If the file names none.
+    pub fn new(gguf: &'a Gguf) -> Result<Self, ModelError> {
+        let architecture = gguf.str("general.architecture")?;
+        Ok(Self { gguf, architecture })
+    }
+
+    /// The key `name` of the architecture.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A size.
+    ///
+    /// # Errors
+    ///
+    /// If the key is missing or no size.
+    pub fn size(&self, name: &str) -> Result<usize, ModelError> {
+        let key = self.key(name);
+        check_size(&key, self.gguf.u32(&key)? as usize)
+    }
+
+    /// A size, if the key is present.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no size.
+    pub fn opt_size(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        let key = self.key(name);
+        let size = self.gguf.opt_u32(&key)?;
+        size.map(|n| check_size(&key, n as usize)).transpose()
+    }
+
+    /// A number above zero, if the key is present.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no number above zero.
+    pub fn opt_positive(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        let key = self.key(name);
+        let number = self.gguf.opt_f32(&key)?;
+        number.map(|n| check_positive(&key, n.into())).transpose()
+    }
+}
+
+/// Reads the keys that almost all decoders have. Biases and norms of queries and keys are there if
+/// their tensors are.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
+    let keys = Keys::new(gguf)?;
+    refuse_experts(keys)?;
+    let hidden = keys.size("embedding_length")?;
+    let n_heads = keys.size("attention.head_count")?;
+    let n_kv_heads = keys.opt_size("attention.head_count_kv")?.unwrap_or(n_heads);
+    let head_dim = match keys.opt_size("attention.key_length")? {
+        Some(n) => n,
+        None => default_head_dim(hidden, n_heads)?,
+    };
+    check_heads(n_heads, n_kv_heads, head_dim)?;
+    let values = keys.opt_size("attention.value_length")?.unwrap_or(head_dim);
+    if values != head_dim {
+        return Err(ModelError::unsupported(
+            &keys.key("attention.value_length"),
+            values,
+            "expected the size of a key head",
+        ));
+    }
+    let n_layers = keys.key("block_count");
+    let n_layers = check_layers(&n_layers, gguf.u32(&n_layers)? as usize)?;
+    let norm = d.norm.with_epsilon(epsilon(keys, d)?);
+    let has = |module: &str| w.has(&format!("model.layers.0.{module}"), "bias");
+    let qk = w.has("model.layers.0.self_attn.q_norm", "weight");
+    let rotation = rotation(gguf, w, keys, d, head_dim)?;
+    let attention = Attention {
+        n_kv_heads,
+        qkv_bias: has("self_attn.q_proj") || has("self_attn.qkv_proj"),
+        output_bias: has("self_attn.o_proj"),
+        qk_norm: match norm {
+            Norm::Rms(norm) if qk => Some(QkNorm::of_heads(norm)),
+            _ => None,
+        },
+        ..Attention::multi_head(hidden, n_heads, head_dim, false)
+    };
+    let mlp = Mlp {
+        hidden,
+        intermediate: keys.size("feed_forward_length")?,
+        activation: Activation::named(d.activation_key, d.activation)?,
+        bias: has("mlp.up_proj"),
+        kind: d.mlp,
+    };
+    let layer = Layer::new(attention, mlp, norm, d.norms);
+    let (vocab_size, context) = (vocab_size(gguf, w, keys)?, keys.size("context_length")?);
+    Ok(Transformer {
+        rotations: vec![rotation],
+        tied: !w.has("lm_head", "weight"),
+        head_bias: w.has("lm_head", "bias"),
+        ..Transformer::of_layers(vec![layer; n_layers], vocab_size, context)
+    })
+}
+
+/// The masks of layers where every `pattern`-th layer has full attention; `pattern` unless the file
+/// says otherwise.
+///
+/// # Errors
+///
+/// If the pattern in the file is no size.
+pub fn masks(keys: Keys<'_>, n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
+    let name = "attention.sliding_window_pattern";
+    let pattern = keys.opt_size(name)?.unwrap_or(pattern);
+    by_pattern(&keys.key(name), n_layers, pattern)
+}
+
+fn refuse_experts(keys: Keys<'_>) -> Result<(), ModelError> {
+    let key = keys.key("expert_count");
+    match keys.gguf.opt_u32(&key)?.filter(|n| *n > 0) {
+        None => Ok(()),
+        Some(n) => Err(ModelError::unsupported(
+            &key,
+            n,
+            "mixtures of experts are not supported",
+        )),
+    }
+}
+
+fn epsilon(keys: Keys<'_>, d: &Defaults) -> Result<f32, ModelError> {
+    let name = match d.norm {
+        Norm::Rms(_) => "attention.layer_norm_rms_epsilon",
+        Norm::Layer { .. } => "attention.layer_norm_epsilon",
+    };
+    let key = keys.key(name);
+    Ok(check_positive(&key, keys.gguf.f32(&key)?.into())? as f32)
+}
+
+/// The rotary embedding. Llama 3's scaling is stored as one divisor for each frequency.
+fn rotation(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    keys: Keys<'_>,
+    d: &Defaults,
+    head_dim: usize,
+) -> Result<Rotation, ModelError> {
+    let name = "rope.dimension_count";
+    let rotated = keys
+        .opt_size(name)?
+        .unwrap_or((head_dim as f64 * d.rotated_share.unwrap_or(1.0)) as usize);
+    if rotated > head_dim || rotated % 2 == 1 || (d.rotated_share.is_none() && rotated != head_dim)
+    {
+        let reason = match d.rotated_share {
+            None => "expected the size of a key head".to_owned(),
+            Some(_) => format!("expected an even number up to {head_dim}, the size of a key head"),
+        };
+        return Err(ModelError::unsupported(&keys.key(name), rotated, &reason));
+    }
+    let theta = keys.opt_positive("rope.freq_base")?.unwrap_or(d.theta);
+    let rope = RopeConfig {
+        theta: Some(theta),
+        scaling: scaling(gguf, w, keys, rotated / 2)?,
+        partial_rotary_factor: Some(rotated as f64 / head_dim as f64),
+    };
+    let rotation = Rotation::new(&rope, theta, head_dim, d.style)?;
+    if !w.has("rope_freqs", "weight") {
+        return Ok(rotation);
+    }
+    let Some(divisors) = w.floats("rope_freqs", "weight", rotation.n_pairs()) else {
+        return Ok(rotation);
+    };
+    for divisor in &divisors {
+        check_positive("rope_freqs.weight", f64::from(*divisor))?;
+    }
+    Ok(rotation.divided(&divisors))
+}
+
+/// The frequency scaling in the metadata. A factor without a type means linear scaling, as in
+/// llama.cpp; tensors of factors mean LongRoPE.
+fn scaling(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    keys: Keys<'_>,
+    n_pairs: usize,
+) -> Result<RopeScaling, ModelError> {
+    let key = |name: &str| keys.key(&format!("rope.scaling.{name}"));
+    let (ty, factor) = (gguf.opt_str(&key("type"))?, gguf.opt_f32(&key("factor"))?);
+    if w.has("rope_factors_long", "weight") {
+        return long_rope(gguf, w, keys, n_pairs);
+    }
+    match (ty, factor) {
+        (None | Some("none"), None) => Ok(RopeScaling::Default),
+        (Some("none"), Some(1.0)) => Ok(RopeScaling::Default),
+        (Some("none"), Some(factor)) => Err(ModelError::unsupported(
+            &key("factor"),
+            factor,
+            "expected no factor, because the type is none",
+        )),
+        (None | Some("linear"), _) => Ok(RopeScaling::Linear {
+            factor: check_positive(&key("factor"), gguf.f32(&key("factor"))?.into())?,
+        }),
+        (Some("yarn"), _) => yarn(gguf, keys),
+        (Some(other), _) => Err(ModelError::unsupported(
+            &key("type"),
+            other,
+            "expected none, linear or yarn",
+        )),
+    }
+}
+
+fn yarn(gguf: &Gguf, keys: Keys<'_>) -> Result<RopeScaling, ModelError> {
+    let number = |name: &str, default: f64| -> Result<f64, ModelError> {
+        let number = keys.opt_positive(&format!("rope.scaling.{name}"))?;
+        Ok(number.unwrap_or(default))
+    };
+    let factor = keys.key("rope.scaling.factor");
+    let factor = check_positive(&factor, gguf.f32(&factor)?.into())?;
+    let original = keys.size("rope.scaling.original_context_length")?;
+    // llama.cpp multiplies the cosines by this factor and by 1 + 0.1 * ln(factor).
+    let attention_factor = number("attn_factor", 1.0)? * (1.0 + 0.1 * factor.ln());
+    Ok(RopeScaling::Yarn(Yarn {
+        factor,
+        original_max_position_embeddings: original,
+        beta_fast: number("yarn_beta_fast", 32.0)?,
+        beta_slow: number("yarn_beta_slow", 1.0)?,
+        attention_factor,
+        truncate: true,
+    }))
+}
+
+fn long_rope(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    keys: Keys<'_>,
+    n_pairs: usize,
+) -> Result<RopeScaling, ModelError> {
+    let factors = |name: &str| -> Result<Vec<f64>, ModelError> {
+        let factors = w.floats(name, "weight", n_pairs).unwrap_or_default();
+        factors
+            .iter()
+            .map(|f| check_positive(&format!("{name}.weight"), f64::from(*f)))
+            .collect()
+    };
+    // The type, if there is one, says the same.
+    gguf.opt_str(&keys.key("rope.scaling.type"))?;
+    Ok(RopeScaling::LongRope {
+        short_factor: factors("rope_factors_short")?,
+        long_factor: factors("rope_factors_long")?,
+        attention_factor: keys
+            .opt_positive("rope.scaling.attn_factor")?
+            .unwrap_or(1.0),
+        original_max_position_embeddings: keys.size("rope.scaling.original_context_length")?,
+    })
+}
+
+/// Number of rows of the embedding: the key if it is present, otherwise the shape of the tensor.
+fn vocab_size(gguf: &Gguf, w: &Weights<'_>, keys: Keys<'_>) -> Result<usize, ModelError> {
+    let key = keys.key("vocab_size");
+    let rows = w.rows_of("model.embed_tokens", "weight").unwrap_or(1);
+    check_size(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
+}

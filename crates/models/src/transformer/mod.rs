@@ -1,0 +1,466 @@
+//! The description of a transformer that predicts tokens, which family files fill in, and how it is
+//! lowered: as a decoder, or as an encoder that pools hidden states.
+//!
+//! A [`Transformer`] says in what layers differ. [`config`] and [`gguf`] read what almost all files
+//! say in the same keys; a family then changes what is its own.
+
+pub mod config;
+pub mod gguf;
+
+use thane_mil::program::{Function, ValueId};
+
+use crate::error::ModelError;
+use crate::graph::{Graph, Layout};
+use crate::layers::attention::{Attention, AttentionInputs, soft_capped};
+use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode};
+use crate::layers::encoder::{self, Direction, EncoderPlan};
+use crate::layers::mlp::Mlp;
+use crate::layers::norm::Norm;
+use crate::layers::rope::{Rotary, Rotation};
+use crate::pooling::Pooling;
+use crate::weights::Weights;
+
+/// The divisor of the residual stream unless a family has another one. The stream of Qwen3-0.6B
+/// peaks above 37,000, near the limit of fp16: the model works with a divisor of 8 but not of 4.
+/// Source: the conversion of pplx-embed for the Neural Engine.
+const RESIDUAL_DIVISOR: f32 = 8.0;
+
+/// A transformer, described by what its layers compute.
+pub struct Transformer {
+    /// Elements of a token's hidden state.
+    pub hidden: usize,
+    /// Number of tokens in the vocabulary.
+    pub vocab_size: usize,
+    /// Context length that the model supports, in tokens.
+    pub max_context: usize,
+    /// Window of sliding-window layers, in tokens.
+    pub window: Option<usize>,
+    /// Factor of the embedding.
+    pub embedding_factor: f32,
+    /// Whether learned positions, one for each position of the context, are added to the embedding.
+    pub learned_positions: bool,
+    /// The rotary embeddings of the layers.
+    pub rotations: Vec<Rotation>,
+    /// The layers.
+    pub layers: Vec<Layer>,
+    /// The norm after the last layer.
+    pub norm: Norm,
+    /// Whether the output head shares the embedding's tensor.
+    pub tied: bool,
+    /// Whether the output head has a bias.
+    pub head_bias: bool,
+    /// Factor of the logits.
+    pub logits_factor: f32,
+    /// Bound of the logits: `cap * tanh(logits / cap)`.
+    pub logits_soft_cap: Option<f32>,
+    /// Which tokens a token attends to when the weights are used as an encoder.
+    pub direction: Direction,
+    /// The divisor of the residual stream that keeps the stream within the range of fp16.
+    pub residual_divisor: f32,
+    /// The pooling of the architecture, and whether the model itself gives int8 and bits, for
+    /// embedding models whose files do not say.
+    pub default_pooling: Option<(Pooling, bool)>,
+}
+
+/// One layer.
+#[derive(Clone, Copy, Debug)]
+pub struct Layer {
+    /// The attention.
+    pub attention: Attention,
+    /// Which tokens a token attends to.
+    pub mask: Mask,
+    /// Index of the rotary embedding, if there is one.
+    pub rotation: Option<usize>,
+    /// The feed-forward layer.
+    pub mlp: Mlp,
+    /// The computation of all norms of the layer.
+    pub norm: Norm,
+    /// Where there are norms.
+    pub norms: Norms,
+    /// Whether attention and feed-forward layer read the same normalized hidden state, and both
+    /// results are added to the residual stream together.
+    pub parallel: bool,
+    /// Factor of what is added to the residual stream.
+    pub residual_factor: f32,
+}
+
+/// The modules of a layer's norms, by their place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Norms {
+    /// Of what the attention reads.
+    pub before_attention: Option<&'static str>,
+    /// Of what the attention returns.
+    pub after_attention: Option<&'static str>,
+    /// Of what the feed-forward layer reads.
+    pub before_mlp: Option<&'static str>,
+    /// Of what the feed-forward layer returns.
+    pub after_mlp: Option<&'static str>,
+}
+
+impl Norms {
+    /// Before attention and feed-forward layer, as in Llama.
+    pub const BEFORE: Self = Self {
+        before_attention: Some("input_layernorm"),
+        after_attention: None,
+        before_mlp: Some("post_attention_layernorm"),
+        after_mlp: None,
+    };
+    /// After attention and feed-forward layer, as in OLMo 2.
+    pub const AFTER: Self = Self {
+        before_attention: None,
+        after_attention: Some("post_attention_layernorm"),
+        before_mlp: None,
+        after_mlp: Some("post_feedforward_layernorm"),
+    };
+    /// Before and after attention and feed-forward layer, as in Gemma 2.
+    pub const AROUND: Self = Self {
+        before_attention: Some("input_layernorm"),
+        after_attention: Some("post_attention_layernorm"),
+        before_mlp: Some("pre_feedforward_layernorm"),
+        after_mlp: Some("post_feedforward_layernorm"),
+    };
+}
+
+impl Transformer {
+    /// A decoder of equal layers, with one rotary embedding and nothing that only some families
+    /// have.
+    pub fn of_layers(layers: Vec<Layer>, vocab_size: usize, max_context: usize) -> Self {
+        Self {
+            hidden: layers[0].attention.hidden,
+            vocab_size,
+            max_context,
+            window: None,
+            embedding_factor: 1.0,
+            learned_positions: false,
+            rotations: Vec::new(),
+            norm: layers[0].norm,
+            layers,
+            tied: false,
+            head_bias: false,
+            logits_factor: 1.0,
+            logits_soft_cap: None,
+            direction: Direction::Causal,
+            residual_divisor: RESIDUAL_DIVISOR,
+            default_pooling: None,
+        }
+    }
+
+    /// Builds one function of a decoder.
+    pub fn decoder_function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        mode: Mode,
+        options: &Lowering,
+    ) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        g_.divide_residual(options.residual_divisor);
+        let io = Io::new(g_, mode, self.extent(g_.form().layout, options)?)?;
+        let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
+        let table = w.get(
+            "model.embed_tokens",
+            "weight",
+            &[self.vocab_size, self.hidden],
+        );
+        let positions = self
+            .learned_positions
+            .then(|| w.get("model.embed_positions", "weight", &self.positions()));
+        let factor = self.embedding_factor / options.residual_divisor;
+        let h = io.embed(g_, &table, factor, positions.as_ref())?;
+        let h = self.apply_layers(g_, w, h, |g, i| {
+            let layer = &self.layers[i];
+            let rotary = layer.rotation.map(|i| &rotaries[i]);
+            io.attention_inputs(g, i, &layer.attention, rotary, layer.mask)
+        })?;
+        let h = io.needed_tokens(g_, h)?;
+        let h = self.final_norm(g_, w, h)?;
+        g_.at_module("lm_head");
+        let module = if self.tied {
+            "model.embed_tokens"
+        } else {
+            "lm_head"
+        };
+        let weight = w.get(module, "weight", &[self.vocab_size, self.hidden]);
+        let bias = self
+            .head_bias
+            .then(|| w.get("lm_head", "bias", &[self.vocab_size]));
+        let mut logits = g_.linear("product", h, &weight, bias.as_ref())?;
+        if self.logits_factor != 1.0 {
+            logits = g_.scale(logits, self.logits_factor)?;
+        }
+        if let Some(cap) = self.logits_soft_cap {
+            logits = soft_capped(g_, logits, cap)?;
+        }
+        io.finish(g, logits)
+    }
+
+    /// Builds one function of an encoder.
+    pub fn encoder_function(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        plan: &EncoderPlan<'_>,
+    ) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        g_.divide_residual(plan.residual_divisor);
+        // A bidirectional window has one half on each side.
+        let window = self.window.map(|window| match self.direction {
+            Direction::Bidirectional => window / 2 + 1,
+            Direction::Causal => window,
+        });
+        let io = encoder::Io::new(
+            g_,
+            plan.head.encoding,
+            plan.extent,
+            self.direction,
+            self.uniform(|a| a.n_heads / a.n_kv_heads, "queries of a key head")?,
+            window,
+        )?;
+        let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
+        let table = w.get(
+            "model.embed_tokens",
+            "weight",
+            &[self.vocab_size, self.hidden],
+        );
+        g_.at_module("model.embed_tokens");
+        let h = if self.embedding_factor == 1.0 {
+            g_.rows_to_residual(&table, io.input_ids)?
+        } else {
+            let table = g_.weight(&table)?;
+            let h = g_.gather(table, io.input_ids)?;
+            g_.scale(h, self.embedding_factor / plan.residual_divisor)?
+        };
+        let h = if self.learned_positions {
+            let table = w.get("model.embed_positions", "weight", &self.positions());
+            g_.at_module("model.embed_positions");
+            let positions = g_.rows_to_residual(&table, io.positions)?;
+            g_.add(h, positions)?
+        } else {
+            h
+        };
+        let h = io.lay_out(g_, h)?;
+        let h = self.apply_layers(g_, w, h, |_, i| {
+            let layer = &self.layers[i];
+            Ok(io.attention_inputs(layer.rotation.map(|i| &rotaries[i]), layer.mask))
+        })?;
+        let h = self.final_norm(g_, w, h)?;
+        encoder::finish(g, w, &io, h, plan.head)
+    }
+
+    /// Elements of the cache for one token, in all layers together.
+    pub fn cache_elements(&self) -> usize {
+        let of = |layer: &Layer| 2 * layer.attention.n_kv_heads * layer.attention.head_dim;
+        self.layers.iter().map(of).sum()
+    }
+
+    /// The window of sliding-window layers, if there are such layers.
+    pub fn window(&self) -> Option<usize> {
+        let slides = self.layers.iter().any(|l| l.mask == Mask::Sliding);
+        self.window.filter(|_| slides)
+    }
+
+    /// Makes layer `i` slide, and gives it a rotary embedding, as `masks` says: the first rotary
+    /// embedding is that of full-attention layers, the second that of sliding-window layers if
+    /// there are two.
+    pub fn set_masks(&mut self, masks: &[Mask]) {
+        let last = self.rotations.len().saturating_sub(1);
+        for (layer, mask) in self.layers.iter_mut().zip(masks) {
+            layer.mask = *mask;
+            layer.rotation = Some(if *mask == Mask::Sliding { last } else { 0 });
+        }
+    }
+
+    /// Changes all layers.
+    pub fn change_layers(&mut self, change: impl FnMut(&mut Layer)) {
+        self.layers.iter_mut().for_each(change);
+    }
+
+    fn positions(&self) -> [usize; 2] {
+        [self.max_context, self.hidden]
+    }
+
+    /// The sizes of a decoder's inputs and caches.
+    fn extent(&self, layout: Layout, options: &Lowering) -> Result<Extent, ModelError> {
+        let one_state = layout == Layout::Channels;
+        let sizes = if one_state {
+            [
+                self.uniform(|a| a.n_kv_heads, "number of key-value heads")?,
+                self.uniform(|a| a.head_dim, "head size")?,
+            ]
+        } else {
+            let first = &self.layers[0].attention;
+            [first.n_kv_heads, first.head_dim]
+        };
+        Ok(Extent {
+            n_layers: self.layers.len(),
+            group: self.uniform(|a| a.n_heads / a.n_kv_heads, "queries of a key head")?,
+            n_kv_heads: sizes[0],
+            head_dim: sizes[1],
+            window: self.window(),
+            context: options.context,
+            cache: options.cache,
+            block: options.block,
+        })
+    }
+
+    /// A property that must be the same in all layers.
+    fn uniform(&self, of: impl Fn(&Attention) -> usize, what: &str) -> Result<usize, ModelError> {
+        let mut values = self.layers.iter().map(|layer| of(&layer.attention));
+        let first = values.next().unwrap_or(1);
+        match values.find(|value| *value != first) {
+            None => Ok(first),
+            Some(other) => Err(ModelError::unsupported(
+                what,
+                format!("{first} in one layer and {other} in another"),
+                "expected the same in all layers",
+            )),
+        }
+    }
+
+    fn rotaries(
+        &self,
+        rotary: impl FnMut(&Rotation) -> Result<Rotary, ModelError>,
+    ) -> Result<Vec<Rotary>, ModelError> {
+        self.rotations.iter().map(rotary).collect()
+    }
+
+    fn final_norm(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        h: ValueId,
+    ) -> Result<ValueId, ModelError> {
+        g.at_module("model.norm");
+        let norm = self.norm.for_divided_stream(g.residual_divisor());
+        Ok(norm.apply(g, w, "model.norm", h, self.hidden)?)
+    }
+
+    /// All layers, each with the attention inputs that `inputs` gives.
+    fn apply_layers<'a>(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        mut h: ValueId,
+        inputs: impl Fn(&mut Graph, usize) -> Result<AttentionInputs<'a>, ModelError>,
+    ) -> Result<ValueId, ModelError> {
+        for (i, layer) in self.layers.iter().enumerate() {
+            let name = format!("model.layers.{i}");
+            g.at_module(&format!("{name}.self_attn"));
+            let inputs = inputs(g, i)?;
+            h = layer.apply(g, w, &name, h, inputs)?;
+        }
+        Ok(h)
+    }
+}
+
+impl Layer {
+    /// A layer with full attention and the first rotary embedding.
+    pub fn new(attention: Attention, mlp: Mlp, norm: Norm, norms: Norms) -> Self {
+        Self {
+            attention,
+            mask: Mask::Full,
+            rotation: Some(0),
+            mlp,
+            norm,
+            norms,
+            parallel: false,
+            residual_factor: 1.0,
+        }
+    }
+
+    /// The layer `name` of `h`, the residual stream.
+    fn apply(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        name: &str,
+        h: ValueId,
+        inputs: AttentionInputs<'_>,
+    ) -> Result<ValueId, ModelError> {
+        let stream = self.norm.for_divided_stream(g.residual_divisor());
+        let normed = |g: &mut Graph, norm: Norm, place: Option<&str>, x| {
+            let Some(place) = place else {
+                return Ok(x);
+            };
+            let module = format!("{name}.{place}");
+            g.at_module(&module);
+            norm.apply(g, w, &module, x, self.attention.hidden)
+        };
+        let module = |name_of: &str| format!("{name}.{name_of}");
+        let read = |g: &mut Graph, place: Option<&str>, x| {
+            // Without a norm, the layer reads the stream as it is.
+            if place.is_none() && g.residual_divisor() != 1.0 {
+                return g.scale(x, g.residual_divisor());
+            }
+            normed(g, stream, place, x)
+        };
+        let x = read(g, self.norms.before_attention, h)?;
+        let to = Target::new(self, self.norms.after_attention, g);
+        let a = to.write(g, |g| {
+            self.attention.apply(g, w, &module("self_attn"), x, inputs)
+        })?;
+        let a = normed(g, self.norm, self.norms.after_attention, a)?;
+        let a = to.scaled(g, a)?;
+        let kept = inputs.needed_tokens(g, h)?;
+        let sum = g.add(kept, a)?;
+        let x = if self.parallel {
+            inputs.needed_tokens(g, x)?
+        } else {
+            read(g, self.norms.before_mlp, sum)?
+        };
+        let to = Target::new(self, self.norms.after_mlp, g);
+        let m = to.write(g, |g| self.mlp.apply(g, w, &module("mlp"), x))?;
+        let m = normed(g, self.norm, self.norms.after_mlp, m)?;
+        let m = to.scaled(g, m)?;
+        Ok(g.add(sum, m)?)
+    }
+}
+
+/// How a result comes to the residual stream: its weights are divided, or the result is scaled.
+#[derive(Clone, Copy)]
+struct Target {
+    /// Divisor of the weights that write the result.
+    divisor: f32,
+    /// Factor of the result.
+    factor: f32,
+    /// Divisor of the residual stream.
+    stream: f32,
+}
+
+impl Target {
+    /// For a result of `layer` that is normalized by `after` before it is added.
+    fn new(layer: &Layer, after: Option<&str>, g: &Graph) -> Self {
+        let stream = g.residual_divisor();
+        let factor = layer.residual_factor / stream;
+        // A norm undoes whatever its input is divided by. Programs of the portable form keep the
+        // weights as they are stored.
+        let folds = after.is_none() && g.form().layout == Layout::Channels;
+        let (divisor, factor) = if folds {
+            (factor.recip(), 1.0)
+        } else if after.is_none() && layer.residual_factor == 1.0 {
+            (stream, 1.0)
+        } else {
+            (1.0, factor)
+        };
+        Self {
+            divisor,
+            factor,
+            stream,
+        }
+    }
+
+    fn write<T>(self, g: &mut Graph, write: impl FnOnce(&mut Graph) -> T) -> T {
+        g.divide_residual(self.divisor);
+        let written = write(g);
+        g.divide_residual(self.stream);
+        written
+    }
+
+    fn scaled(self, g: &mut Graph, x: ValueId) -> Result<ValueId, ModelError> {
+        if self.factor == 1.0 {
+            Ok(x)
+        } else {
+            Ok(g.scale(x, self.factor)?)
+        }
+    }
+}
