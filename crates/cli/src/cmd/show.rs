@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use thane_models::EncoderOptions;
 use thane_models::checkpoint::Checkpoint;
+use thane_models::{EncoderOptions, families};
 use thane_runtime::{Model, Origin, RuntimeError, Task as ModelTask};
 
 use crate::app::App;
@@ -14,13 +14,19 @@ use crate::output::{bytes, counted};
 use crate::screen::in_a_row;
 
 /// Show a model's architecture, parameters, quantization, context length and memory.
+///
+/// With --families, list the model families that can be read.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
-    model: String,
+    #[arg(required_unless_present = "families")]
+    model: Option<String>,
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
+    /// List the model families that can be read, instead of a model.
+    #[arg(long, conflicts_with_all = ["model", "tensors"])]
+    families: bool,
     #[command(flatten)]
     flags: ProgramFlags,
 }
@@ -92,9 +98,75 @@ struct TensorRow<'a> {
     bytes: usize,
 }
 
+/// What `--families --json` prints.
+#[derive(Serialize)]
+struct Families {
+    families: Vec<FamilyRow>,
+}
+
+/// One family.
+#[derive(Serialize)]
+struct FamilyRow {
+    /// `model_type` in `config.json`, `general.architecture` in GGUF.
+    names: &'static [&'static str],
+    models: &'static str,
+    /// What can be made of Hugging Face folders and of GGUF files.
+    hugging_face: Vec<&'static str>,
+    gguf: Vec<&'static str>,
+    /// Checkpoints in `tests/models` of the source code.
+    checked: &'static [&'static str],
+}
+
+/// The word for each kind of model that a family makes of its files.
+fn kinds(decodes: bool, encodes: bool) -> Vec<&'static str> {
+    let kinds = [("generate", decodes), ("embed", encodes)];
+    let supported = kinds.into_iter().filter(|(_, is)| *is);
+    supported.map(|(kind, _)| kind).collect()
+}
+
+fn show_families(app: &App) -> Outcome {
+    let rows: Vec<FamilyRow> = families::supported()
+        .iter()
+        .map(|f| FamilyRow {
+            names: f.names,
+            models: f.about,
+            hugging_face: kinds(f.decodes_hugging_face, f.encodes),
+            gguf: kinds(f.decodes_gguf, false),
+            checked: f.checked,
+        })
+        .collect();
+    if app.output.is_json() {
+        return Ok(app.output.json(&Families { families: rows })?);
+    }
+    let cells = rows.iter().map(|row| {
+        let or_none = |kinds: &[&str]| match kinds {
+            [] => "-".to_owned(),
+            kinds => kinds.join(", "),
+        };
+        [
+            row.names.join(", "),
+            or_none(&row.hugging_face),
+            or_none(&row.gguf),
+            row.models.to_owned(),
+        ]
+    });
+    let head = ["architecture", "Hugging Face", "GGUF", "models"].map(str::to_owned);
+    let cells: Vec<[String; 4]> = [head].into_iter().chain(cells).collect();
+    let width = |i: usize| cells.iter().map(|row| row[i].len()).max().unwrap_or(0);
+    let [names, hugging_face, gguf] = [0, 1, 2].map(width);
+    let line =
+        |[a, b, c, d]: &[String; 4]| format!("{a:names$}  {b:hugging_face$}  {c:gguf$}  {d}\n");
+    Ok(app
+        .output
+        .data(&cells.iter().map(line).collect::<String>())?)
+}
+
 pub fn run(args: &Args, app: &App) -> Outcome {
+    let Some(model) = &args.model else {
+        return show_families(app);
+    };
     let options = args.flags.options(false);
-    let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    let opened = Model::open(model, &app.hub, app.output.as_ref())?;
     opened.checkpoint()?;
     if opened.task()? == ModelTask::Embed {
         return show_encoder(args, &opened, app);

@@ -147,6 +147,13 @@ fn embed_with_all_that_it_can_say() {
 }
 
 #[test]
+fn show_families() {
+    let output = Home::new().run(&["show", "--families", "--json"]);
+    assert_ends(&output, 0, &[]);
+    agrees("show --families", &json(&output));
+}
+
+#[test]
 fn show_of_an_embedding_model() {
     let (home, model) = (Home::new(), crate::embed::model("qwen3-embedding"));
     let output = home.run(&["show", model.to_str().unwrap(), "--json"]);
@@ -523,6 +530,7 @@ fn each_section_is_a_verb() {
             "rm",
             "run",
             "show",
+            "show --families",
             "show EMBEDDING_MODEL",
             "verify"
         ]
