@@ -256,8 +256,14 @@ def randomise(model, seed, dtype):
             # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
-            draw = 1.6 * draw / numpy.sqrt(parameter.shape[0 if id(parameter) in columns else 1])
+            draw = 1.6 * draw / numpy.sqrt(inputs(parameter, id(parameter) in columns))
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
+
+
+def inputs(parameter, transposed):
+    """Numbers that a sum runs over."""
+    shape = parameter.shape
+    return shape[0] if transposed else numpy.prod(shape[1:])
 
 
 def vocabulary(config):

@@ -199,6 +199,18 @@ def cases():
                 vocab_size=97, n_embd=40, n_layer=3, n_head=5, n_positions=128, layer_norm_epsilon=3e-2,
                 bos_token_id=1, eos_token_id=2, activation_function="gelu"), keep, torch.float16,
             mutations=epsilon("layer_norm_epsilon")),
+        "lfm2": Case(
+            432, transformers.Lfm2Config(
+                vocab_size=97, hidden_size=36, intermediate_size=66, num_hidden_layers=4, num_attention_heads=6,
+                num_key_value_heads=2, max_position_embeddings=256, norm_eps=3e-2, conv_L_cache=4, conv_bias=True,
+                block_multiple_of=8, block_ffn_dim_multiplier=1.1, layer_types=["conv", "full_attention", "conv", "conv"],
+                rope_parameters=rope()), keep, mutations=THETA | epsilon("norm_eps")),
+        "lfm2-plain": Case(
+            434, transformers.Lfm2Config(
+                vocab_size=97, hidden_size=40, intermediate_size=41, num_hidden_layers=3, num_attention_heads=5,
+                num_key_value_heads=1, max_position_embeddings=256, norm_eps=3e-2, conv_L_cache=3,
+                block_auto_adjust_ff_dim=False, full_attn_idxs=[0, 2], tie_word_embeddings=False,
+                rope_parameters=rope()), old, torch.bfloat16, mutations=THETA | epsilon("norm_eps")),
         "llama-relu": Case(
             431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),

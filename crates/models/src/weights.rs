@@ -258,13 +258,10 @@ impl<'a> Weights<'a> {
             .contains_key(&self.file_name(module, parameter))
     }
 
-    /// The number of rows of `module.parameter`, if the file has that tensor.
-    pub fn rows_of(&self, module: &str, parameter: &str) -> Option<usize> {
-        self.tensors
-            .get(&self.file_name(module, parameter))?
-            .shape
-            .first()
-            .copied()
+    /// The shape of `module.parameter`, if the file has that tensor.
+    pub fn shape_of(&self, module: &str, parameter: &str) -> Option<&[usize]> {
+        let tensor = self.tensors.get(&self.file_name(module, parameter))?;
+        Some(&tensor.shape)
     }
 
     /// Ignores tensors whose names end in `suffix`, because the computation does not need them.

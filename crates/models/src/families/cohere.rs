@@ -15,7 +15,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["cohere", "cohere2", "command-r"],
-    about: "Command R and R+, Command R7B, Aya Expanse",
+    about: "Command R, R+ and R7B, Aya Expanse",
     checked: &["tiny/cohere", "tiny/cohere2"],
     config: Some(from_config),
     gguf: Some(from_gguf),

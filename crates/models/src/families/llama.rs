@@ -14,7 +14,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["llama"],
-    about: "Llama 2 and 3.x, TinyLlama, SmolLM, SmolLM2",
+    about: "Llama 2 and 3, TinyLlama, SmolLM2",
     checked: &[
         "tiny/llama-bias",
         "tiny/llama-rope3",

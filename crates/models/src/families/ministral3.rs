@@ -12,7 +12,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["ministral3", "mistral3"],
-    about: "Ministral 3, also as the text part of a multimodal checkpoint",
+    about: "Ministral 3",
     checked: &["tiny/ministral3"],
     config: Some(from_config),
     ..Family::NONE

@@ -13,6 +13,7 @@ mod gpt2;
 mod granite;
 mod hunyuan;
 pub(crate) mod keys;
+mod lfm2;
 mod llama;
 mod lower;
 mod ministral3;
@@ -142,6 +143,7 @@ static FAMILIES: &[Family] = &[
     stablelm::FAMILY,
     cohere::FAMILY,
     gpt2::FAMILY,
+    lfm2::FAMILY,
     qwen3::PPLX,
     bert::FAMILY,
     modernbert::FAMILY,

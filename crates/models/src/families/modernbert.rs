@@ -24,7 +24,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["modernbert"],
-    about: "ModernBERT, gte-modernbert, nomic modernbert-embed",
+    about: "ModernBERT, gte-modernbert",
     checked: &["tiny-embed/modernbert-cls", "tiny-embed/modernbert-mean"],
     base: "model",
     encoder: Some(from_config),

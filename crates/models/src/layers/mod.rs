@@ -6,3 +6,4 @@ pub mod encoder;
 pub mod mlp;
 pub mod norm;
 pub mod rope;
+pub mod short_conv;

@@ -21,6 +21,8 @@ pub struct Defaults {
     pub activation_key: &'static str,
     /// The activation.
     pub activation: &'static str,
+    /// The key of the size between the projections of the feed-forward layer.
+    pub intermediate_key: &'static str,
     /// The key of the norms' epsilon.
     pub epsilon_key: &'static str,
     /// The epsilon of the norms.
@@ -54,6 +56,7 @@ impl Defaults {
     pub const LLAMA: Self = Self {
         activation_key: "hidden_act",
         activation: "silu",
+        intermediate_key: "intermediate_size",
         epsilon_key: "rms_norm_eps",
         epsilon: 1e-6,
         norm: RMS,
@@ -144,7 +147,7 @@ pub fn read_with_ropes(
     };
     let mlp = Mlp {
         hidden,
-        intermediate: size("intermediate_size")?,
+        intermediate: size(d.intermediate_key)?,
         activation: Activation::named(d.activation_key, activation)?,
         bias: false,
         kind: d.mlp,

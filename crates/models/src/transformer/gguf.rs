@@ -2,6 +2,7 @@
 
 use super::config::{Defaults, by_pattern};
 use super::{Layer, Transformer};
+use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Gguf, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
 use crate::families::keys::{
@@ -58,6 +59,30 @@ impl<'a> Keys<'a> {
         size.map(|n| check_size(&key, n as usize)).transpose()
     }
 
+    /// A size, if the key is present; of a list with a size for each layer, the size of layers
+    /// that have one.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no size, or layers have different sizes.
+    pub fn opt_size_of_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        let key = self.key(name);
+        if !matches!(self.gguf.value(&key), Some(Value::Array(_))) {
+            return self.opt_size(name);
+        }
+        let sizes = self.gguf.i32s(&key)?;
+        let mut sizes = sizes.into_iter().filter(|n| *n != 0);
+        let first = sizes.next().unwrap_or(0);
+        match sizes.find(|n| *n != first) {
+            None => check_size(&key, usize::try_from(first).unwrap_or(0)).map(Some),
+            Some(other) => Err(ModelError::unsupported(
+                &key,
+                format!("{first} in one layer and {other} in another"),
+                "expected the same in all layers",
+            )),
+        }
+    }
+
     /// A number above zero, if the key is present.
     ///
     /// # Errors
@@ -81,7 +106,8 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
     refuse_experts(keys)?;
     let hidden = keys.size("embedding_length")?;
     let n_heads = keys.size("attention.head_count")?;
-    let n_kv_heads = keys.opt_size("attention.head_count_kv")?.unwrap_or(n_heads);
+    let n_kv_heads = keys.opt_size_of_layers("attention.head_count_kv")?;
+    let n_kv_heads = n_kv_heads.unwrap_or(n_heads);
     let head_dim = match keys.opt_size("attention.key_length")? {
         Some(n) => n,
         None => default_head_dim(hidden, n_heads)?,
@@ -281,6 +307,7 @@ fn long_rope(
 /// Number of rows of the embedding: the key if it is present, otherwise the shape of the tensor.
 fn vocab_size(gguf: &Gguf, w: &Weights<'_>, keys: Keys<'_>) -> Result<usize, ModelError> {
     let key = keys.key("vocab_size");
-    let rows = w.rows_of("model.embed_tokens", "weight").unwrap_or(1);
+    let shape = w.shape_of("model.embed_tokens", "weight");
+    let rows = shape.and_then(|s| s.first().copied()).unwrap_or(1);
     check_size(&key, gguf.opt_u32(&key)?.map_or(rows, |n| n as usize))
 }

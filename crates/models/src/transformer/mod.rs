@@ -17,6 +17,7 @@ use crate::layers::encoder::{self, Direction, EncoderPlan};
 use crate::layers::mlp::Mlp;
 use crate::layers::norm::Norm;
 use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::short_conv::{ConvInputs, ShortConv};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
 
@@ -67,6 +68,8 @@ pub struct Transformer {
 pub struct Layer {
     /// The attention.
     pub attention: Attention,
+    /// The convolution that the layer has instead of attention.
+    pub conv: Option<ShortConv>,
     /// Which tokens a token attends to.
     pub mask: Mask,
     /// Index of the rotary embedding, if there is one.
@@ -82,6 +85,24 @@ pub struct Layer {
     pub parallel: bool,
     /// Factor of what is added to the residual stream.
     pub residual_factor: f32,
+}
+
+/// The inputs of a layer besides the hidden state.
+#[derive(Clone, Copy, Debug)]
+enum LayerInputs<'a> {
+    Attention(AttentionInputs<'a>),
+    Conv(ConvInputs),
+}
+
+impl LayerInputs<'_> {
+    /// The tokens of `x` [1, tokens, features] whose output is needed: all of them, or the last.
+    fn needed_tokens(&self, g: &mut Graph, x: ValueId) -> Result<ValueId, ModelError> {
+        match self {
+            Self::Attention(inputs) => Ok(inputs.needed_tokens(g, x)?),
+            Self::Conv(inputs) if inputs.last => Ok(g.last(x, 1)?),
+            Self::Conv(_) => Ok(x),
+        }
+    }
 }
 
 /// The modules of a layer's norms, by their place.
@@ -169,8 +190,12 @@ impl Transformer {
         let h = io.embed(g_, &table, factor, positions.as_ref())?;
         let h = self.apply_layers(g_, w, h, |g, i| {
             let layer = &self.layers[i];
+            if let Some(conv) = &layer.conv {
+                return io.conv_inputs(g, i, conv).map(LayerInputs::Conv);
+            }
             let rotary = layer.rotation.map(|i| &rotaries[i]);
-            io.attention_inputs(g, i, &layer.attention, rotary, layer.mask)
+            let inputs = io.attention_inputs(g, i, &layer.attention, rotary, layer.mask)?;
+            Ok(LayerInputs::Attention(inputs))
         })?;
         let h = io.needed_tokens(g_, h)?;
         let h = self.final_norm(g_, w, h)?;
@@ -241,7 +266,10 @@ impl Transformer {
         let h = io.lay_out(g_, h)?;
         let h = self.apply_layers(g_, w, h, |_, i| {
             let layer = &self.layers[i];
-            Ok(io.attention_inputs(layer.rotation.map(|i| &rotaries[i]), layer.mask))
+            let rotary = layer.rotation.map(|i| &rotaries[i]);
+            Ok(LayerInputs::Attention(
+                io.attention_inputs(rotary, layer.mask),
+            ))
         })?;
         let h = self.final_norm(g_, w, h)?;
         encoder::finish(g, w, &io, h, plan.head)
@@ -249,7 +277,10 @@ impl Transformer {
 
     /// Elements of the cache for one token, in all layers together.
     pub fn cache_elements(&self) -> usize {
-        let of = |layer: &Layer| 2 * layer.attention.n_kv_heads * layer.attention.head_dim;
+        let of = |layer: &Layer| match &layer.conv {
+            Some(conv) => conv.hidden,
+            None => 2 * layer.attention.n_kv_heads * layer.attention.head_dim,
+        };
         self.layers.iter().map(of).sum()
     }
 
@@ -341,11 +372,11 @@ impl Transformer {
         g: &mut Graph,
         w: &Weights<'_>,
         mut h: ValueId,
-        inputs: impl Fn(&mut Graph, usize) -> Result<AttentionInputs<'a>, ModelError>,
+        inputs: impl Fn(&mut Graph, usize) -> Result<LayerInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
         for (i, layer) in self.layers.iter().enumerate() {
             let name = format!("model.layers.{i}");
-            g.at_module(&format!("{name}.self_attn"));
+            g.at_module(&format!("{name}.{}", layer.mixer()));
             let inputs = inputs(g, i)?;
             h = layer.apply(g, w, &name, h, inputs)?;
         }
@@ -358,6 +389,7 @@ impl Layer {
     pub fn new(attention: Attention, mlp: Mlp, norm: Norm, norms: Norms) -> Self {
         Self {
             attention,
+            conv: None,
             mask: Mask::Full,
             rotation: Some(0),
             mlp,
@@ -368,6 +400,15 @@ impl Layer {
         }
     }
 
+    /// The module that mixes tokens.
+    fn mixer(&self) -> &'static str {
+        if self.conv.is_some() {
+            "conv"
+        } else {
+            "self_attn"
+        }
+    }
+
     /// The layer `name` of `h`, the residual stream.
     fn apply(
         &self,
@@ -375,7 +416,7 @@ impl Layer {
         w: &Weights<'_>,
         name: &str,
         h: ValueId,
-        inputs: AttentionInputs<'_>,
+        inputs: LayerInputs<'_>,
     ) -> Result<ValueId, ModelError> {
         let stream = self.norm.for_divided_stream(g.residual_divisor());
         let normed = |g: &mut Graph, norm: Norm, place: Option<&str>, x| {
@@ -396,8 +437,11 @@ impl Layer {
         };
         let x = read(g, self.norms.before_attention, h)?;
         let to = Target::new(self, self.norms.after_attention, g);
-        let a = to.write(g, |g| {
-            self.attention.apply(g, w, &module("self_attn"), x, inputs)
+        let mixer = module(self.mixer());
+        let a = to.write(g, |g| match (inputs, &self.conv) {
+            (LayerInputs::Attention(inputs), _) => self.attention.apply(g, w, &mixer, x, inputs),
+            (LayerInputs::Conv(inputs), Some(conv)) => conv.apply(g, w, &mixer, x, inputs),
+            (LayerInputs::Conv(_), None) => Ok(x),
         })?;
         let a = normed(g, self.norm, self.norms.after_attention, a)?;
         let a = to.scaled(g, a)?;

@@ -316,9 +316,12 @@ fn other_values() -> Vec<Refused> {
             llama().key(
                 "attention.head_count_kv",
                 9,
-                &array(4, 2, &[1, 0, 0, 0, 1, 0, 0, 0]),
+                &array(4, 2, &[1, 0, 0, 0, 2, 0, 0, 0]),
             ),
-            &["llama.attention.head_count_kv", "array"],
+            &[
+                "llama.attention.head_count_kv",
+                "1 in one layer and 2 in another",
+            ],
         ),
     ]
 }

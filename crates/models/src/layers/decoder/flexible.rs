@@ -10,6 +10,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past};
 use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::short_conv::{ConvInputs, ShortConv};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
@@ -175,6 +176,32 @@ impl Io {
             mask,
             past: Some(past),
             last,
+        })
+    }
+
+    /// The inputs of the convolution of layer `layer`.
+    pub fn conv_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        conv: &ShortConv,
+    ) -> Result<ConvInputs, ModelError> {
+        let Extent {
+            n_layers,
+            context,
+            cache,
+            ..
+        } = self.extent;
+        let state = conv.state(g, layer, context, cache);
+        let before = i32::try_from(conv.taps - 1).unwrap_or(i32::MAX);
+        let offset = g.ints(&[0, 0, before, 0])?;
+        Ok(ConvInputs {
+            state,
+            dtype: cache,
+            begin: g.add(self.begin, offset)?,
+            end: g.add(self.end, offset)?,
+            first: self.begin,
+            last: self.mode == Mode::Prefill && layer + 1 == n_layers,
         })
     }
 

@@ -13,6 +13,7 @@ use thane_mil::types::DType;
 
 use super::attention::{Attention, AttentionInputs};
 use super::rope::{Rotary, Rotation};
+use super::short_conv::{ConvInputs, ShortConv};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
@@ -157,6 +158,24 @@ impl Io {
         match self {
             Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask),
             Self::Fixed(io) => io.attention_inputs(g, layer, rotary, mask),
+        }
+    }
+
+    /// The inputs of the convolution of layer `layer`.
+    pub fn conv_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        conv: &ShortConv,
+    ) -> Result<ConvInputs, ModelError> {
+        match self {
+            Self::Flexible(io) => io.conv_inputs(g, layer, conv),
+            Self::Fixed(_) => Err(ModelError::unsupported(
+                "layer_types",
+                "conv",
+                "programs for the Neural Engine cannot hold the state of convolutions yet: choose \
+                 the portable form",
+            )),
         }
     }
 
