@@ -66,10 +66,14 @@ pub fn inferred(t: &TargetRow) -> Option<String> {
 pub fn energy(l: &LatencyRow) -> Option<String> {
     (l.energy_mj > 0.0).then(|| {
         format!(
-            "{} mJ a call on the engine, {} to {}; the CPU and GPU are not counted",
+            "{} mJ a call, {} to {}: the engine {}, memory {}, the call {}; ops on the CPU and \
+             GPU are not counted",
             short(l.energy_mj),
             short(l.low_energy_mj),
-            short(l.high_energy_mj)
+            short(l.high_energy_mj),
+            short(l.energy_parts.engine_mj),
+            short(l.energy_parts.memory_mj),
+            short(l.energy_parts.host_mj)
         )
     })
 }

@@ -11,6 +11,7 @@ mod defaults;
 pub mod measurements;
 mod notation;
 pub mod placement;
+mod power;
 pub mod score;
 mod shares;
 mod sizes;

@@ -8,6 +8,8 @@ use serde::Serialize;
 use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
+use super::power;
+pub use super::power::PowerRow;
 use super::shares;
 pub use super::shares::ShareRow;
 use crate::form::wrap::{INDENT, shorten, wrap};
@@ -109,6 +111,10 @@ pub struct LatencyScore {
     pub models: Vec<ModelRow>,
     /// How much of each whole model runs on the Neural Engine.
     pub shares: Vec<ShareRow>,
+    /// Power of the Neural Engine.
+    pub powers: Vec<PowerRow>,
+    /// Rows in watts that are not predicted.
+    pub powers_left_out: Vec<LeftOut>,
 }
 
 /// A measurement of a whole model.
@@ -283,6 +289,7 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
     let left_out = scores.inexpressible.iter();
     let models = scores.scored.iter().filter_map(model_row).collect();
     let shares = shares::score(text)?;
+    let (powers, powers_left_out) = power::score(text)?;
     Ok(LatencyScore {
         file: name.to_owned(),
         rows: rows.len(),
@@ -296,6 +303,8 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
             .collect(),
         models,
         shares,
+        powers,
+        powers_left_out,
     })
 }
 
@@ -404,7 +413,7 @@ fn latency_text(s: &LatencyScore) -> String {
     for (reason, n) in reasons {
         out += &wrap("  left out", INDENT, &format!("{n}: {reason}"));
     }
-    out + &models_text(s) + &shares_text(s)
+    out + &models_text(s) + &shares_text(s) + &power::text(&s.powers, &s.powers_left_out)
 }
 
 fn models_text(s: &LatencyScore) -> String {

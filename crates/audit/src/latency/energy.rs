@@ -1,9 +1,11 @@
-//! The energy of a call: products and elementwise ops on the Neural Engine, reads of memory for
-//! them, and the host's part of a call.
+//! The energy of a call: what the Neural Engine draws while it runs, its products and elementwise
+//! ops, reads of memory for them, and the host's part of a call.
 //!
-//! The figures are those of the M6 study (M4 and M6, macOS 27, power metrics over long loops).
-//! Other chips are assumed to be alike, which nobody measured. Work of the CPU and GPU is not
-//! counted, and neither is the rest of the machine.
+//! Energy by product, element, byte and call is that of the M6 study (M4 and M6, macOS 27, power
+//! metrics over long loops). Whole models draw more than their products explain: a step of a
+//! decoder, whose products are few, draws as much as an encoder. That is power while the engine
+//! runs ([`ACTIVE_W`]), fitted to the engine's rail as ANEForge read it. All chips are taken to be
+//! alike. Work of the CPU and GPU is not counted, and neither is the rest of the machine.
 
 use thane_mil::program::{OpId, ValueId};
 
@@ -27,16 +29,45 @@ const BYTE_PJ: Figure = Figure::measured(42.0, 36.0, 48.0, STUDY);
 /// guess.
 const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
 
+/// Power of the engine while it is awake, in watts, beside what products and elements take: from
+/// one call to the next where they follow each other, but not while ops run elsewhere. Fitted to the
+/// rows in watts with the split `fit`: ResNet-18, MiniLM, ViT-B/16 and a decoder at batch 1 to 32,
+/// on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
+const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4, "ANEForge, M2 and M5 Pro, macOS 26");
+
 /// Energy of a call, in millijoules.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energy {
+    /// The engine, as its power rail has it.
+    pub engine: Millijoules,
+    /// Memory.
+    pub memory: Millijoules,
+    /// The CPU's part of a call.
+    pub host: Millijoules,
+}
+
+impl Energy {
+    /// All of it.
+    pub fn total(&self) -> Millijoules {
+        let parts = [self.engine, self.memory, self.host];
+        let sum = |of: fn(&Millijoules) -> f64| parts.iter().map(of).sum();
+        Millijoules {
+            mj: sum(|p| p.mj),
+            interval_mj: (sum(|p| p.interval_mj.0), sum(|p| p.interval_mj.1)),
+        }
+    }
+}
+
+/// Some energy.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Millijoules {
     /// Expected.
     pub mj: f64,
     /// Interval that the sources' figures leave open.
     pub interval_mj: (f64, f64),
 }
 
-impl Energy {
+impl Millijoules {
     fn add(&mut self, n: f64, figure: Figure, unit_mj: f64) {
         self.mj += n * figure.value * unit_mj;
         self.interval_mj.0 += n * figure.low * unit_mj;
@@ -44,37 +75,52 @@ impl Energy {
     }
 }
 
-/// Sum the energy of a call.
+/// Sum the energy of a call, for `running` seconds of which the engine is awake.
 pub(super) fn of(
     view: &View<'_>,
     placement: &Placement,
+    running: f64,
     weight_bytes: f64,
     traffic: &Traffic,
 ) -> Energy {
-    const PICO: f64 = 1e-9;
-    let mut energy = Energy::default();
+    let mut energy = Energy {
+        engine: of_engine(view, placement),
+        ..Energy::default()
+    };
+    energy.engine.add(running, ACTIVE_W, 1e3);
+    let bytes = weight_bytes + traffic.edge_bytes + 2.0 * traffic.spilled_bytes;
+    energy.memory.add(bytes, BYTE_PJ, PICO);
+    if view.target.route == Route::CoreMl {
+        let calls = placement.n_dispatches() as f64;
+        energy.host.add(calls, CALL_MJ, 1.0);
+    }
+    energy
+}
+
+/// Millijoules of a picojoule.
+const PICO: f64 = 1e-9;
+
+/// What products and elementwise ops take.
+fn of_engine(view: &View<'_>, placement: &Placement) -> Millijoules {
+    let mut energy = Millijoules::default();
     for op in placement.ops.iter().filter(|op| on_engine(op.chosen)) {
+        // Winograd's form has fewer products.
+        let products = match op.work.kind {
+            Kind::Product(gemm, _) => op.work.flops / 2.0 / gemm.speed.max(1.0),
+            _ => op.work.flops / 2.0,
+        };
         match op.work.kind {
             Kind::Product(gemm, _) if gemm.int8 => {
-                let products = op.work.flops / 2.0;
                 energy.mj += products * PRODUCT_PJ.value * INT8.value * PICO;
                 energy.interval_mj.0 += products * PRODUCT_PJ.low * INT8.low * PICO;
                 energy.interval_mj.1 += products * PRODUCT_PJ.high * INT8.high * PICO;
             }
             Kind::Product(..) | Kind::Matmul | Kind::Attention => {
-                energy.add(op.work.flops / 2.0, PRODUCT_PJ, PICO)
+                energy.add(products, PRODUCT_PJ, PICO)
             }
             Kind::Transpose | Kind::Copy | Kind::Free | Kind::State => {}
             _ => energy.add(elements(view, op.op, op.work.outputs), ELEMENT_PJ, PICO),
         }
-    }
-    energy.add(
-        weight_bytes + traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
-        BYTE_PJ,
-        PICO,
-    );
-    if view.target.route == Route::CoreMl {
-        energy.add(placement.n_dispatches() as f64, CALL_MJ, 1.0);
     }
     energy
 }

@@ -25,6 +25,8 @@ pub struct Parts {
     pub tasks: f64,
     /// Activations in memory.
     pub activations: f64,
+    /// Copies that the caller makes of inputs and outputs.
+    pub copies: f64,
     /// Entering and leaving the engine.
     pub dispatch: f64,
     /// Ops that run on the CPU or GPU.
@@ -34,7 +36,7 @@ pub struct Parts {
 impl Parts {
     /// The sum of all parts.
     pub fn total(&self) -> f64 {
-        self.on_engine() + self.dispatch + self.host
+        self.on_engine() + self.copies + self.dispatch + self.host
     }
 
     /// The sum of the parts on the engine.
@@ -60,7 +62,10 @@ impl Parts {
             (self.dispatch, Dispatch),
             (read, Weights),
             (self.compute, Compute),
-            (self.elements + self.tasks + self.activations, Activations),
+            (
+                self.elements + self.tasks + self.activations + self.copies,
+                Activations,
+            ),
             (self.host, Host),
         ];
         parts

@@ -89,7 +89,7 @@ pub struct Latency {
     pub n_dispatches: usize,
     /// Most bytes of weights and of values alive at once.
     pub peak_bytes: f64,
-    /// Energy on the engine and in memory.
+    /// Energy of the engine, of memory, and of the host's part of a call.
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
@@ -129,7 +129,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     let hidden = (work.parts.on_engine() - work.reading).max(0.0);
     work.parts.activations += (moved - hidden).max(0.0);
     if call.copies {
-        work.parts.activations += traffic.call_bytes / COPY_BYTES;
+        work.parts.copies = traffic.call_bytes / COPY_BYTES;
     }
     work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
     let parts = work.parts;
@@ -147,7 +147,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
         peak_bytes: traffic.peak_bytes,
-        energy: energy::of(view, placement, work.weight_bytes, &traffic),
+        energy: energy::of(view, placement, awake(&parts), work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
     }
 }
@@ -174,6 +174,15 @@ fn dispatch(view: &View<'_>, placement: &Placement, busy: f64) -> f64 {
         0 if placement.ops.is_empty() => 0.0,
         0 => CPU_CALL,
         n => view.target.chip.dispatch_seconds(view.target.route, busy) + HOP * (n - 1) as f64,
+    }
+}
+
+/// Seconds of a call that the engine is awake.
+fn awake(parts: &Parts) -> f64 {
+    if parts.on_engine() > 0.0 {
+        parts.total() - parts.host
+    } else {
+        0.0
     }
 }
 
@@ -216,6 +225,7 @@ fn spread(view: &View<'_>, placement: &Placement, work: &Total) -> f64 {
             parts.activations,
             0.25 + 0.5 * of_figure(chip.activation_gbps),
         ),
+        (parts.copies, 0.35),
         (parts.dispatch, 0.10 + 0.7 * of_figure(call)),
         (parts.host, 0.5),
     ];

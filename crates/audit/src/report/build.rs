@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{Function, OpId, Program};
 
+use super::energy::EnergyRow;
 use super::explain::explain;
 use super::length::{self, Call};
 use super::module::modules;
@@ -412,6 +413,7 @@ impl<'a> Judged<'a> {
 fn latency_row(done: &FunctionAudit) -> LatencyRow {
     let l = &done.latency;
     let p = &l.parts;
+    let energy = l.energy.total();
     LatencyRow {
         ms: l.ms,
         low_ms: l.interval_ms.0,
@@ -431,9 +433,14 @@ fn latency_row(done: &FunctionAudit) -> LatencyRow {
         weight_bytes: l.weight_bytes,
         activation_bytes: l.activation_bytes,
         dispatches: l.n_dispatches,
-        energy_mj: l.energy.mj,
-        low_energy_mj: l.energy.interval_mj.0,
-        high_energy_mj: l.energy.interval_mj.1,
+        energy_mj: energy.mj,
+        low_energy_mj: energy.interval_mj.0,
+        high_energy_mj: energy.interval_mj.1,
+        energy_parts: EnergyRow {
+            engine_mj: l.energy.engine.mj,
+            memory_mj: l.energy.memory.mj,
+            host_mj: l.energy.host.mj,
+        },
         peak_bytes: l.peak_bytes,
         load_risk: match l.load_risk {
             LoadRisk::None => "none",

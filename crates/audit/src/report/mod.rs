@@ -8,6 +8,7 @@
 pub mod baseline;
 mod build;
 pub mod compare;
+pub mod energy;
 pub mod explain;
 pub mod groups;
 pub mod length;
@@ -21,6 +22,7 @@ pub use subject::{Part, Subject};
 use serde::Serialize;
 use thane_mil::text::Lines;
 
+use self::energy::EnergyRow;
 use crate::number::between;
 use crate::rule::{Effect, Rule};
 
@@ -244,12 +246,14 @@ pub struct LatencyRow {
     pub activation_bytes: f64,
     /// Segments on the Neural Engine.
     pub dispatches: usize,
-    /// Millijoules on the Neural Engine and in memory.
+    /// Millijoules of the Neural Engine, of memory, and of the host's part of a call.
     pub energy_mj: f64,
     /// Low bound of `energy_mj`.
     pub low_energy_mj: f64,
     /// High bound of `energy_mj`.
     pub high_energy_mj: f64,
+    /// What the millijoules are made of.
+    pub energy_parts: EnergyRow,
     /// Most bytes of weights and activations alive at once.
     pub peak_bytes: f64,
     /// `none`, `possible` or `likely`: whether the program is too large to load.

@@ -158,6 +158,38 @@ fn whole_models_are_met() {
     }
 }
 
+/// Power of the engine, by sources that no number was chosen with in view and by others.
+#[test]
+fn power_of_the_engine_is_met() {
+    let target = Target::parse("m4+macos27", Units::All, Route::CoreMl).unwrap();
+    let mut found = Tables::default();
+    for (name, text) in [
+        ("ane_measurements.csv", MEASUREMENTS),
+        ("whole_models.csv", WHOLE),
+    ] {
+        found.add(name, text, &target).unwrap();
+    }
+    let rows = || found.latency.iter().flat_map(|table| &table.powers);
+    for (seen, n, most) in [(false, 3, 0.2), (true, 13, 0.35)] {
+        let errors: Vec<f64> = rows()
+            .filter(|row| row.seen == seen)
+            .map(|row| (row.predicted_w / row.published_w - 1.0).abs())
+            .collect();
+        let within = errors.iter().filter(|e| **e <= most).count();
+        assert!(
+            errors.len() >= n && within * 10 >= errors.len() * 9,
+            "{seen}: {errors:?}"
+        );
+        let inside = rows().filter(|row| {
+            row.seen == seen && (row.interval_w.0..=row.interval_w.1).contains(&row.published_w)
+        });
+        assert!(inside.count() * 4 >= errors.len() * 3);
+    }
+    let left_out = found.latency.iter().flat_map(|t| &t.powers_left_out);
+    let reasons: Vec<&str> = left_out.map(|l| l.reason.as_str()).collect();
+    assert_eq!(reasons, ["the power of the GPU is not predicted"]);
+}
+
 /// Where a source says how much of a model runs on the engine, with `cpuAndNE` the predicted share
 /// is within 15 points for all but two steps of decoders, and with `all` for four of five.
 #[test]

@@ -99,6 +99,27 @@ pub fn load(text: &str) -> Result<Vec<Row>, LoadError> {
     if table.column("program").is_ok() {
         return whole_models(&table, &["ms", "s", "per_s", "tok_s"]);
     }
+    let mut rows = ops(&table)?;
+    rows.retain(|row| row.metric != POWER);
+    Ok(rows)
+}
+
+/// The metric of rows in watts.
+const POWER: &str = "power";
+
+/// The rows of ops and graphs in watts, as rows of a latency, which say what ran.
+pub(super) fn powers(table: &Table) -> Result<Vec<Row>, LoadError> {
+    let mut rows = ops(table)?;
+    rows.retain(|row| row.metric == POWER);
+    for row in &mut rows {
+        row.metric = "latency".to_owned();
+        row.unit = "ms".to_owned();
+    }
+    Ok(rows)
+}
+
+/// The rows of ops and graphs.
+fn ops(table: &Table) -> Result<Vec<Row>, LoadError> {
     let names = [
         "id", "kind", "model", "shape", "dtype", "chip", "os", "path", "metric", "unit", "source",
         "note", "split",
@@ -344,6 +365,17 @@ pub(super) fn placed(row: &Row) -> Result<(Placement, &'static str), String> {
     let view = View::new(program, function, &case.target);
     let placement = place(&view, &rules::find(&view));
     Ok((placement, case.target.chip.name))
+}
+
+/// What is predicted for the program of a row, and the chip.
+pub(super) fn latency(row: &Row) -> Result<(Latency, &'static str), String> {
+    let case = express::case(row)?;
+    let (program, _) = case.parts.first().ok_or("there is no program")?;
+    let function = program.functions().first().ok_or("there is no function")?;
+    let view = View::new(program, function, &case.target);
+    let placement = place(&view, &rules::find(&view));
+    let latency = predict_call(&view, &placement, case.call);
+    Ok((latency, case.target.chip.name))
 }
 
 fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
