@@ -1,6 +1,7 @@
 //! Sentences that several text forms share: the verdict, and which requirements hold.
 
 use crate::number::short;
+use crate::report::memory::MemoryRow;
 use crate::report::{LatencyRow, Report, TargetRow};
 
 /// Which requirements hold and which do not, as lines. Without `failures`, nothing is said of those
@@ -76,6 +77,19 @@ pub fn energy(l: &LatencyRow) -> Option<String> {
             short(l.energy_parts.host_mj)
         )
     })
+}
+
+/// The memory that the functions of a target hold once they are loaded.
+pub fn loaded(t: &TargetRow) -> Option<String> {
+    let (first, others) = t.memory.split_first()?;
+    if first.functions == 1 {
+        return Some(format!(
+            "{}, by Core ML, Core AI or directly",
+            first.range()
+        ));
+    }
+    let rest: Vec<String> = others.iter().map(MemoryRow::describe).collect();
+    Some(format!("{}; {}", first.describe(), rest.join("; ")))
 }
 
 /// Whether a program of this size loads.

@@ -3,12 +3,13 @@
 
 use super::comparison;
 use super::rule::{effect, explanation};
-use super::sentence::{absent_weights, closing, energy, inferred, load_risk, sentence};
+use super::sentence::{absent_weights, closing, energy, inferred, load_risk, loaded, sentence};
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
 use crate::report::explain::TermsRow;
 use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::memory::MemoryRow;
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
 
 /// Places of a rule that are listed; the rest is counted.
@@ -135,6 +136,12 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
     if let Some(said) = inferred(t) {
         out += &wrap("  inferred", INDENT, &said);
     }
+    if let Some(said) = loaded(t) {
+        out += &wrap("  loaded", INDENT, &said);
+    }
+    if detail.all {
+        out += &memory_sources(t);
+    }
     let most = if detail.all { MOST_FUNCTIONS } else { FEW };
     for f in t.functions.iter().take(most) {
         out += &function(f, paint);
@@ -152,6 +159,22 @@ fn one(t: &TargetRow, paint: Paint, detail: Detail) -> String {
         out += &format!("\nand {left}; {way}--function NAME shows one\n");
     }
     out
+}
+
+/// Who says what each way in holds in memory.
+fn memory_sources(t: &TargetRow) -> String {
+    let several = t.memory.iter().filter(|row| row.functions > 1);
+    let source = |row: &MemoryRow| {
+        let disputed = row.disputed.map(|d| format!("; disputed: {d}"));
+        let said = format!(
+            "{}: {}{}",
+            row.evidence,
+            row.source,
+            disputed.unwrap_or_default()
+        );
+        wrap(&format!("    {}", row.route), INDENT, &said)
+    };
+    several.map(source).collect()
 }
 
 fn function(f: &FunctionRow, paint: Paint) -> String {

@@ -89,6 +89,14 @@ pub struct Latency {
     pub n_dispatches: usize,
     /// Most bytes of weights and of values alive at once.
     pub peak_bytes: f64,
+    /// Bytes of weights as the engine reads them.
+    pub loaded_bytes: f64,
+    /// Bytes of weights as fp16.
+    pub dense_bytes: f64,
+    /// Most bytes of values alive at once.
+    pub alive_bytes: f64,
+    /// Bytes of states.
+    pub state_bytes: f64,
     /// Energy of the engine, of memory, and of the host's part of a call.
     pub energy: Energy,
     /// Whether it is small enough to load.
@@ -147,6 +155,10 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),
         peak_bytes: traffic.peak_bytes,
+        loaded_bytes: traffic.program_bytes,
+        dense_bytes: traffic.dense_bytes,
+        alive_bytes: (traffic.alive_bytes - traffic.state_bytes).max(0.0),
+        state_bytes: traffic.state_bytes,
         energy: energy::of(view, placement, awake(&parts), work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
     }

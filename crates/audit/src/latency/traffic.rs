@@ -20,6 +20,12 @@ pub struct Traffic {
     pub spilled_bytes: f64,
     /// Bytes of weights as they reach the Neural Engine.
     pub program_bytes: f64,
+    /// Bytes of weights as fp16.
+    pub dense_bytes: f64,
+    /// Most bytes of values alive at once.
+    pub alive_bytes: f64,
+    /// Bytes of states.
+    pub state_bytes: f64,
     /// Most bytes of stored weights and of values alive at once.
     pub peak_bytes: f64,
 }
@@ -66,9 +72,14 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
         let stored = Stored::of(f, weight);
         let n = work::count(view, weight);
         traffic.program_bytes += n * stored.streamed_bits(view.target.chip) / 8.0;
+        traffic.dense_bytes += n * 2.0;
         stored_bytes += n * stored.bits / 8.0;
     }
-    traffic.peak_bytes = stored_bytes + most_alive(view, placement, &roots, &places);
+    let is_state = |v: &&ValueId| f.value(**v).ty.tensor().is_none();
+    let states = f.body().inputs.iter().filter(is_state);
+    traffic.state_bytes = states.map(|v| work::bytes(view, *v)).sum();
+    traffic.alive_bytes = most_alive(view, placement, &roots, &places);
+    traffic.peak_bytes = stored_bytes + traffic.alive_bytes;
     traffic
 }
 

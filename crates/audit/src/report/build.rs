@@ -7,6 +7,7 @@ use thane_mil::program::{Function, OpId, Program};
 use super::energy::EnergyRow;
 use super::explain::explain;
 use super::length::{self, Call};
+use super::memory::{self, Loaded};
 use super::module::modules;
 use super::subject::{Part, Subject};
 use super::{
@@ -20,6 +21,7 @@ use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
 use crate::rule::{Effect, Rule, Severity};
+use crate::rules::shared_weights;
 use crate::target::{Route, Target};
 use crate::view::View;
 
@@ -105,12 +107,14 @@ type Fired = BTreeMap<&'static str, &'static Rule>;
 fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fired) -> TargetRow {
     let (mut functions, mut findings) = (Vec::new(), Vec::new());
     let (mut judged, mut refused): (Vec<&'static Rule>, bool) = (Vec::new(), false);
+    let mut loaded = Vec::new();
     for part in &subject.parts {
         let calls = |f: &Function| length::calls(f, part.interfaces.get(&f.name), scope.lengths);
         let first = |f: &Function| calls(f).into_iter().next().unwrap_or_default().inputs;
         let audit = audit_calls(&part.program, target, &first);
         findings.extend(audit.findings.iter().map(|f| about_program(part, f)));
         judged.extend(audit.findings.iter().map(|f| f.rule));
+        let mut latencies = Vec::new();
         for (f, done) in part.program.functions().iter().zip(&audit.functions) {
             let name = named(part, &f.name);
             if scope
@@ -131,7 +135,12 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
             let row = function.row();
             refused |= row.refused > 0;
             functions.push(row);
+            latencies.push(done.latency);
         }
+        loaded.push(Loaded {
+            functions: latencies,
+            shared: shared_weights(&part.program),
+        });
     }
     fired.extend(judged.iter().map(|rule| (rule.id, *rule)));
     let severities = |s: Severity| judged.iter().filter(|r| r.severity == s).count();
@@ -164,6 +173,7 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
             weight_gbps: target.chip.weight_gbps.value,
             local_gbps: target.chip.local_gbps.value,
         },
+        memory: memory::rows(&loaded, target),
     }
 }
 

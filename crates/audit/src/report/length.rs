@@ -1,11 +1,11 @@
 //! The lengths that a call is priced at where a function leaves them open: those that the user asks
 //! for, else the largest that the function declares, its default, or an assumed length.
 
+use serde::Serialize;
 use thane_mil::package::{Interface, Shape, SizeRange};
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{Dim, TensorType};
 
-use super::LengthRow;
 use crate::lengths::{ASSUMED, Inputs};
 
 /// Why calls cannot have a length that is asked for.
@@ -20,6 +20,30 @@ pub enum LengthError {
         /// The length.
         length: usize,
     },
+}
+
+/// The length of a call that is priced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LengthRow {
+    /// Elements along the open axes: `512`, or `x: 1x3x224x224` where axes differ.
+    pub text: String,
+    /// `stated`, `most`, `default`, `assumed`, or `full` where only what is inside depends on the
+    /// call.
+    pub basis: &'static str,
+}
+
+impl LengthRow {
+    /// `512 (the most that it takes)`.
+    pub fn describe(&self) -> String {
+        let basis = match self.basis {
+            "stated" => "as --length says",
+            "most" => "the most that it takes",
+            "default" => "its default",
+            "full" => "what a call decides is as long as it can be: a cache is full",
+            _ => "assumed: it declares no end; --length N prices another",
+        };
+        format!("{} ({basis})", self.text)
+    }
 }
 
 /// A call whose time is predicted.

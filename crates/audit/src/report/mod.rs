@@ -12,17 +12,20 @@ pub mod energy;
 pub mod explain;
 pub mod groups;
 pub mod length;
+pub mod memory;
 pub mod module;
 pub mod require;
 mod subject;
 
 pub use build::{Scope, Verdict, build};
+pub use length::LengthRow;
 pub use subject::{Part, Subject};
 
 use serde::Serialize;
 use thane_mil::text::Lines;
 
 use self::energy::EnergyRow;
+use self::memory::MemoryRow;
 use crate::number::between;
 use crate::rule::{Effect, Rule};
 
@@ -149,6 +152,8 @@ pub struct TargetRow {
     pub inferred: Vec<&'static str>,
     /// The ceilings of the roofline.
     pub ceilings: Ceilings,
+    /// The memory that the functions hold once they are loaded, by the way in.
+    pub memory: Vec<MemoryRow>,
 }
 
 /// What the chip does at most.
@@ -360,30 +365,6 @@ pub struct Reason {
     pub backend: &'static str,
     /// Why not.
     pub message: String,
-}
-
-/// The length of a call that is priced.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LengthRow {
-    /// Elements along the open axes: `512`, or `x: 1x3x224x224` where axes differ.
-    pub text: String,
-    /// `stated`, `most`, `default`, `assumed`, or `full` where only what is inside depends on the
-    /// call.
-    pub basis: &'static str,
-}
-
-impl LengthRow {
-    /// `512 (the most that it takes)`.
-    pub fn describe(&self) -> String {
-        let basis = match self.basis {
-            "stated" => "as --length says",
-            "most" => "the most that it takes",
-            "default" => "its default",
-            "full" => "what a call decides is as long as it can be: a cache is full",
-            _ => "assumed: it declares no end; --length N prices another",
-        };
-        format!("{} ({basis})", self.text)
-    }
 }
 
 /// How a report compares with an earlier one.

@@ -26,6 +26,7 @@ use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::program::{OpId, Program};
 
 pub(crate) use shapes::ROW_LEN;
+pub(crate) use sharing::{SharedWeights, shared_weights};
 
 use crate::finding::Finding;
 use crate::rule::{Check, Effect, Rule, Scope, Severity};

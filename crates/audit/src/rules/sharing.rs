@@ -106,19 +106,44 @@ pub fn differing(p: &Program) -> Vec<String> {
     out
 }
 
-/// What functions hold in memory of weights that an earlier function holds too, if that is much.
-pub fn copied_weights(p: &Program) -> Vec<String> {
+/// Bytes of constants of a program that are worth sharing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SharedWeights {
+    /// Of all functions.
+    all: usize,
+    /// Those that an earlier function has too.
+    copied: usize,
+}
+
+impl SharedWeights {
+    /// The share of bytes, 0 to 1, that an earlier function has too.
+    pub fn share(&self) -> f64 {
+        self.copied as f64 / self.all.max(1) as f64
+    }
+}
+
+/// What functions have of weights that an earlier function has too.
+pub fn shared_weights(p: &Program) -> SharedWeights {
     let mut known: HashSet<(DType, Vec<usize>, u64)> = HashSet::new();
-    let mut copied = 0usize;
+    let (mut all, mut copied) = (0usize, 0usize);
     for f in p.functions().iter().filter(|_| p.functions().len() > 1) {
         let weights: Vec<Weight<'_>> = weights(f).collect();
         let key = |w: &Weight<'_>| (w.dtype, w.shape.clone(), sample(w.data, true));
-        let shared = weights.iter().filter(|w| known.contains(&key(w)));
-        copied = shared
-            .map(|w| w.data.byte_len())
-            .fold(copied, usize::saturating_add);
+        for w in &weights {
+            let bytes = w.data.byte_len();
+            all = all.saturating_add(bytes);
+            if known.contains(&key(w)) {
+                copied = copied.saturating_add(bytes);
+            }
+        }
         known.extend(weights.iter().map(key));
     }
+    SharedWeights { all, copied }
+}
+
+/// What functions hold in memory of weights that an earlier function holds too, if that is much.
+pub fn copied_weights(p: &Program) -> Vec<String> {
+    let copied = shared_weights(p).copied;
     let message = format!(
         "{} of copies of shared weights when all {} functions are loaded",
         show_bytes(copied as f64),

@@ -11,6 +11,7 @@ mod fixes;
 mod grown;
 mod interface;
 mod measurements;
+mod memory;
 mod monotone;
 mod place;
 mod placement;

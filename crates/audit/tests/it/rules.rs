@@ -53,7 +53,7 @@ fn noise(seed: u64, at: usize) -> u8 {
     }
 }
 
-fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
+pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
     let half = ty.dtype == DType::Fp16;
     let byte: fn(u64, usize) -> u8 = match name {
         "zeros" => |_, _| 0,

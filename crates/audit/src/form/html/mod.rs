@@ -10,6 +10,7 @@ use crate::form::rule::effect;
 use crate::form::sentence::{absent_weights, energy, inferred, load_risk};
 use crate::number::{counted, predicted_bytes, share, short};
 use crate::report::groups::{Group, Place, counts, groups};
+use crate::report::memory::MemoryRow;
 use crate::report::{FunctionRow, Report, TargetRow};
 
 mod figure;
@@ -179,12 +180,32 @@ fn target(t: &TargetRow, at: usize) -> String {
         String::new()
     };
     format!(
-        "<section id=\"t{at}\"><h2>{}</h2>\n{}{functions}{more}</section>\n",
+        "<section id=\"t{at}\"><h2>{}</h2>\n{}{}{functions}{more}</section>\n",
         escape(&t.target),
         inferred(t)
             .map(|said| format!("<p class=\"place\">Inferred: {}.</p>\n", escape(&said)))
-            .unwrap_or_default()
+            .unwrap_or_default(),
+        memory(t)
     )
+}
+
+/// What each way in holds in memory, and who says so.
+fn memory(t: &TargetRow) -> String {
+    let row = |row: &MemoryRow| {
+        let disputed = row.disputed.map(|d| format!(" Disputed: {}.", escape(d)));
+        format!(
+            "<li>{} <span class=\"place\">{}: {}.{}</span></li>\n",
+            escape(&row.describe()),
+            row.evidence,
+            escape(row.source),
+            disputed.unwrap_or_default()
+        )
+    };
+    let rows: String = t.memory.iter().map(row).collect();
+    if rows.is_empty() {
+        return rows;
+    }
+    format!("<details><summary>Memory once loaded</summary><ul>\n{rows}</ul></details>\n")
 }
 
 fn function(f: &FunctionRow, t: &TargetRow) -> String {

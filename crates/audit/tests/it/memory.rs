@@ -1,0 +1,55 @@
+//! The memory of programs by route, as reports have it.
+
+use thane_audit::report::memory::MemoryRow;
+use thane_audit::report::{Part, Scope, Subject, build};
+use thane_audit::target::{Route, Target, Units};
+use thane_mil::text::parse;
+
+use crate::rules::constant;
+
+/// Bytes of the matrix of a function.
+const MATRIX: f64 = 2.0 * 4096.0 * 1024.0;
+
+/// Rows of a program with a function for each seed of its matrix.
+fn rows(seeds: &[u64], target: &str) -> Vec<MemoryRow> {
+    let function = |(at, seed): (usize, &u64)| {
+        let ty = "tensor<fp16, [4096, 1024, 1, 1]>";
+        format!(
+            "func f{at}<ios18>(tensor<fp16, [1, 1024, 1, 32]> x) {{ {ty} w = const()[val = \
+             {ty}(BLOBFILE(path = string(\"noise\"), offset = uint64({seed})))]; \
+             tensor<fp16, [1, 4096, 1, 32]> y = conv(x = x, weight = w); }} -> (y);"
+        )
+    };
+    let functions: String = seeds.iter().enumerate().map(function).collect();
+    let program = parse(&format!("program(1.3) {{ {functions} }}"), &constant).unwrap();
+    let subject = Subject::new("text", "text", vec![Part::new(program)]);
+    let target = Target::parse(target, Units::All, Route::CoreMl).unwrap();
+    build(&subject, &[target], Scope::default())
+        .targets
+        .remove(0)
+        .memory
+}
+
+/// Core ML holds a copy of the weights for each function, Core AI one of those that are equal.
+#[test]
+fn routes_differ_in_copies_of_weights() {
+    let cases: [(&[u64], [f64; 3]); 3] = [
+        (&[1], [1.0, 1.0, 1.0]),
+        (&[1, 1, 1, 1], [4.0, 1.0, 4.0]),
+        (&[1, 2, 1], [3.0, 2.0, 3.0]),
+    ];
+    for (seeds, copies) in cases {
+        let rows = rows(seeds, "m6+macos27");
+        assert_eq!(rows.len(), 3);
+        for (row, copies) in rows.iter().zip(copies) {
+            let found = row.weight_bytes / (1.12 * MATRIX);
+            assert!((found - copies).abs() < 1e-9, "{seeds:?}, {row:?}");
+            assert!(row.low_bytes <= row.bytes && row.bytes <= row.high_bytes);
+            assert_eq!(row.functions, seeds.len());
+        }
+        let shares = copies[0] > copies[1];
+        assert_eq!(rows[0].disputed.is_some(), shares, "{seeds:?}");
+        let evidence: Vec<&str> = rows.iter().map(|row| row.evidence).collect();
+        assert_eq!(evidence, ["measured", "measured", "inferred"]);
+    }
+}
