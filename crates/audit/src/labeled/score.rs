@@ -138,6 +138,10 @@ pub struct ModelRow {
     pub predicted_ms: f64,
     /// About 80 % are expected between these.
     pub interval_ms: (f64, f64),
+    /// What made the calls, where the source says.
+    pub caller: String,
+    /// Milliseconds of the prediction that are copies of the caller, in the first program.
+    pub copies_ms: f64,
     /// Where it is published.
     pub source: String,
 }
@@ -316,6 +320,8 @@ fn model_row(scored: &Scored) -> Option<ModelRow> {
         kind: scored.row.kind.clone(),
         chip: scored.chip,
         units: rebuilt.units.clone(),
+        caller: rebuilt.caller.clone(),
+        copies_ms: scored.latency.parts.copies * 1e3,
         seen: scored.row.is_seen(),
         measured_ms: scored.measured_ms,
         predicted_ms: scored.predicted_ms,

@@ -98,7 +98,8 @@ const TRANSPOSED_BYTES: f64 = 60e9;
 
 /// Starting the task of an op, in seconds. Products start theirs while others run. Fitted to whole
 /// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
-/// each op that is neither a product nor fused into one. By joshuaswarren's driver, a task in a
+/// each op that is neither a product nor fused into one; rows with the split `fit` are met about as
+/// well by 4 to 6 us. By joshuaswarren's driver, a task in a
 /// chain costs at most 2.8 us on M1 Max.
 pub const TASK: f64 = 4e-6;
 

@@ -68,6 +68,9 @@ pub struct Rebuilt {
     pub per_call: f64,
     /// The compute units: `all`, `cpuAndNE`, `cpuAndGPU`, `cpuOnly`, `ANE only`.
     pub units: String,
+    /// What made the calls, where the source says: `predict` of coremltools, `aneforge`,
+    /// `onnxruntime`, `swift`, `xcode`.
+    pub caller: String,
 }
 
 impl Row {
@@ -171,7 +174,7 @@ fn ops(table: &Table) -> Result<Vec<Row>, LoadError> {
 pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, LoadError> {
     let names = [
         "id", "kind", "model", "detail", "chip", "os", "units", "path", "metric", "value",
-        "source", "notes", "program", "per_call", "left_out", "split",
+        "source", "notes", "program", "per_call", "left_out", "split", "caller",
     ];
     let at = table.columns(names)?;
     let mut rows = Vec::new();
@@ -193,6 +196,7 @@ pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, 
             per_call,
             left_out,
             split,
+            caller,
         ] = at.map(|i| row[i].clone());
         if !metrics.contains(&metric.as_str()) {
             continue;
@@ -227,6 +231,7 @@ pub(super) fn whole_models(table: &Table, metrics: &[&str]) -> Result<Vec<Row>, 
                 left_out,
                 per_call,
                 units,
+                caller,
             }),
             ..Row::default()
         });
