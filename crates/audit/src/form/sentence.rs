@@ -79,6 +79,11 @@ pub fn energy(l: &LatencyRow) -> Option<String> {
     })
 }
 
+/// Why the interval of a call is wider than for programs like those that were measured.
+pub fn far(l: &LatencyRow) -> Option<String> {
+    l.far.as_ref().map(|said| format!("wider, since {said}"))
+}
+
 /// The memory that the functions of a target hold once they are loaded.
 pub fn loaded(t: &TargetRow) -> Option<String> {
     let (first, others) = t.memory.split_first()?;

@@ -3,7 +3,9 @@
 
 use super::comparison;
 use super::rule::{effect, explanation};
-use super::sentence::{absent_weights, closing, energy, inferred, load_risk, loaded, sentence};
+use super::sentence::{
+    absent_weights, closing, energy, far, inferred, load_risk, loaded, sentence,
+};
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
@@ -221,6 +223,9 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
         out += &wrap("  length", INDENT, &length.describe());
     }
     out += &wrap("  call", INDENT, &call(l));
+    if let Some(said) = far(l) {
+        out += &wrap("  interval", INDENT, &said);
+    }
     let memory = format!(
         "{} of weights and {} of activations a call, {} at most at once; {}",
         predicted_bytes(l.weight_bytes),

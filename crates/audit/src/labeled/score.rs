@@ -13,6 +13,7 @@ pub use super::power::PowerRow;
 use super::shares;
 pub use super::shares::ShareRow;
 use crate::form::wrap::{INDENT, shorten, wrap};
+use crate::latency::whole::Class;
 use crate::number::short;
 use crate::target::Target;
 
@@ -142,6 +143,10 @@ pub struct ModelRow {
     pub caller: String,
     /// Milliseconds of the prediction that are copies of the caller, in the first program.
     pub copies_ms: f64,
+    /// Class of whole models that the interval goes by; null for small programs.
+    pub class: Option<&'static str>,
+    /// In what it is far from the models that intervals were fitted to.
+    pub far: Vec<String>,
     /// Where it is published.
     pub source: String,
 }
@@ -322,6 +327,8 @@ fn model_row(scored: &Scored) -> Option<ModelRow> {
         units: rebuilt.units.clone(),
         caller: rebuilt.caller.clone(),
         copies_ms: scored.latency.parts.copies * 1e3,
+        class: scored.latency.class.map(Class::name),
+        far: scored.latency.far.reasons(scored.chip),
         seen: scored.row.is_seen(),
         measured_ms: scored.measured_ms,
         predicted_ms: scored.predicted_ms,

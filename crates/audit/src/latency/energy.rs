@@ -30,9 +30,9 @@ const BYTE_PJ: Figure = Figure::measured(42.0, 36.0, 48.0, STUDY);
 const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
 
 /// Power of the engine while it is awake, in watts, beside what products and elements take: from
-/// one call to the next where they follow each other, but not while ops run elsewhere. Fitted to the
-/// rows in watts with the split `fit`: ResNet-18, MiniLM, ViT-B/16 and a decoder at batch 1 to 32,
-/// on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
+/// one call to the next where they follow each other, but not while ops run elsewhere. Fitted to
+/// the rows in watts with the split `fit`: ResNet-18, MiniLM, ViT-B/16 and a decoder at batch 1 to
+/// 32, on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
 const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4, "ANEForge, M2 and M5 Pro, macOS 26");
 
 /// Energy of a call, in millijoules.

@@ -24,6 +24,7 @@ use crate::view::View;
 use crate::work::Kind;
 use energy::Energy;
 use engine::{Parts, Total};
+use whole::{Class, Far};
 
 /// What limits a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,6 +102,10 @@ pub struct Latency {
     pub energy: Energy,
     /// Whether it is small enough to load.
     pub load_risk: LoadRisk,
+    /// The class of whole models that it is of; `None` for smaller programs.
+    pub class: Option<Class>,
+    /// In what it is far from the whole models that were measured.
+    pub far: Far,
 }
 
 /// How a call is made.
@@ -142,7 +147,9 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
     let parts = work.parts;
     let ms = parts.total() * 1e3;
-    let spread = spread(view, placement, &work);
+    let class = whole::of(placement, &work);
+    let far = class.map_or(Far::default(), |class| class.far(chip, &parts));
+    let spread = spread(view, &work, class, far);
     Latency {
         ms,
         interval_ms: (ms / spread, ms * spread),
@@ -161,6 +168,8 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         state_bytes: traffic.state_bytes,
         energy: energy::of(view, placement, awake(&parts), work.weight_bytes, &traffic),
         load_risk: load_risk(view, traffic.program_bytes),
+        class,
+        far,
     }
 }
 
@@ -210,7 +219,7 @@ fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
 /// By what factor a call may take more or less, in 80 % of cases. Parts are taken to be wrong
 /// independently, each by what its figures leave open and by what the model leaves out. Whole
 /// models miss by what others like them missed ([`whole`]), if that is more.
-fn spread(view: &View<'_>, placement: &Placement, work: &Total) -> f64 {
+fn spread(view: &View<'_>, work: &Total, class: Option<Class>, far: Far) -> f64 {
     let (chip, parts) = (view.target.chip, &work.parts);
     let of_figure = |f: Figure| f.spread();
     let call = match view.target.route {
@@ -249,7 +258,7 @@ fn spread(view: &View<'_>, placement: &Placement, work: &Total) -> f64 {
         .iter()
         .map(|(seconds, s)| (seconds / total * s).powi(2))
         .sum();
-    let whole = whole::of(placement, work).map_or(0.0, whole::Class::spread);
+    let whole = class.map_or(0.0, |class| class.spread(far));
     squares.sqrt().max(whole).exp()
 }
 

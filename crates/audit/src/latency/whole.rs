@@ -1,9 +1,10 @@
 //! By what factor whole models take more or less than is predicted: as much as published models of
-//! their class did.
+//! their class did, and more where a program is far from all of those.
 
-use super::engine::Total;
+use super::engine::{Parts, Total};
 use super::on_engine;
 use crate::place::Placement;
+use crate::target::Chip;
 use crate::work::Kind;
 
 /// Ops that compute, from which on a program is a whole model.
@@ -22,18 +23,160 @@ pub enum Class {
     Host,
 }
 
+/// All classes.
+pub const CLASSES: [Class; 4] = [
+    Class::Convolutions,
+    Class::Attention,
+    Class::Decode,
+    Class::Host,
+];
+
 impl Class {
-    /// The logarithm of the factor that 80 % of the rows of `whole_models.csv` with the split `fit`
-    /// stay within, each source counted once, rounded up to a twentieth.
-    pub fn spread(self) -> f64 {
+    /// The word in reports.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::Convolutions => 0.7,
-            Self::Attention => 0.55,
-            Self::Decode => 1.2,
-            Self::Host => 0.65,
+            Self::Convolutions => "convolutions",
+            Self::Attention => "attention",
+            Self::Decode => "decode",
+            Self::Host => "host",
+        }
+    }
+
+    /// The logarithm of the factor that 80 % of the rows of `whole_models.csv` with the split `fit`
+    /// stay within, each source left out in turn and counted once, rounded up to a twentieth. Rows
+    /// far from those of other sources are by themselves. Few sources have such rows: of `n`, 0.8
+    /// (`n` + 1) are to be met.
+    pub fn spread(self, far: Far) -> f64 {
+        let fitted = self.fitted();
+        if far == Far::default() {
+            fitted.near
+        } else {
+            fitted.far
+        }
+    }
+
+    /// In what a prediction is far from the rows of its class.
+    pub fn far(self, chip: &Chip, parts: &Parts) -> Far {
+        let fitted = self.fitted();
+        let (least, most) = fitted.ms;
+        let shares = shares(parts);
+        Far {
+            chip: !fitted.chips.contains(&chip.name),
+            size: !(least..=most).contains(&(parts.total() * 1e3)),
+            mix: shares.iter().zip(fitted.shares).any(|(s, m)| *s > m),
+        }
+    }
+
+    fn fitted(self) -> Fitted {
+        match self {
+            Self::Convolutions => Fitted {
+                near: 0.75,
+                far: 1.15,
+                chips: &[
+                    "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m1-ultra", "m2",
+                    "m2-max", "m3-max", "m5", "m5-pro",
+                ],
+                ms: (0.29, 520.0),
+                shares: [0.92, 0.56, 0.53, 0.07, 0.51, 0.23],
+            },
+            Self::Attention => Fitted {
+                near: 0.5,
+                far: 0.6,
+                chips: &[
+                    "a14", "a15", "a16", "a17-pro", "m1", "m1-max", "m1-pro", "m1-ultra", "m2",
+                    "m4-max", "m5", "m5-max", "m5-pro",
+                ],
+                ms: (0.57, 1040.0),
+                shares: [0.78, 0.64, 0.74, 0.72, 0.27, 0.5],
+            },
+            Self::Decode => Fitted {
+                near: 1.1,
+                far: 1.1,
+                chips: &["m5", "m5-pro"],
+                ms: (1.6, 9.3),
+                shares: [0.44, 0.41, 0.55, 0.35, 0.07, 0.0],
+            },
+            Self::Host => Fitted {
+                near: 0.7,
+                far: 1.0,
+                chips: &[
+                    "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
+                    "m5-pro",
+                ],
+                ms: (0.24, 120.0),
+                shares: [0.19, 0.0, 0.09, 0.0, 0.14, 1.0],
+            },
         }
     }
 }
+
+/// What the rows of a class that numbers were chosen with say of it.
+/// `tests/it/intervals.rs` derives it from them.
+struct Fitted {
+    /// Width for programs like the rows.
+    near: f64,
+    /// Width for others.
+    far: f64,
+    /// Chips of the rows.
+    chips: &'static [&'static str],
+    /// The least and the most predicted milliseconds.
+    ms: (f64, f64),
+    /// The most that a part takes of the time, as [`shares`] has them.
+    shares: [f64; 6],
+}
+
+/// The share of the time of a call that is products, reading weights, elements with their tasks,
+/// activations, dispatch, and ops elsewhere.
+pub fn shares(parts: &Parts) -> [f64; 6] {
+    let total = parts.total().max(f64::MIN_POSITIVE);
+    [
+        parts.compute,
+        parts.weights,
+        parts.elements + parts.tasks,
+        parts.activations + parts.copies,
+        parts.dispatch,
+        parts.host,
+    ]
+    .map(|seconds| seconds / total)
+}
+
+/// In what a prediction is far from the whole models that were measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Far {
+    /// No model of the class was measured on the chip.
+    pub chip: bool,
+    /// It takes less or more than any model of the class that was measured.
+    pub size: bool,
+    /// One part takes more of its time than of any model of the class that was measured.
+    pub mix: bool,
+}
+
+impl Far {
+    /// In words.
+    pub fn reasons(self, chip: &str) -> Vec<String> {
+        let reasons = [
+            (
+                self.chip,
+                format!("no model of this class was measured on {chip}"),
+            ),
+            (
+                self.size,
+                "it takes less or more than any model of this class that was measured".to_owned(),
+            ),
+            (
+                self.mix,
+                "its time is made up unlike that of any model of this class that was measured"
+                    .to_owned(),
+            ),
+        ];
+        let found = reasons.into_iter().filter(|(is_far, _)| *is_far);
+        found.map(|(_, reason)| reason).collect()
+    }
+}
+
+/// Operations for each weight, from which on a program with most weights for one position is no
+/// step of a decoder: a convolutional network whose last layers are large.
+const MOST_OPS_A_WEIGHT: f64 = 16.0;
 
 /// The class of a program that is a whole model.
 pub fn of(placement: &Placement, work: &Total) -> Option<Class> {
@@ -49,8 +192,18 @@ pub fn of(placement: &Placement, work: &Total) -> Option<Class> {
     };
     Some(match () {
         () if work.parts.host > 0.5 * work.parts.total() => Class::Host,
-        () if work.positions == 1.0 => Class::Decode,
+        () if work.positions == 1.0 && is_step(placement) => Class::Decode,
         () if has_attention() => Class::Attention,
         () => Class::Convolutions,
     })
+}
+
+/// Whether weights are used for few positions.
+fn is_step(placement: &Placement) -> bool {
+    let products = placement.ops.iter().filter_map(|op| match op.work.kind {
+        Kind::Product(gemm, _) => Some((gemm.flops(), gemm.n_weights())),
+        _ => None,
+    });
+    let (flops, weights) = products.fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+    flops <= MOST_OPS_A_WEIGHT * weights
 }

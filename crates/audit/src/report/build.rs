@@ -17,6 +17,7 @@ use super::{
 use crate::finding::Finding;
 use crate::judged::{FunctionAudit, audit_calls};
 use crate::latency::engine::{self, Terms};
+use crate::latency::whole::Class;
 use crate::latency::{self, Latency, LoadRisk};
 use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
@@ -408,7 +409,7 @@ impl<'a> Judged<'a> {
             residency_of_cost: percent_of(placement.residency_of_cost()),
             refused: placement.refused.len(),
             may_leave: placement.may_leave.clone(),
-            latency: latency_row(self.done),
+            latency: latency_row(self.done, self.view.target.chip.name),
             explained,
             length: self.calls.first().and_then(|call| call.length.clone()),
             lengths: self.lengths(),
@@ -420,7 +421,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-fn latency_row(done: &FunctionAudit) -> LatencyRow {
+fn latency_row(done: &FunctionAudit, chip: &str) -> LatencyRow {
     let l = &done.latency;
     let p = &l.parts;
     let energy = l.energy.total();
@@ -429,6 +430,8 @@ fn latency_row(done: &FunctionAudit) -> LatencyRow {
         low_ms: l.interval_ms.0,
         high_ms: l.interval_ms.1,
         tokens_per_second: l.tokens_per_second,
+        class: l.class.map(Class::name),
+        far: Some(l.far.reasons(chip).join(", and ")).filter(|said| !said.is_empty()),
         bound: l.bound.name(),
         parts: PartsRow {
             compute_ms: p.compute * 1e3,

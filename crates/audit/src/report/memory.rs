@@ -63,7 +63,7 @@ const DIRECT: &str = "a program has one function and its own weights; nobody pub
 const SHARING_DISPUTED: &str = "CoreML-LLM 3.4 (pplx-embed): functions with equal weights take \
     1.15 GB to load, with different ones 3.5 GB";
 const PHONE_DISPUTED: &str = "CoreML-LLM, iPhone 17 Pro: compressed weights take as much as fp16 \
-    (0.75 GB in the file, 1.6 GB in memory), but Gemma E2B takes 0.87 to 0.98 GB for 1.09 GB";
+    (0.75 GB in the file, 1.6 GB in memory), but a larger model takes 0.87 to 0.98 GB for 1.09 GB";
 
 /// What programs hold, by each way in; nothing where no function is loaded.
 pub fn rows(programs: &[Loaded], target: &Target) -> Vec<MemoryRow> {

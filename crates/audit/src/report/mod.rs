@@ -239,6 +239,10 @@ pub struct LatencyRow {
     pub high_ms: f64,
     /// Calls a second, where a call is for one token.
     pub tokens_per_second: Option<f64>,
+    /// Class of whole models that the interval goes by; null for small programs.
+    pub class: Option<&'static str>,
+    /// In what it is far from the models that intervals were fitted to; null where it is not.
+    pub far: Option<String>,
     /// What limits a call: `compute`, `weights`, `activations`, `dispatch` or `host`.
     pub bound: &'static str,
     /// What the milliseconds are made of.

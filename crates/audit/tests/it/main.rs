@@ -10,6 +10,7 @@ mod faults;
 mod fixes;
 mod grown;
 mod interface;
+mod intervals;
 mod measurements;
 mod memory;
 mod monotone;

@@ -310,7 +310,7 @@ fn the_page_has_caveats_and_explains_the_whole_call() {
     for said in [
         "Weights: 3 constants are not beside the text",
         "Inferred: activation_gbps",
-        "mJ a call on the engine",
+        "mJ a call",
         "A call of 0.708 ms",
         "<title>dispatch, ",
         "<title>traffic, ",

@@ -7,7 +7,7 @@
 use serde_json::{Value, json};
 
 use crate::form::rule::effect;
-use crate::form::sentence::{absent_weights, energy, inferred, load_risk};
+use crate::form::sentence::{absent_weights, energy, far, inferred, load_risk};
 use crate::number::{counted, predicted_bytes, share, short};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::memory::MemoryRow;
@@ -239,6 +239,7 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         ("role", said.to_owned())
     });
     let energy = energy(l).map(|said| ("energy", said));
+    let far = far(l).map(|said| ("interval", said));
     let length = f.length.as_ref().map(|l| ("length", l.describe()));
     let others = f
         .lengths
@@ -248,6 +249,7 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let facts: String = facts
         .iter()
         .cloned()
+        .chain(far)
         .chain(energy)
         .chain(any_length)
         .chain(length)
