@@ -258,6 +258,10 @@ def randomise(model, seed, dtype):
         else:
             draw = 1.6 * draw / numpy.sqrt(inputs(parameter, id(parameter) in columns))
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            draw = 1.0 + 0.4 * random.standard_normal(tuple(buffer.shape))
+            buffer.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
 
 
 def inputs(parameter, transposed):

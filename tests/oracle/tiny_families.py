@@ -42,6 +42,14 @@ def old(config):
     return config
 
 
+def published_gemma4(config):
+    """As the models are published: the sizes of full-attention layers by name, not by layer."""
+    wide = next(iter(config.pop("per_layer_config").values()))
+    config["global_head_dim"] = wide["head_dim"]
+    config["num_global_key_value_heads"] = wide.get("num_key_value_heads")
+    return config
+
+
 def rope(kind="default", theta=700.0, **more):
     return {"rope_type": kind, "rope_theta": theta} | more
 
@@ -77,6 +85,11 @@ def cases():
     long = [1.5, 2.5, 4.0]
     longrope = rope("longrope", short_factor=short, long_factor=long, partial_rotary_factor=1.0)
     gemma = dict(hidden_size=38, num_attention_heads=4, num_key_value_heads=2, head_dim=10, rms_norm_eps=1e-2)
+    gemma4 = dict(
+        vocab_size=97, hidden_size=38, intermediate_size=31, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        global_head_dim=12, max_position_embeddings=256, rms_norm_eps=1e-2, sliding_window=8, rope_parameters={
+            SLIDING: rope(), FULL: rope("proportional", theta=900.0, partial_rotary_factor=0.5),
+        })
     return {
         "mistral": Case(
             401, tiny("MistralConfig", head_dim=8, rms_norm_eps=3e-3, sliding_window=8), old,
@@ -120,6 +133,17 @@ def cases():
                 "scores": {"attn_logit_softcapping": 6.0}, "logits": {"final_logit_softcapping": 4.0},
                 "scale": {"query_pre_attn_scalar": 10},
             }),
+        "gemma4": Case(
+            435, transformers.Gemma4TextConfig(
+                **gemma4, num_hidden_layers=5, layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL],
+                num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=2.0,
+                hidden_size_per_layer_input=6, vocab_size_per_layer_input=97), published_gemma4,
+            mutations=WINDOW | epsilon() | {"logits": {"final_logit_softcapping": 4.0}}),
+        "gemma4-plain": Case(
+            436, transformers.Gemma4TextConfig(
+                **gemma4, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL], attention_k_eq_v=True,
+                num_global_key_value_heads=1, hidden_size_per_layer_input=0, tie_word_embeddings=False), keep,
+            mutations=WINDOW | epsilon()),
         "phi3": Case(
             410, tiny("Phi3Config", rms_norm_eps=3e-3, sliding_window=8, tie_word_embeddings=False,
                       rope_parameters=rope(partial_rotary_factor=1.0)), keep, mutations=THETA | WINDOW | epsilon()),

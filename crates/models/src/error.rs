@@ -103,6 +103,12 @@ pub enum ModelError {
         /// Number of tokens that the cache holds.
         context: usize,
     },
+    /// The form for the Neural Engine cannot have this yet.
+    #[error(
+        "the form for the Neural Engine cannot have {0} yet: choose the portable form, which runs \
+         on CPU and GPU"
+    )]
+    EngineForm(&'static str),
     /// The files of an embedding model do not name a pooling.
     #[error(
         "modules.json is missing, so the pooling of token vectors is unknown: choose mean, cls, \

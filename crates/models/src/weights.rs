@@ -57,11 +57,15 @@ pub struct Weights<'a> {
 /// in transformers' conversion_mapping.py.
 const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
 const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
-const VISION: [&str; 4] = [
+const OTHER_SENSES: [&str; 8] = [
     "vision_tower",
     "multi_modal_projector",
     "model.vision_tower",
     "model.multi_modal_projector",
+    "model.audio_tower",
+    "model.embed_audio",
+    "model.embed_vision",
+    "model.vision_embedder",
 ];
 
 impl<'a> Weights<'a> {
@@ -86,7 +90,7 @@ impl<'a> Weights<'a> {
             ..Self::plain(tensors)
         };
         if weights.is_multimodal() {
-            VISION
+            OTHER_SENSES
                 .iter()
                 .for_each(|module| weights.ignore_module(module));
         }

@@ -30,9 +30,35 @@ fn cases() -> Vec<(String, &'static str)> {
     // Rotary pairs side by side, and every quantized type, which this form has as fp16.
     let file = ("tiny-gguf/llama-quantised".to_owned(), "gguf");
     let mut cases: Vec<_> = folders.chain([file]).collect();
+    cases.retain(|(name, _)| !PORTABLE.contains(&name.as_str()));
     cases.sort();
     assert!(cases.len() > 40, "{}", cases.len());
     cases
+}
+
+/// Checkpoints that this form cannot have yet, each with a reason.
+const PORTABLE: [&str; 4] = [
+    "tiny/gemma4",
+    "tiny/gemma4-plain",
+    "tiny/lfm2",
+    "tiny/lfm2-plain",
+];
+
+#[test]
+fn what_this_form_cannot_have_is_refused() {
+    for name in PORTABLE {
+        let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
+        let options = Options {
+            engine: Some(DecoderEngine::default()),
+            ..Options::default()
+        };
+        let error = build(&checkpoint, &options).unwrap_err().to_string();
+        let says = |part: &str| error.contains(part);
+        assert!(
+            says("the form for the Neural Engine cannot have") || says("in one layer and"),
+            "{name}: {error}"
+        );
+    }
 }
 
 fn models() -> PathBuf {

@@ -8,6 +8,7 @@ mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
+mod gemma4;
 mod glm4;
 mod gpt2;
 mod granite;
@@ -130,6 +131,7 @@ static FAMILIES: &[Family] = &[
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma4::FAMILY,
     phi3::FAMILY,
     smollm3::FAMILY,
     olmo2::FAMILY,

@@ -34,6 +34,10 @@ pub struct Attention {
     pub soft_cap: Option<f32>,
     /// Whether query, key and value projection are the rows of one matrix, `qkv_proj`.
     pub joined: bool,
+    /// RMSNorm without a weight of each value head.
+    pub v_norm: Option<RmsNorm>,
+    /// Whether the key projection gives the values too, before norm and rotation.
+    pub keys_are_values: bool,
 }
 
 /// The normalization of queries and keys, with the modules `q_norm` and `k_norm`.
@@ -59,6 +63,15 @@ pub enum Span {
 }
 
 impl QkNorm {
+    /// The step of the attention that the norm follows.
+    fn step(self) -> Step {
+        match self.span {
+            Span::AllHeads => Step::Projected,
+            _ if self.after_rotation => Step::Rotated,
+            _ => Step::Split,
+        }
+    }
+
     /// An RMSNorm of each head before rotation.
     pub fn of_heads(norm: RmsNorm) -> Self {
         Self {
@@ -100,6 +113,9 @@ pub enum Past<'a> {
         /// End of the slice to update, int32 [4].
         end: ValueId,
     },
+    /// The keys and values of an earlier layer, those of the call included. The layer has none of
+    /// its own.
+    Shared(Remembered),
     /// The contents of the cache before the call, as separate tensors.
     Separate {
         /// Keys, [1, kv_heads, context, head_dim].
@@ -112,6 +128,15 @@ pub enum Past<'a> {
         /// written to the cache at the end of the function.
         new: &'a RefCell<Vec<ValueId>>,
     },
+}
+
+/// The keys and values that a layer attends to, [1, kv_heads, so far, head_dim].
+#[derive(Clone, Copy, Debug)]
+pub struct Remembered {
+    /// Keys, after norm and rotation.
+    pub keys: ValueId,
+    /// Values, after their norm.
+    pub values: ValueId,
 }
 
 /// The projections of one layer, in the layout of the graph.
@@ -175,11 +200,18 @@ impl Attention {
             qk_norm: None,
             soft_cap: None,
             joined: false,
+            v_norm: None,
+            keys_are_values: false,
         }
     }
 
+    /// Number of queries that share a key head.
+    pub fn group(&self) -> usize {
+        self.n_heads / self.n_kv_heads
+    }
+
     /// Attention with its projections: `o_proj(softmax(scale * q k^T + mask) v)`, for every token
-    /// of `x` or for the last one.
+    /// of `x` or for the last one; and the keys and values, for layers that share them.
     pub fn apply(
         &self,
         g: &mut Graph,
@@ -187,7 +219,7 @@ impl Attention {
         module: &str,
         x: ValueId,
         inputs: AttentionInputs<'_>,
-    ) -> ValueResult {
+    ) -> Result<(ValueId, Option<Remembered>), BuildError> {
         g.at_module(module);
         let needed = inputs.needed_tokens(g, x)?;
         let [q_rows, kv_rows] = [self.n_heads, self.n_kv_heads].map(|n| n * self.head_dim);
@@ -208,17 +240,28 @@ impl Attention {
             g.linear(name, x, &weight, bias.as_ref())
         };
         let q = project(g, "q_proj", needed, 0, q_rows)?;
-        let (k, v) = (
-            project(g, "k_proj", x, q_rows, kv_rows)?,
-            project(g, "v_proj", x, q_rows + kv_rows, kv_rows)?,
-        );
-        let attended = self.attend(g, w, module, Projected { q, k, v }, inputs)?;
+        let (attended, remembered) = if let Some(Past::Shared(shared)) = inputs.past {
+            let q = self.queries(g, w, module, q, &inputs)?;
+            let mask = inputs.last.map_or(inputs.mask, |last| last.mask);
+            let q = self.scaled_for_rows(g, q)?;
+            let (k, v) = (shared.keys, shared.values);
+            (self.attend_in_rows(g, Projected { q, k, v }, mask)?, None)
+        } else {
+            let k = project(g, "k_proj", x, q_rows, kv_rows)?;
+            let v = if self.keys_are_values {
+                k
+            } else {
+                project(g, "v_proj", x, q_rows + kv_rows, kv_rows)?
+            };
+            self.attend_and_remember(g, w, module, Projected { q, k, v }, inputs)?
+        };
         let output = format!("{module}.o_proj");
         let weight = w.rows(&output, 0..self.hidden, [self.hidden, q_rows]);
         let bias = self
             .output_bias
             .then(|| w.get(&output, "bias", &[self.hidden]));
-        g.linear_to_residual("o_proj", attended, &weight, bias.as_ref())
+        let output = g.linear_to_residual("o_proj", attended, &weight, bias.as_ref())?;
+        Ok((output, remembered))
     }
 
     /// Attention without its projections: norms, rotation, cache and products, in the layout of the
@@ -231,42 +274,40 @@ impl Attention {
         projected: Projected,
         inputs: AttentionInputs<'_>,
     ) -> ValueResult {
-        let Projected { q, k, v } = projected;
-        let (q, k) = self.normed(g, w, module, [q, k], |norm| norm.span == Span::AllHeads)?;
-        let q = self.heads(g, q, self.n_heads)?;
+        let (attended, _) = self.attend_and_remember(g, w, module, projected, inputs)?;
+        Ok(attended)
+    }
+
+    /// Like [`Self::attend`]; in the row layout, the keys and values too.
+    fn attend_and_remember(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        projected: Projected,
+        inputs: AttentionInputs<'_>,
+    ) -> Result<(ValueId, Option<Remembered>), BuildError> {
+        let q = self.queries(g, w, module, projected.q, &inputs)?;
+        let k = self.normed(g, w, module, Part::K, projected.k, Step::Projected)?;
         let (k, v) = (
             self.heads(g, k, self.n_kv_heads)?,
-            self.heads(g, v, self.n_kv_heads)?,
+            self.heads(g, projected.v, self.n_kv_heads)?,
         );
-        let early = |norm: QkNorm| norm.span != Span::AllHeads && !norm.after_rotation;
-        let (q, k) = self.normed(g, w, module, [q, k], early)?;
-        let (q, k) = match inputs.rotary {
-            None => (q, k),
-            Some(rotary) => (
-                inputs
-                    .last
-                    .and_then(|last| last.rotary)
-                    .unwrap_or(*rotary)
-                    .apply_to_queries(g, q)?,
-                rotary.apply(g, k)?,
-            ),
+        let v = match self.v_norm {
+            None => v,
+            Some(norm) => norm.without_weight(g, v, head_axis(g))?,
         };
-        let (q, k) = self.normed(g, w, module, [q, k], |norm| norm.after_rotation)?;
+        let k = self.normed(g, w, module, Part::K, k, Step::Split)?;
+        let k = match inputs.rotary {
+            None => k,
+            Some(rotary) => rotary.apply(g, k)?,
+        };
+        let k = self.normed(g, w, module, Part::K, k, Step::Rotated)?;
         if g.form().layout == Layout::Channels {
-            return self.attend_in_channels(g, Projected { q, k, v }, inputs);
+            let attended = self.attend_in_channels(g, Projected { q, k, v }, inputs)?;
+            return Ok((attended, None));
         }
-        // The op for attention itself divides the scores by sqrt(head_dim); soft caps exclude it.
-        let divisor = if self.soft_cap.is_none() {
-            (self.head_dim as f64).sqrt()
-        } else {
-            1.0
-        };
-        let factor = self.scale * divisor;
-        let q = if (factor - 1.0).abs() > 1e-9 {
-            g.scale(q, factor as f32)?
-        } else {
-            q
-        };
+        let q = self.scaled_for_rows(g, q)?;
         let (keys, values) = match inputs.past {
             Some(Past::Cache { cache, begin, end }) => {
                 let mut remembered =
@@ -274,51 +315,76 @@ impl Attention {
                 (remembered(cache.k, k)?, remembered(cache.v, v)?)
             }
             // Separate past tensors occur only in the channel layout.
-            None | Some(Past::Separate { .. }) => (k, v),
+            _ => (k, v),
         };
         let mask = inputs.last.map_or(inputs.mask, |last| last.mask);
-        self.attend_in_rows(
-            g,
-            Projected {
-                q,
-                k: keys,
-                v: values,
-            },
-            mask,
-        )
+        let (k, v) = (keys, values);
+        let attended = self.attend_in_rows(g, Projected { q, k, v }, mask)?;
+        Ok((attended, Some(Remembered { keys, values })))
     }
 
-    /// Queries and keys, normalized if `now` says that this is the place of the norm.
+    /// Queries of all heads, normalized and rotated.
+    fn queries(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        q: ValueId,
+        inputs: &AttentionInputs<'_>,
+    ) -> ValueResult {
+        let q = self.normed(g, w, module, Part::Q, q, Step::Projected)?;
+        let q = self.heads(g, q, self.n_heads)?;
+        let q = self.normed(g, w, module, Part::Q, q, Step::Split)?;
+        let last = inputs.last.and_then(|last| last.rotary);
+        let q = match last.or(inputs.rotary.copied()) {
+            None => q,
+            Some(rotary) => rotary.apply_to_queries(g, q)?,
+        };
+        self.normed(g, w, module, Part::Q, q, Step::Rotated)
+    }
+
+    /// The queries times the scale of the scores, for [`Self::attend_in_rows`].
+    fn scaled_for_rows(&self, g: &mut Graph, q: ValueId) -> ValueResult {
+        // The op for attention itself divides the scores by sqrt(head_dim); soft caps exclude it.
+        let divisor = if self.soft_cap.is_none() {
+            (self.head_dim as f64).sqrt()
+        } else {
+            1.0
+        };
+        let factor = self.scale * divisor;
+        if (factor - 1.0).abs() > 1e-9 {
+            g.scale(q, factor as f32)
+        } else {
+            Ok(q)
+        }
+    }
+
+    /// Queries or keys, normalized if the norm belongs after this step.
     fn normed(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
-        [q, k]: [ValueId; 2],
-        now: impl Fn(QkNorm) -> bool,
-    ) -> Result<(ValueId, ValueId), BuildError> {
-        let Some(qk) = self.qk_norm.filter(|norm| now(*norm)) else {
-            return Ok((q, k));
+        part: Part,
+        x: ValueId,
+        step: Step,
+    ) -> ValueResult {
+        let Some(qk) = self.qk_norm.filter(|norm| norm.step() == step) else {
+            return Ok(x);
         };
-        let mut norm = |name: &str, x, n_heads: usize| {
-            let module = format!("{module}.{name}");
-            match qk.span {
-                Span::AllHeads => qk.norm.apply(g, w, &module, x, n_heads * self.head_dim),
-                Span::Head => {
-                    let axis = if g.form().layout == Layout::Rows {
-                        -1
-                    } else {
-                        2
-                    };
-                    qk.norm.apply_along(g, w, &module, x, (axis, self.head_dim))
-                }
-                Span::OwnHead => self.norm_of_own_heads(g, w, (&module, qk.norm), x, n_heads),
+        let (name, n_heads) = match part {
+            Part::Q => ("q_norm", self.n_heads),
+            Part::K => ("k_norm", self.n_kv_heads),
+        };
+        let module = format!("{module}.{name}");
+        match qk.span {
+            Span::AllHeads => qk.norm.apply(g, w, &module, x, n_heads * self.head_dim),
+            Span::Head => {
+                let axis = (head_axis(g), self.head_dim);
+                qk.norm.apply_along(g, w, &module, x, axis)
             }
-        };
-        Ok((
-            norm("q_norm", q, self.n_heads)?,
-            norm("k_norm", k, self.n_kv_heads)?,
-        ))
+            Span::OwnHead => self.norm_of_own_heads(g, w, (&module, qk.norm), x, n_heads),
+        }
     }
 
     /// Normalizes each head of `x`, whose weights are the rows of a matrix [heads, head_dim].
@@ -330,8 +396,8 @@ impl Attention {
         x: ValueId,
         n_heads: usize,
     ) -> ValueResult {
+        let axis = head_axis(g);
         let rows = g.form().layout == Layout::Rows;
-        let axis = if rows { -1 } else { 2 };
         let normed = match norm {
             Norm::Rms(norm) => norm.without_weight(g, x, axis)?,
             Norm::Layer { norm, .. } => norm.without_weight(g, x, axis)?,
@@ -484,6 +550,33 @@ impl Attention {
         let out = g.reshape(out, &[1, heads, -1, head_dim])?;
         let out = g.transpose(out, &[0, 1, 3, 2])?; // [1, heads, head_dim, tokens]
         g.reshape(out, &[1, heads * head_dim, 1, -1])
+    }
+}
+
+/// Queries or keys.
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    Q,
+    K,
+}
+
+/// What has been done with queries or keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Projected from the hidden state.
+    Projected,
+    /// Split into heads.
+    Split,
+    /// Rotated by their position.
+    Rotated,
+}
+
+/// The axis of the elements of a head.
+fn head_axis(g: &Graph) -> i32 {
+    if g.form().layout == Layout::Rows {
+        -1
+    } else {
+        2
     }
 }
 

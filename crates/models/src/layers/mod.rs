@@ -5,5 +5,6 @@ pub mod decoder;
 pub mod encoder;
 pub mod mlp;
 pub mod norm;
+pub mod per_layer;
 pub mod rope;
 pub mod short_conv;

@@ -11,11 +11,12 @@ use thane_mil::program::{Function, ValueId};
 
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout};
-use crate::layers::attention::{Attention, AttentionInputs, soft_capped};
+use crate::layers::attention::{Attention, AttentionInputs, Remembered, soft_capped};
 use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode};
 use crate::layers::encoder::{self, Direction, EncoderPlan};
 use crate::layers::mlp::Mlp;
 use crate::layers::norm::Norm;
+use crate::layers::per_layer::PerLayer;
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 use crate::pooling::Pooling;
@@ -42,6 +43,8 @@ pub struct Transformer {
     pub learned_positions: bool,
     /// The rotary embeddings of the layers.
     pub rotations: Vec<Rotation>,
+    /// A second embedding with vectors for each layer.
+    pub per_layer: Option<PerLayer>,
     /// The layers.
     pub layers: Vec<Layer>,
     /// The norm after the last layer.
@@ -85,6 +88,10 @@ pub struct Layer {
     pub parallel: bool,
     /// Factor of what is added to the residual stream.
     pub residual_factor: f32,
+    /// The earlier layer whose keys and values the layer uses.
+    pub shares: Option<usize>,
+    /// Whether the residual stream is multiplied by the tensor `layer_scalar` after the layer.
+    pub scaled: bool,
 }
 
 /// The inputs of a layer besides the hidden state.
@@ -154,6 +161,7 @@ impl Transformer {
             embedding_factor: 1.0,
             learned_positions: false,
             rotations: Vec::new(),
+            per_layer: None,
             norm: layers[0].norm,
             layers,
             tied: false,
@@ -188,13 +196,18 @@ impl Transformer {
             .then(|| w.get("model.embed_positions", "weight", &self.positions()));
         let factor = self.embedding_factor / options.residual_divisor;
         let h = io.embed(g_, &table, factor, positions.as_ref())?;
-        let h = self.apply_layers(g_, w, h, |g, i| {
+        let vectors = match &self.per_layer {
+            None => Vec::new(),
+            Some(per_layer) => per_layer.vectors(g_, w, &io, h)?,
+        };
+        let h = self.apply_layers(g_, w, h, &vectors, |g, i, shared| {
             let layer = &self.layers[i];
             if let Some(conv) = &layer.conv {
                 return io.conv_inputs(g, i, conv).map(LayerInputs::Conv);
             }
             let rotary = layer.rotation.map(|i| &rotaries[i]);
-            let inputs = io.attention_inputs(g, i, &layer.attention, rotary, layer.mask)?;
+            let (attention, mask) = (&layer.attention, layer.mask);
+            let inputs = io.attention_inputs(g, i, attention, rotary, mask, shared)?;
             Ok(LayerInputs::Attention(inputs))
         })?;
         let h = io.needed_tokens(g_, h)?;
@@ -238,7 +251,7 @@ impl Transformer {
             plan.head.encoding,
             plan.extent,
             self.direction,
-            self.uniform(|a| a.n_heads / a.n_kv_heads, "queries of a key head")?,
+            self.uniform(Attention::group, "queries of a key head")?,
             window,
         )?;
         let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
@@ -264,7 +277,7 @@ impl Transformer {
             h
         };
         let h = io.lay_out(g_, h)?;
-        let h = self.apply_layers(g_, w, h, |_, i| {
+        let h = self.apply_layers(g_, w, h, &[], |_, i, _| {
             let layer = &self.layers[i];
             let rotary = layer.rotation.map(|i| &rotaries[i]);
             Ok(LayerInputs::Attention(
@@ -279,6 +292,7 @@ impl Transformer {
     pub fn cache_elements(&self) -> usize {
         let of = |layer: &Layer| match &layer.conv {
             Some(conv) => conv.hidden,
+            None if layer.shares.is_some() => 0,
             None => 2 * layer.attention.n_kv_heads * layer.attention.head_dim,
         };
         self.layers.iter().map(of).sum()
@@ -314,6 +328,7 @@ impl Transformer {
     fn extent(&self, layout: Layout, options: &Lowering) -> Result<Extent, ModelError> {
         let one_state = layout == Layout::Channels;
         let sizes = if one_state {
+            self.refuse_for_engine()?;
             [
                 self.uniform(|a| a.n_kv_heads, "number of key-value heads")?,
                 self.uniform(|a| a.head_dim, "head size")?,
@@ -324,7 +339,9 @@ impl Transformer {
         };
         Ok(Extent {
             n_layers: self.layers.len(),
-            group: self.uniform(|a| a.n_heads / a.n_kv_heads, "queries of a key head")?,
+            group: self.group(Mask::Full)?,
+            sliding_group: self.group(Mask::Sliding)?,
+            last_from: self.last_from(),
             n_kv_heads: sizes[0],
             head_dim: sizes[1],
             window: self.window(),
@@ -334,18 +351,42 @@ impl Transformer {
         })
     }
 
+    /// What the form for the Neural Engine cannot have yet.
+    fn refuse_for_engine(&self) -> Result<(), ModelError> {
+        let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
+        let refused = [
+            ("per-layer embeddings", self.per_layer.is_some()),
+            (
+                "layers that share keys and values",
+                any(|layer| layer.shares.is_some()),
+            ),
+            (
+                "convolutions instead of attention",
+                any(|layer| layer.conv.is_some()),
+            ),
+        ];
+        match refused.iter().find(|(_, has)| *has) {
+            None => Ok(()),
+            Some((what, _)) => Err(ModelError::EngineForm(what)),
+        }
+    }
+
+    /// The first layer of which only the last token's output is needed for that token's logits: the
+    /// last layer with keys and values of its own.
+    fn last_from(&self) -> usize {
+        let own = self.layers.iter().rposition(|l| l.shares.is_none());
+        own.unwrap_or(0)
+    }
+
+    /// Number of queries that share a key head, in all layers with this mask.
+    fn group(&self, mask: Mask) -> Result<usize, ModelError> {
+        let layers = self.layers.iter().filter(|layer| layer.mask == mask);
+        uniform(layers, Attention::group, "queries of a key head")
+    }
+
     /// A property that must be the same in all layers.
     fn uniform(&self, of: impl Fn(&Attention) -> usize, what: &str) -> Result<usize, ModelError> {
-        let mut values = self.layers.iter().map(|layer| of(&layer.attention));
-        let first = values.next().unwrap_or(1);
-        match values.find(|value| *value != first) {
-            None => Ok(first),
-            Some(other) => Err(ModelError::unsupported(
-                what,
-                format!("{first} in one layer and {other} in another"),
-                "expected the same in all layers",
-            )),
-        }
+        uniform(self.layers.iter(), of, what)
     }
 
     fn rotaries(
@@ -366,21 +407,55 @@ impl Transformer {
         Ok(norm.apply(g, w, "model.norm", h, self.hidden)?)
     }
 
-    /// All layers, each with the attention inputs that `inputs` gives.
+    /// All layers, each with the inputs that `inputs` gives. `vectors` are those of the per-layer
+    /// embeddings.
     fn apply_layers<'a>(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         mut h: ValueId,
-        inputs: impl Fn(&mut Graph, usize) -> Result<LayerInputs<'a>, ModelError>,
+        vectors: &[ValueId],
+        inputs: impl Fn(&mut Graph, usize, Option<Remembered>) -> Result<LayerInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
+        let mut remembered = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
             let name = format!("model.layers.{i}");
             g.at_module(&format!("{name}.{}", layer.mixer()));
-            let inputs = inputs(g, i)?;
-            h = layer.apply(g, w, &name, h, inputs)?;
+            let shared = layer.shares.and_then(|i| remembered[i]);
+            let inputs = inputs(g, i, shared)?;
+            let (sum, own) = layer.apply(g, w, &name, h, inputs)?;
+            remembered.push(own);
+            h = sum;
+            if let (Some(per_layer), Some(vectors)) = (&self.per_layer, vectors.get(i)) {
+                let vectors = inputs.needed_tokens(g, *vectors)?;
+                let added = per_layer.apply(g, w, &name, h, vectors)?;
+                h = g.add(h, added)?;
+            }
+            if layer.scaled {
+                g.at_module(&name);
+                let scalar = g.weight(&w.get(&name, "layer_scalar", &[1]))?;
+                h = g.mul(h, scalar)?;
+            }
         }
         Ok(h)
+    }
+}
+
+/// A property that must be the same in all these layers.
+fn uniform<'a>(
+    layers: impl Iterator<Item = &'a Layer>,
+    of: impl Fn(&Attention) -> usize,
+    what: &str,
+) -> Result<usize, ModelError> {
+    let mut values = layers.map(|layer| of(&layer.attention));
+    let first = values.next().unwrap_or(1);
+    match values.find(|value| *value != first) {
+        None => Ok(first),
+        Some(other) => Err(ModelError::unsupported(
+            what,
+            format!("{first} in one layer and {other} in another"),
+            "expected the same in all layers",
+        )),
     }
 }
 
@@ -397,6 +472,8 @@ impl Layer {
             norms,
             parallel: false,
             residual_factor: 1.0,
+            shares: None,
+            scaled: false,
         }
     }
 
@@ -409,7 +486,7 @@ impl Layer {
         }
     }
 
-    /// The layer `name` of `h`, the residual stream.
+    /// The layer `name` of `h`, the residual stream; and its keys and values.
     fn apply(
         &self,
         g: &mut Graph,
@@ -417,7 +494,7 @@ impl Layer {
         name: &str,
         h: ValueId,
         inputs: LayerInputs<'_>,
-    ) -> Result<ValueId, ModelError> {
+    ) -> Result<(ValueId, Option<Remembered>), ModelError> {
         let stream = self.norm.for_divided_stream(g.residual_divisor());
         let normed = |g: &mut Graph, norm: Norm, place: Option<&str>, x| {
             let Some(place) = place else {
@@ -438,10 +515,12 @@ impl Layer {
         let x = read(g, self.norms.before_attention, h)?;
         let to = Target::new(self, self.norms.after_attention, g);
         let mixer = module(self.mixer());
-        let a = to.write(g, |g| match (inputs, &self.conv) {
+        let (a, remembered) = to.write(g, |g| match (inputs, &self.conv) {
             (LayerInputs::Attention(inputs), _) => self.attention.apply(g, w, &mixer, x, inputs),
-            (LayerInputs::Conv(inputs), Some(conv)) => conv.apply(g, w, &mixer, x, inputs),
-            (LayerInputs::Conv(_), None) => Ok(x),
+            (LayerInputs::Conv(inputs), Some(conv)) => {
+                Ok((conv.apply(g, w, &mixer, x, inputs)?, None))
+            }
+            (LayerInputs::Conv(_), None) => Ok((x, None)),
         })?;
         let a = normed(g, self.norm, self.norms.after_attention, a)?;
         let a = to.scaled(g, a)?;
@@ -456,7 +535,7 @@ impl Layer {
         let m = to.write(g, |g| self.mlp.apply(g, w, &module("mlp"), x))?;
         let m = normed(g, self.norm, self.norms.after_mlp, m)?;
         let m = to.scaled(g, m)?;
-        Ok(g.add(sum, m)?)
+        Ok((g.add(sum, m)?, remembered))
     }
 }
 

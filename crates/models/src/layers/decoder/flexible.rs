@@ -8,7 +8,7 @@ use thane_mil::types::{DType, Dim, Symbol, TensorType, Type};
 use super::{Extent, MASKED_SCORE, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past};
+use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past, Remembered};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 
@@ -51,7 +51,6 @@ impl Io {
     /// Declares the inputs of the function `mode`.
     pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
         g.at_module("");
-        let group = extent.group;
         let tokens = if mode == Mode::Decode {
             Dim::Known(1)
         } else {
@@ -97,7 +96,7 @@ impl Io {
         let end = g.join("concat", &[pad, total, last], 0)?;
         let (queries, keys) = (g.expand_dims(queries, &[1])?, g.expand_dims(keys, &[0])?);
         let seen = g.op("less_equal", "seen", [("x", keys), ("y", queries)])?; // [tokens, so far]
-        let full = Seen::new(g, seen, group)?;
+        let full = Seen::new(g, seen, extent.group)?;
         let sliding = match extent.window {
             None => None,
             Some(window) => {
@@ -105,7 +104,7 @@ impl Io {
                 let edge = g.sub(queries, window)?;
                 let near = g.op("greater", "near", [("x", keys), ("y", edge)])?;
                 let both = g.op("logical_and", "seen_near", [("x", seen), ("y", near)])?;
-                Some(Seen::new(g, both, group)?)
+                Some(Seen::new(g, both, extent.sliding_group)?)
             }
         };
         Ok(Self {
@@ -133,6 +132,7 @@ impl Io {
     }
 
     /// The inputs of the attention of layer `layer`.
+    #[allow(clippy::too_many_arguments)] // as of the caller
     pub fn attention_inputs<'r>(
         &self,
         g: &mut Graph,
@@ -140,28 +140,32 @@ impl Io {
         attention: &Attention,
         rotary: Option<&'r Rotary>,
         mask: Mask,
+        shared: Option<Remembered>,
     ) -> Result<AttentionInputs<'r>, ModelError> {
         let Extent {
-            n_layers,
-            group,
+            last_from,
             context,
             cache,
             ..
         } = self.extent;
-        let shape = [1, attention.n_kv_heads, context, attention.head_dim];
-        let cache = Cache::new(g, layer, shape, cache);
-        let past = Past::Cache {
-            cache,
-            begin: self.begin,
-            end: self.end,
+        let past = match shared {
+            Some(shared) => Past::Shared(shared),
+            None => {
+                let shape = [1, attention.n_kv_heads, context, attention.head_dim];
+                Past::Cache {
+                    cache: Cache::new(g, layer, shape, cache),
+                    begin: self.begin,
+                    end: self.end,
+                }
+            }
         };
-        let Seen { seen, mask } = match mask {
-            Mask::Full => self.full,
-            Mask::Sliding => self.sliding.unwrap_or(self.full),
+        let (Seen { seen, mask }, group) = match (mask, self.sliding) {
+            (Mask::Sliding, Some(sliding)) => (sliding, self.extent.sliding_group),
+            _ => (self.full, self.extent.group),
         };
-        // In the last layer, `prefill` computes keys and values for every token but everything else
-        // only for the last token.
-        let last = if self.mode == Mode::Prefill && layer + 1 == n_layers {
+        // In the last layer with keys and values of its own, `prefill` computes them for every token
+        // but everything else only for the last token.
+        let last = if self.mode == Mode::Prefill && layer >= last_from {
             let seen = g.last(seen, 0)?;
             let mask = additive(g, seen, group)?;
             Some(Last {
@@ -187,7 +191,7 @@ impl Io {
         conv: &ShortConv,
     ) -> Result<ConvInputs, ModelError> {
         let Extent {
-            n_layers,
+            last_from,
             context,
             cache,
             ..
@@ -201,7 +205,7 @@ impl Io {
             begin: g.add(self.begin, offset)?,
             end: g.add(self.end, offset)?,
             first: self.begin,
-            last: self.mode == Mode::Prefill && layer + 1 == n_layers,
+            last: self.mode == Mode::Prefill && layer >= last_from,
         })
     }
 

@@ -11,7 +11,7 @@ mod flexible;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
-use super::attention::{Attention, AttentionInputs};
+use super::attention::{Attention, AttentionInputs, Remembered};
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
 use crate::checkpoint::Tensor;
@@ -70,8 +70,12 @@ pub struct Lowering {
 pub struct Extent {
     /// Number of layers.
     pub n_layers: usize,
-    /// Number of queries that share a key head, in every layer.
+    /// Number of queries that share a key head, in full-attention layers.
     pub group: usize,
+    /// The same in sliding-window layers.
+    pub sliding_group: usize,
+    /// The first layer of which only the last token's output is needed for that token's logits.
+    pub last_from: usize,
     /// Number of key heads, in every layer of a function of fixed length.
     pub n_kv_heads: usize,
     /// Elements of a key head, in every layer of a function of fixed length.
@@ -146,7 +150,9 @@ impl Io {
         g.add(rows, positions)
     }
 
-    /// The inputs of the attention of layer `layer`.
+    /// The inputs of the attention of layer `layer`, which may use the keys and values of an earlier
+    /// layer.
+    #[allow(clippy::too_many_arguments)] // one caller, which has them apart
     pub fn attention_inputs<'r>(
         &'r self,
         g: &mut Graph,
@@ -154,10 +160,19 @@ impl Io {
         attention: &Attention,
         rotary: Option<&'r Rotary>,
         mask: Mask,
+        shared: Option<Remembered>,
     ) -> Result<AttentionInputs<'r>, ModelError> {
         match self {
-            Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask),
+            Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask, shared),
             Self::Fixed(io) => io.attention_inputs(g, layer, rotary, mask),
+        }
+    }
+
+    /// The rows of `table` for the tokens, [1, tokens, features], in the row layout.
+    pub fn rows_of_tokens(&self, g: &mut Graph, table: ValueId) -> Result<ValueId, ModelError> {
+        match self {
+            Self::Flexible(io) => Ok(g.gather(table, io.input_ids)?),
+            Self::Fixed(io) => Ok(io.embed(g, table)?),
         }
     }
 
@@ -170,12 +185,7 @@ impl Io {
     ) -> Result<ConvInputs, ModelError> {
         match self {
             Self::Flexible(io) => io.conv_inputs(g, layer, conv),
-            Self::Fixed(_) => Err(ModelError::unsupported(
-                "layer_types",
-                "conv",
-                "programs for the Neural Engine cannot hold the state of convolutions yet: choose \
-                 the portable form",
-            )),
+            Self::Fixed(_) => Err(ModelError::EngineForm("convolutions instead of attention")),
         }
     }
 

@@ -1,0 +1,240 @@
+//! Gemma 4, text only, without experts: Gemma 3 with wider heads in full-attention layers, a norm of
+//! value heads, vectors of its own for each layer, and later layers that use the keys and values of
+//! earlier ones.
+
+use super::gemma::scaled_embedding;
+use super::keys::{IGNORED_KEYS, check_heads, check_positive, check_size, layer_masks};
+use super::{DecoderResult, Family};
+use crate::checkpoint::Config;
+use crate::error::ModelError;
+use crate::layers::attention::QkNorm;
+use crate::layers::decoder::Mask;
+use crate::layers::norm::{Norm, RmsNorm};
+use crate::layers::per_layer::PerLayer;
+use crate::layers::rope::{Rotation, Style};
+use crate::transformer::config::{self, Defaults, by_pattern};
+use crate::transformer::{Norms, Transformer};
+use crate::weights::Weights;
+
+pub(super) const FAMILY: Family = Family {
+    names: &["gemma4_text", "gemma4"],
+    about: "Gemma 4 E2B, E4B, 31B (text)",
+    checked: &["tiny/gemma4", "tiny/gemma4-plain"],
+    config: Some(|c, w| config::decoder(read(c, w)?, w)),
+    ..Family::NONE
+};
+
+/// Defaults of Gemma4TextConfig.
+const DEFAULTS: Defaults = Defaults {
+    activation_key: "hidden_activation",
+    activation: "gelu_pytorch_tanh",
+    norms: Norms::AROUND,
+    head_dim: Some(256),
+    n_kv_heads: Some(4),
+    theta: 10_000.0,
+    rotated_share: Some(1.0),
+    max_context: 131_072,
+    tied: true,
+    ..Defaults::LLAMA
+};
+const GLOBAL_HEAD_DIM: usize = 512;
+const GLOBAL_THETA: f64 = 1_000_000.0;
+/// By default every sixth layer has full attention, and the last one.
+const PATTERN: usize = 6;
+
+/// Reads the configuration, which may be the text part of a multimodal model.
+fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    let Some(text) = c.opt_object("text_config")? else {
+        return read_text(c, w);
+    };
+    c.acknowledge(&[
+        "audio_config",
+        "audio_token_id",
+        "boa_token_id",
+        "boi_token_id",
+        "eoa_token_id",
+        "eoa_token_index",
+        "eoi_token_id",
+        "image_token_id",
+        "video_token_id",
+        "vision_config",
+        "vision_soft_tokens_per_image",
+    ]);
+    text.acknowledge(IGNORED_KEYS);
+    // The head belongs to the whole model, so the outer key decides whether it is tied.
+    text.acknowledge(&["tie_word_embeddings"]);
+    Ok(Transformer {
+        tied: c.bool_or("tie_word_embeddings", true)?,
+        ..read_text(&text, w)?
+    })
+}
+
+fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    if c.bool_or("enable_moe_block", false)? {
+        return Err(ModelError::unsupported(
+            "enable_moe_block",
+            true,
+            "mixtures of experts are not supported",
+        ));
+    }
+    c.acknowledge(&["moe_intermediate_size", "num_experts", "top_k_experts"]);
+    if let Some(both @ "all") = c.opt_str("use_bidirectional_attention")? {
+        return Err(ModelError::unsupported(
+            "use_bidirectional_attention",
+            both,
+            "expected none or vision, because a decoder attends to earlier tokens only",
+        ));
+    }
+    let [full, sliding] = config::ropes_by_layer_type(c)?;
+    let mut model = config::read_with_ropes(c, &DEFAULTS, &[sliding])?;
+    config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
+    let n_layers = model.layers.len();
+    let mut masks = match layer_masks(c, n_layers)? {
+        Some(masks) => masks,
+        None => by_pattern("layer_types", n_layers, PATTERN)?,
+    };
+    // transformers forces this too.
+    masks[n_layers - 1] = Mask::Full;
+    let full_layers = FullLayers::read(c)?;
+    let wide = full_layers.head_dim;
+    let rotation = Rotation::new(&full, GLOBAL_THETA, wide, Style::Half)?;
+    model.rotations.insert(0, rotation);
+    model.set_masks(&masks);
+    let window = c.opt_usize("sliding_window")?.unwrap_or(512);
+    model.window = Some(check_size("sliding_window", window)?);
+    set_heads(c, &mut model, full_layers)?;
+    share(c, w, &mut model)?;
+    let cap = "final_logit_softcapping";
+    if let Some(value) = c.opt_f64(cap)? {
+        model.logits_soft_cap = Some(check_positive(cap, value)? as f32);
+    }
+    read_per_layer(c, &mut model)?;
+    Ok(scaled_embedding(model))
+}
+
+/// The sizes of full-attention layers, where they are not those of the others.
+struct FullLayers {
+    head_dim: usize,
+    n_kv_heads: Option<usize>,
+}
+
+impl FullLayers {
+    /// Reads the sizes by name, as models are published, or for each layer by itself, as
+    /// transformers writes them.
+    fn read(c: &Config) -> Result<Self, ModelError> {
+        let Some(layers) = c.opt_object("per_layer_config")? else {
+            let (head_dim, heads) = ("global_head_dim", "num_global_key_value_heads");
+            let head_dim = c.opt_usize(head_dim)?.unwrap_or(GLOBAL_HEAD_DIM);
+            let heads = c.opt_usize(heads)?;
+            return Self::checked("global_head_dim", head_dim, heads);
+        };
+        let mut all: Option<(Option<usize>, Option<usize>)> = None;
+        let names: Vec<String> = layers.keys().map(str::to_owned).collect();
+        for name in names {
+            let layer = layers.object(&name)?;
+            let sizes = (
+                layer.opt_usize("head_dim")?,
+                layer.opt_usize("num_key_value_heads")?,
+            );
+            if all.is_some_and(|first| first != sizes) {
+                return Err(ModelError::unsupported(
+                    "per_layer_config",
+                    format!("{sizes:?} in layer {name}"),
+                    "expected the same in all layers",
+                ));
+            }
+            all = Some(sizes);
+        }
+        let (head_dim, heads) = all.unwrap_or_default();
+        Self::checked("head_dim", head_dim.unwrap_or(GLOBAL_HEAD_DIM), heads)
+    }
+
+    fn checked(key: &str, head_dim: usize, heads: Option<usize>) -> Result<Self, ModelError> {
+        let check = |n| check_size("num_global_key_value_heads", n);
+        Ok(Self {
+            head_dim: check_size(key, head_dim)?,
+            n_kv_heads: heads.map(check).transpose()?,
+        })
+    }
+}
+
+/// Sets the sizes of full-attention layers, and the norms of all heads.
+fn set_heads(c: &Config, model: &mut Transformer, full: FullLayers) -> Result<(), ModelError> {
+    let keys_are_values = c.bool_or("attention_k_eq_v", false)?;
+    let n_kv_heads = full.n_kv_heads.filter(|_| keys_are_values);
+    let wide = full.head_dim;
+    for layer in &mut model.layers {
+        let attention = &mut layer.attention;
+        attention.scale = 1.0;
+        if layer.mask == Mask::Full {
+            attention.head_dim = wide;
+            attention.n_kv_heads = n_kv_heads.unwrap_or(attention.n_kv_heads);
+            attention.keys_are_values = keys_are_values;
+            check_heads(attention.n_heads, attention.n_kv_heads, wide)?;
+        }
+        if let Norm::Rms(norm) = layer.norm {
+            attention.qk_norm = Some(QkNorm::of_heads(norm));
+            attention.v_norm = Some(norm);
+        }
+        layer.scaled = true;
+    }
+    Ok(())
+}
+
+/// Makes the last layers use the keys and values of the last layer of their type before them.
+fn share(c: &Config, w: &Weights<'_>, model: &mut Transformer) -> Result<(), ModelError> {
+    let key = "num_kv_shared_layers";
+    let n_shared = c.opt_usize(key)?.unwrap_or(0);
+    let n_layers = model.layers.len();
+    let refused = |reason| Err(ModelError::unsupported(key, n_shared, reason));
+    if n_shared >= n_layers {
+        return refused("expected less than the number of layers");
+    }
+    let first = n_layers - n_shared;
+    let double = c.bool_or("use_double_wide_mlp", false)?;
+    for i in first..n_layers {
+        let mask = model.layers[i].mask;
+        let source = model.layers[..first].iter().rposition(|l| l.mask == mask);
+        if source.is_none() {
+            return refused("expected a layer of each type before those that share");
+        }
+        let layer = &mut model.layers[i];
+        layer.shares = source;
+        if double {
+            layer.mlp.intermediate *= 2;
+        }
+        // Published files have these tensors, which transformers ignores.
+        for name in ["k_proj", "v_proj", "k_norm"] {
+            for parameter in ["weight", "bias"] {
+                w.ignore(&format!("layers.{i}.self_attn.{name}.{parameter}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
+    let key = "vocab_size_per_layer_input";
+    let vocab_size = check_size(key, c.opt_usize(key)?.unwrap_or(262_144))?;
+    let key = "hidden_size_per_layer_input";
+    let size = c.opt_usize(key)?.unwrap_or(256);
+    if size == 0 {
+        return Ok(());
+    }
+    let epsilon = match model.norm {
+        Norm::Rms(norm) => norm.epsilon,
+        Norm::Layer { norm, .. } => norm.epsilon,
+    };
+    model.per_layer = Some(PerLayer {
+        hidden: model.hidden,
+        size: check_size(key, size)?,
+        vocab_size,
+        n_layers: model.layers.len(),
+        norm: RmsNorm {
+            epsilon,
+            plus_one: false,
+        },
+        activation: model.layers[0].mlp.activation,
+    });
+    Ok(())
+}
