@@ -423,6 +423,9 @@ pub enum LanguageError {
     /// A key of the configuration has the wrong type.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// `tokenizer.model` cannot be used.
+    #[error("tokenizer.model: {0}: a tokenizer.json of the same model can be used instead")]
+    SentencePiece(String),
     /// A file is not UTF-8.
     #[error("{}: expected UTF-8", .0.display())]
     NotUtf8(PathBuf),

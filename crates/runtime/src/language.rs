@@ -6,6 +6,7 @@ use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
 use crate::error::LanguageError;
 use crate::files::read;
+use crate::sentencepiece::{Added, vocabulary};
 
 /// Memory that tokenizing takes for each byte of a text, in bytes. all-MiniLM-L6-v2's tokenizer
 /// took 122 for words, 224 for single letters, 149 for Chinese and 444 for punctuation (peak of the
@@ -127,6 +128,7 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         eos,
         eot: id("eot_token_id")?,
         eom: id("eom_token_id")?,
+        ends: Vec::new(),
         unk: id("unknown_token_id")?,
         pad: id("padding_token_id")?,
         add_bos: gguf.opt_bool(&key("add_bos_token"))?,
@@ -146,9 +148,10 @@ fn from_folder(
     folder: &HuggingFace,
     n_vocab: usize,
 ) -> Result<Option<LanguageData>, LanguageError> {
-    let Some(json) = folder.tokenizer_json.as_deref() else {
+    let (json, model) = (&folder.tokenizer_json, &folder.tokenizer_model);
+    if json.is_none() && model.is_none() {
         return Ok(None);
-    };
+    }
     let mut config = match folder.tokenizer_config.as_deref() {
         Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
         None => TokenizerConfig {
@@ -167,11 +170,36 @@ fn from_folder(
         .chat_template
         .clone()
         .map(|text| TemplateSource { text, bos, eos });
-    Ok(Some(LanguageData {
-        tokenizer: TokenizerData::Json {
+    let tokenizer = match (json, model) {
+        (Some(json), _) => TokenizerData::Json {
             tokenizer: read(json)?,
             config,
         },
+        (None, Some(model)) => {
+            let added = match folder.tokenizer_config.as_deref() {
+                Some(path) => added_tokens(&read(path)?),
+                None => Vec::new(),
+            };
+            TokenizerData::Lists(vocabulary(&read(model)?, &config, &added)?)
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(LanguageData {
+        tokenizer,
         template,
     }))
+}
+
+/// The tokens in `added_tokens_decoder` of a `tokenizer_config.json`.
+fn added_tokens(config: &[u8]) -> Vec<Added> {
+    let config: serde_json::Value = serde_json::from_slice(config).unwrap_or_default();
+    let tokens = config["added_tokens_decoder"].as_object();
+    let token = |(id, token): (&String, &serde_json::Value)| {
+        Some(Added {
+            id: id.parse().ok()?,
+            text: token["content"].as_str()?.to_owned(),
+            special: token["special"].as_bool().unwrap_or(false),
+        })
+    };
+    tokens.into_iter().flatten().filter_map(token).collect()
 }

@@ -45,6 +45,7 @@ mod package_writer;
 mod passes;
 mod prompt;
 mod sampling;
+mod sentencepiece;
 
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};

@@ -132,6 +132,7 @@ impl Tokenizer {
             end_ids: [vocab.eos, vocab.eot, vocab.eom]
                 .into_iter()
                 .flatten()
+                .chain(vocab.ends)
                 .collect(),
             add_bos: vocab.add_bos.unwrap_or(add_bos),
             add_eos: vocab.add_eos.unwrap_or(false),

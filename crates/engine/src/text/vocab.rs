@@ -29,6 +29,9 @@ pub struct Vocab {
     pub eot: Option<u32>,
     /// `tokenizer.ggml.eom_token_id`.
     pub eom: Option<u32>,
+    /// Further tokens that end a generation.
+    #[serde(default)]
+    pub ends: Vec<u32>,
     /// `tokenizer.ggml.unknown_token_id`.
     pub unk: Option<u32>,
     /// `tokenizer.ggml.padding_token_id`.

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Makes crates/runtime/tests/data: tokenizer.model files as the SentencePiece library writes them, and what it answers.
+
+    python3 crates/runtime/tests/make_sentencepiece.py
+
+The texts are the mixed lines of the engine's tests. Needs sentencepiece.
+"""
+
+import io
+import json
+from pathlib import Path
+
+import sentencepiece
+
+HERE = Path(__file__).resolve().parent
+LINES = HERE.parents[1] / "engine/tests/data/mixed.jsonl"
+
+
+def train(lines, **options):
+    out = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=out, normalization_rule_name="identity",
+        remove_extra_whitespaces=False, character_coverage=0.98, bos_id=1, eos_id=2, unk_id=0, minloglevel=2,
+        num_threads=1, **options)
+    return out.getvalue()
+
+
+def main():
+    lines = [json.loads(line) for line in LINES.read_text(encoding="utf-8").split("\n") if line]
+    folder = HERE / "data"
+    folder.mkdir(exist_ok=True)
+    models = {
+        "llama": train(lines, model_type="bpe", vocab_size=900, byte_fallback=True),
+        "gemma": train(lines, model_type="bpe", vocab_size=900, byte_fallback=True, add_dummy_prefix=False,
+                       pad_id=3, user_defined_symbols=["\n", "\n\n", "\u2581\u2581", "<table>"]),
+        "unigram": train(lines, model_type="unigram", vocab_size=400),
+    }
+    answers = {}
+    for name, model in models.items():
+        (folder / f"{name}.model").write_bytes(model)
+        if name == "unigram":
+            continue
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        answers[name] = {
+            "bos": processor.bos_id(), "eos": processor.eos_id(), "n_pieces": processor.vocab_size(),
+            "ids": [processor.encode(line) for line in lines],
+        }
+    text = json.dumps(answers, separators=(",", ":"))
+    (folder / "sentencepiece.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
