@@ -169,6 +169,18 @@ pub fn with_scaled(from: &Path, tensor: &str, factor: f32) -> PathBuf {
     to
 }
 
+/// A copy of a tiny model with one key of `config.json` set.
+pub fn with_key(from: &Path, key: &str, value: &Value) -> PathBuf {
+    let name = from.file_name().unwrap().to_str().unwrap();
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{key}-{value}"));
+    copy(from, &to);
+    let file = to.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    config[key] = value.clone();
+    std::fs::write(file, config.to_string()).unwrap();
+    to
+}
+
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in from.read_dir().unwrap().map(Result::unwrap) {

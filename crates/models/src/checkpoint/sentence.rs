@@ -4,7 +4,8 @@
 //! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a
 //! normalization. Each module has a folder with a `config.json`.
 //! `config_sentence_transformers.json` holds prompts and the similarity function,
-//! `sentence_bert_config.json` the maximum length.
+//! `sentence_bert_config.json` the maximum length; since sentence-transformers 6,
+//! `tokenizer_config.json` holds that length.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -20,6 +21,8 @@ use crate::pooling::Pooling;
 
 /// Largest accepted file; published ones are below 20 KB.
 const MAX_BYTES: u64 = 1 << 20;
+/// Largest accepted `tokenizer_config.json`; Gemma's has 1.2 MB.
+const MAX_TOKENIZER_BYTES: u64 = 16 << 20;
 
 /// The settings that the files of sentence-transformers describe.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -92,6 +95,13 @@ struct Prompts {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
+struct TokenizerLength {
+    /// Files of tokenizers without a limit have 1e30.
+    model_max_length: Option<f64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Lengths {
     max_seq_length: Option<usize>,
     do_lower_case: bool,
@@ -122,7 +132,10 @@ impl SentenceConfig {
         let prompts: Prompts = parse_opt(&folder.join("config_sentence_transformers.json"))?;
         let lengths: Lengths = parse_opt(&folder.join("sentence_bert_config.json"))?;
         let mut sentence = Self {
-            max_tokens: lengths.max_seq_length,
+            max_tokens: match lengths.max_seq_length {
+                Some(n) => Some(n),
+                None => tokenizer_length(folder)?,
+            },
             lower_case: lengths.do_lower_case,
             prompts: prompts.prompts,
             default_prompt: prompts.default_prompt_name,
@@ -267,6 +280,17 @@ fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, Checkp
     })
 }
 
+/// The maximum length in `tokenizer_config.json`.
+fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
+    let path = folder.join("tokenizer_config.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let length: TokenizerLength = parse_within(&path, MAX_TOKENIZER_BYTES)?;
+    let plausible = length.model_max_length.filter(|n| *n >= 1.0 && *n < 1e9);
+    Ok(plausible.map(|n| n as usize))
+}
+
 fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, CheckpointError> {
     if path.is_file() {
         parse(path)
@@ -276,9 +300,13 @@ fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Checkpoint
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
-    let text = map::read_small(path, MAX_BYTES)?;
+    parse_within(path, MAX_BYTES)
+}
+
+fn parse_within<T: DeserializeOwned>(path: &Path, most: u64) -> Result<T, CheckpointError> {
+    let text = map::read_small(path, most)?;
     serde_json::from_slice(&text).map_err(|e| {
-        let reason = format!("is not what sentence-transformers writes ({e}): fetch it again");
+        let reason = format!("is not what was expected ({e}): fetch it again");
         CheckpointError::Unusable {
             path: path.to_owned(),
             reason,

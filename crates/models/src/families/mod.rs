@@ -2,11 +2,15 @@
 //! adding a family takes one file, its `mod` line, and its line in [`FAMILIES`].
 
 mod bert;
+mod distilbert;
 mod gemma3;
 mod keys;
 mod llama;
 mod lower;
 mod modernbert;
+mod mpnet;
+mod nomic_bert;
+mod post_norm;
 mod qwen3;
 
 use thane_mil::program::Function;
@@ -65,8 +69,12 @@ static FAMILIES: &[Family] = &[
     gemma3::FAMILY,
     qwen3::FAMILY,
     qwen3::PPLX,
-    bert::FAMILY,
+    bert::BERT,
+    bert::ROBERTA,
+    distilbert::FAMILY,
+    mpnet::FAMILY,
     modernbert::FAMILY,
+    nomic_bert::FAMILY,
 ];
 
 /// The configuration of a decoder, ready to be lowered.

@@ -1,5 +1,4 @@
-//! What encoders have in common around their layers: inputs, positions, masks, pooling, and the
-//! output.
+//! What encoders have in common around their layers: inputs, positions, masks, and the output.
 //!
 //! The functions of an encoder take `input_ids` int32 [batch, tokens] and `attention_mask` [batch,
 //! tokens], 1 for a token and 0 for padding; padding follows the tokens. They return `embedding`
@@ -159,6 +158,34 @@ impl Io {
             self.max_tokens,
             Style::Half,
         )
+    }
+
+    /// The positions of a model that counts them from `padding + 1`, where `padding` is the id of
+    /// the padding token: int32 [batch, tokens]. A padding token has the position `padding` and is
+    /// not counted, wherever it stands.
+    pub fn positions_after(&self, g: &mut Graph, padding: i32) -> ValueResult {
+        let (padding, axis, no) = (g.int(padding)?, g.int(1)?, g.bool(false)?);
+        let is_text = g.op(
+            "not_equal",
+            "is_text",
+            [("x", self.input_ids), ("y", padding)],
+        )?;
+        let is_text = g.cast(is_text, DType::Int32)?;
+        let args = [
+            ("x", is_text),
+            ("axis", axis),
+            ("exclusive", no),
+            ("reverse", no),
+        ];
+        let counts = g.op("cumsum", "counts", args)?;
+        let counts = g.mul(counts, is_text)?;
+        g.add(counts, padding)
+    }
+
+    /// Adds `bias` [1, heads, tokens, tokens] to the scores of full-attention layers.
+    pub fn bias_scores(&mut self, g: &mut Graph, bias: ValueId) -> Result<(), ModelError> {
+        self.full = g.add(self.full, bias)?;
+        Ok(())
     }
 
     /// Converts hidden states [batch, tokens, features] to the layout of the graph.

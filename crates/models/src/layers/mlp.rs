@@ -2,31 +2,9 @@
 
 use thane_mil::program::ValueId;
 
+pub use super::activation::Activation;
 use crate::graph::{Graph, ValueResult};
 use crate::weights::Weights;
-
-/// The activation function of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// GELU in its tanh approximation: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
-    GeluTanh,
-    /// Exact GELU: `x / 2 * (1 + erf(x / sqrt(2)))`.
-    GeluErf,
-}
-
-impl Activation {
-    /// Applies the activation to each element.
-    pub fn apply(self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let mode = match self {
-            Activation::Silu => return g.op("silu", "active", [("x", x)]),
-            Activation::GeluTanh => g.string("TANH_APPROXIMATION")?,
-            Activation::GeluErf => g.string("EXACT")?,
-        };
-        g.op("gelu", "active", [("x", x), ("mode", mode)])
-    }
-}
 
 /// The sizes and options of a gated feed-forward layer.
 #[derive(Clone, Copy, Debug)]

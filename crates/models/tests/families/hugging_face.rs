@@ -65,7 +65,17 @@ fn an_unknown_architecture_lists_those_that_are_known() {
         bert,
         &["architecture `bert` is an embedding model"],
     );
-    let encoders = ["bidirectional_pplx_qwen3", "bert", "modernbert"];
+    let encoders = [
+        "bidirectional_pplx_qwen3",
+        "bert",
+        "roberta",
+        "xlm-roberta",
+        "camembert",
+        "distilbert",
+        "mpnet",
+        "modernbert",
+        "nomic_bert",
+    ];
     assert_eq!(
         families::names(),
         [&["llama", "gemma3_text", "gemma3", "qwen3"][..], &encoders].concat()

@@ -1,0 +1,231 @@
+//! Encoders: the tiny embedding checkpoints with changed configurations.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use thane_mil::program::difference;
+use thane_models::{Encoder, EncoderOptions, ModelError, Pooling, build_encoder};
+
+use crate::checkpoint::builder::{Folder, assert_says};
+
+fn tiny(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/models/tiny-embed")
+        .join(name)
+}
+
+/// The tiny checkpoint with these keys of its configuration replaced; null means absent.
+fn changed(name: &str, changes: &Value) -> Result<Encoder, ModelError> {
+    let mut config: Value =
+        serde_json::from_slice(&fs::read(tiny(name).join("config.json")).unwrap()).unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let weights = fs::read(tiny(name).join("model.safetensors")).unwrap();
+    let folder = Folder::new()
+        .with("config.json", config.to_string())
+        .with("model.safetensors", weights);
+    let options = EncoderOptions {
+        pooling: Some(Pooling::Mean),
+        ..EncoderOptions::default()
+    };
+    build_encoder(&folder.open("")?, &options)
+}
+
+fn assert_refused(name: &str, changes: &Value, parts: &[&str]) {
+    match changed(name, changes) {
+        Ok(_) => panic!("{name}, {changes}: expected an error, found a model"),
+        Err(error) => assert_says(&error.to_string(), parts),
+    }
+}
+
+#[test]
+fn descendants_of_roberta_are_one_program() {
+    let roberta = changed("roberta", &json!({})).unwrap();
+    for name in ["xlm-roberta", "camembert"] {
+        let other = changed("roberta", &json!({"model_type": name})).unwrap();
+        assert_eq!(difference(&roberta.program, &other.program), None, "{name}");
+        assert_eq!(other.info.architecture, name);
+    }
+    // The first row of the table is for position 2.
+    assert_eq!(roberta.info.n_positions, 64);
+    // What the files of RoBERTa leave out is 1.
+    let other = changed("roberta", &json!({"pad_token_id": null})).unwrap();
+    assert_eq!(difference(&roberta.program, &other.program), None);
+    let other = changed("roberta", &json!({"pad_token_id": 3})).unwrap();
+    assert!(difference(&roberta.program, &other.program).is_some());
+}
+
+#[test]
+fn both_spellings_of_nomic_bert_are_one_computation() {
+    for name in ["nomic-bert", "nomic-bert-new"] {
+        let model = changed(name, &json!({})).unwrap();
+        assert_eq!(model.info.n_positions, 90, "{name}");
+    }
+    let keys = json!({"rope_parameters": null, "rope_theta": 220.0});
+    let [old, new] = [&keys, &json!({})].map(|keys| changed("nomic-bert-new", keys).unwrap());
+    assert_eq!(difference(&old.program, &new.program), None);
+}
+
+#[test]
+fn unknown_keys_are_refused_by_name() {
+    for name in [
+        "bert-mean",
+        "roberta",
+        "distilbert",
+        "mpnet",
+        "nomic-bert",
+        "nomic-bert-new",
+    ] {
+        let keys = json!({"moe_every_n_layers": 2, "made_up": 1});
+        assert_refused(
+            name,
+            &keys,
+            &[
+                "may change the computation",
+                "moe_every_n_layers",
+                "made_up",
+            ],
+        );
+    }
+}
+
+#[test]
+fn values_that_would_change_the_computation_are_refused() {
+    let one_of = "expected one of gelu, ";
+    for (name, changes, parts) in [
+        (
+            "bert-mean",
+            json!({"hidden_act": "xielu"}),
+            ["hidden_act", "xielu", one_of],
+        ),
+        (
+            "bert-mean",
+            json!({"is_decoder": true}),
+            ["is_decoder", "true", "encoders"],
+        ),
+        (
+            "roberta",
+            json!({"position_embedding_type": "relative_key"}),
+            ["position_embedding_type", "relative_key", "absolute"],
+        ),
+        (
+            "roberta",
+            json!({"pad_token_id": 65}),
+            ["max_position_embeddings", "66", "more than 66"],
+        ),
+        (
+            "distilbert",
+            json!({"activation": "prelu"}),
+            ["activation", "prelu", one_of],
+        ),
+        (
+            "distilbert",
+            json!({"n_heads": 5}),
+            ["5 heads", "36", "divide"],
+        ),
+        (
+            "mpnet",
+            json!({"relative_attention_num_buckets": 16}),
+            ["relative_attention_num_buckets", "16", "expected 32"],
+        ),
+    ] {
+        assert_refused(name, &changes, &parts);
+    }
+}
+
+#[test]
+fn forms_of_nomic_bert_that_are_not_computed_are_refused() {
+    for (name, changes, parts) in [
+        (
+            "nomic-bert",
+            json!({"prenorm": true}),
+            ["prenorm", "true", "expected false"],
+        ),
+        (
+            "nomic-bert",
+            json!({"use_rms_norm": true}),
+            ["use_rms_norm", "true", "false"],
+        ),
+        (
+            "nomic-bert",
+            json!({"causal": true}),
+            ["causal", "true", "expected false"],
+        ),
+        (
+            "nomic-bert",
+            json!({"activation_function": "gelu"}),
+            ["activation_function", "gelu", "expected swiglu"],
+        ),
+        (
+            "nomic-bert",
+            json!({"rotary_emb_fraction": 0.5}),
+            ["rotary_emb_fraction", "0.5", "whole heads"],
+        ),
+        (
+            "nomic-bert",
+            json!({"rotary_scaling_factor": 2}),
+            ["rotary_scaling_factor", "2", "not scaled"],
+        ),
+        (
+            "nomic-bert",
+            json!({"rotary_emb_interleaved": true}),
+            ["rotary_emb_interleaved", "true", "expected false"],
+        ),
+        (
+            "nomic-bert-new",
+            json!({"head_dim": 4}),
+            ["head_dim", "4", "expected 8"],
+        ),
+        (
+            "nomic-bert-new",
+            json!({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}),
+            ["rope_type", "yarn", "expected default"],
+        ),
+    ] {
+        assert_refused(name, &changes, &parts);
+    }
+}
+
+#[test]
+fn keys_that_the_computation_needs_are_missed_by_name() {
+    for (name, key) in [
+        ("roberta", "max_position_embeddings"),
+        ("distilbert", "dim"),
+        ("mpnet", "num_hidden_layers"),
+        ("nomic-bert", "rotary_emb_base"),
+        ("nomic-bert", "qkv_proj_bias"),
+    ] {
+        assert_refused(name, &json!({key: null}), &[key, "missing"]);
+    }
+}
+
+/// Sizes that contradict the tensors are listed with both shapes.
+#[test]
+fn sizes_that_contradict_the_tensors_are_refused() {
+    for (name, changes, part) in [
+        (
+            "roberta",
+            json!({"type_vocab_size": 2}),
+            "expected the shape [2, 33], found [1, 33]",
+        ),
+        (
+            "mpnet",
+            json!({"max_position_embeddings": 512}),
+            "expected the shape [512, 21]",
+        ),
+        (
+            "nomic-bert",
+            json!({"mlp_fc1_bias": true, "mlp_fc2_bias": true}),
+            "fc11.bias` [47]",
+        ),
+        (
+            "nomic-bert",
+            json!({"qkv_proj_bias": true}),
+            "Wqkv.bias` [108] is missing",
+        ),
+    ] {
+        assert_refused(name, &changes, &["do not fit the configuration", part]);
+    }
+}
