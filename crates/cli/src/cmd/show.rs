@@ -66,7 +66,7 @@ enum Task<'a> {
         max_tokens: usize,
         /// Number of positions of the model.
         positions: usize,
-        pooling: &'static str,
+        pooling: String,
         /// Whether vectors are normalized to length 1.
         normalize: bool,
         /// Prompts to put before a text, by the name of the task.
@@ -146,7 +146,7 @@ fn show_encoder(args: &Args, model: &Model, app: &App) -> Outcome {
             dimensions: info.dim,
             max_tokens: info.max_tokens,
             positions: info.n_positions,
-            pooling: info.pooling.name(),
+            pooling: info.pooling.to_string(),
             normalize: info.normalize,
             prompts: &info.prompts,
         },

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
 
-/// The embedding models that `thane embed` runs: all but one with two pooling modes.
+/// The embedding models that `thane embed` runs with any prompt: all but one that does not pool
+/// the tokens of its prompts.
 fn names() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed");
     let entries = std::fs::read_dir(folder).unwrap();
@@ -152,6 +153,30 @@ fn vectors_are_those_of_the_reference() {
             }
         }
     }
+}
+
+/// Two poolings that are joined, then a dense layer.
+#[test]
+fn joined_poolings_are_those_of_the_reference() {
+    let golden = Golden::of("bert-weighted");
+    let texts = golden.texts(&Value::from("document"));
+    let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
+    let flags = [
+        "--file",
+        &file,
+        "--truncate",
+        "--numerics",
+        "f32",
+        "--prompt",
+        "document",
+    ];
+    let found = vectors(&embed(&home, "bert-weighted", &flags));
+    for (found, (text, expected)) in found.iter().zip(&texts) {
+        let error = error(found, expected);
+        assert!(error < 1e-5, "{text:?}: {error}");
+    }
+    let shown = report(&home.run(&["show", "--json", model("bert-weighted").to_str().unwrap()]));
+    assert_eq!(shown["pooling"], "weightedmean+max");
 }
 
 #[test]
@@ -640,7 +665,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["a", "--pooling", "sum"],
             &[
                 "invalid value 'sum'",
-                "mean, cls, lasttoken, max or weightedmean",
+                "expected mean, mean_sqrt_len_tokens, cls, lasttoken, max, weightedmean, or several",
             ],
         ),
         (

@@ -35,14 +35,9 @@ pub fn names(kind: &str) -> Vec<String> {
     names
 }
 
-/// The embedding model that is rejected: it has two pooling modes.
-pub const REJECTED: &str = "bert-weighted";
-
-/// The names of embedding models that can be built.
+/// The names of all embedding models.
 pub fn embedding_models() -> Vec<String> {
-    let mut names = names("tiny-embed");
-    names.retain(|name| name != REJECTED);
-    names
+    names("tiny-embed")
 }
 
 /// A golden: its JSON, and the floats that it points into.

@@ -8,6 +8,7 @@ pub mod config;
 pub mod guard;
 mod hf;
 mod jinja;
+mod pair;
 mod pre;
 mod spm;
 pub mod stream;
@@ -19,6 +20,7 @@ pub mod tokenizer;
 pub mod vocab;
 
 pub use config::TokenizerConfig;
+pub use pair::Pair;
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, Rendered, TemplateError};
 pub use texts::Texts;
@@ -138,6 +140,12 @@ pub enum TextError {
         /// Maximum bytes of a text.
         most: usize,
     },
+    /// The tokenizer does not say how two texts become one sequence.
+    #[error(
+        "expected a tokenizer.json, which says how two texts become one sequence, found the \
+         vocabulary of a GGUF file: use the model's Hugging Face folder"
+    )]
+    NoPairs,
     /// The tokenizer library reported an error.
     #[error("tokenizing failed: {0}")]
     Encode(String),

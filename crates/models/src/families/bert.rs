@@ -4,7 +4,7 @@
 //! segment: all tokens have type 0.
 
 use super::keys::{check_layers, check_positive, check_size, default_head_dim};
-use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
+use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
@@ -43,6 +43,18 @@ pub(super) const MODULES: Modules = Modules {
     gate: None,
     down: "output.dense",
     output_norm: "output.LayerNorm",
+    classifier: ClassifierModules {
+        dense: "bert.pooler.dense",
+        activation: Activation::Tanh,
+        output: "classifier",
+    },
+};
+
+/// The classifier of RoBERTa and MPNet.
+pub(super) const ROBERTA_CLASSIFIER: ClassifierModules = ClassifierModules {
+    dense: "classifier.dense",
+    activation: Activation::Tanh,
+    output: "classifier.out_proj",
 };
 
 /// Id of RoBERTa's padding token if the file does not name it. Source: RobertaConfig,
@@ -65,6 +77,7 @@ fn roberta(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let padding = c.opt_usize("pad_token_id")?.unwrap_or(ROBERTA_PADDING);
     let modules = Modules {
         base: ROBERTA.base,
+        classifier: ROBERTA_CLASSIFIER,
         ..MODULES
     };
     let positions = Positions::Learned(behind_padding(c, padding)?);
@@ -125,6 +138,7 @@ pub(super) fn read(
         vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
         positions,
         n_types: check_size("type_vocab_size", n_types)?,
+        n_labels: modules.n_labels(c, w)?,
     })
 }
 

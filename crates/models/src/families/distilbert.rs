@@ -5,7 +5,7 @@
 
 use super::bert::{ignore_training, refuse_other_forms};
 use super::keys::{check_layers, check_size, default_head_dim};
-use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
+use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::Config;
 use crate::layers::activation::Activation;
@@ -31,6 +31,11 @@ const MODULES: Modules = Modules {
     gate: None,
     down: "ffn.lin2",
     output_norm: "output_layer_norm",
+    classifier: ClassifierModules {
+        dense: "pre_classifier",
+        activation: Activation::Relu,
+        output: "classifier",
+    },
 };
 
 /// Epsilon of all norms. Source: modeling_distilbert.py of transformers.
@@ -74,6 +79,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             buckets: None,
         }),
         n_types: 0,
+        n_labels: MODULES.n_labels(c, w)?,
     };
     Ok(Box::new(model))
 }

@@ -17,7 +17,8 @@ use thane_mil::program::Function;
 use thane_mil::types::DType;
 
 use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source};
-use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions};
+use crate::classifier::{Classifier as BuiltClassifier, Scores};
+use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::Attention;
@@ -26,7 +27,7 @@ use crate::layers::encoder::{Extent, Head};
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
 use keys::{IGNORED_KEYS, reject_unknown_keys};
-use lower::{lower, lower_encoder};
+use lower::{lower, lower_classifier, lower_encoder};
 
 /// A model family: the architectures that it lowers, and how it reads the configuration of each
 /// format.
@@ -157,6 +158,16 @@ trait Encoder {
 
     /// The sizes of the encoder.
     fn sizes(&self) -> EncoderSizes;
+
+    /// Number of labels, if the file is that of a sequence classifier.
+    fn n_labels(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a classifier distinguishes the tokens of two texts by their types.
+    fn has_token_types(&self) -> bool {
+        false
+    }
 
     /// The pooling of the architecture, and whether the model itself gives int8 and bits, for
     /// models whose files do not say.
@@ -301,9 +312,12 @@ pub(crate) fn build_encoder(
     let weights = Weights::hugging_face(&tensors, family.base);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
+    if encoder.n_labels().is_some() && options.pooling.is_none() && sentence.is_none() {
+        return Err(ModelError::Classifies(architecture));
+    }
     let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {
         Some((pooling, quantize)) => SentenceConfig {
-            pooling: Some(pooling),
+            pooling: Some(pooling.into()),
             quantize,
             include_prompt: true,
             ..SentenceConfig::default()
@@ -312,4 +326,24 @@ pub(crate) fn build_encoder(
     });
     reject_unknown_keys(family.names[0], folder.config.unread())?;
     lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
+}
+
+/// Lowers a checkpoint of a sequence classifier; see [`crate::build_classifier`].
+pub(crate) fn build_classifier(
+    checkpoint: &Checkpoint,
+    target: &Target,
+) -> Result<BuiltClassifier, ModelError> {
+    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+        return Err(ModelError::NoLabels(architecture));
+    };
+    let weights = Weights::hugging_face(&checkpoint.tensors, family.base);
+    folder.config.acknowledge(IGNORED_KEYS);
+    let encoder = read(&folder.config, &weights)?;
+    let Some(n_labels) = encoder.n_labels() else {
+        return Err(ModelError::NoLabels(architecture));
+    };
+    let scores = Scores::read(folder, n_labels)?;
+    reject_unknown_keys(family.names[0], folder.config.unread())?;
+    lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

@@ -26,6 +26,7 @@ const MODULES: Modules = Modules {
     ]),
     attention_output: "attention.attn.o",
     attention_norm: "attention.LayerNorm",
+    classifier: bert::ROBERTA_CLASSIFIER,
     ..bert::MODULES
 };
 

@@ -5,7 +5,7 @@
 
 use super::bert::{self, ignore_training};
 use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
-use super::post_norm::{Modules, Positions, PostNorm, Projections};
+use super::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
 use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -38,6 +38,7 @@ const MODULES: Modules = Modules {
     gate: Some("mlp.gate_proj"),
     down: "mlp.down_proj",
     output_norm: "post_mlp_layernorm",
+    classifier: CLASSIFIER,
 };
 
 /// The names in Nomic's code. Source: the renaming of `nomic_bert` in transformers'
@@ -53,6 +54,13 @@ pub(super) const NOMIC_MODULES: Modules = Modules {
     gate: Some("mlp.fc12"),
     down: "mlp.fc2",
     output_norm: "norm2",
+    classifier: CLASSIFIER,
+};
+
+const CLASSIFIER: ClassifierModules = ClassifierModules {
+    dense: "nomic_bert.pooler.dense",
+    activation: Activation::Tanh,
+    output: "classifier",
 };
 
 /// Default rotary base. Source: NomicBertConfig of transformers.
@@ -68,7 +76,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
         MODULES
     };
     let model = if c.has("n_embd") {
-        from_nomic(c, modules)?
+        from_nomic(c, w, modules)?
     } else {
         from_transformers(c, w, modules)?
     };
@@ -128,7 +136,7 @@ fn from_transformers(
 
 /// Reads the keys of Nomic's code. Source: NomicBertConfig and modeling_hf_nomic_bert.py of
 /// nomic-ai/contrastors.
-fn from_nomic(c: &Config, modules: Modules) -> Result<PostNorm, ModelError> {
+fn from_nomic(c: &Config, w: &Weights<'_>, modules: Modules) -> Result<PostNorm, ModelError> {
     ignore_nomic_training(c);
     refuse_other_forms(c)?;
     let size = |key: &str| check_size(key, c.usize(key)?);
@@ -157,6 +165,7 @@ fn from_nomic(c: &Config, modules: Modules) -> Result<PostNorm, ModelError> {
             n_positions: size("n_positions")?,
         },
         n_types: c.usize("type_vocab_size")?,
+        n_labels: modules.n_labels(c, w)?,
     })
 }
 

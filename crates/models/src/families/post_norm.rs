@@ -2,15 +2,18 @@
 //! layer. A family file has the names of its modules and reads its configuration into a
 //! [`PostNorm`]; what differs between the families is in its fields.
 
+use serde_json::Map;
 use thane_mil::program::{Function, ValueId};
 
+use super::keys::check_size;
 use super::{Encoder, EncoderPlan, EncoderSizes};
+use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, AttentionInputs, Projected};
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Direction, Io};
+use crate::layers::encoder::{self, Classifier, Direction, Encoding, Io};
 use crate::layers::norm::LayerNorm;
 use crate::weights::Weights;
 
@@ -30,6 +33,8 @@ pub(super) struct PostNorm {
     pub positions: Positions,
     /// Rows of the table of token types; 0 if there is none.
     pub n_types: usize,
+    /// Number of labels, if the file has the layers of a sequence classifier.
+    pub n_labels: Option<usize>,
 }
 
 /// The names of a family's modules, which follow the name of the base model. Names of modules in
@@ -51,6 +56,15 @@ pub(super) struct Modules {
     pub gate: Option<&'static str>,
     pub down: &'static str,
     pub output_norm: &'static str,
+    pub classifier: ClassifierModules,
+}
+
+/// The full names of the modules of a sequence classifier, and what is between them.
+#[derive(Clone, Copy)]
+pub(super) struct ClassifierModules {
+    pub dense: &'static str,
+    pub activation: Activation,
+    pub output: &'static str,
 }
 
 /// The products before attention.
@@ -117,6 +131,19 @@ impl Buckets {
     }
 }
 
+impl Modules {
+    /// Number of labels, if the file has the layers of a sequence classifier: how many
+    /// `config.json` names, or 2 as in transformers.
+    pub fn n_labels(&self, c: &Config, w: &Weights<'_>) -> Result<Option<usize>, ModelError> {
+        let named = c.value("id2label").and_then(|names| names.as_object());
+        let count = match (named.map(Map::len), c.opt_usize("num_labels")?) {
+            (Some(n), _) | (None, Some(n)) => check_size("id2label", n)?,
+            (None, None) => 2,
+        };
+        Ok(w.has(self.classifier.output, "weight").then_some(count))
+    }
+}
+
 impl Positions {
     /// Number of positions that a text can take.
     fn count(&self) -> usize {
@@ -156,13 +183,42 @@ impl Encoder for PostNorm {
                 ..
             } => Some(io.rotary(g_, inverse_frequencies)?),
         };
-        let mut h = self.embed(g_, w, &io)?;
+        let mut h = self.embed(g_, w, &io, plan.head.encoding == Encoding::Labels)?;
         let inputs = io.attention_inputs(rotary.as_ref(), Mask::Full);
         for i in 0..self.n_layers {
             let layer = self.module(&format!("{}.{i}", self.modules.layers));
             h = self.layer(g_, w, &layer, h, inputs)?;
         }
-        encoder::finish(g, w, &io, h, plan.head)
+        match (plan.head.encoding, self.n_labels) {
+            (Encoding::Labels, Some(n_labels)) => {
+                let ClassifierModules {
+                    dense,
+                    activation,
+                    output,
+                } = self.modules.classifier;
+                let classifier = Classifier {
+                    dense,
+                    activation,
+                    output,
+                    n_labels,
+                };
+                classifier.finish(g, w, &io, h, self.attention.hidden)
+            }
+            _ => {
+                let ClassifierModules { dense, output, .. } = self.modules.classifier;
+                w.ignore_module(dense);
+                w.ignore_module(output);
+                encoder::finish(g, w, &io, h, plan.head)
+            }
+        }
+    }
+
+    fn n_labels(&self) -> Option<usize> {
+        self.n_labels
+    }
+
+    fn has_token_types(&self) -> bool {
+        self.n_types > 1
     }
 
     fn sizes(&self) -> EncoderSizes {
@@ -181,8 +237,9 @@ impl PostNorm {
         format!("{}.{name}", self.modules.base)
     }
 
-    /// The norm of the sum of the rows of the tables.
-    fn embed(&self, g: &mut Graph, w: &Weights<'_>, io: &Io) -> ValueResult {
+    /// The norm of the sum of the rows of the tables. All tokens have type 0, or with `is_pair` the
+    /// type that an input says.
+    fn embed(&self, g: &mut Graph, w: &Weights<'_>, io: &Io, is_pair: bool) -> ValueResult {
         let module = |name: &str| self.module(&format!("embeddings.{name}_embeddings"));
         let table =
             |name: &str, rows| w.get(&module(name), "weight", &[rows, self.attention.hidden]);
@@ -197,9 +254,14 @@ impl PostNorm {
             sum = g.add(sum, positions)?; // [batch, tokens, hidden]
         }
         if self.n_types > 0 {
-            let first = g.ints(&[0])?;
-            let kind = g.rows_to_residual(&table("token_type", self.n_types), first)?; // [1, hidden]
-            sum = g.add(sum, kind)?;
+            let types = if is_pair && self.n_types > 1 {
+                io.token_types(g)
+            } else {
+                g.ints(&[0])?
+            };
+            // [batch, tokens, hidden] or [1, hidden]
+            let kinds = g.rows_to_residual(&table("token_type", self.n_types), types)?;
+            sum = g.add(sum, kinds)?;
         }
         let sum = io.lay_out(g, sum)?;
         self.normed(g, w, &self.module(self.modules.embedding_norm), sum)

@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thane_mil::program::difference;
-use thane_models::{Encoder, EncoderOptions, ModelError, Pooling, build_encoder};
+use thane_models::{
+    Classifier, Encoder, EncoderOptions, ModelError, Pooling, Target, build_classifier,
+    build_encoder,
+};
 
 use crate::checkpoint::builder::{Folder, assert_says};
 
@@ -27,7 +30,7 @@ fn changed(name: &str, changes: &Value) -> Result<Encoder, ModelError> {
         .with("config.json", config.to_string())
         .with("model.safetensors", weights);
     let options = EncoderOptions {
-        pooling: Some(Pooling::Mean),
+        pooling: Some(Pooling::Mean.into()),
         ..EncoderOptions::default()
     };
     build_encoder(&folder.open("")?, &options)
@@ -228,4 +231,78 @@ fn sizes_that_contradict_the_tensors_are_refused() {
     ] {
         assert_refused(name, &changes, &["do not fit the configuration", part]);
     }
+}
+
+/// A tiny reranker with these keys of its configuration replaced.
+fn classifier(name: &str, changes: &Value) -> Result<Classifier, ModelError> {
+    let folder = tiny("../tiny-rerank").join(name);
+    let read = |file: &str| fs::read(folder.join(file)).unwrap();
+    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
+    for (key, value) in changes.as_object().unwrap() {
+        config[key] = value.clone();
+    }
+    let folder = Folder::new()
+        .with("config.json", config.to_string())
+        .with("model.safetensors", read("model.safetensors"));
+    build_classifier(&folder.open("")?, &Target::Portable)
+}
+
+#[test]
+fn scores_are_sigmoids_unless_a_file_says_otherwise() {
+    let key = "sbert_ce_default_activation_function";
+    let is_sigmoid = |changes: Value| classifier("bert", &changes).unwrap().info.sigmoid;
+    assert!(!is_sigmoid(json!({})));
+    assert!(is_sigmoid(json!({key: null})));
+    assert!(is_sigmoid(
+        json!({key: "torch.nn.modules.activation.Sigmoid"})
+    ));
+    // The newer key is read first.
+    let newer = json!({"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5"});
+    assert!(is_sigmoid(json!({"sentence_transformers": newer})));
+}
+
+#[test]
+fn classifiers_that_do_not_fit_their_configuration_are_refused() {
+    let key = "sbert_ce_default_activation_function";
+    for (name, changes, parts) in [
+        (
+            "bert",
+            json!({key: "torch.nn.Tanh"}),
+            ["activation_fn", "torch.nn.Tanh", "Identity"],
+        ),
+        (
+            "bert",
+            json!({"id2label": {"0": "a", "1": "b", "2": "c"}}),
+            ["`classifier.weight`", "[3, 30]", "[1, 30]"],
+        ),
+        (
+            "xlm-roberta",
+            json!({"id2label": null}),
+            ["`classifier.out_proj.weight`", "[2, 27]", "[1, 27]"],
+        ),
+        (
+            "distilbert",
+            json!({"made_up": 1}),
+            ["distilbert", "made_up", "may change"],
+        ),
+    ] {
+        match classifier(name, &changes) {
+            Ok(_) => panic!("{name}, {changes}: expected an error, found a model"),
+            Err(error) => assert_says(&error.to_string(), &parts),
+        }
+    }
+    let model = Folder::new()
+        .with(
+            "config.json",
+            fs::read(tiny("roberta").join("config.json")).unwrap(),
+        )
+        .with(
+            "model.safetensors",
+            fs::read(tiny("roberta").join("model.safetensors")).unwrap(),
+        );
+    let error = build_classifier(&model.open("").unwrap(), &Target::Portable).unwrap_err();
+    assert_says(
+        &error.to_string(),
+        &["`roberta`", "expected a sequence classifier"],
+    );
 }
