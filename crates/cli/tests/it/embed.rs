@@ -155,6 +155,32 @@ fn vectors_are_those_of_the_reference() {
     }
 }
 
+/// Texts become the same tokens by the vocabulary of a GGUF file as by `tokenizer.json`.
+#[test]
+fn vectors_of_gguf_files_are_those_of_the_reference() {
+    for name in ["bert-cls", "nomic-bert"] {
+        let golden = Golden::of(name);
+        let texts = golden.json["texts"].as_array().unwrap().iter();
+        // The file has no prompts, and takes longer texts than the folder does.
+        let texts: Vec<(&str, &[f32])> = texts
+            .filter(|t| t["prompt"].is_null() && t["name"] != "too long")
+            .map(|t| (t["text"].as_str().unwrap(), golden.array(&t["embedding"])))
+            .collect();
+        let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
+        let model = model("bert-cls")
+            .join("../../tiny-embed-gguf")
+            .join(format!("{name}.gguf"));
+        let model = model.to_str().unwrap();
+        let found = vectors(&home.run(&["embed", model, "--file", &file, "--numerics", "f32"]));
+        for (found, (text, expected)) in found.iter().zip(&texts) {
+            let length = expected.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let expected: Vec<f32> = expected.iter().map(|v| v / length).collect();
+            let error = error(found, &expected);
+            assert!(error < 1e-5, "{name}, {text:?}: {error}");
+        }
+    }
+}
+
 /// Two poolings that are joined, then a dense layer.
 #[test]
 fn joined_poolings_are_those_of_the_reference() {

@@ -480,6 +480,38 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
 }
 
+/// GGUF files of the same weights. They do not say whether vectors are normalized, which is done
+/// as in llama.cpp.
+#[test]
+fn embeddings_of_gguf_files_are_those_of_the_reference() {
+    for (name, architecture) in [("bert-cls", "bert"), ("nomic-bert", "nomic-bert")] {
+        let golden = Golden::read(&path(name).join("golden"));
+        let file = folder()
+            .join("tiny-embed-gguf")
+            .join(format!("{name}.gguf"));
+        let checkpoint = Checkpoint::open(&file).unwrap();
+        let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+        assert_eq!(encoder.info.architecture, architecture);
+        let of_folder = built(name, &EncoderOptions::default());
+        assert_eq!(encoder.info.pooling, of_folder.info.pooling, "{name}");
+        assert_eq!(
+            encoder.info.n_positions, of_folder.info.n_positions,
+            "{name}"
+        );
+        assert!(encoder.info.normalize, "{name}");
+        let mut instance = instance(&encoder.program, Numerics::F32, 2);
+        for (text, ids, at) in &texts(&golden) {
+            feed(instance.as_mut(), std::slice::from_ref(ids), 1);
+            instance.run("encode").unwrap();
+            let expected = golden.array(&at["embedding"]);
+            let length = expected.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let expected: Vec<f32> = expected.iter().map(|v| v / length).collect();
+            let error = relative_error(&floats(instance.as_ref(), "embedding"), &expected);
+            assert!(error <= BOUND, "{name}, {text}: {error:e}");
+        }
+    }
+}
+
 /// Every activation of transformers that has no weights of its own.
 #[test]
 fn activations_are_those_of_the_reference() {

@@ -18,6 +18,7 @@ pub mod template;
 pub mod texts;
 pub mod tokenizer;
 pub mod vocab;
+mod wordpiece;
 
 pub use config::TokenizerConfig;
 pub use pair::Pair;
@@ -32,8 +33,8 @@ pub use vocab::Vocab;
 pub enum TextError {
     /// The file names a kind of tokenizer that is not supported.
     #[error(
-        "expected a tokenizer of kind 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE), \
-         found '{0}'"
+        "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) or \
+         'bert' (WordPiece), found '{0}'"
     )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.

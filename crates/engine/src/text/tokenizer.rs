@@ -25,6 +25,7 @@ use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
+use super::wordpiece;
 use super::{Rendered, TextError, TokenizerConfig, Vocab};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -94,6 +95,12 @@ impl Tokenizer {
     /// Builds the tokenizer from the vocabulary in a GGUF file.
     pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
+        if vocab.model == "bert" {
+            let kinds = vocab.kinds()?;
+            vocab.check_searched(&kinds)?;
+            let (json, config) = wordpiece::tokenizer_json(&vocab, &kinds)?;
+            return Self::from_json(&json, config);
+        }
         let spelling = match vocab.model.as_str() {
             "gpt2" => Spelling::ByteLevel,
             "llama" => Spelling::SentencePiece,

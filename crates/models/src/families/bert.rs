@@ -3,10 +3,11 @@
 //! Learned positions. RoBERTa counts them from behind the id of the padding token. A text is one
 //! segment: all tokens have type 0.
 
+use super::gguf_encoder::{self, Architecture};
 use super::keys::{check_layers, check_positive, check_size, default_head_dim};
 use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
-use crate::checkpoint::Config;
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -16,7 +17,37 @@ use crate::weights::Weights;
 pub(super) const BERT: Family = Family {
     names: &["bert"],
     base: "bert",
+    gguf_names: &[
+        ("bert.embeddings.word_embeddings", "token_embd"),
+        ("bert.embeddings.position_embeddings", "position_embd"),
+        ("bert.embeddings.token_type_embeddings", "token_types"),
+        ("bert.embeddings.LayerNorm", "token_embd_norm"),
+        (
+            "bert.encoder.layer.{}.attention.self.query",
+            "blk.{}.attn_q",
+        ),
+        ("bert.encoder.layer.{}.attention.self.key", "blk.{}.attn_k"),
+        (
+            "bert.encoder.layer.{}.attention.self.value",
+            "blk.{}.attn_v",
+        ),
+        (
+            "bert.encoder.layer.{}.attention.output.dense",
+            "blk.{}.attn_output",
+        ),
+        (
+            "bert.encoder.layer.{}.attention.output.LayerNorm",
+            "blk.{}.attn_output_norm",
+        ),
+        ("bert.encoder.layer.{}.intermediate.dense", "blk.{}.ffn_up"),
+        ("bert.encoder.layer.{}.output.dense", "blk.{}.ffn_down"),
+        (
+            "bert.encoder.layer.{}.output.LayerNorm",
+            "blk.{}.layer_output_norm",
+        ),
+    ],
     encoder: Some(bert),
+    gguf_encoder: Some(bert_gguf),
     ..Family::NONE
 };
 
@@ -69,6 +100,17 @@ fn bert(c: &Config, w: &Weights<'_>) -> EncoderResult {
         buckets: None,
     };
     Ok(Box::new(read(c, w, MODULES, Positions::Learned(learned))?))
+}
+
+/// The file does not name the activation; that of every published BERT is the exact GELU.
+fn bert_gguf(gguf: &Gguf, w: &Weights<'_>) -> EncoderResult {
+    let architecture = Architecture {
+        name: "bert",
+        modules: MODULES,
+        activation: Activation::GeluErf,
+        is_rotary: false,
+    };
+    Ok(Box::new(gguf_encoder::read(gguf, w, architecture)?))
 }
 
 fn roberta(c: &Config, w: &Weights<'_>) -> EncoderResult {

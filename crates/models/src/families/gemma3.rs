@@ -46,6 +46,7 @@ pub(super) const FAMILY: Family = Family {
     config: Some(from_config),
     gguf: Some(from_gguf),
     encoder: Some(encoder_from_config),
+    gguf_encoder: None,
 };
 
 /// Default base of the rotary frequencies of sliding-window layers. Source: Gemma3TextConfig.

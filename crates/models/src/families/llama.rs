@@ -30,6 +30,7 @@ pub(super) const FAMILY: Family = Family {
     config: Some(from_config),
     gguf: Some(from_gguf),
     encoder: None,
+    gguf_encoder: None,
 };
 
 /// The residual stream of Qwen3-0.6B peaks above 37,000, near the limit of fp16: the model works

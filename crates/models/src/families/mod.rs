@@ -4,6 +4,7 @@
 mod bert;
 mod distilbert;
 mod gemma3;
+mod gguf_encoder;
 mod keys;
 mod llama;
 mod lower;
@@ -44,6 +45,8 @@ pub struct Family {
     gguf: Option<fn(&Gguf, &Weights<'_>) -> DecoderResult>,
     /// Reads an encoder from `config.json`.
     encoder: Option<fn(&Config, &Weights<'_>) -> EncoderResult>,
+    /// Reads an encoder from GGUF.
+    gguf_encoder: Option<fn(&Gguf, &Weights<'_>) -> EncoderResult>,
 }
 
 impl Family {
@@ -55,6 +58,7 @@ impl Family {
         config: None,
         gguf: None,
         encoder: None,
+        gguf_encoder: None,
     };
 }
 
@@ -294,6 +298,19 @@ pub(crate) fn build_encoder(
     options: &EncoderOptions,
 ) -> Result<BuiltEncoder, ModelError> {
     let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    if let (Source::Gguf(gguf), Some(read)) = (&checkpoint.source, family.gguf_encoder) {
+        let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
+        let encoder = read(gguf, &weights)?;
+        let sentence = SentenceConfig {
+            pooling: gguf_encoder::pooling(gguf, &architecture)?,
+            // The file does not say; llama.cpp's programs normalize unless told otherwise.
+            normalize: true,
+            include_prompt: true,
+            ..SentenceConfig::default()
+        };
+        reject_unknown_keys(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+        return lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options);
+    }
     let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
         if family.gguf.is_some() {
             return Err(ModelError::AnswersOnly(architecture));
@@ -301,7 +318,7 @@ pub(crate) fn build_encoder(
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
-            "encoders are only supported as Hugging Face folders",
+            "in GGUF files, only the encoders bert and nomic-bert are supported",
         ));
     };
     let sentence = SentenceConfig::read(&folder.folder)?;
@@ -335,7 +352,11 @@ pub(crate) fn build_classifier(
 ) -> Result<BuiltClassifier, ModelError> {
     let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
     let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
-        return Err(ModelError::NoLabels(architecture));
+        return Err(ModelError::unsupported(
+            "general.architecture",
+            architecture,
+            "rerankers are only supported as Hugging Face folders",
+        ));
     };
     let weights = Weights::hugging_face(&checkpoint.tensors, family.base);
     folder.config.acknowledge(IGNORED_KEYS);

@@ -4,10 +4,11 @@
 //! Published files have the keys and names of Nomic's own code; transformers since 5 has others.
 
 use super::bert::{self, ignore_training};
+use super::gguf_encoder::{self, Architecture};
 use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
 use super::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
-use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -16,9 +17,31 @@ use crate::layers::rope::inverse_frequencies;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
-    names: &["nomic_bert"],
+    names: &["nomic_bert", "nomic-bert"],
     base: MODULES.base,
+    gguf_names: &[
+        ("nomic_bert.embeddings.word_embeddings", "token_embd"),
+        ("nomic_bert.embeddings.token_type_embeddings", "token_types"),
+        ("nomic_bert.emb_ln", "token_embd_norm"),
+        ("nomic_bert.encoder.layers.{}.attn.Wqkv", "blk.{}.attn_qkv"),
+        (
+            "nomic_bert.encoder.layers.{}.attn.out_proj",
+            "blk.{}.attn_output",
+        ),
+        (
+            "nomic_bert.encoder.layers.{}.norm1",
+            "blk.{}.attn_output_norm",
+        ),
+        ("nomic_bert.encoder.layers.{}.mlp.fc11", "blk.{}.ffn_up"),
+        ("nomic_bert.encoder.layers.{}.mlp.fc12", "blk.{}.ffn_gate"),
+        ("nomic_bert.encoder.layers.{}.mlp.fc2", "blk.{}.ffn_down"),
+        (
+            "nomic_bert.encoder.layers.{}.norm2",
+            "blk.{}.layer_output_norm",
+        ),
+    ],
     encoder: Some(from_config),
+    gguf_encoder: Some(from_gguf),
     ..Family::NONE
 };
 
@@ -43,7 +66,7 @@ const MODULES: Modules = Modules {
 
 /// The names in Nomic's code. Source: the renaming of `nomic_bert` in transformers'
 /// conversion_mapping.py (5.24).
-pub(super) const NOMIC_MODULES: Modules = Modules {
+const NOMIC_MODULES: Modules = Modules {
     base: MODULES.base,
     embedding_norm: "emb_ln",
     layers: "encoder.layers",
@@ -86,6 +109,16 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
         model.attention.head_dim,
     )?;
     Ok(Box::new(model))
+}
+
+fn from_gguf(gguf: &Gguf, w: &Weights<'_>) -> EncoderResult {
+    let architecture = Architecture {
+        name: "nomic-bert",
+        modules: NOMIC_MODULES,
+        activation: Activation::Silu,
+        is_rotary: true,
+    };
+    Ok(Box::new(gguf_encoder::read(gguf, w, architecture)?))
 }
 
 /// Reads the keys of transformers.

@@ -306,3 +306,52 @@ fn classifiers_that_do_not_fit_their_configuration_are_refused() {
         &["`roberta`", "expected a sequence classifier"],
     );
 }
+
+/// The tiny GGUF file with the bytes of one value replaced.
+fn gguf(name: &str, key: &str, value: &[u8]) -> Result<Encoder, ModelError> {
+    let file = tiny("../tiny-embed-gguf").join(format!("{name}.gguf"));
+    let mut bytes = fs::read(file).unwrap();
+    let at = bytes.windows(key.len()).position(|w| w == key.as_bytes());
+    // The type of the value is between the key and the value.
+    let start = at.unwrap() + key.len() + 4;
+    bytes[start..start + value.len()].copy_from_slice(value);
+    let folder = Folder::new().with("model.gguf", bytes);
+    build_encoder(&folder.open("model.gguf")?, &EncoderOptions::default())
+}
+
+#[test]
+fn gguf_files_that_are_not_those_of_embedding_models_are_refused() {
+    let number = |n: u32| n.to_le_bytes();
+    for (key, value, parts) in [
+        (
+            "bert.pooling_type",
+            &number(4)[..],
+            ["bert.pooling_type", "4", "reranker"],
+        ),
+        (
+            "bert.pooling_type",
+            &number(0),
+            ["the pooling", "is unknown", "choose mean"],
+        ),
+        (
+            "bert.attention.causal",
+            &[1],
+            ["bert.attention.causal", "true", "expected false"],
+        ),
+        (
+            "bert.block_count",
+            &number(4),
+            ["do not fit", "blk.3.attn_q.weight", "missing"],
+        ),
+        (
+            "bert.context_length",
+            &number(60),
+            ["position_embd.weight", "[60, 35]", "[70, 35]"],
+        ),
+    ] {
+        match gguf("bert-cls", key, value) {
+            Ok(_) => panic!("{key}: expected an error, found a model"),
+            Err(error) => assert_says(&error.to_string(), &parts),
+        }
+    }
+}

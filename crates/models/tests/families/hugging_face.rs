@@ -75,6 +75,7 @@ fn an_unknown_architecture_lists_those_that_are_known() {
         "mpnet",
         "modernbert",
         "nomic_bert",
+        "nomic-bert",
     ];
     assert_eq!(
         families::names(),
