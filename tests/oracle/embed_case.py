@@ -31,6 +31,9 @@ class Case:
     pool_all: bool = False  # give the vector of every pooling mode
     prompts: tuple = ()  # names of prompts to use on some texts
     texts: dict = field(default_factory=dict)  # {name: text} beside those that all have
+    # Another spelling of the tensors that are stored: {name: tensor} -> {name: tensor}.
+    respell: object = None
+    activations: tuple = ()  # values of `hidden_act` to give the vector of one text for
     chunked: bool = False  # late chunking and tanh outputs, as pplx-embed has them
     max_len: int = 0  # tokens; longer texts are cut
     # Which keys a query sees: all, those up to itself, or in sliding layers those at this distance at most. None: BERT.

@@ -63,7 +63,7 @@ def document(**parts):
     return {"version": "1.0"} | empty | {"added_tokens": []} | parts
 
 
-def wordpiece(specials, n_words, lowercase=True):
+def wordpiece(specials, n_words, lowercase=True, around=("[CLS]", "[SEP]")):
     """BERT: letters, endings of two and three letters, and the most frequent words, behind the control tokens."""
     from tokenizers import normalizers, pre_tokenizers
 
@@ -85,7 +85,7 @@ def wordpiece(specials, n_words, lowercase=True):
             "lowercase": lowercase,
         },
         pre_tokenizer={"type": "BertPreTokenizer"},
-        post_processor=template(["[CLS]"], ["[SEP]"], ids),
+        post_processor=template(around[:1], around[1:], ids),
         decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
         model={
             "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
@@ -136,17 +136,17 @@ def bpe_model(vocab, merges, **settings):
     return defaults | settings | {"vocab": vocab, "merges": [list(pair) for pair in merges]}
 
 
-def byte_level(specials, n_merges, pre_tokenizer, post_processor):
-    """ModernBERT and Qwen: bytes, merges, then the control tokens at the end of the vocabulary."""
+def byte_level(specials, n_merges, pre_tokenizer, post_processor, first=()):
+    """ModernBERT and Qwen: bytes, merges, then the control tokens at the end of the vocabulary, but for the `first`."""
     from tokenizers import Tokenizer, normalizers
 
     probe = Tokenizer.from_str(json.dumps(document(pre_tokenizer=pre_tokenizer, model=bpe_model({}, []))))
     text = normalizers.NFC().normalize_str(corpus())
     words = Counter(tuple(word) for word, _ in probe.pre_tokenizer.pre_tokenize_str(text))
     merges = merges_of(words, n_merges)
-    tokens = [*byte_letters(), *("".join(pair) for pair in merges)]
+    tokens = [*first, *byte_letters(), *("".join(pair) for pair in merges)]
     vocab = {token: i for i, token in enumerate(tokens)}
-    ids = {token: len(tokens) + i for i, token in enumerate(specials)}
+    ids = {token: vocab[token] for token in first} | {token: len(tokens) + i for i, token in enumerate(specials)}
     return document(
         added_tokens=added(ids),
         normalizer={"type": "NFC"},
@@ -160,6 +160,72 @@ def byte_level(specials, n_merges, pre_tokenizer, post_processor):
 def modernbert(specials, n_merges):
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return byte_level(specials, n_merges, level, lambda ids: template(["[CLS]"], ["[SEP]"], ids))
+
+
+def roberta(first, mask, n_merges):
+    """RoBERTa: GPT-2's bytes behind the control tokens, and a mask at the end that takes the space before it."""
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+    def post_processor(ids):
+        return {
+            "type": "RobertaProcessing", "sep": ["</s>", ids["</s>"]], "cls": ["<s>", ids["<s>"]], "trim_offsets": True,
+            "add_prefix_space": False,
+        }
+
+    tokenizer = byte_level([mask], n_merges, level, post_processor, first) | {"normalizer": None}
+    tokenizer["added_tokens"][-1]["lstrip"] = True
+    return tokenizer
+
+
+def unigram(specials, mask, n_words):
+    """XLM-RoBERTa: words and letters with the logarithms of their shares, behind the control tokens."""
+    import math
+
+    from tokenizers import normalizers
+
+    text = normalizers.NFKC().normalize_str(corpus())
+    counts = Counter(f"▁{word}" for word in text.split())
+    letters = Counter(letter for word in counts.elements() for letter in word)
+    words = [word for word in by_count(counts) if len(word) > 2][:n_words]
+    total = counts.total() + letters.total()
+    pieces = {word: counts[word] for word in words} | {letter: letters[letter] for letter in by_count(letters)}
+    scores = [[token, 0.0] for token in specials]
+    scores += [[piece, round(math.log(count / total), 6)] for piece, count in pieces.items()]
+    ids = {token: i for i, (token, _) in enumerate([*scores, [mask, 0.0]])}
+    tokenizer = document(
+        added_tokens=added({token: ids[token] for token in [*specials, mask]}),
+        normalizer={
+            "type": "Sequence",
+            "normalizers": [
+                {"type": "NFKC"}, {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "},
+            ],
+        },
+        pre_tokenizer={
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "WhitespaceSplit"},
+                {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+            ],
+        },
+        post_processor=pair_template(ids),
+        decoder={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True},
+        model={"type": "Unigram", "unk_id": ids["<unk>"], "vocab": [*scores, [mask, 0.0]], "byte_fallback": False},
+    )
+    tokenizer["added_tokens"][-1]["lstrip"] = True
+    return tokenizer
+
+
+def pair_template(ids):
+    """RoBERTa's: two separators between two texts, and one type for all."""
+    special = {token: {"SpecialToken": {"id": token, "type_id": 0}} for token in ("<s>", "</s>")}
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    single = [special["<s>"], first, special["</s>"]]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, special["</s>"], second, special["</s>"]],
+        "special_tokens": {token: {"id": token, "ids": [ids[token]], "tokens": [token]} for token in special},
+    }
 
 
 def qwen(specials, n_merges, end=None):
@@ -203,5 +269,6 @@ def gemma(specials, n_merges):
 
 def size(tokenizer):
     """Rows that the embedding needs."""
-    ids = [*tokenizer["model"]["vocab"].values(), *(token["id"] for token in tokenizer["added_tokens"])]
-    return max(ids) + 1
+    vocab = tokenizer["model"]["vocab"]
+    ids = [*(vocab.values() if isinstance(vocab, dict) else range(len(vocab)))]
+    return max([*ids, *(token["id"] for token in tokenizer["added_tokens"])]) + 1

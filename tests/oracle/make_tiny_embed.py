@@ -5,8 +5,8 @@
 Each folder is what sentence-transformers loads, spelled as the real model of its class: config.json, model.safetensors,
 tokenizer, modules.json, the folders of the modules, prompts. golden.{json,bin} hold what sentence-transformers answers (eager
 attention, float32, weights upcast from the stored dtype) for texts from nothing to longer than the model takes: token ids,
-hidden states, pooled vectors, embeddings one by one and in one batch. embed_encoders.py and
-embed_decoders.py say what is in which folder.
+hidden states, pooled vectors, embeddings one by one and in one batch. embed_encoders.py,
+embed_families.py and embed_decoders.py say what is in which folder.
 
 As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
 before a golden is written:
@@ -39,15 +39,19 @@ import transformers
 
 import embed_decoders
 import embed_encoders
-from embed_case import REMOVED
+import embed_families
+from embed_case import CONFIG, REMOVED
 from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
 from embed_chunks import documents_of, tanh_codes
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
-CASES = embed_encoders.CASES | embed_decoders.CASES
+CASES = embed_encoders.CASES | embed_families.CASES | embed_decoders.CASES
 # erf-gelu differs from tanh-gelu by at most 5e-4 in the value.
 WEAK_MUTATIONS = {"activation": 1e-4}
+
+QUERIES_AND_KEYS = tuple(
+    f"{name}.weight" for name in ("query", "key", "q_proj", "k_proj", "q_lin", "k_lin", "attn.q", "attn.k"))
 
 TEXTS = {
     "one token": "a",
@@ -100,7 +104,7 @@ def random_model(case, folder):
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
             # Attention must be sharp in the last layer too.
-            wide = 2.4 if name.endswith(("query.weight", "key.weight", "q_proj.weight", "k_proj.weight")) else 1.6
+            wide = 2.4 if name.endswith(QUERIES_AND_KEYS) else 1.6
             draw = wide * draw / numpy.sqrt(parameter.shape[1])
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(getattr(torch, case.dtype)).float()
     return model, random
@@ -149,11 +153,13 @@ def save_tensors(case, folder):
     with tempfile.TemporaryDirectory() as other:
         model, random = random_model(case, respelled(folder, case.reference, other))
     dtype = getattr(torch, case.dtype)
-    stored = {
-        case.prefix + name: value.to(dtype).contiguous()
+    tensors = {
+        name: value.to(dtype).contiguous()
         for name, value in model.state_dict().items()
         if not name.startswith(case.absent)
     }
+    tensors = case.respell(tensors) if case.respell else tensors
+    stored = {case.prefix + name: value for name, value in tensors.items()}
     for name, (shape, kind) in case.idle.items():
         is_counted = kind == "int64"
         drawn = torch.arange(shape[-1]).reshape(shape) if is_counted else torch.tensor(random.standard_normal(shape))
@@ -290,7 +296,19 @@ def golden_of(case, folder, model, texts, floats):
         "normalized": is_normalized(model), "prompts": model.prompts, "default_prompt": model.default_prompt_name,
         "similarity": str(model.similarity_fn_name), "texts": rows, "batch": floats.add(batch), "dimensions": cut,
         "similarities": floats.add(model.similarity(single, single).numpy()),
-    } | ({"documents": documents_of(model, floats)} if case.chunked else {}), single
+    } | ({"documents": documents_of(model, floats)} if case.chunked else {}) | activations_of(case, folder, texts, floats), single
+
+
+def activations_of(case, folder, texts, floats):
+    """The vector of one text with each other activation."""
+    if not case.activations:
+        return {}
+    text = [row for row in texts if row[0] == "half"]
+    rows = {}
+    for name in case.activations:
+        model = load(folder, case.reference, {CONFIG: {"hidden_act": name}})
+        rows[name] = floats.add(embeddings(model, text)[0])
+    return {"activations": rows}
 
 
 def cut_to(model, answers, n):

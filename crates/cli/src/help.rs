@@ -137,6 +137,14 @@ const PAGES: &[Page] = &[
         ],
     },
     Page {
+        verb: "rerank",
+        common: &["file", "top", "numerics", "threads"],
+        examples: [
+            "thane rerank hf:BAAI/bge-reranker-v2-m3 \"why is the sky blue\" --file texts.txt",
+            "thane rerank ./reranker \"a cat\" \"A kitten naps.\" \"The sea is blue.\" --top 1",
+        ],
+    },
+    Page {
         verb: "buckets",
         common: &["file", "histogram", "count", "chip"],
         examples: [

@@ -167,6 +167,8 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
             format!("thane embed {shown} TEXT"),
             format!("thane convert {shown} --task embed -o PACKAGE.mlpackage"),
         ],
+        ModelError::Classifies(_) => vec![format!("thane rerank {shown} QUERY TEXT")],
+        ModelError::NoLabels(_) => vec![format!("thane embed {shown} TEXT")],
         ModelError::AnswersOnly(_) => vec![format!("thane run {shown} PROMPT")],
         ModelError::Numbers {
             overflow: false, ..

@@ -7,13 +7,13 @@ use thane_mil::program::Program;
 use crate::graph::NormForm;
 use crate::layers::encoder::Encoding;
 use crate::numbers::StoredWeight;
-use crate::pooling::Pooling;
+use crate::pooling::Poolings;
 
 /// How an embedding model is lowered.
 #[derive(Clone, Debug, Default)]
 pub struct EncoderOptions {
     /// The pooling of token vectors; `None` for the one in the model's files.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Poolings>,
     /// What the program returns.
     pub encoding: Encoding,
     /// Whether vectors are normalized to length 1; `None` for what the model's files say.
@@ -73,7 +73,7 @@ pub struct EncoderInfo {
     /// Maximum number of tokens of a text, as the model was trained; at most `n_positions`.
     pub max_tokens: usize,
     /// The pooling of token vectors.
-    pub pooling: Pooling,
+    pub pooling: Poolings,
     /// Whether vectors are normalized to length 1.
     pub normalize: bool,
     /// Prompts by task name; a prompt precedes the text.

@@ -70,6 +70,18 @@ pub enum ModelError {
          of texts"
     )]
     AnswersOnly(String),
+    /// Vectors were requested, but the model is a sequence classifier.
+    #[error(
+        "the model is a sequence classifier (`{0}`): it scores texts and was not trained for \
+         vectors: rank texts with it, or name a pooling to get the vectors of its encoder"
+    )]
+    Classifies(String),
+    /// Scores were requested, but the model is not a sequence classifier.
+    #[error(
+        "architecture `{0}`: expected a sequence classifier, found a model without `classifier` \
+         tensors: choose a reranker (a cross-encoder)"
+    )]
+    NoLabels(String),
     /// The requested context length is not supported by the model.
     #[error(
         "expected a context length from 1 to {max}, the number of positions of the model, found \

@@ -21,6 +21,7 @@
 //! ```
 
 pub mod checkpoint;
+mod classifier;
 mod encoder;
 mod error;
 pub mod families;
@@ -36,12 +37,13 @@ use thane_mil::program::Program;
 use thane_mil::types::DType;
 
 use checkpoint::Checkpoint;
+pub use classifier::{Classifier, ClassifierInfo};
 pub use encoder::{Encoder, EncoderInfo, EncoderOptions, Engine, Target};
 pub use error::ModelError;
 pub use graph::NormForm;
 pub use layers::encoder::Encoding;
 pub use numbers::StoredWeight;
-pub use pooling::Pooling;
+pub use pooling::{Pooling, Poolings};
 
 /// How a language model is lowered.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +172,18 @@ pub fn build_encoder(
     options: &EncoderOptions,
 ) -> Result<Encoder, ModelError> {
     families::build_encoder(checkpoint, options)
+}
+
+/// Lowers a checkpoint of a sequence classifier, such as a reranker, to a program.
+///
+/// # Errors
+///
+/// If the architecture, a key or a tensor is not supported; see [`ModelError`].
+pub fn build_classifier(
+    checkpoint: &Checkpoint,
+    target: &Target,
+) -> Result<Classifier, ModelError> {
+    families::build_classifier(checkpoint, target)
 }
 
 /// Whether a checkpoint is an embedding model rather than a language model.

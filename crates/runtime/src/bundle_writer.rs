@@ -12,7 +12,7 @@ use thane_mil::package::{Package, Partial};
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target,
+    Encoder, EncoderInfo, EncoderOptions, Encoding, Engine, NormForm, Poolings, Target,
 };
 
 use crate::contract::{Contract, Embeds, Facts, GENERATOR, SCHEMA, Source, ports};
@@ -48,7 +48,7 @@ pub struct BundleOptions {
     /// What has a vector: texts or chunks.
     pub encoding: Encoding,
     /// How the vectors of tokens become one; `None` for what the model's files say.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Poolings>,
     /// Divisor of the residual stream, so that fp16 can hold it; `None` for what the family needs.
     pub residual_divisor: Option<f32>,
     /// Form of root mean square norms.

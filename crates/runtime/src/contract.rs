@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Pooling};
+use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Poolings};
 
 use crate::error::ContractError;
 use crate::files::FileHash;
@@ -130,7 +130,7 @@ pub struct Embeds {
     pub flexible: bool,
     /// `text`, `chunks` or `tokens`: what a call gives vectors of.
     pub encoding: String,
-    /// `mean`, `cls`, `lasttoken`, `max` or `weightedmean`.
+    /// Names of sentence-transformers, joined by `+`: `mean`, `weightedmean+max`.
     pub pooling: String,
     /// Whether vectors are normalized to length 1.
     pub normalize: bool,
@@ -244,7 +244,7 @@ impl Embeds {
             flexible: lengths.contains(&None),
             buckets: lengths.iter().copied().flatten().collect(),
             encoding: encoding_name(encoding).to_owned(),
-            pooling: info.pooling.name().to_owned(),
+            pooling: info.pooling.to_string(),
             normalize: info.normalize,
             quantize: info.quantize,
             prompts: info.prompts.clone(),
@@ -259,7 +259,7 @@ impl Embeds {
 
     /// The same facts as a checkpoint gives them.
     pub fn info(&self) -> Result<EncoderInfo, ContractError> {
-        let pooling = Pooling::from_name(&self.pooling)
+        let pooling = Poolings::from_name(&self.pooling)
             .ok_or_else(|| ContractError::Pooling(self.pooling.clone()))?;
         Ok(EncoderInfo {
             architecture: self.architecture.clone(),
@@ -286,6 +286,7 @@ pub fn encoding_name(encoding: Encoding) -> &'static str {
         Encoding::Text => "text",
         Encoding::Chunks => "chunks",
         Encoding::Tokens => "tokens",
+        Encoding::Labels => "labels",
     }
 }
 

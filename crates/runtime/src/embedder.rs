@@ -9,7 +9,7 @@ use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling};
+use thane_models::{EncoderInfo, EncoderOptions, Encoding, Poolings};
 
 use crate::bundle_reader::Bundle;
 use crate::contract::encoding_name;
@@ -24,7 +24,7 @@ use crate::prompt::Prompt;
 #[derive(Clone, Debug)]
 pub struct EmbedOptions {
     /// How the vectors of tokens become one; `None` for what the model's files say.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Poolings>,
     /// What has a vector: texts, chunks or tokens.
     pub encoding: Encoding,
     /// Most tokens of a text; `None` for what the model was made for.

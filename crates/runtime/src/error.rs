@@ -178,6 +178,17 @@ pub enum RuntimeError {
         /// Its pooling.
         pooling: String,
     },
+    /// A classifier has another number of labels than a reranker.
+    #[error(
+        "{}: expected a reranker with one label, found a classifier with {found} labels",
+        path.display()
+    )]
+    Labels {
+        /// The checkpoint.
+        path: PathBuf,
+        /// Number of labels.
+        found: usize,
+    },
     /// The limit of tokens is 0 or more than the model has positions.
     #[error("the model has {positions} positions, texts of {asked} tokens were asked for")]
     MaxTokens {

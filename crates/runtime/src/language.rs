@@ -131,6 +131,8 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         ends: Vec::new(),
         unk: id("unknown_token_id")?,
         pad: id("padding_token_id")?,
+        cls: id("cls_token_id")?,
+        sep: id("seperator_token_id")?,
         add_bos: gguf.opt_bool(&key("add_bos_token"))?,
         add_eos: gguf.opt_bool(&key("add_eos_token"))?,
         add_space_prefix: gguf.opt_bool(&key("add_space_prefix"))?,

@@ -44,6 +44,7 @@ mod package_contents;
 mod package_writer;
 mod passes;
 mod prompt;
+mod reranker;
 mod sampling;
 mod sentencepiece;
 
@@ -63,5 +64,6 @@ pub use package_contents::{PackageContents, items, read_contents, read_facts};
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use passes::{compile, has_states, in_opset};
 pub use prompt::Prompt;
+pub use reranker::{Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Recommended, Sampling, SamplingChoice, SamplingSource};
 pub use thane_engine::text::Message;

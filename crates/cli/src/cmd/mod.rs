@@ -17,6 +17,7 @@ pub mod ops;
 pub mod perplexity;
 pub mod predict;
 pub mod pull;
+pub mod rerank;
 pub mod rm;
 pub mod run;
 pub mod show;

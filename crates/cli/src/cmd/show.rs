@@ -72,7 +72,7 @@ enum Task<'a> {
         max_tokens: usize,
         /// Number of positions of the model.
         positions: usize,
-        pooling: &'static str,
+        pooling: String,
         /// Whether vectors are normalized to length 1.
         normalize: bool,
         /// Prompts to put before a text, by the name of the task.
@@ -130,8 +130,8 @@ fn show_families(app: &App) -> Outcome {
         .map(|f| FamilyRow {
             names: f.names,
             models: f.about,
-            hugging_face: kinds(f.decodes_hugging_face, f.encodes),
-            gguf: kinds(f.decodes_gguf, false),
+            hugging_face: kinds(f.decodes_hugging_face, f.encodes_hugging_face),
+            gguf: kinds(f.decodes_gguf, f.encodes_gguf),
             checked: f.checked,
         })
         .collect();
@@ -218,7 +218,7 @@ fn show_encoder(args: &Args, model: &Model, app: &App) -> Outcome {
             dimensions: info.dim,
             max_tokens: info.max_tokens,
             positions: info.n_positions,
-            pooling: info.pooling.name(),
+            pooling: info.pooling.to_string(),
             normalize: info.normalize,
             prompts: &info.prompts,
         },

@@ -1,6 +1,6 @@
 //! The flags that say how an embedding model is written as packages.
 
-use thane_models::{Encoding, Pooling};
+use thane_models::{Encoding, Pooling, Poolings};
 use thane_runtime::BundleOptions;
 
 use crate::form::FormFlags;
@@ -25,9 +25,10 @@ pub struct Flags {
     /// Embed the chunks of one text in one pass (late chunking), pooled by a matrix.
     #[arg(long)]
     pub chunks: bool,
-    /// Pooling of token vectors: mean, cls, lasttoken, max or weightedmean [default: the model's].
+    /// Pooling of token vectors: mean, cls, lasttoken, max, weightedmean, mean_sqrt_len_tokens, or
+    /// several that are joined, such as mean+max [default: the model's].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Poolings>,
     #[command(flatten)]
     pub form: FormFlags,
 }
@@ -78,7 +79,9 @@ impl Flags {
 }
 
 /// Parses the name of a pooling.
-pub fn pooling(name: &str) -> Result<Pooling, String> {
-    Pooling::from_name(name)
-        .ok_or_else(|| "expected mean, cls, lasttoken, max or weightedmean".to_owned())
+pub fn pooling(name: &str) -> Result<Poolings, String> {
+    Poolings::from_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Pooling::ALL.iter().map(|p| p.name()).collect();
+        format!("expected {}, or several joined by +", known.join(", "))
+    })
 }

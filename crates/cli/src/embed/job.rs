@@ -180,7 +180,7 @@ impl Job<'_> {
             .map_err(usage)?;
         let done = match self.encoding {
             Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens => self.embedder.tokenize(
+            Encoding::Text | Encoding::Tokens | Encoding::Labels => self.embedder.tokenize(
                 &[self.prompt.as_str(), &row.texts.concat()].concat(),
                 self.truncate,
             ),
@@ -288,7 +288,7 @@ impl Job<'_> {
         let embedder = &mut self.embedder.engine;
         let dim = embedder.dim();
         let done = match self.encoding {
-            Encoding::Text => embedder
+            Encoding::Text | Encoding::Labels => embedder
                 .texts(&sequences(), watch)
                 .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
             Encoding::Tokens => embedder.tokens(&sequences(), watch),

@@ -19,6 +19,7 @@ impl Files {
             .to_str()
             .unwrap()
             .to_owned();
+        let reranker = crate::rerank::model("bert").to_str().unwrap().to_owned();
         let (package, bundle) = (path("p.mlpackage"), path("e.mlpackage"));
         assert_ends(
             &home.run(&["convert", &gguf, "-o", &package, "--context", "32"]),
@@ -68,6 +69,7 @@ impl Files {
         let names = vec![
             ("GGUF", gguf),
             ("BERT", bert),
+            ("RERANKER", reranker),
             ("CUTPACKAGE", cut_package),
             ("CUTWEIGHTS", cut_weights),
             ("CUTBUNDLE", cut_bundle),
@@ -165,6 +167,7 @@ const GOOD: &[&str] = &[
     "diff PACKAGE PACKAGE",
     "verify BUNDLE",
     "embed BERT hello",
+    "rerank RERANKER hello TEXT",
     "buckets BERT --file TEXT",
     "bench prefill GGUF --lengths 4 --rounds 1",
     "audit FIXED --require-ane 100 --deny warning",
@@ -247,6 +250,9 @@ const USAGE: &[&str] = &[
     "diff GONE.mlpackage PACKAGE",
     "verify GONE.mlpackage",
     "embed GONE hello",
+    "rerank GONE hello TEXT",
+    "rerank BERT hello TEXT",
+    "rerank RERANKER hello --file GONE.txt",
     "embed BERT --file GONE.txt",
     "buckets BERT --file GONE.txt",
     "buckets BERT --histogram GONE.json",

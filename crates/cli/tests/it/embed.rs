@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
 
-/// The embedding models that `thane embed` runs: all but one with two pooling modes.
+/// The embedding models that `thane embed` runs with any prompt: all but one that does not pool
+/// the tokens of its prompts.
 fn names() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed");
     let entries = std::fs::read_dir(folder).unwrap();
@@ -152,6 +153,56 @@ fn vectors_are_those_of_the_reference() {
             }
         }
     }
+}
+
+/// Texts become the same tokens by the vocabulary of a GGUF file as by `tokenizer.json`.
+#[test]
+fn vectors_of_gguf_files_are_those_of_the_reference() {
+    for name in ["bert-cls", "nomic-bert"] {
+        let golden = Golden::of(name);
+        let texts = golden.json["texts"].as_array().unwrap().iter();
+        // The file has no prompts, and takes longer texts than the folder does.
+        let texts: Vec<(&str, &[f32])> = texts
+            .filter(|t| t["prompt"].is_null() && t["name"] != "too long")
+            .map(|t| (t["text"].as_str().unwrap(), golden.array(&t["embedding"])))
+            .collect();
+        let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
+        let model = model("bert-cls")
+            .join("../../tiny-embed-gguf")
+            .join(format!("{name}.gguf"));
+        let model = model.to_str().unwrap();
+        let found = vectors(&home.run(&["embed", model, "--file", &file, "--numerics", "f32"]));
+        for (found, (text, expected)) in found.iter().zip(&texts) {
+            let length = expected.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let expected: Vec<f32> = expected.iter().map(|v| v / length).collect();
+            let error = error(found, &expected);
+            assert!(error < 1e-5, "{name}, {text:?}: {error}");
+        }
+    }
+}
+
+/// Two poolings that are joined, then a dense layer.
+#[test]
+fn joined_poolings_are_those_of_the_reference() {
+    let golden = Golden::of("bert-weighted");
+    let texts = golden.texts(&Value::from("document"));
+    let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
+    let flags = [
+        "--file",
+        &file,
+        "--truncate",
+        "--numerics",
+        "f32",
+        "--prompt",
+        "document",
+    ];
+    let found = vectors(&embed(&home, "bert-weighted", &flags));
+    for (found, (text, expected)) in found.iter().zip(&texts) {
+        let error = error(found, expected);
+        assert!(error < 1e-5, "{text:?}: {error}");
+    }
+    let shown = report(&home.run(&["show", "--json", model("bert-weighted").to_str().unwrap()]));
+    assert_eq!(shown["pooling"], "weightedmean+max");
 }
 
 #[test]
@@ -640,7 +691,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["a", "--pooling", "sum"],
             &[
                 "invalid value 'sum'",
-                "mean, cls, lasttoken, max or weightedmean",
+                "expected mean, mean_sqrt_len_tokens, cls, lasttoken, max, weightedmean, or several",
             ],
         ),
         (

@@ -26,6 +26,7 @@ mod pip;
 mod progress;
 mod real;
 mod refusals;
+mod rerank;
 mod run;
 mod schema;
 mod server;

@@ -154,6 +154,21 @@ fn show_families() {
 }
 
 #[test]
+fn rerank_with_ids() {
+    let (home, model) = (Home::new(), crate::rerank::model("bert"));
+    let file = home.path("texts.jsonl");
+    std::fs::write(&file, "{\"text\": \"a cat\", \"id\": \"a\"}\n").unwrap();
+    let args = [
+        model.to_str().unwrap(),
+        "a query",
+        "--file",
+        file.to_str().unwrap(),
+    ];
+    let output = home.run(&[&["rerank", "--json"], &args[..]].concat());
+    agrees("rerank", &json(&output));
+}
+
+#[test]
 fn show_of_an_embedding_model() {
     let (home, model) = (Home::new(), crate::embed::model("qwen3-embedding"));
     let output = home.run(&["show", model.to_str().unwrap(), "--json"]);
@@ -527,6 +542,7 @@ fn each_section_is_a_verb() {
             "perplexity",
             "predict",
             "pull",
+            "rerank",
             "rm",
             "run",
             "show",

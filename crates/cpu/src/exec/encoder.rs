@@ -21,36 +21,40 @@ pub const HIDDEN: f32 = -1e4;
 
 impl Frame<'_> {
     /// `softmax(q k^T / sqrt(head_dim) + mask) v`, each text of the batch for itself; whether what
-    /// is given, and the result, are [batch, tokens, heads, head_dim].
+    /// is given, and the result, are [batch, tokens, heads, head_dim], which is not possible with a
+    /// mask for each head.
     pub fn attend(
         &mut self,
         [q, k, v]: [ValueId; 3],
         mask: Option<ValueId>,
         [by_row, out_by_row]: [bool; 2],
     ) -> Result<Tensor, Fault> {
-        let sizes = |shape: &[usize]| match (shape, by_row) {
-            (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => {
-                Ok([batch, heads, rows, dim])
-            }
-            _ => Err("`query` or `key` is not of rank 4".to_owned()),
-        };
-        let shape = sizes(&self.get(q)?.shape)?;
-        let keys = sizes(&self.get(k)?.shape)?;
+        let shape = sizes(&self.get(q)?.shape, by_row)?;
+        let keys = sizes(&self.get(k)?.shape, by_row)?;
         let ([batch, n_heads, n_rows, head_dim], [_, _, n_keys, _]) = (shape, keys);
-        if keys != [batch, n_heads, n_keys, head_dim] || sizes(&self.get(v)?.shape)? != keys {
+        let fits = sizes(&self.get(v)?.shape, by_row)? == keys;
+        if keys != [batch, n_heads, n_keys, head_dim] || !fits {
             return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
         }
-        let rows = |by_row: bool, n: usize| {
-            if by_row {
-                HeadRows::by_row(n_heads, head_dim)
-            } else {
-                HeadRows::by_head(n, head_dim)
-            }
-        };
         let shape = if out_by_row {
             vec![batch, n_rows, n_heads, head_dim]
         } else {
             shape.to_vec()
+        };
+        let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
+        // With a mask for each head, heads attend one by one.
+        let n_parts = mask
+            .as_ref()
+            .map_or(1, |m| m.shape.get(1).map_or(1, |n| *n));
+        if n_parts != 1 && (n_parts != n_heads || by_row || out_by_row) {
+            return Err(format!(
+                "the masks of {n_parts} heads do not fit {n_heads} heads"
+            ));
+        }
+        let n_heads = n_heads / n_parts;
+        let rows = |by_row, n| match by_row {
+            true => HeadRows::by_row(n_heads, head_dim),
+            false => HeadRows::by_head(n, head_dim),
         };
         let scratch_len = attention_scratch_len(self.context, n_heads, n_rows, head_dim, n_keys);
         let mut scratch = self.pool.take(scratch_len)?;
@@ -61,14 +65,14 @@ impl Frame<'_> {
             self.get(v)?.clone(),
         ];
         let (q, k, v) = (floats(&q)?, floats(&k)?, floats(&v)?);
-        let mask = mask.map(|m| self.get(m).cloned()).transpose()?;
         let mut repeated = Floats::default();
-        for (item, out) in out[..n].chunks_mut((n / batch.max(1)).max(1)).enumerate() {
+        let part_len = (n / (batch * n_parts).max(1)).max(1);
+        for (part, out) in out[..n].chunks_mut(part_len).enumerate() {
             let (n_seen, mask) = match &mask {
                 None => (n_keys, None),
-                Some(mask) => self.mask_of_text(mask, item, [n_rows, n_keys], &mut repeated)?,
+                Some(mask) => self.mask_of_part(mask, part, [n_rows, n_keys], &mut repeated)?,
             };
-            let first = item * n_heads * n_keys * head_dim;
+            let first = part * n_heads * n_keys * head_dim;
             let [k, v] = [k, v].map(|data| {
                 let HeadRows {
                     head_stride,
@@ -81,7 +85,7 @@ impl Frame<'_> {
                 }
             });
             let args = Attention {
-                q: &q[item * out.len()..][..out.len()],
+                q: &q[part * out.len()..][..out.len()],
                 q_rows: rows(by_row, n_rows),
                 k,
                 v,
@@ -105,16 +109,16 @@ impl Frame<'_> {
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 
-    /// How many keys the rows of text `item` see, and what is added for each row; `repeated` is for
-    /// a row that is the same for all.
-    fn mask_of_text<'m>(
+    /// How many keys the rows of one text, or of one head of a text, see, and what is added for
+    /// each row; `repeated` is for a row that is the same for all.
+    fn mask_of_part<'m>(
         &mut self,
         mask: &'m Tensor,
-        item: usize,
+        part: usize,
         [n_rows, n_keys]: [usize; 2],
         repeated: &'m mut Floats,
     ) -> Result<(usize, Option<&'m [f32]>), Fault> {
-        Ok(match seen(mask, item, n_rows, n_keys)? {
+        Ok(match seen(mask, part, n_rows, n_keys)? {
             Seen::First(n) => (n, None),
             Seen::Rows(rows) => (n_keys, Some(rows)),
             Seen::Row(row) => {
@@ -287,6 +291,17 @@ impl Frame<'_> {
     }
 }
 
+/// The batch, heads, rows and elements of [batch, heads, rows, elements], or with `by_row` of
+/// [batch, rows, heads, elements].
+fn sizes(shape: &[usize], by_row: bool) -> Result<[usize; 4], Fault> {
+    match (shape, by_row) {
+        (&[batch, heads, rows, dim], false) | (&[batch, rows, heads, dim], true) => {
+            Ok([batch, heads, rows, dim])
+        }
+        _ => Err("`query` or `key` is not of rank 4".to_owned()),
+    }
+}
+
 /// Which keys the rows of one text see.
 enum Seen<'a> {
     /// The first so many, each as it is.
@@ -297,21 +312,25 @@ enum Seen<'a> {
     Row(&'a [f32]),
 }
 
-/// The mask of text `item`; [batch or 1, 1, rows or 1, keys].
-fn seen(mask: &Tensor, item: usize, n_rows: usize, n_keys: usize) -> Result<Seen<'_>, Fault> {
+/// The mask of one text, or of one head of a text; [batch or 1, heads or 1, rows or 1, keys].
+fn seen(mask: &Tensor, part: usize, n_rows: usize, n_keys: usize) -> Result<Seen<'_>, Fault> {
     let misfit = || {
         format!(
             "the mask {:?} does not cover {n_rows} rows of {n_keys} keys",
             mask.shape
         )
     };
-    let &[batch, 1, rows, keys] = mask.shape.as_slice() else {
+    let &[batch, heads, rows, keys] = mask.shape.as_slice() else {
         return Err(misfit());
     };
     if keys != n_keys || rows != n_rows && rows != 1 {
         return Err(misfit());
     }
-    let at = if batch == 1 { 0 } else { item };
+    let at = if batch == 1 {
+        part % heads.max(1)
+    } else {
+        part
+    };
     let values = floats(mask)?
         .get(at * rows * keys..(at + 1) * rows * keys)
         .ok_or_else(misfit)?;

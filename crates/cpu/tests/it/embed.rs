@@ -12,11 +12,11 @@ use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{
-    Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Target, build_encoder,
+    Encoder, EncoderOptions, Encoding, Engine, NormForm, Pooling, Poolings, Target, build_encoder,
 };
 
 use crate::golden::{
-    Golden, REJECTED, embedding_models, folder, ids, instance, on_each_isa, relative_error,
+    Golden, embedding_models, folder, ids, instance, on_each_isa, relative_error, with_key,
     with_scaled,
 };
 
@@ -54,6 +54,11 @@ fn feed(instance: &mut dyn Instance, texts: &[Vec<u32>], more: usize) {
         .copy_from_slice(&mask);
 }
 
+/// Positions that the model has beyond those of the longest text.
+fn spare(encoder: &Encoder, texts: &[Vec<u32>]) -> usize {
+    encoder.info.n_positions - texts.iter().map(Vec::len).max().unwrap()
+}
+
 fn floats(instance: &dyn Instance, output: &str) -> Vec<f32> {
     instance
         .output(output)
@@ -68,10 +73,18 @@ fn floats(instance: &dyn Instance, output: &str) -> Vec<f32> {
 
 fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
     let texts = golden.json["texts"].as_array().unwrap();
+    // The one model with a default prompt does not pool the prompt's tokens, which is not
+    // supported.
+    let is_pooled = |t: &Value| {
+        golden.json["default_prompt"].is_null()
+            || t["prompt"]
+                .as_str()
+                .is_some_and(|prompt| golden.json["prompts"][prompt] == "")
+    };
     // A text of no tokens has no vector.
     let texts = texts
         .iter()
-        .filter(|t| !t["ids"].as_array().unwrap().is_empty());
+        .filter(|t| !t["ids"].as_array().unwrap().is_empty() && is_pooled(t));
     texts
         .map(|t| {
             (
@@ -84,7 +97,7 @@ fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
 }
 
 /// A cosine of 0.99999 is a relative error of 4e-3; this is far closer.
-const BOUND: f64 = 2e-5;
+const BOUND: f64 = 1e-5;
 /// In the mean of a model's texts a cosine of 0.99, of each of 0.94: random weights have no
 /// outliers, but rows of a few dozen columns average little out.
 const INT8_BOUNDS: [f64; 2] = [0.14, 0.35];
@@ -115,7 +128,7 @@ fn embeddings_are_those_of_the_reference() {
                 assert!(error <= BOUND, "{name}, {isa}, {text}: {error:e}");
             }
             // Padding beside other texts, and more of it, changes nothing.
-            for more in [0, 3] {
+            for more in [0, 3.min(spare(&encoder, &all))] {
                 feed(instance.as_mut(), &all, more);
                 instance.run("encode").unwrap();
                 let found = floats(instance.as_ref(), "embedding");
@@ -131,14 +144,6 @@ fn embeddings_are_those_of_the_reference() {
     }
 }
 
-#[test]
-fn a_model_with_two_pooling_modes_is_rejected() {
-    let checkpoint = Checkpoint::open(&path(REJECTED)).unwrap();
-    let error = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap_err();
-    let text = error.to_string();
-    assert!(text.contains("expected exactly one mode"), "{text}");
-}
-
 /// Products of integers of 7 or 8 bits: near, and not the same.
 #[test]
 fn embeddings_of_rounded_weights_are_near_the_reference() {
@@ -148,7 +153,7 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
         for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::Int8, 2) {
-            feed(instance.as_mut(), &all, 3);
+            feed(instance.as_mut(), &all, 3.min(spare(&encoder, &all)));
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
             let mut sum = 0.0;
@@ -178,13 +183,13 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
         for pooling in Pooling::ALL {
             let options = EncoderOptions {
-                pooling: Some(pooling),
+                pooling: Some(pooling.into()),
                 normalize: Some(false),
                 ..EncoderOptions::default()
             };
             let encoder = built(name, &options);
             let mut instance = instance(&encoder.program, Numerics::F32, 1);
-            feed(instance.as_mut(), &all, 2);
+            feed(instance.as_mut(), &all, 2.min(spare(&encoder, &all)));
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
             for (row, (text, _, at)) in found
@@ -216,6 +221,37 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
             );
             assert!(error <= BOUND, "{name}, {text}: {error:e}");
         }
+    }
+}
+
+/// As many elements as all poolings have together, in the order in which they were named.
+#[test]
+fn joined_poolings_follow_each_other() {
+    let name = "bert-mean";
+    let golden = Golden::read(&path(name).join("golden"));
+    for names in ["mean_sqrt_len_tokens+cls", "max+mean+lasttoken"] {
+        let options = EncoderOptions {
+            pooling: Poolings::from_name(names),
+            normalize: Some(false),
+            ..EncoderOptions::default()
+        };
+        let encoder = built(name, &options);
+        assert_eq!(encoder.info.pooling.to_string(), names);
+        let mut instance = instance(&encoder.program, Numerics::F32, 2);
+        for (text, ids, at) in &texts(&golden) {
+            feed(instance.as_mut(), std::slice::from_ref(ids), 1);
+            instance.run("encode").unwrap();
+            let pooled = names
+                .split('+')
+                .map(|mode| golden.array(&at["pooled"][mode]));
+            let expected = pooled.collect::<Vec<_>>().concat();
+            assert_eq!(encoder.info.dim, expected.len());
+            let error = relative_error(&floats(instance.as_ref(), "embedding"), &expected);
+            assert!(error <= BOUND, "{names}, {text}: {error:e}");
+        }
+    }
+    for names in ["", "mean+", "mean+mean", "mean,max", "median"] {
+        assert_eq!(Poolings::from_name(names), None, "{names}");
     }
 }
 
@@ -442,4 +478,65 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
             .sum::<f64>()
     };
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}
+
+/// GGUF files of the same weights. They do not say whether vectors are normalized, which is done
+/// as in llama.cpp.
+#[test]
+fn embeddings_of_gguf_files_are_those_of_the_reference() {
+    for (name, architecture) in [("bert-cls", "bert"), ("nomic-bert", "nomic-bert")] {
+        let golden = Golden::read(&path(name).join("golden"));
+        let file = folder()
+            .join("tiny-embed-gguf")
+            .join(format!("{name}.gguf"));
+        let checkpoint = Checkpoint::open(&file).unwrap();
+        let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+        assert_eq!(encoder.info.architecture, architecture);
+        let of_folder = built(name, &EncoderOptions::default());
+        assert_eq!(encoder.info.pooling, of_folder.info.pooling, "{name}");
+        assert_eq!(
+            encoder.info.n_positions, of_folder.info.n_positions,
+            "{name}"
+        );
+        assert!(encoder.info.normalize, "{name}");
+        let mut instance = instance(&encoder.program, Numerics::F32, 2);
+        for (text, ids, at) in &texts(&golden) {
+            feed(instance.as_mut(), std::slice::from_ref(ids), 1);
+            instance.run("encode").unwrap();
+            let expected = golden.array(&at["embedding"]);
+            let length = expected.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let expected: Vec<f32> = expected.iter().map(|v| v / length).collect();
+            let error = relative_error(&floats(instance.as_ref(), "embedding"), &expected);
+            assert!(error <= BOUND, "{name}, {text}: {error:e}");
+        }
+    }
+}
+
+/// Every activation of transformers that has no weights of its own.
+#[test]
+fn activations_are_those_of_the_reference() {
+    let name = "roberta";
+    let golden = Golden::read(&path(name).join("golden"));
+    let (_, tokens, _) = texts(&golden)
+        .into_iter()
+        .find(|(name, ..)| name == "half")
+        .unwrap();
+    let activations = golden.json["activations"].as_object().unwrap();
+    assert!(activations.len() > 20);
+    let mut found = Vec::new();
+    for (activation, expected) in activations {
+        let folder = with_key(&path(name), "hidden_act", &Value::from(activation.as_str()));
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+        let mut instance = instance(&encoder.program, Numerics::F32, 2);
+        feed(instance.as_mut(), std::slice::from_ref(&tokens), 0);
+        instance.run("encode").unwrap();
+        found.push(floats(instance.as_ref(), "embedding"));
+        let error = relative_error(found.last().unwrap(), golden.array(expected));
+        assert!(error <= BOUND, "{activation}: {error:e}");
+    }
+    // The activation matters, or nothing was tested: all but the spellings of one function differ.
+    found.sort_by(|a, b| a.partial_cmp(b).unwrap());
+    found.dedup_by(|a, b| relative_error(a, b) < 1e-6);
+    assert!(found.len() >= 13, "{} activations differ", found.len());
 }

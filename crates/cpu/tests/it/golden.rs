@@ -35,14 +35,9 @@ pub fn names(kind: &str) -> Vec<String> {
     names
 }
 
-/// The embedding model that is rejected: it has two pooling modes.
-pub const REJECTED: &str = "bert-weighted";
-
-/// The names of embedding models that can be built.
+/// The names of all embedding models.
 pub fn embedding_models() -> Vec<String> {
-    let mut names = names("tiny-embed");
-    names.retain(|name| name != REJECTED);
-    names
+    names("tiny-embed")
 }
 
 /// A golden: its JSON, and the floats that it points into.
@@ -166,6 +161,18 @@ pub fn with_scaled(from: &Path, tensor: &str, factor: f32) -> PathBuf {
         *v = (f32::from_le_bytes(*v) * factor).to_le_bytes();
     }
     std::fs::write(file, bytes).unwrap();
+    to
+}
+
+/// A copy of a tiny model with one key of `config.json` set.
+pub fn with_key(from: &Path, key: &str, value: &Value) -> PathBuf {
+    let name = from.file_name().unwrap().to_str().unwrap();
+    let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{key}-{value}"));
+    copy(from, &to);
+    let file = to.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    config[key] = value.clone();
+    std::fs::write(file, config.to_string()).unwrap();
     to
 }
 

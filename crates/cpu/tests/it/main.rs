@@ -17,6 +17,7 @@ mod ops;
 mod profile;
 mod random;
 mod real;
+mod rerank;
 mod spatial;
 mod threads;
 mod tiny;

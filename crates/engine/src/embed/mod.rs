@@ -14,6 +14,7 @@ pub use document::{Document, shorten};
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::text::Pair;
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
@@ -187,12 +188,45 @@ impl Embedder {
     ) -> Result<Option<Vec<f32>>, EmbedError> {
         let dim = self.dim;
         let mut rows = vec![0.0; sequences.len() * dim];
-        let is_whole =
-            self.each_batch(Output::Text, sequences, watch, &mut |batch, _, values| {
+        let is_whole = self.each_batch(
+            Output::Text,
+            &slices(sequences),
+            None,
+            watch,
+            &mut |batch, _, values| {
                 for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
                     rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
                 }
-            })?;
+            },
+        )?;
+        Ok(is_whole.then_some(rows))
+    }
+
+    /// Computes the logits of each pair of texts, row by row in the order of `pairs`. Returns
+    /// `None` if the caller interrupts. The program must have the function `classify`, and with
+    /// `has_types` its input `token_type_ids`. The "vectors" of this embedder are the logits.
+    pub fn logits(
+        &mut self,
+        pairs: &[Pair],
+        has_types: bool,
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<f32>>, EmbedError> {
+        let dim = self.dim;
+        let mut rows = vec![0.0; pairs.len() * dim];
+        let sequences: Vec<&[u32]> = pairs.iter().map(|pair| pair.tokens.as_slice()).collect();
+        let types: Vec<&[u32]> = pairs.iter().map(|pair| pair.types.as_slice()).collect();
+        let types = has_types.then_some(types.as_slice());
+        let is_whole = self.each_batch(
+            Output::Logits,
+            &sequences,
+            types,
+            watch,
+            &mut |batch, _, values| {
+                for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
+                    rows[idx * dim..(idx + 1) * dim].copy_from_slice(row);
+                }
+            },
+        )?;
         Ok(is_whole.then_some(rows))
     }
 
@@ -208,7 +242,8 @@ impl Embedder {
         let mut rows = vec![Vec::new(); sequences.len()];
         let is_whole = self.each_batch(
             Output::Tokens,
-            sequences,
+            &slices(sequences),
+            None,
             watch,
             &mut |batch, n_tokens, values| {
                 for (&idx, row) in batch.iter().zip(values.chunks_exact(n_tokens * dim)) {
@@ -288,12 +323,12 @@ impl Embedder {
     fn each_batch(
         &mut self,
         output: Output,
-        sequences: &[Vec<u32>],
+        sequences: &[&[u32]],
+        types: Option<&[&[u32]]>,
         watch: &mut Watch<'_>,
         take: &mut Take<'_>,
     ) -> Result<bool, EmbedError> {
-        let sequences: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
-        self.check(&sequences)?;
+        self.check(sequences)?;
         let lengths: Vec<usize> = sequences.iter().map(|s| s.len()).collect();
         let batches = match self.lengths {
             Lengths::Any => batch::plan(&lengths, self.limits.batch_tokens),
@@ -307,9 +342,13 @@ impl Embedder {
             let longest = members.iter().map(|s| s.len()).max().unwrap_or(0);
             let (function, n_tokens) = self.route(output.function(), longest);
             self.fill(&members, n_tokens)?;
+            if let Some(types) = types {
+                let types: Vec<&[u32]> = batch.iter().map(|idx| types[*idx]).collect();
+                self.fill_ids("token_type_ids", &types, n_tokens)?;
+            }
             self.instance.run(&function)?;
             let shape = match output {
-                Output::Text => vec![batch.len(), self.dim],
+                Output::Text | Output::Logits => vec![batch.len(), self.dim],
                 Output::Tokens => vec![batch.len(), n_tokens, self.dim],
             };
             let values = self.output(output.name(), &shape)?;
@@ -318,10 +357,10 @@ impl Embedder {
             // The values at padding tokens are undefined.
             let row_len = values.len() / batch.len();
             let used = |idx: usize| {
-                if output == Output::Text {
-                    row_len
-                } else {
+                if output == Output::Tokens {
                     lengths[idx] * self.dim
+                } else {
+                    row_len
                 }
             };
             let odd = batch
@@ -356,15 +395,8 @@ impl Embedder {
 
     /// Sets the tokens of a call, padded on the right with token 0, which the mask hides.
     fn fill(&mut self, members: &[&[u32]], n_tokens: usize) -> Result<(), EmbedError> {
+        self.fill_ids("input_ids", members, n_tokens)?;
         let shape = [members.len(), n_tokens];
-        let ids = self.instance.input("input_ids", &shape)?;
-        ids.fill(0);
-        for (row, tokens) in ids.chunks_exact_mut(n_tokens * 4).zip(members) {
-            let places = row.as_chunks_mut::<4>().0.iter_mut();
-            places
-                .zip(*tokens)
-                .for_each(|(place, token)| *place = token.to_ne_bytes());
-        }
         let is_half = self.is_half();
         let mask = self.instance.input("attention_mask", &shape)?;
         mask.fill(0);
@@ -376,6 +408,24 @@ impl Embedder {
         }
         for (row, tokens) in mask.chunks_exact_mut(n_tokens * 4).zip(members) {
             row.as_chunks_mut::<4>().0[..tokens.len()].fill(1i32.to_ne_bytes());
+        }
+        Ok(())
+    }
+
+    /// Sets an input of integers, padded on the right with 0.
+    fn fill_ids(
+        &mut self,
+        input: &str,
+        rows: &[&[u32]],
+        n_tokens: usize,
+    ) -> Result<(), EmbedError> {
+        let ids = self.instance.input(input, &[rows.len(), n_tokens])?;
+        ids.fill(0);
+        for (row, values) in ids.chunks_exact_mut(n_tokens * 4).zip(rows) {
+            let places = row.as_chunks_mut::<4>().0.iter_mut();
+            places
+                .zip(*values)
+                .for_each(|(place, value)| *place = value.to_ne_bytes());
         }
         Ok(())
     }
@@ -412,6 +462,10 @@ const MAX_CHUNKS: usize = 32;
 /// the output.
 type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;
 
+fn slices(sequences: &[Vec<u32>]) -> Vec<&[u32]> {
+    sequences.iter().map(Vec::as_slice).collect()
+}
+
 fn finite(values: &[f32]) -> bool {
     values.iter().all(|v| v.is_finite())
 }
@@ -421,6 +475,7 @@ fn finite(values: &[f32]) -> bool {
 enum Output {
     Text,
     Tokens,
+    Logits,
 }
 
 impl Output {
@@ -428,6 +483,7 @@ impl Output {
         match self {
             Self::Text => "encode",
             Self::Tokens => "encode_tokens",
+            Self::Logits => "classify",
         }
     }
 
@@ -435,6 +491,7 @@ impl Output {
         match self {
             Self::Text => "embedding",
             Self::Tokens => "token_embeddings",
+            Self::Logits => "logits",
         }
     }
 }

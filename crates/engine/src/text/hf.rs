@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::TextError;
 use super::guard::{self, TextCost};
+use super::pair::Pair;
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
-    DecoderWrapper, Model, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper,
-    TokenizerImpl,
+    DecoderWrapper, Model, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
+    PreTokenizerWrapper, TokenizerImpl, TruncationParams, truncate_encodings,
 };
 
 /// A tokenizer of the crate with any model.
@@ -162,6 +163,43 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
             self.encode(&text[start..], false, false, ids)?;
         }
         Ok(())
+    }
+
+    /// The token ids of two texts and the special tokens around them, cut to `most` tokens: the
+    /// longer text is cut first.
+    pub(super) fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        most: usize,
+    ) -> Result<Pair, TextError> {
+        self.cost.check(first)?;
+        let first = first.to_owned();
+        self.run(&self.parsing, second, move |hf, second| {
+            let wrong = |error: tokenizers::Error| TextError::Encode(error.to_string());
+            let n_added = hf
+                .get_post_processor()
+                .map_or(0, |processor| processor.added_tokens(true));
+            let Some(max_length) = most.checked_sub(n_added) else {
+                let reason = format!("a pair of texts needs {n_added} special tokens, not {most}");
+                return Err(TextError::Encode(reason));
+            };
+            let encode = |text: &str| hf.encode(text, false).map_err(wrong);
+            let (first, second) = (encode(&first)?, encode(second)?);
+            let is_cut = first.len() + second.len() > max_length;
+            let params = TruncationParams {
+                max_length,
+                ..TruncationParams::default()
+            };
+            let (first, second) =
+                truncate_encodings(first, Some(second), &params).map_err(wrong)?;
+            let both = hf.post_process(first, second, true).map_err(wrong)?;
+            Ok(Pair {
+                tokens: both.get_ids().to_vec(),
+                types: both.get_type_ids().to_vec(),
+                is_cut,
+            })
+        })
     }
 
     /// Token ids with their byte ranges in the text.

@@ -8,6 +8,7 @@ pub mod config;
 pub mod guard;
 mod hf;
 mod jinja;
+mod pair;
 mod pre;
 mod spm;
 pub mod stream;
@@ -17,8 +18,10 @@ pub mod template;
 pub mod texts;
 pub mod tokenizer;
 pub mod vocab;
+mod wordpiece;
 
 pub use config::TokenizerConfig;
+pub use pair::Pair;
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, Rendered, TemplateError};
 pub use texts::Texts;
@@ -30,8 +33,8 @@ pub use vocab::Vocab;
 pub enum TextError {
     /// The file names a kind of tokenizer that is not supported.
     #[error(
-        "expected a tokenizer of kind 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE), \
-         found '{0}'"
+        "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) or \
+         'bert' (WordPiece), found '{0}'"
     )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.
@@ -138,6 +141,12 @@ pub enum TextError {
         /// Maximum bytes of a text.
         most: usize,
     },
+    /// The tokenizer does not say how two texts become one sequence.
+    #[error(
+        "expected a tokenizer.json, which says how two texts become one sequence, found the \
+         vocabulary of a GGUF file: use the model's Hugging Face folder"
+    )]
+    NoPairs,
     /// The tokenizer library reported an error.
     #[error("tokenizing failed: {0}")]
     Encode(String),

@@ -20,10 +20,12 @@
 use super::bpe::{self, Bpe};
 use super::guard::{self, TextCost};
 use super::hf::Hf;
+use super::pair::Pair;
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
+use super::wordpiece;
 use super::{Rendered, TextError, TokenizerConfig, Vocab};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -93,6 +95,12 @@ impl Tokenizer {
     /// Builds the tokenizer from the vocabulary in a GGUF file.
     pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
+        if vocab.model == "bert" {
+            let kinds = vocab.kinds()?;
+            vocab.check_searched(&kinds)?;
+            let (json, config) = wordpiece::tokenizer_json(&vocab, &kinds)?;
+            return Self::from_json(&json, config);
+        }
         let spelling = match vocab.model.as_str() {
             "gpt2" => Spelling::ByteLevel,
             "llama" => Spelling::SentencePiece,
@@ -260,6 +268,20 @@ impl Tokenizer {
             ids.extend(self.eos);
         }
         Ok(ids)
+    }
+
+    /// The token ids of two texts as one sequence, such as a query and a document, cut to `most`
+    /// tokens. Tokens are removed from the end of the longer text until the pair fits, like the
+    /// tokenizers of transformers do it (`longest_first`).
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer is that of a GGUF file, which does not say how pairs are formed.
+    pub fn encode_pair(&self, first: &str, second: &str, most: usize) -> Result<Pair, TextError> {
+        match &self.engine {
+            Engine::Json(hf) => hf.encode_pair(first, second, most),
+            Engine::Bpe(_) | Engine::Spm(_) => Err(TextError::NoPairs),
+        }
     }
 
     /// The token ids of a rendered chat template. Only control tokens that the template wrote are

@@ -9,7 +9,7 @@ use super::{TextError, Texts};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vocab {
-    /// `tokenizer.ggml.model`: `gpt2` or `llama`.
+    /// `tokenizer.ggml.model`: `gpt2`, `llama` or `bert`.
     pub model: String,
     /// `tokenizer.ggml.pre`: name of the rule that splits text into words (`gpt2` only).
     pub pre: Option<String>,
@@ -36,6 +36,12 @@ pub struct Vocab {
     pub unk: Option<u32>,
     /// `tokenizer.ggml.padding_token_id`.
     pub pad: Option<u32>,
+    /// `tokenizer.ggml.cls_token_id` (`bert` only).
+    #[serde(default)]
+    pub cls: Option<u32>,
+    /// `tokenizer.ggml.seperator_token_id`, spelled so (`bert` only).
+    #[serde(default)]
+    pub sep: Option<u32>,
     /// `tokenizer.ggml.add_bos_token`; if absent, the kind of tokenizer and the pre-tokenizer
     /// decide.
     pub add_bos: Option<bool>,
@@ -109,6 +115,8 @@ impl Vocab {
             ("eom_token_id", self.eom),
             ("unknown_token_id", self.unk),
             ("padding_token_id", self.pad),
+            ("cls_token_id", self.cls),
+            ("seperator_token_id", self.sep),
         ];
         for (what, id) in ids {
             if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {

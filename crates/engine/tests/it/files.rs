@@ -3,9 +3,11 @@
 use crate::data;
 use std::collections::BTreeMap;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
-use thane_engine::text::{EncodeOptions, StreamOptions, TextStream, Tokenizer, Vocab};
+use thane_engine::text::{
+    EncodeOptions, StreamOptions, TextStream, Tokenizer, TokenizerConfig, Vocab,
+};
 use thane_models::checkpoint::{Checkpoint, Gguf};
 
 const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -54,6 +56,8 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
         eom: id("eom_token_id"),
         unk: id("unknown_token_id"),
         pad: id("padding_token_id"),
+        cls: id("cls_token_id"),
+        sep: id("seperator_token_id"),
         add_bos: flag("add_bos_token"),
         add_eos: flag("add_eos_token"),
         add_space_prefix: flag("add_space_prefix"),
@@ -209,4 +213,38 @@ fn gemma3() {
         [2, 105]
     );
     assert_eq!(tokenizer.id_of("<end_of_turn>"), Some(106));
+}
+
+/// The vocabulary of BERT in a GGUF file gives the tokens of the `tokenizer.json` that it was made
+/// from, on all 2,000 lines, and of pairs of lines.
+#[test]
+fn wordpieces_of_a_gguf_file_are_those_of_tokenizer_json() {
+    let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models");
+    for name in ["bert-cls", "nomic-bert"] {
+        let json = models.join("tiny-embed").join(name).join("tokenizer.json");
+        let file = models.join("tiny-embed-gguf").join(format!("{name}.gguf"));
+        let checkpoint = Checkpoint::open(&file).unwrap();
+        let n_vocab = checkpoint.tensors["token_embd.weight"].shape[0];
+        let found = Tokenizer::from_vocab(vocab_of(checkpoint.gguf().unwrap(), n_vocab)).unwrap();
+        let config = TokenizerConfig {
+            n_vocab,
+            ..TokenizerConfig::default()
+        };
+        let expected = Tokenizer::from_json(&std::fs::read(json).unwrap(), config).unwrap();
+        let lines = data::mixed_lines();
+        for (i, line) in lines.iter().enumerate() {
+            for add_special in [false, true] {
+                let options = EncodeOptions {
+                    add_special,
+                    parse_special: true,
+                };
+                let ids = [&found, &expected].map(|t| t.encode(line, options).unwrap());
+                assert_eq!(ids[0], ids[1], "{name}, line {i}: {line:?}");
+            }
+            let other = &lines[(i * 7 + 1) % lines.len()];
+            let pairs = [&found, &expected].map(|t| t.encode_pair(line, other, 24).unwrap());
+            assert_eq!(pairs[0], pairs[1], "{name}, line {i}");
+            assert!(pairs[0].tokens.len() <= 24);
+        }
+    }
 }

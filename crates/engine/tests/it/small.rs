@@ -393,9 +393,9 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
              found 1700",
         ),
         (
-            |v| v.model = "bert".into(),
-            "expected a tokenizer of kind 'gpt2' (byte-level BPE) or 'llama' (SentencePiece BPE), \
-             found 'bert'",
+            |v| v.model = "rwkv".into(),
+            "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) or \
+             'bert' (WordPiece), found 'rwkv'",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
         (

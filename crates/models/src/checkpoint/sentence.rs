@@ -4,7 +4,8 @@
 //! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a
 //! normalization. Each module has a folder with a `config.json`.
 //! `config_sentence_transformers.json` holds prompts and the similarity function,
-//! `sentence_bert_config.json` the maximum length.
+//! `sentence_bert_config.json` the maximum length; since sentence-transformers 6,
+//! `tokenizer_config.json` holds that length.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -16,16 +17,18 @@ use serde_json::{Map, Value};
 use super::error::CheckpointError;
 use super::folder::parse_weights;
 use super::{Tensors, map};
-use crate::pooling::Pooling;
+use crate::pooling::{Pooling, Poolings};
 
 /// Largest accepted file; published ones are below 20 KB.
 const MAX_BYTES: u64 = 1 << 20;
+/// Largest accepted `tokenizer_config.json`; Gemma's has 1.2 MB.
+const MAX_TOKENIZER_BYTES: u64 = 16 << 20;
 
 /// The settings that the files of sentence-transformers describe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SentenceConfig {
     /// How token vectors are pooled into one vector.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Poolings>,
     /// Whether pooling includes the tokens of the prompt.
     pub include_prompt: bool,
     /// Dense layers after the pooling, in order.
@@ -88,6 +91,14 @@ struct Prompts {
     prompts: BTreeMap<String, String>,
     default_prompt_name: Option<String>,
     similarity_fn_name: Option<String>,
+    activation_fn: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenizerLength {
+    /// Files of tokenizers without a limit have 1e30.
+    model_max_length: Option<f64>,
 }
 
 #[derive(Default, Deserialize)]
@@ -97,12 +108,13 @@ struct Lengths {
     do_lower_case: bool,
 }
 
-/// The boolean keys that select a pooling. Newer files have one key `pooling_mode` whose value is
-/// the last part of such a key.
+/// The boolean keys that select a pooling, in the order in which sentence-transformers joins them.
+/// Newer files have one key `pooling_mode` with a name or a list of names.
 const SWITCHES: &[(&str, Pooling)] = &[
     ("pooling_mode_cls_token", Pooling::Cls),
-    ("pooling_mode_mean_tokens", Pooling::Mean),
     ("pooling_mode_max_tokens", Pooling::Max),
+    ("pooling_mode_mean_tokens", Pooling::Mean),
+    ("pooling_mode_mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
     ("pooling_mode_weightedmean_tokens", Pooling::WeightedMean),
     ("pooling_mode_lasttoken", Pooling::LastToken),
 ];
@@ -120,20 +132,36 @@ impl SentenceConfig {
         }
         let modules: Vec<Module> = parse(&path)?;
         let prompts: Prompts = parse_opt(&folder.join("config_sentence_transformers.json"))?;
-        let lengths: Lengths = parse_opt(&folder.join("sentence_bert_config.json"))?;
         let mut sentence = Self {
-            max_tokens: lengths.max_seq_length,
-            lower_case: lengths.do_lower_case,
             prompts: prompts.prompts,
             default_prompt: prompts.default_prompt_name,
             similarity: prompts.similarity_fn_name,
             include_prompt: true,
-            ..Self::default()
+            ..Self::read_lengths(folder)?
         };
         for module in &modules {
             sentence.add(folder, &path, module)?;
         }
         Ok(Some(sentence))
+    }
+
+    /// Reads only the maximum length and the case of texts, which rerankers have too.
+    pub(crate) fn read_lengths(folder: &Path) -> Result<Self, CheckpointError> {
+        let lengths: Lengths = parse_opt(&folder.join("sentence_bert_config.json"))?;
+        Ok(Self {
+            max_tokens: match lengths.max_seq_length {
+                Some(n) => Some(n),
+                None => tokenizer_length(folder)?,
+            },
+            lower_case: lengths.do_lower_case,
+            ..Self::default()
+        })
+    }
+
+    /// The activation of a reranker's scores, if `config_sentence_transformers.json` names it.
+    pub(crate) fn read_activation(folder: &Path) -> Result<Option<String>, CheckpointError> {
+        let prompts: Prompts = parse_opt(&folder.join("config_sentence_transformers.json"))?;
+        Ok(prompts.activation_fn)
     }
 
     fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<(), CheckpointError> {
@@ -175,46 +203,21 @@ impl SentenceConfig {
 
     fn pool(&mut self, path: &Path) -> Result<(), CheckpointError> {
         let config: Map<String, Value> = parse(path)?;
-        // Newer files name one mode or several modes.
-        let named: Vec<&str> = match config.get("pooling_mode") {
-            Some(Value::Array(modes)) => modes.iter().filter_map(Value::as_str).collect(),
-            Some(mode) => mode.as_str().into_iter().collect(),
-            None => Vec::new(),
-        };
-        let is_on = |key: &str, value: &Value| {
-            key.starts_with("pooling_mode_") && value.as_bool() == Some(true)
-        };
-        let mut on: Vec<String> = config
-            .iter()
-            .filter(|(k, v)| is_on(k, v))
-            .map(|(k, _)| k.clone())
-            .collect();
-        on.extend(named.into_iter().map(|name| format!("pooling_mode_{name}")));
-        let [mode] = on.as_slice() else {
-            return Err(fault(
-                path,
-                "pooling_mode",
-                "exactly one mode, because vectors of several modes are not concatenated",
-                &on.join(", "),
-            ));
-        };
-        let known = SWITCHES
-            .iter()
-            .find(|(name, _)| *name == mode || name.strip_suffix("_tokens") == Some(mode));
-        let known = known.or_else(|| {
-            SWITCHES
+        let modes = match config.get("pooling_mode") {
+            // Newer files name one mode or several modes.
+            Some(Value::Array(names)) => names
                 .iter()
-                .find(|(name, _)| name.strip_suffix("_token") == Some(mode))
-        });
-        let Some((_, pooling)) = known else {
-            return Err(fault(
-                path,
-                mode,
-                "false, because only mean, cls, max, lasttoken and weightedmean are supported",
-                "true",
-            ));
+                .map(|name| named_mode(path, name))
+                .collect::<Result<_, _>>()?,
+            Some(name) => vec![named_mode(path, name)?],
+            None => switched_modes(path, &config)?,
         };
-        self.pooling = Some(*pooling);
+        let poolings = Poolings::new(&modes).ok_or_else(|| {
+            let found: Vec<&str> = modes.iter().map(|mode| mode.name()).collect();
+            let expected = "at least one mode, and each once";
+            fault(path, "pooling_mode", expected, &found.join(", "))
+        })?;
+        self.pooling = Some(poolings);
         self.include_prompt = config
             .get("include_prompt")
             .and_then(Value::as_bool)
@@ -236,6 +239,37 @@ impl SentenceConfig {
         }
         Ok(all)
     }
+}
+
+/// The mode of pooling that a name means.
+fn named_mode(path: &Path, name: &Value) -> Result<Pooling, CheckpointError> {
+    let mode = name.as_str().and_then(Pooling::from_name);
+    mode.ok_or_else(|| {
+        let known = Pooling::ALL.map(Pooling::name).join(", ");
+        let expected = format!("one of {known}");
+        fault(path, "pooling_mode", &expected, &name.to_string())
+    })
+}
+
+/// The modes of pooling that boolean keys switch on.
+fn switched_modes(
+    path: &Path,
+    config: &Map<String, Value>,
+) -> Result<Vec<Pooling>, CheckpointError> {
+    let is_on = |key: &str| config.get(key).and_then(Value::as_bool) == Some(true);
+    let is_unknown = |key: &&String| {
+        key.starts_with("pooling_mode_") && !SWITCHES.iter().any(|(known, _)| known == *key)
+    };
+    if let Some(key) = config.keys().filter(is_unknown).find(|key| is_on(key)) {
+        return Err(fault(
+            path,
+            key,
+            "false, because the mode is not known",
+            "true",
+        ));
+    }
+    let on = SWITCHES.iter().filter(|(key, _)| is_on(key));
+    Ok(on.map(|(_, mode)| *mode).collect())
 }
 
 fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, CheckpointError> {
@@ -267,6 +301,17 @@ fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, Checkp
     })
 }
 
+/// The maximum length in `tokenizer_config.json`.
+fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
+    let path = folder.join("tokenizer_config.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let length: TokenizerLength = parse_within(&path, MAX_TOKENIZER_BYTES)?;
+    let plausible = length.model_max_length.filter(|n| *n >= 1.0 && *n < 1e9);
+    Ok(plausible.map(|n| n as usize))
+}
+
 fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, CheckpointError> {
     if path.is_file() {
         parse(path)
@@ -276,9 +321,13 @@ fn parse_opt<T: DeserializeOwned + Default>(path: &Path) -> Result<T, Checkpoint
 }
 
 fn parse<T: DeserializeOwned>(path: &Path) -> Result<T, CheckpointError> {
-    let text = map::read_small(path, MAX_BYTES)?;
+    parse_within(path, MAX_BYTES)
+}
+
+fn parse_within<T: DeserializeOwned>(path: &Path, most: u64) -> Result<T, CheckpointError> {
+    let text = map::read_small(path, most)?;
     serde_json::from_slice(&text).map_err(|e| {
-        let reason = format!("is not what sentence-transformers writes ({e}): fetch it again");
+        let reason = format!("is not what was expected ({e}): fetch it again");
         CheckpointError::Unusable {
             path: path.to_owned(),
             reason,

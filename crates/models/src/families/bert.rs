@@ -1,143 +1,205 @@
-//! BERT encoders: all-MiniLM, bge, e5.
+//! BERT and RoBERTa encoders: all-MiniLM, bge, e5; bge-m3, multilingual-e5.
 //!
-//! Learned positions, and a norm after each attention and each feed-forward layer. A text is one
+//! Learned positions. RoBERTa counts them from behind the id of the padding token. A text is one
 //! segment: all tokens have type 0.
 
-use thane_mil::program::{Function, ValueId};
-
+use super::gguf_encoder::{self, Architecture};
 use super::keys::{check_layers, check_positive, check_size, default_head_dim};
-use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
-use crate::checkpoint::Config;
+use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
+use super::{EncoderResult, Family};
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
-use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::{Attention, Projected};
-use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Direction, Io};
-use crate::layers::mlp::Activation;
+use crate::layers::activation::Activation;
+use crate::layers::attention::Attention;
 use crate::layers::norm::LayerNorm;
 use crate::weights::Weights;
 
-pub(super) const FAMILY: Family = Family {
+pub(super) const BERT: Family = Family {
     names: &["bert"],
     about: "all-MiniLM, BGE, E5, GTE",
     checked: &[
         "tiny-embed/bert-cls",
         "tiny-embed/bert-mean",
         "tiny-embed/bert-weighted",
+        "tiny-embed-gguf/bert-cls",
+        "tiny-rerank/bert",
     ],
     base: "bert",
-    encoder: Some(from_config),
+    gguf_names: &[
+        ("bert.embeddings.word_embeddings", "token_embd"),
+        ("bert.embeddings.position_embeddings", "position_embd"),
+        ("bert.embeddings.token_type_embeddings", "token_types"),
+        ("bert.embeddings.LayerNorm", "token_embd_norm"),
+        (
+            "bert.encoder.layer.{}.attention.self.query",
+            "blk.{}.attn_q",
+        ),
+        ("bert.encoder.layer.{}.attention.self.key", "blk.{}.attn_k"),
+        (
+            "bert.encoder.layer.{}.attention.self.value",
+            "blk.{}.attn_v",
+        ),
+        (
+            "bert.encoder.layer.{}.attention.output.dense",
+            "blk.{}.attn_output",
+        ),
+        (
+            "bert.encoder.layer.{}.attention.output.LayerNorm",
+            "blk.{}.attn_output_norm",
+        ),
+        ("bert.encoder.layer.{}.intermediate.dense", "blk.{}.ffn_up"),
+        ("bert.encoder.layer.{}.output.dense", "blk.{}.ffn_down"),
+        (
+            "bert.encoder.layer.{}.output.LayerNorm",
+            "blk.{}.layer_output_norm",
+        ),
+    ],
+    encoder: Some(bert),
+    gguf_encoder: Some(bert_gguf),
     ..Family::NONE
 };
 
-struct Bert {
-    attention: Attention,
-    intermediate: usize,
-    activation: Activation,
-    norm: LayerNorm,
-    n_layers: usize,
-    vocab_size: usize,
-    n_positions: usize,
-    n_types: usize,
+pub(super) const ROBERTA: Family = Family {
+    names: &["roberta", "xlm-roberta", "camembert"],
+    about: "bge-m3, multilingual-e5, distilroberta",
+    checked: &[
+        "tiny-embed/roberta",
+        "tiny-embed/xlm-roberta",
+        "tiny-rerank/xlm-roberta",
+    ],
+    base: "roberta",
+    encoder: Some(roberta),
+    ..Family::NONE
+};
+
+/// The modules of BERT; RoBERTa has them below another name.
+pub(super) const MODULES: Modules = Modules {
+    base: "bert",
+    embedding_norm: "embeddings.LayerNorm",
+    layers: "encoder.layer",
+    projections: Projections::Separate([
+        "attention.self.query",
+        "attention.self.key",
+        "attention.self.value",
+    ]),
+    attention_output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    gate: None,
+    down: "output.dense",
+    output_norm: "output.LayerNorm",
+    classifier: ClassifierModules {
+        dense: "bert.pooler.dense",
+        activation: Activation::Tanh,
+        output: "classifier",
+    },
+};
+
+/// The classifier of RoBERTa and MPNet.
+pub(super) const ROBERTA_CLASSIFIER: ClassifierModules = ClassifierModules {
+    dense: "classifier.dense",
+    activation: Activation::Tanh,
+    output: "classifier.out_proj",
+};
+
+/// Id of RoBERTa's padding token if the file does not name it. Source: RobertaConfig,
+/// XLMRobertaConfig and CamembertConfig.
+const ROBERTA_PADDING: usize = 1;
+
+fn bert(c: &Config, w: &Weights<'_>) -> EncoderResult {
+    w.ignore_module("cls");
+    let learned = Learned {
+        rows: position_rows(c)?,
+        padding: None,
+        buckets: None,
+    };
+    Ok(Box::new(read(c, w, MODULES, Positions::Learned(learned))?))
 }
 
-impl Encoder for Bert {
-    fn function(
-        &self,
-        mut g: Graph,
-        w: &Weights<'_>,
-        plan: &EncoderPlan<'_>,
-    ) -> Result<Function, ModelError> {
-        let g_ = &mut g;
-        let io = Io::new(
-            g_,
-            plan.head.encoding,
-            plan.extent,
-            Direction::Bidirectional,
-            1,
-            None,
-        )?;
-        let mut h = self.embed(g_, w, &io)?;
-        for i in 0..self.n_layers {
-            h = self.layer(g_, w, &format!("bert.encoder.layer.{i}"), h, &io)?;
-        }
-        encoder::finish(g, w, &io, h, plan.head)
-    }
-
-    fn sizes(&self) -> EncoderSizes {
-        EncoderSizes {
-            n_layers: self.n_layers,
-            vocab_size: self.vocab_size,
-            hidden: self.attention.hidden,
-            n_positions: self.n_positions,
-        }
-    }
+/// The file does not name the activation; that of every published BERT is the exact GELU.
+fn bert_gguf(gguf: &Gguf, w: &Weights<'_>) -> EncoderResult {
+    let architecture = Architecture {
+        name: "bert",
+        modules: MODULES,
+        activation: Activation::GeluErf,
+        is_rotary: false,
+    };
+    Ok(Box::new(gguf_encoder::read(gguf, w, architecture)?))
 }
 
-impl Bert {
-    fn embed(&self, g: &mut Graph, w: &Weights<'_>, io: &Io) -> ValueResult {
-        let hidden = self.attention.hidden;
-        let module = |name: &str| format!("bert.embeddings.{name}");
-        let table = |name: &str, rows| w.get(&module(name), "weight", &[rows, hidden]);
-        g.at_module("bert.embeddings");
-        let words = g.rows_to_residual(&table("word_embeddings", self.vocab_size), io.input_ids)?;
-        let positions = g.rows_to_residual(
-            &table("position_embeddings", self.n_positions),
-            io.positions,
-        )?;
-        let first = g.ints(&[0])?;
-        // [1, hidden]
-        let kind = g.rows_to_residual(&table("token_type_embeddings", self.n_types), first)?;
-        let sum = g.add(words, positions)?;
-        let sum = g.add(sum, kind)?; // [batch, tokens, hidden]
-        let sum = io.lay_out(g, sum)?;
-        self.normed(g, w, &module("LayerNorm"), sum)
-    }
-
-    fn normed(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> ValueResult {
-        let part = |name| w.get(module, name, &[self.attention.hidden]);
-        self.norm.apply(g, x, &part("weight"), Some(&part("bias")))
-    }
-
-    fn layer(
-        &self,
-        g: &mut Graph,
-        w: &Weights<'_>,
-        layer: &str,
-        x: ValueId,
-        io: &Io,
-    ) -> ValueResult {
-        let hidden = self.attention.hidden;
-        let product = |g: &mut Graph, name: &str, x, outputs: usize, inputs: usize| {
-            let module = format!("{layer}.{name}");
-            g.at_module(&module);
-            let (weight, bias) = (
-                w.get(&module, "weight", &[outputs, inputs]),
-                w.get(&module, "bias", &[outputs]),
-            );
-            g.linear("product", x, &weight, Some(&bias))
-        };
-        let q = product(g, "attention.self.query", x, hidden, hidden)?;
-        let k = product(g, "attention.self.key", x, hidden, hidden)?;
-        let v = product(g, "attention.self.value", x, hidden, hidden)?;
-        let module = format!("{layer}.attention.self");
-        g.at_module(&module);
-        let inputs = io.attention_inputs(None, Mask::Full);
-        let a = self
-            .attention
-            .attend(g, w, &module, Projected { q, k, v }, inputs)?;
-        let a = product(g, "attention.output.dense", a, hidden, hidden)?;
-        let x = g.add(x, a)?;
-        let x = self.normed(g, w, &format!("{layer}.attention.output.LayerNorm"), x)?;
-        let m = product(g, "intermediate.dense", x, self.intermediate, hidden)?;
-        let m = self.activation.apply(g, m)?;
-        let m = product(g, "output.dense", m, hidden, self.intermediate)?;
-        let x = g.add(x, m)?;
-        self.normed(g, w, &format!("{layer}.output.LayerNorm"), x)
-    }
+fn roberta(c: &Config, w: &Weights<'_>) -> EncoderResult {
+    c.acknowledge(&["output_past"]);
+    w.ignore_module("lm_head");
+    let padding = c.opt_usize("pad_token_id")?.unwrap_or(ROBERTA_PADDING);
+    let modules = Modules {
+        base: ROBERTA.base,
+        classifier: ROBERTA_CLASSIFIER,
+        ..MODULES
+    };
+    let positions = Positions::Learned(behind_padding(c, padding)?);
+    Ok(Box::new(read(c, w, modules, positions)?))
 }
 
-fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
+/// A table whose rows up to `padding` are not positions of a text.
+pub(super) fn behind_padding(c: &Config, padding: usize) -> Result<Learned, ModelError> {
+    let rows = position_rows(c)?;
+    if rows <= padding + 1 {
+        let reason = format!(
+            "expected more than {}, because positions begin there",
+            padding + 1
+        );
+        return Err(ModelError::unsupported(
+            "max_position_embeddings",
+            rows,
+            &reason,
+        ));
+    }
+    Ok(Learned {
+        rows,
+        padding: Some(padding),
+        buckets: None,
+    })
+}
+
+fn position_rows(c: &Config) -> Result<usize, ModelError> {
+    let key = "max_position_embeddings";
+    check_size(key, c.usize(key)?)
+}
+
+/// Reads the keys that BERT shares with its descendants.
+pub(super) fn read(
+    c: &Config,
+    w: &Weights<'_>,
+    modules: Modules,
+    positions: Positions,
+) -> Result<PostNorm, ModelError> {
+    ignore_training(c, w);
+    refuse_other_forms(c)?;
+    let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
+    let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
+    let head_dim = default_head_dim(hidden, n_heads)?;
+    let activation = c.opt_str("hidden_act")?.unwrap_or("gelu");
+    let epsilon = c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12);
+    let n_types = c.opt_usize("type_vocab_size")?.unwrap_or(2);
+    Ok(PostNorm {
+        modules,
+        attention: Attention::multi_head(hidden, n_heads, head_dim, true),
+        intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
+        activation: Activation::from_name("hidden_act", activation)?,
+        mlp_bias: true,
+        norm: LayerNorm {
+            epsilon: check_positive("layer_norm_eps", epsilon)? as f32,
+        },
+        n_layers: check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
+        vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
+        positions,
+        n_types: check_size("type_vocab_size", n_types)?,
+        n_labels: modules.n_labels(c, w)?,
+    })
+}
+
+/// Ignores keys and tensors that do not affect the encoder: training, a buffer, and heads.
+pub(super) fn ignore_training(c: &Config, w: &Weights<'_>) {
     c.acknowledge(&[
         "attention_probs_dropout_prob",
         "classifier_dropout",
@@ -146,12 +208,14 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
         // Belongs to the masked-language-model head.
         "tie_word_embeddings",
     ]);
-    // A buffer, the next-sentence head, and heads that are used in training only.
     w.ignore("embeddings.position_ids");
     for name in ["pooler.dense.weight", "pooler.dense.bias"] {
         w.ignore(name);
     }
-    w.ignore_module("cls");
+}
+
+/// Rejects values of keys that would change the computation.
+pub(super) fn refuse_other_forms(c: &Config) -> Result<(), ModelError> {
     let positions = c.opt_str("position_embedding_type")?.unwrap_or("absolute");
     if positions != "absolute" {
         return Err(ModelError::unsupported(
@@ -176,40 +240,5 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             "expected 0",
         ));
     }
-    let activation = match c.opt_str("hidden_act")?.unwrap_or("gelu") {
-        "gelu" => Activation::GeluErf,
-        "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-        other => {
-            return Err(ModelError::unsupported(
-                "hidden_act",
-                other,
-                "expected gelu, gelu_new or gelu_pytorch_tanh",
-            ));
-        }
-    };
-    let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
-    let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let head_dim = default_head_dim(hidden, n_heads)?;
-    let bert = Bert {
-        attention: Attention::multi_head(hidden, n_heads, head_dim, true),
-        intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
-        activation,
-        norm: LayerNorm {
-            epsilon: check_positive(
-                "layer_norm_eps",
-                c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12),
-            )? as f32,
-        },
-        n_layers: check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
-        vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,
-        n_positions: check_size(
-            "max_position_embeddings",
-            c.usize("max_position_embeddings")?,
-        )?,
-        n_types: check_size(
-            "type_vocab_size",
-            c.opt_usize("type_vocab_size")?.unwrap_or(2),
-        )?,
-    };
-    Ok(Box::new(bert))
+    Ok(())
 }

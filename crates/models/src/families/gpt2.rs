@@ -94,7 +94,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let mlp = Mlp {
         hidden,
         intermediate: check_size("n_inner", inner)?,
-        activation: Activation::named(act, c.opt_str(act)?.unwrap_or("gelu_new"))?,
+        activation: Activation::from_name(act, c.opt_str(act)?.unwrap_or("gelu_new"))?,
         bias: true,
         kind: MlpKind::Plain,
     };

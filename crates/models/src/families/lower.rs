@@ -8,6 +8,7 @@ use thane_mil::types::DType;
 use super::Encoder;
 use super::keys::check_size;
 use crate::checkpoint::SentenceConfig;
+use crate::classifier::{Classifier, ClassifierInfo, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
@@ -160,10 +161,18 @@ pub(super) fn lower_encoder(
     let sizes = encoder.sizes();
     let pooling = options.pooling.or(sentence.pooling);
     // Token vectors are not pooled, so any pooling will do.
-    let pooling = pooling.or((options.encoding == Encoding::Tokens).then_some(Pooling::Mean));
+    let pooling = pooling.or((options.encoding == Encoding::Tokens).then(|| Pooling::Mean.into()));
     let pooling = pooling.ok_or(ModelError::Pooling)?;
     let normalize = options.normalize.unwrap_or(sentence.normalize);
-    let dim = output_dim(sizes.hidden, &sentence)?;
+    let n_joined = pooling.modes().len();
+    if n_joined > 1 && options.encoding != Encoding::Text {
+        return Err(ModelError::unsupported(
+            "pooling_mode",
+            pooling,
+            "expected one mode, because tokens and chunks are not pooled in several ways",
+        ));
+    }
+    let dim = output_dim(sizes.hidden.saturating_mul(n_joined), &sentence)?;
     let head = Head {
         encoding: options.encoding,
         pooling,
@@ -171,7 +180,7 @@ pub(super) fn lower_encoder(
         normalize,
     };
     let shared = SharedConstants::default();
-    let functions = encoder_functions(encoder, weights, options, head, &shared)?;
+    let functions = encoder_functions(encoder, weights, &options.target, head, &shared)?;
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
@@ -201,6 +210,47 @@ pub(super) fn lower_encoder(
     })
 }
 
+/// Lowers a sequence classifier to the function `classify`, in the forms of an encoder.
+pub(super) fn lower_classifier(
+    architecture: String,
+    encoder: &dyn Encoder,
+    weights: &Weights<'_>,
+    scores: Scores,
+    target: &Target,
+) -> Result<Classifier, ModelError> {
+    let sizes = encoder.sizes();
+    let head = Head {
+        encoding: Encoding::Labels,
+        pooling: Pooling::Cls.into(),
+        dense: &[],
+        normalize: false,
+    };
+    let shared = SharedConstants::default();
+    let functions = encoder_functions(encoder, weights, target, head, &shared)?;
+    weights.finish()?;
+    let stored = shared.borrow().stored();
+    numbers::check(&stored, Some(SMALL_BYTES))?;
+    let info = ClassifierInfo {
+        architecture,
+        n_layers: sizes.n_layers,
+        vocab_size: sizes.vocab_size,
+        n_positions: sizes.n_positions,
+        max_tokens: scores
+            .max_tokens
+            .unwrap_or(sizes.n_positions)
+            .min(sizes.n_positions),
+        n_labels: scores.n_labels,
+        token_types: encoder.has_token_types(),
+        sigmoid: scores.sigmoid,
+        lower_case: scores.lower_case,
+    };
+    Ok(Classifier {
+        program: Program::new(functions),
+        info,
+        stored,
+    })
+}
+
 /// The number of elements of a vector after the dense layers of sentence-transformers.
 fn output_dim(hidden: usize, sentence: &SentenceConfig) -> Result<usize, ModelError> {
     let mut dim = hidden;
@@ -222,12 +272,12 @@ fn output_dim(hidden: usize, sentence: &SentenceConfig) -> Result<usize, ModelEr
 fn encoder_functions(
     encoder: &dyn Encoder,
     weights: &Weights<'_>,
-    options: &EncoderOptions,
+    target: &Target,
     head: Head<'_>,
     shared: &SharedConstants,
 ) -> Result<Vec<Function>, ModelError> {
     let n_positions = encoder.sizes().n_positions;
-    let name = options.encoding.function();
+    let name = head.encoding.function();
     let build = |name: &str, form, residual_divisor, tokens, chunks| {
         let extent = Extent {
             single: form != Form::PORTABLE,
@@ -242,7 +292,7 @@ fn encoder_functions(
         };
         encoder.function(Graph::new(name, shared.clone(), form), weights, &plan)
     };
-    let Target::Engine(engine) = &options.target else {
+    let Target::Engine(engine) = target else {
         return Ok(vec![build(name, Form::PORTABLE, 1.0, None, None)?]);
     };
     let divisor = engine

@@ -3,12 +3,14 @@
 
 mod bert;
 mod cohere;
+mod distilbert;
 mod ernie4_5;
 mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
 mod gemma4;
+mod gguf_encoder;
 mod glm4;
 mod gpt2;
 mod granite;
@@ -20,8 +22,11 @@ mod lower;
 mod ministral3;
 mod mistral;
 mod modernbert;
+mod mpnet;
+mod nomic_bert;
 mod olmo2;
 mod phi3;
+mod post_norm;
 mod qwen2;
 mod qwen3;
 mod seed_oss;
@@ -32,7 +37,8 @@ mod starcoder2;
 use thane_mil::program::Function;
 
 use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
-use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions};
+use crate::classifier::{Classifier as BuiltClassifier, Scores};
+use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::encoder::EncoderPlan;
@@ -40,7 +46,7 @@ use crate::transformer::Transformer;
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
 use keys::{IGNORED_KEYS, reject_unknown_keys};
-use lower::{lower, lower_encoder};
+use lower::{lower, lower_classifier, lower_encoder};
 
 /// A model family: the architectures that it lowers, and how it reads the configuration of each
 /// format.
@@ -65,6 +71,8 @@ pub struct Family {
     gguf: Option<fn(&Gguf, &Weights<'_>) -> DecoderResult>,
     /// Reads an encoder from `config.json`.
     encoder: Option<fn(&Config, &Weights<'_>) -> EncoderResult>,
+    /// Reads an encoder from GGUF.
+    gguf_encoder: Option<fn(&Gguf, &Weights<'_>) -> EncoderResult>,
 }
 
 impl Family {
@@ -80,6 +88,7 @@ impl Family {
         config: None,
         gguf: None,
         encoder: None,
+        gguf_encoder: None,
     };
 
     /// The tensors of a Hugging Face folder under the names that families use.
@@ -147,8 +156,12 @@ static FAMILIES: &[Family] = &[
     gpt2::FAMILY,
     lfm2::FAMILY,
     qwen3::PPLX,
-    bert::FAMILY,
+    bert::BERT,
+    bert::ROBERTA,
+    distilbert::FAMILY,
+    mpnet::FAMILY,
     modernbert::FAMILY,
+    nomic_bert::FAMILY,
 ];
 
 /// The configuration of an encoder, ready to be lowered.
@@ -163,6 +176,16 @@ trait Encoder {
 
     /// The sizes of the encoder.
     fn sizes(&self) -> EncoderSizes;
+
+    /// Number of labels, if the file is that of a sequence classifier.
+    fn n_labels(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether a classifier distinguishes the tokens of two texts by their types.
+    fn has_token_types(&self) -> bool {
+        false
+    }
 
     /// The pooling of the architecture, and whether the model itself gives int8 and bits, for
     /// models whose files do not say.
@@ -224,7 +247,9 @@ pub struct Support {
     /// Whether GGUF files can be lowered to language models.
     pub decodes_gguf: bool,
     /// Whether Hugging Face folders can be lowered to embedding models.
-    pub encodes: bool,
+    pub encodes_hugging_face: bool,
+    /// Whether GGUF files can be lowered to embedding models.
+    pub encodes_gguf: bool,
     /// The tiny checkpoints in `tests/models` whose numbers are compared with transformers.
     pub checked: &'static [&'static str],
 }
@@ -236,7 +261,8 @@ pub fn supported() -> Vec<Support> {
         about: f.about,
         decodes_hugging_face: f.config.is_some(),
         decodes_gguf: f.gguf.is_some(),
-        encodes: f.encoder.is_some(),
+        encodes_hugging_face: f.encoder.is_some(),
+        encodes_gguf: f.gguf_encoder.is_some(),
         checked: f.checked,
     };
     FAMILIES.iter().map(support).collect()
@@ -340,6 +366,19 @@ pub(crate) fn build_encoder(
     options: &EncoderOptions,
 ) -> Result<BuiltEncoder, ModelError> {
     let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    if let (Source::Gguf(gguf), Some(read)) = (&checkpoint.source, family.gguf_encoder) {
+        let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
+        let encoder = read(gguf, &weights)?;
+        let sentence = SentenceConfig {
+            pooling: gguf_encoder::pooling(gguf, &architecture)?,
+            // The file does not say; llama.cpp's programs normalize unless told otherwise.
+            normalize: true,
+            include_prompt: true,
+            ..SentenceConfig::default()
+        };
+        reject_unknown_keys(family.names[0], gguf.unread(&format!("{architecture}.")))?;
+        return lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options);
+    }
     let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
         if family.gguf.is_some() {
             return Err(ModelError::AnswersOnly(architecture));
@@ -347,7 +386,7 @@ pub(crate) fn build_encoder(
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
-            "encoders are only supported as Hugging Face folders",
+            "in GGUF files, only the encoders bert and nomic-bert are supported",
         ));
     };
     let sentence = SentenceConfig::read(&folder.folder)?;
@@ -358,9 +397,12 @@ pub(crate) fn build_encoder(
     let weights = family.weights(&tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
+    if encoder.n_labels().is_some() && options.pooling.is_none() && sentence.is_none() {
+        return Err(ModelError::Classifies(architecture));
+    }
     let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {
         Some((pooling, quantize)) => SentenceConfig {
-            pooling: Some(pooling),
+            pooling: Some(pooling.into()),
             quantize,
             include_prompt: true,
             ..SentenceConfig::default()
@@ -369,4 +411,28 @@ pub(crate) fn build_encoder(
     });
     reject_unknown_keys(family.names[0], folder.config.unread())?;
     lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
+}
+
+/// Lowers a checkpoint of a sequence classifier; see [`crate::build_classifier`].
+pub(crate) fn build_classifier(
+    checkpoint: &Checkpoint,
+    target: &Target,
+) -> Result<BuiltClassifier, ModelError> {
+    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+        return Err(ModelError::unsupported(
+            "general.architecture",
+            architecture,
+            "rerankers are only supported as Hugging Face folders",
+        ));
+    };
+    let weights = family.weights(&checkpoint.tensors);
+    folder.config.acknowledge(IGNORED_KEYS);
+    let encoder = read(&folder.config, &weights)?;
+    let Some(n_labels) = encoder.n_labels() else {
+        return Err(ModelError::NoLabels(architecture));
+    };
+    let scores = Scores::read(folder, n_labels)?;
+    reject_unknown_keys(family.names[0], folder.config.unread())?;
+    lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

@@ -14,10 +14,10 @@ use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
 use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
+use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, Projected};
 use crate::layers::decoder::Mask;
 use crate::layers::encoder::{self, Direction, Io};
-use crate::layers::mlp::Activation;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotary, Rotation, Style};
 use crate::weights::Weights;
@@ -183,16 +183,7 @@ impl ModernBert {
 
 fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     ignore_training(c, w);
-    let activation = match c.opt_str("hidden_activation")?.unwrap_or("gelu") {
-        "gelu" => Activation::GeluErf,
-        other => {
-            return Err(ModelError::unsupported(
-                "hidden_activation",
-                other,
-                "expected gelu",
-            ));
-        }
-    };
+    let activation = c.opt_str("hidden_activation")?.unwrap_or("gelu");
     let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
     let head_dim = default_head_dim(hidden, n_heads)?;
@@ -214,7 +205,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let model = ModernBert {
         attention: Attention::multi_head(hidden, n_heads, head_dim, bias),
         intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
-        activation,
+        activation: Activation::from_name("hidden_activation", activation)?,
         mlp_bias: c.bool_or("mlp_bias", false)?,
         norm: LayerNorm {
             epsilon: check_positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32,

@@ -1,22 +1,22 @@
-//! What encoders have in common around their layers: inputs, positions, masks, pooling, and the
-//! output.
+//! What encoders have in common around their layers: inputs, positions, masks, and the output.
 //!
 //! The functions of an encoder take `input_ids` int32 [batch, tokens] and `attention_mask` [batch,
 //! tokens], 1 for a token and 0 for padding; padding follows the tokens. They return `embedding`
-//! [batch, dim] or `token_embeddings` [batch, tokens, dim]. With [`Encoding::Chunks`] there is one
-//! text, and the input `pool_matrix` [chunks, tokens] holds the weight of each token in each
-//! chunk's vector.
+//! [batch, dim], `token_embeddings` [batch, tokens, dim] or `logits` [batch, labels]. With
+//! [`Encoding::Chunks`] there is one text, and the input `pool_matrix` [chunks, tokens] holds the
+//! weight of each token in each chunk's vector.
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType};
 
+use super::activation::Activation;
 use super::attention::AttentionInputs;
 use super::decoder::Mask;
 use super::rope::{Rotary, Rotation};
 use crate::checkpoint::Dense;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
-use crate::pooling::Pooling;
+use crate::pooling::{Pooling, Poolings};
 use crate::weights::Weights;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
@@ -32,6 +32,8 @@ pub enum Encoding {
     Chunks,
     /// One vector for each token.
     Tokens,
+    /// One logit for each label, of a text or of two texts.
+    Labels,
 }
 
 impl Encoding {
@@ -41,6 +43,7 @@ impl Encoding {
             Encoding::Text => "encode",
             Encoding::Chunks => "encode_chunks",
             Encoding::Tokens => "encode_tokens",
+            Encoding::Labels => "classify",
         }
     }
 }
@@ -153,6 +156,41 @@ impl Io {
             return Rotary::new(g, positions, rotation, self.max_tokens);
         }
         Rotary::from_table(g, self.positions, rotation, self.max_tokens)
+    }
+
+    /// The positions of a model that counts them from `padding + 1`, where `padding` is the id of
+    /// the padding token: int32 [batch, tokens]. A padding token has the position `padding` and is
+    /// not counted, wherever it stands.
+    pub fn positions_after(&self, g: &mut Graph, padding: i32) -> ValueResult {
+        let (padding, axis, no) = (g.int(padding)?, g.int(1)?, g.bool(false)?);
+        let is_text = g.op(
+            "not_equal",
+            "is_text",
+            [("x", self.input_ids), ("y", padding)],
+        )?;
+        let is_text = g.cast(is_text, DType::Int32)?;
+        let args = [
+            ("x", is_text),
+            ("axis", axis),
+            ("exclusive", no),
+            ("reverse", no),
+        ];
+        let counts = g.op("cumsum", "counts", args)?;
+        let counts = g.mul(counts, is_text)?;
+        g.add(counts, padding)
+    }
+
+    /// Declares the input `token_type_ids`, int32 [batch, tokens]: which of two texts each token
+    /// belongs to.
+    pub fn token_types(&self, g: &mut Graph) -> ValueId {
+        let shape = g.shape(self.input_ids).to_vec();
+        g.input("token_type_ids", TensorType::new(DType::Int32, shape))
+    }
+
+    /// Adds `bias` [1, heads, tokens, tokens] to the scores of full-attention layers.
+    pub fn bias_scores(&mut self, g: &mut Graph, bias: ValueId) -> Result<(), ModelError> {
+        self.full = g.add(self.full, bias)?;
+        Ok(())
     }
 
     /// Converts hidden states [batch, tokens, features] to the layout of the graph.
@@ -273,7 +311,7 @@ pub struct Head<'a> {
     /// What the function returns.
     pub encoding: Encoding,
     /// How token vectors are pooled into one vector.
-    pub pooling: Pooling,
+    pub pooling: Poolings,
     /// Dense layers after the pooling.
     pub dense: &'a [Dense],
     /// Whether vectors are normalized to length 1.
@@ -308,7 +346,16 @@ pub fn finish(
             let rows = g_.squeeze(rows, &[0])?;
             g_.op("matmul", "pooled", [("x", matrix), ("y", rows)])?
         }
-        _ => pool(g_, io, rows, head.pooling)?,
+        _ => {
+            let modes = head.pooling.modes().iter();
+            let pooled = modes
+                .map(|mode| pool(g_, io, rows, *mode))
+                .collect::<Result<Vec<_>, _>>()?;
+            match pooled[..] {
+                [one] => one,
+                _ => g_.join("concat", &pooled, -1)?,
+            }
+        }
     };
     for dense in head.dense {
         let module = format!("{}.linear", dense.folder);
@@ -330,6 +377,47 @@ pub fn finish(
         "embedding"
     };
     Ok(g.finish(name, vectors))
+}
+
+/// The layers of a sequence classifier over the hidden state of the first token:
+/// `output(activation(dense(x)))`.
+#[derive(Clone, Copy, Debug)]
+pub struct Classifier {
+    /// Module of the first layer, which keeps the size.
+    pub dense: &'static str,
+    /// Activation after the first layer.
+    pub activation: Activation,
+    /// Module of the second layer.
+    pub output: &'static str,
+    /// Number of labels.
+    pub n_labels: usize,
+}
+
+impl Classifier {
+    /// Computes the logits and finishes the function.
+    pub fn finish(
+        &self,
+        mut g: Graph,
+        w: &Weights<'_>,
+        io: &Io,
+        hidden: ValueId,
+        size: usize,
+    ) -> Result<Function, ModelError> {
+        let g_ = &mut g;
+        g_.at_module("");
+        let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
+        let first = pool(g_, io, rows, Pooling::Cls)?; // [batch, features]
+        let layer = |g: &mut Graph, module: &str, x, outputs: usize| {
+            g.at_module(module);
+            let weight = w.get(module, "weight", &[outputs, size]);
+            let bias = w.get(module, "bias", &[outputs]);
+            g.rows_linear("product", x, &weight, Some(&bias))
+        };
+        let x = layer(g_, self.dense, first, size)?;
+        let x = self.activation.apply(g_, x)?;
+        let logits = layer(g_, self.output, x, self.n_labels)?;
+        Ok(g.finish("logits", logits))
+    }
 }
 
 /// Pools [batch, tokens, features] to [batch, features].
@@ -355,7 +443,7 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
             let largest = g.reduce("reduce_max", shown, 1)?;
             return Ok(g.squeeze(largest, &[1])?);
         }
-        Pooling::Mean => valid,
+        Pooling::Mean | Pooling::MeanSqrtLen => valid,
         Pooling::WeightedMean => {
             let one = g.int(1)?;
             let from_one = g.add(io.positions, one)?;
@@ -375,6 +463,11 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
     let one = g.float(1.0)?;
     // A text without tokens gives a vector of zeros instead of NaN.
     let sum = g.op("maximum", "at_least", [("x", sum), ("y", one)])?;
+    let sum = if pooling == Pooling::MeanSqrtLen {
+        g.op("sqrt", "root", [("x", sum)])?
+    } else {
+        sum
+    };
     let weights = g.op("real_div", "weights", [("x", weights), ("y", sum)])?;
     let weights = g.expand_dims(weights, &[1])?; // [batch, 1, tokens]
     let pooled = g.op("matmul", "pooled", [("x", weights), ("y", rows)])?;

@@ -2,75 +2,9 @@
 
 use thane_mil::program::ValueId;
 
-use crate::error::ModelError;
+pub use super::activation::Activation;
 use crate::graph::{Graph, ValueResult};
 use crate::weights::Weights;
-
-/// The activation function of the gate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// GELU in its tanh approximation: `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
-    GeluTanh,
-    /// Exact GELU: `x / 2 * (1 + erf(x / sqrt(2)))`.
-    GeluErf,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)^2`.
-    Relu2,
-    /// `x * sigmoid(1.702 * x)`.
-    QuickGelu,
-    /// `tanh(x)`.
-    Tanh,
-}
-
-/// The names of activations in `config.json`. Source: ACT2FN of transformers.
-const ACTIVATIONS: [(&str, Activation); 11] = [
-    ("silu", Activation::Silu),
-    ("swish", Activation::Silu),
-    ("gelu", Activation::GeluErf),
-    ("gelu_new", Activation::GeluTanh),
-    ("gelu_fast", Activation::GeluTanh),
-    ("gelu_pytorch_tanh", Activation::GeluTanh),
-    ("gelu_accurate", Activation::GeluTanh),
-    ("relu", Activation::Relu),
-    ("relu2", Activation::Relu2),
-    ("quick_gelu", Activation::QuickGelu),
-    ("tanh", Activation::Tanh),
-];
-
-impl Activation {
-    /// The activation that `config.json` names, or an error that names the key.
-    pub fn named(key: &str, name: &str) -> Result<Self, ModelError> {
-        let known = ACTIVATIONS.iter().find(|(known, _)| *known == name);
-        known.map(|(_, activation)| *activation).ok_or_else(|| {
-            let names = ACTIVATIONS.map(|(known, _)| known).join(", ");
-            ModelError::unsupported(key, name, &format!("expected one of {names}"))
-        })
-    }
-
-    /// Applies the activation to each element.
-    pub fn apply(self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let mode = match self {
-            Activation::Silu => return g.op("silu", "active", [("x", x)]),
-            Activation::Relu => return g.op("relu", "active", [("x", x)]),
-            Activation::Tanh => return g.op("tanh", "active", [("x", x)]),
-            Activation::Relu2 => {
-                let positive = g.op("relu", "positive", [("x", x)])?;
-                return g.op("square", "active", [("x", positive)]);
-            }
-            Activation::QuickGelu => {
-                let scaled = g.scale(x, 1.702)?;
-                let gate = g.op("sigmoid", "gate", [("x", scaled)])?;
-                return g.mul(x, gate);
-            }
-            Activation::GeluTanh => g.string("TANH_APPROXIMATION")?,
-            Activation::GeluErf => g.string("EXACT")?,
-        };
-        g.op("gelu", "active", [("x", x), ("mode", mode)])
-    }
-}
 
 /// How the feed-forward layer is built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! The layers that families share, as functions that add ops to a graph. Comments give shapes.
 
+pub mod activation;
 pub mod attention;
 pub mod decoder;
 pub mod encoder;

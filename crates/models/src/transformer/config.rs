@@ -148,7 +148,7 @@ pub fn read_with_ropes(
     let mlp = Mlp {
         hidden,
         intermediate: size(d.intermediate_key)?,
-        activation: Activation::named(d.activation_key, activation)?,
+        activation: Activation::from_name(d.activation_key, activation)?,
         bias: false,
         kind: d.mlp,
     };

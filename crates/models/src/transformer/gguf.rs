@@ -140,7 +140,7 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
     let mlp = Mlp {
         hidden,
         intermediate: keys.size("feed_forward_length")?,
-        activation: Activation::named(d.activation_key, d.activation)?,
+        activation: Activation::from_name(d.activation_key, d.activation)?,
         bias: has("mlp.up_proj"),
         kind: d.mlp,
     };

@@ -9,7 +9,13 @@ use thane_models::families;
 fn every_tiny_checkpoint_belongs_to_the_family_that_names_it() {
     let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models");
     let mut found = BTreeSet::new();
-    for kind in ["tiny", "tiny-gguf", "tiny-embed"] {
+    for kind in [
+        "tiny",
+        "tiny-gguf",
+        "tiny-embed",
+        "tiny-embed-gguf",
+        "tiny-rerank",
+    ] {
         for entry in std::fs::read_dir(models.join(kind)).unwrap() {
             let path = entry.unwrap().path();
             let is_model = path.is_dir() || path.extension().is_some_and(|e| e == "gguf");

@@ -1,5 +1,6 @@
 //! Checkpoints that the families accept or reject. Every error names the key or the tensor.
 
+mod encoders;
 mod gguf;
 mod hugging_face;
 mod list;

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 use thane_engine::embed::output::Format;
-use thane_models::{EncoderInfo, Encoding, Pooling};
+use thane_models::{EncoderInfo, Encoding, Poolings};
 use thane_runtime::{EmbedOptions, Prompt};
 
 use crate::app::App;
@@ -92,9 +92,10 @@ pub struct Vectors {
     /// Compute a vector for each token.
     #[arg(long, conflicts_with_all = ["chunks", "pooling"])]
     pub(super) multi_vector: bool,
-    /// Pooling of token vectors: mean, cls, lasttoken, max or weightedmean [default: the model's].
+    /// Pooling of token vectors: mean, cls, lasttoken, max, weightedmean, mean_sqrt_len_tokens, or
+    /// several that are joined, such as mean+max [default: the model's].
     #[arg(long, value_name = "HOW", value_parser = pooling)]
-    pub(super) pooling: Option<Pooling>,
+    pub(super) pooling: Option<Poolings>,
     /// Most tokens of a text [default: the model's].
     #[arg(long, value_name = "N")]
     pub(super) max_length: Option<usize>,

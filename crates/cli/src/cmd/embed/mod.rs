@@ -185,7 +185,7 @@ fn settings(
         ("--packing", format.packing().unwrap_or("none").to_owned()),
         ("--dimensions", dim.to_string()),
         ("--prompt", prompt.unwrap_or_default()),
-        ("--pooling", embedder.info.pooling.name().to_owned()),
+        ("--pooling", embedder.info.pooling.to_string()),
         (
             "the vectors",
             format!("{:?}", args.vectors.encoding()).to_lowercase(),

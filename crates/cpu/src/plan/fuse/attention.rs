@@ -289,13 +289,13 @@ fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
         .filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
 }
 
-/// Attention whose keys and values are computed in this call, with a mask [batch or 1, 1, rows or
-/// 1, keys].
+/// Attention whose keys and values are computed in this call, with a mask [batch or 1, heads or 1,
+/// rows or 1, keys].
 pub(super) fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let result = p.f.op(root).results[0];
     // Left to the pattern that ends there.
     let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
-    let (covers, fused) = if p.users(result).iter().any(ends) {
+    let (covers, fused) = if !has_masks_by_head(p, root) && p.users(result).iter().any(ends) {
         None
     } else {
         attending(p, root)
@@ -306,6 +306,9 @@ pub(super) fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 /// The same, where heads and tokens of the result are exchanged.
 pub(super) fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (id, _) = made_by(p, exchanged(p, root)?, "scaled_dot_product_attention")?;
+    if has_masks_by_head(p, id) {
+        return None;
+    }
     let (mut covers, mut fused) = attending(p, id)?;
     if let Fused::Attend {
         by_row: [.., result],
@@ -316,6 +319,13 @@ pub(super) fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found
     }
     covers.push(id);
     one(root, covers, fused)
+}
+
+/// Whether attention has a mask for each head, as with a bias by distance. Heads then attend one by
+/// one, which takes tensors where they follow each other.
+fn has_masks_by_head(p: &Planner<'_>, id: OpId) -> bool {
+    let mask = p.f.op(id).value_arg("attn_mask");
+    mask.is_some_and(|mask| matches!(dims(p, mask)[..], [_, n, _, _] if n != Some(1)))
 }
 
 /// What attends, and the ops that exchange heads and tokens in front of it.
@@ -345,7 +355,9 @@ fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
             .all(|axis| shape(key)[*axis] == shape(value)[*axis])
         && shape(key)[3] == shape(query)[3]
         && mask.is_none_or(|m| {
-            is_float32(p, m) && matches!(shape(m), [_, one, _, _] if one.known() == Some(1))
+            let n_heads = shape(query)[1].known();
+            let fits = |n: Option<usize>| n.is_some() && (n == Some(1) || n == n_heads);
+            is_float32(p, m) && matches!(shape(m), [_, heads, _, _] if fits(heads.known()))
         });
     if !fits {
         return None;
@@ -356,6 +368,11 @@ fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
         let made = p.definer(v).filter(|made| p.is_closed(id, &[*made]))?;
         Some((made, exchanged(p, made)?))
     });
+    let given = if has_masks_by_head(p, id) {
+        [None; 3]
+    } else {
+        given
+    };
     let [Some(q), Some(k), Some(v)] = given else {
         return Some((
             Vec::new(),

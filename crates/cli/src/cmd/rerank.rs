@@ -1,0 +1,252 @@
+//! `thane rerank`: texts in the order of how well they answer a query.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::Value;
+use thane_engine::embed::Watch;
+use thane_engine::text::Pair;
+use thane_runtime::{
+    EmbedOptions, Model, Ranked, RerankOptions, Reranker, RuntimeError, TOKENIZER_BYTES,
+    sort_ranked,
+};
+
+use crate::app::App;
+use crate::embed::row::{Fields, Id};
+use crate::embed::rows::{Source, Texts};
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::{self, NumericsFlag};
+use crate::output::counted;
+use crate::screen::in_a_row;
+
+/// Order texts by how well they answer a query, with a reranker (a cross-encoder).
+///
+/// Prints a line for each text, best first: score, number of the text from 1, and the text. Pairs
+/// that are longer than the model takes are truncated, the longer text first.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A path, hf:org/name[@revision], or a name of the catalog.
+    model: String,
+    /// The query.
+    query: String,
+    /// The texts [default: the lines of stdin].
+    #[arg(conflicts_with = "file")]
+    texts: Vec<String>,
+    /// Read texts from a .txt, .jsonl, .csv, .tsv or .parquet file.
+    ///
+    /// A .txt file has a text per line, the others a text per row.
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// Print only the N best texts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    top: Option<u32>,
+    /// Most tokens of a query and a text together [default: the model's].
+    #[arg(long, value_name = "N")]
+    max_length: Option<usize>,
+    /// Most tokens of a batch, padding included.
+    #[arg(long, value_name = "N", default_value_t = EmbedOptions::BATCH_TOKENS)]
+    batch_tokens: usize,
+    /// Numerics to use.
+    ///
+    /// fast multiplies quantized weights without dequantizing them, int8 also quantizes float
+    /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
+    numerics: NumericsFlag,
+    /// Number of threads [default: the physical cores].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+/// How long an interrupted run may take to end by itself.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    model: &'a str,
+    query: &'a str,
+    /// Number of texts.
+    texts: usize,
+    /// Tokens of all pairs.
+    tokens: usize,
+    /// Pairs that were truncated.
+    truncated: usize,
+    seconds: f64,
+    /// Best first.
+    results: Vec<Line<'a>>,
+}
+
+/// A text with its score.
+#[derive(Serialize)]
+struct Line<'a> {
+    /// Index of the text, from 0.
+    index: usize,
+    /// The text's id; null if its source has none.
+    id: Option<&'a Value>,
+    /// The sigmoid of the logit, or the logit, as the model's files say.
+    score: f32,
+    logit: f32,
+    text: &'a str,
+}
+
+/// A text to score.
+struct Text {
+    text: String,
+    id: Option<Value>,
+    pair: Pair,
+}
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    let start = Instant::now();
+    let source = texts(args, app)?;
+    source.check().map_err(usage)?;
+    let backend = model::cpu(args.numerics, args.threads, app);
+    let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    let path = opened.path.display().to_string();
+    let options = RerankOptions {
+        max_tokens: args.max_length,
+        batch_tokens: args.batch_tokens,
+    };
+    let mut reranker = opened
+        .reranker(&options, &backend, app.output.as_ref())
+        .map_err(|e| Failure::from(e).naming(&path, &args.model))?;
+    let texts = tokenized(&source, &reranker, &args.query, app)?;
+    let ranked = ranked(&mut reranker, &texts, app)?;
+    let n_shown = args.top.map_or(usize::MAX, |n| n as usize);
+    let line = |ranked: &Ranked| {
+        let Text { text, id, .. } = &texts[ranked.index];
+        Line {
+            index: ranked.index,
+            id: id.as_ref(),
+            score: ranked.score,
+            logit: ranked.logit,
+            text,
+        }
+    };
+    let report = Report {
+        model: &reranker.name,
+        query: &args.query,
+        texts: texts.len(),
+        tokens: texts.iter().map(|t| t.pair.tokens.len()).sum(),
+        truncated: texts.iter().filter(|t| t.pair.is_cut).count(),
+        seconds: start.elapsed().as_secs_f64(),
+        results: ranked.iter().take(n_shown).map(line).collect(),
+    };
+    say(&report, app)
+}
+
+fn usage(error: anyhow::Error) -> Failure {
+    Failure::new(Code::Usage, error)
+}
+
+/// The texts that the flags name.
+fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
+    let source = match &args.file {
+        Some(file) => Source::file(file).map_err(usage)?,
+        None if !args.texts.is_empty() => Source::CommandLine(args.texts.clone()),
+        None if io::stdin().is_terminal() => {
+            return Err(usage(anyhow::anyhow!("there are no texts"))
+                .remedy("thane rerank MODEL \"a query\" \"a text\" \"another\"")
+                .remedy("thane rerank MODEL \"a query\" --file texts.txt"));
+        }
+        None if args.field.is_some() => Source::JsonStdin,
+        None => Source::Stdin,
+    };
+    let fields = Fields {
+        text: args.field.clone().unwrap_or_else(|| "text".to_owned()),
+        id: Id::IfAny,
+    };
+    Texts::new(source, fields, false, &app.budget).map_err(usage)
+}
+
+/// All texts with the tokens of their pairs.
+fn tokenized(
+    source: &Texts,
+    reranker: &Reranker,
+    query: &str,
+    app: &App,
+) -> Result<Vec<Text>, Failure> {
+    let mut held = app
+        .budget
+        .reserve(0, String::new)
+        .map_err(|e| Failure::new(Code::Usage, e))?;
+    let mut texts = Vec::new();
+    for row in source.rows().map_err(usage)? {
+        let row = row.map_err(usage)?;
+        let (number, text) = (row.number, row.texts.concat());
+        let what = || format!("the tokens of {}", source.place(number));
+        let n_bytes = (query.len() + text.len()).saturating_mul(TOKENIZER_BYTES);
+        let tokenizing = app.budget.reserve(n_bytes, what);
+        let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
+        let pair = reranker
+            .tokenize(query, &text)
+            .map_err(|e| at(source, number, e))?;
+        let kept = text.len() + pair.tokens.len() * 8;
+        held.grow(kept, || "the texts to rank".to_owned())
+            .map_err(|e| Failure::new(Code::Usage, e))?;
+        let id = row.id;
+        texts.push(Text { text, id, pair });
+    }
+    if texts.is_empty() {
+        return Err(usage(anyhow::anyhow!(
+            "{}: there are no texts",
+            source.name()
+        )));
+    }
+    Ok(texts)
+}
+
+fn at(source: &Texts, number: u64, error: RuntimeError) -> Failure {
+    let error = anyhow::Error::new(error);
+    usage(anyhow::anyhow!("{}: {error:#}", source.place(number)))
+}
+
+/// The scores in falling order.
+fn ranked(reranker: &mut Reranker, texts: &[Text], app: &App) -> Result<Vec<Ranked>, Failure> {
+    app.output.count("ranking", Some(texts.len() as u64), 0);
+    let pairs: Vec<Pair> = texts.iter().map(|t| t.pair.clone()).collect();
+    let interrupted = || app.interrupt.is_set();
+    let mut watch = Watch {
+        interrupted: &interrupted,
+        progress: &mut |n| app.output.advance(n as u64),
+    };
+    let _cooperative = app.interrupt.cooperate(Some(GRACE));
+    let scores = reranker.score(&pairs, &mut watch)?;
+    app.output.clear();
+    let mut ranked =
+        scores.ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+    sort_ranked(&mut ranked);
+    Ok(ranked)
+}
+
+fn say(report: &Report<'_>, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Ok(app.output.json(report)?);
+    }
+    app.output.explain(&format!(
+        "{}, {}",
+        counted(report.texts, "text"),
+        counted(report.tokens, "token")
+    ));
+    if report.truncated > 0 {
+        app.output.say(&format!(
+            "thane: cut to what the model takes: {} of {}",
+            report.truncated,
+            counted(report.texts, "text")
+        ));
+    }
+    let lines = report.results.iter().map(|line| {
+        let number = line.index + 1;
+        format!(
+            "{:>9.6}  {number:>4}  {}\n",
+            line.score,
+            in_a_row(line.text)
+        )
+    });
+    Ok(app.output.data(&lines.collect::<String>())?)
+}

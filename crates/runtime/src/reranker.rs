@@ -1,0 +1,170 @@
+//! Scores pairs of texts: a reranker on a backend, with its tokenizer.
+
+use std::path::PathBuf;
+
+use thane_engine::embed::{self, Limits, Watch};
+use thane_engine::text::{Pair, Tokenizer};
+use thane_mil::backend::Backend;
+use thane_models::{ClassifierInfo, Target};
+
+use crate::embedder::EmbedOptions;
+use crate::error::{LanguageError, RuntimeError};
+use crate::language::LanguageData;
+use crate::observer::Observer;
+use crate::opened::Model;
+use crate::passes::compile;
+
+/// How a reranker is run.
+#[derive(Clone, Debug)]
+pub struct RerankOptions {
+    /// Most tokens of a pair; `None` for what the model was made for. Longer pairs are cut.
+    pub max_tokens: Option<usize>,
+    /// Most tokens of a call of the program, padding included.
+    pub batch_tokens: usize,
+}
+
+impl Default for RerankOptions {
+    fn default() -> Self {
+        Self {
+            max_tokens: None,
+            batch_tokens: EmbedOptions::BATCH_TOKENS,
+        }
+    }
+}
+
+/// A running reranker with its tokenizer.
+pub struct Reranker {
+    /// The name by which the user can ask for this model again.
+    pub name: String,
+    /// The file or folder.
+    pub path: PathBuf,
+    /// Facts about the model.
+    pub info: ClassifierInfo,
+    engine: embed::Embedder,
+    tokenizer: Tokenizer,
+}
+
+/// A text that was scored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ranked {
+    /// Index of the text in the caller's list.
+    pub index: usize,
+    /// What the model computes.
+    pub logit: f32,
+    /// The sigmoid of the logit, or the logit, as the model's files say.
+    pub score: f32,
+}
+
+impl Model {
+    /// Starts the model as a reranker on a backend. The model must be a checkpoint of a sequence
+    /// classifier with one label.
+    pub fn reranker(
+        self,
+        options: &RerankOptions,
+        backend: &dyn Backend,
+        observer: &dyn Observer,
+    ) -> Result<Reranker, RuntimeError> {
+        let checkpoint = self.checkpoint()?;
+        let path = &checkpoint.path;
+        let classifier = thane_models::build_classifier(checkpoint, &Target::Portable)
+            .map_err(|e| RuntimeError::model(path, e))?;
+        let info = classifier.info;
+        if info.n_labels != 1 {
+            return Err(RuntimeError::Labels {
+                path: path.clone(),
+                found: info.n_labels,
+            });
+        }
+        let max_tokens = options.max_tokens.unwrap_or(info.max_tokens);
+        if max_tokens == 0 || max_tokens > info.n_positions {
+            return Err(RuntimeError::MaxTokens {
+                asked: max_tokens,
+                positions: info.n_positions,
+            });
+        }
+        let language = LanguageData::from_checkpoint(checkpoint, info.vocab_size)
+            .and_then(|data| {
+                data.ok_or(LanguageError::NoTokenizer(
+                    "it has no tokenizer: no tokenizer.json",
+                ))
+            })
+            .and_then(LanguageData::into_language)
+            .map_err(|source| RuntimeError::Language {
+                path: path.clone(),
+                source,
+            })?;
+        let mut tokenizer = language.tokenizer;
+        if info.lower_case {
+            tokenizer.lower_case();
+        }
+        let program = compile(classifier.program, path, observer)?;
+        let instance = backend
+            .load(&program)?
+            .instantiate()
+            .map_err(|e| RuntimeError::Run(Box::new(e)))?;
+        let limits = Limits {
+            max_tokens,
+            batch_tokens: options.batch_tokens,
+        };
+        Ok(Reranker {
+            engine: embed::Embedder::new(instance, info.n_labels, limits),
+            path: path.clone(),
+            name: self.name,
+            info,
+            tokenizer,
+        })
+    }
+}
+
+impl Reranker {
+    /// Most tokens of a pair of texts.
+    pub fn max_tokens(&self) -> usize {
+        self.engine.limits().max_tokens
+    }
+
+    /// The tokens of a query and a text, cut to [`Self::max_tokens`].
+    pub fn tokenize(&self, query: &str, text: &str) -> Result<Pair, RuntimeError> {
+        Ok(self.tokenizer.encode_pair(query, text, self.max_tokens())?)
+    }
+
+    /// Scores pairs, in their order. Returns `None` if the caller interrupts.
+    pub fn score(
+        &mut self,
+        pairs: &[Pair],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<Ranked>>, RuntimeError> {
+        let has_types = self.info.token_types;
+        let logits = self.engine.logits(pairs, has_types, watch)?;
+        let sigmoid = self.info.sigmoid;
+        let ranked = |(index, logit): (usize, f32)| Ranked {
+            index,
+            logit,
+            score: if sigmoid {
+                1.0 / (1.0 + (-logit).exp())
+            } else {
+                logit
+            },
+        };
+        Ok(logits.map(|logits| logits.into_iter().enumerate().map(ranked).collect()))
+    }
+
+    /// The texts in falling order of their scores for a query; equal scores keep their order.
+    pub fn rank(&mut self, query: &str, texts: &[&str]) -> Result<Vec<Ranked>, RuntimeError> {
+        let pairs: Vec<Pair> = texts
+            .iter()
+            .map(|text| self.tokenize(query, text))
+            .collect::<Result<_, _>>()?;
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |_| {},
+        };
+        let mut ranked = self.score(&pairs, &mut watch)?.unwrap_or_default();
+        sort(&mut ranked);
+        Ok(ranked)
+    }
+}
+
+/// Sorts by falling score. The logits decide, because the sigmoids of great logits are equal.
+pub fn sort(ranked: &mut [Ranked]) {
+    ranked.sort_by(|a, b| b.logit.total_cmp(&a.logit));
+}
