@@ -54,6 +54,7 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
         eos: id("eos_token_id"),
         eot: id("eot_token_id"),
         eom: id("eom_token_id"),
+        ends: Vec::new(),
         unk: id("unknown_token_id"),
         pad: id("padding_token_id"),
         cls: id("cls_token_id"),
