@@ -30,7 +30,7 @@ mod starcoder2;
 
 use thane_mil::program::Function;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
+use crate::checkpoint::{Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions};
 use crate::error::ModelError;
 use crate::graph::Graph;
@@ -82,8 +82,12 @@ impl Family {
     };
 
     /// The tensors of a Hugging Face folder under the names that families use.
-    fn weights<'a>(&self, tensors: &'a Tensors) -> Weights<'a> {
+    fn weights<'a>(&self, folder: &HuggingFace, tensors: &'a Tensors) -> Weights<'a> {
         let weights = Weights::hugging_face(tensors, self.base, self.tensor_names);
+        folder
+            .notes
+            .iter()
+            .for_each(|note| weights.note(note.clone()));
         if self.transposed {
             weights.transposed()
         } else {
@@ -313,7 +317,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
         }
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
-            let weights = family.weights(&checkpoint.tensors);
+            let weights = family.weights(folder, &checkpoint.tensors);
             folder.config.acknowledge(IGNORED_KEYS);
             let decoder = family
                 .config
@@ -353,7 +357,7 @@ pub(crate) fn build_encoder(
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
-    let weights = family.weights(&tensors);
+    let weights = family.weights(folder, &tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
     let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {

@@ -3,6 +3,7 @@
 mod gguf;
 mod hugging_face;
 mod list;
+mod quantized;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;
