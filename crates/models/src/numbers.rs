@@ -84,6 +84,10 @@ fn index(shape: &[usize], mut at: usize) -> Vec<usize> {
 
 /// The index and the value of the first element whose magnitude is not below `end`.
 fn first_beyond(tensor: &Tensor, end: f32) -> Option<(usize, f32)> {
+    if let Some(scaled) = &tensor.scaled {
+        let ([row, column], value) = scaled.first_beyond(end)?;
+        return Some((row * scaled.shape[1] + column, value));
+    }
     let (ty, bytes) = (tensor.ty, &tensor.bytes);
     let block = ty.block_bytes();
     let mut piece = vec![0; (PIECE / block * block).min(bytes.len())];
@@ -181,6 +185,7 @@ mod tests {
             ty,
             shape: shape.to_vec(),
             bytes: Bytes::new(bytes),
+            scaled: None,
         };
         StoredWeight {
             tensor,

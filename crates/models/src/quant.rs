@@ -34,7 +34,7 @@ use thane_mil::data::{Bytes, Data, Packed, Source};
 use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
-use crate::checkpoint::TensorType;
+use crate::checkpoint::{ScaledParts, TensorType};
 
 /// The constants that represent a quantized tensor.
 pub struct Parts {
@@ -50,6 +50,20 @@ pub struct Parts {
     pub scales: Data,
     /// One fp32 offset for each group, if the type has minimums.
     pub offsets: Option<Data>,
+}
+
+impl Parts {
+    /// The constants of a matrix of codes with scales, whose groups have `group_len` columns.
+    pub fn of_scaled(parts: ScaledParts, group_len: usize) -> Self {
+        Self {
+            code_type: parts.code_type,
+            group_len,
+            table: None,
+            codes: parts.codes,
+            scales: parts.scales,
+            offsets: parts.offsets,
+        }
+    }
 }
 
 /// Splits the blocks of a tensor into constants, which are computed when they are read. `None` if

@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use thane_mil::data::{Bytes, Data};
 
@@ -148,6 +149,11 @@ impl<'a> Weights<'a> {
         true
     }
 
+    /// Adds a note for the user on how the file was read.
+    pub fn note(&self, note: String) {
+        self.notes.borrow_mut().push(note);
+    }
+
     /// Notes for the user on how the file was read.
     pub fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
@@ -163,13 +169,18 @@ impl<'a> Weights<'a> {
                 "`{name}`: expected the shape {shape:?}, found {:?}",
                 t.shape
             ),
-            Some(t) if unusable(t.ty) => {
+            Some(t) if unusable(t) => {
                 format!(
                     "`{name}`: expected the type F32, F16, BF16 or a block-quantized type, found \
                      {}",
                     t.ty.name()
                 )
             }
+            Some(t) if t.scaled.is_some() && self.transposed => format!(
+                "`{name}`: expected the type F32, F16 or BF16, found {}, which is not supported in \
+                 transposed matrices",
+                t.ty.name()
+            ),
             Some(t) if t.ty.is_quantized() && shape.len() != 2 => {
                 format!(
                     "`{name}`: expected the type F32, F16 or BF16, found {}, which only matrices \
@@ -189,6 +200,7 @@ impl<'a> Weights<'a> {
             ty: TensorType::F32,
             shape: shape.to_vec(),
             bytes: Bytes::new(Vec::new()),
+            scaled: None,
         }
     }
 
@@ -237,6 +249,7 @@ impl<'a> Weights<'a> {
             ty: tensor.ty,
             shape: vec![columns, rows],
             bytes: bytes.clone(),
+            scaled: None,
         }
     }
 
@@ -345,6 +358,9 @@ fn slice(tensor: Tensor, rows: Range<usize>, columns: usize) -> Tensor {
     }
     let mut shape = tensor.shape;
     shape[0] = rows.len();
+    let scaled = tensor
+        .scaled
+        .map(|scaled| Arc::new(scaled.rows(rows.clone())));
     let row_bytes = tensor.ty.byte_len(columns).unwrap_or(0);
     let range = rows.start * row_bytes..rows.end * row_bytes;
     // A tensor with a fault, which `Weights::finish` reports, has no bytes.
@@ -357,6 +373,7 @@ fn slice(tensor: Tensor, rows: Range<usize>, columns: usize) -> Tensor {
         ty: tensor.ty,
         shape,
         bytes,
+        scaled,
     }
 }
 
@@ -365,14 +382,14 @@ fn same_numbers(a: &Tensor, b: &Tensor) -> bool {
     if a.shape != b.shape {
         return false;
     }
-    if a.ty == b.ty {
+    if a.ty == b.ty && a.scaled.is_none() && b.scaled.is_none() {
         return a.bytes.len() == b.bytes.len()
             && Data::Bytes(a.bytes.clone()) == Data::Bytes(b.bytes.clone());
     }
-    !unusable(a.ty) && !unusable(b.ty) && graph::dense(a) == graph::dense(b)
+    !unusable(a) && !unusable(b) && graph::dense(a) == graph::dense(b)
 }
 
-/// Whether constants cannot be made from tensors of this type.
-fn unusable(ty: TensorType) -> bool {
-    ty.block_type().is_none()
+/// Whether constants cannot be made from the tensor.
+fn unusable(tensor: &Tensor) -> bool {
+    tensor.ty.block_type().is_none() && tensor.scaled.is_none()
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::config::ConfigError;
 use super::gguf::GgufError;
+use super::quantized::QuantizationError;
 use super::safetensors::SafetensorsError;
 
 /// Why a checkpoint cannot be opened. The message names file, place and remedy.
@@ -51,6 +52,14 @@ pub enum CheckpointError {
         /// The error within the file.
         fault: ConfigError,
     },
+    /// The weights are quantized in a way that is not supported, or their tensors do not fit.
+    #[error("{}: {fault}", path.display())]
+    Quantization {
+        /// The folder.
+        path: PathBuf,
+        /// The error within its files.
+        fault: Box<QuantizationError>,
+    },
     /// The index and the shards disagree. The message lists all disagreements.
     #[error("{}: the index and its shards disagree: {}", path.display(), list_faults(faults))]
     Index {
@@ -70,6 +79,7 @@ impl CheckpointError {
             | Self::Gguf { path, .. }
             | Self::Safetensors { path, .. }
             | Self::Config { path, .. }
+            | Self::Quantization { path, .. }
             | Self::Index { path, .. } => path,
         }
     }

@@ -12,7 +12,7 @@ use thane_mil::data::Bytes;
 use super::config::{self, Config, ConfigError};
 use super::error::{CheckpointError, IndexFault};
 use super::json::{self, UniqueMap};
-use super::{Checkpoint, Source, Tensors, map, safetensors};
+use super::{Checkpoint, Source, Tensors, map, quantized, safetensors};
 
 /// Largest accepted `config.json` or `generation_config.json`; published ones are below 100 KB.
 const MAX_CONFIG_BYTES: u64 = 4 << 20;
@@ -30,6 +30,8 @@ pub struct HuggingFace {
     pub folder: PathBuf,
     /// The parsed `config.json`.
     pub config: Config,
+    /// Notes for the user on how the weights were read.
+    pub notes: Vec<String>,
     /// `generation_config.json`, if the folder has one.
     pub generation_config: Option<Value>,
     /// Path of `tokenizer.json`, if the folder has one.
@@ -63,21 +65,35 @@ impl HuggingFace {
     }
 }
 
+impl HuggingFace {
+    /// Replaces quantized tensors by matrices under their usual names.
+    fn dequantize(&mut self, tensors: &mut Tensors) -> Result<(), CheckpointError> {
+        self.notes = quantized::apply(&self.config, tensors).map_err(|fault| {
+            CheckpointError::Quantization {
+                path: self.folder.clone(),
+                fault: Box::new(fault),
+            }
+        })?;
+        Ok(())
+    }
+}
+
 /// Opens a folder. Like transformers, prefers `model.safetensors` to an index if the folder has
 /// both.
 pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> {
     if !folder.join("config.json").exists() {
         return Err(unusable(folder, no_config(folder)));
     }
-    let hugging_face = read_folder(folder)?;
+    let mut hugging_face = read_folder(folder)?;
     let (weights, index) = (folder.join(WEIGHTS), folder.join(INDEX));
-    let tensors = if weights.exists() {
+    let mut tensors = if weights.exists() {
         parse_weights(&weights, &map::map(&weights)?)?
     } else if index.exists() {
         read_shards(folder, &index)?
     } else {
         return Err(unusable(folder, no_weights(folder)));
     };
+    hugging_face.dequantize(&mut tensors)?;
     Ok(Checkpoint {
         path: folder.to_owned(),
         source: Source::HuggingFace(hugging_face),
@@ -91,7 +107,7 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let tensors = parse_weights(path, &bytes)?;
+    let mut tensors = parse_weights(path, &bytes)?;
     if path
         .file_stem()
         .and_then(|stem| stem.to_str())
@@ -110,7 +126,8 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
             "has no config.json beside it: fetch the model's config.json into its folder".into(),
         ));
     }
-    let hugging_face = read_folder(folder)?;
+    let mut hugging_face = read_folder(folder)?;
+    hugging_face.dequantize(&mut tensors)?;
     Ok(Checkpoint {
         path: path.to_owned(),
         source: Source::HuggingFace(hugging_face),
@@ -179,6 +196,7 @@ fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
     Ok(HuggingFace {
         folder: folder.to_owned(),
         config,
+        notes: Vec::new(),
         generation_config,
         tokenizer_json: beside("tokenizer.json"),
         tokenizer_config: beside("tokenizer_config.json"),

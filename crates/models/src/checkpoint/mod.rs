@@ -30,8 +30,10 @@ mod json;
 mod limits;
 mod magic;
 mod map;
+mod quantized;
 mod rope;
 pub mod safetensors;
+mod scaled;
 mod sentence;
 mod tensor;
 
@@ -45,8 +47,10 @@ pub use config::{Config, ConfigError};
 pub use error::{CheckpointError, IndexFault};
 pub use folder::HuggingFace;
 pub use gguf::{Gguf, GgufError, MetadataError};
+pub use quantized::QuantizationError;
 pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
+pub use scaled::{Scaled, ScaledParts};
 pub use sentence::{Dense, SentenceConfig};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 

@@ -118,6 +118,7 @@ pub fn parse(bytes: &Bytes) -> Result<Safetensors, SafetensorsError> {
                 ty,
                 shape: entry.shape,
                 bytes,
+                scaled: None,
             },
         );
     }

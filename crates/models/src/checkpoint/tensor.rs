@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use thane_blocks::{BlockType, UNSUPPORTED_GGUF_TYPES};
 use thane_mil::data::Bytes;
+
+use super::scaled::Scaled;
 
 /// One tensor, with its bytes in the layout of the file.
 #[derive(Debug, Clone)]
@@ -20,6 +23,9 @@ pub struct Tensor {
     /// least 8 bytes. Safetensors does not guarantee any alignment, so code that reads wider
     /// elements must not assume one.
     pub bytes: Bytes,
+    /// The numbers, if the elements are codes with scales, which other tensors of the file hold.
+    /// `bytes` are then the codes as they are stored.
+    pub scaled: Option<Arc<Scaled>>,
 }
 
 impl Tensor {
@@ -36,10 +42,14 @@ pub enum TensorType {
     /// Types whose numbers a program can hold: plain floats and GGUF's block-quantized types.
     Block(BlockType),
     F64,
+    F8E4M3,
+    F8E5M2,
+    I4,
     I8,
     I16,
     I32,
     I64,
+    U4,
     U8,
     U16,
     U32,
@@ -60,10 +70,14 @@ impl TensorType {
         match self {
             Self::Block(ty) => ty.name(),
             Self::F64 => "F64",
+            Self::F8E4M3 => "F8_E4M3",
+            Self::F8E5M2 => "F8_E5M2",
+            Self::I4 => "I4",
             Self::I8 => "I8",
             Self::I16 => "I16",
             Self::I32 => "I32",
             Self::I64 => "I64",
+            Self::U4 => "U4",
             Self::U8 => "U8",
             Self::U16 => "U16",
             Self::U32 => "U32",
@@ -89,7 +103,9 @@ impl TensorType {
     pub fn block_bytes(self) -> usize {
         match self {
             Self::Block(ty) => ty.block_bytes(),
-            Self::I8 | Self::U8 | Self::Bool => 1,
+            // Two codes of 4 bits share a byte.
+            Self::I4 | Self::U4 => 1,
+            Self::F8E4M3 | Self::F8E5M2 | Self::I8 | Self::U8 | Self::Bool => 1,
             Self::I16 | Self::U16 => 2,
             Self::I32 | Self::U32 => 4,
             Self::F64 | Self::I64 | Self::U64 => 8,
@@ -129,6 +145,8 @@ impl TensorType {
             "F16" => Self::F16,
             "BF16" => Self::BF16,
             "F64" => Self::F64,
+            "F8_E4M3" => Self::F8E4M3,
+            "F8_E5M2" => Self::F8E5M2,
             "I8" => Self::I8,
             "I16" => Self::I16,
             "I32" => Self::I32,

@@ -12,7 +12,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["phi3"],
     about: "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
-    checked: &["tiny/phi3", "tiny/phi3-long", "tiny/phi3-short"],
+    checked: &[
+        "tiny/phi3",
+        "tiny/phi3-long",
+        "tiny/phi3-short",
+        "tiny/compressed-int4",
+    ],
     gguf_names: &[
         GGUF_NORMS_BEFORE[0],
         ("model.layers.{}.self_attn.qkv_proj", "blk.{}.attn_qkv"),

@@ -11,7 +11,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["qwen2"],
     about: "Qwen2, Qwen2.5, gte-Qwen2",
-    checked: &["tiny/qwen2", "tiny/qwen2-yarn", "tiny/qwen2-dynamic"],
+    checked: &[
+        "tiny/qwen2",
+        "tiny/qwen2-yarn",
+        "tiny/qwen2-dynamic",
+        "tiny/awq",
+    ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),
     gguf: Some(from_gguf),

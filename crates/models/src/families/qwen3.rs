@@ -21,6 +21,8 @@ pub(super) const FAMILY: Family = Family {
         "tiny/qwen3",
         "tiny/qwen3-sliding",
         "tiny-embed/qwen3-embedding",
+        "tiny/compressed-int4-zeros",
+        "tiny/fp8",
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),

@@ -56,8 +56,8 @@ impl Graph {
         self.note_use(tensor, divisor);
         let ones = rank.saturating_sub(tensor.shape.len());
         let as_stored = self.form.float == DType::Fp32 && ones == 0 && divisor == 1.0;
-        let value = match quant::parts(tensor.ty, &tensor.bytes) {
-            Some(parts) if as_stored && tensor.shape.len() == 2 => self.quantized(tensor, parts)?,
+        let value = match parts(tensor) {
+            Some((parts, groups)) if as_stored => self.quantized(tensor, parts, groups)?,
             _ if as_stored && is_half(tensor) => self.half(tensor)?,
             _ => {
                 let shape = tensor
@@ -127,11 +127,17 @@ impl Graph {
             .clone()
     }
 
-    /// A block-quantized matrix as `constexpr_blockwise_shift_scale` (and `constexpr_lut_to_dense`
-    /// if the type has a lookup table) over its codes, scales and offsets.
-    fn quantized(&mut self, tensor: &Tensor, parts: quant::Parts) -> ValueResult {
+    /// A quantized matrix as `constexpr_blockwise_shift_scale` (and `constexpr_lut_to_dense`
+    /// if the type has a lookup table) over its codes, scales and offsets. There are `groups` rows
+    /// and columns of scales.
+    fn quantized(
+        &mut self,
+        tensor: &Tensor,
+        parts: quant::Parts,
+        groups: [usize; 2],
+    ) -> ValueResult {
         let (rows, cols) = (tensor.shape[0], tensor.shape[1]);
-        let groups = TensorType::new(DType::Fp32, [rows, cols / parts.group_len]);
+        let groups = TensorType::new(DType::Fp32, groups);
         let part = |suffix: &str| format!("{}_{suffix}", tensor.name);
         let codes = self.derive(&part("codes"), parts.codes);
         let codes = Literal::Tensor(TensorType::new(parts.code_type, [rows, cols]), codes);
@@ -168,6 +174,22 @@ impl Graph {
     }
 }
 
+/// The constants of a quantized matrix, and how many rows and columns of scales it has; `None` for
+/// other tensors.
+fn parts(tensor: &Tensor) -> Option<(quant::Parts, [usize; 2])> {
+    let &[rows, columns] = tensor.shape.as_slice() else {
+        return None;
+    };
+    if let Some(scaled) = &tensor.scaled {
+        let parts = scaled.parts()?;
+        let groups = parts.groups;
+        return Some((quant::Parts::of_scaled(parts, columns / groups[1]), groups));
+    }
+    let parts = quant::parts(tensor.ty, &tensor.bytes)?;
+    let groups = [rows, columns / parts.group_len];
+    Some((parts, groups))
+}
+
 /// Whether a tensor is fp16 and has as many bytes as its shape needs.
 fn is_half(tensor: &Tensor) -> bool {
     let n = tensor
@@ -185,6 +207,9 @@ pub fn dense(tensor: &Tensor) -> Data {
         .iter()
         .try_fold(4usize, |n, d| n.checked_mul(*d))
         .unwrap_or(usize::MAX);
+    if let Some(scaled) = &tensor.scaled {
+        return scaled.values();
+    }
     match quant::widened(tensor.ty, &tensor.bytes)
         .or_else(|| quant::dequantized(tensor.ty, &tensor.bytes))
     {

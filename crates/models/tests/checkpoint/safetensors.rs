@@ -133,14 +133,14 @@ fn bad_headers_are_refused() {
 #[test]
 fn types_that_are_not_read_are_all_listed() {
     let entries = [
-        entry("a", "F8_E4M3", "[4]", 0, 4),
+        entry("a", "F8_E8M0", "[4]", 0, 4),
         entry("b", "F32", "[1]", 4, 8),
-        entry("c", "F8_E4M3", "[1]", 8, 9),
+        entry("c", "F8_E8M0", "[1]", 8, 9),
     ];
     let message = parse(safetensors_file(&format!("{{{}}}", entries.join(",")), 9))
         .unwrap_err()
         .to_string();
-    assert_says(&message, &["F8_E4M3: a, c", "not supported", "BF16"]);
+    assert_says(&message, &["F8_E8M0: a, c", "not supported", "BF16"]);
 }
 
 #[test]

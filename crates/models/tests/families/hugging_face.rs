@@ -91,7 +91,7 @@ fn unknown_keys_are_refused_by_name_and_all_at_once() {
         ),
         (
             LLAMA,
-            json!({"quantization_config": {"quant_method": "gptq"}, "query_pre_attn_scalar": 256}),
+            json!({"compression_config": {"quant_method": "gptq"}, "query_pre_attn_scalar": 256}),
         ),
         (
             GEMMA,

@@ -4,6 +4,7 @@ mod encoders;
 mod gguf;
 mod hugging_face;
 mod list;
+mod quantized;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;

@@ -132,6 +132,7 @@ pub(super) fn locate(
                 ty,
                 shape: entry.shape,
                 bytes: slice,
+                scaled: None,
             },
         ));
     }
