@@ -71,6 +71,13 @@ fn pattern(c: &Config) -> Result<impl Fn(usize) -> Result<Vec<Mask>, ModelError>
                 )),
             });
             let masks: Vec<Mask> = masks.collect::<Result<_, _>>()?;
+            if masks.is_empty() {
+                return Err(ModelError::unsupported(
+                    key,
+                    "an empty text",
+                    "expected a number or a text of L and G",
+                ));
+            }
             Ok(masks.iter().copied().cycle().take(n_layers).collect())
         }
     })

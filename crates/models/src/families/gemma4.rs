@@ -221,6 +221,11 @@ fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError>
     if size == 0 {
         return Ok(());
     }
+    let n_layers = model.layers.len();
+    check_size(
+        "hidden_size_per_layer_input * num_hidden_layers",
+        size.saturating_mul(n_layers),
+    )?;
     let epsilon = match model.norm {
         Norm::Rms(norm) => norm.epsilon,
         Norm::Layer { norm, .. } => norm.epsilon,
@@ -229,7 +234,7 @@ fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError>
         hidden: model.hidden,
         size: check_size(key, size)?,
         vocab_size,
-        n_layers: model.layers.len(),
+        n_layers,
         norm: RmsNorm {
             epsilon,
             plus_one: false,

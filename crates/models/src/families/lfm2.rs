@@ -138,7 +138,8 @@ fn intermediate(c: &Config, size: usize) -> Result<usize, ModelError> {
         return Ok(size);
     }
     let scaled = (multiplier * (2 * size / 3) as f64) as usize;
-    check_size("intermediate_size", scaled.div_ceil(multiple) * multiple)
+    let rounded = scaled.div_ceil(multiple).saturating_mul(multiple);
+    check_size("intermediate_size", rounded)
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

@@ -60,6 +60,15 @@ impl Rotation {
     ) -> Result<Self, ModelError> {
         let theta = rope.theta.unwrap_or(theta);
         let (frequencies, long, factor) = scaled_frequencies(rope, theta, head_dim)?;
+        let long_ones = long.iter().flat_map(|(_, frequencies)| frequencies);
+        let mut all = frequencies.iter().chain(long_ones);
+        if !factor.is_finite() || !all.all(|frequency| frequency.is_finite()) {
+            return Err(ModelError::unsupported(
+                "rope_theta",
+                theta,
+                "its frequencies, scaled as the file says, are no finite numbers",
+            ));
+        }
         Ok(Self {
             frequencies,
             long,

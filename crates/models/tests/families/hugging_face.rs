@@ -517,3 +517,68 @@ fn gemma_without_a_local_base_takes_the_default() {
     ));
     assert!(!same(&scaled, &implied));
 }
+
+/// Values that are no sizes or numbers where a family computes others from them.
+#[test]
+fn values_that_others_are_computed_from_are_checked() {
+    for (name, change, parts) in [
+        (
+            "qwen2-yarn",
+            json!({"rope_theta": 1.0}),
+            &["`rope_theta`", "no finite numbers"][..],
+        ),
+        (
+            "hunyuan",
+            json!({"head_dim": 2}),
+            &["`rope_theta`", "no finite numbers"],
+        ),
+        (
+            "lfm2",
+            json!({"block_ffn_dim_multiplier": 1e300}),
+            &["`intermediate_size`", "1 to 16,777,216"],
+        ),
+        (
+            "exaone4",
+            json!({"layer_types": null, "sliding_window_pattern": ""}),
+            &["`sliding_window_pattern`", "an empty text"],
+        ),
+        (
+            "gemma4",
+            json!({"hidden_size_per_layer_input": 16_000_000}),
+            &["`hidden_size_per_layer_input * num_hidden_layers`"],
+        ),
+        (
+            "gemma4",
+            json!({"num_kv_shared_layers": 5}),
+            &["`num_kv_shared_layers`", "less than the number of layers"],
+        ),
+        (
+            "gemma4",
+            json!({"num_kv_shared_layers": 4}),
+            &["`num_kv_shared_layers`", "a layer of each type before"],
+        ),
+        (
+            "phi3-long",
+            json!({"rope_scaling": {"rope_type": "longrope", "short_factor": [1.0],
+                "long_factor": [1.0, 2.0, 3.0]}}),
+            &["`short_factor`", "1 numbers", "expected 3"],
+        ),
+        (
+            "smollm3",
+            json!({"no_rope_layers": [1]}),
+            &["`no_rope_layers`", "num_hidden_layers is 4"],
+        ),
+        (
+            "gpt2",
+            json!({"scale_attn_by_inverse_layer_idx": true}),
+            &["`scale_attn_by_inverse_layer_idx`"],
+        ),
+        (
+            "stablelm",
+            json!({"qk_layernorm": true}),
+            &["`qk_layernorm`"],
+        ),
+    ] {
+        assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
+    }
+}
