@@ -16,7 +16,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["exaone4"],
     about: "EXAONE 4.0",
-    checked: &["tiny/exaone4", "tiny/exaone4-full"],
+    checked: &[
+        "tiny/exaone4",
+        "tiny/exaone4-full",
+        "tiny-gguf/exaone4",
+        "tiny-gguf/exaone4-full",
+    ],
     gguf_names: GGUF_NORMS_AROUND,
     config: Some(from_config),
     gguf: Some(from_gguf),
@@ -79,7 +84,9 @@ fn pattern(c: &Config) -> Result<impl Fn(usize) -> Result<Vec<Mask>, ModelError>
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let mut model = gguf::read(file, w, &DEFAULTS)?;
     let keys = Keys::new(file)?;
-    model.window = keys.opt_size("attention.sliding_window")?;
+    // llama.cpp ignores the window unless there are 64 layers, as in the 32B model, which is the
+    // only published one that has a window.
+    model.window = keys.window()?;
     let masks = match model.window {
         Some(_) => gguf::masks(keys, model.layers.len(), PATTERN)?,
         None => vec![Mask::Full; model.layers.len()],

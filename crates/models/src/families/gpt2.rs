@@ -15,7 +15,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["gpt2"],
     about: "GPT-2, DistilGPT2",
-    checked: &["tiny/gpt2", "tiny/gpt2-f16"],
+    checked: &["tiny/gpt2", "tiny/gpt2-f16", "tiny-gguf/gpt2"],
     base: "transformer",
     tensor_names: &[
         ("model.embed_tokens", "transformer.wte"),

@@ -13,7 +13,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["granite"],
     about: "Granite 3.x, dense models",
-    checked: &["tiny/granite"],
+    checked: &["tiny/granite", "tiny-gguf/granite"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

@@ -16,7 +16,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["lfm2"],
     about: "LFM2, LFM2.5, dense models",
-    checked: &["tiny/lfm2", "tiny/lfm2-plain"],
+    checked: &["tiny/lfm2", "tiny/lfm2-plain", "tiny-gguf/lfm2-plain"],
     tensor_names: &[
         ("model.norm", "model.embedding_norm"),
         (
