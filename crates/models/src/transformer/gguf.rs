@@ -38,6 +38,16 @@ impl<'a> Keys<'a> {
         format!("{}.{name}", self.architecture)
     }
 
+    /// The number of layers.
+    ///
+    /// # Errors
+    ///
+    /// If the key is missing or no size.
+    fn n_layers(&self) -> Result<usize, ModelError> {
+        let key = self.key("block_count");
+        check_layers(&key, self.gguf.u32(&key)? as usize)
+    }
+
     /// A size.
     ///
     /// # Errors
@@ -59,6 +69,21 @@ impl<'a> Keys<'a> {
         size.map(|n| check_size(&key, n as usize)).transpose()
     }
 
+    /// A list with a number for each layer, if the key is present and a list.
+    ///
+    /// # Errors
+    ///
+    /// If the list has another length.
+    pub fn opt_list_of_layers(&self, name: &str) -> Result<Option<Vec<i32>>, ModelError> {
+        let key = self.key(name);
+        if !matches!(self.gguf.value(&key), Some(Value::Array(_))) {
+            return Ok(None);
+        }
+        let list = self.gguf.i32s(&key)?;
+        check_list(&key, list.len(), self.n_layers()?)?;
+        Ok(Some(list))
+    }
+
     /// A size, if the key is present; of a list with a size for each layer, the size of layers
     /// that have one.
     ///
@@ -66,11 +91,10 @@ impl<'a> Keys<'a> {
     ///
     /// If the key is no size, or layers have different sizes.
     pub fn opt_size_of_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
-        let key = self.key(name);
-        if !matches!(self.gguf.value(&key), Some(Value::Array(_))) {
+        let Some(sizes) = self.opt_list_of_layers(name)? else {
             return self.opt_size(name);
-        }
-        let sizes = self.gguf.i32s(&key)?;
+        };
+        let key = self.key(name);
         let mut sizes = sizes.into_iter().filter(|n| *n != 0);
         let first = sizes.next().unwrap_or(0);
         match sizes.find(|n| *n != first) {
@@ -134,8 +158,7 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
             "expected the size of a key head",
         ));
     }
-    let n_layers = keys.key("block_count");
-    let n_layers = check_layers(&n_layers, gguf.u32(&n_layers)? as usize)?;
+    let n_layers = keys.n_layers()?;
     let norm = d.norm.with_epsilon(epsilon(keys, d)?);
     let has = |module: &str| w.has(&format!("model.layers.0.{module}"), "bias");
     let qk = w.has("model.layers.0.self_attn.q_norm", "weight");
@@ -181,20 +204,32 @@ pub fn masks(keys: Keys<'_>, n_layers: usize, pattern: usize) -> Result<Vec<Mask
         return by_pattern(&key, n_layers, pattern);
     }
     let slides = keys.gguf.opt_bools(&key)?.unwrap_or_default();
-    if slides.len() != n_layers {
-        return Err(ModelError::unsupported(
-            &key,
-            format!("{} bools", slides.len()),
-            &format!("expected one for each of the {n_layers} layers"),
-        ));
-    }
+    check_list(&key, slides.len(), n_layers)?;
     let mask = |slides| if slides { Mask::Sliding } else { Mask::Full };
     Ok(slides.into_iter().map(mask).collect())
 }
 
+fn check_list(key: &str, len: usize, n_layers: usize) -> Result<(), ModelError> {
+    if len == n_layers {
+        return Ok(());
+    }
+    Err(ModelError::unsupported(
+        key,
+        format!("a list of {len}"),
+        &format!("expected one for each of the {n_layers} layers"),
+    ))
+}
+
 fn refuse_experts(keys: Keys<'_>) -> Result<(), ModelError> {
     let key = keys.key("expert_count");
-    match keys.gguf.opt_u32(&key)?.filter(|n| *n > 0) {
+    // A dense Hunyuan model may say that it has 1 expert, as in llama.cpp.
+    let most = if keys.architecture == "hunyuan-dense" {
+        keys.gguf.opt_u32(&keys.key("expert_used_count"))?;
+        1
+    } else {
+        0
+    };
+    match keys.gguf.opt_u32(&key)?.filter(|n| *n > most) {
         None => Ok(()),
         Some(n) => Err(ModelError::unsupported(
             &key,
