@@ -13,7 +13,7 @@ A checkpoint whose file cannot say what it computes (a window of Qwen2, biases t
 
 `llama-quantised` has no twin: its matrices are random blocks of every quantized type, F16 and BF16, and its golden
 (llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
-package gives them.
+package gives them. `phi3-quantised` is such a file whose matrices are joined.
 
 Needs torch, transformers, safetensors, gguf, numpy. CPU only; all seeds are literals.
 """
@@ -31,7 +31,7 @@ import torch
 import transformers
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
 
 from tiny_gguf_families import FORMS, add_keys
 
@@ -228,6 +228,11 @@ QUANTISED_TYPES = [
      "ffn_down": "BF16"},
 ]  # fmt: skip
 EMBEDDING_TYPE, OUTPUT_TYPE = "Q6_K", "Q4_K"
+# Query, key and value are rows of one matrix, gate and up projection of another.
+JOINED_TYPES = [
+    {"attn_qkv": "Q4_0", "attn_output": "Q5_0", "ffn_up": "Q8_0", "ffn_down": "Q4_1"},
+    {"attn_qkv": "Q8_0", "attn_output": "IQ4_NL", "ffn_up": "Q5_1", "ffn_down": "Q4_0"},
+]
 
 
 def random_blocks(random, shape, ty, size):
@@ -255,27 +260,44 @@ def random_blocks(random, shape, ty, size):
     return blocks.reshape(shape[0], -1), values.astype(numpy.float32)
 
 
-def make_quantized():
-    name = "llama-quantised"
-    config = LlamaConfig(
-        vocab_size=131, hidden_size=256, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, rms_norm_eps=3e-3, bos_token_id=1,
-        eos_token_id=2, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+def quantized_models():
+    """Name, configuration, types of each layer, of the embedding and of the head."""
+    rope = {"rope_type": "default", "rope_theta": 700.0}
+    sizes = dict(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, bos_token_id=1, eos_token_id=2)
+    llama = LlamaConfig(
+        **sizes, vocab_size=131, hidden_size=256, intermediate_size=64, head_dim=16, max_position_embeddings=512,
+        rms_norm_eps=3e-3, tie_word_embeddings=False, rope_parameters=rope,
     )
+    phi3 = Phi3Config(
+        **sizes, vocab_size=97, hidden_size=64, intermediate_size=32, max_position_embeddings=256, rms_norm_eps=3e-3,
+        tie_word_embeddings=False, rope_parameters=rope | {"partial_rotary_factor": 1.0}, pad_token_id=0,
+    )
+    return {
+        "llama-quantised": (llama, QUANTISED_TYPES, EMBEDDING_TYPE, OUTPUT_TYPE),
+        "phi3-quantised": (phi3, JOINED_TYPES, "Q8_0", "Q5_0"),
+    }
+
+
+def make_quantized(name, config, layer_types, embedding_type, output_type):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     random = numpy.random.RandomState(SEED)
-    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", "llama")
-    write_llama(writer, config, {}, "F32")
+    form = FORMS.get(config.model_type)
+    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", form.architecture if form else "llama")
+    if form:
+        add_keys(writer, config, form, model.state_dict())
+        form.more(writer, config, {})
+    else:
+        write_llama(writer, config, {}, "F32")
     for key, parameter in model.named_parameters():
-        stored = gguf_name(key, NAMES | LLAMA_NAMES)
+        stored = gguf_name(key, NAMES | (form.names if form else LLAMA_NAMES))
         shape = tuple(parameter.shape)
         if parameter.dim() == 1:
             values = (1 + 0.4 * random.standard_normal(shape)).astype(numpy.float32)
             writer.add_tensor(stored, values)
         else:
             parts = stored.split(".")
-            of_layers = QUANTISED_TYPES[int(parts[1])] if parts[0] == "blk" else {}
-            ty = of_layers.get(parts[-2]) or {"token_embd": EMBEDDING_TYPE, "output": OUTPUT_TYPE}[parts[0]]
+            of_layers = layer_types[int(parts[1])] if parts[0] == "blk" else {}
+            ty = of_layers.get(parts[-2]) or {"token_embd": embedding_type, "output": output_type}[parts[0]]
             size = 0.5 if parts[0] == "token_embd" else 1.6 / math.sqrt(shape[1])
             blocks, values = random_blocks(random, shape, ty, size)
             writer.add_tensor(stored, blocks, raw_dtype=GGMLQuantizationType[ty])
@@ -302,10 +324,10 @@ def main():
     sample = numpy.arange(24).reshape(12, 2)
     assert (unpermute(permute(sample, 2), 2) == sample).all()
     assert permute(sample, 2)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
-    names = sys.argv[1:] or [*TWINS, "llama-quantised"]
-    for name in names:
-        if name == "llama-quantised":
-            make_quantized()
+    quantized = quantized_models()
+    for name in sys.argv[1:] or [*TWINS, *quantized]:
+        if name in quantized:
+            make_quantized(name, *quantized[name])
         else:
             make_twin(name, TWINS[name])
 

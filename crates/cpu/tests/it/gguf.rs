@@ -1,5 +1,5 @@
-//! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and one of
-//! every quantized type.
+//! Tiny GGUF files (`tests/oracle/make_tiny_gguf.py`): twins of the tiny checkpoints, and quantized
+//! ones.
 
 use std::path::PathBuf;
 
@@ -14,12 +14,15 @@ use thane_models::{Model, ModelError, Options, build};
 
 use crate::golden::{Golden, call, folder, ids, names, on_each_isa, relative_error};
 
+/// One of every quantized type.
 const QUANTISED: &str = "llama-quantised";
+/// Quantized matrices whose rows are those of several.
+const JOINED: &str = "phi3-quantised";
 
 /// Files with the numbers of the checkpoints of the same names, and so with the same logits.
 fn twins() -> Vec<String> {
     let mut names = names("tiny-gguf");
-    names.retain(|name| name != QUANTISED);
+    names.retain(|name| name != QUANTISED && name != JOINED);
     names
 }
 
@@ -46,7 +49,7 @@ fn lowered(name: &str) -> Result<Model, ModelError> {
 }
 
 fn golden(name: &str) -> Golden {
-    let stem = if name == QUANTISED {
+    let stem = if name == QUANTISED || name == JOINED {
         folder().join("tiny-gguf").join(name)
     } else {
         folder().join("tiny").join(name).join("golden")
@@ -98,8 +101,10 @@ fn a_twin_gives_the_logits_of_its_checkpoint() {
 
 #[test]
 fn every_quantized_type_gives_the_logits_of_its_values() {
-    for (isa, error) in worst(&model(QUANTISED).program, &golden(QUANTISED), Numerics::F32) {
-        assert!(error <= 1e-5, "{isa}: {error:e}");
+    for name in [QUANTISED, JOINED] {
+        for (isa, error) in worst(&model(name).program, &golden(name), Numerics::F32) {
+            assert!(error <= 1e-5, "{name}, {isa}: {error:e}");
+        }
     }
 }
 

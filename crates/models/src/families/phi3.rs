@@ -20,6 +20,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny-gguf/phi3",
         "tiny-gguf/phi3-long",
         "tiny-gguf/phi3-short",
+        "tiny-gguf/phi3-quantised",
     ],
     gguf_names: &[
         GGUF_NORMS_BEFORE[0],
