@@ -1,6 +1,7 @@
 //! What single families read from GGUF files, on small files that the tests write.
 
 use thane_mil::program::difference;
+use thane_mil::text::{Blobs, print};
 
 use super::gguf::{F32, HIDDEN, Q8_0, Spec};
 use super::{assert_refused, faults};
@@ -64,6 +65,32 @@ impl Spec {
         spec
     }
 
+    /// With norms around attention and feed-forward layer, and 4 heads.
+    fn gemma2(n_layers: usize) -> Self {
+        let mut spec = Self::new("gemma2")
+            .u32("block_count", n_layers as u32)
+            .u32("attention.head_count", 4);
+        for i in 0..n_layers {
+            let tensors: [(&str, &[u64]); 11] = [
+                ("attn_norm", &[HIDDEN]),
+                ("attn_q", &[HIDDEN, 128]),
+                ("attn_k", &[HIDDEN, 32]),
+                ("attn_v", &[HIDDEN, 32]),
+                ("attn_output", &[128, HIDDEN]),
+                ("post_attention_norm", &[HIDDEN]),
+                ("ffn_norm", &[HIDDEN]),
+                ("ffn_gate", &[HIDDEN, 96]),
+                ("ffn_up", &[HIDDEN, 96]),
+                ("ffn_down", &[96, HIDDEN]),
+                ("post_ffw_norm", &[HIDDEN]),
+            ];
+            for (name, dims) in tensors {
+                spec = spec.tensor(&format!("blk.{i}.{name}.weight"), dims, F32);
+            }
+        }
+        spec
+    }
+
     fn bools(self, name: &str, values: &[u8]) -> Self {
         self.key(name, ARRAY, &array(BOOL, values.len() as u64, values))
     }
@@ -72,6 +99,21 @@ impl Spec {
 fn integers(values: &[i32]) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
     array(I32, values.len() as u64, &bytes)
+}
+
+/// Scores are scaled like in llama.cpp: by the head size, except for 27B, which is recognized by
+/// its 46 layers and scaled by hidden / heads.
+#[test]
+fn gemma2_scales_scores_by_the_width_of_its_heads() {
+    let text = |n_layers: usize| {
+        let program = Spec::gemma2(n_layers).lower().unwrap().program;
+        print(&program, &mut Blobs::default())
+    };
+    // 16^-0.5 and 32^-0.5, spelled like fp32 in MIL text.
+    let (of_27b, of_others) = ("0x1p-2", "0x1.6a09e6p-3");
+    let (small, large) = (text(2), text(46));
+    assert!(small.contains(of_others) && !small.contains(of_27b));
+    assert!(large.contains(of_27b) && !large.contains(of_others));
 }
 
 const PATTERN: &str = "attention.sliding_window_pattern";
