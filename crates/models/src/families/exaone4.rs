@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after attention and feed-forward layer and of query and key heads. In models with
-//! sliding-window layers, full-attention layers have no rotary embedding.
+//! EXAONE 4: norms after attention and feed-forward layer and of query and key heads. In models
+//! with sliding-window layers, full-attention layers have no rotary embedding.
 
 use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
@@ -51,8 +51,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     config::decoder(finished(model, &masks), w)
 }
 
-/// The masks by the pattern in the file: a number, or a text of `L` (sliding) and `G` (full) that is
-/// repeated.
+/// The masks by the pattern in the file: a number, or a text of `L` (sliding) and `G` (full) that
+/// is repeated.
 fn pattern(c: &Config) -> Result<impl Fn(usize) -> Result<Vec<Mask>, ModelError>, ModelError> {
     let key = "sliding_window_pattern";
     let text = match c.value(key) {

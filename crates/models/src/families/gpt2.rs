@@ -1,5 +1,6 @@
 //! GPT-2: learned positions, LayerNorm, biases everywhere, a feed-forward layer without a gate.
-//! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by side.
+//! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by
+//! side.
 
 use super::keys::{check_layers, check_positive, check_size, default_head_dim};
 use super::{DecoderResult, Family};

@@ -1,5 +1,5 @@
-//! Granite 3: Llama with factors of the embedding, of the scores, of what layers add to the residual
-//! stream, and of the logits.
+//! Granite 3: Llama with factors of the embedding, of the scores, of what layers add to the
+//! residual stream, and of the logits.
 
 use super::keys::check_positive;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, llama};
