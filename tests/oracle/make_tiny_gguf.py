@@ -1,22 +1,25 @@
 """Makes the tiny GGUF files of tests/models/tiny-gguf.
 
-    python3 tests/oracle/make_tiny_gguf.py
+    python3 tests/oracle/make_tiny_gguf.py [NAME ...]
 
 Most are twins of a checkpoint in tests/models/tiny: the same numbers to the bit, as the converters of llama.cpp write
 them, so that the golden of the checkpoint is theirs too. What the converters do beside giving tensors other names:
 - llama: the rows of query and key (and of their biases) are permuted, so that rotary pairs lie side by side;
 - llama3 scaling becomes a tensor of divisors, `rope_freqs.weight`; linear scaling two keys;
 - gemma3: norm weights are stored with the 1 added. GGUF cannot say `query_pre_attn_scalar`, and llama.cpp takes the head's
-  width (hidden / heads for 27B): here the query norms are multiplied by what is missing.
+  width (hidden / heads for 27B): here the query norms are multiplied by what is missing;
+- other families: tiny_gguf_families.py.
+A checkpoint whose file cannot say what it computes (a window of Qwen2, biases that llama.cpp does not read) has no twin.
 
 `llama-quantised` has no twin: its matrices are random blocks of every quantized type, F16 and BF16, and its golden
 (llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
-package gives them.
+package gives them. `phi3-quantised` is such a file whose matrices are joined.
 
 Needs torch, transformers, safetensors, gguf, numpy. CPU only; all seeds are literals.
 """
 
 import math
+import sys
 
 from golden import MODELS, Floats, need, write_json
 
@@ -28,14 +31,24 @@ import torch
 import transformers
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
+
+from tiny_gguf_families import FORMS, add_keys
 
 FOLDER = MODELS / "tiny-gguf"
 SEQUENCE_LENS = (7, 33, 61)
 SEED = 301
 
 # Name of the twin: how its matrices are stored.
-TWINS = {"llama-bias": "F32", "llama-linear": "F32", "llama-bf16": "BF16", "gemma3-linear": "F32", "gemma3-bf16": "BF16"}
+TWINS = {
+    "llama-bias": "F32", "llama-linear": "F32", "llama-bf16": "BF16", "gemma3-linear": "F32", "gemma3-bf16": "BF16",
+    "qwen2-yarn": "BF16", "qwen3": "F32", "gemma": "F32", "gemma2": "F32", "phi3": "F32", "phi3-long": "F32",
+    "phi3-short": "F32", "smollm3-plain": "F16", "olmo2": "F32", "olmo3": "F32", "olmo3-old": "F16", "granite": "F32",
+    "exaone4": "F32", "exaone4-full": "F32", "glm4": "F32", "starcoder2-full": "F16", "ernie4_5": "F32",
+    "ernie4_5-plain": "F16", "seed_oss": "F32", "hunyuan": "F32", "stablelm": "F32", "stablelm-parallel": "F32",
+    "cohere": "F32", "cohere-plain": "F16", "cohere2-plain": "F16", "gpt2": "F32", "lfm2-plain": "BF16",
+    "ministral3": "F32",
+}  # fmt: skip
 
 NAMES = {
     "model.embed_tokens": "token_embd",
@@ -62,10 +75,10 @@ GEMMA_NAMES = {
 
 def gguf_name(name, names):
     module, parameter = name.rsplit(".", 1)
-    if module.startswith("model.layers."):
+    if module.startswith(("model.layers.", "transformer.h.")):
         _, _, layer, module = module.split(".", 3)
         return f"blk.{layer}.{names[module]}.{parameter}"
-    return f"{names[module]}.{parameter}"
+    return f"{names[module.removeprefix('transformer.')]}.{parameter}"
 
 
 def permute(rows, n_heads):
@@ -151,16 +164,45 @@ def write_gemma(writer, config, tensors, ty):
         if name.endswith("norm.weight"):
             array = array + numpy.float32(1)
         if name.endswith("q_norm.weight"):
-            array = array * numpy.float32(math.sqrt(config.head_dim / config.query_pre_attn_scalar))
+            of_27b = config.num_hidden_layers == 62
+            width = config.hidden_size // config.num_attention_heads if of_27b else config.head_dim
+            array = array * numpy.float32(math.sqrt(width / config.query_pre_attn_scalar))
         add(writer, gguf_name(name, NAMES | GEMMA_NAMES), array, ty)
 
 
-def finish(writer, name):
+def write_family(writer, config, tensors, ty, form):
+    if form.plus_one:
+        # The factors of norms alone: there are no others in a vector of these families.
+        tensors = {name: array + numpy.float32(array.ndim == 1) for name, array in tensors.items()}
+    if form.more:
+        tensors = form.more(writer, config, tensors)
+    add_keys(writer, config, form, tensors)
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads} if form.permuted else {}
+    for name, array in tensors.items():
+        n_heads = heads.get(name.split(".")[-2])
+        # Taps and positions stay F32, as vectors do.
+        kept = name.startswith("rope_factors") or "conv.conv" in name or ".wpe." in name
+        stored = name if name.startswith("rope_factors") else gguf_name(name, NAMES | form.names)
+        add(writer, stored, permute(array, n_heads) if n_heads else array, "F32" if kept else ty)
+
+
+def write_model(path, config, tensors, ty):
+    """Writes a model as its family is stored."""
+    form = FORMS.get(config.model_type)
+    gemma = config.model_type == "gemma3_text"
+    writer = gguf.GGUFWriter(path, form.architecture if form else "gemma3" if gemma else "llama")
+    if form:
+        write_family(writer, config, tensors, ty, form)
+    else:
+        (write_gemma if gemma else write_llama)(writer, config, tensors, ty)
+    finish(writer)
+
+
+def finish(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    print(f"{name}: {(FOLDER / f'{name}.gguf').stat().st_size} bytes")
 
 
 def make_twin(name, ty):
@@ -169,10 +211,8 @@ def make_twin(name, ty):
     tensors = {}
     for path in sorted(folder.glob("*.safetensors")):
         tensors |= {key: tensor.float().numpy() for key, tensor in load_file(path).items()}
-    gemma = config.model_type == "gemma3_text"
-    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", "gemma3" if gemma else "llama")
-    (write_gemma if gemma else write_llama)(writer, config, tensors, ty)
-    finish(writer, name)
+    write_model(FOLDER / f"{name}.gguf", config, tensors, ty)
+    print(f"{name}: {(FOLDER / f'{name}.gguf').stat().st_size} bytes")
 
 
 # Where the fp16 scale of a block is, its fp16 minimum, and the minimum, in scales, that centres random codes.
@@ -188,6 +228,11 @@ QUANTISED_TYPES = [
      "ffn_down": "BF16"},
 ]  # fmt: skip
 EMBEDDING_TYPE, OUTPUT_TYPE = "Q6_K", "Q4_K"
+# Query, key and value are rows of one matrix, gate and up projection of another.
+JOINED_TYPES = [
+    {"attn_qkv": "Q4_0", "attn_output": "Q5_0", "ffn_up": "Q8_0", "ffn_down": "Q4_1"},
+    {"attn_qkv": "Q8_0", "attn_output": "IQ4_NL", "ffn_up": "Q5_1", "ffn_down": "Q4_0"},
+]
 
 
 def random_blocks(random, shape, ty, size):
@@ -215,34 +260,51 @@ def random_blocks(random, shape, ty, size):
     return blocks.reshape(shape[0], -1), values.astype(numpy.float32)
 
 
-def make_quantized():
-    name = "llama-quantised"
-    config = LlamaConfig(
-        vocab_size=131, hidden_size=256, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=16, max_position_embeddings=512, rms_norm_eps=3e-3, bos_token_id=1,
-        eos_token_id=2, tie_word_embeddings=False, rope_parameters={"rope_type": "default", "rope_theta": 700.0},
+def quantized_models():
+    """Name, configuration, types of each layer, of the embedding and of the head."""
+    rope = {"rope_type": "default", "rope_theta": 700.0}
+    sizes = dict(num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, bos_token_id=1, eos_token_id=2)
+    llama = LlamaConfig(
+        **sizes, vocab_size=131, hidden_size=256, intermediate_size=64, head_dim=16, max_position_embeddings=512,
+        rms_norm_eps=3e-3, tie_word_embeddings=False, rope_parameters=rope,
     )
+    phi3 = Phi3Config(
+        **sizes, vocab_size=97, hidden_size=64, intermediate_size=32, max_position_embeddings=256, rms_norm_eps=3e-3,
+        tie_word_embeddings=False, rope_parameters=rope | {"partial_rotary_factor": 1.0}, pad_token_id=0,
+    )
+    return {
+        "llama-quantised": (llama, QUANTISED_TYPES, EMBEDDING_TYPE, OUTPUT_TYPE),
+        "phi3-quantised": (phi3, JOINED_TYPES, "Q8_0", "Q5_0"),
+    }
+
+
+def make_quantized(name, config, layer_types, embedding_type, output_type):
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     random = numpy.random.RandomState(SEED)
-    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", "llama")
-    write_llama(writer, config, {}, "F32")
+    form = FORMS.get(config.model_type)
+    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", form.architecture if form else "llama")
+    if form:
+        add_keys(writer, config, form, model.state_dict())
+        form.more(writer, config, {})
+    else:
+        write_llama(writer, config, {}, "F32")
     for key, parameter in model.named_parameters():
-        stored = gguf_name(key, NAMES | LLAMA_NAMES)
+        stored = gguf_name(key, NAMES | (form.names if form else LLAMA_NAMES))
         shape = tuple(parameter.shape)
         if parameter.dim() == 1:
             values = (1 + 0.4 * random.standard_normal(shape)).astype(numpy.float32)
             writer.add_tensor(stored, values)
         else:
             parts = stored.split(".")
-            of_layers = QUANTISED_TYPES[int(parts[1])] if parts[0] == "blk" else {}
-            ty = of_layers.get(parts[-2]) or {"token_embd": EMBEDDING_TYPE, "output": OUTPUT_TYPE}[parts[0]]
+            of_layers = layer_types[int(parts[1])] if parts[0] == "blk" else {}
+            ty = of_layers.get(parts[-2]) or {"token_embd": embedding_type, "output": output_type}[parts[0]]
             size = 0.5 if parts[0] == "token_embd" else 1.6 / math.sqrt(shape[1])
             blocks, values = random_blocks(random, shape, ty, size)
             writer.add_tensor(stored, blocks, raw_dtype=GGMLQuantizationType[ty])
             n_heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(parts[-2])
             values = unpermute(values, n_heads) if n_heads else values
         parameter.data = torch.from_numpy(numpy.ascontiguousarray(values))
-    finish(writer, name)
+    finish(writer)
 
     floats, sequences = Floats(), []
     for length in SEQUENCE_LENS:
@@ -262,9 +324,12 @@ def main():
     sample = numpy.arange(24).reshape(12, 2)
     assert (unpermute(permute(sample, 2), 2) == sample).all()
     assert permute(sample, 2)[:, 0].tolist() == [0, 6, 2, 8, 4, 10, 12, 18, 14, 20, 16, 22]
-    for name, ty in TWINS.items():
-        make_twin(name, ty)
-    make_quantized()
+    quantized = quantized_models()
+    for name in sys.argv[1:] or [*TWINS, *quantized]:
+        if name in quantized:
+            make_quantized(name, *quantized[name])
+        else:
+            make_twin(name, TWINS[name])
 
 
 if __name__ == "__main__":

@@ -50,6 +50,13 @@ def published_gemma4(config):
     return config
 
 
+def old_olmo3(config):
+    """As published: the scaling is that of full-attention layers. So is the base, of which transformers takes the default
+    in the others."""
+    config["rope_parameters"] = config["rope_parameters"][FULL]
+    return old(config)
+
+
 def rope(kind="default", theta=700.0, **more):
     return {"rope_type": kind, "rope_theta": theta} | more
 
@@ -235,6 +242,26 @@ def cases():
                 num_key_value_heads=1, max_position_embeddings=256, norm_eps=3e-2, conv_L_cache=3,
                 block_auto_adjust_ff_dim=False, full_attn_idxs=[0, 2], tie_word_embeddings=False,
                 rope_parameters=rope()), old, torch.bfloat16, mutations=THETA | epsilon("norm_eps")),
+        # What GGUF can say, where it cannot say all that the cases above have.
+        "smollm3-plain": Case(
+            435, tiny("SmolLM3Config", num_hidden_layers=4, rms_norm_eps=3e-3, tie_word_embeddings=True), keep,
+            torch.float16, mutations=THETA | epsilon() | {"layers": {"no_rope_layers": [1, 1, 1, 1]}}),
+        "starcoder2-full": Case(
+            436, tiny("Starcoder2Config", norm_epsilon=3e-3, sliding_window=None), keep, torch.float16,
+            mutations=THETA | epsilon("norm_epsilon")),
+        "ernie4_5-plain": Case(
+            437, tiny("Ernie4_5Config", head_dim=8, rms_norm_eps=3e-3, use_bias=False, tie_word_embeddings=False), keep,
+            torch.float16, mutations=THETA | epsilon()),
+        "cohere-plain": Case(
+            438, tiny("CohereConfig", layer_norm_eps=3e-2, logit_scale=0.4, use_qk_norm=False), keep, torch.float16,
+            mutations=THETA | epsilon("layer_norm_eps") | {"logits": {"logit_scale": 0.3}}),
+        "cohere2-plain": Case(
+            439, tiny("Cohere2Config", num_hidden_layers=4, layer_norm_eps=3e-2, logit_scale=0.4, sliding_window=8), keep,
+            torch.float16, mutations=THETA | WINDOW | LAYERS | epsilon("layer_norm_eps")),
+        "olmo3-old": Case(
+            440, tiny("Olmo3Config", num_hidden_layers=4, rms_norm_eps=3e-2, sliding_window=8,
+                      rope_parameters={SLIDING: rope(theta=5e5), FULL: yarn | {"rope_theta": 5e5}}), old_olmo3, torch.float16,
+            mutations=WINDOW | LAYERS | epsilon()),
         "llama-relu": Case(
             431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),

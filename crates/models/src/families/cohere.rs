@@ -16,7 +16,15 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["cohere", "cohere2", "command-r"],
     about: "Command R, R+ and R7B, Aya Expanse",
-    checked: &["tiny/cohere", "tiny/cohere2"],
+    checked: &[
+        "tiny/cohere",
+        "tiny/cohere2",
+        "tiny/cohere-plain",
+        "tiny/cohere2-plain",
+        "tiny-gguf/cohere",
+        "tiny-gguf/cohere-plain",
+        "tiny-gguf/cohere2-plain",
+    ],
     config: Some(from_config),
     gguf: Some(from_gguf),
     ..Family::NONE
@@ -76,8 +84,9 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let keys = Keys::new(file)?;
     let mut model = gguf::read(file, w, &DEFAULTS)?;
     let factor = keys.opt_positive("logit_scale")?.unwrap_or(LOGITS_FACTOR);
-    if let Some(window) = keys.opt_size("attention.sliding_window")? {
-        model.window = Some(window);
+    model.window = keys.window()?;
+    if model.window.is_some() {
+        // Files do not contain the pattern. Source: llama.cpp, which has the same constant.
         let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
         slide(&mut model, &masks);
     }

@@ -10,7 +10,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["ernie4_5"],
     about: "ERNIE 4.5, dense models",
-    checked: &["tiny/ernie4_5"],
+    checked: &[
+        "tiny/ernie4_5",
+        "tiny/ernie4_5-plain",
+        "tiny-gguf/ernie4_5",
+        "tiny-gguf/ernie4_5-plain",
+    ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

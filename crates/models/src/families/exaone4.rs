@@ -1,5 +1,5 @@
-//! EXAONE 4: norms after attention and feed-forward layer and of query and key heads. In models with
-//! sliding-window layers, full-attention layers have no rotary embedding.
+//! EXAONE 4: norms after attention and feed-forward layer and of query and key heads. In models
+//! with sliding-window layers, full-attention layers have no rotary embedding.
 
 use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
@@ -16,7 +16,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["exaone4"],
     about: "EXAONE 4.0",
-    checked: &["tiny/exaone4", "tiny/exaone4-full"],
+    checked: &[
+        "tiny/exaone4",
+        "tiny/exaone4-full",
+        "tiny-gguf/exaone4",
+        "tiny-gguf/exaone4-full",
+    ],
     gguf_names: GGUF_NORMS_AROUND,
     config: Some(from_config),
     gguf: Some(from_gguf),
@@ -46,8 +51,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     config::decoder(finished(model, &masks), w)
 }
 
-/// The masks by the pattern in the file: a number, or a text of `L` (sliding) and `G` (full) that is
-/// repeated.
+/// The masks by the pattern in the file: a number, or a text of `L` (sliding) and `G` (full) that
+/// is repeated.
 fn pattern(c: &Config) -> Result<impl Fn(usize) -> Result<Vec<Mask>, ModelError>, ModelError> {
     let key = "sliding_window_pattern";
     let text = match c.value(key) {
@@ -86,7 +91,9 @@ fn pattern(c: &Config) -> Result<impl Fn(usize) -> Result<Vec<Mask>, ModelError>
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let mut model = gguf::read(file, w, &DEFAULTS)?;
     let keys = Keys::new(file)?;
-    model.window = keys.opt_size("attention.sliding_window")?;
+    // llama.cpp ignores the window unless there are 64 layers, as in the 32B model, which is the
+    // only published one that has a window.
+    model.window = keys.window()?;
     let masks = match model.window {
         Some(_) => gguf::masks(keys, model.layers.len(), PATTERN)?,
         None => vec![Mask::Full; model.layers.len()],

@@ -12,7 +12,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["gemma"],
     about: "Gemma, CodeGemma",
-    checked: &["tiny/gemma"],
+    checked: &["tiny/gemma", "tiny-gguf/gemma"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

@@ -15,7 +15,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["gemma2"],
     about: "Gemma 2",
-    checked: &["tiny/gemma2"],
+    checked: &["tiny/gemma2", "tiny-gguf/gemma2"],
     gguf_names: GGUF_NORMS_AROUND,
     config: Some(from_config),
     gguf: Some(from_gguf),

@@ -1,5 +1,6 @@
 //! GPT-2: learned positions, LayerNorm, biases everywhere, a feed-forward layer without a gate.
-//! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by side.
+//! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by
+//! side.
 
 use super::keys::{check_layers, check_positive, check_size, default_head_dim};
 use super::{DecoderResult, Family};
@@ -15,7 +16,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["gpt2"],
     about: "GPT-2, DistilGPT2",
-    checked: &["tiny/gpt2", "tiny/gpt2-f16"],
+    checked: &["tiny/gpt2", "tiny/gpt2-f16", "tiny-gguf/gpt2"],
     base: "transformer",
     tensor_names: &[
         ("model.embed_tokens", "transformer.wte"),

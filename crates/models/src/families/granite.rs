@@ -1,5 +1,5 @@
-//! Granite 3: Llama with factors of the embedding, of the scores, of what layers add to the residual
-//! stream, and of the logits.
+//! Granite 3: Llama with factors of the embedding, of the scores, of what layers add to the
+//! residual stream, and of the logits.
 
 use super::keys::check_positive;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, llama};
@@ -13,7 +13,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["granite"],
     about: "Granite 3.x, dense models",
-    checked: &["tiny/granite"],
+    checked: &["tiny/granite", "tiny-gguf/granite"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

@@ -10,7 +10,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["hunyuan_v1_dense", "hunyuan-dense"],
     about: "Hunyuan, dense models",
-    checked: &["tiny/hunyuan"],
+    checked: &["tiny/hunyuan", "tiny-gguf/hunyuan"],
     tensor_names: &[
         (
             "model.layers.{}.self_attn.q_norm",

@@ -16,7 +16,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["lfm2"],
     about: "LFM2, LFM2.5, dense models",
-    checked: &["tiny/lfm2", "tiny/lfm2-plain"],
+    checked: &["tiny/lfm2", "tiny/lfm2-plain", "tiny-gguf/lfm2-plain"],
     tensor_names: &[
         ("model.norm", "model.embedding_norm"),
         (
@@ -152,8 +152,9 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
         bias: false,
     };
     // The number of key heads of a layer without attention is 0.
-    let has = |i: usize| w.has(&format!("model.layers.{i}.self_attn.q_proj"), "weight");
-    let attends: Vec<bool> = (0..model.layers.len()).map(has).collect();
+    let n_kv_heads = keys.opt_list_of_layers("attention.head_count_kv")?;
+    let n_kv_heads = n_kv_heads.unwrap_or_else(|| vec![1; model.layers.len()]);
+    let attends: Vec<bool> = n_kv_heads.iter().map(|n| *n != 0).collect();
     Ok(mixed(model, conv, &attends))
 }
 

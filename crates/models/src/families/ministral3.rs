@@ -2,19 +2,23 @@
 //! part of a multimodal checkpoint (`mistral3`).
 
 use super::keys::IGNORED_KEYS;
-use super::{DecoderResult, Family};
-use crate::checkpoint::Config;
+use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
-use crate::layers::rope::QueryScaling;
+use crate::layers::rope::{QueryScaling, Style};
+use crate::transformer::Transformer;
 use crate::transformer::config::{self, Defaults};
+use crate::transformer::gguf::{self, Keys};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["ministral3", "mistral3"],
     about: "Ministral 3",
-    checked: &["tiny/ministral3"],
+    checked: &["tiny/ministral3", "tiny-gguf/ministral3"],
+    gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
+    gguf: Some(from_gguf),
     ..Family::NONE
 };
 
@@ -64,14 +68,36 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
         context: rope.usize("original_max_position_embeddings")?.max(1),
     };
     let mut model = config::read(c, &DEFAULTS)?;
-    model.rotations = model
-        .rotations
-        .into_iter()
-        .map(|rotation| rotation.with_query_scaling(scaling))
-        .collect();
+    scale_queries(&mut model, scaling);
     model.window = config::read_window(c, None)?;
     if model.window.is_some() {
         model.change_layers(|layer| layer.mask = Mask::Sliding);
     }
     config::decoder(model, w)
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    let keys = Keys::new(file)?;
+    // The converter permutes the rows of query and key.
+    let defaults = Defaults {
+        style: Style::Interleaved,
+        ..DEFAULTS
+    };
+    let mut model = gguf::read(file, w, &defaults)?;
+    if let Some(beta) = keys.opt_positive("attention.temperature_scale")? {
+        let context = keys.opt_size("rope.scaling.original_context_length")?;
+        let scaling = QueryScaling {
+            beta: beta as f32,
+            context: context.unwrap_or(model.max_context),
+        };
+        scale_queries(&mut model, scaling);
+    }
+    Ok(model)
+}
+
+fn scale_queries(model: &mut Transformer, scaling: QueryScaling) {
+    let rotations = std::mem::take(&mut model.rotations).into_iter();
+    model.rotations = rotations
+        .map(|rotation| rotation.with_query_scaling(scaling))
+        .collect();
 }

@@ -7,14 +7,21 @@ use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
 use crate::transformer::config::{self, Defaults, by_pattern};
-use crate::transformer::gguf;
+use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["olmo2", "olmo3"],
     about: "OLMo 2, OLMo 3",
-    checked: &["tiny/olmo2", "tiny/olmo3"],
+    checked: &[
+        "tiny/olmo2",
+        "tiny/olmo3",
+        "tiny/olmo3-old",
+        "tiny-gguf/olmo2",
+        "tiny-gguf/olmo3",
+        "tiny-gguf/olmo3-old",
+    ],
     gguf_names: GGUF_NORMS_AROUND,
     config: Some(from_config),
     gguf: Some(from_gguf),
@@ -64,7 +71,17 @@ fn ropes(c: &Config) -> Result<[RopeConfig; 2], ModelError> {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    Ok(normed(gguf::read(file, w, &DEFAULTS)?))
+    let keys = Keys::new(file)?;
+    let mut model = gguf::read(file, w, &DEFAULTS)?;
+    // OLMo 3 is called `olmo2` too, and has a window.
+    model.window = keys.window()?;
+    let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
+    if model.window.is_some() {
+        let sliding = gguf::sliding_rotation(keys, &DEFAULTS, model.layers[0].attention.head_dim)?;
+        model.rotations.push(sliding);
+        model.set_masks(&masks);
+    }
+    Ok(normed(model))
 }
 
 fn normed(mut model: Transformer) -> Transformer {

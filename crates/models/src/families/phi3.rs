@@ -17,6 +17,10 @@ pub(super) const FAMILY: Family = Family {
         "tiny/phi3-long",
         "tiny/phi3-short",
         "tiny/compressed-int4",
+        "tiny-gguf/phi3",
+        "tiny-gguf/phi3-long",
+        "tiny-gguf/phi3-short",
+        "tiny-gguf/phi3-quantised",
     ],
     gguf_names: &[
         GGUF_NORMS_BEFORE[0],
@@ -57,7 +61,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let mut model = gguf::read(file, w, &DEFAULTS)?;
-    model.window = Keys::new(file)?.opt_size("attention.sliding_window")?;
+    // llama.cpp reads this window and ignores it; transformers slides.
+    model.window = Keys::new(file)?.window()?;
     let mask = model.window.map_or(Mask::Full, |_| Mask::Sliding);
     model.change_layers(|layer| {
         layer.attention.joined = true;

@@ -16,6 +16,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny/qwen2-yarn",
         "tiny/qwen2-dynamic",
         "tiny/awq",
+        "tiny-gguf/qwen2-yarn",
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),

@@ -23,6 +23,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny-embed/qwen3-embedding",
         "tiny/compressed-int4-zeros",
         "tiny/fp8",
+        "tiny-gguf/qwen3",
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),

@@ -9,7 +9,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["seed_oss"],
     about: "Seed-OSS",
-    checked: &["tiny/seed_oss"],
+    checked: &["tiny/seed_oss", "tiny-gguf/seed_oss"],
     gguf_names: &[(
         "model.layers.{}.post_attention_layernorm",
         "blk.{}.post_attention_norm",

@@ -12,7 +12,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["smollm3"],
     about: "SmolLM3",
-    checked: &["tiny/smollm3", "tiny/smollm3-sliding"],
+    checked: &[
+        "tiny/smollm3",
+        "tiny/smollm3-sliding",
+        "tiny/smollm3-plain",
+        "tiny-gguf/smollm3-plain",
+    ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

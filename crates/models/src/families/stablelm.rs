@@ -11,7 +11,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["stablelm"],
     about: "StableLM 2 and 3B",
-    checked: &["tiny/stablelm", "tiny/stablelm-parallel"],
+    checked: &[
+        "tiny/stablelm",
+        "tiny/stablelm-parallel",
+        "tiny-gguf/stablelm",
+        "tiny-gguf/stablelm-parallel",
+    ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

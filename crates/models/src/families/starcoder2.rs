@@ -11,7 +11,11 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["starcoder2"],
     about: "StarCoder2",
-    checked: &["tiny/starcoder2"],
+    checked: &[
+        "tiny/starcoder2",
+        "tiny/starcoder2-full",
+        "tiny-gguf/starcoder2-full",
+    ],
     tensor_names: &[
         ("model.layers.{}.mlp.up_proj", "model.layers.{}.mlp.c_fc"),
         (

@@ -38,6 +38,16 @@ impl<'a> Keys<'a> {
         format!("{}.{name}", self.architecture)
     }
 
+    /// The number of layers.
+    ///
+    /// # Errors
+    ///
+    /// If the key is missing or no size.
+    fn n_layers(&self) -> Result<usize, ModelError> {
+        let key = self.key("block_count");
+        check_layers(&key, self.gguf.u32(&key)? as usize)
+    }
+
     /// A size.
     ///
     /// # Errors
@@ -59,6 +69,21 @@ impl<'a> Keys<'a> {
         size.map(|n| check_size(&key, n as usize)).transpose()
     }
 
+    /// A list with a number for each layer, if the key is present and a list.
+    ///
+    /// # Errors
+    ///
+    /// If the list has another length.
+    pub fn opt_list_of_layers(&self, name: &str) -> Result<Option<Vec<i32>>, ModelError> {
+        let key = self.key(name);
+        if !matches!(self.gguf.value(&key), Some(Value::Array(_))) {
+            return Ok(None);
+        }
+        let list = self.gguf.i32s(&key)?;
+        check_list(&key, list.len(), self.n_layers()?)?;
+        Ok(Some(list))
+    }
+
     /// A size, if the key is present; of a list with a size for each layer, the size of layers
     /// that have one.
     ///
@@ -66,11 +91,10 @@ impl<'a> Keys<'a> {
     ///
     /// If the key is no size, or layers have different sizes.
     pub fn opt_size_of_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
-        let key = self.key(name);
-        if !matches!(self.gguf.value(&key), Some(Value::Array(_))) {
+        let Some(sizes) = self.opt_list_of_layers(name)? else {
             return self.opt_size(name);
-        }
-        let sizes = self.gguf.i32s(&key)?;
+        };
+        let key = self.key(name);
         let mut sizes = sizes.into_iter().filter(|n| *n != 0);
         let first = sizes.next().unwrap_or(0);
         match sizes.find(|n| *n != first) {
@@ -92,6 +116,19 @@ impl<'a> Keys<'a> {
         let key = self.key(name);
         let number = self.gguf.opt_f32(&key)?;
         number.map(|n| check_positive(&key, n.into())).transpose()
+    }
+
+    /// The window of sliding-window layers; 0 means that there are none, as in Phi-4.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no size.
+    pub fn window(&self) -> Result<Option<usize>, ModelError> {
+        let name = "attention.sliding_window";
+        match self.gguf.opt_u32(&self.key(name))? {
+            None | Some(0) => Ok(None),
+            Some(_) => self.opt_size(name),
+        }
     }
 }
 
@@ -121,8 +158,7 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
             "expected the size of a key head",
         ));
     }
-    let n_layers = keys.key("block_count");
-    let n_layers = check_layers(&n_layers, gguf.u32(&n_layers)? as usize)?;
+    let n_layers = keys.n_layers()?;
     let norm = d.norm.with_epsilon(epsilon(keys, d)?);
     let has = |module: &str| w.has(&format!("model.layers.0.{module}"), "bias");
     let qk = w.has("model.layers.0.self_attn.q_norm", "weight");
@@ -154,21 +190,46 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
     })
 }
 
-/// The masks of layers where every `pattern`-th layer has full attention; `pattern` unless the file
-/// says otherwise.
+/// The masks of layers as the file says: a list that says of each layer whether it slides, or a
+/// number n for full attention in every n-th layer. Without the key, `pattern` is that number.
 ///
 /// # Errors
 ///
-/// If the pattern in the file is no size.
+/// If the pattern in the file is neither a size nor a list of bools for all layers.
 pub fn masks(keys: Keys<'_>, n_layers: usize, pattern: usize) -> Result<Vec<Mask>, ModelError> {
     let name = "attention.sliding_window_pattern";
-    let pattern = keys.opt_size(name)?.unwrap_or(pattern);
-    by_pattern(&keys.key(name), n_layers, pattern)
+    let key = keys.key(name);
+    if !matches!(keys.gguf.value(&key), Some(Value::Array(_))) {
+        let pattern = keys.opt_size(name)?.unwrap_or(pattern);
+        return by_pattern(&key, n_layers, pattern);
+    }
+    let slides = keys.gguf.opt_bools(&key)?.unwrap_or_default();
+    check_list(&key, slides.len(), n_layers)?;
+    let mask = |slides| if slides { Mask::Sliding } else { Mask::Full };
+    Ok(slides.into_iter().map(mask).collect())
+}
+
+fn check_list(key: &str, len: usize, n_layers: usize) -> Result<(), ModelError> {
+    if len == n_layers {
+        return Ok(());
+    }
+    Err(ModelError::unsupported(
+        key,
+        format!("a list of {len}"),
+        &format!("expected one for each of the {n_layers} layers"),
+    ))
 }
 
 fn refuse_experts(keys: Keys<'_>) -> Result<(), ModelError> {
     let key = keys.key("expert_count");
-    match keys.gguf.opt_u32(&key)?.filter(|n| *n > 0) {
+    // A dense Hunyuan model may say that it has 1 expert, as in llama.cpp.
+    let most = if keys.architecture == "hunyuan-dense" {
+        keys.gguf.opt_u32(&keys.key("expert_used_count"))?;
+        1
+    } else {
+        0
+    };
+    match keys.gguf.opt_u32(&key)?.filter(|n| *n > most) {
         None => Ok(()),
         Some(n) => Err(ModelError::unsupported(
             &key,
@@ -226,6 +287,26 @@ fn rotation(
     Ok(rotation.divided(&divisors))
 }
 
+/// The rotary embedding of sliding-window layers that share nothing but the base with the others,
+/// and not even the base if the file has one for them.
+///
+/// # Errors
+///
+/// If a base is not positive.
+pub fn sliding_rotation(
+    keys: Keys<'_>,
+    d: &Defaults,
+    head_dim: usize,
+) -> Result<Rotation, ModelError> {
+    let base = keys.opt_positive("rope.freq_base")?;
+    let rope = RopeConfig {
+        theta: keys.opt_positive("rope.freq_base_swa")?.or(base),
+        scaling: RopeScaling::Default,
+        partial_rotary_factor: None,
+    };
+    Rotation::new(&rope, d.theta, head_dim, d.style)
+}
+
 /// The frequency scaling in the metadata. A factor without a type means linear scaling, as in
 /// llama.cpp; tensors of factors mean LongRoPE.
 fn scaling(
@@ -236,6 +317,8 @@ fn scaling(
 ) -> Result<RopeScaling, ModelError> {
     let key = |name: &str| keys.key(&format!("rope.scaling.{name}"));
     let (ty, factor) = (gguf.opt_str(&key("type"))?, gguf.opt_f32(&key("factor"))?);
+    // Converters write this key for scalings that do not need it, too.
+    gguf.opt_u32(&key("original_context_length"))?;
     if w.has("rope_factors_long", "weight") {
         return long_rope(gguf, w, keys, n_pairs);
     }
@@ -260,15 +343,26 @@ fn scaling(
 }
 
 fn yarn(gguf: &Gguf, keys: Keys<'_>) -> Result<RopeScaling, ModelError> {
+    let opt_number = |name: &str| keys.opt_positive(&format!("rope.scaling.{name}"));
     let number = |name: &str, default: f64| -> Result<f64, ModelError> {
-        let number = keys.opt_positive(&format!("rope.scaling.{name}"))?;
-        Ok(number.unwrap_or(default))
+        Ok(opt_number(name)?.unwrap_or(default))
     };
     let factor = keys.key("rope.scaling.factor");
     let factor = check_positive(&factor, gguf.f32(&factor)?.into())?;
     let original = keys.size("rope.scaling.original_context_length")?;
-    // llama.cpp multiplies the cosines by this factor and by 1 + 0.1 * ln(factor).
-    let attention_factor = number("attn_factor", 1.0)? * (1.0 + 0.1 * factor.ln());
+    let by_factor = |mscale: f64| 1.0 + 0.1 * mscale * factor.max(1.0).ln();
+    // The first key is `attention_factor` of config.json, which llama.cpp does not read. In
+    // published files that factor is 1 + 0.1 * ln(factor), which llama.cpp multiplies cosines by.
+    // The second key is `mscale_all_dim`, beside an `mscale` of 1.
+    let attention_factor = match (
+        opt_number("yarn_attn_factor")?,
+        opt_number("yarn_log_multiplier")?,
+    ) {
+        (Some(given), _) => given,
+        (None, Some(mscale)) => by_factor(1.0) / by_factor(mscale),
+        (None, None) => by_factor(1.0),
+    };
+    let attention_factor = number("attn_factor", 1.0)? * attention_factor;
     Ok(RopeScaling::Yarn(Yarn {
         factor,
         original_max_position_embeddings: original,
@@ -286,7 +380,9 @@ fn long_rope(
     n_pairs: usize,
 ) -> Result<RopeScaling, ModelError> {
     let factors = |name: &str| -> Result<Vec<f64>, ModelError> {
-        let factors = w.floats(name, "weight", n_pairs).unwrap_or_default();
+        // A fault is reported with those of other tensors.
+        let factors = w.floats(name, "weight", n_pairs);
+        let factors = factors.unwrap_or_else(|| vec![1.0; n_pairs]);
         factors
             .iter()
             .map(|f| check_positive(&format!("{name}.weight"), f64::from(*f)))

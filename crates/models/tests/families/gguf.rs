@@ -9,25 +9,25 @@ use super::{assert_refused, faults, lower};
 use crate::checkpoint::builder::{Folder, GgufFile, array, string};
 
 /// The numbers of the tensor types in GGUF.
-const F32: u32 = 0;
+pub(super) const F32: u32 = 0;
 const F16: u32 = 1;
-const Q8_0: u32 = 8;
+pub(super) const Q8_0: u32 = 8;
 const I32: u32 = 26;
 
 /// The keys and tensors of a GGUF file, which a test edits.
 #[derive(Clone)]
-struct Spec {
+pub(super) struct Spec {
     architecture: &'static str,
     keys: Vec<(String, u32, Vec<u8>)>,
     tensors: Vec<(String, Vec<u64>, u32)>,
 }
 
-const HIDDEN: u64 = 64;
+pub(super) const HIDDEN: u64 = 64;
 const VOCAB: u64 = 5;
 
 impl Spec {
     /// Two layers, 2 query heads of 32 elements on 1 key head, equal sizes everywhere.
-    fn new(architecture: &'static str) -> Self {
+    pub(super) fn new(architecture: &'static str) -> Self {
         let mut spec = Self {
             architecture,
             keys: Vec::new(),
@@ -80,39 +80,39 @@ impl Spec {
         Self::new("gemma3")
     }
 
-    fn key(mut self, name: &str, type_id: u32, value: &[u8]) -> Self {
+    pub(super) fn key(mut self, name: &str, type_id: u32, value: &[u8]) -> Self {
         let name = format!("{}.{name}", self.architecture);
         self.keys.retain(|(key, ..)| *key != name);
         self.keys.push((name, type_id, value.to_vec()));
         self
     }
 
-    fn u32(self, name: &str, value: u32) -> Self {
+    pub(super) fn u32(self, name: &str, value: u32) -> Self {
         self.key(name, 4, &value.to_le_bytes())
     }
 
-    fn f32(self, name: &str, value: f32) -> Self {
+    pub(super) fn f32(self, name: &str, value: f32) -> Self {
         self.key(name, 6, &value.to_le_bytes())
     }
 
-    fn str(self, name: &str, value: &str) -> Self {
+    pub(super) fn str(self, name: &str, value: &str) -> Self {
         self.key(name, 8, &string(value.as_bytes()))
     }
 
-    fn without(mut self, name: &str) -> Self {
+    pub(super) fn without(mut self, name: &str) -> Self {
         let name = format!("{}.{name}", self.architecture);
         self.keys.retain(|(key, ..)| *key != name);
         self
     }
 
     /// Adds a tensor, or replaces the one with this name.
-    fn tensor(mut self, name: &str, dims: &[u64], type_id: u32) -> Self {
+    pub(super) fn tensor(mut self, name: &str, dims: &[u64], type_id: u32) -> Self {
         self.tensors.retain(|(known, ..)| known != name);
         self.tensors.push((name.to_owned(), dims.to_vec(), type_id));
         self
     }
 
-    fn without_tensor(mut self, name: &str) -> Self {
+    pub(super) fn without_tensor(mut self, name: &str) -> Self {
         self.tensors.retain(|(known, ..)| known != name);
         self
     }
@@ -139,7 +139,7 @@ impl Spec {
         Folder::new().with("model.gguf", file.bytes())
     }
 
-    fn lower(&self) -> Result<Model, ModelError> {
+    pub(super) fn lower(&self) -> Result<Model, ModelError> {
         lower(&self.folder(), "model.gguf", &Options::default())
     }
 }

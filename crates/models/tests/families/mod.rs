@@ -2,6 +2,7 @@
 
 mod encoders;
 mod gguf;
+mod gguf_families;
 mod hugging_face;
 mod list;
 mod quantized;

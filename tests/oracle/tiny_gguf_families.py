@@ -1,0 +1,226 @@
+"""How llama.cpp's converter writes each family, for make_tiny_gguf.py.
+
+Facts about the files: the metadata keys and tensor names of the gguf package, and what llama.cpp's converter writes
+and its loader asks for (b11434). A family is a `Form`; what is not said in it is as in Llama.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import gguf
+import numpy
+
+BEFORE = {"post_attention_layernorm": "ffn_norm"}
+AROUND = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+
+
+@dataclass
+class Form:
+    """How one family is stored."""
+
+    architecture: str
+    # Names of tensors in addition to the common ones.
+    names: dict = field(default_factory=lambda: BEFORE)
+    # Whether the rows of query and key are permuted, so that rotary pairs lie side by side.
+    permuted: bool = False
+    # Whether the factors of norms are stored with the 1 added.
+    plus_one: bool = False
+    # The type of norms, which is part of the key of their epsilon.
+    layer_norm: bool = False
+    # Whether the keys tell the size of the heads; otherwise it is hidden size / heads.
+    head_size: bool = False
+    vocab_size: bool = False
+    # Whether the number of rotated elements is written.
+    rotated: bool = False
+    # Adds what only this family has: (writer, config, tensors) -> tensors.
+    more: object = None
+
+
+def gemma2(writer, config, tensors):
+    """The file does not have `query_pre_attn_scalar`: the loader takes the width of a head (hidden / heads for 27B), so
+    what is missing goes into the query's rows. That each second layer slides is not in the file either."""
+    writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    writer.add_sliding_window(config.sliding_window)
+    width = config.hidden_size // config.num_attention_heads if config.num_hidden_layers == 46 else config.head_dim
+    factor = numpy.float32(math.sqrt(width / config.query_pre_attn_scalar))
+    return {name: array * factor if "q_proj" in name else array for name, array in tensors.items()}
+
+
+def phi3(writer, config, tensors):
+    """The window is 0 if there is none; the length before extension is written in any case."""
+    rope = config.rope_parameters
+    original = config.original_max_position_embeddings
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_sliding_window(config.sliding_window or 0)
+    if rope["rope_type"] != "longrope":
+        return tensors
+    scale = config.max_position_embeddings / original
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+    factors = {
+        f"rope_factors_{kind}.weight": numpy.array(rope[f"{kind}_factor"], numpy.float32) for kind in ("long", "short")
+    }
+    return factors | tensors
+
+
+def window(writer, config, tensors):
+    """A window, and for each layer whether it slides."""
+    if getattr(config, "sliding_window", None):
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config.layer_types])
+    return tensors
+
+
+def granite(writer, config, tensors):
+    writer.add_attention_scale(config.attention_multiplier)
+    writer.add_embedding_scale(config.embedding_multiplier)
+    writer.add_residual_scale(config.residual_multiplier)
+    writer.add_logit_scale(config.logits_scaling)
+    return tensors
+
+
+def hunyuan(writer, config, tensors):
+    """The base is raised by alpha as dynamic NTK does, and the file says that nothing else is scaled."""
+    rope, dim = config.rope_parameters, config.head_dim
+    writer.add_rope_freq_base(rope["rope_theta"] * rope["alpha"] ** (dim / (dim - 2)))
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    writer.add_rope_scaling_factor(1)
+    writer.add_rope_scaling_orig_ctx_len(256 * 1024)
+    return tensors
+
+
+def stablelm(writer, config, tensors):
+    writer.add_parallel_residual(config.use_parallel_residual)
+    return tensors
+
+
+def cohere(writer, config, tensors):
+    writer.add_logit_scale(config.logit_scale)
+    writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    return tensors
+
+
+def cohere2(writer, config, tensors):
+    """That each fourth layer has full attention is not in the file."""
+    writer.add_sliding_window(config.sliding_window)
+    return cohere(writer, config, tensors)
+
+
+def ministral3(writer, config, tensors):
+    rope = config.rope_parameters
+    writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+    writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    return tensors
+
+
+def gpt2(writer, config, tensors):
+    """Matrices are turned to [outputs, inputs]."""
+    inner = ("c_attn.weight", "c_proj.weight", "c_fc.weight")
+    return {name: array.T if name.endswith(inner) else array for name, array in tensors.items()}
+
+
+def lfm2(writer, config, tensors):
+    """Layers of convolutions have no key heads; the taps are a matrix."""
+    writer.add_shortconv_l_cache(config.conv_L_cache)
+    return {name: array.squeeze(1) if name.endswith("conv.conv.weight") else array for name, array in tensors.items()}
+
+
+QK_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
+JOINED = {"mlp.gate_up_proj": "ffn_up"}
+GPT2 = {
+    "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
+    "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+}  # fmt: skip
+LFM2 = {
+    "model.embedding_norm": "token_embd_norm", "operator_norm": "attn_norm", "ffn_norm": "ffn_norm",
+    "conv.conv": "shortconv.conv", "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj",
+    "self_attn.out_proj": "attn_output", "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+    "feed_forward.w1": "ffn_gate", "feed_forward.w2": "ffn_down", "feed_forward.w3": "ffn_up",
+}  # fmt: skip
+GLM4 = JOINED | {
+    "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
+    "post_mlp_layernorm": "post_ffw_norm",
+}  # fmt: skip
+
+# By `model_type`. Mistral is stored as `llama`, without its window.
+FORMS = {
+    "qwen2": Form("qwen2"),
+    "qwen3": Form("qwen3", head_size=True),
+    "gemma": Form("gemma", plus_one=True, head_size=True),
+    "gemma2": Form("gemma2", AROUND, plus_one=True, head_size=True, more=gemma2),
+    "phi3": Form("phi3", BEFORE | JOINED | {"self_attn.qkv_proj": "attn_qkv"}, rotated=True, more=phi3),
+    "smollm3": Form("smollm3", permuted=True, vocab_size=True, rotated=True),
+    "olmo2": Form("olmo2", AROUND),
+    "olmo3": Form("olmo2", AROUND, more=window),
+    "granite": Form("granite", permuted=True, vocab_size=True, rotated=True, more=granite),
+    "exaone4": Form("exaone4", AROUND, vocab_size=True, more=window),
+    "glm4": Form("glm4", GLM4, head_size=True, rotated=True),
+    "starcoder2": Form("starcoder2", BEFORE | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}, layer_norm=True),
+    "ernie4_5": Form("ernie4_5", head_size=True),
+    "seed_oss": Form("seed_oss", {"post_attention_layernorm": "post_attention_norm"}, head_size=True),
+    "hunyuan_v1_dense": Form("hunyuan-dense", BEFORE | QK_NORMS, head_size=True, more=hunyuan),
+    "stablelm": Form("stablelm", layer_norm=True, rotated=True, more=stablelm),
+    "cohere": Form("command-r", layer_norm=True, more=cohere),
+    "cohere2": Form("cohere2", layer_norm=True, head_size=True, vocab_size=True, rotated=True, more=cohere2),
+    "ministral3": Form("mistral3", permuted=True, head_size=True, vocab_size=True, rotated=True, more=ministral3),
+    "gpt2": Form("gpt2", GPT2, layer_norm=True, more=gpt2),
+    "lfm2": Form("lfm2", LFM2, vocab_size=True, more=lfm2),
+}
+
+
+def first(config, *keys):
+    """The first key that the configuration has."""
+    return next((value for key in keys if (value := getattr(config, key, None)) is not None), None)
+
+
+def add_rope(writer, config):
+    """Base and scaling of full-attention layers, and the base of the others. Hunyuan's are its own."""
+    rope = config.rope_parameters
+    full = rope.get("full_attention", rope)
+    if full["rope_type"] == "dynamic" and "alpha" in full:
+        return
+    writer.add_rope_freq_base(full["rope_theta"])
+    if "sliding_attention" in rope:
+        writer.add_rope_freq_base_swa(rope["sliding_attention"]["rope_theta"])
+    if full["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(full["factor"])
+        writer.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+        if full.get("attention_factor") is not None:
+            writer.add_rope_scaling_yarn_attn_factor(full["attention_factor"])
+        writer.add_rope_scaling_yarn_beta_fast(full["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(full["beta_slow"])
+
+
+# The matrix that leads out of the feed-forward layer // [hidden, intermediate]
+DOWN = ("down_proj.weight", "mlp.c_proj.weight", "w2.weight")
+
+
+def add_keys(writer, config, form, tensors):
+    hidden, n_heads = config.hidden_size, config.num_attention_heads
+    head_dim = first(config, "head_dim") or hidden // n_heads
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(hidden)
+    down = next(array for name, array in tensors.items() if name.endswith(DOWN))
+    writer.add_feed_forward_length(down.shape[1])
+    writer.add_head_count(n_heads)
+    if kv := first(config, "num_key_value_heads"):
+        hybrid = form.architecture == "lfm2"
+        writer.add_head_count_kv([0 if kind == "conv" else kv for kind in config.layer_types] if hybrid else kv)
+    epsilon = first(config, "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
+    (writer.add_layer_norm_eps if form.layer_norm else writer.add_layer_norm_rms_eps)(epsilon)
+    if form.head_size:
+        writer.add_key_length(head_dim)
+        writer.add_value_length(head_dim)
+    if form.vocab_size:
+        writer.add_vocab_size(config.vocab_size)
+    if form.rotated:
+        share = config.rope_parameters.get("partial_rotary_factor", 1.0)
+        writer.add_rope_dimension_count(int(share * head_dim))
+    if first(config, "rope_parameters"):
+        add_rope(writer, config)
