@@ -443,4 +443,7 @@ pub enum LanguageError {
     /// A file cannot be read.
     #[error(transparent)]
     File(#[from] ContractError),
+    /// The vocabulary beside a checkpoint cannot be read.
+    #[error(transparent)]
+    Vocabulary(#[from] Box<CheckpointError>),
 }

@@ -1,7 +1,10 @@
 //! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
+use thane_models::checkpoint::llama2c::read_tokenizer;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
 use crate::error::LanguageError;
@@ -150,6 +153,9 @@ fn from_folder(
     folder: &HuggingFace,
     n_vocab: usize,
 ) -> Result<Option<LanguageData>, LanguageError> {
+    if let Some(path) = folder.tokenizer_bin.as_deref() {
+        return from_llama2c(path, n_vocab).map(Some);
+    }
     let (json, model) = (&folder.tokenizer_json, &folder.tokenizer_model);
     if json.is_none() && model.is_none() {
         return Ok(None);
@@ -204,4 +210,24 @@ fn added_tokens(config: &[u8]) -> Vec<Added> {
         })
     };
     tokens.into_iter().flatten().filter_map(token).collect()
+}
+
+/// The vocabulary of llama2.c, which is that of a SentencePiece model.
+fn from_llama2c(path: &Path, n_vocab: usize) -> Result<LanguageData, LanguageError> {
+    let tokens = read_tokenizer(path, n_vocab).map_err(Box::new)?;
+    let vocab = Vocab {
+        model: "llama".to_owned(),
+        scores: Some(tokens.iter().map(|token| token.score).collect()),
+        token_types: Some(tokens.iter().map(|token| token.kind).collect()),
+        tokens: tokens.into_iter().map(|token| token.text).collect(),
+        unk: Some(0),
+        bos: Some(1),
+        eos: Some(2),
+        n_vocab,
+        ..Vocab::default()
+    };
+    Ok(LanguageData {
+        tokenizer: TokenizerData::Lists(vocab),
+        template: None,
+    })
 }

@@ -218,7 +218,9 @@ impl LanguageModel {
             Origin::Checkpoint(c) if c.gguf().is_some() => {
                 "the file has no tokenizer (key tokenizer.ggml.tokens)"
             }
-            Origin::Checkpoint(_) => "the folder has no tokenizer.json",
+            Origin::Checkpoint(_) => {
+                "the folder has no tokenizer.json, or tokenizer.bin beside a .bin file"
+            }
             Origin::Package(_) => "the package was made of a checkpoint without a tokenizer",
         }
     }

@@ -1,5 +1,5 @@
-//! Reads `tokenizer.model`, the vocabulary that the SentencePiece library writes, where a checkpoint
-//! has no `tokenizer.json`.
+//! Reads `tokenizer.model`, the vocabulary that the SentencePiece library writes, where a
+//! checkpoint has no `tokenizer.json`.
 
 use prost::Message;
 use thane_engine::text::{Texts, TokenizerConfig, Vocab};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::sample::SampleOptions;
+use thane_engine::text::EncodeOptions;
 use thane_hub::{Hub, Places};
 use thane_mil::backend::Backend;
 use thane_runtime::{
@@ -149,4 +150,31 @@ fn a_bundle_embeds_like_its_checkpoint() {
     assert_eq!(a.len(), 2);
     let error = model(&package).generator(&*backend()).err().unwrap();
     assert!(matches!(error, RuntimeError::EmbedsOnly { .. }), "{error}");
+}
+
+#[test]
+fn the_tokens_of_llama2c_are_those_of_sentencepiece() {
+    let folder = models().join("tiny/llama2c-v2");
+    let options = LanguageOptions::default();
+    let language = model(&folder.join("model.bin"))
+        .language_model(&options, &())
+        .unwrap()
+        .language()
+        .unwrap();
+    let golden = std::fs::read(folder.join("tokens.json")).unwrap();
+    let golden: Value = serde_json::from_slice(&golden).unwrap();
+    let lines = golden["lines"].as_array().unwrap();
+    assert!(lines.len() > 40, "{}", lines.len());
+    for line in lines {
+        let text = line["text"].as_str().unwrap();
+        let expected: Vec<u32> = serde_json::from_value(line["ids"].clone()).unwrap();
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special: false,
+        };
+        let mut found = language.tokenizer.encode(text, options).unwrap();
+        // Encoding puts the token before the text, as `run.c` does.
+        assert_eq!(found.remove(0), 1);
+        assert_eq!(found, expected, "{text:?}");
+    }
 }

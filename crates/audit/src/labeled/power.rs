@@ -5,10 +5,18 @@ use serde::Serialize;
 
 use super::csv::Table;
 use super::measurements::{self, LoadError, Row};
-use super::score::LeftOut;
 use crate::form::wrap::{INDENT, shorten, wrap};
 use crate::latency::Latency;
 use crate::number::short;
+
+/// A row that no program says.
+#[derive(Debug, Serialize)]
+pub struct LeftOut {
+    /// Id of the row.
+    pub id: String,
+    /// Why not.
+    pub reason: String,
+}
 
 /// The power of the Neural Engine while a program runs.
 #[derive(Debug, Serialize)]

@@ -9,7 +9,7 @@ use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
 use super::power;
-pub use super::power::PowerRow;
+pub use super::power::{LeftOut, PowerRow};
 use super::shares;
 pub use super::shares::ShareRow;
 use crate::form::wrap::{INDENT, shorten, wrap};
@@ -170,15 +170,6 @@ pub struct ErrorRow {
     pub worst: f64,
     /// How many lie in their interval, 0 to 1.
     pub inside: f64,
-}
-
-/// A row that no program says.
-#[derive(Debug, Serialize)]
-pub struct LeftOut {
-    /// Id of the row.
-    pub id: String,
-    /// Why not.
-    pub reason: String,
 }
 
 /// Why a file cannot be scored.

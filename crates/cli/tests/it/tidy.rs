@@ -135,7 +135,13 @@ fn families() -> Vec<String> {
 }
 
 /// Published studies that rules cite, whose names hold those of families.
-const STUDIES: [&str; 2] = ["qwen-ane", "probe_gemma4_vision_ane"];
+const STUDIES: [&str; 5] = [
+    "lfm2_conversion_findings",
+    "plan of smollm2",
+    "probe_gemma4_vision_ane",
+    "qwen-ane",
+    "statefulmistral7b-int4",
+];
 
 #[test]
 fn families_are_named_in_models_only() {

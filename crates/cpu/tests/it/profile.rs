@@ -16,9 +16,18 @@ use crate::golden::{call, embedding_models, folder, names};
 
 /// Each tiny decoder, as a path below the folder of goldens.
 fn decoders() -> Vec<String> {
-    let folders = names("tiny").into_iter().map(|name| format!("tiny/{name}"));
+    // Other families have other norms, caps, or layers without rotary embedding.
+    let fused = |name: &String| {
+        ["llama-", "qwen2", "qwen3", "mistral", "gemma3"]
+            .iter()
+            .any(|family| name.starts_with(family))
+            && !name.starts_with("llama-relu")
+    };
+    let folders = names("tiny").into_iter().filter(fused);
+    let folders = folders.map(|name| format!("tiny/{name}"));
     let files = names("tiny-gguf")
         .into_iter()
+        .filter(fused)
         .map(|name| format!("tiny-gguf/{name}.gguf"));
     folders.chain(files).collect()
 }

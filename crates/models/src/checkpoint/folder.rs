@@ -30,8 +30,6 @@ pub struct HuggingFace {
     pub folder: PathBuf,
     /// The parsed `config.json`.
     pub config: Config,
-    /// Notes for the user on how the weights were read.
-    pub notes: Vec<String>,
     /// `generation_config.json`, if the folder has one.
     pub generation_config: Option<Value>,
     /// Path of `tokenizer.json`, if the folder has one.
@@ -40,6 +38,9 @@ pub struct HuggingFace {
     pub tokenizer_config: Option<PathBuf>,
     /// Path of `tokenizer.model` (SentencePiece), if the folder has one.
     pub tokenizer_model: Option<PathBuf>,
+    /// Path of `tokenizer.bin` of llama2.c, if the folder has one and the checkpoint is of that
+    /// kind.
+    pub tokenizer_bin: Option<PathBuf>,
     /// Path of `chat_template.jinja`, if the folder has one.
     pub chat_template: Option<PathBuf>,
 }
@@ -66,15 +67,24 @@ impl HuggingFace {
 }
 
 impl HuggingFace {
-    /// Replaces quantized tensors by matrices under their usual names.
-    fn dequantize(&mut self, tensors: &mut Tensors) -> Result<(), CheckpointError> {
-        self.notes = quantized::apply(&self.config, tensors).map_err(|fault| {
+    /// The checkpoint, with matrices under their usual names in place of quantized tensors.
+    fn into_checkpoint(
+        self,
+        path: &Path,
+        mut tensors: Tensors,
+    ) -> Result<Checkpoint, CheckpointError> {
+        let notes = quantized::apply(&self.config, &mut tensors).map_err(|fault| {
             CheckpointError::Quantization {
                 path: self.folder.clone(),
                 fault: Box::new(fault),
             }
         })?;
-        Ok(())
+        Ok(Checkpoint {
+            path: path.to_owned(),
+            source: Source::HuggingFace(self),
+            tensors,
+            notes,
+        })
     }
 }
 
@@ -84,21 +94,16 @@ pub(super) fn open_folder(folder: &Path) -> Result<Checkpoint, CheckpointError> 
     if !folder.join("config.json").exists() {
         return Err(unusable(folder, no_config(folder)));
     }
-    let mut hugging_face = read_folder(folder)?;
+    let hugging_face = read_folder(folder)?;
     let (weights, index) = (folder.join(WEIGHTS), folder.join(INDEX));
-    let mut tensors = if weights.exists() {
+    let tensors = if weights.exists() {
         parse_weights(&weights, &map::map(&weights)?)?
     } else if index.exists() {
         read_shards(folder, &index)?
     } else {
         return Err(unusable(folder, no_weights(folder)));
     };
-    hugging_face.dequantize(&mut tensors)?;
-    Ok(Checkpoint {
-        path: folder.to_owned(),
-        source: Source::HuggingFace(hugging_face),
-        tensors,
-    })
+    hugging_face.into_checkpoint(folder, tensors)
 }
 
 /// Opens one safetensors file that has a `config.json` beside it.
@@ -107,7 +112,7 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let mut tensors = parse_weights(path, &bytes)?;
+    let tensors = parse_weights(path, &bytes)?;
     if path
         .file_stem()
         .and_then(|stem| stem.to_str())
@@ -126,13 +131,7 @@ pub(super) fn open_file(path: &Path, bytes: Bytes) -> Result<Checkpoint, Checkpo
             "has no config.json beside it: fetch the model's config.json into its folder".into(),
         ));
     }
-    let mut hugging_face = read_folder(folder)?;
-    hugging_face.dequantize(&mut tensors)?;
-    Ok(Checkpoint {
-        path: path.to_owned(),
-        source: Source::HuggingFace(hugging_face),
-        tensors,
-    })
+    read_folder(folder)?.into_checkpoint(path, tensors)
 }
 
 /// Whether a file stem ends like `-00001-of-00002`.
@@ -196,11 +195,11 @@ fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
     Ok(HuggingFace {
         folder: folder.to_owned(),
         config,
-        notes: Vec::new(),
         generation_config,
         tokenizer_json: beside("tokenizer.json"),
         tokenizer_config: beside("tokenizer_config.json"),
         tokenizer_model: beside("tokenizer.model"),
+        tokenizer_bin: None,
         chat_template: beside("chat_template.jinja"),
     })
 }

@@ -1,4 +1,5 @@
-//! Opens checkpoints on disk: a GGUF file, or a Hugging Face folder with safetensors.
+//! Opens checkpoints on disk: a GGUF file, a Hugging Face folder with safetensors, or a file of
+//! llama2.c.
 //!
 //! Every weight file is memory-mapped once, and tensors are [`Bytes`] slices of that map. Nothing
 //! is copied or converted here. This module knows no architectures: the family of a model decides
@@ -28,6 +29,7 @@ mod folder;
 pub mod gguf;
 mod json;
 mod limits;
+pub mod llama2c;
 mod magic;
 mod map;
 mod quantized;
@@ -66,6 +68,8 @@ pub struct Checkpoint {
     pub source: Source,
     /// All tensors of all weight files, by name.
     pub tensors: Tensors,
+    /// Notes for the user on how the weights were read.
+    pub notes: Vec<String>,
 }
 
 /// The metadata of a checkpoint, by format.
@@ -78,11 +82,12 @@ pub enum Source {
 }
 
 impl Checkpoint {
-    /// Opens a GGUF file, a Hugging Face folder, or a single safetensors file with a `config.json`
-    /// beside it.
+    /// Opens a GGUF file, a Hugging Face folder, a single safetensors file with a `config.json`
+    /// beside it, or a file of llama2.c.
     ///
     /// GGUF files are recognized by their magic bytes. Safetensors files have no magic bytes and
-    /// are recognized by the extension `.safetensors`.
+    /// are recognized by the extension `.safetensors`. Files of llama2.c are recognized by their
+    /// magic bytes or, in the first version, by sizes that give exactly the file's length.
     ///
     /// # Errors
     ///
@@ -93,7 +98,7 @@ impl Checkpoint {
             fault,
         })?;
         if kind.is_dir() {
-            return folder::open_folder(path);
+            return llama2c::open_folder(path).unwrap_or_else(|| folder::open_folder(path));
         }
         let bytes = map::map(path)?;
         let gguf = bytes.as_slice().starts_with(gguf::MAGIC);
@@ -103,6 +108,9 @@ impl Checkpoint {
                 .is_some_and(|extension| extension == "safetensors")
         {
             return folder::open_file(path, bytes);
+        }
+        if !gguf && let Some(opened) = llama2c::open(path, &bytes) {
+            return opened;
         }
         Self::open_gguf(path, bytes)
     }
@@ -116,6 +124,7 @@ impl Checkpoint {
             path: path.to_owned(),
             source: Source::Gguf(gguf),
             tensors,
+            notes: Vec::new(),
         })
     }
 

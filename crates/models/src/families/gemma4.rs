@@ -1,6 +1,6 @@
-//! Gemma 4, text only, without experts: Gemma 3 with wider heads in full-attention layers, a norm of
-//! value heads, vectors of its own for each layer, and later layers that use the keys and values of
-//! earlier ones.
+//! Gemma 4, text only, without experts: Gemma 3 with wider heads in full-attention layers, a norm
+//! of value heads, vectors of its own for each layer, and later layers that use the keys and values
+//! of earlier ones.
 
 use super::gemma::scaled_embedding;
 use super::keys::{IGNORED_KEYS, check_heads, check_positive, check_size, layer_masks};

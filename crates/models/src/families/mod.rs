@@ -18,6 +18,7 @@ mod hunyuan;
 pub(crate) mod keys;
 mod lfm2;
 mod llama;
+mod llama2c;
 mod lower;
 mod ministral3;
 mod mistral;
@@ -36,7 +37,7 @@ mod starcoder2;
 
 use thane_mil::program::Function;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors};
+use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
 use crate::classifier::{Classifier as BuiltClassifier, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
@@ -92,12 +93,9 @@ impl Family {
     };
 
     /// The tensors of a Hugging Face folder under the names that families use.
-    fn weights<'a>(&self, folder: &HuggingFace, tensors: &'a Tensors) -> Weights<'a> {
+    fn weights<'a>(&self, notes: &[String], tensors: &'a Tensors) -> Weights<'a> {
         let weights = Weights::hugging_face(tensors, self.base, self.tensor_names);
-        folder
-            .notes
-            .iter()
-            .for_each(|note| weights.note(note.clone()));
+        notes.iter().for_each(|note| weights.note(note.clone()));
         if self.transposed {
             weights.transposed()
         } else {
@@ -137,6 +135,7 @@ type EncoderResult = Result<Box<dyn Encoder>, ModelError>;
 /// All families.
 static FAMILIES: &[Family] = &[
     llama::FAMILY,
+    llama2c::FAMILY,
     mistral::FAMILY,
     ministral3::FAMILY,
     qwen2::FAMILY,
@@ -345,7 +344,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
         }
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
-            let weights = family.weights(folder, &checkpoint.tensors);
+            let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
             folder.config.acknowledge(IGNORED_KEYS);
             let decoder = family
                 .config
@@ -398,7 +397,7 @@ pub(crate) fn build_encoder(
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
-    let weights = family.weights(folder, &tensors);
+    let weights = family.weights(&checkpoint.notes, &tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
     if encoder.n_labels().is_some() && options.pooling.is_none() && sentence.is_none() {
@@ -430,7 +429,7 @@ pub(crate) fn build_classifier(
             "rerankers are only supported as Hugging Face folders",
         ));
     };
-    let weights = family.weights(folder, &checkpoint.tensors);
+    let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
     let Some(n_labels) = encoder.n_labels() else {

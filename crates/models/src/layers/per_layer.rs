@@ -1,5 +1,5 @@
-//! The per-layer embeddings of Gemma 3n and Gemma 4: a second embedding gives each layer a vector of
-//! its own for each token, which the layer adds to the residual stream through a gate.
+//! The per-layer embeddings of Gemma 4: a second embedding gives each layer a vector of its own for
+//! each token, which the layer adds to the residual stream through a gate.
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;

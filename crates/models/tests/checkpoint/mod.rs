@@ -7,6 +7,7 @@ mod config;
 mod fixtures;
 mod folder;
 mod gguf;
+mod llama2c;
 mod real;
 mod rope;
 mod safetensors;

@@ -528,11 +528,6 @@ fn values_that_others_are_computed_from_are_checked() {
             &["`rope_theta`", "no finite numbers"][..],
         ),
         (
-            "hunyuan",
-            json!({"head_dim": 2}),
-            &["`rope_theta`", "no finite numbers"],
-        ),
-        (
             "lfm2",
             json!({"block_ffn_dim_multiplier": 1e300}),
             &["`intermediate_size`", "1 to 16,777,216"],

@@ -192,7 +192,7 @@ fn with_header(name: &str, edit: impl Fn(&mut Map<String, Value>)) -> Folder {
 
 const MODULE: &str = "model.layers.1.mlp.down_proj";
 
-/// Asserts what is said of a parameter with a new shape of as many bytes, or of one that is missing.
+/// Asserts what is said of a parameter that is missing or has another shape of as many bytes.
 fn assert_named(name: &str, parameter: &str, shape: Option<Value>, parts: [&str; 2]) {
     let folder = with_header(name, |header| {
         let key = format!("{MODULE}.{parameter}");

@@ -163,8 +163,8 @@ impl Io {
             (Mask::Sliding, Some(sliding)) => (sliding, self.extent.sliding_group),
             _ => (self.full, self.extent.group),
         };
-        // In the last layer with keys and values of its own, `prefill` computes them for every token
-        // but everything else only for the last token.
+        // In the last layer with keys and values of its own, `prefill` computes them for every
+        // token but everything else only for the last token.
         let last = if self.mode == Mode::Prefill && layer >= last_from {
             let seen = g.last(seen, 0)?;
             let mask = additive(g, seen, group)?;

@@ -150,8 +150,8 @@ impl Io {
         g.add(rows, positions)
     }
 
-    /// The inputs of the attention of layer `layer`, which may use the keys and values of an earlier
-    /// layer.
+    /// The inputs of the attention of layer `layer`, which may use the keys and values of an
+    /// earlier layer.
     #[allow(clippy::too_many_arguments)] // one caller, which has them apart
     pub fn attention_inputs<'r>(
         &'r self,
