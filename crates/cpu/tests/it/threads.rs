@@ -112,7 +112,8 @@ fn several_threads_give_the_logits_of_one_of_smollm2() {
     let program = program(
         PathBuf::from(models).join("SmolLM2-135M-Instruct.Q4_1.gguf"),
         DType::Fp16,
-    );
+    )
+    .unwrap();
     // Each prompt takes seconds.
     for (numerics, n_prompt, n_threads) in [(Numerics::Fast, 290, 3), (Numerics::F32, 20, 2)] {
         let alone = answer(&program, numerics, 1, &[n_prompt]);
