@@ -80,7 +80,13 @@ examples_of_runtime() {
 
 convert_decoders() { # folder
     local model
-    for model in tests/models/tiny/*/ tests/models/tiny-gguf/*.gguf; do
+    for model in tests/models/tiny/*/ tests/models/tiny-gguf/{llama,gemma3}-*.gguf; do
+        case $(basename "$model") in
+        # This form cannot have them yet.
+        gemma4* | lfm2*) continue ;;
+        # Others have the same ops.
+        llama2c* | compressed* | gptq* | awq | fp8 | *-plain | *-full | *-old) continue ;;
+        esac
         "$thane" convert --quiet --force --form engine --context 64 --block 8 "$model" \
             -o "$1/engine-$(basename "$model").mlpackage" || return
     done

@@ -98,7 +98,10 @@ fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
 }
 
 fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> Model {
-    let checkpoint = Checkpoint::open(&models().join(name).with_extension(file)).unwrap();
+    let path = models().join(name).with_extension(file);
+    // The file of llama2.c in a folder.
+    let bin = path.join("model.bin");
+    let checkpoint = Checkpoint::open(if bin.is_file() { &bin } else { &path }).unwrap();
     let options = Options {
         context: Some(CONTEXT),
         engine,

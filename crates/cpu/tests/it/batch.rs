@@ -10,15 +10,14 @@ use thane_mil::program::Program;
 use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
-use thane_models::checkpoint::Checkpoint;
 use thane_models::{DecoderEngine, Options, build};
 
-use crate::golden::{Golden, folder, ids, names, relative_error};
+use crate::golden::{Golden, folder, ids, names, open, relative_error};
 
 const CONTEXT: usize = 64;
 
 fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
-    let checkpoint = Checkpoint::open(&folder().join(path)).unwrap();
+    let checkpoint = open(&folder().join(path));
     build(
         &checkpoint,
         &Options {

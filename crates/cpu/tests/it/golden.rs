@@ -7,10 +7,18 @@ use thane_cpu::{Cpu, Numerics};
 use thane_kernels::Isa;
 use thane_mil::backend::{Backend, Instance};
 use thane_mil::program::Program;
+use thane_models::checkpoint::Checkpoint;
 
 /// The folder of goldens.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
+
+/// Opens a tiny checkpoint: a file, a folder, or the file of llama2.c in a folder.
+pub fn open(path: &Path) -> Checkpoint {
+    let file = path.join("model.bin");
+    let path = if file.is_file() { &file } else { path };
+    Checkpoint::open(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
 /// The names in one of the folders of goldens, without the extension `.gguf`: a new checkpoint is

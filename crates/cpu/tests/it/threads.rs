@@ -7,10 +7,9 @@ use std::path::PathBuf;
 use thane_cpu::Numerics;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
-use thane_models::checkpoint::Checkpoint;
 use thane_models::{ModelError, Options, build};
 
-use crate::golden::{call, folder, instance, names};
+use crate::golden::{call, folder, instance, names, open};
 
 /// Each tiny checkpoint, and the file with every quantized type.
 fn models() -> Vec<String> {
@@ -22,7 +21,7 @@ fn models() -> Vec<String> {
 
 /// The program of a checkpoint, unless the model has too few positions.
 fn program(path: PathBuf, cache: DType) -> Option<Program> {
-    let checkpoint = Checkpoint::open(&path).unwrap();
+    let checkpoint = open(&path);
     let model = build(
         &checkpoint,
         &Options {

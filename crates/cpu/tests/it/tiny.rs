@@ -6,13 +6,14 @@ use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
-use thane_models::checkpoint::Checkpoint;
 use thane_models::{Options, build};
 
-use crate::golden::{Golden, call, folder, ids, instance, names, on_each_isa, relative_error};
+use crate::golden::{
+    Golden, call, folder, ids, instance, names, on_each_isa, open, relative_error,
+};
 
 fn program(name: &str, cache: DType) -> Program {
-    let checkpoint = Checkpoint::open(&folder().join("tiny").join(name)).unwrap();
+    let checkpoint = open(&folder().join("tiny").join(name));
     build(
         &checkpoint,
         &Options {
