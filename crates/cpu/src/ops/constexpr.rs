@@ -80,11 +80,55 @@ fn group(i: usize, shape: &[usize], own: &[usize], groups: &[usize]) -> usize {
 
 fn blockwise_shift_scale(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let data = call.tensor("data")?;
-    let codes = numbers(data);
-    write(
-        &mut out[0],
-        shift_scale(call, codes.iter().copied().enumerate(), &data.shape)?.into_iter(),
-    )
+    let scaling = Scaling::new(call)?;
+    let (codes, own) = (numbers(data), strides(&data.shape));
+    // Consecutive codes of one group.
+    let run = match (data.shape.last(), scaling.groups.last()) {
+        (Some(n), Some(n_groups)) => (n / n_groups).max(1),
+        _ => 1,
+    };
+    let runs = codes.chunks(run).enumerate();
+    let values = runs.flat_map(|(i, codes)| {
+        let g = group(i * run, &data.shape, &own, scaling.groups);
+        let scaling = &scaling;
+        codes.iter().map(move |code| scaling.value(*code, g))
+    });
+    write(&mut out[0], values)
+}
+
+/// The scales and offsets of all groups.
+struct Scaling<'a> {
+    /// Groups along each axis.
+    groups: &'a [usize],
+    scales: Vec<f32>,
+    offsets: Option<Vec<f32>>,
+    is_half: bool,
+    shifts_in_half: bool,
+}
+
+impl<'a> Scaling<'a> {
+    fn new(call: &Call<'a>) -> Result<Self, Fault> {
+        let (scale, offset) = (call.tensor("scale")?, call.opt_tensor("offset"));
+        let is_half = scale.dtype == DType::Fp16;
+        Ok(Self {
+            groups: &scale.shape,
+            scales: numbers(scale),
+            offsets: offset.map(numbers),
+            is_half,
+            shifts_in_half: is_half && offset.is_none_or(|o| o.dtype != DType::Fp32),
+        })
+    }
+
+    /// `scale * (code - offset)` of a code of group `g`.
+    fn value(&self, code: f32, g: usize) -> f32 {
+        let rounded = |v: f32, rounds: bool| if rounds { f16_to_f32(f32_to_f16(v)) } else { v };
+        let code = rounded(code, self.is_half);
+        let shifted = match &self.offsets {
+            None => code,
+            Some(offsets) => rounded(code - offsets[g], self.shifts_in_half),
+        };
+        self.scales[g] * shifted
+    }
 }
 
 /// `scale * (code - offset)` of codes with their places in a tensor of `shape`.
@@ -93,22 +137,10 @@ fn shift_scale(
     codes: impl Iterator<Item = (usize, f32)>,
     shape: &[usize],
 ) -> Result<Vec<f32>, Fault> {
-    let (scale, offset) = (call.tensor("scale")?, call.opt_tensor("offset"));
-    let scales = numbers(scale);
-    let offsets = offset.map(numbers);
-    let is_half = scale.dtype == DType::Fp16;
-    let shifts_in_half = is_half && offset.is_none_or(|o| o.dtype != DType::Fp32);
-    let rounded = |v: f32, rounds: bool| if rounds { f16_to_f32(f32_to_f16(v)) } else { v };
-    let own = strides(shape);
-    let shifted = |(i, code): (usize, f32)| {
-        let g = group(i, shape, &own, &scale.shape);
-        let code = rounded(code, is_half);
-        scales[g]
-            * offsets
-                .as_ref()
-                .map_or(code, |o| rounded(code - o[g], shifts_in_half))
-    };
-    Ok(codes.map(shifted).collect())
+    let (scaling, own) = (Scaling::new(call)?, strides(shape));
+    let value =
+        |(i, code): (usize, f32)| scaling.value(code, group(i, shape, &own, scaling.groups));
+    Ok(codes.map(value).collect())
 }
 
 fn sparse_blockwise_shift_scale(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

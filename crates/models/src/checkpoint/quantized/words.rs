@@ -25,6 +25,7 @@ const AWQ_ORDER: [u8; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 /// Keys of GPTQ that say how the codes were found, or how some software runs them.
 const GPTQ_NOTES: &[&str] = &[
+    "act_group_aware",
     "backend",
     "batch_size",
     "block_name_to_quantize",
@@ -45,6 +46,7 @@ const GPTQ_NOTES: &[&str] = &[
     "model_seqlen",
     "module_name_preceding_first_block",
     "modules_in_block_to_quantize",
+    "mse",
     "pad_token_id",
     "static_groups",
     "sym",
