@@ -61,7 +61,7 @@ pub(super) const BERT: Family = Family {
 
 pub(super) const ROBERTA: Family = Family {
     names: &["roberta", "xlm-roberta", "camembert"],
-    about: "bge-m3, multilingual-e5, distilroberta",
+    about: "bge-m3, multilingual-e5",
     checked: &[
         "tiny-embed/roberta",
         "tiny-embed/xlm-roberta",
