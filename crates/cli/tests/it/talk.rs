@@ -33,16 +33,16 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
-/// How a child ended that had a second for it, and the rest of its stdout and stderr.
-fn ends_within_a_second(mut child: Child) -> (ExitStatus, String, String) {
+/// How a child ended that had three seconds for it, on a machine with other work, and the rest of its stdout and stderr.
+fn ends_soon(mut child: Child) -> (ExitStatus, String, String) {
     let start = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
-        if start.elapsed() > Duration::from_secs(1) {
+        if start.elapsed() > Duration::from_secs(3) {
             child.kill().unwrap();
-            panic!("it goes on a second after the signal");
+            panic!("it goes on three seconds after the signal");
         }
         std::thread::sleep(Duration::from_millis(5));
     };
@@ -84,7 +84,7 @@ fn an_interrupted_answer_ends_its_line_at_once() {
             .read_exact(&mut [0; 64])
             .unwrap();
         signal(&child, name);
-        let (status, out, err) = ends_within_a_second(child);
+        let (status, out, err) = ends_soon(child);
         assert_eq!(
             (status.code(), err.as_str()),
             (Some(130), "thane: interrupted\n")
@@ -105,7 +105,7 @@ fn an_interrupted_answer_is_whole_json() {
     // Long enough to be in the answer; earlier, there would be no report to look at.
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
-    let (status, out, err) = ends_within_a_second(child);
+    let (status, out, err) = ends_soon(child);
     assert_eq!(
         (status.code(), err.as_str()),
         (Some(130), "thane: interrupted\n")
@@ -132,7 +132,7 @@ fn a_prompt_that_is_being_read_is_interrupted_too() {
         .unwrap();
     std::thread::sleep(Duration::from_millis(1500));
     signal(&child, "-INT");
-    let (status, out, err) = ends_within_a_second(child);
+    let (status, out, err) = ends_soon(child);
     assert_eq!(
         (status.code(), err.as_str(), out.as_str()),
         (Some(130), "thane: interrupted\n", "")
@@ -159,7 +159,7 @@ fn a_reader_that_does_not_read_does_not_hold_up_the_end() {
     drop(command);
     std::thread::sleep(Duration::from_millis(800));
     signal(&child, "-INT");
-    let (status, _, err) = ends_within_a_second(child);
+    let (status, _, err) = ends_soon(child);
     assert_eq!(
         (status.code(), err.as_str()),
         (Some(130), "thane: interrupted\n")
@@ -282,7 +282,7 @@ fn a_conversation_remembers_what_was_said_until_it_begins_anew() {
         }
     }
     type_in(&mut child, "\x04");
-    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    assert_eq!(ends_soon(child).0.code(), Some(0));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn a_question_that_does_not_fit_leaves_the_conversation_going() {
         "{said}"
     );
     type_in(&mut child, "/bye\r");
-    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    assert_eq!(ends_soon(child).0.code(), Some(0));
 }
 
 /// Issue 30, 4: a full context goes on without the oldest messages, and says so.
@@ -321,7 +321,7 @@ fn a_full_context_leaves_out_the_oldest_messages() {
         );
     }
     type_in(&mut child, "\x04");
-    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    assert_eq!(ends_soon(child).0.code(), Some(0));
 }
 
 /// Issue 30, 4: a pasted text of several lines is one message, and commands do not go to the model.
@@ -356,7 +356,7 @@ fn a_paste_is_one_message_and_commands_are_answered() {
     type_in(&mut child, "/help\r");
     assert!(ready(&mut child).contains("A pasted text is one"));
     type_in(&mut child, "/bye\r");
-    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    assert_eq!(ends_soon(child).0.code(), Some(0));
     let history = std::fs::read_to_string(home.path("cache/history")).unwrap_or_default();
     assert!(history.contains("hello\\nand the sea?"), "{history}");
 }
@@ -396,7 +396,7 @@ fn ctrl_c_ends_an_answer_and_twice_in_an_empty_line_the_conversation() {
         );
     }
     type_in(&mut child, "\x03");
-    let (status, out, _) = ends_within_a_second(child);
+    let (status, out, _) = ends_soon(child);
     assert_eq!(status.code(), Some(130), "{out}");
 }
 
@@ -446,7 +446,7 @@ fn sigterm_and_sighup_end_a_conversation() {
                     .unwrap()
                     .success()
             );
-            let (status, out, _) = ends_within_a_second(child);
+            let (status, out, _) = ends_soon(child);
             assert_eq!(status.code(), Some(130), "{name} {answers}: {out}");
             assert!(
                 out.trim_end().ends_with("thane: interrupted"),
@@ -475,7 +475,7 @@ fn a_message_that_cannot_fit_leaves_out_no_other() {
     type_in(&mut child, "/show\r");
     assert!(ready(&mut child).contains("max-tokens 4"));
     type_in(&mut child, "\x04");
-    assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+    assert_eq!(ends_soon(child).0.code(), Some(0));
 }
 
 #[test]
@@ -490,7 +490,7 @@ fn a_history_is_kept_unless_it_is_not_wanted() {
         type_in(&mut child, "hello\r");
         ready(&mut child);
         type_in(&mut child, "\x04");
-        assert_eq!(ends_within_a_second(child).0.code(), Some(0));
+        assert_eq!(ends_soon(child).0.code(), Some(0));
         assert_eq!(home.path("cache/history").exists(), keeps, "{flag}");
     }
 }
