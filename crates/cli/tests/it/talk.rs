@@ -33,7 +33,8 @@ fn signal(child: &Child, name: &str) {
     assert!(status.success());
 }
 
-/// How a child ended that had three seconds for it, on a machine with other work, and the rest of its stdout and stderr.
+/// How a child ended that had three seconds for it, on a machine with other work, and the rest of
+/// its stdout and stderr.
 fn ends_soon(mut child: Child) -> (ExitStatus, String, String) {
     let start = Instant::now();
     let status = loop {
