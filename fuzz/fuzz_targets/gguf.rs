@@ -24,6 +24,7 @@ fuzz_target!(|data: &[u8]| {
     }
     ask(&gguf);
     let checkpoint = Checkpoint {
+        notes: Vec::new(),
         path: PathBuf::new(),
         source: Source::Gguf(gguf),
         tensors,

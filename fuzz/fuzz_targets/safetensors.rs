@@ -35,10 +35,12 @@ fuzz_target!(|data: &[u8]| {
         tokenizer_json: None,
         tokenizer_config: None,
         tokenizer_model: None,
+        tokenizer_bin: None,
         chat_template: None,
     };
     std::hint::black_box(folder.eos_token_ids().is_ok());
     let checkpoint = Checkpoint {
+        notes: Vec::new(),
         path: PathBuf::new(),
         source: Source::HuggingFace(folder),
         tensors: file.tensors,

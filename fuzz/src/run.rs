@@ -106,7 +106,8 @@ fn run_within(program: &Program, rng: &mut Rng, limits: Limits, n_rounds: usize)
         Numerics::Fast,
         Numerics::Ane(Effects::default()),
     ] {
-        let Ok(executable) = Cpu::new(numerics, 1).load_with(program, &LoadOptions::within(limits)) else {
+        let Ok(executable) = Cpu::new(numerics, 1).load_with(program, &LoadOptions::within(limits))
+        else {
             return;
         };
         let Ok(mut instance) = executable.instantiate() else {
