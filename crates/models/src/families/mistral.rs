@@ -1,5 +1,5 @@
 //! Mistral and Ministral: Llama with sliding windows, in all layers or in those that the file
-//! names. The reference names GGUF files of these models `llama`.
+//! names. llama.cpp names GGUF files of these models `llama`.
 
 use super::keys::layer_masks;
 use super::{EncoderResult, Family};
