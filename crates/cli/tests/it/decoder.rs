@@ -36,7 +36,8 @@ fn cases() -> Vec<(String, &'static str)> {
     cases
 }
 
-/// Checkpoints that this form cannot have yet, each with a reason.
+/// Checkpoints that this form rejects: layers share caches, or have convolutions instead of
+/// attention.
 const PORTABLE: [&str; 4] = [
     "tiny/gemma4",
     "tiny/gemma4-plain",
