@@ -41,6 +41,14 @@ class Floats:
         path.write_bytes(b"".join(self.parts))
 
 
+def make_named(cases, make):
+    """Makes the cases that the command line names, or all of them."""
+    for name in sys.argv[1:] or cases:
+        if name not in cases:
+            sys.exit(f"no such checkpoint: {name}; there are {', '.join(cases)}")
+        make(name, cases[name])
+
+
 def write_json(path, value):
     """Indented, but a list of scalars stays on one line: the files are read by people too."""
     path.write_text(_render(value, 0) + "\n", encoding="utf-8")

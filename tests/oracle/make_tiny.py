@@ -16,7 +16,7 @@ import json
 import shutil
 import sys
 
-from golden import MODELS, Floats, need, write_json
+from golden import MODELS, Floats, make_named, need, write_json
 
 need("torch", "transformers", "safetensors", "numpy")
 
@@ -368,11 +368,7 @@ def make(name, case):
 
 def main():
     torch.set_num_threads(1)
-    known = cases()
-    for name in sys.argv[1:] or known:
-        if name not in known:
-            sys.exit(f"no such checkpoint: {name}; there are {', '.join(known)}")
-        make(name, known[name])
+    make_named(cases(), make)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,9 @@ Needs torch, transformers, sentencepiece, numpy. CPU only; all seeds are literal
 import io
 import shutil
 import struct
-import sys
 from dataclasses import dataclass
 
-from golden import MODELS, Floats, need, write_json
+from golden import MODELS, Floats, make_named, need, write_json
 
 need("torch", "transformers", "sentencepiece", "numpy")
 
@@ -194,11 +193,7 @@ def make(name, case):
 
 def main():
     torch.set_num_threads(1)
-    known = cases()
-    for name in sys.argv[1:] or known:
-        if name not in known:
-            sys.exit(f"no such checkpoint: {name}; there are {', '.join(known)}")
-        make(name, known[name])
+    make_named(cases(), make)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from golden import MODELS, Floats, need, write_json
+from golden import MODELS, Floats, make_named, need, write_json
 
 need("torch", "transformers", "safetensors", "numpy", "compressed_tensors", "auto_gptq", "awq")
 
@@ -278,11 +278,7 @@ def make(name, case):
 
 def main():
     torch.set_num_threads(1)
-    known = cases()
-    for name in sys.argv[1:] or known:
-        if name not in known:
-            sys.exit(f"no such checkpoint: {name}; there are {', '.join(known)}")
-        make(name, known[name])
+    make_named(cases(), make)
 
 
 if __name__ == "__main__":
