@@ -66,6 +66,7 @@ impl Together {
             seeds: &mut Seeds::new(shared.seed),
             tally: Tally::default(),
             mask_tiles: Vec::new(),
+            masks: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: which.len(),
             path: None,

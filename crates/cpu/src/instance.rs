@@ -129,6 +129,7 @@ impl Running {
             seeds: &mut self.seeds,
             tally: Tally::default(),
             mask_tiles: Vec::new(),
+            masks: Vec::new(),
             profile: shared.profile.as_deref(),
             n_frames: 1,
             path: None,
@@ -215,8 +216,10 @@ impl Instance for Running {
         };
         let tensor = tensor.map_err(|reason| fail(&mut self.pool, reason))?;
         let tensor = self.inputs.entry(key).or_insert(tensor);
+        let n_bytes = dtype.byte_len(tensor.len()).unwrap_or_default();
         match self.pool.own(tensor) {
-            Ok(data) => Ok(data.bytes_mut()),
+            // A buffer that is used again may be longer.
+            Ok(data) => Ok(&mut data.bytes_mut()[..n_bytes]),
             Err(reason) => Err(fail(&mut self.pool, reason)),
         }
     }

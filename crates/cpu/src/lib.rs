@@ -1,8 +1,9 @@
 //! Runs MIL programs on the CPU.
 //!
 //! The meaning of each op is a plain function (`ops`). So that it is usable, a function is planned
-//! once (`plan`): what is constant is folded, patterns become kernels (`plan::fuse`), values are
-//! dropped at their last use and their buffers used again. Lengths are bound at each call, so a
+//! once (`plan`): fp16 is widened and axes are put in the order that kernels read
+//! (`plan::rewrite`), what is constant is folded, patterns become kernels (`plan::fuse`), values
+//! are dropped at their last use and their buffers used again. Lengths are bound at each call, so a
 //! plan serves all of them.
 //!
 //! What no tensor holds is given as one: the label of `classify` is the place of the class among

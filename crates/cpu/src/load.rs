@@ -13,6 +13,7 @@ use crate::batch::Together;
 use crate::instance::Running;
 use crate::plan::fuse::{self, Pattern};
 use crate::plan::plan;
+use crate::plan::rewrite::rewrite;
 use crate::shared::Shared;
 use crate::step::{Kind, Plan};
 use crate::weight::{Folds, Matrix};
@@ -58,16 +59,11 @@ impl Cpu {
         options: &LoadOptions,
     ) -> Result<Shared, LoadError> {
         // The engine's numbers are those of each op.
-        let op_by_op = matches!(self.numerics, Numerics::Ane(_));
-        self.plan_with(
-            functions,
-            options,
-            if op_by_op {
-                fuse::STORED
-            } else {
-                fuse::PATTERNS
-            },
-        )
+        if matches!(self.numerics, Numerics::Ane(_)) {
+            return self.plan_with(functions, options, fuse::STORED);
+        }
+        let functions: Vec<Function> = functions.iter().map(|f| rewrite(f).into_owned()).collect();
+        self.plan_with(&functions, options, fuse::PATTERNS)
     }
 
     /// The functions planned, with kernels for these patterns.

@@ -535,6 +535,7 @@ fn attend(
                 mask,
                 tiles: None,
                 scale: 0.1,
+                more: None,
                 may_round,
                 n_kv_heads,
                 n_rows,

@@ -25,6 +25,8 @@ pub enum Unary {
     GeluErf,
     /// `max(x, 0)`, NaN for NaN.
     Relu,
+    /// `min(max(x, 0), 6)`, NaN for NaN.
+    Relu6,
 }
 
 impl Unary {
@@ -47,6 +49,7 @@ impl Unary {
             Self::GeluTanh => math::gelu_tanh(simd, vectors),
             Self::GeluErf => math::gelu_erf(simd, vectors),
             Self::Relu => math::relu(simd, vectors),
+            Self::Relu6 => math::relu6(simd, vectors),
         }
     }
 }
@@ -221,6 +224,7 @@ mod tests {
             Unary::GeluTanh => x * sigmoid(2.0 * gelu_argument(x)),
             Unary::GeluErf => 0.5 * x * (1.0 + erf(x * std::f64::consts::FRAC_1_SQRT_2)),
             Unary::Relu => x.max(0.0),
+            Unary::Relu6 => x.clamp(0.0, 6.0),
         }
     }
 
@@ -276,11 +280,12 @@ mod tests {
             Unary::GeluErf => {
                 1.5e-7 * size + f64::from(f32::MIN_POSITIVE) * f64::from(f32::EPSILON)
             }
-            Unary::Relu => 0.0,
+            Unary::Relu | Unary::Relu6 => 0.0,
         }
     }
 
-    const ALL: [Unary; 8] = [
+    const ALL: [Unary; 9] = [
+        Unary::Relu6,
         Unary::Exp,
         Unary::Sigmoid,
         Unary::Silu,

@@ -27,6 +27,8 @@ mod tests;
 
 /// Keys of a tile.
 const TILE_KEYS: usize = 64;
+/// What [`More::n_before`] is a multiple of.
+pub const PART_KEYS: usize = TILE_KEYS;
 /// Query rows that go over a tile together: enough for the packing of a tile of keys to be a tenth
 /// of the work.
 const BLOCK_ROWS: usize = 64;
@@ -73,6 +75,17 @@ pub struct KvView<'a> {
     pub key_stride: usize,
 }
 
+/// Keys and values behind those of a cache, such as the new ones of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct More<'a> {
+    /// Keys in the cache in front of them: a multiple of [`PART_KEYS`].
+    pub n_before: usize,
+    /// The keys.
+    pub k: KvView<'a>,
+    /// The values.
+    pub v: KvView<'a>,
+}
+
 /// Rows of several heads, queries or what becomes of them: element `i` of row `r` of head `h` is at
 /// `h * head_stride + r * row_stride + i`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +125,8 @@ pub struct Attention<'a> {
     pub k: KvView<'a>,
     /// Values.
     pub v: KvView<'a>,
+    /// Keys and values that follow, where not all are in `k` and `v`.
+    pub more: Option<More<'a>>,
     /// [n_rows, n_keys], added to the scaled scores. At or below -10,000 it says "not this key":
     /// keys that no row of a block wants are not looked at.
     pub mask: Option<&'a [f32]>,
@@ -255,6 +270,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         q_rows,
         k,
         v,
+        more,
         mask,
         tiles,
         scale,
@@ -294,6 +310,7 @@ pub fn attention(ctx: &Context, args: Attention, scratch: &mut [f32]) {
         q_rows,
         k,
         v,
+        more,
         mask,
         tiles,
         scale,
@@ -392,7 +409,10 @@ fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
         "tiles of the mask"
     );
     if n_kv_heads > 0 && n_keys > 0 {
-        for view in [args.k, args.v] {
+        let holds = |view: KvView, n_keys: usize| {
+            if n_keys == 0 {
+                return;
+            }
             let end =
                 (n_kv_heads - 1) * view.head_stride + (n_keys - 1) * view.key_stride + head_dim;
             assert!(
@@ -400,6 +420,17 @@ fn check(ctx: &Context, args: &Attention, scratch: &[f32]) {
                 "cache of {n_kv_heads} heads and {n_keys} keys in {} elements",
                 view.data.len()
             );
+        };
+        let n_cached = args.more.map_or(n_keys, |more| more.n_before);
+        assert!(
+            n_cached <= n_keys && (args.more.is_none() || n_cached.is_multiple_of(PART_KEYS)),
+            "{n_cached} of {n_keys} keys in the cache"
+        );
+        holds(args.k, n_cached);
+        holds(args.v, n_cached);
+        if let Some(more) = args.more {
+            holds(more.k, n_keys - n_cached);
+            holds(more.v, n_keys - n_cached);
         }
     }
     let scratch_len = attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys);
@@ -412,6 +443,7 @@ struct Common<'a> {
     q_rows: HeadRows,
     k: KvView<'a>,
     v: KvView<'a>,
+    more: Option<More<'a>>,
     mask: Option<&'a [f32]>,
     tiles: MaskTiles<'a>,
     /// Of scores whose weights are powers of 2.
@@ -448,6 +480,25 @@ impl Common<'_> {
         }
     }
 
+    /// The keys and values that the keys of a tile are among, and the first of these.
+    #[inline(always)]
+    fn part(&self, first_key: usize) -> Part<'_> {
+        match self.more {
+            Some(More { n_before, k, v }) if first_key >= n_before => Part {
+                k,
+                v,
+                first_key: n_before,
+                end_key: self.n_keys,
+            },
+            more => Part {
+                k: self.k,
+                v: self.v,
+                first_key: 0,
+                end_key: more.map_or(self.n_keys, |more| more.n_before),
+            },
+        }
+    }
+
     /// The queries of a block.
     #[inline(always)]
     fn queries(&self, block: Block) -> &[f32] {
@@ -458,6 +509,14 @@ impl Common<'_> {
         let first = block.head_idx * head_stride + block.first_row * row_stride;
         &self.q[first..][..(block.n_rows - 1) * row_stride + self.head_dim]
     }
+}
+
+/// Keys and values that lie together, from one key to another.
+struct Part<'a> {
+    k: KvView<'a>,
+    v: KvView<'a>,
+    first_key: usize,
+    end_key: usize,
 }
 
 /// The rows and keys of a task.

@@ -28,6 +28,7 @@ pub mod quant;
 pub mod rope;
 pub mod simd;
 pub mod softmax;
+pub mod spatial;
 pub mod threads;
 pub mod topk;
 pub mod wide;

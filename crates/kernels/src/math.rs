@@ -230,6 +230,11 @@ pub(crate) fn gelu_erf<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) 
 }
 
 #[inline(always)]
+pub(crate) fn relu6<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
+    simd.min(simd.splat(6.0), simd.max(simd.splat(0.0), x))
+}
+
+#[inline(always)]
 pub(crate) fn relu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [S::F; N] {
     simd.max(simd.splat(0.0), x)
 }

@@ -200,6 +200,7 @@ fn attends(ctx: &Context, n_rows: usize) {
             mask: Some(&mask),
             tiles: None,
             scale: 0.25,
+            more: None,
             may_round: true,
             n_kv_heads: 2,
             n_rows,

@@ -1,5 +1,7 @@
 //! [`FunctionBuilder`] makes a function op by op and infers each result type as the op is added.
 
+use std::collections::HashMap;
+
 use crate::literal::Literal;
 use crate::opset::{self, Accepts, ArgType, BlockTypes, Infer, Known, OpDef, Opset, TypeError};
 use crate::program::{Arg, Block, BlockId, Definition, Function, Op, OpId, Origin, Value, ValueId};
@@ -65,6 +67,15 @@ impl FunctionBuilder {
             origin: Origin::default(),
             open: vec![Function::BODY],
         }
+    }
+
+    /// A builder of a function with the name, opset, attributes and symbolic dimensions of
+    /// `function`, and none of its inputs and ops.
+    pub fn rewriting(function: &Function) -> Self {
+        let mut new = Self::new(function.name.clone(), function.opset);
+        new.function.attributes = function.attributes.clone();
+        new.function.n_symbols = function.n_symbols;
+        new
     }
 
     /// The function built so far.
@@ -137,6 +148,22 @@ impl FunctionBuilder {
         self.op_with_blocks(op, name, args.into(), Vec::new())
     }
 
+    /// Adds an op by its row of the opset, which may be of another version than the function's, and
+    /// returns its results in order.
+    pub fn op_of(
+        &mut self,
+        def: &'static OpDef,
+        name: &str,
+        args: Vec<(&'static str, Arg)>,
+        blocks: Vec<BlockId>,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let block = *self.open.last().expect("the body is never ended");
+        let id = self
+            .function
+            .append_op(block, def, args, blocks, name, self.origin.clone())?;
+        Ok(self.function.op(id).results.clone())
+    }
+
     /// Adds an op that runs nested blocks and returns its results in order.
     pub fn op_with_blocks(
         &mut self,
@@ -150,11 +177,25 @@ impl FunctionBuilder {
             op: op.to_owned(),
             opset,
         })?;
-        let block = *self.open.last().expect("the body is never ended");
-        let id = self
-            .function
-            .append_op(block, def, args, blocks, name, self.origin.clone())?;
-        Ok(self.function.op(id).results.clone())
+        self.op_of(def, name, args, blocks)
+    }
+
+    /// As [`Self::finish`] with names that stay as they are: another value that has one of them gets
+    /// another. Each value can be an output once.
+    pub fn finish_under(mut self, outputs: &[(&str, ValueId)]) -> Function {
+        let named: HashMap<&str, ValueId> = outputs.iter().copied().collect();
+        for idx in 0..self.function.values.len() {
+            let name = &self.function.values[idx].name;
+            if named.get(name.as_str()).is_some_and(|v| v.index() != idx) {
+                let name = name.clone();
+                self.function.values[idx].name = self.function.unique_name(&name);
+            }
+        }
+        for (name, value) in outputs {
+            self.function.values[value.index()].name = (*name).to_owned();
+            self.function.blocks[0].outputs.push(*value);
+        }
+        self.function
     }
 
     /// Declares the outputs, each under a name, and returns the function.

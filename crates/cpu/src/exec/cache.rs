@@ -169,6 +169,7 @@ impl Frame<'_> {
             mask: mask.as_ref().map(floats).transpose()?,
             tiles,
             scale: cached.scale,
+            more: None,
             may_round: self.may_round,
             n_kv_heads,
             n_rows,

@@ -27,6 +27,7 @@ impl Frame<'_> {
         &mut self,
         [q, k, v]: [ValueId; 3],
         mask: Option<ValueId>,
+        scale: Option<f32>,
         [by_row, out_by_row]: [bool; 2],
     ) -> Result<Tensor, Fault> {
         let shape = sizes(&self.get(q)?.shape, by_row)?;
@@ -91,7 +92,8 @@ impl Frame<'_> {
                 v,
                 mask,
                 tiles: None,
-                scale: (head_dim as f32).sqrt().recip(),
+                scale: scale.unwrap_or((head_dim as f32).sqrt().recip()),
+                more: None,
                 may_round: self.may_round,
                 n_kv_heads: n_heads,
                 n_rows,

@@ -35,6 +35,25 @@ impl Frame<'_> {
             Fused::Gather { indices, weight } => self.gather(*indices, weight)?,
             Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon)?,
             Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style)?,
+            Fused::RopeRows {
+                x,
+                cos,
+                sin,
+                is_interleaved,
+            } => self.rope_rows(*x, [*cos, *sin], *is_interleaved)?,
+            Fused::Recurrent(layer) => return self.recurrent(layer),
+            Fused::Conv(conv) => self.conv(conv)?,
+            Fused::Pool {
+                x,
+                windows,
+                pooling,
+            } => self.pool_rows(*x, windows, *pooling)?,
+            Fused::PastAttention(attention) => self.past_attention(attention)?,
+            Fused::StateUpdate(update) => {
+                self.state_update(step, update)?;
+                let stored = update.is_used.then(|| self.states[update.state].clone());
+                return Ok(stored.into_iter().collect());
+            }
             Fused::Gated { gate, up, op } => {
                 let up = self.get(*up)?.clone();
                 let mut gate = self.take(step, *gate)?;
@@ -56,8 +75,9 @@ impl Frame<'_> {
                 key,
                 value,
                 mask,
+                scale,
                 by_row,
-            } => self.attend([*query, *key, *value], *mask, *by_row)?,
+            } => self.attend([*query, *key, *value], *mask, *scale, *by_row)?,
             Fused::LayerNorm {
                 x,
                 weight,

@@ -4,9 +4,12 @@
 //! have the kernels of fused steps.
 
 mod cache;
+mod conv;
 mod encoder;
 mod fused;
 mod linear;
+mod past;
+mod recurrent;
 mod rows;
 mod work;
 
@@ -56,6 +59,8 @@ pub struct Frame<'a> {
     /// What masks say by tiles, looked up once for all layers: by their elements, which stay as
     /// they are for it.
     pub mask_tiles: Vec<(Arc<Buffer>, Vec<f32>)>,
+    /// Masks, and what they became for the rows of heads.
+    pub masks: Vec<(Tensor, Tensor)>,
     /// What is told what each step takes.
     pub profile: Option<&'a Profile>,
     /// Frames whose rows are in the values: those of several where they run together.

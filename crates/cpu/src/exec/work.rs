@@ -9,7 +9,7 @@ use super::Frame;
 use super::cache::third;
 use super::encoder::HIDDEN;
 use crate::profile::{Begun, Work, bytes};
-use crate::step::{Cached, Fused, Kind, Plan, Step, Then};
+use crate::step::{Cached, Conv, Fused, Kernels, Kind, Plan, Step, Then};
 use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
@@ -87,10 +87,15 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } => "rms norm",
-        Fused::Rope { .. } => "rope",
+        Fused::Rope { .. } | Fused::RopeRows { .. } => "rope",
         Fused::Gated { .. } => "gated activation",
         Fused::Append { .. } => "append to cache",
-        Fused::Attend { .. } | Fused::Attention { .. } => "attention",
+        Fused::Attend { .. } | Fused::Attention { .. } | Fused::PastAttention(_) => "attention",
+        Fused::StateUpdate(_) => "update of state",
+        Fused::Conv(conv) if matches!(conv.then, Then::Activated(_)) => "convolution, activated",
+        Fused::Conv(_) => "convolution",
+        Fused::Pool { .. } => "pool",
+        Fused::Recurrent(_) => "recurrent layer",
         Fused::RowsAttention(_) => "rope, append, attention",
         Fused::LayerNorm { .. } => "layer norm",
         Fused::MatMul { .. } => "matmul",
@@ -137,6 +142,16 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
         }
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
+        Fused::Recurrent(layer) => {
+            let rows: usize = shape(&layer.x).iter().take(2).product();
+            let works = layer
+                .cells
+                .iter()
+                .flat_map(|cell| [&cell.input, &cell.state]);
+            let works = works.map(|w| product_work(frame, (rows * w.stored.n_cols) as f64, w));
+            works.fold(Work::default(), Add::add)
+        }
+        Fused::Conv(conv) => conv_work(conv, &shape(&conv.x)),
         Fused::MatMul { x, y, transpose_y } => {
             let y = shape(y);
             let rows = if *transpose_y {
@@ -151,6 +166,30 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             }
         }
         _ => Work::default(),
+    }
+}
+
+/// A convolution, whose places are as many as the result has.
+fn conv_work(conv: &Conv, shape: &[usize]) -> Work {
+    let places = |output: &[Option<usize>]| output.iter().flatten().product::<usize>() as f64;
+    let n = shape.first().map_or(0.0, |n| *n as f64);
+    let (weights, places) = match &conv.kernels {
+        Kernels::Stored { .. } => (0, 0.0),
+        Kernels::Groups(weights) => {
+            let len = weights.iter().map(|w| w.stored.n_rows * w.stored.n_cols);
+            (len.sum::<usize>(), places(&conv.output))
+        }
+        Kernels::ByChannel(weight) => (weight.len(), places(&conv.output)),
+        Kernels::Spread(weight) => {
+            let inner = shape.get(1..shape.len() - 1).unwrap_or_default();
+            let len = weight.stored.n_rows * weight.stored.n_cols;
+            (len, inner.iter().product::<usize>() as f64)
+        }
+    };
+    Work {
+        flops: 2.0 * n * places * weights as f64,
+        read: 4.0 * weights as f64,
+        ..Work::default()
     }
 }
 

@@ -119,19 +119,29 @@ fn softmax(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let y = f32_out(&mut out[0], x.len())?;
     let inner: usize = shape[axis + 1..].iter().product();
     let n = shape[axis];
-    for start in (0..x.len())
-        .step_by((n * inner).max(1))
-        .flat_map(|s| s..s + inner)
-    {
-        let at = |k: usize| start + k * inner;
-        let max = (0..n).fold(f32::NEG_INFINITY, |m, k| m.max(x[at(k)]));
-        let mut sum = 0.0;
-        for k in 0..n {
-            let e = (x[at(k)] - max).exp();
-            y[at(k)] = e;
-            sum += e;
-        }
-        (0..n).for_each(|k| y[at(k)] /= sum);
-    }
+    let block_len = (n * inner).max(1);
+    let pool = call.context.pool();
+    pool.run_chunks(y, block_len, |i, y| {
+        softmax_block(&x[i * block_len..][..y.len()], inner, y);
+    });
     Ok(())
+}
+
+/// Softmax of each column of x [n, inner], row by row of it.
+fn softmax_block(x: &[f32], inner: usize, y: &mut [f32]) {
+    let rows = || x.chunks_exact(inner.max(1));
+    let mut most = vec![f32::NEG_INFINITY; inner];
+    for row in rows() {
+        most.iter_mut().zip(row).for_each(|(m, x)| *m = m.max(*x));
+    }
+    let mut sums = vec![0.0; inner];
+    for (row, y) in rows().zip(y.chunks_exact_mut(inner.max(1))) {
+        for (((x, y), most), sum) in row.iter().zip(y).zip(&most).zip(&mut sums) {
+            *y = (x - most).exp();
+            *sum += *y;
+        }
+    }
+    for y in y.chunks_exact_mut(inner.max(1)) {
+        y.iter_mut().zip(&sums).for_each(|(y, sum)| *y /= sum);
+    }
 }

@@ -1,10 +1,10 @@
 //! Element-wise arithmetic, comparison and choice.
 
 use thane_kernels::activation::{Unary, unary};
-use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_kernels::f16::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 use thane_mil::types::DType;
 
-use super::{Call, Eval, Fault, broadcast_strides, f32_out, rows};
+use super::{Call, Eval, Fault, SHARED_LEN, broadcast_strides, f32_out, rows, shared_rows};
 use crate::tensor::{Buffer, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -164,48 +164,59 @@ fn sign(x: f32) -> f32 {
     }
 }
 
-fn zip<T: Copy, U: Copy>(
+fn zip<T: Copy + Sync, U: Copy + Send>(
     call: &Call<'_>,
     x: (&Tensor, &[T]),
     y: (&Tensor, &[T]),
     out: &mut [U],
-    f: impl Fn(T, T) -> U,
+    f: impl Fn(T, T) -> U + Sync,
 ) {
     let shape = call.shape(0);
     let (a, b) = (
         broadcast_strides(&x.0.shape, shape.len()),
         broadcast_strides(&y.0.shape, shape.len()),
     );
-    let (x, y) = (x.1, y.1);
-    rows(&shape, [&a, &b], |at, [i, j], n, [s, t]| {
-        let out = &mut out[at..at + n];
-        match (s, t) {
-            (1, 1) => out
-                .iter_mut()
-                .zip(&x[i..i + n])
-                .zip(&y[j..j + n])
-                .for_each(|((o, x), y)| *o = f(*x, *y)),
-            (1, 0) => out
-                .iter_mut()
-                .zip(&x[i..i + n])
-                .for_each(|(o, x)| *o = f(*x, y[j])),
-            (0, 1) => out
-                .iter_mut()
-                .zip(&y[j..j + n])
-                .for_each(|(o, y)| *o = f(x[i], *y)),
-            _ => out
-                .iter_mut()
-                .enumerate()
-                .for_each(|(k, o)| *o = f(x[i + k * s], y[j + k * t])),
-        }
-    });
+    let n: usize = shape.iter().product();
+    let (x, y, out) = (x.1, y.1, &mut out[..n]);
+    shared_rows(
+        call.context,
+        &shape,
+        [&a, &b],
+        out,
+        |out, [i, j], [s, t]| {
+            let n = out.len();
+            match (s, t) {
+                (1, 1) => out
+                    .iter_mut()
+                    .zip(&x[i..i + n])
+                    .zip(&y[j..j + n])
+                    .for_each(|((o, x), y)| *o = f(*x, *y)),
+                (1, 0) => {
+                    let y = y[j];
+                    out.iter_mut()
+                        .zip(&x[i..i + n])
+                        .for_each(|(o, x)| *o = f(*x, y));
+                }
+                (0, 1) => {
+                    let x = x[i];
+                    out.iter_mut()
+                        .zip(&y[j..j + n])
+                        .for_each(|(o, y)| *o = f(x, *y));
+                }
+                _ => out
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(k, o)| *o = f(x[i + k * s], y[j + k * t])),
+            }
+        },
+    );
 }
 
 fn arithmetic(
     call: &Call<'_>,
     out: &mut [Buffer],
-    f: impl Fn(f32, f32) -> f32,
-    g: impl Fn(i32, i32) -> i32,
+    f: impl Fn(f32, f32) -> f32 + Sync,
+    g: impl Fn(i32, i32) -> i32 + Sync,
 ) -> Result<(), Fault> {
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
@@ -224,8 +235,8 @@ fn arithmetic(
 fn compare(
     call: &Call<'_>,
     out: &mut [Buffer],
-    f: impl Fn(f32, f32) -> bool,
-    g: impl Fn(i32, i32) -> bool,
+    f: impl Fn(f32, f32) -> bool + Sync,
+    g: impl Fn(i32, i32) -> bool + Sync,
 ) -> Result<(), Fault> {
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
@@ -245,7 +256,11 @@ fn compare(
     Ok(())
 }
 
-fn logical(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(u8, u8) -> u8) -> Result<(), Fault> {
+fn logical(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(u8, u8) -> u8 + Sync,
+) -> Result<(), Fault> {
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     match (&*x.data, &*y.data, &mut out[0]) {
         (Buffer::Bool(a), Buffer::Bool(b), Buffer::Bool(o)) => zip(call, (x, a), (y, b), o, f),
@@ -274,26 +289,30 @@ fn logical_not(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 fn map(
     call: &Call<'_>,
     out: &mut [Buffer],
-    f: impl Fn(f32) -> f32,
+    f: impl Fn(f32) -> f32 + Sync,
     g: impl Fn(i32) -> i32,
 ) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     match (&*x.data, &mut out[0]) {
-        (Buffer::F32(a), Buffer::F32(o)) => {
-            o.iter_mut().zip(a.iter()).for_each(|(o, a)| *o = f(*a))
-        }
+        (Buffer::F32(_), Buffer::F32(_)) => map_f32(call, out, f)?,
         (Buffer::I32(a), Buffer::I32(o)) => o.iter_mut().zip(&**a).for_each(|(o, a)| *o = g(*a)),
         _ => return Err(format!("{} is not defined for {}", call.def.name, x.dtype)),
     }
     Ok(())
 }
 
-fn map_f32(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32) -> f32) -> Result<(), Fault> {
+fn map_f32(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32) -> f32 + Sync,
+) -> Result<(), Fault> {
     let x = call.f32s("x")?;
-    f32_out(&mut out[0], x.len())?
-        .iter_mut()
-        .zip(x)
-        .for_each(|(o, x)| *o = f(*x));
+    let out = f32_out(&mut out[0], x.len())?;
+    let pool = call.context.pool();
+    pool.run_chunks(out, SHARED_LEN, |i, out| {
+        let x = &x[i * SHARED_LEN..];
+        out.iter_mut().zip(x).for_each(|(o, x)| *o = f(*x));
+    });
     Ok(())
 }
 
@@ -307,7 +326,7 @@ fn with_epsilon(
     call: &Call<'_>,
     out: &mut [Buffer],
     default: f32,
-    f: impl Fn(f32) -> f32,
+    f: impl Fn(f32) -> f32 + Sync,
 ) -> Result<(), Fault> {
     // The default is of the type of x: 1e-12 is 0 in fp16.
     let default = if call.results[0].dtype == DType::Fp16 {
@@ -372,6 +391,22 @@ fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         Ok(())
     }
     let x = call.tensor("x")?;
+    let (isa, n) = (call.context.isa(), x.len());
+    match (&*x.data, &mut out[0]) {
+        (Buffer::F16(x), Buffer::F32(o)) if o.len() >= n => {
+            f16_to_f32_slice(isa, &x[..n], &mut o[..n]);
+            return Ok(());
+        }
+        (Buffer::F32(x), Buffer::F16(o)) if o.len() >= n => {
+            f32_to_f16_slice(isa, &x[..n], &mut o[..n]);
+            return Ok(());
+        }
+        (Buffer::F32(x), Buffer::F32(o)) if o.len() >= n => {
+            o[..n].copy_from_slice(&x[..n]);
+            return Ok(());
+        }
+        _ => {}
+    }
     match &mut out[0] {
         Buffer::F32(o) => fill(x, o, |v| v as f32),
         Buffer::F16(o) => fill(x, o, |v| f32_to_f16(v as f32)),

@@ -36,7 +36,7 @@ mod reduce;
 mod resample;
 mod scatter;
 mod shape;
-mod slice;
+pub mod slice;
 pub mod sort;
 
 pub use linear::{Mask, Operand};
@@ -297,6 +297,38 @@ pub fn rows<const N: usize>(
     }
 }
 
+/// [`rows`] of a result, shared by the threads: each row of the result, and where it begins in the
+/// operands.
+fn shared_rows<T: Send, const N: usize>(
+    context: &Context,
+    shape: &[usize],
+    operands: [&[usize]; N],
+    out: &mut [T],
+    row: impl Fn(&mut [T], [usize; N], [usize; N]) + Sync,
+) {
+    let (dims, strides) = merge_axes(shape, operands);
+    let all = |dims: &[usize], strides: [&[usize]; N], first: [usize; N], out: &mut [T]| {
+        rows(dims, strides, |at, starts, n, steps| {
+            let starts = std::array::from_fn(|k| first[k] + starts[k]);
+            row(&mut out[at..at + n], starts, steps);
+        });
+    };
+    let own: [&[usize]; N] = std::array::from_fn(|k| strides[k].as_slice());
+    let Some((&first, inner)) = dims.split_first().filter(|_| out.len() > SHARED_LEN) else {
+        return all(&dims, own, [0; N], out);
+    };
+    // Parts of the first axis, which may be the only one.
+    let inner_len = inner.iter().product::<usize>().max(1);
+    let n_in_task = SHARED_LEN.div_ceil(inner_len).min(first);
+    let pool = context.pool();
+    pool.run_chunks(out, n_in_task * inner_len, |i, out| {
+        let mut dims = dims.clone();
+        dims[0] = out.len() / inner_len;
+        let first = std::array::from_fn(|k| i * n_in_task * strides[k][0]);
+        all(&dims, own, first, out);
+    });
+}
+
 /// Join axes that every operand walks as one.
 fn merge_axes<const N: usize>(
     shape: &[usize],
@@ -387,16 +419,81 @@ fn place_shared(
     context
         .pool()
         .run_chunks(out, n_in_task * inner_len, |task_idx, out| {
-            for (i, out) in out.chunks_mut(inner_len).enumerate() {
-                let start = start + (task_idx * n_in_task + i) * first_move;
-                rows(inner, [inner_moves], |at, [i], n, [step]| {
-                    if copy(&mut out[at..at + n], from, start + i, step).is_none() {
-                        copied.store(false, Ordering::Relaxed);
-                    }
-                });
+            let start = start + task_idx * n_in_task * first_move;
+            let dims = [&[out.len() / inner_len], inner].concat();
+            let moves = [&[*first_move], inner_moves].concat();
+            if copy_part(out, (start, from), &dims, &moves).is_none() {
+                copied.store(false, Ordering::Relaxed);
             }
         });
     copied.into_inner()
+}
+
+/// Fill `out` with the elements of `from` at `start` and `moves` along the axes of `dims`; None
+/// where one is not there.
+fn copy_part(
+    out: &mut [f32],
+    (start, from): (usize, &[f32]),
+    dims: &[usize],
+    moves: &[usize],
+) -> Option<()> {
+    let (last, outer) = (*moves.last()?, &moves[..moves.len() - 1]);
+    // What lies together in `from` along another axis than the last is read together.
+    if let Some(near) = outer.iter().position(|m| *m == 1).filter(|_| last != 1) {
+        return copy_turned(out, (start, from), dims, moves, near);
+    }
+    let mut copied = Some(());
+    rows(dims, [moves], |at, [i], n, [step]| {
+        if copied.is_some() {
+            copied = copy(&mut out[at..at + n], from, start + i, step);
+        }
+    });
+    copied
+}
+
+/// As [`copy_part`], by tiles of the last axis and of axis `near`, along which the elements of
+/// `from` lie together: else each element would be read from a cache line of its own.
+fn copy_turned(
+    out: &mut [f32],
+    (start, from): (usize, &[f32]),
+    dims: &[usize],
+    moves: &[usize],
+    near: usize,
+) -> Option<()> {
+    const TILE: usize = 16;
+    let last = dims.len() - 1;
+    let own = strides(dims);
+    let mut others = dims.to_vec();
+    (others[near], others[last]) = (1, 1);
+    let end = start
+        + dims
+            .iter()
+            .zip(moves)
+            .map(|(n, m)| (n - 1) * m)
+            .sum::<usize>();
+    from.get(end)?;
+    let (n_rows, n_cols, row_len, step) = (dims[near], dims[last], own[near], moves[last]);
+    rows(
+        &others,
+        [&own, moves],
+        |_, [to, at], n, [to_step, at_step]| {
+            for k in 0..n {
+                let (to, at) = (to + k * to_step, start + at + k * at_step);
+                for row in (0..n_rows).step_by(TILE) {
+                    for col in (0..n_cols).step_by(TILE) {
+                        for r in row..(row + TILE).min(n_rows) {
+                            let n = TILE.min(n_cols - col);
+                            let out = &mut out[to + r * row_len + col..][..n];
+                            for (c, out) in out.iter_mut().enumerate() {
+                                *out = from[at + r + (col + c) * step];
+                            }
+                        }
+                    }
+                }
+            }
+        },
+    );
+    Some(())
 }
 
 /// The elements of `from` that are `step` apart, from `start` on; None where one is not there.

@@ -2,7 +2,7 @@
 
 use thane_mil::types::DType;
 
-use super::{Call, Eval, Fault, strides};
+use super::{Call, Eval, Fault, rows, strides};
 use crate::tensor::{Buffer, Tensor};
 
 /// How integers are joined: from which one on, and what becomes of it and the next element. They
@@ -14,56 +14,46 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("reduce_argmin", |c, o| position(c, o, |a, b| a < b)),
     ("reduce_l1_norm", |c, o| {
         let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_abs()));
-        reduce(c, o, 0.0, |a, b| a + b.abs(), |v, _| v, Some(integers))
+        reduce(c, o, (0.0, f64::abs, sum), |v, _| v, Some(integers))
     }),
     ("reduce_l2_norm", |c, o| {
-        reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v.sqrt(), None)
+        reduce(c, o, (0.0, |v| v * v, sum), |v, _| v.sqrt(), None)
     }),
     ("reduce_log_sum", |c, o| {
-        reduce(c, o, 0.0, |a, b| a + b, |v, _| v.ln(), None)
+        reduce(c, o, (0.0, |v| v, sum), |v, _| v.ln(), None)
     }),
     ("reduce_log_sum_exp", log_sum_exp),
     ("reduce_max", |c, o| {
-        reduce(c, o, f64::NEG_INFINITY, larger, |v, _| v, None)
+        reduce(c, o, (f64::NEG_INFINITY, |v| v, larger), |v, _| v, None)
     }),
     ("reduce_mean", |c, o| {
-        reduce(c, o, 0.0, |a, b| a + b, |v, n| v / n, None)
+        reduce(c, o, (0.0, |v| v, sum), |v, n| v / n, None)
     }),
     ("reduce_min", |c, o| {
-        reduce(
-            c,
-            o,
-            f64::INFINITY,
-            |a, b| if a < b || a.is_nan() { a } else { b },
-            |v, _| v,
-            None,
-        )
+        reduce(c, o, (f64::INFINITY, |v| v, smaller), |v, _| v, None)
     }),
     ("reduce_prod", |c, o| {
-        reduce(
-            c,
-            o,
-            1.0,
-            |a, b| a * b,
-            |v, _| v,
-            Some((1, i32::wrapping_mul)),
-        )
+        let integers: Integers = (1, i32::wrapping_mul);
+        reduce(c, o, (1.0, |v| v, |a, b| a * b), |v, _| v, Some(integers))
     }),
     ("reduce_sum", |c, o| {
-        reduce(
-            c,
-            o,
-            0.0,
-            |a, b| a + b,
-            |v, _| v,
-            Some((0, i32::wrapping_add)),
-        )
+        let integers: Integers = (0, i32::wrapping_add);
+        reduce(c, o, (0.0, |v| v, sum), |v, _| v, Some(integers))
     }),
     ("reduce_sum_square", |c, o| {
         let integers: Integers = (0, |a, b| a.wrapping_add(b.wrapping_mul(b)));
-        reduce(c, o, 0.0, |a, b| a + b * b, |v, _| v, Some(integers))
+        reduce(c, o, (0.0, |v| v * v, sum), |v, _| v, Some(integers))
     }),
 ];
+
+fn sum(a: f64, b: f64) -> f64 {
+    a + b
+}
+
+/// The smaller; what is not a number stays.
+fn smaller(a: f64, b: f64) -> f64 {
+    if a < b || a.is_nan() { a } else { b }
+}
 
 /// The larger; what is not a number stays.
 fn larger(a: f64, b: f64) -> f64 {
@@ -72,23 +62,26 @@ fn larger(a: f64, b: f64) -> f64 {
 
 /// For each element of x, in order: its value and the element of the result that it belongs to.
 pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
-    let kept: Vec<usize> = shape
-        .iter()
-        .enumerate()
-        .map(|(i, n)| if axes.contains(&i) { 1 } else { *n })
-        .collect();
-    let own = strides(shape);
-    let target: Vec<usize> = strides(&kept)
-        .into_iter()
-        .enumerate()
-        .map(|(i, s)| if axes.contains(&i) { 0 } else { s })
-        .collect();
+    let (own, target) = (strides(shape), target_strides(shape, axes));
     for i in 0..shape.iter().product() {
         let to = (0..shape.len())
             .map(|a| i / own[a] % shape[a] * target[a])
             .sum();
         visit(i, to);
     }
+}
+
+/// How far an element of the result is from the next along each axis of x: 0 where that is reduced.
+fn target_strides(shape: &[usize], axes: &[usize]) -> Vec<usize> {
+    let is_reduced = |axis: usize| axes.contains(&axis);
+    let kept = shape.iter().enumerate();
+    let kept: Vec<usize> = kept
+        .map(|(i, n)| if is_reduced(i) { 1 } else { *n })
+        .collect();
+    let strides = strides(&kept).into_iter().enumerate();
+    strides
+        .map(|(i, s)| if is_reduced(i) { 0 } else { s })
+        .collect()
 }
 
 /// The axes that are reduced.
@@ -100,11 +93,12 @@ fn axes(call: &Call<'_>, rank: usize) -> Vec<usize> {
         .collect()
 }
 
+/// `join`, from `start` on, of what `map` makes of each element; `end` takes what was joined and the
+/// number of elements.
 fn reduce(
     call: &Call<'_>,
     out: &mut [Buffer],
-    start: f64,
-    join: impl Fn(f64, f64) -> f64,
+    (start, map, join): (f64, impl Fn(f64) -> f64, impl Fn(f64, f64) -> f64),
     end: impl Fn(f64, f64) -> f64,
     integers: Option<Integers>,
 ) -> Result<(), Fault> {
@@ -117,13 +111,49 @@ fn reduce(
         return Ok(());
     }
     let count: usize = axes.iter().map(|a| x.shape[*a]).product();
-    let mut sums = vec![start; call.shape(0).iter().product()];
-    let values = values(x);
-    fold(&x.shape, &axes, |i, to| {
-        sums[to] = join(sums[to], values[i])
+    let mut joined = vec![start; call.shape(0).iter().product()];
+    if let Some(values) = x.f32s() {
+        let map = |v: &f32| map(f64::from(*v));
+        join_rows(&x.shape, &axes, values, (start, map, join), &mut joined);
+    } else {
+        let values = values(x);
+        fold(&x.shape, &axes, |i, to| {
+            joined[to] = join(joined[to], map(values[i]));
+        });
+    }
+    joined.iter_mut().for_each(|s| *s = end(*s, count as f64));
+    finish(call, out, &joined)
+}
+
+/// Joins the elements row by row: a row is joined to one result, or each element to its own.
+fn join_rows(
+    shape: &[usize],
+    axes: &[usize],
+    values: &[f32],
+    (start, map, join): (f64, impl Fn(&f32) -> f64, impl Fn(f64, f64) -> f64),
+    joined: &mut [f64],
+) {
+    /// Elements that are joined beside each other, as none of them waits for another.
+    const LANES: usize = 8;
+    let (own, target) = (strides(shape), target_strides(shape, axes));
+    rows(shape, [&own, &target], |_, [from, to], n, [_, step]| {
+        let row = &values[from..from + n];
+        if step != 0 {
+            let to = joined[to..].iter_mut().step_by(step);
+            to.zip(row).for_each(|(to, v)| *to = join(*to, map(v)));
+            return;
+        }
+        let mut lanes = [start; LANES];
+        let (whole, rest) = row.as_chunks::<LANES>();
+        for values in whole {
+            for (lane, v) in lanes.iter_mut().zip(values) {
+                *lane = join(*lane, map(v));
+            }
+        }
+        let rest = rest.iter().map(&map);
+        let all = lanes.into_iter().chain(rest);
+        joined[to] = all.fold(joined[to], &join);
     });
-    sums.iter_mut().for_each(|s| *s = end(*s, count as f64));
-    finish(call, out, &sums)
 }
 
 /// Of sums of large numbers too: exp(x - max) does not overflow.

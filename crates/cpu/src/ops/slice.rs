@@ -1,10 +1,11 @@
 //! Slices: parts of a tensor, read and written.
 
 use thane_mil::opset::slice::{SliceRange, size_range, slice_range};
+use thane_mil::types::TensorType;
 
 use super::shape::copy;
 use super::{Call, Eval, Fault, place, strides, uncopyable};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Pool, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
     ("slice_by_index", slice_by_index),
@@ -45,10 +46,25 @@ fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), F
     Ok((strides(&x.shape), indices))
 }
 
-/// Visit the position in x of each element of a slice, in order, a run of the last axis at a time
-/// where it is one.
+/// Visit the position in x of each element of a slice, in order, a run of elements that lie together
+/// at a time. `own` are the strides of x.
 fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize) -> bool) -> bool {
-    let Some((last, outer)) = indices.split_last() else {
+    // Axes that are taken whole lie together with the one in front of them.
+    let is_whole = |axis: usize| {
+        let size = if axis == 0 {
+            0
+        } else {
+            own[axis - 1] / own[axis].max(1)
+        };
+        let range = &indices[axis];
+        range.start == 0 && range.step == 1 && range.len() == size
+    };
+    let mut inner = indices.len();
+    while inner > 1 && is_whole(inner - 1) {
+        inner -= 1;
+    }
+    let run_len: usize = indices[inner..].iter().map(SliceRange::len).product();
+    let Some((last, outer)) = indices[..inner].split_last() else {
         return run(0, 1);
     };
     let n_outer: usize = outer.iter().map(SliceRange::len).product();
@@ -58,10 +74,11 @@ fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize
             base += choices.get(r % choices.len()) * own[axis];
             r /= choices.len();
         }
+        let step = own[inner - 1];
         match last.step {
-            _ if last.is_empty() => true,
-            1 => run(base + last.start, last.len()),
-            _ => last.indices().all(|i| run(base + i, 1)),
+            _ if last.is_empty() || run_len == 0 => true,
+            1 => run(base + last.start * step, last.len() * run_len),
+            _ => last.indices().all(|i| run(base + i * step, run_len)),
         }
     })
 }
@@ -105,6 +122,61 @@ fn sliding_windows(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     moves[axis] = step * stride;
     moves.insert(axis + 1, step);
     place(call.context, &call.shape(0), &moves, 0, x, &mut out[0])
+}
+
+/// Replaces a part of `x`, in its own buffer where nothing else holds that; `masks` are those of
+/// `begin`, `end`, and of axes that are taken at one index and dropped.
+pub fn update_in_place(
+    pool: &mut Pool,
+    x: &mut Tensor,
+    update: &Tensor,
+    [begin, end]: [Vec<i64>; 2],
+    masks: [Option<Vec<i64>>; 3],
+) -> Result<(), Fault> {
+    let n = x.shape.len();
+    let is_set = |mask: &Option<Vec<i64>>, axis: usize| {
+        mask.as_ref()
+            .is_some_and(|m| m.get(axis).is_some_and(|m| *m != 0))
+    };
+    if begin.len() != n || end.len() != n {
+        return Err(format!("the bounds of a slice are not {n}"));
+    }
+    let ranges = (0..n).map(|axis| {
+        if is_set(&masks[2], axis) {
+            let first = if is_set(&masks[0], axis) {
+                0
+            } else {
+                begin[axis]
+            };
+            let row = super::gather::row(first, x.shape[axis])? as i64;
+            return slice_range(x.shape[axis], Some(row), Some(row + 1), 1).map_err(|e| e.0);
+        }
+        let begin = (!is_set(&masks[0], axis)).then(|| begin[axis]);
+        let end = (!is_set(&masks[1], axis)).then(|| end[axis]);
+        slice_range(x.shape[axis], begin, end, 1).map_err(|e| e.0)
+    });
+    let indices = ranges.collect::<Result<Vec<_>, _>>()?;
+    let kept = indices.iter().enumerate();
+    let kept = kept.filter(|(axis, _)| !is_set(&masks[2], *axis));
+    let sizes: Vec<usize> = kept.map(|(_, range)| range.len()).collect();
+    if sizes != update.shape {
+        let found = TensorType::new(update.dtype, update.shape.iter().copied());
+        return Err(format!(
+            "`update`: expected the shape {sizes:?}, found {found}"
+        ));
+    }
+    let own = strides(&x.shape);
+    let to = pool.own(x)?;
+    let mut at = 0;
+    let copied = visit(&own, &indices, |start, n| {
+        at += n;
+        to.copy_from(start, &update.data, at - n, n)
+    });
+    if copied {
+        Ok(())
+    } else {
+        Err(uncopyable(update))
+    }
 }
 
 fn slice_update(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

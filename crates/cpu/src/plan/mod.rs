@@ -7,6 +7,7 @@
 
 pub mod fuse;
 mod lower;
+pub mod rewrite;
 mod weights;
 
 use std::collections::{HashMap, HashSet};
@@ -26,7 +27,7 @@ use crate::ops::{self, Fault, Value};
 use crate::plain::{Item, Operand};
 use crate::step::{Branch, Fused, Kind, Plan, Step, in_slots, operands};
 use crate::tensor::{Pool, Tensor};
-use crate::weight::Folds;
+use crate::weight::{Folds, Matrix};
 
 /// Why a function cannot be planned: the op and the reason.
 pub type PlanError = (Option<OpId>, String);
@@ -112,6 +113,16 @@ impl<'a> Planner<'a> {
     /// The ops that use a value, one entry a use.
     pub fn users(&self, value: ValueId) -> &[OpId] {
         &self.users[value.index()]
+    }
+
+    /// A matrix of these values, in the order that products of many rows read them.
+    pub fn packed(&self, values: Vec<f32>, shape: [usize; 2]) -> Option<Matrix> {
+        self.folds.packed(self.context, values, shape)
+    }
+
+    /// Whether a value is an output of the function.
+    pub fn is_output(&self, value: ValueId) -> bool {
+        self.outputs.contains(&value)
     }
 
     /// The op that defines a value.
@@ -260,6 +271,7 @@ impl<'a> Planner<'a> {
                 }
             }
         }
+        self.pack_kernels()?;
         self.suit_weights(numerics)?;
         // The engine's numbers are counted for each op.
         if !matches!(numerics, Numerics::Ane(_)) {
@@ -355,6 +367,9 @@ impl<'a> Planner<'a> {
             let (kind, results) = match self.fused.remove(&id) {
                 // A cache is read where it is; nothing holds what was written.
                 Some(fused @ Fused::Append { .. }) => (Kind::Fused(fused), Vec::new()),
+                Some(Fused::StateUpdate(update)) if !update.is_used => {
+                    (Kind::Fused(Fused::StateUpdate(update)), Vec::new())
+                }
                 Some(fused) => {
                     let joined = self.joined.remove(&id).unwrap_or_default();
                     (

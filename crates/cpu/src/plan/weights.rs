@@ -10,6 +10,23 @@ use crate::step::{Fused, Product, Then};
 use crate::weight::Matrix;
 
 impl Planner<'_> {
+    /// Brings the kernels of convolutions to the order in which they are read.
+    pub(super) fn pack_kernels(&mut self) -> Result<(), PlanError> {
+        for id in self.f.body().ops.clone() {
+            if !matches!(self.fused.get(&id), Some(Fused::Conv(_))) {
+                continue;
+            }
+            let Some(Fused::Conv(mut conv)) = self.fused.remove(&id) else {
+                continue;
+            };
+            let packed = self.packed_kernels(&conv.kernels, conv.n_taps);
+            let failed = || (Some(id), "its weight cannot be computed".to_owned());
+            conv.kernels = packed.ok_or_else(failed)?;
+            self.fused.insert(id, Fused::Conv(conv));
+        }
+        Ok(())
+    }
+
     /// Brings weights to the form that suits these numbers.
     pub(super) fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
         let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
@@ -31,6 +48,9 @@ impl Planner<'_> {
                             // A function with state is called for one row after another: fp32 is
                             // read as fast as it is stored.
                             _ if has_states => folds.pack_when_used(weight.clone()),
+                            _ if weight.stored.ty == BlockType::F16 => {
+                                folds.pack_wide(context, weight.clone())
+                            }
                             // The reference does not round to bf16.
                             Numerics::F32 if weight.stored.ty != BlockType::F32 => continue,
                             _ => folds.pack(context, weight.clone()),

@@ -2,6 +2,8 @@
 
 use thane_kernels::activation::Unary;
 use thane_kernels::rope::RopeStyle;
+use thane_kernels::spatial::Pooling;
+use thane_mil::opset::window::Windows;
 use thane_mil::program::ValueId;
 
 use crate::ops::Fault;
@@ -45,6 +47,14 @@ pub enum Fused {
         sin: ValueId,
         style: RopeStyle,
     },
+    /// Pairs of x [.., tokens, heads, head_dim] rotated, the even and odd elements of each head or
+    /// its halves; they become its halves.
+    RopeRows {
+        x: ValueId,
+        cos: ValueId,
+        sin: ValueId,
+        is_interleaved: bool,
+    },
     /// `op(gate) * up`.
     Gated {
         gate: ValueId,
@@ -65,6 +75,8 @@ pub enum Fused {
         key: ValueId,
         value: ValueId,
         mask: Option<ValueId>,
+        /// Factor of the scores; one over the root of `head_dim` where there is none.
+        scale: Option<f32>,
         by_row: [bool; 2],
     },
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
@@ -90,6 +102,132 @@ pub enum Fused {
     Attention { query: ValueId, cached: Cached },
     /// The same with all that lies between products and it.
     RowsAttention(Box<RowsAttention>),
+    /// Attention over what states hold and what this call adds.
+    PastAttention(Box<PastAttention>),
+    /// A part of a state replaced.
+    StateUpdate(Box<StateUpdate>),
+    /// A convolution of x [batch, .., channels].
+    Conv(Box<Conv>),
+    /// A recurrent layer.
+    Recurrent(Box<Recurrent>),
+    /// A pool of x [batch, .., channels].
+    Pool {
+        x: ValueId,
+        windows: Windows,
+        pooling: Pooling,
+    },
+}
+
+/// A recurrent layer of x [steps, batch, elements].
+#[derive(Debug)]
+pub struct Recurrent {
+    pub x: ValueId,
+    /// The first hidden state, and that of the cell where there is one.
+    pub states: Vec<Source>,
+    pub kind: CellKind,
+    /// One for each direction.
+    pub cells: Vec<Cell>,
+    /// Whether the results of steps stand where their inputs do, rather than in the order of the
+    /// steps.
+    pub is_in_place: bool,
+    pub output_sequence: bool,
+}
+
+/// What a recurrent layer computes in a step.
+#[derive(Debug, Clone, Copy)]
+pub enum CellKind {
+    /// Gates: input, forget, output, cell.
+    Lstm,
+    /// Gates: reset, output, update; whether the state is reset after its product.
+    Gru { resets_after: bool },
+}
+
+/// The weights of one direction of a recurrent layer: products with the input and with the state.
+#[derive(Debug)]
+pub struct Cell {
+    pub input: Matrix,
+    pub state: Matrix,
+    pub input_bias: Option<Tensor>,
+    pub state_bias: Option<Tensor>,
+    pub is_reverse: bool,
+}
+
+/// A value at run time, or part of the program.
+#[derive(Debug)]
+pub enum Source {
+    Value(ValueId),
+    Constant(Tensor),
+}
+
+/// A convolution of x [batch, .., channels].
+#[derive(Debug)]
+pub struct Conv {
+    pub x: ValueId,
+    pub kernels: Kernels,
+    /// Window elements of a kernel.
+    pub n_taps: usize,
+    pub bias: Option<Tensor>,
+    pub windows: Windows,
+    /// Sizes of the axes of the image in the result, where they are known.
+    pub output: Vec<Option<usize>>,
+    /// Channels of the result.
+    pub c_out: usize,
+    pub then: Then,
+}
+
+/// The weights of a convolution.
+#[derive(Debug)]
+pub enum Kernels {
+    /// As the op has them, until weights are packed.
+    Stored {
+        weight: ValueId,
+        groups: usize,
+        is_transposed: bool,
+    },
+    /// [out, taps * in] of each group.
+    Groups(Vec<Matrix>),
+    /// [taps, channels], where each channel has a kernel of its own.
+    ByChannel(Tensor),
+    /// [taps * out, in] of a transposed convolution.
+    Spread(Matrix),
+}
+
+/// A part of a state that lies together: keys or values.
+#[derive(Debug)]
+pub struct Past {
+    pub state: usize,
+    /// Its first element in the state.
+    pub first: usize,
+    /// Heads, keys, and elements of a key.
+    pub shape: [usize; 3],
+}
+
+/// Attention of queries [1, heads, rows, head_dim] over keys and values in states, and those
+/// [1, heads, tokens, head_dim] of this call behind them.
+#[derive(Debug)]
+pub struct PastAttention {
+    pub query: ValueId,
+    /// Keys and values.
+    pub past: [Past; 2],
+    pub key: ValueId,
+    pub value: ValueId,
+    /// [1, 1, tokens, keys]: the rows of a head are so many times all tokens.
+    pub mask: ValueId,
+}
+
+/// `slice_update` of what a state holds.
+#[derive(Debug)]
+pub struct StateUpdate {
+    pub state: usize,
+    /// What the state held, as it was read.
+    pub old: ValueId,
+    pub update: ValueId,
+    pub begin: ValueId,
+    pub end: ValueId,
+    /// `begin_mask`, `end_mask` and `squeeze_mask`.
+    pub masks: [Option<Tensor>; 3],
+    /// Whether what is stored is a value that something reads.
+    pub is_used: bool,
 }
 
 /// Heads among rows [1, tokens, heads * head_dim], and what becomes of each before it attends or is
@@ -200,7 +338,9 @@ impl Fused {
                 .collect(),
             Fused::MatMul { x, y, .. } => vec![x, y],
             Fused::Gather { indices, .. } => vec![indices],
-            Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
+            Fused::Rope { x, cos, sin, .. } | Fused::RopeRows { x, cos, sin, .. } => {
+                vec![x, cos, sin]
+            }
             Fused::Gated { gate, up, .. } => vec![gate, up],
             Fused::Append {
                 update, begin, end, ..
@@ -209,6 +349,17 @@ impl Fused {
                 [query, cached.end].into_iter().chain(cached.mask).collect()
             }
             Fused::RowsAttention(ref rows) => rows.operands().collect(),
+            Fused::PastAttention(ref a) => vec![a.query, a.key, a.value, a.mask],
+            Fused::Conv(ref conv) => vec![conv.x],
+            Fused::Pool { x, .. } => vec![x],
+            Fused::Recurrent(ref layer) => {
+                let states = layer.states.iter().filter_map(|s| match s {
+                    Source::Value(v) => Some(*v),
+                    Source::Constant(_) => None,
+                });
+                states.chain([layer.x]).collect()
+            }
+            Fused::StateUpdate(ref u) => vec![u.old, u.update, u.begin, u.end],
         }
     }
 }

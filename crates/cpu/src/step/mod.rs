@@ -2,7 +2,10 @@
 
 mod fused;
 
-pub use fused::{Cached, Fused, Heads, Product, RowsAttention, Then};
+pub use fused::{
+    Cached, Cell, CellKind, Conv, Fused, Heads, Kernels, Past, PastAttention, Product, Recurrent,
+    RowsAttention, Source, StateUpdate, Then,
+};
 use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::TensorType;
 

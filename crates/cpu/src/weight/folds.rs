@@ -5,8 +5,10 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use thane_kernels::Context;
-use thane_kernels::linear::{Int8Block, PackedColumn, int8_len, pack, pack_int8, packed_len};
+use thane_kernels::linear::{
+    Int8Block, PackedColumn, dequantize_rows_gather, int8_len, pack, pack_int8, packed_len,
+};
+use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::data::{Bytes, Data, DataId};
 use thane_mil::literal::Literal;
@@ -18,7 +20,7 @@ use super::packs::{self, Packs};
 use super::stored::{Held, Stored, WeightId};
 use super::{Form, Matrix, Place};
 use crate::ops::Fault;
-use crate::tensor::{Pool, Tensor};
+use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Constants that were computed, by what they were computed from, and matrices that were packed, by
 /// which constants they are: functions of one program share them.
@@ -85,28 +87,73 @@ impl Folds {
     /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that, and
     /// there is memory for them.
     pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
-        let weight = matrix.weight();
-        let Some(len) = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols) else {
-            return matrix;
-        };
-        let mut all = self.panels.borrow_mut();
-        if let Some(panels) = all.get(&matrix.stored.id) {
-            let panels = panels.clone();
-            matrix.form = Form::Panels(panels);
+        let known = self.panels.borrow().get(&matrix.stored.id).cloned();
+        let panels = known.or_else(|| {
+            let panels = self.panels_of(context, &matrix.weight())?;
+            // What is packed takes the place of the mapped file in memory.
+            matrix.stored.bytes.release();
+            let mut all = self.panels.borrow_mut();
+            all.insert(matrix.stored.id.clone(), panels.clone());
+            Some(panels)
+        });
+        if let Some(panels) = panels {
+            matrix.form = Form::Panels(matrix.stored.ty, panels);
+        }
+        matrix
+    }
+
+    /// The matrix in panels of fp32, where it is of fp16 and there is memory for them.
+    pub fn pack_wide(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let Stored { n_rows, n_cols, .. } = matrix.stored;
+        if matrix.stored.ty != BlockType::F16 {
             return matrix;
         }
-        let n_bytes = len.saturating_mul(size_of::<PackedColumn>());
-        let Ok(held) = self.budget.reserve(n_bytes, || "packed weights".to_owned()) else {
-            return matrix;
-        };
-        let mut values = vec![PackedColumn::ZERO; len];
-        pack(context, &weight, &mut values);
-        // What is packed takes the place of the mapped file in memory.
-        matrix.stored.bytes.release();
-        let panels = Arc::new(Held::new(values, held));
-        all.insert(matrix.stored.id.clone(), panels.clone());
-        matrix.form = Form::Panels(panels);
+        let known = self.panels.borrow().get(&matrix.stored.id).cloned();
+        let panels = known.or_else(|| {
+            let ids: Vec<usize> = (0..n_rows).collect();
+            let mut values = vec![0.0; n_rows * n_cols];
+            dequantize_rows_gather(context, &matrix.weight(), &ids, &mut values);
+            let panels = self.panels_of(context, &wide_weight(&values, [n_rows, n_cols]))?;
+            let mut all = self.panels.borrow_mut();
+            all.insert(matrix.stored.id.clone(), panels.clone());
+            Some(panels)
+        });
+        if let Some(panels) = panels {
+            matrix.stored.bytes.release();
+            matrix.form = Form::Panels(BlockType::F32, panels);
+        }
         matrix
+    }
+
+    /// A matrix of these values, in panels alone where there is memory for them.
+    pub fn packed(&self, context: &Context, values: Vec<f32>, shape: [usize; 2]) -> Option<Matrix> {
+        let [n_rows, n_cols] = shape;
+        let Some(panels) = self.panels_of(context, &wide_weight(&values, shape)) else {
+            let values = Buffer::F32(values.into());
+            return Matrix::computed(Tensor::new(DType::Fp32, shape.to_vec(), values));
+        };
+        let bytes = Bytes::new([0u8; 0]);
+        let id = WeightId::Data(Data::Bytes(bytes.clone()).id(), shape);
+        let stored = Stored {
+            ty: BlockType::F32,
+            bytes,
+            n_rows,
+            n_cols,
+            id,
+        };
+        let mut matrix = Matrix::new(stored);
+        matrix.form = Form::Panels(BlockType::F32, panels);
+        Some(matrix)
+    }
+
+    /// The panels of a weight of f32 or bf16, where there is memory for them.
+    fn panels_of(&self, context: &Context, weight: &Weight) -> Option<Arc<Held<PackedColumn>>> {
+        let len = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols)?;
+        let n_bytes = len.saturating_mul(size_of::<PackedColumn>());
+        let held = self.budget.reserve(n_bytes, || "packed weights".to_owned());
+        let mut values = vec![PackedColumn::ZERO; held.is_ok().then_some(len)?];
+        pack(context, weight, &mut values);
+        Some(Arc::new(Held::new(values, held.ok()?)))
     }
 
     /// The matrix of floats, rounded to integers; as it is where these are too many to count.
@@ -179,6 +226,15 @@ impl Folds {
         let tensor = compute()?;
         self.tensors.borrow_mut().insert(key, tensor.clone());
         Ok(tensor)
+    }
+}
+
+fn wide_weight(values: &[f32], [n_rows, n_cols]: [usize; 2]) -> Weight<'_> {
+    Weight {
+        ty: BlockType::F32,
+        bytes: bytemuck::cast_slice(values),
+        n_rows,
+        n_cols,
     }
 }
 

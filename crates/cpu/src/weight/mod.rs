@@ -39,8 +39,8 @@ pub struct Matrix {
 enum Form {
     /// As it is stored.
     Stored,
-    /// Floats in the order that products of many rows read them.
-    Panels(Arc<Held<PackedColumn>>),
+    /// Floats of this type in the order that products of many rows read them.
+    Panels(BlockType, Arc<Held<PackedColumn>>),
     /// As stored until products of few rows with most matrices have come twice, then in the order,
     /// or the pages, that these read fastest.
     PackedWhenUsed(Place),
@@ -156,8 +156,8 @@ impl Matrix {
         } = self.stored;
         match &self.form {
             Form::Stored => Operand::Stored(self.weight()),
-            Form::Panels(panels) => Operand::Panels(Packed {
-                ty,
+            Form::Panels(ty, panels) => Operand::Panels(Packed {
+                ty: *ty,
                 panels: &panels.values,
                 n_rows,
                 n_cols,
@@ -196,6 +196,7 @@ impl Matrix {
     pub fn n_bytes(&self) -> usize {
         match &self.form {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
+            Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             _ => self.stored.bytes.len(),
         }
     }

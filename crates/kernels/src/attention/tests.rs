@@ -54,7 +54,32 @@ impl Case {
             key_stride,
         };
         let (k, v) = (view(&self.k, &k16), view(&self.v, &v16));
-        let out = self.attend(ctx, &self.q, k, v, HeadRows::by_head(n_rows, head_dim));
+        let out = self.attend(
+            ctx,
+            &self.q,
+            [k, v],
+            None,
+            HeadRows::by_head(n_rows, head_dim),
+        );
+        if self.n_keys >= PART_KEYS {
+            // Keys in two parts: those behind the first tile apart.
+            let [more_k, more_v] = [k, v].map(|view| KvView {
+                data: match view.data {
+                    KvData::F32(data) => KvData::F32(&data[PART_KEYS * key_stride..]),
+                    KvData::F16(data) => KvData::F16(&data[PART_KEYS * key_stride..]),
+                },
+                ..view
+            });
+            let more = More {
+                n_before: PART_KEYS,
+                k: more_k,
+                v: more_v,
+            };
+            let rows = HeadRows::by_head(n_rows, head_dim);
+            let parts = self.attend(ctx, &self.q, [k, v], Some(more), rows);
+            let is_same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+            assert!(out.iter().zip(&parts).all(is_same), "keys in two parts");
+        }
         let by_row = |x: &[f32]| -> Vec<f32> {
             let heads = |row: usize| {
                 (0..n_kv_heads).flat_map(move |head| {
@@ -67,8 +92,8 @@ impl Case {
         let other = self.attend(
             ctx,
             &by_row(&self.q),
-            k,
-            v,
+            [k, v],
+            None,
             HeadRows::by_row(n_kv_heads, head_dim),
         );
         assert!(
@@ -81,7 +106,14 @@ impl Case {
         out
     }
 
-    fn attend(&self, ctx: &Context, q: &[f32], k: KvView, v: KvView, rows: HeadRows) -> Vec<f32> {
+    fn attend(
+        &self,
+        ctx: &Context,
+        q: &[f32],
+        [k, v]: [KvView; 2],
+        more: Option<More>,
+        rows: HeadRows,
+    ) -> Vec<f32> {
         let Self {
             n_kv_heads,
             n_rows,
@@ -100,6 +132,7 @@ impl Case {
             mask: self.mask.as_deref(),
             tiles: None,
             scale: self.scale,
+            more,
             may_round: self.may_round,
             n_kv_heads,
             n_rows,

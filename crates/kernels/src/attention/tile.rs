@@ -6,7 +6,9 @@ use std::ops::Range;
 use super::mask::Tile;
 use super::products::{Panels, join_weights, products, round};
 use super::rows::Rows;
-use super::{BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, TILE_KEYS, few};
+use super::{
+    BLOCK_ROWS, Block, Common, KvData, KvView, MASK_FLOOR, MOST_BLOCKS, Part, TILE_KEYS, few,
+};
 use crate::Isa;
 use crate::f16::f16_to_f32;
 use crate::math::{self, Each};
@@ -269,36 +271,33 @@ fn tile_products<M: Multiply>(
     let (simd, padded_dim) = (multiply.base(), common.division.padded_dim);
     let (queries, row_stride) = (common.queries(block), common.q_rows.row_stride);
     let n_groups = n_keys.div_ceil(LANES);
+    let part = common.part(first_key);
+    // The keys counted as the part counts them.
+    let kv_block = |end_key| Block {
+        first_key: first_key - part.first_key,
+        end_key: end_key - part.first_key,
+        ..block
+    };
     let few = |view| {
+        let first_key = first_key - part.first_key;
         let rows = Rows::new(view, common.head_dim, block.head_idx, first_key, n_keys);
         rows.filter(|_| block.n_rows <= few::MOST_ROWS)
     };
-    let (few_keys, few_values) = (few(&common.k), few(&common.v));
+    let (few_keys, few_values) = (few(&part.k), few(&part.v));
     if (few_keys.is_none() || few_values.is_none())
         && let Some(end_key) = not_loaded.take()
     {
         load(
             multiply,
             common,
-            Block { end_key, ..block },
+            &part,
+            kv_block(end_key),
             scratch.keys,
             scratch.values,
         );
     }
     if let Some(keys) = few_keys {
-        // Behind the last tile of a head comes the first of the next.
-        let KvView {
-            head_stride,
-            key_stride,
-            ..
-        } = common.k;
-        let next = if block.end_key < common.n_keys {
-            TILE_KEYS * key_stride
-        } else {
-            head_stride.wrapping_sub(first_key * key_stride)
-        };
-        let ahead = (block.end_key < common.n_keys || block.head_idx + 1 < common.n_kv_heads)
-            .then_some(next);
+        let ahead = elements_ahead(common, &part, block);
         few::scores(
             simd,
             ([keys, few_values.unwrap_or(keys)], ahead),
@@ -334,7 +333,8 @@ fn tile_products<M: Multiply>(
     if M::LANE_LEN > 1 {
         join_weights(multiply, weights, n_groups);
     }
-    let close = close_rows(&common.v, common.head_dim, block).filter(|_| M::LANE_LEN == 1);
+    let close =
+        close_rows(&part.v, common.head_dim, kv_block(block.end_key)).filter(|_| M::LANE_LEN == 1);
     let (n_panels, n_vectors) = (padded_dim / LANES, n_keys.div_ceil(M::LANE_LEN));
     let data = close.unwrap_or(scratch.values);
     let values = Panels {
@@ -347,16 +347,39 @@ fn tile_products<M: Multiply>(
     products::<M, true>(multiply, values, weights, TILE_KEYS, sums, padded_dim);
 }
 
+/// Elements from the keys of a block to those of the next tile of their part: behind the last tile
+/// of a head comes the first of the next.
+#[inline(always)]
+fn elements_ahead(common: &Common, part: &Part, block: Block) -> Option<usize> {
+    let KvView {
+        head_stride,
+        key_stride,
+        ..
+    } = part.k;
+    if block.end_key < part.end_key {
+        return Some(TILE_KEYS * key_stride);
+    }
+    (block.head_idx + 1 < common.n_kv_heads)
+        .then(|| head_stride.wrapping_sub((block.first_key - part.first_key) * key_stride))
+}
+
 /// Makes panels of the keys of a block, and rows of its values where they are not used as they are.
 #[inline(always)]
-fn load<M: Multiply>(simd: M, common: &Common, block: Block, keys: &mut [f32], values: &mut [f32]) {
+fn load<M: Multiply>(
+    simd: M,
+    common: &Common,
+    part: &Part,
+    block: Block,
+    keys: &mut [f32],
+    values: &mut [f32],
+) {
     let (head_dim, padded_dim) = (common.head_dim, common.division.padded_dim);
     let n_keys = block.end_key - block.first_key;
     let whole = |view| Rows::new(view, head_dim, block.head_idx, block.first_key, n_keys);
-    let rows = match whole(&common.k) {
+    let rows = match whole(&part.k) {
         Some(rows) => rows,
         None => {
-            fill_up(&common.k, head_dim, block, values);
+            fill_up(&part.k, head_dim, block, values);
             Rows::padded(values, padded_dim, n_keys)
         }
     };
@@ -365,12 +388,12 @@ fn load<M: Multiply>(simd: M, common: &Common, block: Block, keys: &mut [f32], v
         common.scale,
         &mut keys[..n_keys.next_multiple_of(LANES) * padded_dim / M::LANE_LEN],
     );
-    if M::LANE_LEN == 1 && close_rows(&common.v, head_dim, block).is_some() {
+    if M::LANE_LEN == 1 && close_rows(&part.v, head_dim, block).is_some() {
         return;
     }
-    match whole(&common.v) {
+    match whole(&part.v) {
         Some(rows) => rows.copy(simd, values),
-        None => fill_up(&common.v, head_dim, block, values),
+        None => fill_up(&part.v, head_dim, block, values),
     }
 }
 

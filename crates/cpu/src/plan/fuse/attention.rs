@@ -289,27 +289,129 @@ fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
         .filter(|_| perm.to_ints().is_some_and(|perm| perm == [0, 2, 1, 3]))
 }
 
+/// What attends in one call: `scaled_dot_product_attention`, or
+/// `matmul(softmax(add(mul(matmul(q, k^T), scale), mask)), v)`, where the factor and the mask may be
+/// missing.
+struct Attending {
+    query: ValueId,
+    key: ValueId,
+    value: ValueId,
+    mask: Option<ValueId>,
+    /// That of the op where there is none.
+    scale: Option<f32>,
+    covers: Vec<OpId>,
+}
+
+/// The attention that ends in an op.
+fn attending(p: &mut Planner<'_>, id: OpId) -> Option<Attending> {
+    let f = p.f;
+    let op = f.op(id);
+    match op.def.name {
+        "scaled_dot_product_attention" => Some(Attending {
+            query: op.value_arg("query")?,
+            key: op.value_arg("key")?,
+            value: op.value_arg("value")?,
+            mask: op.value_arg("attn_mask"),
+            scale: None,
+            covers: Vec::new(),
+        }),
+        "matmul" => decomposed(p, op),
+        _ => None,
+    }
+}
+
+fn decomposed(p: &mut Planner<'_>, op: &Op) -> Option<Attending> {
+    let f = p.f;
+    if transposed(p, op)? != [false; 2] {
+        return None;
+    }
+    let (softmax_id, softmax) = made_by(p, op.value_arg("x")?, "softmax")?;
+    let mut scores = softmax.value_arg("x")?;
+    let rank = f.value(scores).ty.tensor()?.rank() as i64;
+    let axis = match softmax.arg("axis") {
+        None => -1,
+        Some(_) => *f.literal_arg(softmax, "axis")?.to_ints()?.first()?,
+    };
+    if rank != 4 || ![-1, rank - 1].contains(&axis) {
+        return None;
+    }
+    let mut covers = vec![softmax_id];
+    let mut mask = None;
+    if let Some((id, add)) = made_by(p, scores, "add") {
+        let (x, y) = (add.value_arg("x")?, add.value_arg("y")?);
+        // The scores have the type of the sum, a mask may be broadcast.
+        let is_scores = |v: ValueId| {
+            ["mul", "real_div", "matmul"]
+                .iter()
+                .any(|n| made_by(p, v, n).is_some())
+        };
+        let (made, added) = if is_scores(x) { (x, y) } else { (y, x) };
+        (scores, mask) = (made, Some(added));
+        covers.push(id);
+    }
+    let mut scale = 1.0;
+    for name in ["mul", "real_div"] {
+        let Some((id, by)) = made_by(p, scores, name) else {
+            continue;
+        };
+        let factor = constant_arg(p, by, "y")??;
+        let number = *factor.f32s()?.first()?;
+        if factor.len() != 1 || factor.shape.len() > 4 {
+            return None;
+        }
+        scale *= if name == "mul" {
+            number
+        } else {
+            number.recip()
+        };
+        covers.push(id);
+        scores = by.value_arg("x")?;
+    }
+    let (product_id, product) = made_by(p, scores, "matmul")?;
+    covers.push(product_id);
+    (transposed(p, product)? == [false, true]).then_some(())?;
+    Some(Attending {
+        query: product.value_arg("x")?,
+        key: product.value_arg("y")?,
+        value: op.value_arg("y")?,
+        mask,
+        scale: Some(scale),
+        covers,
+    })
+}
+
+/// Whether each factor of a product is transposed.
+pub(super) fn transposed(p: &Planner<'_>, op: &Op) -> Option<[bool; 2]> {
+    let flag = |name| match op.arg(name) {
+        None => Some(false),
+        Some(_) => Some(p.f.literal_arg(op, name)?.to_ints()? == [1]),
+    };
+    Some([flag("transpose_x")?, flag("transpose_y")?])
+}
+
 /// Attention whose keys and values are computed in this call, with a mask [batch or 1, heads or 1,
 /// rows or 1, keys].
 pub(super) fn attend(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let result = p.f.op(root).results[0];
+    let attending = attending(p, root)?;
     // Left to the pattern that ends there.
     let ends = |user: &OpId| exchanged(p, *user).is_some() && p.is_closed(*user, &[root]);
-    let (covers, fused) = if !has_masks_by_head(p, root) && p.users(result).iter().any(ends) {
+    let (covers, fused) = if !has_masks_by_head(p, &attending) && p.users(result).iter().any(ends) {
         None
     } else {
-        attending(p, root)
+        attend_with(p, root, attending)
     }?;
     one(root, covers, fused)
 }
 
 /// The same, where heads and tokens of the result are exchanged.
 pub(super) fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (id, _) = made_by(p, exchanged(p, root)?, "scaled_dot_product_attention")?;
-    if has_masks_by_head(p, id) {
+    let id = p.definer(exchanged(p, root)?)?;
+    let attending = attending(p, id)?;
+    if has_masks_by_head(p, &attending) {
         return None;
     }
-    let (mut covers, mut fused) = attending(p, id)?;
+    let (mut covers, mut fused) = attend_with(p, id, attending)?;
     if let Fused::Attend {
         by_row: [.., result],
         ..
@@ -323,20 +425,23 @@ pub(super) fn attend_by_row(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found
 
 /// Whether attention has a mask for each head, as with a bias by distance. Heads then attend one by
 /// one, which takes tensors where they follow each other.
-fn has_masks_by_head(p: &Planner<'_>, id: OpId) -> bool {
-    let mask = p.f.op(id).value_arg("attn_mask");
-    mask.is_some_and(|mask| matches!(dims(p, mask)[..], [_, n, _, _] if n != Some(1)))
+fn has_masks_by_head(p: &Planner<'_>, attending: &Attending) -> bool {
+    attending
+        .mask
+        .is_some_and(|mask| matches!(dims(p, mask)[..], [_, n, _, _] if n != Some(1)))
 }
 
 /// What attends, and the ops that exchange heads and tokens in front of it.
-fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
-    let op = p.f.op(id);
-    let (query, key, value) = (
-        op.value_arg("query")?,
-        op.value_arg("key")?,
-        op.value_arg("value")?,
-    );
-    let mask = op.value_arg("attn_mask");
+fn attend_with(p: &Planner<'_>, id: OpId, attending: Attending) -> Option<(Vec<OpId>, Fused)> {
+    let by_head = has_masks_by_head(p, &attending);
+    let Attending {
+        query,
+        key,
+        value,
+        mask,
+        scale,
+        mut covers,
+    } = attending;
     let shape = |v: ValueId| {
         p.f.value(v)
             .ty
@@ -354,6 +459,7 @@ fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
             .iter()
             .all(|axis| shape(key)[*axis] == shape(value)[*axis])
         && shape(key)[3] == shape(query)[3]
+        && shape(key)[1] == shape(query)[1]
         && mask.is_none_or(|m| {
             let n_heads = shape(query)[1].known();
             let fits = |n: Option<usize>| n.is_some() && (n == Some(1) || n == n_heads);
@@ -364,33 +470,35 @@ fn attending(p: &Planner<'_>, id: OpId) -> Option<(Vec<OpId>, Fused)> {
     }
     // All or none: where queries and keys are rotated in between, to exchange the values as well
     // costs less than to read them by row.
+    let inner: Vec<OpId> = covers.iter().copied().chain([id]).collect();
     let given = [query, key, value].map(|v| {
-        let made = p.definer(v).filter(|made| p.is_closed(id, &[*made]))?;
+        let made = p.definer(v).filter(|made| {
+            p.users(v)
+                .iter()
+                .all(|user| inner.contains(user) && made != user)
+        })?;
         Some((made, exchanged(p, made)?))
     });
-    let given = if has_masks_by_head(p, id) {
-        [None; 3]
-    } else {
-        given
-    };
+    let given = if by_head { [None; 3] } else { given };
     let [Some(q), Some(k), Some(v)] = given else {
-        return Some((
-            Vec::new(),
-            Fused::Attend {
-                query,
-                key,
-                value,
-                mask,
-                by_row: [false; 2],
-            },
-        ));
+        let fused = Fused::Attend {
+            query,
+            key,
+            value,
+            mask,
+            scale,
+            by_row: [false; 2],
+        };
+        return Some((covers, fused));
     };
     let fused = Fused::Attend {
         query: q.1,
         key: k.1,
         value: v.1,
         mask,
+        scale,
         by_row: [true, false],
     };
-    Some((vec![q.0, k.0, v.0], fused))
+    covers.extend([q.0, k.0, v.0]);
+    Some((covers, fused))
 }

@@ -5,7 +5,6 @@
 //! to [`Fused`], its kernel to `exec` and `tests/fused/<name>.mil`.
 
 use thane_kernels::activation::Unary;
-use thane_kernels::rope::RopeStyle;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
@@ -14,8 +13,18 @@ use crate::step::{Fused, Product, Then};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 use attention::{attend, attend_by_row, attention, rows_attention};
+use conv::{activated_conv, conv_rows, pool_rows};
+use norm::{rms_norm, scaled_norm};
+use past::{past_attention, state_update};
+use recurrent::recurrent;
+use rope::{rope_half, rope_interleaved, rope_rows};
 
 mod attention;
+mod conv;
+mod norm;
+mod past;
+mod recurrent;
+mod rope;
 #[cfg(test)]
 mod tests;
 
@@ -58,19 +67,39 @@ pub static PATTERNS: &[Pattern] = &[
     GATHER,
     Pattern::new("half_linear", "linear", half_linear),
     Pattern::new("rms_norm", "mul", rms_norm),
+    Pattern::new("scaled_norm", "mul", scaled_norm),
     Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
     Pattern::new("residual", "add", residual),
+    Pattern::new("past_attention", "add", past_attention),
+    Pattern::new("state_update", "coreml_update_state", state_update),
     Pattern::new("activated_linear", "gelu", activated_linear),
     Pattern::new("activated_linear", "silu", activated_linear),
     Pattern::new("activated_linear", "relu", activated_linear),
+    Pattern::new("activated_linear", "sigmoid", activated_linear),
+    Pattern::new("activated_linear", "tanh", activated_linear),
+    Pattern::new("activated_linear", "relu6", activated_linear),
+    Pattern::new("activated_linear", "clip", activated_linear),
+    Pattern::new("activated_conv", "gelu", activated_conv),
+    Pattern::new("activated_conv", "silu", activated_conv),
+    Pattern::new("activated_conv", "relu", activated_conv),
+    Pattern::new("activated_conv", "sigmoid", activated_conv),
+    Pattern::new("activated_conv", "tanh", activated_conv),
+    Pattern::new("activated_conv", "relu6", activated_conv),
+    Pattern::new("activated_conv", "clip", activated_conv),
+    Pattern::new("conv_rows", "transpose", conv_rows),
+    Pattern::new("pool_rows", "transpose", pool_rows),
+    Pattern::new("recurrent", "lstm", recurrent),
+    Pattern::new("recurrent", "gru", recurrent),
     Pattern::new("top_linear", "topk", top_linear),
     Pattern::new("rope_half", "concat", rope_half),
+    Pattern::new("rope_rows", "concat", rope_rows),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
     Pattern::new("rows_attention", "reshape", rows_attention),
     Pattern::new("attend", "scaled_dot_product_attention", attend),
     Pattern::new("attend", "transpose", attend_by_row),
+    Pattern::new("attend_products", "matmul", attend),
     Pattern::new("layer_norm", "layer_norm", layer_norm),
     Pattern::new("matmul", "matmul", matmul),
     Pattern::new("pointwise", "conv", pointwise),
@@ -249,34 +278,6 @@ fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     )
 }
 
-/// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
-fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let (normed, weight) = (op.value_arg("x")?, op.value_arg("y")?);
-    let (normed_id, scaled) = made_by(p, normed, "mul")?;
-    let (x, inverse) = (scaled.value_arg("x")?, scaled.value_arg("y")?);
-    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
-    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
-    let (mean_id, mean) = made_by(p, rsqrt.value_arg("x")?, "reduce_mean")?;
-    let axes = f.literal_arg(mean, "axes")?.to_ints()?;
-    let keeps = f.literal_arg(mean, "keep_dims")?.to_ints()? == [1];
-    let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
-    let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
-    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
-    if !squares_x || !keeps || axes != [-1] || !is_float32(p, x) {
-        return None;
-    }
-    let weight = p
-        .constant(weight)
-        .filter(|w| w.shape == [width] && w.f32s().is_some())?;
-    one(
-        root,
-        vec![normed_id, inverse_id, mean_id, square_id],
-        Fused::RmsNorm { x, weight, epsilon },
-    )
-}
-
 /// What an op activates, and how.
 fn activation(p: &Planner<'_>, id: OpId) -> Option<(ValueId, Unary)> {
     let op = p.f.op(id);
@@ -285,12 +286,25 @@ fn activation(p: &Planner<'_>, id: OpId) -> Option<(ValueId, Unary)> {
         p.f.literal_arg(op, "mode").and_then(|m| m.as_str()),
     ) {
         ("relu", _) => Unary::Relu,
+        ("relu6", _) => Unary::Relu6,
+        ("clip", _) if bounds(p, op) == Some([0.0, 6.0]) => Unary::Relu6,
+        ("sigmoid", _) => Unary::Sigmoid,
+        ("tanh", _) => Unary::Tanh,
         ("silu", _) => Unary::Silu,
         ("gelu", Some("TANH_APPROXIMATION")) => Unary::GeluTanh,
         ("gelu", None | Some("EXACT")) => Unary::GeluErf,
         _ => return None,
     };
     Some((op.value_arg("x")?, unary))
+}
+
+/// The bounds of a `clip`.
+fn bounds(p: &Planner<'_>, op: &Op) -> Option<[f32; 2]> {
+    let number = |name| match p.f.literal_arg(op, name)?.to_floats()?[..] {
+        [number] => Some(number),
+        _ => None,
+    };
+    Some([number("alpha")?, number("beta")?])
 }
 
 /// `gelu(linear(x))` and the like.
@@ -350,7 +364,8 @@ fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let op = f.op(root);
     let (active, up) = (op.value_arg("x")?, op.value_arg("y")?);
     let id = p.definer(active)?;
-    let (gate, unary) = activation(p, id).filter(|(_, unary)| *unary != Unary::Relu)?;
+    let (gate, unary) =
+        activation(p, id).filter(|(_, unary)| !matches!(unary, Unary::Relu | Unary::Relu6))?;
     if f.value(gate).ty != f.value(up).ty || !is_float32(p, gate) {
         return None;
     }
@@ -365,45 +380,14 @@ fn gated(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     )
 }
 
-/// What `(a cos - b sin, b cos + a sin)` rotates.
-struct Rotation {
-    a: ValueId,
-    b: ValueId,
-    cos: ValueId,
-    sin: ValueId,
-    covers: Vec<OpId>,
-}
-
-fn rotation(p: &Planner<'_>, left: ValueId, right: ValueId) -> Option<Rotation> {
-    let (left_id, left) = made_by(p, left, "sub")?;
-    let (right_id, right) = made_by(p, right, "add")?;
-    let product = |op: &Op, name: &str| -> Option<(OpId, ValueId, ValueId)> {
-        let (id, mul) = made_by(p, op.value_arg(name)?, "mul")?;
-        Some((id, mul.value_arg("x")?, mul.value_arg("y")?))
-    };
-    let (ac_id, a, cos) = product(left, "x")?;
-    let (bs_id, b, sin) = product(left, "y")?;
-    let (bc_id, b2, cos2) = product(right, "x")?;
-    let (as_id, a2, sin2) = product(right, "y")?;
-    let same = a == a2 && b == b2 && cos == cos2 && sin == sin2 && is_float32(p, a);
-    same.then(|| Rotation {
-        a,
-        b,
-        cos,
-        sin,
-        covers: vec![left_id, right_id, ac_id, bs_id, bc_id, as_id],
-    })
-}
-
-/// Both halves of the split whose results are `a` and `b`, in order.
-fn halves<'a>(p: &Planner<'a>, a: ValueId, b: ValueId) -> Option<(OpId, &'a Op)> {
-    let (id, split) = made_by(p, a, "split")?;
-    let last = p.f.literal_arg(split, "axis")?.to_ints()? == [-1];
-    (last && split.results == [a, b]).then_some((id, split))
-}
-
-fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
-    let last = p.f.literal_arg(op, "axis")?.to_ints()? == [-1];
+/// The two values that are joined along the last axis.
+fn joined_last(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
+    let rank = p.f.value(op.results[0]).ty.tensor()?.rank() as i64;
+    let axis = p.f.literal_arg(op, "axis")?.to_ints()?;
+    let interleaves =
+        p.f.literal_arg(op, "interleave")
+            .is_some_and(|l| l.to_ints() != Some(vec![0]));
+    let last = (axis == [-1] || axis == [rank - 1]) && !interleaves;
     match op.arg("values")? {
         Arg::Values(values) if last => match values.as_slice() {
             [left, right] => Some((*left, *right)),
@@ -413,79 +397,36 @@ fn joined(p: &Planner<'_>, op: &Op) -> Option<(ValueId, ValueId)> {
     }
 }
 
-/// Whether x is [batch, heads, tokens, head_dim] and cosines are [tokens, head_dim / 2], not one
-/// row for all.
-fn is_rotary(p: &Planner<'_>, x: ValueId, cos: ValueId) -> bool {
-    let dims = |v: ValueId| {
-        p.f.value(v)
-            .ty
-            .tensor()
-            .map(|t| t.shape.clone())
-            .unwrap_or_default()
-    };
-    let (x, cos) = (dims(x), dims(cos));
-    matches!((x.as_slice(), cos.as_slice()), ([_, heads, tokens, d], [rows, half])
-        if heads.known().is_some() && d.known().is_some() && d.known() == half.known().map(|h| 2 * h)
-            && (rows.known() != Some(1) || tokens.known() == Some(1)))
-}
-
-fn rope_half(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let (left, right) = joined(p, p.f.op(root))?;
-    let r = rotation(p, left, right)?;
-    let (split_id, split) = halves(p, r.a, r.b)?;
-    let x = split.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
-    let covers = [r.covers, vec![split_id]].concat();
-    one(
-        root,
-        covers,
-        Fused::Rope {
-            x,
-            cos: r.cos,
-            sin: r.sin,
-            style: RopeStyle::Half,
-        },
-    )
-}
-
-/// `reshape(stack(rotated pairs))`, of `reshape(x, [.., head_dim / 2, 2])` split and squeezed.
-fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+/// Begin, end and step of a slice along each axis, where they are known and none is counted from
+/// the end.
+fn slice_bounds(p: &Planner<'_>, op: &Op) -> Option<Vec<[i64; 3]>> {
     let f = p.f;
-    let (stack_id, stack) = made_by(p, f.op(root).value_arg("x")?, "stack")?;
-    let (left, right) = joined(p, stack)?;
-    let r = rotation(p, left, right)?;
-    let (a_id, a) = made_by(p, r.a, "squeeze")?;
-    let (b_id, b) = made_by(p, r.b, "squeeze")?;
-    let (split_id, split) = halves(p, a.value_arg("x")?, b.value_arg("x")?)?;
-    let (pairs_id, pairs) = made_by(p, split.value_arg("x")?, "reshape")?;
-    let x = pairs.value_arg("x").filter(|x| is_rotary(p, *x, r.cos))?;
-    let dims = |v: ValueId| {
-        f.value(v)
-            .ty
-            .tensor()
-            .map(|t| t.shape.iter().map(|d| d.known()).collect::<Vec<_>>())
+    let shape = f.value(op.value_arg("x")?).ty.tensor()?.known_shape()?;
+    let ints = |name: &str, missing: i64| match op.arg(name) {
+        None => Some(vec![missing; shape.len()]),
+        Some(_) => f.literal_arg(op, name)?.to_ints(),
     };
-    let (whole, paired) = (dims(x)?, dims(pairs.results[0])?);
-    let half = whole.last().copied().flatten().map(|d| d / 2);
-    // One axis, the tokens, may be unknown, and a symbol of its own after each reshape: it is the
-    // same, for the elements are.
-    let same =
-        dims(f.op(root).results[0])? == whole && whole.iter().filter(|d| d.is_none()).count() <= 1;
-    let is_paired =
-        paired.len() == 5 && paired[..2] == whole[..2] && paired[3..] == [half, Some(2)];
-    let covers = [r.covers, vec![stack_id, a_id, b_id, split_id, pairs_id]].concat();
-    if !same || !is_paired {
+    if ints("squeeze_mask", 0)?.contains(&1) {
         return None;
     }
-    one(
-        root,
-        covers,
-        Fused::Rope {
-            x,
-            cos: r.cos,
-            sin: r.sin,
-            style: RopeStyle::Interleaved,
-        },
-    )
+    let [begin, end] = [ints("begin", 0)?, ints("end", 0)?];
+    let [no_begin, no_end] = [ints("begin_mask", 0)?, ints("end_mask", 0)?];
+    let step = ints("stride", 1)?;
+    let bounds = shape.iter().enumerate().map(|(i, n)| {
+        let begin = if *no_begin.get(i)? != 0 {
+            0
+        } else {
+            *begin.get(i)?
+        };
+        let end = if *no_end.get(i)? != 0 {
+            *n as i64
+        } else {
+            *end.get(i)?
+        };
+        let step = *step.get(i)?;
+        (begin >= 0 && (begin..=*n as i64).contains(&end) && step > 0).then_some([begin, end, step])
+    });
+    bounds.collect()
 }
 
 /// `layer_norm` along the last axis.

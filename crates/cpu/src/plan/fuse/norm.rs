@@ -1,0 +1,110 @@
+//! Patterns of norms.
+
+use thane_mil::program::{Op, OpId, ValueId};
+
+use super::{Found, constant_arg, is_float32, made_by, one};
+use crate::plan::Planner;
+use crate::step::Fused;
+use crate::tensor::Tensor;
+
+/// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
+pub(super) fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (normed, weight) = (op.value_arg("x")?, op.value_arg("y")?);
+    let (normed_id, scaled) = made_by(p, normed, "mul")?;
+    let (x, inverse) = (scaled.value_arg("x")?, scaled.value_arg("y")?);
+    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
+    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
+    let (mean_id, mean) = made_by(p, rsqrt.value_arg("x")?, "reduce_mean")?;
+    let square_id = mean_square(p, mean, x)?;
+    let weight = row_weight(p, weight, x)?;
+    one(
+        root,
+        vec![normed_id, inverse_id, mean_id, square_id],
+        Fused::RmsNorm { x, weight, epsilon },
+    )
+}
+
+/// The square whose mean along the last axis of x it is.
+fn mean_square(p: &Planner<'_>, mean: &Op, x: ValueId) -> Option<OpId> {
+    let f = p.f;
+    let rank = f.value(x).ty.tensor()?.rank() as i64;
+    let axes = f.literal_arg(mean, "axes")?.to_ints()?;
+    let keeps = f.literal_arg(mean, "keep_dims")?.to_ints()? == [1];
+    let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
+    let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
+    let is_last = axes == [-1] || axes == [rank - 1];
+    (squares_x && keeps && is_last && is_float32(p, x)).then_some(square_id)
+}
+
+/// The constant [1, .., 1, width] that rows of x are multiplied with.
+fn row_weight(p: &mut Planner<'_>, weight: ValueId, x: ValueId) -> Option<Tensor> {
+    let ty = p.f.value(x).ty.tensor()?;
+    let (rank, width) = (ty.rank(), ty.shape.last()?.known()?);
+    let weight = p.constant(weight)?;
+    let (last, outer) = weight.shape.split_last()?;
+    let fits = *last == width && outer.iter().all(|n| *n == 1) && weight.shape.len() <= rank;
+    weight.f32s()?;
+    fits.then_some(weight)
+}
+
+/// A norm that fp16 holds whatever x is, as programs for the Neural Engine have it: with
+/// `m = maximum(reduce_max(abs(x)), floor)`, `s = x / m` and `r = root / m`,
+/// `mul(mul(s, rsqrt(mean(s^2) + r^2)), weight)`. That is `x / sqrt(mean(x^2) + root^2) * weight`.
+pub(super) fn scaled_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (normed_id, normed) = made_by(p, op.value_arg("x")?, "mul")?;
+    let (scaled, inverse) = (normed.value_arg("x")?, normed.value_arg("y")?);
+    let (scaled_id, division) = made_by(p, scaled, "real_div")?;
+    let (x, most) = (division.value_arg("x")?, division.value_arg("y")?);
+    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
+    let tiny = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
+    let (sum_id, sum) = made_by(p, rsqrt.value_arg("x")?, "add")?;
+    let (mean_id, mean) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
+    let square_id = mean_square(p, mean, scaled)?;
+    let (added_id, added) = made_by(p, sum.value_arg("y")?, "mul")?;
+    let ratio = added
+        .value_arg("x")
+        .filter(|r| added.value_arg("y") == Some(*r))?;
+    let (ratio_id, ratio) = made_by(p, ratio, "real_div")?;
+    let (most_id, floored) = made_by(p, most, "maximum")?;
+    let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
+    let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
+    let rank = f.value(x).ty.tensor()?.rank() as i64;
+    let axes = f.literal_arg(largest, "axes")?.to_ints()?;
+    let is_last = axes == [-1] || axes == [rank - 1];
+    let fits = abs.value_arg("x") == Some(x)
+        && ratio.value_arg("y") == Some(most)
+        && is_last
+        && f.literal_arg(largest, "keep_dims")?.to_ints()? == [1]
+        && is_float32(p, x);
+    let floor = number(p, floored, "y")?;
+    let root_of_epsilon = number(p, ratio, "x")?;
+    // What is added last is of the scaled x, which is at most 1: where it counts, this is another
+    // norm.
+    if !fits || floor <= 0.0 || !(0.0..1e-20).contains(&tiny) {
+        return None;
+    }
+    let weight = row_weight(p, op.value_arg("y")?, x)?;
+    one(
+        root,
+        vec![
+            normed_id, scaled_id, inverse_id, sum_id, mean_id, square_id, added_id, ratio_id,
+            most_id, largest_id, abs_id,
+        ],
+        Fused::RmsNorm {
+            x,
+            weight,
+            epsilon: root_of_epsilon * root_of_epsilon,
+        },
+    )
+}
+
+/// A constant of one element.
+fn number(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<f32> {
+    let tensor = constant_arg(p, op, name)??;
+    let values = tensor.f32s()?;
+    (values.len() == 1).then(|| values[0])
+}

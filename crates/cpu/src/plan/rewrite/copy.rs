@@ -1,0 +1,134 @@
+//! Copying a function op by op, while a rewrite changes what it wants.
+
+use thane_mil::build::FunctionBuilder;
+use thane_mil::literal::Literal;
+use thane_mil::opset::{self, OpDef};
+use thane_mil::program::{Arg, BlockId, Definition, Function, OpId, ValueId};
+use thane_mil::types::Type;
+
+/// A function, what is built from it, and which new value stands for which old one.
+pub struct Copy<'a> {
+    /// The old function.
+    pub f: &'a Function,
+    /// The new function.
+    pub to: FunctionBuilder,
+    new: Vec<Option<ValueId>>,
+}
+
+impl<'a> Copy<'a> {
+    /// Begins with the inputs.
+    pub fn new(f: &'a Function) -> Self {
+        let mut to = FunctionBuilder::rewriting(f);
+        let mut new = vec![None; f.n_values()];
+        for v in &f.body().inputs {
+            let value = f.value(*v);
+            new[v.index()] = Some(to.input(&value.name, value.ty.clone()));
+        }
+        Self { f, to, new }
+    }
+
+    /// The new value of an old one.
+    pub fn get(&self, old: ValueId) -> Option<ValueId> {
+        self.new[old.index()]
+    }
+
+    /// Has `new` stand for `old`.
+    pub fn set(&mut self, old: ValueId, new: ValueId) {
+        self.new[old.index()] = Some(new);
+    }
+
+    /// The type of a new value.
+    pub fn ty(&self, new: ValueId) -> &Type {
+        &self.to.function().value(new).ty
+    }
+
+    /// The name of an old value.
+    pub fn name(&self, old: ValueId) -> &'a str {
+        &self.f.value(old).name
+    }
+
+    /// The arguments of an op with what `map` makes of each value.
+    pub fn args(
+        &mut self,
+        op: OpId,
+        map: &mut dyn FnMut(&mut Self, ValueId) -> Option<ValueId>,
+    ) -> Option<Vec<(&'static str, Arg)>> {
+        let op = self.f.op(op);
+        let mut args = Vec::with_capacity(op.args.len());
+        for (param, arg) in op.def.params.iter().zip(&op.args) {
+            let arg = match arg {
+                None => continue,
+                Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
+                Some(Arg::Value(v)) => Arg::Value(map(self, *v)?),
+                Some(Arg::Values(vs)) => {
+                    Arg::Values(vs.iter().map(|v| map(self, *v)).collect::<Option<_>>()?)
+                }
+            };
+            args.push((param.name, arg));
+        }
+        Some(args)
+    }
+
+    /// Adds what an old op becomes; its results stand for those of the old one.
+    pub fn add(
+        &mut self,
+        op: OpId,
+        args: Vec<(&'static str, Arg)>,
+        blocks: Vec<BlockId>,
+    ) -> Option<()> {
+        let f = self.f;
+        let op = f.op(op);
+        self.to.set_place(&op.origin.place);
+        let name = match op.results.first() {
+            Some(first) => self.name(*first),
+            None => op.name.as_deref().unwrap_or_default(),
+        };
+        let results = self.to.op_of(op.def, name, args, blocks).ok()?;
+        if results.len() != op.results.len() {
+            return None;
+        }
+        for (old, new) in op.results.iter().zip(results) {
+            self.set(*old, new);
+        }
+        Some(())
+    }
+
+    /// Adds an op that the old function lacks.
+    pub fn op(
+        &mut self,
+        name: &str,
+        result: &str,
+        args: Vec<(&'static str, Arg)>,
+    ) -> Option<ValueId> {
+        let def: &'static OpDef = opset::find(name)?;
+        let results = self.to.op_of(def, result, args, Vec::new()).ok()?;
+        results.first().copied()
+    }
+
+    /// A `cast` of `x`.
+    pub fn cast(&mut self, x: ValueId, result: &str, dtype: &str) -> Option<ValueId> {
+        let dtype = Arg::Literal(Literal::string(dtype));
+        self.op("cast", result, vec![("x", Arg::Value(x)), ("dtype", dtype)])
+    }
+
+    /// The function, whose outputs have their old names and types.
+    pub fn finish(mut self, outputs: &[ValueId]) -> Option<Function> {
+        let f = self.f;
+        let mut named: Vec<(&str, ValueId)> = Vec::new();
+        for (old, new) in f.body().outputs.iter().zip(outputs) {
+            let (name, ty) = (self.name(*old), &f.value(*old).ty);
+            let value = self.to.function().value(*new);
+            let is_free = matches!(value.definition, Definition::Result(..))
+                && named.iter().all(|(_, other)| other != new);
+            let made = match (value.ty.tensor(), ty.tensor()) {
+                (Some(new_ty), Some(old_ty)) if new_ty.dtype != old_ty.dtype => {
+                    self.cast(*new, name, old_ty.dtype.name())?
+                }
+                _ if is_free || value.name == *name => *new,
+                _ => self.op("identity", name, vec![("x", Arg::Value(*new))])?,
+            };
+            named.push((name, made));
+        }
+        Some(self.to.finish_under(&named))
+    }
+}

@@ -1,0 +1,374 @@
+//! fp16 values become fp32 values: the CPU computes in fp32, and rounding each result to fp16 takes
+//! longer than most ops.
+//!
+//! Inputs, outputs and states keep their types. Constants stay fp16 in memory; products read them
+//! as they are. What a state holds is moved as fp16 and widened where an op computes with it.
+//!
+//! ```text
+//! %y: fp16 = add(x: %x, y: %c: fp16)
+//! ```
+//! becomes
+//! ```text
+//! %x_wide: fp32 = cast(dtype: "fp32", x: %x)
+//! %c_wide: fp32 = constexpr_cast(output_dtype: "fp32", source_val: ..)
+//! %y: fp32 = add(x: %x_wide, y: %c_wide)
+//! ```
+
+use std::collections::HashMap;
+
+use thane_mil::literal::{Literal, f16_to_f32, f64_to_f16};
+use thane_mil::opset::OpKind;
+use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
+use thane_mil::types::{DType, TensorType, Type};
+
+use super::copy::Copy;
+
+/// Elements up to which a constant is written anew as fp32.
+const SMALL: usize = 64;
+
+/// Ops that only move elements, so that they leave what a state holds in fp16.
+const MOVES: &[&str] = &[
+    "slice_by_index",
+    "slice_by_size",
+    "slice_update",
+    "reshape",
+    "expand_dims",
+    "squeeze",
+    "transpose",
+    "split",
+    "identity",
+];
+
+/// The function with fp32 in place of fp16; `None` where it has no fp16 values or has lists of
+/// them.
+pub fn widen(f: &Function) -> Option<Function> {
+    let is_half = |ty: &Type| ty.tensor_or_state().is_some_and(|t| t.dtype == DType::Fp16);
+    if !f.values().iter().any(|v| is_half(&v.ty)) {
+        return None;
+    }
+    let has_lists = f.values().iter().any(|v| matches!(v.ty, Type::List(..)));
+    if has_lists {
+        return None;
+    }
+    let mut widen = Widen {
+        copy: Copy::new(f),
+        wide: HashMap::new(),
+    };
+    for v in &f.body().inputs {
+        widen.wide(*v)?;
+    }
+    widen.block(Function::BODY)?;
+    let outputs = f.body().outputs.iter().map(|v| widen.copy.get(*v));
+    let outputs: Vec<ValueId> = outputs.collect::<Option<_>>()?;
+    widen.copy.finish(&outputs)
+}
+
+struct Widen<'a> {
+    copy: Copy<'a>,
+    /// New fp16 values, as fp32.
+    wide: HashMap<ValueId, ValueId>,
+}
+
+impl<'a> Widen<'a> {
+    fn is_half(&self, new: ValueId) -> bool {
+        let ty = self.copy.ty(new).tensor();
+        ty.is_some_and(|t| t.dtype == DType::Fp16)
+    }
+
+    /// The new value of an old one, as fp32 where it is fp16.
+    fn wide(&mut self, old: ValueId) -> Option<ValueId> {
+        let new = self.copy.get(old)?;
+        if !self.is_half(new) {
+            return Some(new);
+        }
+        if let Some(wide) = self.wide.get(&new) {
+            return Some(*wide);
+        }
+        let name = format!("{}_wide", self.copy.f.value(old).name);
+        let wide = self.copy.cast(new, &name, "fp32")?;
+        self.wide.insert(new, wide);
+        Some(wide)
+    }
+
+    fn block(&mut self, block: BlockId) -> Option<()> {
+        let f = self.copy.f;
+        for &id in &f.block(block).ops {
+            self.op(id)?;
+        }
+        Some(())
+    }
+
+    fn op(&mut self, id: OpId) -> Option<()> {
+        let op = self.copy.f.op(id);
+        match op.def.name {
+            "const" => self.constant(id, op),
+            name if name.starts_with("constexpr_") => {
+                self.keep(id)?;
+                // Here, where every later use can see it.
+                op.results.iter().try_for_each(|r| self.wide(*r).map(drop))
+            }
+            "cast" => self.cast(id, op),
+            "coreml_update_state" => self.write(id, op, "value"),
+            "write_state" => self.write(id, op, "data"),
+            _ if op.def.kind == OpKind::Random => self.random(id, op),
+            name if MOVES.contains(&name) && self.moves_half(op) => self.moved(id),
+            _ => self.compute(id, op),
+        }
+    }
+
+    /// The op on new values as they are.
+    fn keep(&mut self, id: OpId) -> Option<()> {
+        let args = self.copy.args(id, &mut |copy, v| copy.get(v))?;
+        self.copy.add(id, args, Vec::new())
+    }
+
+    /// A constant stays; what computes with it reads another of fp32.
+    fn constant(&mut self, id: OpId, op: &'a Op) -> Option<()> {
+        self.keep(id)?;
+        let (old, new) = (op.results[0], self.copy.get(op.results[0])?);
+        if !self.is_half(new) {
+            return Some(());
+        }
+        let literal = self.copy.f.constant(old)?;
+        let name = format!("{}_wide", self.copy.f.value(old).name);
+        let is_small = literal
+            .ty()
+            .tensor()
+            .and_then(TensorType::n_elements)
+            .is_some_and(|n| n <= SMALL);
+        let wide = if is_small {
+            self.copy.op(
+                "const",
+                &name,
+                vec![("val", Arg::Literal(widened(literal)?))],
+            )?
+        } else {
+            let dtype = Arg::Literal(Literal::string("fp32"));
+            let args = vec![
+                ("source_val", Arg::Literal(literal.clone())),
+                ("output_dtype", dtype),
+            ];
+            self.copy.op("constexpr_cast", &name, args)?
+        };
+        self.wide.insert(new, wide);
+        Some(())
+    }
+
+    /// A cast between floats is none any more.
+    fn cast(&mut self, id: OpId, op: &'a Op) -> Option<()> {
+        let (old, result) = (op.value_arg("x")?, op.results[0]);
+        let (from, to) = (
+            self.copy.f.value(old).ty.tensor()?.dtype,
+            self.copy.f.value(result).ty.tensor()?.dtype,
+        );
+        let x = self.wide(old)?;
+        let is_wide = |dtype: DType| matches!(dtype, DType::Fp16 | DType::Fp32);
+        if is_wide(from) && is_wide(to) {
+            self.copy.set(result, x);
+            return Some(());
+        }
+        if to == DType::Fp16 {
+            self.copy.to.set_place(&op.origin.place);
+            let name = self.copy.name(result);
+            let wide = self.copy.cast(x, name, "fp32")?;
+            self.copy.set(result, wide);
+            return Some(());
+        }
+        self.compute(id, op)
+    }
+
+    /// Whether the op moves elements of a state, directly or through other moves.
+    fn moves_half(&self, op: &Op) -> bool {
+        let x = op.value_arg("x").and_then(|x| self.copy.get(x));
+        let is_constant = op
+            .value_arg("x")
+            .is_some_and(|x| self.copy.f.constant(x).is_some());
+        !is_constant && x.is_some_and(|x| self.is_half(x))
+    }
+
+    /// A move of fp16, with all that it takes as fp16.
+    fn moved(&mut self, id: OpId) -> Option<()> {
+        let update = self.copy.f.op(id).value_arg("update");
+        let args = self.copy.args(id, &mut |copy, v| {
+            if Some(v) == update {
+                narrow(copy, v)
+            } else {
+                copy.get(v)
+            }
+        })?;
+        self.copy.add(id, args, Vec::new())
+    }
+
+    /// What a state is set to has its type.
+    fn write(&mut self, id: OpId, op: &'a Op, param: &str) -> Option<()> {
+        let value = op.value_arg(param)?;
+        let ty = &self.copy.f.value(value).ty;
+        if ty.tensor().is_none_or(|t| t.dtype != DType::Fp16) {
+            return self.compute(id, op);
+        }
+        let args = self.copy.args(id, &mut |copy, v| {
+            if v == value {
+                narrow(copy, v)
+            } else {
+                copy.get(v)
+            }
+        })?;
+        self.copy.add(id, args, Vec::new())
+    }
+
+    /// Random numbers are drawn as fp16, so that none is rounded to the end of its range.
+    fn random(&mut self, id: OpId, op: &'a Op) -> Option<()> {
+        let f = self.copy.f;
+        let is_half = |v: ValueId| {
+            f.value(v)
+                .ty
+                .tensor()
+                .is_some_and(|t| t.dtype == DType::Fp16)
+        };
+        let args = self.copy.args(id, &mut |copy, v| match is_half(v) {
+            true => narrow(copy, v),
+            false => copy.get(v),
+        })?;
+        self.copy.add(id, args, Vec::new())?;
+        op.results.iter().try_for_each(|r| self.wide(*r).map(drop))
+    }
+
+    /// Whether it is a product of fp16 with a constant of fp32.
+    fn is_mixed(&self, op: &Op) -> bool {
+        let f = self.copy.f;
+        let is_half = |v: ValueId| {
+            f.value(v)
+                .ty
+                .tensor()
+                .is_some_and(|t| t.dtype == DType::Fp16)
+        };
+        op.def.name == "matmul" && op.uses().any(is_half)
+    }
+
+    /// An fp32 constant of a product with fp16 is rounded, as the op does it.
+    fn rounded(&mut self, op: &Op, old: ValueId) -> Option<ValueId> {
+        let f = self.copy.f;
+        let is_float = f
+            .value(old)
+            .ty
+            .tensor()
+            .is_some_and(|t| t.dtype == DType::Fp32);
+        let wide = self.wide(old)?;
+        if is_float && f.constant(old).is_some() && self.is_mixed(op) {
+            return self.round(wide, self.copy.name(old));
+        }
+        Some(wide)
+    }
+
+    /// An fp32 value rounded to fp16.
+    fn round(&mut self, wide: ValueId, name: &str) -> Option<ValueId> {
+        let name = format!("{name}_rounded");
+        let narrow = self.copy.cast(wide, &name, "fp16")?;
+        self.copy.cast(narrow, &name, "fp32")
+    }
+
+    /// Any other op, on fp32.
+    fn compute(&mut self, id: OpId, op: &'a Op) -> Option<()> {
+        let mut args = Vec::with_capacity(op.args.len());
+        for (param, arg) in op.def.params.iter().zip(&op.args) {
+            let arg = match arg {
+                None => continue,
+                Some(Arg::Literal(l)) if is_half_literal(l) => Arg::Literal(widened(l)?),
+                Some(Arg::Literal(l)) if self.is_mixed(op) && is_float_literal(l) => {
+                    let value = vec![("val", Arg::Literal(l.clone()))];
+                    let constant = self.copy.op("const", param.name, value)?;
+                    Arg::Value(self.round(constant, param.name)?)
+                }
+                Some(Arg::Literal(l)) => Arg::Literal(l.clone()),
+                Some(Arg::Value(v)) => Arg::Value(self.rounded(op, *v)?),
+                Some(Arg::Values(vs)) => {
+                    Arg::Values(vs.iter().map(|v| self.wide(*v)).collect::<Option<_>>()?)
+                }
+            };
+            args.push((param.name, arg));
+        }
+        args.extend(self.default_epsilon(op));
+        let blocks = op.blocks.iter().map(|b| self.nested(*b));
+        let blocks = blocks.collect::<Option<_>>()?;
+        self.copy.add(id, args, blocks)
+    }
+
+    /// The default of an epsilon is of the type of x: 1e-12 is 0 in fp16.
+    fn default_epsilon(&self, op: &Op) -> Option<(&'static str, Arg)> {
+        let epsilon = match op.def.name {
+            "inverse" => 1e-4,
+            "log" | "rsqrt" => 0.0,
+            _ => return None,
+        };
+        let x = self.copy.f.value(op.value_arg("x")?).ty.tensor()?;
+        let is_due = op.arg("epsilon").is_none() && x.dtype == DType::Fp16;
+        let rounded = f16_to_f32(f64_to_f16(epsilon));
+        is_due.then_some(("epsilon", Arg::Literal(Literal::f32(rounded))))
+    }
+
+    fn nested(&mut self, block: BlockId) -> Option<BlockId> {
+        let f = self.copy.f;
+        let old = f.block(block);
+        let inputs: Vec<(&str, Type)> = old
+            .inputs
+            .iter()
+            .map(|v| (f.value(*v).name.as_str(), wide_type(&f.value(*v).ty)))
+            .collect();
+        let new = self.copy.to.begin_block(&inputs);
+        for (old, new) in old.inputs.iter().zip(new) {
+            self.copy.set(*old, new);
+        }
+        // What is cast inside is not seen outside.
+        let outside = self.wide.clone();
+        self.block(block)?;
+        let outputs: Vec<ValueId> = old
+            .outputs
+            .iter()
+            .map(|v| self.wide(*v))
+            .collect::<Option<_>>()?;
+        self.wide = outside;
+        Some(self.copy.to.end_block(&outputs))
+    }
+}
+
+/// The new value of an old fp16 one, as fp16.
+fn narrow(copy: &mut Copy<'_>, old: ValueId) -> Option<ValueId> {
+    let new = copy.get(old)?;
+    if copy.ty(new).tensor()?.dtype == DType::Fp16 {
+        return Some(new);
+    }
+    let name = format!("{}_narrow", copy.f.value(old).name);
+    copy.cast(new, &name, "fp16")
+}
+
+fn is_half_literal(literal: &Literal) -> bool {
+    literal
+        .ty()
+        .tensor()
+        .is_some_and(|t| t.dtype == DType::Fp16)
+}
+
+fn is_float_literal(literal: &Literal) -> bool {
+    literal
+        .ty()
+        .tensor()
+        .is_some_and(|t| t.dtype == DType::Fp32)
+}
+
+fn widened(literal: &Literal) -> Option<Literal> {
+    let shape = literal.ty().tensor()?.known_shape()?;
+    let Literal::Tensor(_, data) = Literal::f32s(&literal.to_floats()?) else {
+        return None;
+    };
+    Some(Literal::Tensor(TensorType::new(DType::Fp32, shape), data))
+}
+
+fn wide_type(ty: &Type) -> Type {
+    match ty {
+        Type::Tensor(t) if t.dtype == DType::Fp16 => Type::Tensor(TensorType {
+            dtype: DType::Fp32,
+            ..t.clone()
+        }),
+        _ => ty.clone(),
+    }
+}

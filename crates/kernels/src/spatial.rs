@@ -1,0 +1,583 @@
+//! Windows over images whose channels are last: patches for convolutions, convolutions by channel,
+//! and pools.
+//!
+//! Images are [n, depth, height, width, channels]; axes that an image lacks have one element. A
+//! window takes the elements of an axis that are `stride` apart from place to place and `dilation`
+//! apart inside; elements outside of the image are zeros, or none for pools.
+
+use crate::Context;
+use crate::activation::Unary;
+use crate::simd::{Kernel, LANES, Simd};
+
+/// A window along one axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Axis {
+    /// Elements of the axis in the image.
+    pub size: usize,
+    /// Places of the window.
+    pub n_places: usize,
+    /// Elements of the window.
+    pub kernel: usize,
+    /// From place to place.
+    pub stride: usize,
+    /// From element to element of the window.
+    pub dilation: usize,
+    /// Padding before the axis.
+    pub before: usize,
+}
+
+impl Axis {
+    /// The elements of the window at a place that are in the image: the first, the end, and where
+    /// the first lies in the image.
+    fn inside(&self, place: usize) -> (usize, usize, usize) {
+        let start = place * self.stride;
+        let first = self.before.saturating_sub(start).div_ceil(self.dilation);
+        let end = (self.size + self.before)
+            .saturating_sub(start)
+            .div_ceil(self.dilation)
+            .min(self.kernel);
+        let at = (start + first * self.dilation).saturating_sub(self.before);
+        (first.min(end), end, at)
+    }
+}
+
+/// A window over images.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    /// Images.
+    pub n: usize,
+    /// Channels of the images.
+    pub channels: usize,
+    /// Depth, height and width.
+    pub axes: [Axis; 3],
+}
+
+impl Window {
+    /// Elements of an image.
+    fn image_len(&self) -> usize {
+        self.axes.iter().map(|a| a.size).product::<usize>() * self.channels
+    }
+
+    /// Places of the window in all images.
+    pub fn n_places(&self) -> usize {
+        self.n * self.axes.iter().map(|a| a.n_places).product::<usize>()
+    }
+
+    /// Elements of the window, of one channel.
+    pub fn kernel_len(&self) -> usize {
+        self.axes.iter().map(|a| a.kernel).product()
+    }
+
+    /// The image and the places along the axes of a place.
+    fn place(&self, place: usize) -> (usize, [usize; 3]) {
+        let [d, h, w] = self.axes.map(|a| a.n_places);
+        (
+            place / (d * h * w),
+            [place / (h * w) % d, place / w % h, place % w],
+        )
+    }
+
+    /// Calls `visit` with each run of window elements of a place that lie side by side in the image:
+    /// the first element of the window, how many, and the first channel of the first in the images.
+    #[inline(always)]
+    fn runs(&self, place: usize, mut visit: impl FnMut(usize, usize, usize)) {
+        let (image, [d, h, w]) = self.place(place);
+        let [depth, height, width] = self.axes;
+        let (first_d, end_d, at_d) = depth.inside(d);
+        let (first_h, end_h, at_h) = height.inside(h);
+        let (first_w, end_w, at_w) = width.inside(w);
+        let image = image * self.image_len();
+        for k in first_d..end_d {
+            let plane = at_d + (k - first_d) * depth.dilation;
+            for i in first_h..end_h {
+                let row = plane * height.size + at_h + (i - first_h) * height.dilation;
+                let tap = (k * height.kernel + i) * width.kernel;
+                let at = image + (row * width.size + at_w) * self.channels;
+                if width.dilation == 1 {
+                    if first_w < end_w {
+                        visit(tap + first_w, end_w - first_w, at);
+                    }
+                } else {
+                    for j in first_w..end_w {
+                        let at = at + (j - first_w) * width.dilation * self.channels;
+                        visit(tap + j, 1, at);
+                    }
+                }
+            }
+        }
+    }
+
+    fn check(&self, x: &[f32], out: &[f32]) {
+        assert_eq!(x.len(), self.n * self.image_len(), "images");
+        assert_eq!(out.len(), self.n_places() * self.channels, "outputs");
+        assert!(
+            self.axes.iter().all(|a| a.stride > 0 && a.dilation > 0),
+            "steps of windows"
+        );
+    }
+}
+
+/// Elements that a task should have.
+const TASK_LEN: usize = 1 << 14;
+
+/// The windows from `first_place` on as rows [kernel_len, channels] of the channels from
+/// `first_channel` on, as many as `out` has, zeros where a window is outside of the image.
+///
+/// # Panics
+/// If a size does not fit.
+pub fn patches(
+    ctx: &Context,
+    window: &Window,
+    x: &[f32],
+    first_place: usize,
+    [first_channel, n_channels]: [usize; 2],
+    out: &mut [f32],
+) {
+    let row_len = window.kernel_len() * n_channels;
+    if out.is_empty() {
+        return;
+    }
+    assert_eq!(x.len(), window.n * window.image_len(), "images");
+    assert!(
+        first_channel + n_channels <= window.channels
+            && out.len().is_multiple_of(row_len)
+            && first_place + out.len() / row_len <= window.n_places(),
+        "rows of patches"
+    );
+    let n_in_task = TASK_LEN.div_ceil(row_len);
+    ctx.pool()
+        .run_chunks(out, n_in_task * row_len, |task_idx, out| {
+            for (i, row) in out.chunks_exact_mut(row_len).enumerate() {
+                let place = first_place + task_idx * n_in_task + i;
+                let mut end = 0;
+                window.runs(place, |tap, n, at| {
+                    let to = tap * n_channels;
+                    row[end..to].fill(0.0);
+                    end = to + n * n_channels;
+                    if n_channels == window.channels {
+                        row[to..end].copy_from_slice(&x[at..at + n * n_channels]);
+                        return;
+                    }
+                    for (j, to) in row[to..end].chunks_exact_mut(n_channels).enumerate() {
+                        let at = at + j * window.channels + first_channel;
+                        to.copy_from_slice(&x[at..at + n_channels]);
+                    }
+                });
+                row[end..].fill(0.0);
+            }
+        });
+}
+
+/// `out[p, c] = op(bias[c] + sum over k of x[p, k, c] * weight[k, c])`: a convolution in which each
+/// channel has a kernel of its own.
+///
+/// # Panics
+/// If a size does not fit.
+pub fn depthwise(
+    ctx: &Context,
+    window: &Window,
+    x: &[f32],
+    (weight, bias): (&[f32], Option<&[f32]>),
+    op: Option<Unary>,
+    out: &mut [f32],
+) {
+    window.check(x, out);
+    let channels = window.channels;
+    assert_eq!(weight.len(), window.kernel_len() * channels, "weights");
+    assert!(
+        bias.is_none_or(|bias| bias.len() == channels),
+        "one bias per channel"
+    );
+    let work = Work::Products { weight, bias, op };
+    run(ctx, window, x, work, out);
+}
+
+/// How a pool joins the elements of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pooling {
+    /// The largest; NaN counts as the largest.
+    Max,
+    /// The mean of those inside of the image.
+    Mean,
+    /// The sum over the number of elements of the window.
+    MeanWithPadding,
+}
+
+/// Each channel of each window as one number. A window without elements inside of the image gives
+/// NaN, or minus infinity for the largest.
+///
+/// # Panics
+/// If a size does not fit.
+pub fn pool(ctx: &Context, window: &Window, pooling: Pooling, x: &[f32], out: &mut [f32]) {
+    window.check(x, out);
+    run(ctx, window, x, Work::Pool(pooling), out);
+}
+
+fn run(ctx: &Context, window: &Window, x: &[f32], work: Work, out: &mut [f32]) {
+    let channels = window.channels;
+    if out.is_empty() {
+        return;
+    }
+    let n_in_task = TASK_LEN.div_ceil(channels * window.kernel_len().max(1));
+    ctx.pool()
+        .run_chunks(out, n_in_task * channels, |task_idx, out| {
+            ctx.isa().run(Places {
+                window,
+                x,
+                first: task_idx * n_in_task,
+                work,
+                out,
+            });
+        });
+}
+
+#[derive(Clone, Copy)]
+enum Work<'a> {
+    Products {
+        weight: &'a [f32],
+        bias: Option<&'a [f32]>,
+        op: Option<Unary>,
+    },
+    Pool(Pooling),
+}
+
+/// Some places of a window.
+struct Places<'a> {
+    window: &'a Window,
+    x: &'a [f32],
+    first: usize,
+    work: Work<'a>,
+    out: &'a mut [f32],
+}
+
+/// Window elements of one place that are looked up before channels are gone over.
+const MOST_TAPS: usize = 64;
+
+impl Kernel for Places<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let channels = self.window.channels;
+        if let Work::Pool(pooling @ (Pooling::Mean | Pooling::MeanWithPadding)) = self.work {
+            return self.means(pooling);
+        }
+        let mut taps = [(0, 0); MOST_TAPS];
+        for (i, out) in self.out.chunks_exact_mut(channels).enumerate() {
+            let (place, mut n, mut is_begun) = (self.first + i, 0, false);
+            // In parts of as many as there is room for.
+            self.window.runs(place, |tap, n_run, at| {
+                for j in 0..n_run {
+                    if n == MOST_TAPS {
+                        add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
+                        (n, is_begun) = (0, true);
+                    }
+                    taps[n] = (tap + j, at + j * channels);
+                    n += 1;
+                }
+            });
+            add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
+            activate(simd, &self.work, out);
+        }
+    }
+}
+
+impl Places<'_> {
+    /// Means, whose sums are f64.
+    fn means(self, pooling: Pooling) {
+        const CHANNELS: usize = 64;
+        let channels = self.window.channels;
+        for (i, out) in self.out.chunks_exact_mut(channels).enumerate() {
+            for (part, out) in out.chunks_mut(CHANNELS).enumerate() {
+                let (mut sums, mut n_inside) = ([0.0; CHANNELS], 0);
+                self.window.runs(self.first + i, |_, n, at| {
+                    n_inside += n;
+                    for j in 0..n {
+                        let x = &self.x[at + j * channels + part * CHANNELS..][..out.len()];
+                        let sums = sums.iter_mut().zip(x);
+                        sums.for_each(|(sum, x)| *sum += f64::from(*x));
+                    }
+                });
+                let n = match pooling {
+                    Pooling::MeanWithPadding => self.window.kernel_len(),
+                    Pooling::Max | Pooling::Mean => n_inside,
+                };
+                let means = out.iter_mut().zip(&sums);
+                means.for_each(|(out, sum)| *out = (sum / n as f64) as f32);
+            }
+        }
+    }
+}
+
+/// Goes over the channels of some window elements; `is_begun` says whether others came before.
+#[inline(always)]
+fn add_taps<S: Simd>(
+    simd: S,
+    work: &Work,
+    x: &[f32],
+    taps: &[(usize, usize)],
+    is_begun: bool,
+    out: &mut [f32],
+) {
+    const WIDE: usize = 4;
+    let n_wide = out.len() / (WIDE * LANES) * (WIDE * LANES);
+    for at in (0..n_wide).step_by(WIDE * LANES) {
+        add_vectors::<S, WIDE>(simd, work, x, taps, is_begun, at, out);
+    }
+    let n_whole = out.len() / LANES * LANES;
+    for at in (n_wide..n_whole).step_by(LANES) {
+        add_vectors::<S, 1>(simd, work, x, taps, is_begun, at, out);
+    }
+    let channels = out.len();
+    for at in n_whole..channels {
+        let mut sum = match (work, is_begun) {
+            (_, true) => out[at],
+            (Work::Products { bias, .. }, false) => bias.map_or(0.0, |bias| bias[at]),
+            (Work::Pool(_), false) => f32::NEG_INFINITY,
+        };
+        for (tap, from) in taps {
+            let value = x[from + at];
+            sum = match work {
+                Work::Products { weight, .. } => sum + value * weight[tap * channels + at],
+                Work::Pool(_) if value > sum || value.is_nan() => value,
+                Work::Pool(_) => sum,
+            };
+        }
+        out[at] = sum;
+    }
+}
+
+/// `V` vectors of channels, from `at` on.
+#[inline(always)]
+fn add_vectors<S: Simd, const V: usize>(
+    simd: S,
+    work: &Work,
+    x: &[f32],
+    taps: &[(usize, usize)],
+    is_begun: bool,
+    at: usize,
+    out: &mut [f32],
+) {
+    let channels = out.len();
+    let mut acc = [simd.splat(0.0); V];
+    for v in 0..V {
+        acc[v] = match (work, is_begun) {
+            (_, true) => simd.load(vector(out, at + v * LANES)),
+            (Work::Products { bias: Some(b), .. }, false) => simd.load(vector(b, at + v * LANES)),
+            (Work::Pool(_), false) => simd.splat(f32::NEG_INFINITY),
+            _ => simd.splat(0.0),
+        };
+    }
+    match work {
+        Work::Products { weight, .. } => {
+            for (tap, from) in taps {
+                for v in 0..V {
+                    let value = simd.load(vector(x, from + at + v * LANES));
+                    let weight = simd.load(vector(weight, tap * channels + at + v * LANES));
+                    acc[v] = simd.fma(value, weight, acc[v]);
+                }
+            }
+        }
+        Work::Pool(_) => {
+            for (_, from) in taps {
+                for v in 0..V {
+                    let value = simd.load(vector(x, from + at + v * LANES));
+                    acc[v] = larger(simd, acc[v], value);
+                }
+            }
+        }
+    }
+    for v in 0..V {
+        let to = out[at + v * LANES..].first_chunk_mut();
+        simd.store(acc[v], to.expect("whole vectors"));
+    }
+}
+
+/// The larger of each lane; NaN where either is.
+#[inline(always)]
+fn larger<S: Simd>(simd: S, a: S::F, b: S::F) -> S::F {
+    let most = simd.select_lt(b, a, a, b);
+    // Of a that is infinite or NaN: neither becomes another by what is added, but for NaN.
+    let endless = simd.add(a, simd.abs(b));
+    simd.select_lt(a, simd.splat(f32::INFINITY), most, endless)
+}
+
+#[inline(always)]
+fn vector(x: &[f32], at: usize) -> &[f32; LANES] {
+    x[at..].first_chunk().expect("whole vectors")
+}
+
+/// What becomes of the sums of a place.
+#[inline(always)]
+fn activate<S: Simd>(simd: S, work: &Work, out: &mut [f32]) {
+    let Work::Products { op: Some(op), .. } = work else {
+        return;
+    };
+    let (vectors, rest) = out.as_chunks_mut::<LANES>();
+    for vector in vectors {
+        simd.store(op.of(simd, simd.load(vector)), vector);
+    }
+    let mut last = [0.0; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    simd.store(op.of(simd, simd.load(&last)), &mut last);
+    rest.copy_from_slice(&last[..rest.len()]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Random, instruction_sets};
+
+    fn window(random: &mut Random) -> Window {
+        let axis = |random: &mut Random| {
+            let mut below = |n| random.below(n);
+            let (kernel, stride, dilation) = (1 + below(4), 1 + below(3), 1 + below(2));
+            let reach = (kernel - 1) * dilation + 1;
+            let before = below(reach.min(3));
+            let size = reach + below(9);
+            Axis {
+                size,
+                n_places: (size + 2 * before - reach) / stride + 1,
+                kernel,
+                stride,
+                dilation,
+                before,
+            }
+        };
+        let axes = [axis(random), axis(random), axis(random)];
+        Window {
+            n: 1 + random.below(2),
+            channels: [1, 5, 16, 37, 64, 83][random.below(6)],
+            axes,
+        }
+    }
+
+    /// The elements of a window: the tap and the place in x of its first channel, by definition.
+    fn taps(window: &Window, place: usize) -> Vec<(usize, usize)> {
+        let (image, places) = window.place(place);
+        let mut taps = Vec::new();
+        for tap in 0..window.kernel_len() {
+            let [_, h, w] = window.axes.map(|a| a.kernel);
+            let k = [tap / (h * w), tap / w % h, tap % w];
+            let at: Vec<Option<usize>> = (0..3)
+                .map(|i| {
+                    let a = window.axes[i];
+                    let at = (places[i] * a.stride + k[i] * a.dilation).checked_sub(a.before)?;
+                    (at < a.size).then_some(at)
+                })
+                .collect();
+            if let [Some(d), Some(h), Some(w)] = at[..] {
+                let [_, height, width] = window.axes.map(|a| a.size);
+                let element = (d * height + h) * width + w;
+                taps.push((tap, image * window.image_len() + element * window.channels));
+            }
+        }
+        taps
+    }
+
+    #[test]
+    fn windows_are_as_defined() {
+        let mut random = Random::new(11);
+        for isa in instruction_sets() {
+            let ctx = Context::with_isa(2, isa);
+            for _ in 0..60 {
+                let window = window(&mut random);
+                let (channels, n_kernel) = (window.channels, window.kernel_len());
+                let x = random.f32s(window.n * window.image_len());
+                let (weight, bias) = (random.f32s(n_kernel * channels), random.f32s(channels));
+                let n = window.n_places();
+                let mut out = vec![0.0; n * channels];
+                depthwise(
+                    &ctx,
+                    &window,
+                    &x,
+                    (&weight, Some(&bias)),
+                    Some(Unary::Relu),
+                    &mut out,
+                );
+                for place in 0..n {
+                    for c in 0..channels {
+                        let products = taps(&window, place).into_iter().map(|(tap, at)| {
+                            f64::from(x[at + c]) * f64::from(weight[tap * channels + c])
+                        });
+                        let sum = (f64::from(bias[c]) + products.sum::<f64>()).max(0.0);
+                        let found = f64::from(out[place * channels + c]);
+                        assert!((sum - found).abs() < 1e-4, "{window:?}: {sum} {found}");
+                    }
+                }
+                let mut rows = vec![f32::NAN; n * n_kernel * channels];
+                patches(&ctx, &window, &x, 0, [0, channels], &mut rows);
+                for (place, row) in rows.chunks_exact(n_kernel * channels).enumerate() {
+                    let mut expected = vec![0.0; row.len()];
+                    for (tap, at) in taps(&window, place) {
+                        expected[tap * channels..][..channels]
+                            .copy_from_slice(&x[at..at + channels]);
+                    }
+                    assert_eq!(row, expected, "{window:?}");
+                }
+                for pooling in [Pooling::Max, Pooling::Mean, Pooling::MeanWithPadding] {
+                    pool(&ctx, &window, pooling, &x, &mut out);
+                    for place in 0..n {
+                        let taps = taps(&window, place);
+                        for c in 0..channels {
+                            let values = taps.iter().map(|(_, at)| f64::from(x[at + c]));
+                            let expected = match pooling {
+                                Pooling::Max => values.fold(f64::NEG_INFINITY, f64::max),
+                                Pooling::Mean => values.sum::<f64>() / taps.len() as f64,
+                                Pooling::MeanWithPadding => values.sum::<f64>() / n_kernel as f64,
+                            };
+                            let found = f64::from(out[place * channels + c]);
+                            let is_same = (expected - found).abs() < 1e-5
+                                || expected.is_nan() && found.is_nan()
+                                || expected == found;
+                            assert!(is_same, "{window:?}: {expected} {found}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parts_of_channels_are_those_of_the_window() {
+        let mut random = Random::new(5);
+        let ctx = Context::new(2);
+        let window = Window {
+            channels: 12,
+            ..window(&mut random)
+        };
+        let x = random.f32s(window.n * window.image_len());
+        let n_kernel = window.kernel_len();
+        let n = window.n_places();
+        let mut all = vec![0.0; n * n_kernel * 12];
+        patches(&ctx, &window, &x, 0, [0, 12], &mut all);
+        let mut part = vec![0.0; (n - 1) * n_kernel * 5];
+        patches(&ctx, &window, &x, 1, [4, 5], &mut part);
+        for (i, channels) in part.chunks_exact(5).enumerate() {
+            assert_eq!(channels, &all[(n_kernel + i) * 12 + 4..][..5]);
+        }
+    }
+
+    #[test]
+    fn the_largest_is_nan_where_one_is() {
+        let axis = |size, kernel| Axis {
+            size,
+            n_places: 1,
+            kernel,
+            stride: 1,
+            dilation: 1,
+            before: 0,
+        };
+        let window = Window {
+            n: 1,
+            channels: 17,
+            axes: [axis(1, 1), axis(1, 1), axis(3, 3)],
+        };
+        for at in 0..3 {
+            let mut x = vec![1.0; 3 * 17];
+            x[at * 17..][..17].fill(f32::NAN);
+            let mut out = vec![0.0; 17];
+            pool(&Context::new(1), &window, Pooling::Max, &x, &mut out);
+            assert!(out.iter().all(|v| v.is_nan()), "{at}: {out:?}");
+        }
+    }
+}
