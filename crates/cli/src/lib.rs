@@ -5,6 +5,7 @@
 
 pub mod app;
 mod audit;
+mod call;
 mod chat;
 pub mod cmd;
 mod embed;
