@@ -221,7 +221,8 @@ class Decoder(nn.Module):
         self.register_buffer("v_cache", torch.zeros(shape))
 
     def run(self, input_ids, position, mask, cache):
-        cos, sin = self.cos[position], self.sin[position]
+        # Not an index: that is exported as an op without int32.
+        cos, sin = F.embedding(position, self.cos), F.embedding(position, self.sin)
         x = self.embed(input_ids)
         for i, layer in enumerate(self.layers):
             x = layer(x, cos, sin, mask, lambda k, v, i=i: cache(i, k, v))
