@@ -1,17 +1,19 @@
 //! One call of a function of a package: the flags that say which function and which inputs, and
 //! the values that they give.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
 use thane_mil::backend::Instance;
-use thane_mil::package::{Feature, Package};
+use thane_mil::budget::Budget;
+use thane_mil::package::{Feature, Image, Package};
 use thane_mil::program::{Function, Value};
 use thane_mil::types::{TensorType, Type};
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
+use crate::image;
 use crate::npy::Array;
 use crate::suggest::did_you_mean;
 use crate::tensors::{self, Named, named_path, named_shape};
@@ -22,8 +24,10 @@ pub struct CallFlags {
     /// Function to run [default: the package's default].
     #[arg(long, value_name = "NAME")]
     pub function: Option<String>,
-    /// Read an input from a file; other inputs are generated.
-    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
+    /// Read an input from .npy, PNG or JPEG; other inputs are generated.
+    ///
+    /// PNG and JPEG files are for inputs that the package describes as images.
+    #[arg(long, value_name = "NAME=FILE", value_parser = named_path)]
     pub input: Vec<Named<PathBuf>>,
     /// Read a state from a file; other states are zeros.
     #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
@@ -31,7 +35,7 @@ pub struct CallFlags {
     /// Shape of a generated input, such as x=1x16.
     #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
     pub shape: Vec<Named<Vec<usize>>>,
-    /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1.
+    /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1, pixels from 0 to 255.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -169,16 +173,22 @@ impl CallFlags {
         app: &App,
     ) -> anyhow::Result<(Input, Array)> {
         let given = self.input.iter().find(|n| n.name == name).map(|n| &n.value);
-        let array = match given {
-            Some(path) => tensors::from_file(path, ty, &app.budget),
-            None => self.made_up(name, ty, feature, app),
+        let image = feature.and_then(|f| f.image.as_ref());
+        let array = match (given, image) {
+            (Some(path), Some(image)) => image_from_file(path, image, ty, &app.budget),
+            (Some(path), None) => tensors::from_file(path, ty, &app.budget),
+            (None, _) => self.made_up(name, ty, feature, app),
         };
         let array = array.with_context(|| format!("input `{name}`"))?;
         instance
             .input(name, &array.shape)?
             .copy_from_slice(&array.bytes);
         let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
-        let ([low, high], seed) = (tensors::range(ty.dtype), self.seed);
+        let [low, high] = match image {
+            Some(_) => [0, 255],
+            None => tensors::range(ty.dtype).map(i16::from),
+        };
+        let seed = self.seed;
         let made_up = given
             .is_none()
             .then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
@@ -200,6 +210,9 @@ impl CallFlags {
     ) -> anyhow::Result<Array> {
         let asked = self.shape.iter().find(|n| n.name == name);
         let asked = asked.map(|n| n.value.as_slice());
+        if let Some(image) = feature.and_then(|f| f.image.as_ref()) {
+            return image::made_up(self.seed, name, ty, image, asked, &app.budget);
+        }
         let default = feature.and_then(|f| f.shape.default_shape());
         let shape = tensors::shape(ty, asked, default);
         let shape = shape.with_context(|| {
@@ -225,6 +238,20 @@ impl CallFlags {
     }
 }
 
+/// Reads an image, or its tensor from a .npy file.
+fn image_from_file(
+    path: &Path,
+    image: &Image,
+    ty: &TensorType,
+    budget: &Budget,
+) -> anyhow::Result<Array> {
+    match image::open(path, budget)? {
+        Some(opened) => opened.read(image, ty, budget),
+        None => tensors::from_file(path, ty, budget).context("expected PNG, JPEG or .npy"),
+    }
+    .with_context(|| path.display().to_string())
+}
+
 fn inputs(f: &Function) -> impl Iterator<Item = &Value> {
     f.body().inputs.iter().map(|v| f.value(*v))
 }
@@ -235,7 +262,7 @@ pub fn say_made_up(rows: &[Input], app: &App) {
         if let Some(made_up) = made_up {
             let name = &row.name;
             app.output.say(&format!(
-                "input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"
+                "input {name} was made up: {made_up}; --input {name}=FILE gives it"
             ));
         }
     }

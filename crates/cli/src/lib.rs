@@ -12,6 +12,7 @@ mod embed;
 pub mod exit;
 mod form;
 mod hub;
+mod image;
 pub mod interrupt;
 mod memory;
 mod model;
