@@ -82,12 +82,15 @@ def ratios_of(found, sign):
 
 
 def summary(commands, row, found):
-    medians, best, ratios = ratios_of(found, -1 if row.work == "cold" else 1)
+    medians, best, ratios = ratios_of(found, -1 if row.work in rows.TIMES else 1)
     line = {"row": row.name, "medians": {name: round(value, 2) for name, value in medians.items()}, "best": best}
     line |= {"ratios": [round(r, 2) for r in ratios], "goal": round(row.goal, 2)}
     line["memory_mib"] = {name: round(max(f["peak_memory_bytes"] for f in figures) / 2**20) for name, figures in found.items()}
     baselines = {name: max(f.get("baseline_memory_bytes") or 0 for f in figures) for name, figures in found.items()}
     line["baseline_mib"] = {name: round(b / 2**20) for name, b in baselines.items() if b}
+    if row.work == "package":
+        firsts = {name: statistics.median(f["first_ms"] for f in figures) for name, figures in found.items()}
+        line["first_ms"] = {name: round(value, 1) for name, value in firsts.items()}
     line["others"] = max((f["others"] or 0 for figures in found.values() for f in figures), default=0)
     if row.work == "decode" and found:
         # The heads of these models are their embeddings: a token reads the whole file.

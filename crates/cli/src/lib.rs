@@ -5,12 +5,14 @@
 
 pub mod app;
 mod audit;
+mod call;
 mod chat;
 pub mod cmd;
 mod embed;
 pub mod exit;
 mod form;
 mod hub;
+mod image;
 pub mod interrupt;
 mod memory;
 mod model;

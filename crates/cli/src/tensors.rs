@@ -141,7 +141,8 @@ fn int(array: &Array, at: usize) -> Option<i64> {
     })
 }
 
-fn put_float(out: &mut Vec<u8>, to: DType, v: f64) -> Option<()> {
+/// Appends a float, rounded to this type; `None` if the type is no float.
+pub fn put_float(out: &mut Vec<u8>, to: DType, v: f64) -> Option<()> {
     match to {
         DType::Fp16 => out.extend(f64_to_f16(v).to_le_bytes()),
         DType::Fp32 => out.extend((v as f32).to_le_bytes()),

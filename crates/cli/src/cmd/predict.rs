@@ -8,17 +8,15 @@ use serde::Serialize;
 use thane_cpu::ane::{self, Effects};
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, View};
-use thane_mil::package::{Feature, Package};
 use thane_mil::program::{Function, Program};
-use thane_mil::types::{TensorType, Type};
+use thane_mil::types::Type;
 
 use crate::app::App;
+use crate::call::{self, CallFlags, Given, Input, Row};
 use crate::exit::{Code, Failure, Outcome};
 use crate::interrupt::Writing;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::{self, Array};
-use crate::suggest::did_you_mean;
-use crate::tensors::{self, Named, named_path, named_shape};
 use crate::{out, source};
 
 /// Run a function of a Core ML package once, from .npy files to .npy files.
@@ -26,21 +24,8 @@ use crate::{out, source};
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder, or a .mil file with its weights.
     package: PathBuf,
-    /// Function to run [default: the package's default].
-    #[arg(long, value_name = "NAME")]
-    function: Option<String>,
-    /// Read an input from a file; other inputs are generated.
-    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
-    input: Vec<Named<PathBuf>>,
-    /// Read a state from a file; other states are zeros.
-    #[arg(long, value_name = "NAME=FILE.npy", value_parser = named_path)]
-    state: Vec<Named<PathBuf>>,
-    /// Shape of a generated input, such as x=1x16.
-    #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
-    shape: Vec<Named<Vec<usize>>>,
-    /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1.
-    #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    call: CallFlags,
     /// Numerics.
     ///
     /// f32 is the reference, ane rounds like the Apple Neural Engine.
@@ -70,7 +55,7 @@ pub struct Args {
 struct Report<'a> {
     package: &'a Path,
     function: &'a str,
-    inputs: Vec<Input>,
+    inputs: &'a [Input],
     outputs: Vec<Row>,
     /// The states after the run.
     states: Vec<Row>,
@@ -100,25 +85,6 @@ fn effect(text: &str) -> Result<(String, bool), String> {
     Ok((name.to_owned(), on))
 }
 
-/// An output or state.
-#[derive(Serialize)]
-struct Row {
-    name: String,
-    dtype: &'static str,
-    shape: Vec<usize>,
-    /// File that it is read from or written to; null for a generated input.
-    file: Option<PathBuf>,
-}
-
-/// An input.
-#[derive(Serialize)]
-struct Input {
-    #[serde(flatten)]
-    row: Row,
-    /// How the input was generated; null if it was read from a file.
-    made_up: Option<String>,
-}
-
 pub fn run(args: &Args, app: &App) -> Outcome {
     let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
     if !args.effect.is_empty() && args.numerics != NumericsFlag::Ane {
@@ -126,24 +92,24 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(usage(error).remedy("--numerics ane"));
     }
     let package = source::open_whole(&args.package, app)?;
-    let f = function(&package, args.function.as_deref())?;
-    known_names(f, args).map_err(usage)?;
+    let f = args.call.function(&package)?;
     check_outputs(f, args)?;
     let alone = Program::new(vec![f.clone()]);
     let executable = backend(args, app)
         .load(&alone)
         .map_err(|e| usage(e.into()))?;
     let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
-    let (inputs, outputs, states) = Default::default();
+    let given = args.call.fill(instance.as_mut(), f, &package, app)?;
+    call::say_made_up(&given.rows, app);
+    let (outputs, states) = Default::default();
     let mut report = Report {
         package: &args.package,
         function: &f.name,
-        inputs,
+        inputs: &given.rows,
         outputs,
         states,
         ane: None,
     };
-    let given = fill_all(instance.as_mut(), f, &package, &mut report, args, app)?;
     app.output.busy(&format!("running `{}`", f.name));
     instance
         .run(&f.name)
@@ -155,45 +121,6 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.ane = Some(parting(&alone, &f.name, &given, args, app)?);
     }
     say(&report, app)
-}
-
-/// Fills inputs and states from files, or generates inputs.
-fn fill_all(
-    instance: &mut dyn Instance,
-    f: &Function,
-    package: &Package,
-    report: &mut Report<'_>,
-    args: &Args,
-    app: &App,
-) -> Result<Given, Failure> {
-    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let mut given = Given::default();
-    let features = package.interfaces.get(&f.name).map(|i| &i.features);
-    for value in f.body().inputs.iter().map(|v| f.value(*v)) {
-        match &value.ty {
-            Type::Tensor(ty) => {
-                let feature = features.and_then(|f| f.get(&value.name));
-                let (input, array) =
-                    fill(instance, &value.name, ty, feature, args, app).map_err(usage)?;
-                report.inputs.push(input);
-                given.inputs.push((value.name.clone(), array));
-            }
-            Type::State(ty) => {
-                let array = set(instance, &value.name, ty, args, app).map_err(usage)?;
-                given.states.extend(array.map(|a| (value.name.clone(), a)));
-            }
-            _ => {}
-        }
-    }
-    for Input { row, made_up } in &report.inputs {
-        if let Some(made_up) = made_up {
-            let name = &row.name;
-            app.output.say(&format!(
-                "input {name} was made up: {made_up}; --input {name}=FILE.npy gives it"
-            ));
-        }
-    }
-    Ok(given)
 }
 
 /// Writes outputs and states to files.
@@ -252,64 +179,6 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
         format!("{file}  {} {:?}\n", r.dtype, r.shape)
     };
     Ok(app.output.data(&rows.map(line).collect::<String>())?)
-}
-
-/// The function of this name, or the package's default.
-pub fn function<'a>(package: &'a Package, name: Option<&str>) -> Result<&'a Function, Failure> {
-    let name = name.unwrap_or(&package.default_function);
-    package.program.function(name).ok_or_else(|| {
-        let names: Vec<&str> = package
-            .program
-            .functions()
-            .iter()
-            .map(|f| f.name.as_str())
-            .collect();
-        Failure::new(
-            Code::Usage,
-            anyhow::anyhow!(
-                "the package has no function `{name}`{}",
-                did_you_mean(name, names.iter().copied())
-            ),
-        )
-        .remedy(format!("--function {}", names.join(" or ")))
-    })
-}
-
-/// Checks that inputs and states of flags exist in the function.
-fn known_names(f: &Function, args: &Args) -> anyhow::Result<()> {
-    let names = |states: bool| -> Vec<&str> {
-        let inputs = f.body().inputs.iter().map(|v| f.value(*v));
-        inputs
-            .filter(|v| matches!(v.ty, Type::State(_)) == states)
-            .map(|v| v.name.as_str())
-            .collect()
-    };
-    let known = |what: &str, name: &str, names: Vec<&str>| {
-        anyhow::ensure!(
-            names.contains(&name),
-            "function `{}` has no {what} `{name}`; it has {}{}",
-            f.name,
-            names.join(", "),
-            did_you_mean(name, names.iter().copied())
-        );
-        Ok(())
-    };
-    args.input
-        .iter()
-        .try_for_each(|n| known("input", &n.name, names(false)))?;
-    args.shape
-        .iter()
-        .try_for_each(|n| known("input", &n.name, names(false)))?;
-    args.state
-        .iter()
-        .try_for_each(|n| known("state", &n.name, names(true)))
-}
-
-/// The inputs and states of a run.
-#[derive(Default)]
-struct Given {
-    inputs: Vec<(String, Array)>,
-    states: Vec<(String, Array)>,
 }
 
 fn effects(args: &Args) -> Effects {
@@ -384,72 +253,6 @@ fn parting(
     })
 }
 
-fn fill(
-    instance: &mut dyn Instance,
-    name: &str,
-    ty: &TensorType,
-    feature: Option<&Feature>,
-    args: &Args,
-    app: &App,
-) -> anyhow::Result<(Input, Array)> {
-    let given = args.input.iter().find(|n| n.name == name).map(|n| &n.value);
-    let array = match given {
-        Some(path) => tensors::from_file(path, ty, &app.budget),
-        None => made_up(name, ty, feature, args, app),
-    };
-    let array = array.with_context(|| format!("input `{name}`"))?;
-    instance
-        .input(name, &array.shape)?
-        .copy_from_slice(&array.bytes);
-    let (dtype, shape) = (ty.dtype.name(), array.shape.clone());
-    let ([low, high], seed) = (tensors::range(ty.dtype), args.seed);
-    let made_up = given
-        .is_none()
-        .then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
-    let row = Row {
-        name: name.to_owned(),
-        dtype,
-        shape,
-        file: given.cloned(),
-    };
-    Ok((Input { row, made_up }, array))
-}
-
-fn made_up(
-    name: &str,
-    ty: &TensorType,
-    feature: Option<&Feature>,
-    args: &Args,
-    app: &App,
-) -> anyhow::Result<Array> {
-    let asked = args
-        .shape
-        .iter()
-        .find(|n| n.name == name)
-        .map(|n| n.value.as_slice());
-    let default = feature.and_then(|f| f.shape.default_shape());
-    let shape = tensors::shape(ty, asked, default);
-    let shape = shape
-        .with_context(|| format!("it is {ty}; --shape {name}=DIMS gives it a size that fits"))?;
-    tensors::made_up(args.seed, name, ty, shape, &app.budget)
-}
-
-fn set(
-    instance: &mut dyn Instance,
-    name: &str,
-    ty: &TensorType,
-    args: &Args,
-    app: &App,
-) -> anyhow::Result<Option<Array>> {
-    let Some(given) = args.state.iter().find(|n| n.name == name) else {
-        return Ok(None);
-    };
-    let array = tensors::from_file(&given.value, ty, &app.budget)
-        .with_context(|| format!("state `{name}`"))?;
-    instance.state_mut(name)?.copy_from_slice(&array.bytes);
-    Ok(Some(array))
-}
-
 fn result_path(args: &Args, name: &str) -> PathBuf {
     args.out.join(format!("{name}.npy"))
 }
@@ -464,9 +267,10 @@ fn check_outputs(f: &Function, args: &Args) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("another path for --out"));
     }
     let given = args
+        .call
         .input
         .iter()
-        .chain(&args.state)
+        .chain(&args.call.state)
         .map(|n| n.value.as_path());
     let read: Vec<&Path> = given.chain([args.package.as_path()]).collect();
     let states = f

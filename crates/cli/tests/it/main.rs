@@ -17,6 +17,7 @@ mod fix;
 mod fixture;
 mod gguf;
 mod hub;
+mod images;
 mod look;
 mod memory;
 mod messages;

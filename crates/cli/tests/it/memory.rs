@@ -144,7 +144,7 @@ fn results_and_inputs_are_not_replaced_unasked() {
     assert_ends(
         &first,
         0,
-        &["input x was made up: fp32 [2], from -1 to 1, seed 0; --input x=FILE.npy gives it"],
+        &["input x was made up: fp32 [2], from -1 to 1, seed 0; --input x=FILE gives it"],
     );
     let result = std::fs::read(out.join("y.npy")).unwrap();
     assert_ends(&home.run(&args), 2, &["y.npy exists already", "--force"]);

@@ -23,7 +23,7 @@ use super::partial::Partial;
 use super::proto;
 use super::read::assemble;
 use super::write::{create_in, model, put_in_place, require_replaceable, require_vacant};
-use super::{Package, Summary, check, description, report, state};
+use super::{Package, Summary, check, description, kind, report, state};
 use crate::data::Data;
 use crate::literal::Literal;
 use crate::program::{Function, Program};
@@ -346,10 +346,13 @@ fn remove_header(bytes: &[u8]) -> Result<&[u8], String> {
             .unwrap_or_default()
     };
     if u32_at(0) != MARK {
-        return Err(format!(
-            "describes a model of kind {}, expected an ML Program ({MARK})",
-            u32_at(0)
-        ));
+        let unknown = || {
+            format!(
+                "describes a model of kind {}, expected an ML Program ({MARK})",
+                u32_at(0)
+            )
+        };
+        return Err(kind::refusal_of(u32_at(0)).unwrap_or_else(unknown));
     }
     if header.get(KIND_AT + 8..KIND_AT + 8 + KIND.len()) != Some(KIND) {
         return Err(

@@ -33,6 +33,7 @@ mod description;
 mod encode;
 mod error;
 mod files;
+mod kind;
 mod manifest;
 mod map;
 mod partial;

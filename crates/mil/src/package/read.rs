@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use prost::Message;
@@ -11,7 +12,7 @@ use super::blob::zeros;
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
-use super::{Interface, Metadata, Package, StoredItem, check, decode, description, proto};
+use super::{Interface, Metadata, Package, StoredItem, check, decode, description, kind, proto};
 use crate::program::Program;
 
 /// Reads a package.
@@ -76,32 +77,46 @@ fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
 }
 
 /// Explains why a file is not a package.
-fn not_a_folder(path: &Path) -> &'static str {
+fn not_a_folder(path: &Path) -> String {
     match path.extension().and_then(|e| e.to_str()) {
-        Some("mil") => "is MIL text, not a package",
+        Some("mil") => "is MIL text, not a package".into(),
         Some("mlmodel") => {
-            "is a .mlmodel file, the format of neural networks, trees and pipelines, which is not \
-             supported: convert the original model with coremltools, convert_to=\"mlprogram\""
+            format!(
+                "is a .mlmodel file, which {}",
+                kind::refusal(&beginning(path))
+            )
         }
-        _ => "is a file, expected a folder: a package is a folder",
+        _ => "is a file, expected a folder: a package is a folder".into(),
     }
 }
 
+/// The beginning of a model file, which says what kind of model it is.
+fn beginning(path: &Path) -> Vec<u8> {
+    /// A description is rarely larger.
+    const MOST: u64 = 1 << 20;
+    let mut bytes = Vec::new();
+    if let Ok(file) = fs::File::open(path) {
+        // What cannot be read is no ML Program.
+        let _ = file.take(MOST).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
 fn decoded(model: &[u8], file: &Path) -> Result<proto::Model, PackageError> {
-    proto::Model::decode(model)
-        .map_err(|e| PackageError::unusable(file, format!("is not a Core ML model: {e}")))
+    let decoded = proto::Model::decode(model)
+        .map_err(|e| PackageError::unusable(file, format!("is not a Core ML model: {e}")))?;
+    if decoded.ml_program.is_none() {
+        return Err(PackageError::unusable(file, kind::refusal(model)));
+    }
+    Ok(decoded)
 }
 
 fn ml_program<'m>(
     model: &'m proto::Model,
     file: &Path,
 ) -> Result<&'m proto::Program, PackageError> {
-    model.ml_program.as_ref().ok_or_else(|| {
-        let reason = "holds no ML Program: neural networks, trees and pipelines are not \
-                      supported; convert the \
-                      original model with coremltools";
-        PackageError::unusable(file, reason)
-    })
+    let program = model.ml_program.as_ref();
+    program.ok_or_else(|| PackageError::unusable(file, kind::refusal(&[])))
 }
 
 fn package(

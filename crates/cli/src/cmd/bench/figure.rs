@@ -31,6 +31,14 @@ pub struct Figure<'a> {
     pub rounds: usize,
     /// Tokens per second of `embed`, without padding; null for others.
     pub tokens_per_s: Option<f64>,
+    /// Function that `predict` called; null for others, as are the next three.
+    pub function: Option<&'a str>,
+    /// Calls of a round, whose mean time is the result of the round.
+    pub calls: Option<u16>,
+    /// Time to open and plan the package.
+    pub load_ms: Option<f64>,
+    /// Time to open and plan the package and of the first call.
+    pub first_ms: Option<f64>,
     /// Peak memory of this process, or of the one that was started; null where the system does not
     /// tell.
     pub peak_memory_bytes: Option<u64>,

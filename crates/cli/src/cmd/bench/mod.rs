@@ -3,6 +3,7 @@
 mod encoder;
 mod figure;
 mod language;
+mod predict;
 mod process;
 mod texts;
 
@@ -13,6 +14,7 @@ use figure::{Figure, Machine};
 use thane_cpu::Profile;
 
 use crate::app::App;
+use crate::call::CallFlags;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag, Processor};
 use crate::profile;
@@ -25,7 +27,7 @@ pub struct Args {
     /// What to measure.
     #[arg(value_enum)]
     what: What,
-    /// A path, hf:org/name[/file][@revision], or a name of the catalog.
+    /// A path, hf:org/name[/file][@revision], or a name of the catalog; for predict a package.
     model: String,
     /// Rounds, after one warm-up round.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -57,6 +59,8 @@ pub struct Args {
     /// Print the time of each kernel after each figure, warm-up included; not for cold and convert.
     #[arg(long)]
     profile: bool,
+    #[command(flatten, next_help_heading = "Flags of predict")]
+    call: CallFlags,
 }
 
 /// What can be measured.
@@ -74,6 +78,8 @@ enum What {
     Cold,
     /// Time to convert a model, from the start of the process.
     Convert,
+    /// Latency of a function of any package, and the time from loading to the first result.
+    Predict,
 }
 
 /// A range of lengths.
@@ -115,12 +121,16 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             machine: machine.clone(),
             profile: profile::wanted(args.profile),
         };
+        if args.what != What::Predict {
+            bench.check_flags()?;
+        }
         let done = match args.what {
             What::Prefill | What::Decode => bench.language(&mut figures),
             What::Batch => bench.batch(&mut figures),
             What::Embed => bench.embed(&mut figures),
             What::Cold => bench.cold(&mut figures),
             What::Convert => bench.convert(&mut figures),
+            What::Predict => bench.predict(&mut figures),
         };
         done.map_err(|e| e.without_flag("--context", "--lengths and --tokens, with fewer tokens"))?;
     }
@@ -146,7 +156,7 @@ impl<'a> Bench<'a> {
             What::Batch => Length(16, 16),
             What::Embed => Length(8, 256),
             What::Cold => Length(30, 30),
-            What::Convert => Length(0, 0),
+            What::Convert | What::Predict => Length(0, 0),
         };
         if self.args.lengths.is_empty() {
             vec![usual]
@@ -221,6 +231,10 @@ impl<'a> Bench<'a> {
             most: results[n - 1],
             rounds: n,
             tokens_per_s: None,
+            function: None,
+            calls: None,
+            load_ms: None,
+            first_ms: None,
             peak_memory_bytes: None,
         }
     }
