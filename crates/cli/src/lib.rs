@@ -9,6 +9,7 @@ mod chat;
 pub mod cmd;
 mod embed;
 pub mod exit;
+mod foreign;
 mod form;
 mod hub;
 pub mod interrupt;
