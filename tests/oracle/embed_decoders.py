@@ -207,7 +207,65 @@ def embeddinggemma():
     )
 
 
+def causal_decoder(seed, model_type, kind, mode, mutations, **changes):
+    """A causal decoder that embeds by one pooling, as e5-mistral and gte-Qwen2 do; the tokenizer ends each text."""
+    tokenizer = embed_tokenizers.qwen(QWEN_SPECIALS, 60, end="<|endoftext|>")
+    config = qwen_config(
+        embed_tokenizers.size(tokenizer), architectures=[kind], model_type=model_type, rope_theta=600.0,
+        rope_scaling=None, max_position_embeddings=72, torch_dtype="float32", transformers_version="4.51.3",
+        use_cache=True) | changes
+    config = {key: value for key, value in config.items() if value is not REMOVED}
+    modes = {"lasttoken": "pooling_mode_lasttoken", "mean_tokens": "pooling_mode_mean_tokens"}
+    other = next(name for name in modes if name != mode)
+    return Case(
+        seed=seed,
+        config=config,
+        tokenizer=tokenizer,
+        tokenizer_config=QWEN_TOKENIZER | {"eos_token": "<|im_end|>"},
+        modules=[("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")],
+        folders={"1_Pooling": pooling(config["hidden_size"], mode, keys=POOLING_KEYS, include_prompt=True)},
+        sentence=None,
+        bert=None,
+        mutations={
+            "rms_norm_eps": {CONFIG: {"rms_norm_eps": 1e-6}},
+            "theta": {CONFIG: {"rope_theta": 800.0}},
+            "pooling": {POOLING: {modes[other]: True, modes[mode]: False}},
+            "normalize": NO_NORMALIZE,
+            "length": {CONFIG: {"max_position_embeddings": 70}},
+        } | mutations,
+        dimensions=(32, 9),
+        max_len=72,
+        causal=True,
+    )
+
+
+QWEN_ONLY = {"max_window_layers": REMOVED, "use_sliding_window": REMOVED, "sliding_window": REMOVED}
+
+
+def llama_embedding():
+    """Llama: causal, mean."""
+    return causal_decoder(
+        341, "llama", "LlamaModel", "mean_tokens", {}, hidden_size=42, intermediate_size=61, mlp_bias=False,
+        num_hidden_layers=3, **QWEN_ONLY)
+
+
+def mistral_embedding():
+    """Mistral: causal, mean; a last token would move too much where weights are rounded to fp16."""
+    changes = QWEN_ONLY | {"attention_bias": REMOVED, "sliding_window": None}
+    return causal_decoder(
+        342, "mistral", "MistralModel", "mean_tokens", {}, hidden_size=42, intermediate_size=53, num_attention_heads=4,
+        head_dim=12, **changes)
+
+
+def qwen2_embedding():
+    """gte-Qwen2: causal, last token, with biases."""
+    return causal_decoder(
+        343, "qwen2", "Qwen2Model", "lasttoken", {}, hidden_size=36, intermediate_size=47, num_attention_heads=3,
+        num_key_value_heads=1, head_dim=REMOVED, attention_bias=REMOVED)
+
+
 CASES = {
     "qwen3-embedding": qwen3_embedding, "qwen3-pplx": qwen3_pplx, "qwen3-pplx-context": qwen3_pplx_context,
-    "embeddinggemma": embeddinggemma,
+    "embeddinggemma": embeddinggemma, "llama-embedding": llama_embedding, "mistral-embedding": mistral_embedding,
+    "qwen2-embedding": qwen2_embedding,
 }

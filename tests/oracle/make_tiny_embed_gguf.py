@@ -4,17 +4,23 @@
 
 The files hold the tensors of tests/models/tiny-embed/<name> under the names and with the keys of llama.cpp's converter
 (conversion/bert.py), so the goldens of those folders hold for them. Their vocabularies mark the beginning of words by `▁` and
-leave out `##`. Names and keys are those of the gguf package. Needs gguf, safetensors, numpy.
+leave out `##`. Names and keys are those of the gguf package.
+
+Decoders that embed have the names of decoders, a pooling type, and, for `gemma-embedding`, the dense layers behind the
+pooling (as with the converter's option for modules of sentence-transformers). Norms of gemma are stored with the 1 added.
+GGUF cannot say `query_pre_attn_scalar`: the query norms are multiplied by what is missing. Needs gguf, torch, safetensors,
+numpy.
 """
 
 import json
 
 from golden import MODELS, need
 
-need("gguf", "safetensors", "numpy")
+need("gguf", "torch", "safetensors", "numpy")
 
 import gguf
 import safetensors.numpy
+import safetensors.torch
 
 FOLDER = MODELS / "tiny-embed-gguf"
 LAYER = {
@@ -104,8 +110,99 @@ def make(name, architecture, pooling, cls_key):
     print(f"{name}: {(FOLDER / f'{name}.gguf').stat().st_size} bytes")
 
 
+DECODER = {
+    "embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}
+NORMS = {
+    "qwen3": {"post_attention_layernorm": "ffn_norm"},
+    "gemma-embedding": {
+        "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+}
+
+
+def decoder_name(architecture, name):
+    module, parameter = name.removeprefix("model.").rsplit(".", 1)
+    names = DECODER | NORMS[architecture]
+    if module.startswith("layers."):
+        _, number, part = module.split(".", 2)
+        return f"blk.{number}.{names[part]}.{parameter}"
+    return f"{names[module]}.{parameter}"
+
+
+def write_bpe(writer, tokenizer, end):
+    """A byte-level BPE vocabulary whose texts end in a token."""
+    vocab = tokenizer["model"]["vocab"]
+    special = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    tokens = sorted(vocab | special, key=(vocab | special).get)
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in tokenizer["model"]["merges"]]
+    types = gguf.TokenType
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([types.CONTROL if token in special else types.NORMAL for token in tokens])
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(special[end])
+    writer.add_add_bos_token(False)
+    writer.add_add_eos_token(True)
+
+
+def make_decoder(name, architecture, pooling):
+    folder = MODELS / "tiny-embed" / name
+    config = json.loads((folder / "config.json").read_text())
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    is_gemma = architecture == "gemma-embedding"
+    writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", architecture)
+    writer.add_type(gguf.GGUFType.MODEL)
+    writer.add_name(name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_file_type(gguf.LlamaFileType.ALL_F32)
+    writer.add_pooling_type(pooling)
+    if is_gemma:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([kind == "sliding_attention" for kind in config["layer_types"]])
+        writer.add_rope_freq_base_swa(config["rope_local_base_freq"])
+    else:
+        write_bpe(writer, tokenizer, "<|endoftext|>")
+    missing = (config["head_dim"] / config["query_pre_attn_scalar"]) ** 0.5 if is_gemma else 1
+    for tensor, values in safetensors.torch.load_file(folder / "model.safetensors").items():
+        if tensor.startswith("lm_head"):
+            continue
+        values = values.float()
+        if is_gemma and "norm" in tensor:
+            values = (values + 1) * (missing if "q_norm" in tensor else 1)
+        writer.add_tensor(decoder_name(architecture, tensor), values.contiguous().numpy())
+    for number in (2, 3):
+        path = folder / f"{number}_Dense/model.safetensors"
+        if path.exists():
+            weight = safetensors.torch.load_file(path)["linear.weight"].float().numpy()
+            writer.add_tensor(f"dense_{number}.weight", weight)
+            writer.add_uint32(f"{architecture}.dense_{number}_feat_in", weight.shape[1])
+            writer.add_uint32(f"{architecture}.dense_{number}_feat_out", weight.shape[0])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(FOLDER / f'{name}.gguf').stat().st_size} bytes")
+
+
 def main():
     FOLDER.mkdir(exist_ok=True)
+    make_decoder("qwen3-embedding", "qwen3", gguf.PoolingType.LAST)
+    make_decoder("embeddinggemma", "gemma-embedding", gguf.PoolingType.MEAN)
     make("bert-cls", "bert", gguf.PoolingType.CLS, "tokenizer.ggml.cls_token_id")
     make("nomic-bert", "nomic-bert", gguf.PoolingType.MEAN, gguf.Keys.Tokenizer.BOS_ID)
 

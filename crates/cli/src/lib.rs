@@ -10,6 +10,7 @@ mod chat;
 pub mod cmd;
 mod embed;
 pub mod exit;
+mod foreign;
 mod form;
 mod hub;
 mod image;

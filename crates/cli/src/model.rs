@@ -8,7 +8,7 @@ use thane_engine::sample::SampleOptions;
 use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
 use thane_mil::program::Program;
 use thane_mil::types::DType;
-use thane_runtime::{LanguageModel, LanguageOptions, Model};
+use thane_runtime::{LanguageModel, LanguageOptions, Model, Origin};
 
 use crate::app::App;
 use crate::exit::Failure;
@@ -152,6 +152,9 @@ pub fn lower(
 /// The flag or command that gives a model a context of `needed` tokens, if the model can have that.
 pub fn longer_context(model: &LanguageModel, needed: usize) -> Option<String> {
     let max = model.info.max_context;
+    if matches!(model.origin, Origin::Foreign(_)) {
+        return None;
+    }
     if model.is_package() {
         return longer_package(model.checkpoint_name(), model.is_for_engine(), max, needed);
     }

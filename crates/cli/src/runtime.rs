@@ -107,6 +107,14 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         } => std::iter::once(format!("leave --context out, or --context {context}"))
             .chain(longer_package(model, *is_for_engine, *max_context, *asked))
             .collect(),
+        RuntimeError::Foreign(fault) => vec![fault.remedy.clone()],
+        RuntimeError::GreedyOnly { .. } => vec![
+            "thane run with --temperature 0 and without penalties, or a bundle that gives logits"
+                .to_owned(),
+        ],
+        RuntimeError::ForeignContext { context, .. } => {
+            vec![format!("leave --context out, or --context {context}")]
+        }
         RuntimeError::MissingFunction { path, .. } => vec![
             "thane convert MODEL -o PACKAGE without --functions, which writes all".to_owned(),
             predict(path),

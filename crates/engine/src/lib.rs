@@ -1,11 +1,13 @@
 //! Turns prompts into answers and texts into vectors, on any backend: tokenizers and chat templates
 //! ([`text`]), sampling ([`sample`]), prefill and decode of one sequence ([`generate`]) or of many
-//! ([`sessions`]), functions of fixed length ([`fixed`]), and embeddings ([`embed`]).
+//! ([`sessions`]), functions of fixed length ([`fixed`]), chains of packages ([`chain`]), and
+//! embeddings ([`embed`]).
 //!
 //! This crate does not know which backend runs a program, and it reads no files: the caller passes
 //! plain data.
 #![deny(missing_docs)]
 
+pub mod chain;
 pub mod embed;
 mod error;
 pub mod fixed;

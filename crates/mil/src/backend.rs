@@ -300,6 +300,9 @@ pub enum RunError {
         /// The failed reservation.
         source: OverBudget,
     },
+    /// The host of a chain of packages cannot make an input or read an output.
+    #[error("chain of packages: {0}")]
+    Chain(String),
     /// An op failed on the given values.
     #[error("{function}: op `{op}` that makes `{result}` (from `{place}`): {reason}")]
     Op {

@@ -25,6 +25,9 @@ pub const COMMON_NAMES: Names = &[
     ("model.embed_tokens", "token_embd"),
     ("model.norm", "output_norm"),
     ("lm_head", "output"),
+    // Layers behind the pooling of an embedding model.
+    ("dense_2.linear", "dense_2"),
+    ("dense_3.linear", "dense_3"),
     ("model.layers.{}.input_layernorm", "blk.{}.attn_norm"),
     ("model.layers.{}.self_attn.q_proj", "blk.{}.attn_q"),
     ("model.layers.{}.self_attn.k_proj", "blk.{}.attn_k"),

@@ -144,6 +144,7 @@ impl Model {
             Files::Checkpoint(checkpoint) => {
                 Embedder::from_checkpoint(checkpoint, options, backend, observer)?
             }
+            Files::Foreign(_) => return Err(RuntimeError::GeneratesOnly { path: self.path }),
             Files::Package | Files::Bundle => {
                 Embedder::from_packages(&self.path, options, backend, observer)?
             }

@@ -17,6 +17,8 @@ use thane_mil::package::PackageError;
 use thane_models::ModelError;
 use thane_models::checkpoint::{CheckpointError, ConfigError, MetadataError};
 
+use crate::foreign::ForeignError;
+
 /// Why a model could not be opened, run or written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -33,6 +35,20 @@ pub enum RuntimeError {
     /// What Thane wrote into a package besides the program is damaged or does not fit it.
     #[error(transparent)]
     Contract(#[from] ContractError),
+    /// A bundle of another project is damaged, or its parts do not fit together.
+    #[error(transparent)]
+    Foreign(Box<ForeignError>),
+    /// A bundle gives only the most likely token, and something else was asked for.
+    #[error(
+        "{}: the bundle gives only the most likely token, and {option} needs the logits of all",
+        path.display()
+    )]
+    GreedyOnly {
+        /// The bundle.
+        path: PathBuf,
+        /// The option that needs more.
+        option: &'static str,
+    },
     /// A file cannot be read.
     #[error("{}", path.display())]
     Read {
@@ -99,6 +115,19 @@ pub enum RuntimeError {
         model: String,
         /// Whether the package is in the Neural Engine form.
         is_for_engine: bool,
+    },
+    /// A bundle of another project has a cache of fixed length, and another was asked for.
+    #[error(
+        "{}: the bundle holds {context} tokens, a context of {asked} was asked for",
+        path.display()
+    )]
+    ForeignContext {
+        /// The bundle.
+        path: PathBuf,
+        /// Tokens that were asked for.
+        asked: usize,
+        /// Tokens that the bundle holds.
+        context: usize,
     },
     /// The program lacks a function.
     #[error(
@@ -242,6 +271,12 @@ pub enum RuntimeError {
     /// The input needs more memory than the budget has.
     #[error(transparent)]
     Budget(#[from] OverBudget),
+}
+
+impl From<ForeignError> for RuntimeError {
+    fn from(error: ForeignError) -> Self {
+        Self::Foreign(Box::new(error))
+    }
 }
 
 impl From<LoadError> for RuntimeError {

@@ -1,6 +1,7 @@
 //! Generates answers: messages become tokens by the chat template, and tokens become text.
 
 use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
 
 use thane_engine::generate::{Answer, Limits, Session, generate};
 use thane_engine::sample::{SampleOptions, Sampler};
@@ -35,6 +36,8 @@ pub struct Generator {
     session: Session,
     sampler: Sampler,
     template: Option<ChatTemplate>,
+    /// The bundle, if it gives only the most likely token.
+    greedy_bundle: Option<PathBuf>,
 }
 
 /// A conversation as tokens.
@@ -74,6 +77,8 @@ impl LanguageModel {
         sampling: SampleOptions,
         in_parallel: bool,
     ) -> Result<Generator, RuntimeError> {
+        let greedy_bundle = self.greedy_bundle();
+        check_greedy(greedy_bundle.as_deref(), &sampling)?;
         let sampler = Sampler::new(sampling)?;
         let (language, session) = if in_parallel {
             std::thread::scope(|scope| {
@@ -97,6 +102,7 @@ impl LanguageModel {
             session,
             sampler,
             template: None,
+            greedy_bundle,
         })
     }
 }
@@ -136,6 +142,7 @@ impl Generator {
 
     /// Samples with these options from now on.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
+        check_greedy(self.greedy_bundle.as_deref(), &options)?;
         self.sampler = Sampler::new(options)?;
         Ok(())
     }
@@ -274,6 +281,22 @@ impl Generator {
             source,
         }
     }
+}
+
+/// Refuses options that need the logits of all tokens, if `bundle` gives only the most likely one.
+fn check_greedy(bundle: Option<&Path>, options: &SampleOptions) -> Result<(), RuntimeError> {
+    let Some(path) = bundle else { return Ok(()) };
+    let option = match options {
+        o if o.temperature > 0.0 => "a temperature above 0",
+        o if o.repetition_penalty != 1.0 => "a repetition penalty",
+        o if o.presence_penalty != 0.0 => "a presence penalty",
+        o if o.frequency_penalty != 0.0 => "a frequency penalty",
+        _ => return Ok(()),
+    };
+    Err(RuntimeError::GreedyOnly {
+        path: path.to_owned(),
+        option,
+    })
 }
 
 /// 1 if the first message is a system message, otherwise 0.

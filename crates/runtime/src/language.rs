@@ -80,8 +80,33 @@ impl LanguageData {
     ) -> Result<Option<Self>, LanguageError> {
         match &checkpoint.source {
             Source::Gguf(gguf) => from_gguf(gguf, n_vocab),
-            Source::HuggingFace(folder) => from_folder(folder, n_vocab),
+            Source::HuggingFace(folder) => {
+                if let Some(path) = folder.tokenizer_bin.as_deref() {
+                    return from_llama2c(path, n_vocab).map(Some);
+                }
+                let ends = folder.eos_token_ids()?;
+                TokenizerFiles::of(folder).read(ends, n_vocab)
+            }
         }
+    }
+
+    /// Reads the data from the tokenizer files of a folder; `None` if it has no tokenizer.
+    /// `generation_config.json` and `config.json` may name tokens that end a generation.
+    pub fn from_folder(folder: &Path, n_vocab: usize) -> Result<Option<Self>, LanguageError> {
+        let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+        let (json, model) = (file("tokenizer.json"), file("tokenizer.model"));
+        let (config, template) = (file("tokenizer_config.json"), file("chat_template.jinja"));
+        let files = TokenizerFiles {
+            json: json.as_deref(),
+            model: model.as_deref(),
+            config: config.as_deref(),
+            template: template.as_deref(),
+        };
+        let mut ends = TokenizerConfig::default();
+        if let Some(path) = file("generation_config.json").or_else(|| file("config.json")) {
+            ends.add_generation_config(&read(&path)?)?;
+        }
+        files.read(ends.eos_ids, n_vocab)
     }
 
     /// Makes the tokenizer.
@@ -149,53 +174,66 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
     }))
 }
 
-fn from_folder(
-    folder: &HuggingFace,
-    n_vocab: usize,
-) -> Result<Option<LanguageData>, LanguageError> {
-    if let Some(path) = folder.tokenizer_bin.as_deref() {
-        return from_llama2c(path, n_vocab).map(Some);
-    }
-    let (json, model) = (&folder.tokenizer_json, &folder.tokenizer_model);
-    if json.is_none() && model.is_none() {
-        return Ok(None);
-    }
-    let mut config = match folder.tokenizer_config.as_deref() {
-        Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
-        None => TokenizerConfig {
-            n_vocab,
-            ..TokenizerConfig::default()
-        },
-    };
-    if let Some(path) = folder.chat_template.as_deref() {
-        let text = String::from_utf8(read(path)?);
-        config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
-    }
-    config.eos_ids.extend(folder.eos_token_ids()?);
-    let text_of = |token: &Option<String>| token.clone().unwrap_or_default();
-    let (bos, eos) = (text_of(&config.bos_token), text_of(&config.eos_token));
-    let template = config
-        .chat_template
-        .clone()
-        .map(|text| TemplateSource { text, bos, eos });
-    let tokenizer = match (json, model) {
-        (Some(json), _) => TokenizerData::Json {
-            tokenizer: read(json)?,
-            config,
-        },
-        (None, Some(model)) => {
-            let added = match folder.tokenizer_config.as_deref() {
-                Some(path) => added_tokens(&read(path)?),
-                None => Vec::new(),
-            };
-            TokenizerData::Lists(vocabulary(&read(model)?, &config, &added)?)
+/// Paths of tokenizer files, each if there is one.
+struct TokenizerFiles<'a> {
+    json: Option<&'a Path>,
+    model: Option<&'a Path>,
+    config: Option<&'a Path>,
+    template: Option<&'a Path>,
+}
+
+impl<'a> TokenizerFiles<'a> {
+    fn of(folder: &'a HuggingFace) -> Self {
+        Self {
+            json: folder.tokenizer_json.as_deref(),
+            model: folder.tokenizer_model.as_deref(),
+            config: folder.tokenizer_config.as_deref(),
+            template: folder.chat_template.as_deref(),
         }
-        (None, None) => return Ok(None),
-    };
-    Ok(Some(LanguageData {
-        tokenizer,
-        template,
-    }))
+    }
+
+    /// Reads the files. `ends` are the ids of tokens that end a generation.
+    fn read(&self, ends: Vec<u32>, n_vocab: usize) -> Result<Option<LanguageData>, LanguageError> {
+        if self.json.is_none() && self.model.is_none() {
+            return Ok(None);
+        }
+        let mut config = match self.config {
+            Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
+            None => TokenizerConfig {
+                n_vocab,
+                ..TokenizerConfig::default()
+            },
+        };
+        if let Some(path) = self.template {
+            let text = String::from_utf8(read(path)?);
+            config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
+        }
+        config.eos_ids.extend(ends);
+        let text_of = |token: &Option<String>| token.clone().unwrap_or_default();
+        let (bos, eos) = (text_of(&config.bos_token), text_of(&config.eos_token));
+        let template = config
+            .chat_template
+            .clone()
+            .map(|text| TemplateSource { text, bos, eos });
+        let tokenizer = match (self.json, self.model) {
+            (Some(json), _) => TokenizerData::Json {
+                tokenizer: read(json)?,
+                config,
+            },
+            (None, Some(model)) => {
+                let added = match self.config {
+                    Some(path) => added_tokens(&read(path)?),
+                    None => Vec::new(),
+                };
+                TokenizerData::Lists(vocabulary(&read(model)?, &config, &added)?)
+            }
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(LanguageData {
+            tokenizer,
+            template,
+        }))
+    }
 }
 
 /// The tokens in `added_tokens_decoder` of a `tokenizer_config.json`.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use thane_engine::chain::ChainExecutable;
 use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
 use thane_engine::sample::SampleOptions;
@@ -16,6 +17,7 @@ use thane_models::{DecoderEngine, Info, StoredWeight};
 
 use crate::contract::Facts;
 use crate::error::{LanguageError, RuntimeError, Task};
+use crate::foreign::ForeignBundle;
 use crate::language::{Language, LanguageData};
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
@@ -88,6 +90,8 @@ pub enum Origin {
     Checkpoint(Box<Checkpoint>),
     /// A package, which has the program.
     Package(Box<PackageContents>),
+    /// A bundle of another project, whose packages have the program.
+    Foreign(Box<ForeignBundle>),
 }
 
 impl Model {
@@ -101,6 +105,7 @@ impl Model {
             Files::Checkpoint(_) => lower(self, options, observer),
             Files::Package => open_package(self, options, observer),
             Files::Bundle => Err(RuntimeError::EmbedsOnly { path: self.path }),
+            Files::Foreign(_) => open_foreign(self, options, observer),
         }
     }
 }
@@ -175,18 +180,48 @@ fn open_package(
     })
 }
 
+fn open_foreign(
+    model: Model,
+    options: &LanguageOptions,
+    observer: &dyn Observer,
+) -> Result<LanguageModel, RuntimeError> {
+    let path = model.path;
+    let mut bundle = ForeignBundle::open(&path)?;
+    let context = bundle.info.context;
+    if let Some(asked) = options.context.filter(|n| *n != context) {
+        return Err(RuntimeError::ForeignContext {
+            path,
+            asked,
+            context,
+        });
+    }
+    for text in &bundle.notes {
+        observer.note(&Note::Bundle(text.clone()));
+    }
+    let program = compile(std::mem::take(&mut bundle.program), &path, observer)?;
+    Ok(LanguageModel {
+        name: model.name,
+        path,
+        license: model.license,
+        info: bundle.info.clone(),
+        origin: Origin::Foreign(Box::new(bundle)),
+        program,
+        stored: Vec::new(),
+    })
+}
+
 impl LanguageModel {
     /// The name of the checkpoint: the model's own, or the one that a package was made of.
     pub fn checkpoint_name(&self) -> &str {
         match &self.origin {
             Origin::Package(contents) => &contents.contract.source.model,
-            Origin::Checkpoint(_) => &self.name,
+            Origin::Checkpoint(_) | Origin::Foreign(_) => &self.name,
         }
     }
 
     /// Whether the program was read from a package, so that its context is fixed.
     pub fn is_package(&self) -> bool {
-        matches!(self.origin, Origin::Package(_))
+        !matches!(self.origin, Origin::Checkpoint(_))
     }
 
     /// Whether the program is in the Neural Engine form.
@@ -202,6 +237,7 @@ impl LanguageModel {
                     .map_err(|e| self.language_error(e))
             }
             Origin::Package(contents) => Ok(contents.language.clone()),
+            Origin::Foreign(bundle) => bundle.language_data(),
         }
     }
 
@@ -221,6 +257,7 @@ impl LanguageModel {
             Origin::Checkpoint(_) => {
                 "the folder has no tokenizer.json, or tokenizer.bin beside a .bin file"
             }
+            Origin::Foreign(_) => "the bundle has no tokenizer.json or tokenizer.model",
             Origin::Package(_) => "the package was made of a checkpoint without a tokenizer",
         }
     }
@@ -260,15 +297,44 @@ impl LanguageModel {
         Ok(Sessions::new(batch, context, vocab_size, self.fixed()))
     }
 
+    /// Whether an instance of the model has a function. A bundle of another project has the
+    /// functions of a chain.
+    pub fn has_function(&self, name: &str) -> bool {
+        match &self.origin {
+            Origin::Foreign(_) => ["prefill", "decode", "score"].contains(&name),
+            _ => self.program.function(name).is_some(),
+        }
+    }
+
+    /// An error if the model gives only the most likely token; `what` needs the logits of all.
+    pub fn require_all_logits(&self, what: &'static str) -> Result<(), RuntimeError> {
+        match self.greedy_bundle() {
+            Some(path) => Err(RuntimeError::GreedyOnly { path, option: what }),
+            None => Ok(()),
+        }
+    }
+
+    /// The path of a bundle that gives only the most likely token.
+    pub(crate) fn greedy_bundle(&self) -> Option<PathBuf> {
+        match &self.origin {
+            Origin::Foreign(bundle) if bundle.is_greedy() => Some(self.path.clone()),
+            _ => None,
+        }
+    }
+
     fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
-        Ok(backend.load(&self.program)?)
+        let program = backend.load(&self.program)?;
+        Ok(match &self.origin {
+            Origin::Foreign(bundle) => {
+                Arc::new(ChainExecutable::new(program, bundle.chain.clone()))
+            }
+            _ => program,
+        })
     }
 
     /// Refuses a program that lacks one of these functions, as packages may.
     fn require(&self, needed: &[&str]) -> Result<(), RuntimeError> {
-        let missing = needed
-            .iter()
-            .find(|name| self.program.function(name).is_none());
+        let missing = needed.iter().find(|name| !self.has_function(name));
         match missing {
             None => Ok(()),
             Some(missing) => Err(RuntimeError::MissingFunction {

@@ -21,6 +21,8 @@ impl Observer for () {}
 pub enum Note {
     /// How the checkpoint was read.
     Checkpoint(String),
+    /// How a bundle of another project is run.
+    Bundle(String),
     /// The checkpoint has no tokenizer, so the package that is written cannot tokenize.
     NoTokenizer,
     /// A compiled model is written, which has no place for a tokenizer.
@@ -30,7 +32,7 @@ pub enum Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Checkpoint(note) => note,
+            Self::Checkpoint(note) | Self::Bundle(note) => note,
             Self::NoTokenizer => {
                 "the checkpoint has no tokenizer: the package can be checked and predicted with, \
                  not run"

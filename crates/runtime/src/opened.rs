@@ -7,6 +7,7 @@ use thane_models::checkpoint::Checkpoint;
 
 use crate::contract::Facts;
 use crate::error::{RuntimeError, Task};
+use crate::foreign::ForeignLayout;
 use crate::manifest::is_bundle;
 use crate::observer::Observer;
 use crate::package_contents::read_facts;
@@ -35,6 +36,8 @@ pub enum Files {
     Package,
     /// A folder of packages of one embedding model, which is read when its program is needed.
     Bundle,
+    /// A bundle of another project, which is read when its program is needed.
+    Foreign(ForeignLayout),
 }
 
 impl Model {
@@ -53,6 +56,8 @@ impl Model {
             Files::Package
         } else if is_bundle(&path) {
             Files::Bundle
+        } else if let Some(layout) = ForeignLayout::of(&path) {
+            Files::Foreign(layout)
         } else {
             Files::Checkpoint(Box::new(Checkpoint::open(&path)?))
         };
@@ -68,9 +73,11 @@ impl Model {
     pub fn checkpoint(&self) -> Result<&Checkpoint, RuntimeError> {
         match &self.files {
             Files::Checkpoint(checkpoint) => Ok(checkpoint),
-            Files::Package | Files::Bundle => Err(RuntimeError::ExpectedCheckpoint {
-                path: self.path.clone(),
-            }),
+            Files::Package | Files::Bundle | Files::Foreign(_) => {
+                Err(RuntimeError::ExpectedCheckpoint {
+                    path: self.path.clone(),
+                })
+            }
         }
     }
 
@@ -81,6 +88,7 @@ impl Model {
                 .map_err(|e| RuntimeError::model(&self.path, e))?,
             Files::Package => matches!(read_facts(&self.path)?, Some(Facts::Embed(_))),
             Files::Bundle => true,
+            Files::Foreign(_) => false,
         };
         Ok(if embeds { Task::Embed } else { Task::Generate })
     }

@@ -91,7 +91,7 @@ impl Model {
     pub fn recommended_sampling(&self) -> Result<Option<Recommended>, RuntimeError> {
         match &self.files {
             Files::Checkpoint(checkpoint) => Recommended::by(checkpoint),
-            Files::Package | Files::Bundle => Ok(None),
+            Files::Package | Files::Bundle | Files::Foreign(_) => Ok(None),
         }
     }
 }
@@ -103,6 +103,7 @@ impl LanguageModel {
         match &self.origin {
             Origin::Checkpoint(checkpoint) => Recommended::by(checkpoint),
             Origin::Package(_) => Ok(None),
+            Origin::Foreign(bundle) => Ok(bundle.is_greedy().then(Recommended::greedy)),
         }
     }
 }
@@ -162,6 +163,14 @@ impl Recommended {
             repetition_penalty,
             source,
         })
+    }
+
+    /// The options of a bundle that gives only the most likely token.
+    fn greedy() -> Self {
+        Self {
+            temperature: Some(0.0),
+            ..Self::default()
+        }
     }
 
     /// The options of a conversation with a model whose files recommend nothing.

@@ -2,7 +2,8 @@
 //! for grep and editors, [`json`], [`sarif`] for code review, [`html`] for a browser, and [`mil`],
 //! the program itself with notes. The other files hold what several of them share.
 
-pub mod comparison;
+pub mod chain;
+mod comparison;
 pub mod concise;
 pub mod html;
 pub mod json;

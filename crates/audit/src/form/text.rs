@@ -1,6 +1,7 @@
 //! A report for a terminal: 80 columns, the verdicts first, findings by rule over all targets with
 //! the worst first.
 
+use super::chain;
 use super::comparison;
 use super::rule::{effect, explanation};
 use super::sentence::{
@@ -78,6 +79,7 @@ pub fn print(report: &Report, paint: Paint, detail: Detail) -> String {
     if !groups.is_empty() && !detail.all {
         out += "\nthane explain RULE says why, and who measured it; -v says it here\n";
     }
+    out += &chain::text(report);
     out += &contexts(report);
     out += &report
         .comparison

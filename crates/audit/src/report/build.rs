@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{Function, OpId, Program};
 
+use super::chain;
 use super::energy::EnergyRow;
 use super::explain::explain;
 use super::length::{self, Call};
@@ -76,10 +77,11 @@ pub struct Scope<'a> {
 /// Judge a subject for targets.
 pub fn build(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report {
     let mut rules = BTreeMap::new();
-    let targets = targets
+    let targets: Vec<TargetRow> = targets
         .iter()
         .map(|t| target(subject, t, scope, &mut rules))
         .collect();
+    let chains = chain::rows(&targets, &subject.calls);
     Report {
         schema: SCHEMA,
         generator: concat!("thane ", env!("CARGO_PKG_VERSION")),
@@ -97,6 +99,7 @@ pub fn build(subject: &Subject, targets: &[Target], scope: Scope<'_>) -> Report 
         targets,
         rules: rules.into_values().map(RuleRow::from).collect(),
         contexts: Vec::new(),
+        chains,
         baseline: None,
         comparison: None,
         not_covered: NOT_COVERED,

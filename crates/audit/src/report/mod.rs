@@ -7,6 +7,7 @@
 
 pub mod baseline;
 mod build;
+pub mod chain;
 pub mod compare;
 pub mod energy;
 pub mod explain;
@@ -68,6 +69,8 @@ pub struct Report {
     pub rules: Vec<RuleRow>,
     /// Predicted times of `decode` at several context lengths, where they were asked for.
     pub contexts: Vec<ContextRow>,
+    /// What calls of a chain of packages take; empty where the subject is no chain.
+    pub chains: Vec<chain::ChainRow>,
     /// How the findings compare with an earlier report.
     pub baseline: Option<Baseline>,
     /// How the prediction compares with what Apple's tools say.
@@ -81,7 +84,7 @@ pub struct Report {
 pub struct SubjectRow {
     /// The name that the user gave.
     pub name: String,
-    /// `package`, `compiled`, `text`, `folder`, `decoder` or `encoder`.
+    /// `package`, `compiled`, `text`, `folder`, `bundle`, `decoder` or `encoder`.
     pub kind: &'static str,
     /// What was built, if the subject is a checkpoint.
     pub built: Option<String>,

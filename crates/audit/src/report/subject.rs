@@ -6,6 +6,8 @@ use thane_mil::data::Bytes;
 use thane_mil::package::{Interface, Package, PackageError};
 use thane_mil::program::Program;
 
+use super::chain::ChainCall;
+
 /// A program that loads by itself.
 #[derive(Debug)]
 pub struct Part {
@@ -25,7 +27,7 @@ pub struct Part {
 pub struct Subject {
     /// The name that the user gave.
     pub name: String,
-    /// `package`, `compiled`, `text`, `folder`, `decoder` or `encoder`.
+    /// `package`, `compiled`, `text`, `folder`, `bundle`, `decoder` or `encoder`.
     pub kind: &'static str,
     /// What was built, if the subject is a checkpoint.
     pub built: Option<String>,
@@ -33,6 +35,8 @@ pub struct Subject {
     pub n_absent: usize,
     /// Its programs.
     pub parts: Vec<Part>,
+    /// The calls that the programs make up, if they are a chain.
+    pub calls: Vec<ChainCall>,
 }
 
 impl Part {
@@ -65,6 +69,7 @@ impl Subject {
             built: None,
             n_absent: 0,
             parts,
+            calls: Vec::new(),
         }
     }
 

@@ -15,12 +15,14 @@ use thane_models::{EncoderInfo, Options};
 use thane_runtime::contract::Facts;
 use thane_runtime::manifest::{function_length, read_manifest};
 use thane_runtime::{
-    RuntimeError, compile, in_opset, interface, is_package, lower_for_engine, read_facts,
+    ForeignBundle, ForeignLayout, RuntimeError, compile, in_opset, interface, is_package,
+    lower_for_engine, read_facts,
 };
 
 use crate::app::App;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure};
+use crate::foreign;
 use crate::output::counted;
 
 /// What is audited, and the checkpoint that it was built from.
@@ -116,6 +118,9 @@ pub fn find(path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure
     if exists && path.is_file() && named == "mil" {
         return Ok(text(spec, path)?.into());
     }
+    if exists && ForeignLayout::of(path).is_some() {
+        return Ok(bundle_of_parts(spec, path)?.into());
+    }
     if exists && path.is_dir() && !is_package(path) && !path.join("config.json").is_file() {
         let packages = packages_in(path).map_err(|e| {
             Failure::new(Code::Usage, anyhow::Error::new(e).context(spec.to_owned()))
@@ -161,6 +166,20 @@ pub fn nothing_in(path: &Path) -> Failure {
     Failure::new(Code::Usage, error)
         .remedy("the path of a package, a compiled model, a .mil file or a folder of packages")
         .remedy("a GGUF file, a Hugging Face folder, hf:org/name or a name of the catalog")
+}
+
+/// The packages of another project's bundle, and the calls that they make up.
+fn bundle_of_parts(spec: &str, path: &Path) -> Result<Subject, Failure> {
+    let bundle = ForeignBundle::open(path)?;
+    let calls = foreign::calls(&bundle);
+    let parts = bundle.parts.into_iter().map(|part| Part {
+        package: part.file(),
+        ..Part::from(part.package)
+    });
+    Ok(Subject {
+        calls,
+        ..Subject::new(spec, "bundle", parts.collect())
+    })
 }
 
 fn text(spec: &str, path: &Path) -> Result<Subject, Failure> {

@@ -8,10 +8,11 @@ use thane_mil::data::Data;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
-use thane_runtime::is_package;
+use thane_runtime::{ForeignBundle, ForeignLayout, is_package};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
+use crate::foreign::BundleRow;
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 use crate::source;
@@ -20,7 +21,8 @@ use crate::suggest::did_you_mean;
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model (path, hf:org/name, catalog name), .mlpackage or .mlmodelc folder, or .mil file.
+    /// A model (path, hf:org/name, catalog name), .mlpackage or .mlmodelc folder, bundle of
+    /// ANEMLL or CoreML-LLM, or .mil file.
     model: String,
     /// Print only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]
@@ -36,6 +38,8 @@ pub struct Args {
 #[derive(Serialize)]
 struct Report<'a> {
     model: &'a str,
+    /// The bundle of another project that the functions are of; null for anything else.
+    bundle: Option<BundleRow>,
     functions: Vec<FunctionRow<'a>>,
     /// Constants of all functions by element type. A constant that functions share counts once.
     constants: BTreeMap<&'static str, Share>,
@@ -70,7 +74,15 @@ struct Share {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    let (name, program) = open(args, app)?;
+    let path = Path::new(&args.model);
+    let (name, program, bundle) = if ForeignLayout::of(path).is_some() {
+        let bundle = ForeignBundle::open(path)?;
+        let row = BundleRow::new(&bundle);
+        (args.model.clone(), bundle.program, Some(row))
+    } else {
+        let (name, program) = open(args, app)?;
+        (name, program, None)
+    };
     let program = match &args.function {
         None => program,
         Some(name) => {
@@ -87,11 +99,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     })?;
     let text = (!args.stats).then(|| print(&program, &mut Blobs::default()));
     if let Some(text) = text.as_ref().filter(|_| !app.output.is_json()) {
+        let lines = bundle.iter().flat_map(BundleRow::lines);
+        lines.for_each(|line| app.output.say(&line));
         return Ok(app.output.data(text)?);
     }
     let functions = program.functions().iter().map(row).collect();
     let report = Report {
         model: &name,
+        bundle,
         functions,
         constants: constants(&program),
         text,
@@ -185,6 +200,7 @@ fn place(data: &Data) -> usize {
 
 fn stats(r: &Report<'_>) -> String {
     let mut lines = vec![format!("model      {}", r.model)];
+    lines.extend(r.bundle.iter().flat_map(BundleRow::lines));
     for f in &r.functions {
         lines.push(format!("function   {}, opset {}", f.name, f.opset));
         let (states, inputs): (Vec<_>, Vec<_>) = f

@@ -50,6 +50,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
     let (text, _held) = source::read_text(&args.file, &app.budget).map_err(bad)?;
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
+    model.require_all_logits("the perplexity")?;
     let language = model.language()?;
     let options = EncodeOptions {
         add_special: true,
@@ -131,8 +132,7 @@ fn for_each_row(
     take: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), Failure> {
     let bad = |e| Failure::new(Code::Usage, e);
-    let has = |function: &str| model.program.function(function).is_some();
-    if has("score") {
+    if model.has_function("score") {
         for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
             let logits = session.score(chunk).map_err(bad)?;
             logits
@@ -142,7 +142,7 @@ fn for_each_row(
         }
         return Ok(());
     }
-    if has("decode") {
+    if model.has_function("decode") {
         for (at, id) in ids.iter().enumerate() {
             take(at, &session.decode(*id).map_err(bad)?);
         }

@@ -15,6 +15,7 @@ mod decoder;
 mod embed;
 mod fix;
 mod fixture;
+mod foreign;
 mod gguf;
 mod hub;
 mod images;

@@ -111,10 +111,11 @@ fn verbs_that_read_a_model() {
     let text = home.path("text");
     std::fs::write(&text, "the air and the sea").unwrap();
     let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
+    let bundle = crate::foreign::bundle("anemll-rotating");
     let cases: [&[&str]; 5] = [
         &["run", model, "hello"],
         &["show", model],
-        &["inspect", model],
+        &["inspect", &bundle],
         &["ops"],
         &["perplexity", model, "--file", text],
     ];
@@ -338,6 +339,9 @@ fn full_audit(home: &Home) -> Value {
         "--json",
     ]));
     report["contexts"] = swept["contexts"].clone();
+    let chain = crate::foreign::bundle("anemll-chat");
+    let chain = json(&home.run(&["audit", &chain, "--json"]));
+    report["chains"] = chain["chains"].clone();
     let large = json(&home.run(&["audit", &crate::audit::large(home), "--json"]));
     report["targets"][0]["functions"][0]["chunks"] =
         large["targets"][0]["functions"][0]["chunks"].clone();
@@ -476,6 +480,11 @@ fn verbs_of_packages() {
             report["errors"] = serde_json::json!(["an error"]);
             report["non_finite"] =
                 serde_json::json!(["main: const `mask`: 1 of 4 elements are not finite"]);
+        }
+        if args[0] == "inspect" {
+            let chain = crate::foreign::bundle("anemll-rotating");
+            let chain = json(&home.run(&["inspect", &chain, "--stats", "--json"]));
+            report["bundle"] = chain["bundle"].clone();
         }
         if args[0] == "diff" {
             report["constants"] = serde_json::json!(["`x` differs"]);

@@ -484,7 +484,12 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 /// as in llama.cpp.
 #[test]
 fn embeddings_of_gguf_files_are_those_of_the_reference() {
-    for (name, architecture) in [("bert-cls", "bert"), ("nomic-bert", "nomic-bert")] {
+    for (name, architecture) in [
+        ("bert-cls", "bert"),
+        ("nomic-bert", "nomic-bert"),
+        ("qwen3-embedding", "qwen3"),
+        ("embeddinggemma", "gemma-embedding"),
+    ] {
         let golden = Golden::read(&path(name).join("golden"));
         let file = folder()
             .join("tiny-embed-gguf")

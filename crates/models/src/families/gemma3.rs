@@ -4,6 +4,7 @@
 //! for sliding-window layers.
 
 use super::gemma::scaled_embedding;
+use super::gguf_encoder;
 use super::keys::{IGNORED_KEYS, check_positive, layer_masks};
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, RopeConfig, RopeScaling};
@@ -36,6 +37,17 @@ pub(super) const FAMILY: Family = Family {
     ..Family::NONE
 };
 
+/// EmbeddingGemma in GGUF files, whose name of the architecture is its own. Every token sees all
+/// others, in sliding layers those within half a window to each side.
+pub(super) const EMBEDDING: Family = Family {
+    names: &["gemma-embedding"],
+    about: "EmbeddingGemma in GGUF files",
+    checked: &["tiny-embed-gguf/embeddinggemma"],
+    gguf_names: GGUF_NORMS_AROUND,
+    gguf_encoder: Some(encoder_from_gguf),
+    ..Family::NONE
+};
+
 /// Defaults of Gemma3TextConfig.
 const DEFAULTS: Defaults = Defaults {
     activation_key: "hidden_activation",
@@ -62,6 +74,14 @@ const PART_SIZES: &[(&str, usize)] = &[
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
     let mut model = read(c)?;
+    model.residual_divisor = 1.0;
+    Ok(Box::new(model))
+}
+
+fn encoder_from_gguf(file: &Gguf, w: &Weights<'_>) -> EncoderResult {
+    let mut model = from_gguf(file, w)?;
+    let both_ways = Direction::Bidirectional;
+    model.direction = gguf_encoder::direction(file, EMBEDDING.names[0], both_ways)?;
     model.residual_divisor = 1.0;
     Ok(Box::new(model))
 }

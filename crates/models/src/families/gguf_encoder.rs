@@ -3,10 +3,11 @@
 
 use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
 use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
-use crate::checkpoint::{Gguf, RopeConfig, RopeScaling};
+use crate::checkpoint::{Dense, Gguf, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
+use crate::layers::encoder::Direction;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotation, Style};
 use crate::pooling::{Pooling, Poolings};
@@ -95,6 +96,58 @@ pub(super) fn read(
         n_types: table("token_type").unwrap_or(0),
         n_labels: None,
     })
+}
+
+/// Whether the file names a pooling, and so is that of an embedding model.
+pub(super) fn names_pooling(gguf: &Gguf, architecture: &str) -> Result<bool, ModelError> {
+    let pooling = gguf.opt_u32(&format!("{architecture}.pooling_type"))?;
+    Ok(pooling.is_some_and(|pooling| pooling != 0))
+}
+
+/// Whether each token of a decoder that embeds sees all others. The file may say so; otherwise
+/// `default` holds, which llama.cpp knows by the architecture.
+pub(super) fn direction(
+    gguf: &Gguf,
+    architecture: &str,
+    default: Direction,
+) -> Result<Direction, ModelError> {
+    let is_causal = gguf.opt_bool(&format!("{architecture}.attention.causal"))?;
+    Ok(match is_causal {
+        None => default,
+        Some(true) => Direction::Causal,
+        Some(false) => Direction::Bidirectional,
+    })
+}
+
+/// The dense layers behind the pooling, as converters of sentence-transformers write them: without
+/// biases, and with their sizes as keys.
+pub(super) fn dense(
+    gguf: &Gguf,
+    architecture: &str,
+    w: &Weights<'_>,
+) -> Result<Vec<Dense>, ModelError> {
+    let mut layers = Vec::new();
+    for name in ["dense_2", "dense_3"] {
+        let Some(&[outputs, inputs]) = w.shape_of(&format!("{name}.linear"), "weight") else {
+            continue;
+        };
+        for (part, size) in [("in", inputs), ("out", outputs)] {
+            let key = format!("{architecture}.{name}_feat_{part}");
+            let found = gguf.opt_u32(&key)?.map(|n| n as usize);
+            if found.is_some_and(|found| found != size) {
+                let expected = format!("expected {size}, as {name}.weight has");
+                return Err(ModelError::unsupported(&key, found.unwrap_or(0), &expected));
+            }
+        }
+        layers.push(Dense {
+            folder: name.to_owned(),
+            inputs,
+            outputs,
+            bias: false,
+            tanh: false,
+        });
+    }
+    Ok(layers)
 }
 
 /// The pooling of an embedding model, if the file names one. Source: `PoolingType` of the `gguf`

@@ -22,6 +22,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny/llama-bf16",
         "tiny/llama-f16",
         "tiny/llama-head",
+        "tiny-embed/llama-embedding",
         "tiny/llama-relu",
         "tiny/compressed-int8",
         "tiny/compressed-int8-tensor",

@@ -13,7 +13,11 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["mistral", "ministral"],
     about: "Mistral 7B, Ministral 8B, e5-mistral",
-    checked: &["tiny/mistral", "tiny/ministral"],
+    checked: &[
+        "tiny/mistral",
+        "tiny/ministral",
+        "tiny-embed/mistral-embedding",
+    ],
     config: Some(|c, w| config::decoder(read(c)?, w)),
     encoder: Some(encoder_from_config),
     ..Family::NONE

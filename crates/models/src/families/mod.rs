@@ -143,6 +143,7 @@ static FAMILIES: &[Family] = &[
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,
+    gemma3::EMBEDDING,
     gemma4::FAMILY,
     phi3::FAMILY,
     smollm3::FAMILY,
@@ -312,7 +313,7 @@ fn family(
 }
 
 /// Whether a checkpoint is an embedding model. If the architecture serves both purposes, a
-/// `modules.json` of sentence-transformers beside the weights decides.
+/// `modules.json` of sentence-transformers beside the weights decides; in a GGUF file, a pooling.
 pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     let architecture = architecture(checkpoint)?;
     let same_name = FAMILIES
@@ -320,16 +321,15 @@ pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelE
         .filter(|f| f.names.contains(&architecture.as_str()));
     let (encodes, answers) = same_name.fold((false, false), |(e, a), f| {
         (
-            e || f.encoder.is_some(),
+            e || f.encoder.is_some() || f.gguf_encoder.is_some(),
             a || f.config.is_some() || f.gguf.is_some(),
         )
     });
-    let has_modules = || {
-        checkpoint
-            .hugging_face()
-            .is_some_and(|f| f.folder.join("modules.json").is_file())
+    let pools = match &checkpoint.source {
+        Source::HuggingFace(f) => f.folder.join("modules.json").is_file(),
+        Source::Gguf(gguf) => gguf_encoder::names_pooling(gguf, &architecture)?,
     };
-    Ok(encodes && (!answers || has_modules()))
+    Ok(encodes && (!answers || pools))
 }
 
 /// Lowers a checkpoint of a language model; see [`crate::build`].
@@ -368,12 +368,14 @@ pub(crate) fn build_encoder(
     checkpoint: &Checkpoint,
     options: &EncoderOptions,
 ) -> Result<BuiltEncoder, ModelError> {
-    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
+    let encodes = |f: &Family| f.encoder.is_some() || f.gguf_encoder.is_some();
+    let (family, architecture) = family(checkpoint, encodes)?;
     if let (Source::Gguf(gguf), Some(read)) = (&checkpoint.source, family.gguf_encoder) {
         let weights = Weights::gguf(&checkpoint.tensors, family.gguf_names);
         let encoder = read(gguf, &weights)?;
         let sentence = SentenceConfig {
             pooling: gguf_encoder::pooling(gguf, &architecture)?,
+            dense: gguf_encoder::dense(gguf, &architecture, &weights)?,
             // The file does not say; llama.cpp's programs normalize unless told otherwise.
             normalize: true,
             include_prompt: true,
@@ -389,7 +391,7 @@ pub(crate) fn build_encoder(
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
-            "in GGUF files, only the encoders bert and nomic-bert are supported",
+            "in GGUF files, the encoders bert, nomic-bert, qwen3 and gemma-embedding are supported",
         ));
     };
     let sentence = SentenceConfig::read(&folder.folder)?;

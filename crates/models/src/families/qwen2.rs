@@ -15,6 +15,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny/qwen2",
         "tiny/qwen2-yarn",
         "tiny/qwen2-dynamic",
+        "tiny-embed/qwen2-embedding",
         "tiny/awq",
         "tiny-gguf/qwen2-yarn",
     ],

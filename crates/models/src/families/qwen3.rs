@@ -3,6 +3,7 @@
 //!
 //! The architecture is Llama's with a norm of each query and key head before rotation.
 
+use super::gguf_encoder;
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
@@ -24,10 +25,12 @@ pub(super) const FAMILY: Family = Family {
         "tiny/compressed-int4-zeros",
         "tiny/fp8",
         "tiny-gguf/qwen3",
+        "tiny-embed-gguf/qwen3-embedding",
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),
     gguf: Some(from_gguf),
+    gguf_encoder: Some(encoder_from_gguf),
     ..PPLX
 };
 
@@ -76,4 +79,11 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     gguf::read(file, w, &DEFAULTS)
+}
+
+fn encoder_from_gguf(file: &Gguf, w: &Weights<'_>) -> EncoderResult {
+    w.ignore("output.weight");
+    let mut model = from_gguf(file, w)?;
+    model.direction = gguf_encoder::direction(file, FAMILY.names[0], Direction::Causal)?;
+    Ok(Box::new(model))
 }

@@ -1,0 +1,137 @@
+//! What the commands say of another project's bundle: its layout, its parts and their calls.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use thane_audit::report::chain::ChainCall;
+use thane_runtime::ForeignBundle;
+
+use crate::output::{bytes, counted};
+
+/// A bundle in JSON.
+#[derive(Serialize)]
+pub struct BundleRow {
+    /// `ANEMLL` or `CoreML-LLM`.
+    layout: &'static str,
+    /// The version that the files name.
+    version: Option<String>,
+    architecture: String,
+    layers: usize,
+    vocabulary: usize,
+    /// Tokens that the caches hold.
+    context: usize,
+    /// Bytes of states and caches.
+    cache_bytes: usize,
+    /// Whether only the most likely token is known.
+    greedy_only: bool,
+    parts: Vec<PartRow>,
+    /// How the bundle is run.
+    notes: Vec<String>,
+}
+
+/// A package of a bundle.
+#[derive(Serialize)]
+struct PartRow {
+    name: String,
+    file: String,
+    functions: Vec<String>,
+    /// Whether `thane run` runs it.
+    runs: bool,
+}
+
+impl BundleRow {
+    pub fn new(bundle: &ForeignBundle) -> Self {
+        let part = |part: &thane_runtime::ForeignPart| PartRow {
+            name: part.name.clone(),
+            file: part.file(),
+            functions: part
+                .program()
+                .functions()
+                .iter()
+                .map(|f| f.name.clone())
+                .collect(),
+            runs: part.is_run,
+        };
+        Self {
+            layout: bundle.layout.name(),
+            version: bundle.version.clone(),
+            architecture: bundle.info.architecture.clone(),
+            layers: bundle.info.n_layers,
+            vocabulary: bundle.info.vocab_size,
+            context: bundle.info.context,
+            cache_bytes: bundle.info.cache_bytes,
+            greedy_only: bundle.is_greedy(),
+            parts: bundle.parts.iter().map(part).collect(),
+            notes: bundle.notes.clone(),
+        }
+    }
+
+    /// A line for the bundle and one for each part and note.
+    pub fn lines(&self) -> Vec<String> {
+        let version = self
+            .version
+            .iter()
+            .map(|v| format!(" {v}"))
+            .collect::<String>();
+        let logits = match self.greedy_only {
+            true => "only the most likely token",
+            false => "all logits",
+        };
+        let mut lines = vec![
+            format!(
+                "bundle     {}{version}: {}, {}, gives {logits}",
+                self.layout,
+                self.architecture,
+                counted(self.layers, "layer")
+            ),
+            format!(
+                "context    {}, {} in the vocabulary, {} of caches",
+                counted(self.context, "token"),
+                counted(self.vocabulary, "token"),
+                bytes(self.cache_bytes as u64)
+            ),
+        ];
+        let width = self
+            .parts
+            .iter()
+            .map(|part| part.name.len())
+            .max()
+            .unwrap_or(0);
+        for part in &self.parts {
+            let unused = if part.runs { "" } else { " (not run)" };
+            lines.push(format!(
+                "part       {:width$}  {}: {}{unused}",
+                part.name,
+                part.file,
+                part.functions.join(", ")
+            ));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note       {note}")));
+        lines
+    }
+}
+
+/// The calls of a bundle by the packages and functions that they run.
+pub fn calls(bundle: &ForeignBundle) -> Vec<ChainCall> {
+    let mut names = BTreeMap::new();
+    for part in &bundle.parts {
+        for f in part.program().functions() {
+            names.insert(part.joined_name(f), format!("{}/{}", part.file(), f.name));
+        }
+    }
+    let chain = &bundle.chain;
+    let functions = |call: &thane_engine::chain::Call| {
+        let head = chain.head.iter().filter(|_| call.gives_hidden);
+        let steps = call.steps.iter().chain(head);
+        steps
+            .filter_map(|step| names.get(&step.function).cloned())
+            .collect()
+    };
+    let calls = chain.calls.iter().map(|call| ChainCall {
+        tokens: call.n_tokens,
+        from: call.positions.start,
+        to: call.positions.end,
+        functions: functions(call),
+    });
+    calls.collect()
+}

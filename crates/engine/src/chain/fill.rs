@@ -1,0 +1,192 @@
+//! The values of the inputs that the host sets.
+
+use thane_mil::backend::RunError;
+use thane_mil::literal::f64_to_f16;
+use thane_mil::types::DType;
+
+use super::{Feed, Input, Rows};
+
+/// The tokens of one call.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'a> {
+    pub tokens: &'a [u32],
+    /// Position of the first token.
+    pub position: usize,
+}
+
+/// Sets the elements of an input, which lie in `bytes`.
+pub(super) fn fill(
+    bytes: &mut [u8],
+    input: &Input,
+    place: Place<'_>,
+    slots: &[Vec<u8>],
+) -> Result<(), RunError> {
+    let Place { tokens, position } = place;
+    let width = input.shape.last().copied().unwrap_or(1).max(1);
+    match &input.feed {
+        Feed::Tokens => ints(bytes, tokens.iter().map(|token| token.cast_signed())),
+        Feed::Positions => ints(bytes, (0..tokens.len()).map(|i| int(position + i))),
+        Feed::Position => ints(bytes, [int(position)]),
+        Feed::CausalMask => {
+            let is_shown = |at: usize| at % width <= position + at / width;
+            floats(bytes, input.dtype, |at| hidden_unless(is_shown(at)));
+        }
+        Feed::RecentMask => {
+            let is_shown = |at: usize| at % width + position + 1 >= width;
+            floats(bytes, input.dtype, |at| hidden_unless(is_shown(at)));
+        }
+        Feed::WriteMask => {
+            let is_written = |at: usize| at / width == position + at % width;
+            floats(bytes, input.dtype, |at| f32::from(u8::from(is_written(at))));
+        }
+        Feed::TokenRows(table) => {
+            let rows = tokens.iter().map(|token| *token as usize);
+            table_rows(bytes, input, table.as_ref(), rows)?;
+        }
+        Feed::PositionRows(table) => {
+            let rows = (0..tokens.len()).map(|i| position + i);
+            table_rows(bytes, input, table.as_ref(), rows)?;
+        }
+        Feed::Slot(slot) => {
+            let value = slots.get(*slot).filter(|value| value.len() == bytes.len());
+            let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
+            bytes.copy_from_slice(value);
+        }
+    }
+    Ok(())
+}
+
+fn hidden_unless(is_shown: bool) -> f32 {
+    if is_shown { 0.0 } else { f32::NEG_INFINITY }
+}
+
+fn int(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
+    let cells = bytes.as_chunks_mut::<4>().0.iter_mut();
+    cells
+        .zip(values)
+        .for_each(|(cell, value)| *cell = value.to_ne_bytes());
+}
+
+/// Sets each element, counted from 0, to a value in fp16 or fp32.
+fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f32) {
+    if dtype == DType::Fp16 {
+        let cells = bytes.as_chunks_mut::<2>().0.iter_mut().enumerate();
+        cells.for_each(|(at, cell)| *cell = f64_to_f16(f64::from(value(at))).to_ne_bytes());
+    } else {
+        let cells = bytes.as_chunks_mut::<4>().0.iter_mut().enumerate();
+        cells.for_each(|(at, cell)| *cell = value(at).to_ne_bytes());
+    }
+}
+
+fn table_rows(
+    bytes: &mut [u8],
+    input: &Input,
+    table: &dyn Rows,
+    rows: impl Iterator<Item = usize>,
+) -> Result<(), RunError> {
+    let mut row = vec![0.0; table.n_columns()];
+    let size = row.len() * input.dtype.bits() / 8;
+    for (idx, cells) in rows.zip(bytes.chunks_mut(size.max(1))) {
+        if idx >= table.n_rows() {
+            return Err(RunError::Chain(format!(
+                "input `{}`: expected a table with row {idx}, found {} rows",
+                input.name,
+                table.n_rows()
+            )));
+        }
+        table.read(idx, &mut row);
+        floats(cells, input.dtype, |at| row[at]);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use thane_mil::literal::f16_to_f32;
+
+    use super::*;
+
+    /// Row i is i.5, i.5 + 1, …
+    struct Halves;
+
+    impl Rows for Halves {
+        fn n_rows(&self) -> usize {
+            9
+        }
+        fn n_columns(&self) -> usize {
+            3
+        }
+        fn read(&self, idx: usize, out: &mut [f32]) {
+            for (i, x) in out.iter_mut().enumerate() {
+                *x = (idx + i) as f32 + 0.5;
+            }
+        }
+    }
+
+    fn filled(feed: Feed, shape: &[usize], tokens: &[u32], position: usize) -> Vec<f32> {
+        let input = Input {
+            name: "x".to_owned(),
+            dtype: DType::Fp16,
+            shape: shape.to_vec(),
+            feed,
+        };
+        let mut bytes = vec![0xff; 2 * shape.iter().product::<usize>()];
+        fill(&mut bytes, &input, Place { tokens, position }, &[]).unwrap();
+        let cells = bytes.as_chunks::<2>().0.iter();
+        cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
+    }
+
+    const HIDDEN: f32 = f32::NEG_INFINITY;
+
+    #[test]
+    fn masks_show_what_the_positions_allow() {
+        let causal = filled(Feed::CausalMask, &[1, 1, 2, 5], &[7, 7], 2);
+        let rows = [
+            [0.0, 0.0, 0.0, HIDDEN, HIDDEN],
+            [0.0, 0.0, 0.0, 0.0, HIDDEN],
+        ];
+        assert_eq!(causal, rows.concat());
+        let first = filled(Feed::RecentMask, &[1, 1, 1, 4], &[7], 0);
+        assert_eq!(first, [HIDDEN, HIDDEN, HIDDEN, 0.0]);
+        let full = filled(Feed::RecentMask, &[1, 1, 1, 4], &[7], 9);
+        assert_eq!(full, [0.0; 4]);
+        let written = filled(Feed::WriteMask, &[1, 1, 4, 2], &[7, 7], 1);
+        assert_eq!(written, [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn rows_are_those_of_tokens_or_positions() {
+        let table: Arc<dyn Rows> = Arc::new(Halves);
+        let by_token = filled(Feed::TokenRows(table.clone()), &[1, 2, 3], &[5, 2], 0);
+        assert_eq!(by_token, [5.5, 6.5, 7.5, 2.5, 3.5, 4.5]);
+        let by_position = filled(Feed::PositionRows(table), &[1, 1, 1, 3], &[5], 8);
+        assert_eq!(by_position, [8.5, 9.5, 10.5]);
+    }
+
+    #[test]
+    fn a_row_after_the_table_is_an_error_and_not_zeros() {
+        let input = Input {
+            name: "cos".to_owned(),
+            dtype: DType::Fp16,
+            shape: vec![1, 3],
+            feed: Feed::PositionRows(Arc::new(Halves)),
+        };
+        let place = Place {
+            tokens: &[1],
+            position: 9,
+        };
+        let error = fill(&mut [0; 6], &input, place, &[]).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .contains("a table with row 9, found 9 rows"),
+            "{error}"
+        );
+    }
+}

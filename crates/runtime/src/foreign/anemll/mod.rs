@@ -1,0 +1,326 @@
+//! ANEMLL bundles: `meta.yaml`, a package of embeddings, chunks of layers and a head, or one
+//! package of all. Facts about the layout are in `docs/bundles.md`.
+
+mod fit;
+mod parameters;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use thane_engine::chain::{Call, Chain, Feed, Step};
+use thane_models::Info;
+
+use super::chaining::{Chaining, Run};
+use super::fault::ForeignError;
+use super::part::{self, ForeignPart};
+use super::{ForeignBundle, ForeignLayout};
+use crate::error::RuntimeError;
+use fit::{check_block, check_chunks, logits};
+use parameters::Parameters;
+
+/// The file that names the parts.
+pub(super) const META: &str = "meta.yaml";
+
+/// Reads and checks the bundle in `folder`.
+pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
+    let p = Parameters::read(folder)?;
+    if p.flag("per_layer_inputs")? {
+        let what = "per-layer inputs of the host are not supported";
+        return Err(p.fault("per_layer_inputs", what).into());
+    }
+    let mut parts = Vec::new();
+    if let Some(file) = p.text("monolithic_model") {
+        parts.push(ForeignPart::open(folder, "model", file)?);
+        return finish(folder, &p, parts, Shape::Monolithic);
+    }
+    let file = p.file("embeddings", "embeddings", "lut_embeddings");
+    parts.push(ForeignPart::open(folder, "embeddings", &file)?);
+    let (stem, n) = (p.chunk_stem(), p.n_chunks);
+    for i in 1..=n {
+        let file = format!("{stem}_chunk_{i:02}of{n:02}");
+        parts.push(ForeignPart::open(folder, &format!("chunk{i}"), &file)?);
+    }
+    // Functions of a cache that shifts may be in files of their own.
+    for i in 1..=n {
+        let stem = format!("{stem}_chunk_{i:02}of{n:02}_rot");
+        if part::find(folder, &stem).is_some() || p.flag("split_rotate")? {
+            parts.push(ForeignPart::open(
+                folder,
+                &format!("chunk{i}_rotate"),
+                &stem,
+            )?);
+        }
+    }
+    let file = p.file("lm_head", "lm_head", "lut_lmhead");
+    parts.push(ForeignPart::open(folder, "head", &file)?);
+    finish(folder, &p, parts, Shape::Chunks)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shape {
+    Monolithic,
+    Chunks,
+}
+
+/// The parts by what they do.
+struct Parts<'a> {
+    embeddings: Option<&'a ForeignPart>,
+    /// The files of each chunk.
+    chunks: Vec<Vec<&'a ForeignPart>>,
+    head: Option<&'a ForeignPart>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(parts: &'a [ForeignPart], shape: Shape, n_chunks: usize) -> Self {
+        let named = |name: &str| parts.iter().find(|part| part.name == name);
+        let chunks = match shape {
+            Shape::Monolithic => vec![parts.iter().collect()],
+            Shape::Chunks => (1..=n_chunks)
+                .map(|i| {
+                    let name = format!("chunk{i}");
+                    [named(&name), named(&format!("{name}_rotate"))]
+                        .into_iter()
+                        .flatten()
+                        .collect()
+                })
+                .collect(),
+        };
+        Self {
+            embeddings: named("embeddings"),
+            chunks,
+            head: named("head"),
+        }
+    }
+
+    /// The part of each chunk that has the function.
+    fn with(&self, function: &str) -> Option<Vec<&'a ForeignPart>> {
+        let part = |files: &Vec<&'a ForeignPart>| {
+            let mut having = files.iter().filter(|part| {
+                let functions = part.program().functions();
+                functions.iter().any(|f| f.name == function)
+            });
+            having.next().copied()
+        };
+        self.chunks.iter().map(part).collect()
+    }
+
+    /// The same, or an error of the first chunk that lacks the function.
+    fn need(&self, function: &str) -> Result<Vec<&'a ForeignPart>, ForeignError> {
+        if let Some(parts) = self.with(function) {
+            return Ok(parts);
+        }
+        // A package of one function calls it `main`.
+        let first = |files: &Vec<&'a ForeignPart>| {
+            let part = files.first().copied();
+            let part = part.filter(|part| part.function(function).is_some());
+            part.ok_or_else(|| match files.first() {
+                Some(part) => part.need(function).err(),
+                None => None,
+            })
+        };
+        self.chunks
+            .iter()
+            .map(|files| {
+                first(files).map_err(|fault| {
+                    fault.unwrap_or_else(|| ForeignError::new(Path::new(META), "chunks"))
+                })
+            })
+            .collect()
+    }
+}
+
+fn finish(
+    folder: &Path,
+    p: &Parameters,
+    all: Vec<ForeignPart>,
+    shape: Shape,
+) -> Result<ForeignBundle, RuntimeError> {
+    let parts = Parts::new(&all, shape, p.n_chunks);
+    let infer = parts.need("infer")?;
+    let (n_layers, window) = check_chunks(p, &infer)?;
+    let plain_end = plain_end(p, &parts, &infer, window)?;
+    let mut build = Builder::new(&parts);
+    let calls = build.calls(p, &infer, plain_end)?;
+    let head = match parts.head {
+        Some(head) => vec![build.step(head, "main", 1, false)?],
+        None => Vec::new(),
+    };
+    let (giver, function) = match parts.head {
+        Some(head) => (head, "main"),
+        None => (infer[0], "infer"),
+    };
+    let (logits, vocab_size) = logits(p, parts.embeddings, giver, giver.need(function)?)?;
+    let Builder {
+        chaining, notes, ..
+    } = build;
+    let is_whole = plain_end == p.context;
+    let chain = Chain {
+        context: p.context,
+        vocab_size,
+        calls,
+        head,
+        logits,
+        slot_bytes: chaining.slot_bytes(),
+        rewind_limit: if is_whole { usize::MAX } else { plain_end },
+    };
+    let architecture = p.meta.text("model_info.architecture");
+    let info = Info {
+        architecture: architecture.unwrap_or(&p.prefix).to_owned(),
+        n_layers,
+        vocab_size,
+        max_context: p.context,
+        context: p.context,
+        cache_bytes: chaining.cache_bytes(),
+        fixed: None,
+    };
+    Ok(ForeignBundle {
+        layout: ForeignLayout::Anemll,
+        version: p.meta.text("model_info.version").map(str::to_owned),
+        program: chaining.into_program(&all[0])?,
+        chain: Arc::new(chain),
+        info,
+        notes,
+        tokenizer: folder.to_owned(),
+        parts: all,
+    })
+}
+
+/// The first position that a cache of local layers does not hold beside the ones before; the
+/// context, if there is none. From there on, functions that shift the cache are needed.
+fn plain_end(
+    p: &Parameters,
+    parts: &Parts<'_>,
+    infer: &[&ForeignPart],
+    window: Option<usize>,
+) -> Result<usize, ForeignError> {
+    let window = window.filter(|window| *window < p.context);
+    match window {
+        None => Ok(p.context),
+        Some(window) if parts.with("infer_rotate").is_some() => Ok(window),
+        Some(window) => {
+            let what = format!(
+                "expected `infer_rotate`, because the local cache holds {window} of {} tokens, \
+                 found no such function in every chunk",
+                p.context
+            );
+            Err(infer[0].fault(infer[0].need("infer")?, what))
+        }
+    }
+}
+
+/// Builds the calls of a bundle.
+struct Builder<'a, 'b> {
+    parts: &'b Parts<'a>,
+    slot: usize,
+    chaining: Chaining,
+    notes: Vec<String>,
+}
+
+impl<'a, 'b> Builder<'a, 'b> {
+    fn new(parts: &'b Parts<'a>) -> Self {
+        let mut chaining = Chaining::default();
+        Self {
+            parts,
+            slot: chaining.slot("hidden_states"),
+            chaining,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Blocks where they are exact, single tokens, and single tokens after `plain_end`.
+    fn calls(
+        &mut self,
+        p: &Parameters,
+        infer: &[&ForeignPart],
+        plain_end: usize,
+    ) -> Result<Vec<Call>, ForeignError> {
+        let mut calls = Vec::new();
+        let is_exact = p.flag("prefill_dynamic_slice")? || p.flag("update_mask_prefill")?;
+        let prefill = self.parts.with("prefill");
+        if let Some(prefill) = prefill.as_ref().filter(|_| is_exact) {
+            check_block(p, prefill[0])?;
+            let gives_last = p.flag("prefill_last_token_output")?;
+            calls.push(self.call(prefill, "prefill", p.block, 0..plain_end, gives_last)?);
+        } else if prefill.is_some() {
+            self.notes.push(format!(
+                "prompts are computed token by token: {META} has neither prefill_dynamic_slice \
+                 nor update_mask_prefill, without which blocks are not exact"
+            ));
+        }
+        calls.push(self.call(infer, "infer", 1, 0..plain_end, true)?);
+        let rotate = self.parts.with("infer_rotate");
+        if let Some(rotate) = rotate.filter(|_| plain_end < p.context) {
+            calls.push(self.call(&rotate, "infer_rotate", 1, plain_end..p.context, true)?);
+            self.notes.push(format!(
+                "tokens from position {plain_end} on are computed one by one: in blocks, local \
+                 attention would see later tokens"
+            ));
+        }
+        Ok(calls)
+    }
+
+    /// A call of one function of each chunk, after the embeddings.
+    fn call(
+        &mut self,
+        chunks: &[&ForeignPart],
+        function: &str,
+        n_tokens: usize,
+        positions: Range<usize>,
+        gives_hidden: bool,
+    ) -> Result<Call, ForeignError> {
+        let mut steps = Vec::new();
+        if let Some(embeddings) = self.parts.embeddings {
+            steps.push(self.step(embeddings, "main", n_tokens, true)?);
+        }
+        for (i, chunk) in chunks.iter().enumerate() {
+            let is_last = i + 1 == chunks.len();
+            // One package of all gives logits.
+            let keeps = self.parts.head.is_some() && (!is_last || gives_hidden);
+            steps.push(self.step(chunk, function, n_tokens, keeps)?);
+        }
+        Ok(Call {
+            n_tokens,
+            positions,
+            gives_hidden,
+            steps,
+        })
+    }
+
+    fn step(
+        &mut self,
+        part: &ForeignPart,
+        function: &str,
+        n_tokens: usize,
+        keeps: bool,
+    ) -> Result<Step, ForeignError> {
+        let slot = self.slot;
+        let feed = move |input: &str| match input {
+            "input_ids" => Some(Feed::Tokens),
+            "hidden_states" => Some(Feed::Slot(slot)),
+            "position_ids" => Some(Feed::Positions),
+            "current_pos" => Some(Feed::Position),
+            "causal_mask" => Some(Feed::CausalMask),
+            "update_mask" => Some(Feed::WriteMask),
+            _ => None,
+        };
+        let found = part.need(function)?;
+        let names = ["output_hidden_states", "hidden_states"];
+        let output = part::outputs(found)
+            .map(|port| port.name)
+            .find(|name| names.contains(name))
+            .unwrap_or(names[0]);
+        let keeps = if keeps {
+            vec![(output.to_owned(), slot)]
+        } else {
+            Vec::new()
+        };
+        self.chaining.step(Run {
+            part,
+            function,
+            n_tokens,
+            feed: &feed,
+            keeps,
+        })
+    }
+}
