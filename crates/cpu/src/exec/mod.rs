@@ -5,6 +5,7 @@
 
 mod cache;
 mod encoder;
+mod experts;
 mod fused;
 mod linear;
 mod rows;

@@ -9,7 +9,7 @@ use super::Frame;
 use super::cache::third;
 use super::encoder::HIDDEN;
 use crate::profile::{Begun, Work, bytes};
-use crate::step::{Cached, Fused, Kind, Plan, Step, Then};
+use crate::step::{Cached, Experts, Fused, Kind, Plan, Product, Step, Then};
 use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
@@ -93,6 +93,8 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::Attend { .. } | Fused::Attention { .. } => "attention",
         Fused::RowsAttention(_) => "rope, append, attention",
         Fused::LayerNorm { .. } => "layer norm",
+        Fused::Softmax { .. } => "softmax",
+        Fused::Experts(_) => "experts",
         Fused::MatMul { .. } => "matmul",
         Fused::Pointwise { .. } => "1x1 convolution",
     };
@@ -135,6 +137,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
                 ..Work::default()
             }
         }
+        Fused::Experts(experts) => experts_work(frame, experts),
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
         Fused::MatMul { x, y, transpose_y } => {
@@ -152,6 +155,20 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
         }
         _ => Work::default(),
     }
+}
+
+/// The products of the experts that are chosen.
+fn experts_work(frame: &Frame<'_>, experts: &Experts) -> Work {
+    let choices = frame.choices(experts).unwrap_or_default();
+    let products = choices.chunk_by(|a, b| a.0 == b.0).flat_map(|group| {
+        let n_rows = group.len() as f64;
+        experts.of(group[0].0).map(|product| (n_rows, product))
+    });
+    products
+        .map(|(n_rows, Product { weight, .. })| {
+            product_work(frame, n_rows * weight.stored.n_cols as f64, weight)
+        })
+        .fold(Work::default(), Add::add)
 }
 
 /// The product of a matrix with so many elements.

@@ -67,6 +67,8 @@ pub enum Fused {
         mask: Option<ValueId>,
         by_row: [bool; 2],
     },
+    /// `softmax(x)` along the last axis.
+    Softmax { x: ValueId },
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
     LayerNorm {
         x: ValueId,
@@ -74,6 +76,8 @@ pub enum Fused {
         bias: Option<Tensor>,
         epsilon: f32,
     },
+    /// The sum of the experts that each token chose, each times a factor.
+    Experts(Box<Experts>),
     /// `x y`, or `x y^T`, of matrices that are computed.
     MatMul {
         x: ValueId,
@@ -114,6 +118,33 @@ pub struct RowsAttention {
     pub n_heads: usize,
     pub begin: ValueId,
     pub cached: Cached,
+}
+
+/// Feed-forward layers `down @ (op(gate @ x) * (up @ x))` of which each row of x uses some.
+#[derive(Debug)]
+pub struct Experts {
+    /// [.., hidden].
+    pub x: ValueId,
+    /// The experts of each row, [.., used].
+    pub indices: ValueId,
+    /// Their factors, [.., used].
+    pub factors: ValueId,
+    /// The gates of all experts, then their ups, then their downs.
+    pub products: Vec<Product>,
+    pub n_experts: usize,
+    pub op: Unary,
+}
+
+impl Experts {
+    /// Elements of a row.
+    pub fn hidden(&self) -> usize {
+        self.products[0].weight.stored.n_cols
+    }
+
+    /// Gate, up and down of an expert.
+    pub fn of(&self, idx: usize) -> [&Product; 3] {
+        [0, 1, 2].map(|part| &self.products[part * self.n_experts + idx])
+    }
 }
 
 /// What becomes of products.
@@ -161,6 +192,7 @@ impl Fused {
         match self {
             Fused::Linear { products, .. } => products,
             Fused::TopLinear { product, .. } => std::slice::from_ref(product),
+            Fused::Experts(experts) => &experts.products,
             _ => &[],
         }
     }
@@ -170,6 +202,7 @@ impl Fused {
         match self {
             Fused::Linear { products, .. } => products,
             Fused::TopLinear { product, .. } => std::slice::from_mut(product),
+            Fused::Experts(experts) => &mut experts.products,
             _ => &mut [],
         }
     }
@@ -185,6 +218,7 @@ impl Fused {
             Fused::Linear { x, .. }
             | Fused::TopLinear { x, .. }
             | Fused::RmsNorm { x, .. }
+            | Fused::Softmax { x }
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
@@ -199,6 +233,7 @@ impl Fused {
                 .flatten()
                 .collect(),
             Fused::MatMul { x, y, .. } => vec![x, y],
+            Fused::Experts(ref experts) => vec![experts.x, experts.indices, experts.factors],
             Fused::Gather { indices, .. } => vec![indices],
             Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],
             Fused::Gated { gate, up, .. } => vec![gate, up],

@@ -14,8 +14,10 @@ use crate::step::{Fused, Product, Then};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 use attention::{attend, attend_by_row, attention, rows_attention};
+use experts::experts;
 
 mod attention;
+mod experts;
 #[cfg(test)]
 mod tests;
 
@@ -72,8 +74,10 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("attend", "scaled_dot_product_attention", attend),
     Pattern::new("attend", "transpose", attend_by_row),
     Pattern::new("layer_norm", "layer_norm", layer_norm),
+    Pattern::new("softmax", "softmax", softmax),
     Pattern::new("matmul", "matmul", matmul),
     Pattern::new("pointwise", "conv", pointwise),
+    Pattern::new("experts", "reduce_sum", experts),
 ];
 
 /// Those of a single op that takes a weight as it is stored.
@@ -128,6 +132,8 @@ fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tenso
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
     match Matrix::stored(p.f, value) {
         Some(matrix) => Some(matrix),
+        // A stack of matrices is not computed to find that it is none.
+        None if p.f.value(value).ty.tensor()?.rank() != 2 => None,
         None => Matrix::computed(p.constant(value)?),
     }
 }
@@ -521,6 +527,19 @@ fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
             epsilon,
         },
     )
+}
+
+/// `softmax` along the last axis.
+fn softmax(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
+    let axis = match op.arg("axis") {
+        None => -1,
+        Some(_) => *p.f.literal_arg(op, "axis")?.to_ints()?.first()?,
+    };
+    let is_last = rank > 0 && (axis == -1 || axis == rank - 1);
+    is_last.then(|| one(root, Vec::new(), Fused::Softmax { x }))?
 }
 
 /// Products of matrices that are computed, with equal batch axes.
