@@ -50,6 +50,13 @@ def published_gemma4(config):
     return config
 
 
+def published_qwen3_moe(config):
+    """As the models are published: the number of experts under its own name, and a key of another class."""
+    config["num_experts"] = config.pop("num_local_experts")
+    config["max_window_layers"] = config["num_hidden_layers"]
+    return old(config)
+
+
 def old_olmo3(config):
     """As published: the scaling is that of full-attention layers. So is the base, of which transformers takes the default
     in the others."""
@@ -82,6 +89,7 @@ def epsilon(key="rms_norm_eps"):
 THETA = {"theta": rope_of(rope_theta=1300.0)}
 WINDOW = {"window longer": {"sliding_window": 9}, "window shorter": {"sliding_window": 7}}
 LAYERS = {"layer order": {"layer_types": lambda config: config.layer_types[1:] + config.layer_types[:1]}}
+EXPERTS = {"experts": {"num_experts_per_tok": 3}}
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -262,6 +270,27 @@ def cases():
             440, tiny("Olmo3Config", num_hidden_layers=4, rms_norm_eps=3e-2, sliding_window=8,
                       rope_parameters={SLIDING: rope(theta=5e5), FULL: yarn | {"rope_theta": 5e5}}), old_olmo3, torch.float16,
             mutations=WINDOW | LAYERS | epsilon()),
+        # The seeds of mixtures of experts are those that leave the widest gaps between scores of experts.
+        "qwen3_moe": Case(
+            724, tiny("Qwen3MoeConfig", head_dim=10, rms_norm_eps=3e-3, num_experts=5,
+                      num_experts_per_tok=2, moe_intermediate_size=15, norm_topk_prob=True), keep,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": False}}),
+        # Only the second layer has experts.
+        "qwen3_moe-sliding": Case(
+            746, tiny("Qwen3MoeConfig", num_hidden_layers=4, hidden_size=32, head_dim=8, rms_norm_eps=3e-3, num_experts=7,
+                      num_experts_per_tok=3, moe_intermediate_size=13, decoder_sparse_step=2, mlp_only_layers=[3], use_sliding_window=True,
+                      sliding_window=8, attention_bias=True, tie_word_embeddings=True), published_qwen3_moe, torch.bfloat16,
+            mutations=THETA | epsilon() | WINDOW | {"experts": {"num_experts_per_tok": 2}, "shares": {"norm_topk_prob": True}}),
+        "mixtral": Case(
+            608, tiny("MixtralConfig", head_dim=8, rms_norm_eps=3e-3, intermediate_size=19, num_local_experts=6,
+                      num_experts_per_tok=2, sliding_window=None), old, mutations=THETA | epsilon() | EXPERTS),
+        "qwen2_moe": Case(
+            665, tiny("Qwen2MoeConfig", rms_norm_eps=3e-3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=13,
+                      shared_expert_intermediate_size=17), keep,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
+        "olmoe": Case(
+            722, tiny("OlmoeConfig", num_key_value_heads=6, rms_norm_eps=3e-2, intermediate_size=19, num_experts=5, num_experts_per_tok=2), old,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
         "llama-relu": Case(
             431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),

@@ -94,15 +94,16 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
                     .filter(|row| row.function == function)
                     .cloned()
                     .collect();
+                let mlp: &[&str] = if name.contains("_moe") {
+                    &["softmax", "experts"]
+                } else {
+                    &["gated linear"]
+                };
+                let others = ["linear", "rope, append, attention", "rms norm"];
                 has_kernels(
                     &format!("{name}, {function}"),
                     &of,
-                    &[
-                        "linear",
-                        "rope, append, attention",
-                        "rms norm",
-                        "gated linear",
-                    ],
+                    &[&others, mlp].concat(),
                 );
             }
             // A window of five tokens.

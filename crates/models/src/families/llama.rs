@@ -70,5 +70,6 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &GGUF)
+    // GGUF files of Mixtral name this architecture too.
+    gguf::read_mixture(file, w, &GGUF, true)
 }

@@ -241,6 +241,19 @@ impl Graph {
         self.builder.op_results("split", &name, args)
     }
 
+    /// The `n` greatest elements of `x` along its last axis, in falling order, and their indices.
+    pub fn top(&mut self, x: ValueId, n: i32) -> Result<[ValueId; 2], BuildError> {
+        let (n, axis) = (self.int(n)?, self.int(-1)?);
+        let name = self.name("top");
+        let args = [
+            ("x", Arg::Value(x)),
+            ("k", Arg::Value(n)),
+            ("axis", Arg::Value(axis)),
+        ];
+        let results = self.builder.op_results("topk", &name, args)?;
+        Ok([results[0], results[1]])
+    }
+
     /// Joins `values` along `axis`, by the op `concat` or `stack`.
     pub fn join(&mut self, op: &str, values: &[ValueId], axis: i32) -> ValueResult {
         let axis = self.int(axis)?;

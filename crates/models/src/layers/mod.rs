@@ -5,6 +5,7 @@ pub mod attention;
 mod attention_channels;
 pub mod decoder;
 pub mod encoder;
+pub mod experts;
 pub mod mlp;
 pub mod norm;
 pub mod per_layer;

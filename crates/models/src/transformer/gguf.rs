@@ -1,7 +1,7 @@
 //! Reads a [`Transformer`] from the metadata of a GGUF file.
 
 use super::config::{Defaults, by_pattern};
-use super::{Layer, Transformer};
+use super::{Layer, Transformer, mixture};
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Gguf, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
@@ -139,8 +139,29 @@ impl<'a> Keys<'a> {
 ///
 /// If a key is missing or its value is not supported.
 pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
+    refuse_experts(Keys::new(gguf)?)?;
+    read_dense(gguf, w, d)
+}
+
+/// Like [`read`], of an architecture whose layers may be mixtures of experts. `normalized` says
+/// whether llama.cpp divides the probabilities of the chosen experts by their sum.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read_mixture(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    d: &Defaults,
+    normalized: bool,
+) -> Result<Transformer, ModelError> {
+    let mut model = read_dense(gguf, w, d)?;
+    mixture::from_gguf(gguf, w, normalized, &mut model)?;
+    Ok(model)
+}
+
+fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
     let keys = Keys::new(gguf)?;
-    refuse_experts(keys)?;
     let hidden = keys.size("embedding_length")?;
     let n_heads = keys.size("attention.head_count")?;
     let n_kv_heads = keys.opt_size_of_layers("attention.head_count_kv")?;
@@ -234,7 +255,7 @@ fn refuse_experts(keys: Keys<'_>) -> Result<(), ModelError> {
         Some(n) => Err(ModelError::unsupported(
             &key,
             n,
-            "mixtures of experts are not supported",
+            "mixtures of experts are not supported in this architecture",
         )),
     }
 }

@@ -5,6 +5,7 @@ mod gguf;
 mod gguf_families;
 mod hugging_face;
 mod list;
+mod mixtures;
 mod quantized;
 mod tensors;
 
