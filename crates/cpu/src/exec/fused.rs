@@ -24,6 +24,7 @@ impl Frame<'_> {
         let result = match fused {
             Fused::Linear { x, products, then } => return self.linear(step, *x, products, *then),
             Fused::TopLinear { x, product, k } => return self.top_linear(*x, product, *k),
+            Fused::DeltaRule(rule) => return self.delta_rule(step, rule),
             Fused::Append {
                 state,
                 update,
@@ -65,6 +66,7 @@ impl Frame<'_> {
                 bias,
                 epsilon,
             } => self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?,
+            Fused::Depthwise { x, taps } => self.depthwise(*x, taps)?,
             Fused::Softmax { x } => self.softmax(step, *x)?,
             Fused::Experts(experts) => self.experts(experts)?,
             Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y)?,

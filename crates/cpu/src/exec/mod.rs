@@ -4,6 +4,7 @@
 //! have the kernels of fused steps.
 
 mod cache;
+mod delta_rule;
 mod encoder;
 mod experts;
 mod fused;

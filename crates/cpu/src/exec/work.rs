@@ -95,6 +95,8 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::LayerNorm { .. } => "layer norm",
         Fused::Softmax { .. } => "softmax",
         Fused::Experts(_) => "experts",
+        Fused::DeltaRule(_) => "delta rule",
+        Fused::Depthwise { .. } => "depthwise convolution",
         Fused::MatMul { .. } => "matmul",
         Fused::Pointwise { .. } => "1x1 convolution",
     };
@@ -137,6 +139,11 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
                 ..Work::default()
             }
         }
+        // A product with the key, one with the query, and what is written.
+        Fused::DeltaRule(rule) => Work {
+            flops: 7.0 * len(&rule.key) * shape(&rule.memory).last().map_or(0.0, |n| *n as f64),
+            ..Work::default()
+        },
         Fused::Experts(experts) => experts_work(frame, experts),
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),

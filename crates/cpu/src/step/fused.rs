@@ -78,6 +78,11 @@ pub enum Fused {
     },
     /// The sum of the experts that each token chose, each times a factor.
     Experts(Box<Experts>),
+    /// A convolution of each channel [batch, channels, places] by itself: sums over its taps
+    /// [channels, 1, taps].
+    Depthwise { x: ValueId, taps: Tensor },
+    /// Tokens that read and write memories one after another.
+    DeltaRule(Box<DeltaRule>),
     /// `x y`, or `x y^T`, of matrices that are computed.
     MatMul {
         x: ValueId,
@@ -145,6 +150,28 @@ impl Experts {
     pub fn of(&self, idx: usize) -> [&Product; 3] {
         [0, 1, 2].map(|part| &self.products[part * self.n_experts + idx])
     }
+}
+
+/// For each of the first tokens: `S = decay * S; S = S + key^T (beta * (value - key S))`, and then
+/// `query S` as its row of the outputs.
+#[derive(Debug)]
+pub struct DeltaRule {
+    /// [tokens, heads, 1, k].
+    pub query: ValueId,
+    /// [tokens, heads, 1, k].
+    pub key: ValueId,
+    /// [tokens, heads, 1, v].
+    pub value: ValueId,
+    /// [tokens, heads, 1, 1].
+    pub decay: ValueId,
+    /// [tokens, heads, 1, 1].
+    pub beta: ValueId,
+    /// S, [1, heads, k, v].
+    pub memory: ValueId,
+    /// What the outputs are where no token gives any, [tokens, heads, 1, v].
+    pub outputs: ValueId,
+    /// Number of tokens, int32 [1].
+    pub n_tokens: ValueId,
 }
 
 /// What becomes of products.
@@ -219,6 +246,7 @@ impl Fused {
             | Fused::TopLinear { x, .. }
             | Fused::RmsNorm { x, .. }
             | Fused::Softmax { x }
+            | Fused::Depthwise { x, .. }
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
@@ -233,6 +261,16 @@ impl Fused {
                 .flatten()
                 .collect(),
             Fused::MatMul { x, y, .. } => vec![x, y],
+            Fused::DeltaRule(ref rule) => vec![
+                rule.query,
+                rule.key,
+                rule.value,
+                rule.decay,
+                rule.beta,
+                rule.memory,
+                rule.outputs,
+                rule.n_tokens,
+            ],
             Fused::Experts(ref experts) => vec![experts.x, experts.indices, experts.factors],
             Fused::Gather { indices, .. } => vec![indices],
             Fused::Rope { x, cos, sin, .. } => vec![x, cos, sin],

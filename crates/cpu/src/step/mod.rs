@@ -2,7 +2,7 @@
 
 mod fused;
 
-pub use fused::{Cached, Experts, Fused, Heads, Product, RowsAttention, Then};
+pub use fused::{Cached, DeltaRule, Experts, Fused, Heads, Product, RowsAttention, Then};
 use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::TensorType;
 

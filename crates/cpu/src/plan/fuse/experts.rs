@@ -1,4 +1,5 @@
-//! The mixture of experts: products with the matrices that each token chose.
+//! The mixture of experts: the softmax of the router, and products with the matrices that each token
+//! chose.
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
@@ -61,6 +62,19 @@ pub(super) fn experts(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         op,
     };
     one(root, covers, Fused::Experts(Box::new(experts)))
+}
+
+/// `softmax` along the last axis.
+pub(super) fn softmax(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
+    let axis = match op.arg("axis") {
+        None => -1,
+        Some(_) => *p.f.literal_arg(op, "axis")?.to_ints()?.first()?,
+    };
+    let is_last = rank > 0 && [-1, rank - 1].contains(&axis);
+    is_last.then(|| one(root, Vec::new(), Fused::Softmax { x }))?
 }
 
 /// A product of a column with matrices of a stack.

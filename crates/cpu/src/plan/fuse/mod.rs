@@ -14,9 +14,11 @@ use crate::step::{Fused, Product, Then};
 use crate::tensor::Tensor;
 use crate::weight::Matrix;
 use attention::{attend, attend_by_row, attention, rows_attention};
-use experts::experts;
+use delta_rule::{delta_rule, depthwise};
+use experts::{experts, softmax};
 
 mod attention;
+mod delta_rule;
 mod experts;
 #[cfg(test)]
 mod tests;
@@ -78,6 +80,8 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("matmul", "matmul", matmul),
     Pattern::new("pointwise", "conv", pointwise),
     Pattern::new("experts", "reduce_sum", experts),
+    Pattern::new("delta_rule", "while_loop", delta_rule),
+    Pattern::new("depthwise", "conv", depthwise),
 ];
 
 /// Those of a single op that takes a weight as it is stored.
@@ -527,19 +531,6 @@ fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
             epsilon,
         },
     )
-}
-
-/// `softmax` along the last axis.
-fn softmax(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let op = p.f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
-    let axis = match op.arg("axis") {
-        None => -1,
-        Some(_) => *p.f.literal_arg(op, "axis")?.to_ints()?.first()?,
-    };
-    let is_last = rank > 0 && (axis == -1 || axis == rank - 1);
-    is_last.then(|| one(root, Vec::new(), Fused::Softmax { x }))?
 }
 
 /// Products of matrices that are computed, with equal batch axes.
