@@ -24,7 +24,7 @@ import numpy
 import torch
 import transformers
 from transformers import (
-    AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
+    AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
 )
 
 import tiny_families
@@ -241,21 +241,24 @@ def cases():
 
 def sees_text(name):
     """Whether a tensor has a part in answers to text alone."""
-    return "vision_tower" not in name and "multi_modal_projector" not in name
+    return not any(part in name for part in ("vision_tower", "multi_modal_projector", "visual"))
 
 
 def randomise(model, seed, dtype):
     """Fills every parameter, then rounds it to the stored dtype; projections are wide enough for sharp attention."""
     # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
     random = numpy.random.RandomState(seed)
-    gemma = model.config.get_text_config().model_type in ("gemma", "gemma2", "gemma3_text")
+    kind = model.config.get_text_config().model_type
+    gemma = kind in ("gemma", "gemma2", "gemma3_text")
+    plus_one = gemma or kind == "qwen3_5_text"
     columns = {id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"}
     for name, parameter in model.named_parameters():
         draw = random.standard_normal(tuple(parameter.shape))
-        if name.endswith("bias"):
+        if name.endswith(("bias", "A_log")):
             draw = 0.5 * draw
         elif draw.ndim == 1 or "norm" in name:
-            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
+            is_minus_one = plus_one and not name.endswith("linear_attn.norm.weight")
+            draw = 0.4 * draw if is_minus_one else 1.0 + 0.4 * draw
         elif "embed_tokens" in name or ".wte" in name or ".wpe" in name:
             # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
             draw = 0.15 * draw if gemma else 0.5 * draw
@@ -277,7 +280,10 @@ def inputs(parameter, transposed, stacked):
 
 def vocabulary(config):
     """Ids that stand for text; those of images, at the end, stand for none."""
-    return getattr(config, "eoi_token_index", config.get_text_config().vocab_size)
+    for key in ("eoi_token_index", "vision_end_token_id"):
+        if hasattr(config, key):
+            return getattr(config, key)
+    return config.get_text_config().vocab_size
 
 
 def run(model, sequences):
@@ -363,14 +369,16 @@ def save(case, model, folder):
 
 def make(name, case):
     folder = MODELS / "tiny" / name
-    model = AutoModelForCausalLM.from_config(case.config, **EAGER).float().eval()
+    # For this one, that class is the text part alone.
+    auto = AutoModelForImageTextToText if case.config.model_type == "qwen3_5" else AutoModelForCausalLM
+    model = auto.from_config(case.config, **EAGER).float().eval()
     randomise(model, case.seed, case.dtype)
     random = numpy.random.RandomState(case.seed + 1000)
     sequences = [random.randint(0, vocabulary(case.config), length).tolist() for length in case.lengths or SEQUENCE_LENS]
     logits = run(model, sequences)
 
     save(case, model, folder)
-    reread = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
+    reread = auto.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
     if any(not torch.equal(ours, theirs) for ours, theirs in zip(run(reread, sequences), logits)):
         sys.exit(f"{name}: the folder does not give the logits of the model it was saved from")
     check_choices(model, sequences)

@@ -57,6 +57,16 @@ def published_qwen3_moe(config):
     return old(config)
 
 
+def published_qwen3_5(config):
+    """As the models are published: keys of other programs, and the interval beside the layers."""
+    config["text_config"] |= {
+        "full_attention_interval": 4, "attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False,
+    }
+    config["text_config"]["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [1, 1, 0]}
+    return config
+
+
 def old_olmo3(config):
     """As published: the scaling is that of full-attention layers. So is the base, of which transformers takes the default
     in the others."""
@@ -90,6 +100,12 @@ THETA = {"theta": rope_of(rope_theta=1300.0)}
 WINDOW = {"window longer": {"sliding_window": 9}, "window shorter": {"sliding_window": 7}}
 LAYERS = {"layer order": {"layer_types": lambda config: config.layer_types[1:] + config.layer_types[:1]}}
 EXPERTS = {"experts": {"num_experts_per_tok": 3}}
+QWEN3_5 = dict(
+    head_dim=12, rms_norm_eps=3e-2, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
+    linear_value_head_dim=10, linear_conv_kernel_dim=4, rope_parameters=rope(partial_rotary_factor=0.5),
+)
+QWEN3_5_MUTATIONS = THETA | epsilon() | {"share": rope_of(partial_rotary_factor=1.0)}
+LINEAR = "linear_attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -291,6 +307,19 @@ def cases():
         "olmoe": Case(
             722, tiny("OlmoeConfig", num_key_value_heads=6, rms_norm_eps=3e-2, intermediate_size=19, num_experts=5, num_experts_per_tok=2), old,
             mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
+        # Three value heads for a key head.
+        "qwen3_5": Case(
+            446, tiny("Qwen3_5TextConfig", **QWEN3_5, num_hidden_layers=5, layer_types=[LINEAR, FULL, LINEAR, FULL, LINEAR]),
+            keep, mutations=QWEN3_5_MUTATIONS),
+        "qwen3_5-image": Case(
+            447, transformers.Qwen3_5Config(
+                text_config=tiny("Qwen3_5TextConfig", **QWEN3_5 | dict(
+                    linear_num_value_heads=2, num_hidden_layers=4, hidden_size=40), tie_word_embeddings=True).to_dict(),
+                vision_config=dict(
+                    depth=1, hidden_size=8, intermediate_size=10, num_heads=2, out_hidden_size=40, patch_size=4,
+                    num_position_embeddings=4),
+                image_token_id=96, video_token_id=95, vision_start_token_id=94, vision_end_token_id=93,
+                tie_word_embeddings=True), published_qwen3_5, torch.bfloat16, mutations=THETA | epsilon()),
         "llama-relu": Case(
             431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),

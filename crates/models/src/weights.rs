@@ -85,7 +85,7 @@ pub struct Weights<'a> {
 /// in transformers' conversion_mapping.py.
 const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
 const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
-const OTHER_SENSES: [&str; 8] = [
+const OTHER_SENSES: [&str; 9] = [
     "vision_tower",
     "multi_modal_projector",
     "model.vision_tower",
@@ -94,6 +94,7 @@ const OTHER_SENSES: [&str; 8] = [
     "model.embed_audio",
     "model.embed_vision",
     "model.vision_embedder",
+    "model.visual",
 ];
 
 impl<'a> Weights<'a> {

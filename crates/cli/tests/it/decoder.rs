@@ -37,8 +37,8 @@ fn cases() -> Vec<(String, &'static str)> {
 }
 
 /// Checkpoints that this form rejects: layers share caches, have convolutions instead of
-/// attention, or are mixtures of experts.
-const PORTABLE: [&str; 9] = [
+/// attention, have recurrent states, or are mixtures of experts.
+const PORTABLE: [&str; 11] = [
     "tiny/gemma4",
     "tiny/gemma4-plain",
     "tiny/lfm2",
@@ -46,6 +46,8 @@ const PORTABLE: [&str; 9] = [
     "tiny/mixtral",
     "tiny/olmoe",
     "tiny/qwen2_moe",
+    "tiny/qwen3_5",
+    "tiny/qwen3_5-image",
     "tiny/qwen3_moe",
     "tiny/qwen3_moe-sliding",
 ];

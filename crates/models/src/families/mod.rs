@@ -33,6 +33,7 @@ mod post_norm;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
@@ -147,6 +148,7 @@ static FAMILIES: &[Family] = &[
     mixtral::FAMILY,
     qwen2_moe::FAMILY,
     qwen3_moe::FAMILY,
+    qwen3_5::FAMILY,
     olmoe::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,

@@ -4,6 +4,7 @@ pub mod activation;
 pub mod attention;
 mod attention_channels;
 pub mod decoder;
+pub mod delta_net;
 pub mod encoder;
 pub mod experts;
 pub mod mlp;

@@ -6,6 +6,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, Layout};
 use crate::layers::attention::{Attention, AttentionInputs, Remembered};
 use crate::layers::decoder::Mask;
+use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::experts::Experts;
 use crate::layers::mlp::Mlp;
 use crate::layers::norm::Norm;
@@ -19,6 +20,8 @@ pub struct Layer {
     pub attention: Attention,
     /// The convolution that the layer has instead of attention.
     pub conv: Option<ShortConv>,
+    /// The delta net that the layer has instead of attention.
+    pub delta: Option<DeltaNet>,
     /// Which tokens a token attends to.
     pub mask: Mask,
     /// Index of the rotary embedding, if there is one.
@@ -47,6 +50,7 @@ pub struct Layer {
 pub(super) enum LayerInputs<'a> {
     Attention(AttentionInputs<'a>),
     Conv(ConvInputs),
+    Delta(DeltaInputs),
 }
 
 impl LayerInputs<'_> {
@@ -55,7 +59,8 @@ impl LayerInputs<'_> {
         match self {
             Self::Attention(inputs) => Ok(inputs.needed_tokens(g, x)?),
             Self::Conv(inputs) if inputs.last => Ok(g.last(x, 1)?),
-            Self::Conv(_) => Ok(x),
+            Self::Delta(inputs) if inputs.last => Ok(g.last(x, 1)?),
+            Self::Conv(_) | Self::Delta(_) => Ok(x),
         }
     }
 }
@@ -103,6 +108,7 @@ impl Layer {
         Self {
             attention,
             conv: None,
+            delta: None,
             mask: Mask::Full,
             rotation: Some(0),
             mlp,
@@ -120,6 +126,8 @@ impl Layer {
     pub(super) fn mixer(&self) -> &'static str {
         if self.conv.is_some() {
             "conv"
+        } else if self.delta.is_some() {
+            "linear_attn"
         } else {
             "self_attn"
         }
@@ -154,12 +162,15 @@ impl Layer {
         let x = read(g, self.norms.before_attention, h)?;
         let to = Target::new(self, self.norms.after_attention, g);
         let mixer = module(self.mixer());
-        let (a, remembered) = to.write(g, |g| match (inputs, &self.conv) {
-            (LayerInputs::Attention(inputs), _) => self.attention.apply(g, w, &mixer, x, inputs),
-            (LayerInputs::Conv(inputs), Some(conv)) => {
+        let (a, remembered) = to.write(g, |g| match (inputs, &self.conv, &self.delta) {
+            (LayerInputs::Attention(inputs), ..) => self.attention.apply(g, w, &mixer, x, inputs),
+            (LayerInputs::Conv(inputs), Some(conv), _) => {
                 Ok((conv.apply(g, w, &mixer, x, inputs)?, None))
             }
-            (LayerInputs::Conv(_), None) => Ok((x, None)),
+            (LayerInputs::Delta(inputs), _, Some(delta)) => {
+                Ok((delta.apply(g, w, &mixer, x, inputs)?, None))
+            }
+            (LayerInputs::Conv(_) | LayerInputs::Delta(_), ..) => Ok((x, None)),
         })?;
         let a = normed(g, self.norm, self.norms.after_attention, a)?;
         let a = to.scaled(g, a)?;

@@ -124,6 +124,9 @@ impl Transformer {
             if let Some(conv) = &layer.conv {
                 return io.conv_inputs(g, i, conv).map(LayerInputs::Conv);
             }
+            if let Some(delta) = &layer.delta {
+                return io.delta_inputs(g, i, delta).map(LayerInputs::Delta);
+            }
             let rotary = layer.rotation.map(|i| &rotaries[i]);
             let (attention, mask) = (&layer.attention, layer.mask);
             let inputs = io.attention_inputs(g, i, attention, rotary, mask, shared)?;
@@ -211,10 +214,16 @@ impl Transformer {
     pub fn cache_elements(&self) -> usize {
         let of = |layer: &Layer| match &layer.conv {
             Some(conv) => conv.hidden,
-            None if layer.shares.is_some() => 0,
+            None if layer.shares.is_some() || layer.delta.is_some() => 0,
             None => 2 * layer.attention.n_kv_heads * layer.attention.head_dim,
         };
         self.layers.iter().map(of).sum()
+    }
+
+    /// Elements of the recurrent states, in all layers together.
+    pub fn recurrent_elements(&self) -> usize {
+        let nets = self.layers.iter().filter_map(|layer| layer.delta);
+        nets.map(|delta| delta.state_elements()).sum()
     }
 
     /// The window of sliding-window layers, if there are such layers.
@@ -282,6 +291,10 @@ impl Transformer {
             (
                 "convolutions instead of attention",
                 any(|layer| layer.conv.is_some()),
+            ),
+            (
+                "recurrent states instead of caches",
+                any(|layer| layer.delta.is_some()),
             ),
             (
                 "mixtures of experts (the text chooses the weights)",

@@ -7,6 +7,7 @@ mod hugging_face;
 mod list;
 mod mixtures;
 mod quantized;
+mod recurrent;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;
