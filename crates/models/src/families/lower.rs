@@ -69,8 +69,8 @@ pub(super) fn lower(
         cache_bytes: decoder
             .cache_elements()
             .saturating_mul(context)
-            .saturating_mul(lowering.cache.bits() / 8)
-            .saturating_add(decoder.recurrent_elements().saturating_mul(4)),
+            .saturating_add(decoder.recurrent_elements())
+            .saturating_mul(lowering.cache.bits() / 8),
         recurrent: decoder.recurrent_elements() != 0,
         fixed: options.engine.map(|_| Fixed {
             block: lowering.block,

@@ -53,6 +53,8 @@ pub struct DeltaInputs {
     continues: ValueId,
     /// 0 for a token at position 0, 1 for others; [tokens] fp32.
     follows: ValueId,
+    /// Element type of the states.
+    dtype: DType,
     /// Whether the call has exactly one token.
     one_token: bool,
     /// Whether only the output of the last token is needed.
@@ -88,9 +90,10 @@ impl DeltaNet {
         layer: usize,
         (position, positions): (ValueId, ValueId),
         (one_token, last): (bool, bool),
+        dtype: DType,
     ) -> Result<DeltaInputs, BuildError> {
         let state = |g: &mut Graph, name: &str, shape: &[usize]| {
-            let ty = TensorType::new(DType::Fp32, shape.iter().copied());
+            let ty = TensorType::new(dtype, shape.iter().copied());
             g.input(&format!("recurrent_{name}_{layer}"), Type::State(ty))
         };
         let conv = state(g, "conv", &[1, self.taps - 1, self.channels()]);
@@ -104,6 +107,7 @@ impl DeltaNet {
             memory,
             continues: g.cast(continues, DType::Fp32)?,
             follows: g.cast(follows, DType::Fp32)?,
+            dtype,
             one_token,
             last,
         })
@@ -163,9 +167,11 @@ impl DeltaNet {
         inputs: DeltaInputs,
     ) -> ValueResult {
         let past = g.op("read_state", "past", [("input", inputs.conv)])?;
+        let past = g.cast(past, DType::Fp32)?;
         let past = g.mul(past, inputs.continues)?;
         let window = g.join("concat", &[past, x], 1)?; // [1, taps - 1 + tokens, channels]
         let kept = self.last_products(g, window)?;
+        let kept = g.cast(kept, inputs.dtype)?;
         let args = [("state", inputs.conv), ("value", kept)];
         g.op("coreml_update_state", "stored", args)?;
         let columns = g.transpose(window, &[0, 2, 1])?;
@@ -259,11 +265,13 @@ impl DeltaNet {
     /// Updates the memories token by token, and returns what each token reads.
     fn remember(&self, g: &mut Graph, rows: Rows, inputs: DeltaInputs) -> ValueResult {
         let memory = g.op("read_state", "memory", [("input", inputs.memory)])?;
+        let memory = g.cast(memory, DType::Fp32)?;
         let (memory, output) = if inputs.one_token {
             step(g, memory, rows)?
         } else {
             steps(g, memory, rows)?
         };
+        let memory = g.cast(memory, inputs.dtype)?;
         let args = [("state", inputs.memory), ("value", memory)];
         g.op("coreml_update_state", "stored", args)?;
         Ok(output)

@@ -223,7 +223,7 @@ impl Io {
         let last = self.mode == Mode::Prefill && layer >= self.extent.last_from;
         let one_token = self.mode == Mode::Decode;
         let positions = (self.position, self.positions);
-        Ok(delta.inputs(g, layer, positions, (one_token, last))?)
+        Ok(delta.inputs(g, layer, positions, (one_token, last), self.extent.cache)?)
     }
 
     /// Finishes the function and declares the range of its flexible input in the form that Apple's
