@@ -189,8 +189,8 @@ pub struct Port {
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
-    /// `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`, `key_value_cache`;
-    /// `pool_matrix`, `embedding`.
+    /// `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`,
+    /// `key_value_cache`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 

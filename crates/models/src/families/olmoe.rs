@@ -5,9 +5,9 @@ use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::attention::{QkNorm, Span};
+use crate::transformer::Transformer;
 use crate::transformer::config::{self, Defaults};
 use crate::transformer::mixture::{self, Mixture};
-use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -48,7 +48,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    Ok(normed(gguf::read_mixture(file, w, &DEFAULTS, false)?))
+    Ok(normed(mixture::read_gguf(file, w, &DEFAULTS, false)?))
 }
 
 fn normed(mut model: Transformer) -> Transformer {

@@ -4,7 +4,6 @@
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::transformer::config::{self, Defaults};
-use crate::transformer::gguf;
 use crate::transformer::mixture::{self, Mixture};
 use crate::weights::Weights;
 
@@ -45,5 +44,5 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read_mixture(file, w, &DEFAULTS, false)
+    mixture::read_gguf(file, w, &DEFAULTS, false)
 }

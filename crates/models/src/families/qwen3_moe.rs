@@ -6,7 +6,6 @@ use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
 use crate::layers::norm::Norm;
 use crate::transformer::config::{self, Defaults};
-use crate::transformer::gguf;
 use crate::transformer::mixture::{self, Mixture};
 use crate::weights::Weights;
 
@@ -65,5 +64,5 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read_mixture(file, w, &DEFAULTS, true)
+    mixture::read_gguf(file, w, &DEFAULTS, true)
 }

@@ -1,7 +1,7 @@
 //! The gated delta net: attention whose memory has one size, whatever the length of the text.
 //!
-//! Each value head has a memory S of key elements by value elements. A token lets S fade, reads what
-//! S holds for its key, and writes the difference to its value:
+//! Each value head has a memory S of key elements by value elements. A token lets S fade, reads
+//! what S holds for its key, and writes the difference to its value:
 //!
 //! ```text
 //! S = decay * S;  S = S + key^T (beta * (value - key S));  output = query S
@@ -241,8 +241,9 @@ impl DeltaNet {
         })
     }
 
-    /// The heads of `x` [1, tokens, heads * size] of `n` tokens, or of any number, each times `factor / root mean square` and
-    /// repeated for the value heads that it serves: [tokens, value heads, 1, size].
+    /// The heads of `x` [1, tokens, heads * size] of `n` tokens, -1 for any number, each times
+    /// `factor / root mean square` and repeated for the value heads that it serves: [tokens, value
+    /// heads, 1, size].
     fn normalized(&self, g: &mut Graph, (x, n): (ValueId, i32), factor: f32) -> ValueResult {
         let (heads, size) = (self.n_key_heads as i32, self.key_dim as i32);
         let x = g.reshape(x, &[n, heads, 1, size])?;

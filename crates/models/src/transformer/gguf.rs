@@ -1,7 +1,7 @@
 //! Reads a [`Transformer`] from the metadata of a GGUF file.
 
 use super::config::{Defaults, by_pattern};
-use super::{Layer, Transformer, mixture};
+use super::{Layer, Transformer};
 use crate::checkpoint::gguf::Value;
 use crate::checkpoint::{Gguf, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
@@ -143,24 +143,12 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
     read_dense(gguf, w, d)
 }
 
-/// Like [`read`], of an architecture whose layers may be mixtures of experts. `normalized` says
-/// whether llama.cpp divides the probabilities of the chosen experts by their sum.
+/// Like [`read`], of a file whose experts the caller reads.
 ///
 /// # Errors
 ///
 /// If a key is missing or its value is not supported.
-pub fn read_mixture(
-    gguf: &Gguf,
-    w: &Weights<'_>,
-    d: &Defaults,
-    normalized: bool,
-) -> Result<Transformer, ModelError> {
-    let mut model = read_dense(gguf, w, d)?;
-    mixture::from_gguf(gguf, w, normalized, &mut model)?;
-    Ok(model)
-}
-
-fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
+pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
     let keys = Keys::new(gguf)?;
     let hidden = keys.size("embedding_length")?;
     let n_heads = keys.size("attention.head_count")?;

@@ -1,7 +1,8 @@
 //! Reads which layers are mixtures of experts, from `config.json` and from GGUF.
 
 use super::Transformer;
-use super::gguf::Keys;
+use super::config::Defaults;
+use super::gguf::{self, Keys};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::families::keys::check_size;
@@ -84,13 +85,24 @@ pub fn from_config(c: &Config, d: &Mixture, model: &mut Transformer) -> Result<(
     Ok(())
 }
 
-/// Makes the layers of a GGUF file that have a router mixtures of experts. `normalized` says
+/// Reads a GGUF file in which layers with a router are mixtures of experts. `normalized` says
 /// whether llama.cpp divides the architecture's probabilities by their sum.
 ///
 /// # Errors
 ///
-/// If a key has the wrong type or a value that is not supported.
-pub fn from_gguf(
+/// If a key is missing or its value is not supported.
+pub fn read_gguf(
+    gguf: &Gguf,
+    w: &Weights<'_>,
+    d: &Defaults,
+    normalized: bool,
+) -> Result<Transformer, ModelError> {
+    let mut model = gguf::read_dense(gguf, w, d)?;
+    from_gguf(gguf, w, normalized, &mut model)?;
+    Ok(model)
+}
+
+fn from_gguf(
     gguf: &Gguf,
     w: &Weights<'_>,
     normalized: bool,

@@ -1,4 +1,5 @@
-//! Delta nets: the convolution of each channel, and a loop over tokens that read and write memories.
+//! Delta nets: the convolution of each channel, and a loop over tokens that read and write
+//! memories.
 
 use thane_mil::program::{Arg, BlockId, Function, Op, OpId, ValueId};
 

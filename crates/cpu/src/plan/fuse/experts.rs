@@ -1,5 +1,5 @@
-//! The mixture of experts: the softmax of the router, and products with the matrices that each token
-//! chose.
+//! The mixture of experts: the softmax of the router, and products with the matrices that each
+//! token chose.
 
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
