@@ -24,15 +24,19 @@ import numpy
 import torch
 import transformers
 from transformers import (
-    AutoModelForCausalLM, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
+    AutoModelForCausalLM, AutoModelForImageTextToText, Gemma3Config, Gemma3TextConfig, LlamaConfig, Qwen3Config, SiglipVisionConfig,
 )
 
 import tiny_families
 from tiny_families import Case
 
 SEQUENCE_LENS = (7, 33, 61)
+# The plain loops of transformers: its kernels for experts take sizes of 16 bytes only.
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 # Smallest relative change of the logits that counts as "this setting matters": 30x the 1e-4 of the tightest promise.
 BITES = 3e-3
+# Smallest difference between the scores of an expert that a token uses and of one that it does not use.
+LEAST_GAP = 1e-2
 
 
 def keep(config):
@@ -237,26 +241,30 @@ def cases():
 
 def sees_text(name):
     """Whether a tensor has a part in answers to text alone."""
-    return "vision_tower" not in name and "multi_modal_projector" not in name
+    return not any(part in name for part in ("vision_tower", "multi_modal_projector", "visual"))
 
 
 def randomise(model, seed, dtype):
     """Fills every parameter, then rounds it to the stored dtype; projections are wide enough for sharp attention."""
     # RandomState: its stream is frozen by numpy's compatibility promise, unlike torch's.
     random = numpy.random.RandomState(seed)
-    gemma = model.config.get_text_config().model_type in ("gemma", "gemma2", "gemma3_text")
+    kind = model.config.get_text_config().model_type
+    gemma = kind in ("gemma", "gemma2", "gemma3_text")
+    plus_one = gemma or kind == "qwen3_5_text"
     columns = {id(module.weight) for module in model.modules() if type(module).__name__ == "Conv1D"}
     for name, parameter in model.named_parameters():
         draw = random.standard_normal(tuple(parameter.shape))
-        if name.endswith("bias"):
+        if name.endswith(("bias", "A_log")):
             draw = 0.5 * draw
         elif draw.ndim == 1 or "norm" in name:
-            draw = 0.4 * draw if gemma else 1.0 + 0.4 * draw
+            is_minus_one = plus_one and not name.endswith("linear_attn.norm.weight")
+            draw = 0.4 * draw if is_minus_one else 1.0 + 0.4 * draw
         elif "embed_tokens" in name or ".wte" in name or ".wpe" in name:
             # Gemma multiplies by sqrt(hidden_size): keep the residual from drowning the layers.
             draw = 0.15 * draw if gemma else 0.5 * draw
         else:
-            draw = 1.6 * draw / numpy.sqrt(inputs(parameter, id(parameter) in columns))
+            transposed = id(parameter) in columns
+            draw = 1.6 * draw / numpy.sqrt(inputs(parameter, transposed, "experts" in name))
         parameter.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
     for name, buffer in model.named_buffers():
         if name.endswith("layer_scalar"):
@@ -264,15 +272,18 @@ def randomise(model, seed, dtype):
             buffer.data = torch.tensor(draw, dtype=torch.float32).to(dtype).float()
 
 
-def inputs(parameter, transposed):
+def inputs(parameter, transposed, stacked):
     """Numbers that a sum runs over."""
-    shape = parameter.shape
+    shape = parameter.shape[stacked:]
     return shape[0] if transposed else numpy.prod(shape[1:])
 
 
 def vocabulary(config):
     """Ids that stand for text; those of images, at the end, stand for none."""
-    return getattr(config, "eoi_token_index", config.get_text_config().vocab_size)
+    for key in ("eoi_token_index", "vision_end_token_id"):
+        if hasattr(config, key):
+            return getattr(config, key)
+    return config.get_text_config().vocab_size
 
 
 def run(model, sequences):
@@ -299,6 +310,7 @@ def check_settings(case, model, sequences, logits):
             config, config.text_config = copy.deepcopy(case.config), config
         other = type(model)(config).eval()
         other.set_attn_implementation("eager")
+        other.set_experts_implementation("eager")
         other.load_state_dict(model.state_dict())
         moved = distance(run(other, sequences), logits)
         if moved < case.weak.get(label, WEAK_MUTATIONS.get(label, BITES)):
@@ -325,6 +337,22 @@ def check_tensors(model, sequences, logits, idle):
     return weakest
 
 
+def check_choices(model, sequences):
+    """No score of an expert that a token uses may be close to one of an expert that the token does not use: a rounding of
+    the cache would change the choice."""
+    scores, n_used = [], getattr(model.config.get_text_config(), "num_experts_per_tok", None)
+    routers = [module for module in model.modules() if type(module).__name__.endswith("Router")]
+    hooks = [router.register_forward_hook(lambda _, __, output: scores.append(output[0])) for router in routers]
+    run(model, sequences)
+    for hook in hooks:
+        hook.remove()
+    for layer in scores:
+        ordered = layer.sort(dim=-1, descending=True).values
+        gap = float((ordered[:, n_used - 1] - ordered[:, n_used]).min())
+        if gap < LEAST_GAP:
+            sys.exit(f"scores of experts are {gap:.1e} apart")
+
+
 def save(case, model, folder):
     shutil.rmtree(folder, ignore_errors=True)
     model.config.dtype = case.dtype
@@ -341,16 +369,19 @@ def save(case, model, folder):
 
 def make(name, case):
     folder = MODELS / "tiny" / name
-    model = AutoModelForCausalLM.from_config(case.config, attn_implementation="eager").float().eval()
+    # For this one, that class is the text part alone.
+    auto = AutoModelForImageTextToText if case.config.model_type == "qwen3_5" else AutoModelForCausalLM
+    model = auto.from_config(case.config, **EAGER).float().eval()
     randomise(model, case.seed, case.dtype)
     random = numpy.random.RandomState(case.seed + 1000)
     sequences = [random.randint(0, vocabulary(case.config), length).tolist() for length in case.lengths or SEQUENCE_LENS]
     logits = run(model, sequences)
 
     save(case, model, folder)
-    reread = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    reread = auto.from_pretrained(folder, dtype=torch.float32, **EAGER).eval()
     if any(not torch.equal(ours, theirs) for ours, theirs in zip(run(reread, sequences), logits)):
         sys.exit(f"{name}: the folder does not give the logits of the model it was saved from")
+    check_choices(model, sequences)
     setting = check_settings(case, model, sequences, logits)
     tensor = check_tensors(model, sequences, logits, case.idle)
 

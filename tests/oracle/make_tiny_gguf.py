@@ -13,7 +13,7 @@ A checkpoint whose file cannot say what it computes (a window of Qwen2, biases t
 
 `llama-quantised` has no twin: its matrices are random blocks of every quantized type, F16 and BF16, and its golden
 (llama-quantised.{json,bin}, as those of make_tiny.py) is what transformers computes with the values that the gguf
-package gives them. `phi3-quantised` is such a file whose matrices are joined.
+package gives them. `phi3-quantised` is such a file whose matrices are joined, `qwen3_moe-quantised` one with experts.
 
 Needs torch, transformers, safetensors, gguf, numpy. CPU only; all seeds are literals.
 """
@@ -31,7 +31,7 @@ import torch
 import transformers
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, Phi3Config, Qwen3MoeConfig
 
 from tiny_gguf_families import FORMS, add_keys
 
@@ -47,7 +47,7 @@ TWINS = {
     "exaone4": "F32", "exaone4-full": "F32", "glm4": "F32", "starcoder2-full": "F16", "ernie4_5": "F32",
     "ernie4_5-plain": "F16", "seed_oss": "F32", "hunyuan": "F32", "stablelm": "F32", "stablelm-parallel": "F32",
     "cohere": "F32", "cohere-plain": "F16", "cohere2-plain": "F16", "gpt2": "F32", "lfm2-plain": "BF16",
-    "ministral3": "F32",
+    "ministral3": "F32", "qwen3_moe": "F32", "mixtral": "F32", "qwen2_moe": "F32", "olmoe": "F32",
 }  # fmt: skip
 
 NAMES = {
@@ -233,6 +233,20 @@ JOINED_TYPES = [
     {"attn_qkv": "Q4_0", "attn_output": "Q5_0", "ffn_up": "Q8_0", "ffn_down": "Q4_1"},
     {"attn_qkv": "Q8_0", "attn_output": "IQ4_NL", "ffn_up": "Q5_1", "ffn_down": "Q4_0"},
 ]
+# The matrices of all experts are one tensor.
+EXPERT_TYPES = [
+    {"attn_q": "Q8_0", "attn_k": "Q5_0", "attn_v": "F16", "attn_output": "Q4_0", "ffn_gate_inp": "F32",
+     "ffn_gate_exps": "Q4_0", "ffn_up_exps": "Q8_0", "ffn_down_exps": "Q5_1"},
+    {"attn_q": "Q4_1", "attn_k": "Q8_0", "attn_v": "Q5_0", "attn_output": "IQ4_NL", "ffn_gate_inp": "F32",
+     "ffn_gate_exps": "IQ4_NL", "ffn_up_exps": "BF16", "ffn_down_exps": "Q8_0"},
+]
+
+
+def stored_parts(key):
+    """The parameters that the file has instead of this one, in the order of its rows."""
+    if key.endswith("experts.gate_up_proj"):
+        return [key.replace("gate_up_proj", part) + ".weight" for part in ("gate_proj", "up_proj")]
+    return [key if key.endswith((".weight", ".bias")) else f"{key}.weight"]
 
 
 def random_blocks(random, shape, ty, size):
@@ -272,38 +286,57 @@ def quantized_models():
         **sizes, vocab_size=97, hidden_size=64, intermediate_size=32, max_position_embeddings=256, rms_norm_eps=3e-3,
         tie_word_embeddings=False, rope_parameters=rope | {"partial_rotary_factor": 1.0}, pad_token_id=0,
     )
+    qwen3_moe = Qwen3MoeConfig(
+        **sizes, vocab_size=97, hidden_size=64, intermediate_size=96, head_dim=16, max_position_embeddings=256,
+        rms_norm_eps=3e-3, tie_word_embeddings=False, rope_parameters=rope, num_experts=5, num_experts_per_tok=2,
+        moe_intermediate_size=32, norm_topk_prob=True,
+    )
     return {
         "llama-quantised": (llama, QUANTISED_TYPES, EMBEDDING_TYPE, OUTPUT_TYPE),
         "phi3-quantised": (phi3, JOINED_TYPES, "Q8_0", "Q5_0"),
+        "qwen3_moe-quantised": (qwen3_moe, EXPERT_TYPES, "Q8_0", "Q5_0"),
     }
 
 
-def make_quantized(name, config, layer_types, embedding_type, output_type):
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+def add_random(writer, random, name, shape, types):
+    """Adds random blocks of the type that `types` gives the tensor, and answers their values."""
+    parts = name.split(".")
+    layer_types, embedding_type, output_type = types
+    of_layers = layer_types[int(parts[1])] if parts[0] == "blk" else {}
+    ty = of_layers.get(parts[-2]) or {"token_embd": embedding_type, "output": output_type}[parts[0]]
+    size = 0.5 if parts[0] == "token_embd" else 1.6 / math.sqrt(shape[-1])
+    blocks, values = random_blocks(random, (math.prod(shape[:-1]), shape[-1]), ty, size)
+    writer.add_tensor(name, blocks.reshape(*shape[:-1], -1), raw_dtype=GGMLQuantizationType[ty])
+    return values.reshape(shape)
+
+
+def make_quantized(name, config, *types):
+    model = AutoModelForCausalLM.from_config(
+        config, attn_implementation="eager", experts_implementation="eager").float().eval()
     random = numpy.random.RandomState(SEED)
     form = FORMS.get(config.model_type)
     writer = gguf.GGUFWriter(FOLDER / f"{name}.gguf", form.architecture if form else "llama")
     if form:
         add_keys(writer, config, form, model.state_dict())
-        form.more(writer, config, {})
+        if form.more:
+            form.more(writer, config, {})
     else:
         write_llama(writer, config, {}, "F32")
+    names = NAMES | (form.names if form else LLAMA_NAMES)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for key, parameter in model.named_parameters():
-        stored = gguf_name(key, NAMES | (form.names if form else LLAMA_NAMES))
-        shape = tuple(parameter.shape)
+        parts = [gguf_name(part, names) for part in stored_parts(key)]
+        shape = list(parameter.shape)
         if parameter.dim() == 1:
-            values = (1 + 0.4 * random.standard_normal(shape)).astype(numpy.float32)
-            writer.add_tensor(stored, values)
+            values = [(1 + 0.4 * random.standard_normal(shape)).astype(numpy.float32)]
+            writer.add_tensor(parts[0], values[0])
         else:
-            parts = stored.split(".")
-            of_layers = layer_types[int(parts[1])] if parts[0] == "blk" else {}
-            ty = of_layers.get(parts[-2]) or {"token_embd": embedding_type, "output": output_type}[parts[0]]
-            size = 0.5 if parts[0] == "token_embd" else 1.6 / math.sqrt(shape[1])
-            blocks, values = random_blocks(random, shape, ty, size)
-            writer.add_tensor(stored, blocks, raw_dtype=GGMLQuantizationType[ty])
-            n_heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}.get(parts[-2])
-            values = unpermute(values, n_heads) if n_heads else values
-        parameter.data = torch.from_numpy(numpy.ascontiguousarray(values))
+            shape[-2] //= len(parts)
+            values = [add_random(writer, random, part, shape, types) for part in parts]
+            n_heads = None if form else heads.get(parts[0].split(".")[-2])
+            values = [unpermute(values[0], n_heads)] if n_heads else values
+        joined = numpy.concatenate(values, axis=max(parameter.dim() - 2, 0))
+        parameter.data = torch.from_numpy(numpy.ascontiguousarray(joined))
     finish(writer)
 
     floats, sequences = Floats(), []

@@ -50,6 +50,23 @@ def published_gemma4(config):
     return config
 
 
+def published_qwen3_moe(config):
+    """As the models are published: the number of experts under its own name, and a key of another class."""
+    config["num_experts"] = config.pop("num_local_experts")
+    config["max_window_layers"] = config["num_hidden_layers"]
+    return old(config)
+
+
+def published_qwen3_5(config):
+    """As the models are published: keys of other programs, and the interval beside the layers."""
+    config["text_config"] |= {
+        "full_attention_interval": 4, "attn_output_gate": True, "mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": False,
+    }
+    config["text_config"]["rope_parameters"] |= {"mrope_interleaved": True, "mrope_section": [1, 1, 0]}
+    return config
+
+
 def old_olmo3(config):
     """As published: the scaling is that of full-attention layers. So is the base, of which transformers takes the default
     in the others."""
@@ -82,6 +99,13 @@ def epsilon(key="rms_norm_eps"):
 THETA = {"theta": rope_of(rope_theta=1300.0)}
 WINDOW = {"window longer": {"sliding_window": 9}, "window shorter": {"sliding_window": 7}}
 LAYERS = {"layer order": {"layer_types": lambda config: config.layer_types[1:] + config.layer_types[:1]}}
+EXPERTS = {"experts": {"num_experts_per_tok": 3}}
+QWEN3_5 = dict(
+    head_dim=12, rms_norm_eps=3e-2, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
+    linear_value_head_dim=10, linear_conv_kernel_dim=4, rope_parameters=rope(partial_rotary_factor=0.5),
+)
+QWEN3_5_MUTATIONS = THETA | epsilon() | {"share": rope_of(partial_rotary_factor=1.0)}
+LINEAR = "linear_attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
@@ -262,6 +286,40 @@ def cases():
             440, tiny("Olmo3Config", num_hidden_layers=4, rms_norm_eps=3e-2, sliding_window=8,
                       rope_parameters={SLIDING: rope(theta=5e5), FULL: yarn | {"rope_theta": 5e5}}), old_olmo3, torch.float16,
             mutations=WINDOW | LAYERS | epsilon()),
+        # The seeds of mixtures of experts are those that leave the widest gaps between scores of experts.
+        "qwen3_moe": Case(
+            724, tiny("Qwen3MoeConfig", head_dim=10, rms_norm_eps=3e-3, num_experts=5,
+                      num_experts_per_tok=2, moe_intermediate_size=15, norm_topk_prob=True), keep,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": False}}),
+        # Only the second layer has experts.
+        "qwen3_moe-sliding": Case(
+            746, tiny("Qwen3MoeConfig", num_hidden_layers=4, hidden_size=32, head_dim=8, rms_norm_eps=3e-3, num_experts=7,
+                      num_experts_per_tok=3, moe_intermediate_size=13, decoder_sparse_step=2, mlp_only_layers=[3], use_sliding_window=True,
+                      sliding_window=8, attention_bias=True, tie_word_embeddings=True), published_qwen3_moe, torch.bfloat16,
+            mutations=THETA | epsilon() | WINDOW | {"experts": {"num_experts_per_tok": 2}, "shares": {"norm_topk_prob": True}}),
+        "mixtral": Case(
+            608, tiny("MixtralConfig", head_dim=8, rms_norm_eps=3e-3, intermediate_size=19, num_local_experts=6,
+                      num_experts_per_tok=2, sliding_window=None), old, mutations=THETA | epsilon() | EXPERTS),
+        "qwen2_moe": Case(
+            665, tiny("Qwen2MoeConfig", rms_norm_eps=3e-3, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=13,
+                      shared_expert_intermediate_size=17), keep,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
+        "olmoe": Case(
+            722, tiny("OlmoeConfig", num_key_value_heads=6, rms_norm_eps=3e-2, intermediate_size=19, num_experts=5, num_experts_per_tok=2), old,
+            mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
+        # Three value heads for a key head.
+        "qwen3_5": Case(
+            446, tiny("Qwen3_5TextConfig", **QWEN3_5, num_hidden_layers=5, layer_types=[LINEAR, FULL, LINEAR, FULL, LINEAR]),
+            keep, mutations=QWEN3_5_MUTATIONS),
+        "qwen3_5-image": Case(
+            447, transformers.Qwen3_5Config(
+                text_config=tiny("Qwen3_5TextConfig", **QWEN3_5 | dict(
+                    linear_num_value_heads=2, num_hidden_layers=4, hidden_size=40), tie_word_embeddings=True).to_dict(),
+                vision_config=dict(
+                    depth=1, hidden_size=8, intermediate_size=10, num_heads=2, out_hidden_size=40, patch_size=4,
+                    num_position_embeddings=4),
+                image_token_id=96, video_token_id=95, vision_start_token_id=94, vision_end_token_id=93,
+                tie_word_embeddings=True), published_qwen3_5, torch.bfloat16, mutations=THETA | epsilon()),
         "llama-relu": Case(
             431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),

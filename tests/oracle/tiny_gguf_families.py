@@ -129,6 +129,25 @@ def lfm2(writer, config, tensors):
     return {name: array.squeeze(1) if name.endswith("conv.conv.weight") else array for name, array in tensors.items()}
 
 
+def experts(writer, config, tensors):
+    """The matrices of all experts of a layer are one tensor; the gate of the shared expert is a vector."""
+    writer.add_expert_count(first(config, "num_experts", "num_local_experts"))
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if inner := first(config, "moe_intermediate_size"):
+        writer.add_expert_feed_forward_length(inner)
+    if inner := first(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(inner)
+    stacks, rest = {}, {}
+    for name, array in tensors.items():
+        before, found, after = name.partition(".experts.")
+        if found:
+            idx, matrix = after.split(".", 1)
+            stacks.setdefault(f"{before}.experts.{matrix}", {})[int(idx)] = array
+        else:
+            rest[name] = array.squeeze(0) if name.endswith("shared_expert_gate.weight") else array
+    return rest | {name: numpy.stack([stack[i] for i in range(len(stack))]) for name, stack in stacks.items()}
+
+
 QK_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
 JOINED = {"mlp.gate_up_proj": "ffn_up"}
 GPT2 = {
@@ -144,6 +163,17 @@ LFM2 = {
 GLM4 = JOINED | {
     "post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
     "post_mlp_layernorm": "post_ffw_norm",
+}  # fmt: skip
+
+EXPERTS = BEFORE | {
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
+    "mlp.experts.down_proj": "ffn_down_exps", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+MIXTRAL = BEFORE | {
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.w2": "ffn_down_exps", "block_sparse_moe.experts.w3": "ffn_up_exps",
 }  # fmt: skip
 
 # By `model_type`. Mistral is stored as `llama`, without its window.
@@ -168,6 +198,10 @@ FORMS = {
     "cohere2": Form("cohere2", layer_norm=True, head_size=True, vocab_size=True, rotated=True, more=cohere2),
     "ministral3": Form("mistral3", permuted=True, head_size=True, vocab_size=True, rotated=True, more=ministral3),
     "gpt2": Form("gpt2", GPT2, layer_norm=True, more=gpt2),
+    "qwen3_moe": Form("qwen3moe", EXPERTS, head_size=True, more=experts),
+    "mixtral": Form("llama", MIXTRAL, permuted=True, head_size=True, vocab_size=True, rotated=True, more=experts),
+    "qwen2_moe": Form("qwen2moe", EXPERTS, more=experts),
+    "olmoe": Form("olmoe", EXPERTS, more=experts),
     "lfm2": Form("lfm2", LFM2, vocab_size=True, more=lfm2),
 }
 
@@ -206,8 +240,8 @@ def add_keys(writer, config, form, tensors):
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(hidden)
-    down = next(array for name, array in tensors.items() if name.endswith(DOWN))
-    writer.add_feed_forward_length(down.shape[1])
+    down = [array.shape[1] for name, array in tensors.items() if name.endswith(DOWN) and array.ndim == 2]
+    writer.add_feed_forward_length(down[0] if down else config.intermediate_size)
     writer.add_head_count(n_heads)
     if kv := first(config, "num_key_value_heads"):
         hybrid = form.architecture == "lfm2"

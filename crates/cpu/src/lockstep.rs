@@ -204,6 +204,11 @@ impl<'a> Lockstep<'a> {
                     .for_each(|shape| shape.push(weight.stored.n_cols));
                 shapes
             }
+            Kind::Fused(Fused::Experts(experts)) => {
+                self.join(experts.indices)?;
+                self.join(experts.factors)?;
+                self.join(experts.x)?
+            }
             Kind::Fused(Fused::TopLinear { x, k, .. }) => {
                 let mut shapes = self.join(*x)?;
                 shapes
@@ -212,11 +217,9 @@ impl<'a> Lockstep<'a> {
                     .for_each(|last| *last = *k);
                 shapes
             }
-            Kind::Fused(Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. })
-                if self.is_joined(*x) =>
-            {
-                self.join(*x)?
-            }
+            Kind::Fused(
+                Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. } | Fused::Softmax { x },
+            ) if self.is_joined(*x) => self.join(*x)?,
             Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)
                 if self.is_joined(*x) || self.is_joined(*y) =>
             {

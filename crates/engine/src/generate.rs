@@ -65,6 +65,13 @@ impl Session {
         }
     }
 
+    /// The session of a program with recurrent states, if `recurrent` is true: such states hold all
+    /// tokens so far together, so a prompt that does not begin with all of them is computed anew.
+    pub fn with_recurrence(self, recurrent: bool) -> Self {
+        let sequence = self.sequence.with_recurrence(recurrent);
+        Self { sequence, ..self }
+    }
+
     /// The session of a program with the function `decode_top`, which gives the `n_top` greatest
     /// logits of a token; `None` if the program has no such function.
     pub fn with_top(self, n_top: Option<usize>) -> Self {
@@ -99,6 +106,7 @@ impl Session {
         interrupted: &dyn Fn() -> bool,
     ) -> Result<Option<Vec<f32>>, GenerateError> {
         self.sequence.begin(prompt)?;
+        self.empty_states();
         while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MAX_CALL_TOKENS) {
             if interrupted() {
                 return Ok(None);
@@ -149,9 +157,21 @@ impl Session {
     fn call(&mut self, function: &str, tokens: &[u32]) -> Result<(), GenerateError> {
         self.sequence
             .fill(self.instance.as_mut(), function, tokens)?;
-        self.instance.run(function)?;
+        let ran = self.instance.run(function);
+        if ran.is_err() && self.sequence.is_recurrent() {
+            // Some states may hold the tokens, and others not.
+            self.sequence.clear();
+        }
+        ran?;
         self.sequence.extend(tokens);
         Ok(())
+    }
+
+    /// Empties recurrent states of a sequence that begins again, which even a NaN cannot outlive.
+    fn empty_states(&mut self) {
+        if self.sequence.is_recurrent() && self.sequence.tokens().is_empty() {
+            self.instance.reset();
+        }
     }
 
     fn logits(&self, n_tokens: usize) -> Result<Vec<f32>, GenerateError> {

@@ -16,6 +16,9 @@ pub(crate) struct Sequence {
     context: usize,
     vocab_size: usize,
     fixed: Option<Fixed>,
+    /// Whether states hold all tokens so far together, so that the sequence cannot go back to an
+    /// earlier token, but only begin again.
+    recurrent: bool,
 }
 
 impl Sequence {
@@ -34,7 +37,18 @@ impl Sequence {
             context,
             vocab_size,
             fixed,
+            recurrent: false,
         }
+    }
+
+    /// The sequence of a program with recurrent states, if `recurrent` is true.
+    pub fn with_recurrence(self, recurrent: bool) -> Self {
+        Self { recurrent, ..self }
+    }
+
+    /// Whether the program has recurrent states.
+    pub fn is_recurrent(&self) -> bool {
+        self.recurrent
     }
 
     /// Number of tokens that the cache can hold.
@@ -58,7 +72,7 @@ impl Sequence {
     }
 
     /// The length of the common prefix of `prompt` and the cache, without the last token of
-    /// `prompt`.
+    /// `prompt`. With recurrent states, the prefix counts only if it is the whole cache.
     pub fn n_cached(&self, prompt: &[u32]) -> usize {
         let common = self
             .tokens
@@ -66,10 +80,16 @@ impl Sequence {
             .zip(prompt)
             .take_while(|(a, b)| a == b)
             .count();
-        common.min(prompt.len().saturating_sub(1))
+        let common = common.min(prompt.len().saturating_sub(1));
+        if self.recurrent && common < self.tokens.len() {
+            0
+        } else {
+            common
+        }
     }
 
-    /// Drops all tokens after the common prefix of `prompt` and the cache.
+    /// Drops all tokens after the common prefix of `prompt` and the cache, and all tokens where
+    /// recurrent states hold more than that.
     pub fn begin(&mut self, prompt: &[u32]) -> Result<(), GenerateError> {
         if prompt.is_empty() {
             return Err(GenerateError::EmptyPrompt);

@@ -37,6 +37,18 @@ impl Sessions {
         Self { batch, sequences }
     }
 
+    /// The sessions of a program with recurrent states, if `recurrent` is true: such states hold
+    /// all tokens of a sequence so far together, so a prompt that does not begin with all of them
+    /// is computed anew.
+    pub fn with_recurrence(self, recurrent: bool) -> Self {
+        let sequences = self.sequences.into_iter();
+        let sequences = sequences.map(|sequence| sequence.with_recurrence(recurrent));
+        Self {
+            sequences: sequences.collect(),
+            ..self
+        }
+    }
+
     /// The number of sequences.
     pub fn n_sequences(&self) -> usize {
         self.sequences.len()
@@ -81,6 +93,11 @@ impl Sessions {
             sequence
                 .begin(target)
                 .map_err(|e| sequence_error(*idx, e))?;
+            if sequence.is_recurrent() && sequence.tokens().is_empty() {
+                // Even a NaN cannot outlive this.
+                self.batch.instance_mut(*idx)?.reset();
+            }
+            let sequence = self.sequence_mut(*idx)?;
             calls.extend(
                 sequence
                     .next(target, max_tokens)
@@ -132,7 +149,15 @@ impl Sessions {
                 .map_err(|e| sequence_error(*idx, e))?;
         }
         let which: Vec<usize> = work.iter().map(|(idx, _)| *idx).collect();
-        self.batch.run(function, &which)?;
+        if let Err(error) = self.batch.run(function, &which) {
+            // Some recurrent states may hold the tokens, and others not.
+            for idx in which {
+                if self.sequences[idx].is_recurrent() {
+                    self.sequences[idx].clear();
+                }
+            }
+            return Err(error.into());
+        }
         work.iter()
             .for_each(|(idx, tokens)| self.sequences[*idx].extend(tokens));
         Ok(())

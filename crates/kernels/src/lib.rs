@@ -20,6 +20,7 @@ pub mod activation;
 pub mod attention;
 mod cache;
 pub mod ceiling;
+pub mod delta;
 pub mod f16;
 pub mod linear;
 mod math;

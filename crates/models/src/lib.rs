@@ -137,8 +137,11 @@ pub struct Info {
     pub max_context: usize,
     /// Number of tokens that the cache of this program holds.
     pub context: usize,
-    /// Size of the full cache in bytes.
+    /// Size of the full cache in bytes, recurrent states included.
     pub cache_bytes: usize,
+    /// Whether some states hold all tokens so far together, so that a caller cannot go back to an
+    /// earlier position other than 0.
+    pub recurrent: bool,
     /// Lengths of functions of fixed length; `None` if functions take any number of tokens.
     pub fixed: Option<Fixed>,
 }

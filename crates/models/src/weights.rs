@@ -17,7 +17,8 @@ use crate::error::ModelError;
 use crate::graph;
 use crate::quant;
 
-/// Pairs of a Hugging Face name and its GGUF name; `{}` stands for the layer index.
+/// Pairs of a Hugging Face name and its GGUF name; `{}` stands for the index of a layer, or of an
+/// expert.
 pub type Names = &'static [(&'static str, &'static str)];
 
 /// The names that all decoders have in common.
@@ -38,6 +39,32 @@ pub const COMMON_NAMES: Names = &[
     ("model.layers.{}.mlp.gate_proj", "blk.{}.ffn_gate"),
     ("model.layers.{}.mlp.up_proj", "blk.{}.ffn_up"),
     ("model.layers.{}.mlp.down_proj", "blk.{}.ffn_down"),
+    ("model.layers.{}.mlp.gate", "blk.{}.ffn_gate_inp"),
+    (
+        "model.layers.{}.mlp.experts.gate_proj",
+        "blk.{}.ffn_gate_exps",
+    ),
+    ("model.layers.{}.mlp.experts.up_proj", "blk.{}.ffn_up_exps"),
+    (
+        "model.layers.{}.mlp.experts.down_proj",
+        "blk.{}.ffn_down_exps",
+    ),
+    (
+        "model.layers.{}.mlp.shared_expert_gate",
+        "blk.{}.ffn_gate_inp_shexp",
+    ),
+    (
+        "model.layers.{}.mlp.shared_expert.gate_proj",
+        "blk.{}.ffn_gate_shexp",
+    ),
+    (
+        "model.layers.{}.mlp.shared_expert.up_proj",
+        "blk.{}.ffn_up_shexp",
+    ),
+    (
+        "model.layers.{}.mlp.shared_expert.down_proj",
+        "blk.{}.ffn_down_shexp",
+    ),
 ];
 
 /// The tensors of one checkpoint, with a record of those that a family requested.
@@ -61,7 +88,7 @@ pub struct Weights<'a> {
 /// in transformers' conversion_mapping.py.
 const MULTIMODAL: [&str; 2] = ["language_model.model.", "model.language_model."];
 const MULTIMODAL_HEAD: &str = "language_model.lm_head.";
-const OTHER_SENSES: [&str; 8] = [
+const OTHER_SENSES: [&str; 9] = [
     "vision_tower",
     "multi_modal_projector",
     "model.vision_tower",
@@ -70,6 +97,7 @@ const OTHER_SENSES: [&str; 8] = [
     "model.embed_audio",
     "model.embed_vision",
     "model.vision_embedder",
+    "model.visual",
 ];
 
 impl<'a> Weights<'a> {
@@ -165,6 +193,17 @@ impl<'a> Weights<'a> {
     /// The tensor `module.parameter`, which must have this shape. A fault is recorded for
     /// [`Self::finish`].
     pub fn get(&self, module: &str, parameter: &str, shape: &[usize]) -> Tensor {
+        self.get_of_rank(module, parameter, shape, 2)
+    }
+
+    /// Like [`Self::get`]; `quantized_rank` is the rank that a block-quantized tensor must have.
+    fn get_of_rank(
+        &self,
+        module: &str,
+        parameter: &str,
+        shape: &[usize],
+        quantized_rank: usize,
+    ) -> Tensor {
         let name = self.file_name(module, parameter);
         let fault = match self.tensors.get(&name) {
             None => format!("`{name}` {shape:?} is missing"),
@@ -184,7 +223,12 @@ impl<'a> Weights<'a> {
                  transposed matrices",
                 t.ty.name()
             ),
-            Some(t) if t.ty.is_quantized() && shape.len() != 2 => {
+            Some(t) if t.scaled.is_some() && quantized_rank != 2 => format!(
+                "`{name}`: expected the type F32, F16, BF16 or a block-quantized type, found {}, \
+                 which is not supported in stacked matrices",
+                t.ty.name()
+            ),
+            Some(t) if t.ty.is_quantized() && shape.len() != quantized_rank => {
                 format!(
                     "`{name}`: expected the type F32, F16 or BF16, found {}, which only matrices \
                      can have",
@@ -223,6 +267,19 @@ impl<'a> Weights<'a> {
             self.get(module, "weight", &[all, columns])
         };
         slice(matrix, rows, columns)
+    }
+
+    /// The rows `rows` of matrix `idx` of the tensor `module.parameter` [matrices, all, columns].
+    pub fn stacked_rows(
+        &self,
+        module: &str,
+        parameter: &str,
+        (idx, rows): (usize, Range<usize>),
+        shape @ [n, all, columns]: [usize; 3],
+    ) -> Tensor {
+        let mut stack = self.get_of_rank(module, parameter, &shape, 3);
+        stack.shape = vec![n * all, columns];
+        slice(stack, idx * all + rows.start..idx * all + rows.end, columns)
     }
 
     /// The elements `rows` of the vector `module.bias` [all].
@@ -328,18 +385,18 @@ impl<'a> Weights<'a> {
 
     /// The name of `module.parameter` in the file.
     fn file_name(&self, module: &str, parameter: &str) -> String {
-        let layer: String = module
-            .split('.')
-            .find(|p| p.parse::<usize>().is_ok())
-            .unwrap_or_default()
-            .to_owned();
+        let (pattern, numbers) = pattern(module);
         let file_module = self
             .names
             .iter()
-            .find(|(ours, _)| ours.replace("{}", &layer) == module)
+            .find(|(ours, _)| *ours == pattern)
             .map_or_else(
                 || module.to_owned(),
-                |(_, theirs)| theirs.replace("{}", &layer),
+                |(_, theirs)| {
+                    numbers
+                        .iter()
+                        .fold((*theirs).to_owned(), |name, n| name.replacen("{}", n, 1))
+                },
             );
         let found = self.renamed.iter().find_map(|(ours, theirs)| {
             // Module names end without the dot that prefixes end with.
@@ -350,6 +407,18 @@ impl<'a> Weights<'a> {
         });
         found.unwrap_or_else(|| format!("{file_module}.{parameter}"))
     }
+}
+
+/// A module's name with `{}` in place of its numbers, and these numbers.
+fn pattern(module: &str) -> (String, Vec<&str>) {
+    let mut numbers = Vec::new();
+    let mut parts: Vec<&str> = module.split('.').collect();
+    for part in &mut parts {
+        if part.parse::<usize>().is_ok() {
+            numbers.push(std::mem::replace(part, "{}"));
+        }
+    }
+    (parts.join("."), numbers)
 }
 
 /// The rows `rows` of a tensor whose rows have `columns` elements; the tensor itself if these are

@@ -93,6 +93,10 @@ pub struct Generates {
     pub context: usize,
     /// Bytes of the full KV cache.
     pub cache_bytes: usize,
+    /// Whether states hold all tokens so far together: then a call continues the last one or
+    /// begins at position 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub recurrent: bool,
     /// Lengths of the functions, if they are fixed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<FixedLengths>,
@@ -185,8 +189,8 @@ pub struct Port {
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
-    /// `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`, `key_value_cache`;
-    /// `pool_matrix`, `embedding`.
+    /// `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`,
+    /// `key_value_cache`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -199,6 +203,7 @@ impl From<&Info> for Generates {
             max_context: info.max_context,
             context: info.context,
             cache_bytes: info.cache_bytes,
+            recurrent: info.recurrent,
             fixed: info.fixed.map(|f| FixedLengths {
                 block: f.block,
                 window: f.window,
@@ -216,6 +221,7 @@ impl From<Generates> for Info {
             max_context: facts.max_context,
             context: facts.context,
             cache_bytes: facts.cache_bytes,
+            recurrent: facts.recurrent,
             fixed: facts.fixed.map(|f| Fixed {
                 block: f.block,
                 window: f.window,
@@ -355,6 +361,7 @@ fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
         "kv_cache" => "key_value_cache",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
+        name if name.starts_with("recurrent_") => "recurrent_state",
         name => {
             return Err(ContractError::Role {
                 function: f.name.clone(),

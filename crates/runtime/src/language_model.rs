@@ -283,6 +283,7 @@ impl LanguageModel {
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
         let session = Session::new(instance, context, vocab_size, self.fixed());
+        let session = session.with_recurrence(self.info.recurrent);
         Ok(session.with_top(self.n_top()))
     }
 
@@ -294,7 +295,8 @@ impl LanguageModel {
             .instantiate_batch(n)
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
-        Ok(Sessions::new(batch, context, vocab_size, self.fixed()))
+        let sessions = Sessions::new(batch, context, vocab_size, self.fixed());
+        Ok(sessions.with_recurrence(self.info.recurrent))
     }
 
     /// Whether an instance of the model has a function. A bundle of another project has the

@@ -5,6 +5,7 @@ use thane_kernels::activation::gated;
 use thane_kernels::linear::dequantize_rows_gather;
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::softmax::softmax;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
@@ -23,6 +24,7 @@ impl Frame<'_> {
         let result = match fused {
             Fused::Linear { x, products, then } => return self.linear(step, *x, products, *then),
             Fused::TopLinear { x, product, k } => return self.top_linear(*x, product, *k),
+            Fused::DeltaRule(rule) => return self.delta_rule(step, rule),
             Fused::Append {
                 state,
                 update,
@@ -84,6 +86,9 @@ impl Frame<'_> {
                 bias,
                 epsilon,
             } => self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?,
+            Fused::Depthwise { x, taps } => self.depthwise(*x, taps)?,
+            Fused::Softmax { x } => self.softmax(step, *x)?,
+            Fused::Experts(experts) => self.experts(experts)?,
             Fused::MatMul { x, y, transpose_y } => self.matmul([*x, *y], *transpose_y)?,
             Fused::HalfLinear { x, weight, bias } => self.half_linear(*x, weight, bias.as_ref())?,
             Fused::Pointwise { x, weight, bias } => self.pointwise(*x, weight, bias.as_ref())?,
@@ -154,6 +159,13 @@ impl Frame<'_> {
             &mut out[..n],
         );
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    fn softmax(&mut self, step: &Step, x: ValueId) -> Result<Tensor, Fault> {
+        let mut rows = self.take(step, x)?;
+        let n_cols = rows.shape.last().copied().unwrap_or(1);
+        softmax(self.context, floats_mut(&mut rows, self.pool)?, n_cols);
+        Ok(rows)
     }
 
     fn rope(

@@ -44,7 +44,8 @@ impl Frame<'_> {
         if let (Then::Gated(op), [gate, up]) = (then, products)
             && !matches!(self.numerics, Numerics::Ane(_))
         {
-            return Ok(vec![self.gated(&x, n_tokens, [gate, up], op)?]);
+            let count = (n_tokens, self.n_asks(n_tokens));
+            return Ok(vec![self.gated(&x, count, [gate, up], op)?]);
         }
         if let (Then::Added(to), [product]) = (then, products)
             && self.get(to)?.shape != product.shape(&x.shape)?
@@ -183,18 +184,19 @@ impl Frame<'_> {
         Ok(true)
     }
 
-    /// `op(x gate^T) * (x up^T)`.
-    fn gated(
+    /// `op(x gate^T) * (x up^T)` of so many tokens, which counts as so many products with each
+    /// matrix for it to be packed.
+    pub fn gated(
         &mut self,
         x: &Tensor,
-        n_tokens: usize,
+        (n_tokens, n_asks): (usize, Option<usize>),
         [gate, up]: [&Product; 2],
         op: Unary,
     ) -> Result<Tensor, Fault> {
         let shape = up.shape(&x.shape)?;
         // Gates and what they are for are most of a model: they count twice, so that its matrices
         // are packed in the second decode step, before most of them were read.
-        let n_asks = self.n_asks(n_tokens).map(|n| 2 * n);
+        let n_asks = n_asks.map(|n| 2 * n);
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let (weight, start) = (
             gate.weight.operand(self.context, n_asks),
@@ -238,7 +240,7 @@ impl Frame<'_> {
 
     /// How many products of few rows a product counts as, for its matrix to be packed: none where
     /// there are many rows; `None` where packed matrices are not read.
-    fn n_asks(&self, n_tokens: usize) -> Option<usize> {
+    pub fn n_asks(&self, n_tokens: usize) -> Option<usize> {
         let is_short = n_tokens <= MOST_PACKING_TOKENS * self.n_frames;
         self.numerics.is_fast().then_some(usize::from(is_short))
     }

@@ -5,7 +5,9 @@
 
 mod cache;
 mod conv;
+mod delta_rule;
 mod encoder;
+mod experts;
 mod fused;
 mod linear;
 mod past;

@@ -9,7 +9,7 @@ use super::Frame;
 use super::cache::third;
 use super::encoder::HIDDEN;
 use crate::profile::{Begun, Work, bytes};
-use crate::step::{Cached, Conv, Fused, Kernels, Kind, Plan, Step, Then};
+use crate::step::{Cached, Conv, Experts, Fused, Kernels, Kind, Plan, Product, Step, Then};
 use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
@@ -98,6 +98,10 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::Recurrent(_) => "recurrent layer",
         Fused::RowsAttention(_) => "rope, append, attention",
         Fused::LayerNorm { .. } => "layer norm",
+        Fused::Softmax { .. } => "softmax",
+        Fused::Experts(_) => "experts",
+        Fused::DeltaRule(_) => "delta rule",
+        Fused::Depthwise { .. } => "depthwise convolution",
         Fused::MatMul { .. } => "matmul",
         Fused::Pointwise { .. } => "1x1 convolution",
     };
@@ -140,6 +144,12 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
                 ..Work::default()
             }
         }
+        // A product with the key, one with the query, and what is written.
+        Fused::DeltaRule(rule) => Work {
+            flops: 7.0 * len(&rule.key) * shape(&rule.memory).last().map_or(0.0, |n| *n as f64),
+            ..Work::default()
+        },
+        Fused::Experts(experts) => experts_work(frame, experts),
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
         Fused::Recurrent(layer) => {
@@ -191,6 +201,20 @@ fn conv_work(conv: &Conv, shape: &[usize]) -> Work {
         read: 4.0 * weights as f64,
         ..Work::default()
     }
+}
+
+/// The products of the experts that are chosen.
+fn experts_work(frame: &Frame<'_>, experts: &Experts) -> Work {
+    let choices = frame.choices(experts).unwrap_or_default();
+    let products = choices.chunk_by(|a, b| a.0 == b.0).flat_map(|group| {
+        let n_rows = group.len() as f64;
+        experts.of(group[0].0).map(|product| (n_rows, product))
+    });
+    products
+        .map(|(n_rows, Product { weight, .. })| {
+            product_work(frame, n_rows * weight.stored.n_cols as f64, weight)
+        })
+        .fold(Work::default(), Add::add)
 }
 
 /// The product of a matrix with so many elements.

@@ -79,6 +79,8 @@ pub enum Fused {
         scale: Option<f32>,
         by_row: [bool; 2],
     },
+    /// `softmax(x)` along the last axis.
+    Softmax { x: ValueId },
     /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
     LayerNorm {
         x: ValueId,
@@ -86,6 +88,13 @@ pub enum Fused {
         bias: Option<Tensor>,
         epsilon: f32,
     },
+    /// The sum of the experts that each token chose, each times a factor.
+    Experts(Box<Experts>),
+    /// A convolution of each channel [batch, channels, places] by itself: sums over its taps
+    /// [channels, 1, taps].
+    Depthwise { x: ValueId, taps: Tensor },
+    /// Tokens that read and write memories one after another.
+    DeltaRule(Box<DeltaRule>),
     /// `x y`, or `x y^T`, of matrices that are computed.
     MatMul {
         x: ValueId,
@@ -254,6 +263,55 @@ pub struct RowsAttention {
     pub cached: Cached,
 }
 
+/// Feed-forward layers `down @ (op(gate @ x) * (up @ x))` of which each row of x uses some.
+#[derive(Debug)]
+pub struct Experts {
+    /// [.., hidden].
+    pub x: ValueId,
+    /// The experts of each row, [.., used].
+    pub indices: ValueId,
+    /// Their factors, [.., used].
+    pub factors: ValueId,
+    /// The gates of all experts, then their ups, then their downs.
+    pub products: Vec<Product>,
+    pub n_experts: usize,
+    pub op: Unary,
+}
+
+impl Experts {
+    /// Elements of a row.
+    pub fn hidden(&self) -> usize {
+        self.products[0].weight.stored.n_cols
+    }
+
+    /// Gate, up and down of an expert.
+    pub fn of(&self, idx: usize) -> [&Product; 3] {
+        [0, 1, 2].map(|part| &self.products[part * self.n_experts + idx])
+    }
+}
+
+/// For each of the first tokens: `S = decay * S; S = S + key^T (beta * (value - key S))`, and then
+/// `query S` as its row of the outputs.
+#[derive(Debug)]
+pub struct DeltaRule {
+    /// [tokens, heads, 1, k].
+    pub query: ValueId,
+    /// [tokens, heads, 1, k].
+    pub key: ValueId,
+    /// [tokens, heads, 1, v].
+    pub value: ValueId,
+    /// [tokens, heads, 1, 1].
+    pub decay: ValueId,
+    /// [tokens, heads, 1, 1].
+    pub beta: ValueId,
+    /// S, [1, heads, k, v].
+    pub memory: ValueId,
+    /// What the outputs are where no token gives any, [tokens, heads, 1, v].
+    pub outputs: ValueId,
+    /// Number of tokens, int32 [1].
+    pub n_tokens: ValueId,
+}
+
 /// What becomes of products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Then {
@@ -299,6 +357,7 @@ impl Fused {
         match self {
             Fused::Linear { products, .. } => products,
             Fused::TopLinear { product, .. } => std::slice::from_ref(product),
+            Fused::Experts(experts) => &experts.products,
             _ => &[],
         }
     }
@@ -308,6 +367,7 @@ impl Fused {
         match self {
             Fused::Linear { products, .. } => products,
             Fused::TopLinear { product, .. } => std::slice::from_mut(product),
+            Fused::Experts(experts) => &mut experts.products,
             _ => &mut [],
         }
     }
@@ -323,6 +383,8 @@ impl Fused {
             Fused::Linear { x, .. }
             | Fused::TopLinear { x, .. }
             | Fused::RmsNorm { x, .. }
+            | Fused::Softmax { x }
+            | Fused::Depthwise { x, .. }
             | Fused::LayerNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
@@ -337,6 +399,17 @@ impl Fused {
                 .flatten()
                 .collect(),
             Fused::MatMul { x, y, .. } => vec![x, y],
+            Fused::DeltaRule(ref rule) => vec![
+                rule.query,
+                rule.key,
+                rule.value,
+                rule.decay,
+                rule.beta,
+                rule.memory,
+                rule.outputs,
+                rule.n_tokens,
+            ],
+            Fused::Experts(ref experts) => vec![experts.x, experts.indices, experts.factors],
             Fused::Gather { indices, .. } => vec![indices],
             Fused::Rope { x, cos, sin, .. } | Fused::RopeRows { x, cos, sin, .. } => {
                 vec![x, cos, sin]

@@ -16,12 +16,14 @@ use crate::golden::{call, embedding_models, folder, names};
 
 /// Each tiny decoder, as a path below the folder of goldens.
 fn decoders() -> Vec<String> {
-    // Other families have other norms, caps, or layers without rotary embedding.
+    // Other families have other norms, caps, convolutions, or layers without rotary embedding.
     let fused = |name: &String| {
         ["llama-", "qwen2", "qwen3", "mistral", "gemma3"]
             .iter()
             .any(|family| name.starts_with(family))
-            && !name.starts_with("llama-relu")
+            && !["llama-relu", "qwen3_5"]
+                .iter()
+                .any(|other| name.starts_with(other))
     };
     let folders = names("tiny").into_iter().filter(fused);
     let folders = folders.map(|name| format!("tiny/{name}"));
@@ -94,15 +96,16 @@ fn language_models_have_kernels_for_all_that_is_heavy() {
                     .filter(|row| row.function == function)
                     .cloned()
                     .collect();
+                let mlp: &[&str] = if name.contains("_moe") {
+                    &["softmax", "experts"]
+                } else {
+                    &["gated linear"]
+                };
+                let others = ["linear", "rope, append, attention", "rms norm"];
                 has_kernels(
                     &format!("{name}, {function}"),
                     &of,
-                    &[
-                        "linear",
-                        "rope, append, attention",
-                        "rms norm",
-                        "gated linear",
-                    ],
+                    &[&others, mlp].concat(),
                 );
             }
             // A window of five tokens.

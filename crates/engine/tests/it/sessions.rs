@@ -83,7 +83,8 @@ fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize
         CONTEXT,
         info.vocab_size,
         fixed(info),
-    );
+    )
+    .with_recurrence(info.recurrent);
     let mut answer = vec![argmax(&session.feed(prompt, &|| false).unwrap().unwrap())];
     while answer.len() < n {
         answer.push(argmax(&session.decode(answer[answer.len() - 1]).unwrap()));
@@ -108,7 +109,8 @@ fn serve(
     n_prompts: usize,
 ) -> Vec<Running> {
     let batch = executable.instantiate_batch(n).unwrap();
-    let mut sessions = Sessions::new(batch, CONTEXT, info.vocab_size, fixed(info));
+    let sessions = Sessions::new(batch, CONTEXT, info.vocab_size, fixed(info));
+    let mut sessions = sessions.with_recurrence(info.recurrent);
     assert_eq!(sessions.n_sequences(), n);
     let mut waiting = (0..n_prompts).rev().collect::<Vec<_>>();
     let (mut running, mut done): (Vec<Running>, Vec<Running>) = Default::default();
@@ -227,6 +229,50 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
     );
     let stopped = sessions.feed(&[(0, &first)], &|| true).unwrap();
     assert!(!stopped);
+}
+
+/// Recurrent states hold all tokens together: a prompt that continues the cache is continued, and
+/// any other is computed from its start.
+#[test]
+fn recurrent_states_begin_again_where_a_prompt_goes_back() {
+    let (executable, info) = load("qwen3_5", None);
+    assert!(info.recurrent);
+    let new = || {
+        let instance = executable.instantiate().unwrap();
+        Session::new(instance, CONTEXT, info.vocab_size, None).with_recurrence(true)
+    };
+    let fed =
+        |session: &mut Session, prompt: &[u32]| session.feed(prompt, &|| false).unwrap().unwrap();
+    let first: Vec<u32> = prompt(3);
+    let mut session = new();
+    fed(&mut session, &first);
+    session.decode(5).unwrap();
+    let second = [first.clone(), vec![5, 11, 12, 13]].concat();
+    assert_eq!(session.n_cached(&second), first.len() + 1);
+    let other = [first[..first.len() - 1].to_vec(), vec![40, 41]].concat();
+    // The same prompt again goes back by one token.
+    for prompt in [&second, &other, &other, &first] {
+        let expected = fed(&mut new(), prompt);
+        let found = fed(&mut session, prompt);
+        let far = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
+        assert!(far.fold(0.0, f32::max) < 1e-4, "{prompt:?}");
+        assert_eq!(session.tokens(), prompt.as_slice());
+        assert_eq!(session.n_cached(&prompt[..prompt.len() - 1]), 0);
+    }
+    let mut sessions = Sessions::new(
+        executable.instantiate_batch(2).unwrap(),
+        CONTEXT,
+        info.vocab_size,
+        None,
+    )
+    .with_recurrence(true);
+    for (one, two) in [(&second, &other), (&first, &second), (&other, &second)] {
+        assert!(sessions.feed(&[(0, one), (1, two)], &|| false).unwrap());
+        for (idx, prompt) in [one, two].into_iter().enumerate() {
+            let found = argmax(&sessions.logits(idx).unwrap());
+            assert_eq!(vec![found], alone(&executable, &info, prompt, 1), "{idx}");
+        }
+    }
 }
 
 #[test]

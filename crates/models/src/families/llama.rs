@@ -9,7 +9,7 @@ use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::rope::Style;
 use crate::transformer::config::{self, Defaults};
-use crate::transformer::{Transformer, gguf};
+use crate::transformer::{Transformer, mixture};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -71,5 +71,6 @@ fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
-    gguf::read(file, w, &GGUF)
+    // GGUF files of Mixtral name this architecture too.
+    mixture::read_gguf(file, w, &GGUF, true)
 }

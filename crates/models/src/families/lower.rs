@@ -69,7 +69,9 @@ pub(super) fn lower(
         cache_bytes: decoder
             .cache_elements()
             .saturating_mul(context)
+            .saturating_add(decoder.recurrent_elements())
             .saturating_mul(lowering.cache.bits() / 8),
+        recurrent: decoder.recurrent_elements() != 0,
         fixed: options.engine.map(|_| Fixed {
             block: lowering.block,
             window: decoder.window(),

@@ -22,14 +22,19 @@ mod llama2c;
 mod lower;
 mod ministral3;
 mod mistral;
+mod mixtral;
 mod modernbert;
 mod mpnet;
 mod nomic_bert;
 mod olmo2;
+mod olmoe;
 mod phi3;
 mod post_norm;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
+mod qwen3_moe;
 mod seed_oss;
 mod smollm3;
 mod stablelm;
@@ -140,6 +145,11 @@ static FAMILIES: &[Family] = &[
     ministral3::FAMILY,
     qwen2::FAMILY,
     qwen3::FAMILY,
+    mixtral::FAMILY,
+    qwen2_moe::FAMILY,
+    qwen3_moe::FAMILY,
+    qwen3_5::FAMILY,
+    olmoe::FAMILY,
     gemma::FAMILY,
     gemma2::FAMILY,
     gemma3::FAMILY,

@@ -2,7 +2,7 @@
 
 use thane_mil::build::BuildError;
 use thane_mil::program::{Arg, ValueId};
-use thane_mil::types::DType;
+use thane_mil::types::{DType, Type};
 
 use super::{Graph, Layout, ValueResult};
 use crate::checkpoint::Tensor;
@@ -239,6 +239,58 @@ impl Graph {
             ("axis", Arg::Value(axis)),
         ];
         self.builder.op_results("split", &name, args)
+    }
+
+    /// The `n` greatest elements of `x` along its last axis, in falling order, and their indices.
+    pub fn top(&mut self, x: ValueId, n: i32) -> Result<[ValueId; 2], BuildError> {
+        let (n, axis) = (self.int(n)?, self.int(-1)?);
+        let name = self.name("top");
+        let args = [
+            ("x", Arg::Value(x)),
+            ("k", Arg::Value(n)),
+            ("axis", Arg::Value(axis)),
+        ];
+        let results = self.builder.op_results("topk", &name, args)?;
+        Ok([results[0], results[1]])
+    }
+
+    /// Runs `body` while `more` gives true. Both get the variables, which `body` replaces; they may
+    /// use constants that the function has, and must not make new ones.
+    pub fn while_loop(
+        &mut self,
+        name: &str,
+        initial: &[ValueId],
+        more: impl FnOnce(&mut Self, &[ValueId]) -> Result<Vec<ValueId>, BuildError>,
+        body: impl FnOnce(&mut Self, &[ValueId]) -> Result<Vec<ValueId>, BuildError>,
+    ) -> Result<Vec<ValueId>, BuildError> {
+        let variables = self.begin_loop_block(initial);
+        let outputs = more(self, &variables)?;
+        let more = self.builder.end_block(&outputs);
+        let variables = self.begin_loop_block(initial);
+        let outputs = body(self, &variables)?;
+        let body = self.builder.end_block(&outputs);
+        let name = self.name(name);
+        let args = vec![("loop_vars", Arg::Values(initial.to_vec()))];
+        self.builder
+            .op_with_blocks("while_loop", &name, args, vec![more, body])
+    }
+
+    /// Begins a block of a loop and returns its variables. Unknown sizes become symbols of their
+    /// own, as those of a program that is read are.
+    fn begin_loop_block(&mut self, initial: &[ValueId]) -> Vec<ValueId> {
+        let types = initial
+            .iter()
+            .map(|v| self.builder.function().value(*v).ty.clone());
+        let mut types: Vec<Type> = types.collect();
+        for ty in &mut types {
+            if let Type::Tensor(tensor) = ty {
+                for dim in tensor.shape.iter_mut().filter(|dim| dim.known().is_none()) {
+                    *dim = self.builder.symbol();
+                }
+            }
+        }
+        let inputs: Vec<(&str, Type)> = types.into_iter().map(|ty| ("variable", ty)).collect();
+        self.builder.begin_block(&inputs)
     }
 
     /// Joins `values` along `axis`, by the op `concat` or `stack`.

@@ -38,6 +38,9 @@ pub struct Attention {
     pub v_norm: Option<RmsNorm>,
     /// Whether the key projection gives the values too, before norm and rotation.
     pub keys_are_values: bool,
+    /// Whether the query projection gives a gate too, behind the query of each head: what is
+    /// attended to is multiplied by the gate's sigmoid.
+    pub gated: bool,
 }
 
 /// The normalization of queries and keys, with the modules `q_norm` and `k_norm`.
@@ -202,6 +205,7 @@ impl Attention {
             joined: false,
             v_norm: None,
             keys_are_values: false,
+            gated: false,
         }
     }
 
@@ -239,7 +243,13 @@ impl Attention {
                 .then(|| w.bias_rows(&matrix, first..first + n, all));
             g.linear(name, x, &weight, bias.as_ref())
         };
-        let q = project(g, "q_proj", needed, 0, q_rows)?;
+        let (q, gate) = if self.gated {
+            let both = project(g, "q_proj", needed, 0, 2 * q_rows)?;
+            let [q, gate] = self.split_gate(g, both)?;
+            (q, Some(gate))
+        } else {
+            (project(g, "q_proj", needed, 0, q_rows)?, None)
+        };
         let (attended, remembered) = if let Some(Past::Shared(shared)) = inputs.past {
             let q = self.queries(g, w, module, q, &inputs)?;
             let mask = inputs.last.map_or(inputs.mask, |last| last.mask);
@@ -255,6 +265,13 @@ impl Attention {
             };
             self.attend_and_remember(g, w, module, Projected { q, k, v }, inputs)?
         };
+        let attended = match gate {
+            None => attended,
+            Some(gate) => {
+                let open = g.op("sigmoid", "open", [("x", gate)])?;
+                g.mul(attended, open)?
+            }
+        };
         let output = format!("{module}.o_proj");
         let weight = w.rows(&output, 0..self.hidden, [self.hidden, q_rows]);
         let bias = self
@@ -262,6 +279,16 @@ impl Attention {
             .then(|| w.get(&output, "bias", &[self.hidden]));
         let output = g.linear_to_residual("o_proj", attended, &weight, bias.as_ref())?;
         Ok((output, remembered))
+    }
+
+    /// Queries and gates, [1, tokens, heads * head_dim] each, of rows in which a gate follows the
+    /// query of each head.
+    fn split_gate(&self, g: &mut Graph, both: ValueId) -> Result<[ValueId; 2], BuildError> {
+        let [heads, size] = [self.n_heads, self.head_dim].map(|n| n as i32);
+        let both = g.reshape(both, &[1, -1, heads, 2 * size])?;
+        let [q, gate] = g.halves(both, -1)?;
+        let row = [1, -1, heads * size];
+        Ok([g.reshape(q, &row)?, g.reshape(gate, &row)?])
     }
 
     /// Attention without its projections: norms, rotation, cache and products, in the layout of the

@@ -81,39 +81,50 @@ impl ShortConv {
         g.linear_to_residual("out_proj", gated, &weight, bias.as_ref())
     }
 
-    /// The convolution of each channel by itself, without padding.
+    /// The convolution with its bias, without padding.
     fn convolve(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> ValueResult {
         let module = format!("{module}.conv");
-        let shape = [self.hidden, 1, self.taps];
-        // GGUF leaves out the dimension of 1.
-        let flat = w.shape_of(&module, "weight").is_some_and(|s| s.len() == 2);
-        let weight = if flat {
-            let mut weight = w.get(&module, "weight", &[self.hidden, self.taps]);
-            weight.shape = shape.to_vec();
-            weight
-        } else {
-            w.get(&module, "weight", &shape)
-        };
-        let weight = g.weight(&weight)?;
-        let (ones, zeros) = (g.ints(&[1])?, g.ints(&[0, 0])?);
-        let groups = g.int(self.hidden as i32)?;
-        let valid = g.string("valid")?;
-        let args = [
-            ("x", x),
-            ("weight", weight),
-            ("strides", ones),
-            ("pad_type", valid),
-            ("pad", zeros),
-            ("dilations", ones),
-            ("groups", groups),
-        ];
-        let mixed = g.op("conv", "conv", args)?;
+        let mixed = depthwise(g, w, &module, x, [self.hidden, self.taps])?;
         if !self.bias {
             return Ok(mixed);
         }
         let bias = g.vector(&w.get(&module, "bias", &[self.hidden]), 2)?;
         g.add(mixed, bias)
     }
+}
+
+/// The convolution of each channel of `x` [1, channels, tokens] by itself, without padding.
+pub fn depthwise(
+    g: &mut Graph,
+    w: &Weights<'_>,
+    module: &str,
+    x: ValueId,
+    [channels, taps]: [usize; 2],
+) -> ValueResult {
+    let shape = [channels, 1, taps];
+    // GGUF leaves out the dimension of 1.
+    let flat = w.shape_of(module, "weight").is_some_and(|s| s.len() == 2);
+    let weight = if flat {
+        let mut weight = w.get(module, "weight", &[channels, taps]);
+        weight.shape = shape.to_vec();
+        weight
+    } else {
+        w.get(module, "weight", &shape)
+    };
+    let weight = g.weight(&weight)?;
+    let (ones, zeros) = (g.ints(&[1])?, g.ints(&[0, 0])?);
+    let groups = g.int(channels as i32)?;
+    let valid = g.string("valid")?;
+    let args = [
+        ("x", x),
+        ("weight", weight),
+        ("strides", ones),
+        ("pad_type", valid),
+        ("pad", zeros),
+        ("dilations", ones),
+        ("groups", groups),
+    ];
+    g.op("conv", "conv", args)
 }
 
 /// Writes the products of the call's tokens [1, tokens, hidden] to the state, and returns them with

@@ -269,7 +269,13 @@ pub fn read_window(c: &Config, default: Option<usize>) -> Result<Option<usize>, 
 /// If a key has the wrong type, or a layer is to slide without a window.
 pub fn sliding_by_switch(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
     let switch = c.bool_or("use_sliding_window", false)?;
-    let window = read_window(c, Some(4096))?.filter(|_| switch);
+    let window = if switch {
+        read_window(c, Some(4096))?
+    } else {
+        // Files without a window may say 0.
+        c.acknowledge(&["sliding_window"]);
+        None
+    };
     let first = c.opt_usize("max_window_layers")?.unwrap_or(28);
     let n_layers = model.layers.len();
     let named = layer_masks(c, n_layers)?;

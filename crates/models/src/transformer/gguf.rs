@@ -139,8 +139,17 @@ impl<'a> Keys<'a> {
 ///
 /// If a key is missing or its value is not supported.
 pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
+    refuse_experts(Keys::new(gguf)?)?;
+    read_dense(gguf, w, d)
+}
+
+/// Like [`read`], of a file whose experts the caller reads.
+///
+/// # Errors
+///
+/// If a key is missing or its value is not supported.
+pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
     let keys = Keys::new(gguf)?;
-    refuse_experts(keys)?;
     let hidden = keys.size("embedding_length")?;
     let n_heads = keys.size("attention.head_count")?;
     let n_kv_heads = keys.opt_size_of_layers("attention.head_count_kv")?;
@@ -234,7 +243,7 @@ fn refuse_experts(keys: Keys<'_>) -> Result<(), ModelError> {
         Some(n) => Err(ModelError::unsupported(
             &key,
             n,
-            "mixtures of experts are not supported",
+            "mixtures of experts are not supported in this architecture",
         )),
     }
 }

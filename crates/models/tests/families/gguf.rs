@@ -207,8 +207,8 @@ fn heads_and_rotary_values() -> Vec<Refused> {
     let (llama, gemma) = (Spec::llama, Spec::gemma);
     vec![
         (
-            llama().u32("expert_count", 8),
-            &["`llama.expert_count`", "8", "mixtures of experts"],
+            gemma().u32("expert_count", 8),
+            &["`gemma3.expert_count`", "8", "mixtures of experts"],
         ),
         (
             llama().u32("rope.dimension_count", 16),

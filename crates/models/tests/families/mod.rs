@@ -5,7 +5,9 @@ mod gguf;
 mod gguf_families;
 mod hugging_face;
 mod list;
+mod mixtures;
 mod quantized;
+mod recurrent;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;

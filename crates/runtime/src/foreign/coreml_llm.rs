@@ -130,6 +130,7 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         max_context: context,
         context,
         cache_bytes: host.chaining.cache_bytes(),
+        recurrent: false,
         fixed: None,
     };
     let tokenizer = folder.join("hf_model");

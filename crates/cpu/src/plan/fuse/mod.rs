@@ -14,6 +14,8 @@ use crate::tensor::Tensor;
 use crate::weight::Matrix;
 use attention::{attend, attend_by_row, attention, rows_attention};
 use conv::{activated_conv, conv_rows, pool_rows};
+use delta_rule::{delta_rule, depthwise};
+use experts::{experts, softmax};
 use norm::{rms_norm, scaled_norm};
 use past::{past_attention, state_update};
 use recurrent::recurrent;
@@ -21,6 +23,8 @@ use rope::{rope_half, rope_interleaved, rope_rows};
 
 mod attention;
 mod conv;
+mod delta_rule;
+mod experts;
 mod norm;
 mod past;
 mod recurrent;
@@ -101,8 +105,12 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("attend", "transpose", attend_by_row),
     Pattern::new("attend_products", "matmul", attend),
     Pattern::new("layer_norm", "layer_norm", layer_norm),
+    Pattern::new("softmax", "softmax", softmax),
     Pattern::new("matmul", "matmul", matmul),
     Pattern::new("pointwise", "conv", pointwise),
+    Pattern::new("experts", "reduce_sum", experts),
+    Pattern::new("delta_rule", "while_loop", delta_rule),
+    Pattern::new("depthwise", "conv", depthwise),
 ];
 
 /// Those of a single op that takes a weight as it is stored.
@@ -157,6 +165,8 @@ fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tenso
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
     match Matrix::stored(p.f, value) {
         Some(matrix) => Some(matrix),
+        // A stack of matrices is not computed to find that it is none.
+        None if p.f.value(value).ty.tensor()?.rank() != 2 => None,
         None => Matrix::computed(p.constant(value)?),
     }
 }

@@ -9,6 +9,7 @@ use super::{Extent, MASKED_SCORE, Mask, Mode};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past, Remembered};
+use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 
@@ -19,6 +20,8 @@ pub struct Io {
     mode: Mode,
     /// Token ids, int32 [1, tokens].
     pub input_ids: ValueId,
+    /// Position of the first token, int32 [1].
+    position: ValueId,
     /// Positions of the tokens, f32 [tokens].
     positions: ValueId,
     /// Begin of the cache slice to write, int32 [4]; only the third entry counts.
@@ -111,6 +114,7 @@ impl Io {
             extent,
             mode,
             input_ids,
+            position,
             positions,
             begin,
             end,
@@ -207,6 +211,19 @@ impl Io {
             first: self.begin,
             last: self.mode == Mode::Prefill && layer >= last_from,
         })
+    }
+
+    /// The inputs of the delta net of layer `layer`.
+    pub fn delta_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        delta: &DeltaNet,
+    ) -> Result<DeltaInputs, ModelError> {
+        let last = self.mode == Mode::Prefill && layer >= self.extent.last_from;
+        let one_token = self.mode == Mode::Decode;
+        let positions = (self.position, self.positions);
+        Ok(delta.inputs(g, layer, positions, (one_token, last), self.extent.cache)?)
     }
 
     /// Finishes the function and declares the range of its flexible input in the form that Apple's

@@ -12,6 +12,7 @@ use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
 use super::attention::{Attention, AttentionInputs, Remembered};
+use super::delta_net::{DeltaInputs, DeltaNet};
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
 use crate::checkpoint::Tensor;
@@ -186,6 +187,19 @@ impl Io {
         match self {
             Self::Flexible(io) => io.conv_inputs(g, layer, conv),
             Self::Fixed(_) => Err(ModelError::EngineForm("convolutions instead of attention")),
+        }
+    }
+
+    /// The inputs of the delta net of layer `layer`.
+    pub fn delta_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        delta: &DeltaNet,
+    ) -> Result<DeltaInputs, ModelError> {
+        match self {
+            Self::Flexible(io) => io.delta_inputs(g, layer, delta),
+            Self::Fixed(_) => Err(ModelError::EngineForm("recurrent states")),
         }
     }
 

@@ -172,6 +172,7 @@ fn finish(
         max_context: p.context,
         context: p.context,
         cache_bytes: chaining.cache_bytes(),
+        recurrent: false,
         fixed: None,
     };
     Ok(ForeignBundle {

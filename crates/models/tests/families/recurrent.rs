@@ -1,0 +1,115 @@
+//! Qwen3.5: which keys say what its layers are, and what is refused.
+
+use serde_json::json;
+use thane_mil::program::difference;
+use thane_mil::types::Type;
+use thane_models::{DecoderEngine, Options};
+
+use super::hugging_face::{changed, with_config};
+use super::{assert_refused, faults, lower};
+
+const QWEN: &str = "qwen3_5";
+
+#[test]
+fn the_program_says_that_its_states_are_recurrent() {
+    let model = changed(QWEN, &json!({})).unwrap();
+    assert!(model.info.recurrent);
+    let f = &model.program.functions()[0];
+    let states = f.body().inputs.iter().map(|v| f.value(*v));
+    let states = states.filter(|value| matches!(value.ty, Type::State(_)));
+    let names: Vec<&str> = states.map(|value| value.name.as_str()).collect();
+    let recurrent = |i: usize| {
+        [
+            format!("recurrent_conv_{i}"),
+            format!("recurrent_memory_{i}"),
+        ]
+    };
+    let caches = |i: usize| [format!("k_cache_{i}"), format!("v_cache_{i}")];
+    let due = [
+        recurrent(0),
+        caches(1),
+        recurrent(2),
+        caches(3),
+        recurrent(4),
+    ]
+    .concat();
+    assert_eq!(names, due);
+    assert!(!changed("qwen3", &json!({})).unwrap().info.recurrent);
+}
+
+#[test]
+fn values_that_are_no_delta_net_are_refused() {
+    for (change, parts) in [
+        (
+            json!({"linear_num_value_heads": 5}),
+            &[
+                "`linear_num_value_heads`",
+                "5",
+                "a multiple of linear_num_key_heads, 2",
+            ][..],
+        ),
+        (
+            json!({"linear_conv_kernel_dim": 1}),
+            &["`linear_conv_kernel_dim`", "1", "expected 2 or more"],
+        ),
+        (
+            json!({"linear_key_head_dim": 0}),
+            &["`linear_key_head_dim`", "0"],
+        ),
+        (
+            json!({"linear_key_head_dim": 16_000_000}),
+            &["`channels of linear attention`"],
+        ),
+        (
+            json!({"layer_types": ["full_attention"]}),
+            &["`layer_types`", "1 names", "num_hidden_layers is 5"],
+        ),
+        (
+            json!({"layer_types": ["full_attention", "sliding_attention", "full_attention",
+                "full_attention", "full_attention"]}),
+            &["`layer_types`", "sliding_attention", "linear_attention"],
+        ),
+        (
+            json!({"attn_output_gate": false}),
+            &["`attn_output_gate`", "expected true"],
+        ),
+        (
+            json!({"full_attention_interval": 0}),
+            &["`full_attention_interval`", "0"],
+        ),
+    ] {
+        assert_refused(&change.to_string(), changed(QWEN, &change), parts);
+    }
+}
+
+/// Without a list of types, every fourth layer attends.
+#[test]
+fn the_interval_says_which_layers_attend() {
+    let change = json!({"layer_types": null, "full_attention_interval": 2, "num_hidden_layers": 4});
+    let missing = faults(changed(QWEN, &change)).join("\n");
+    assert!(missing.contains("model.layers.4."), "{missing}");
+    assert!(!missing.contains("is missing"), "{missing}");
+    let fourth = faults(changed(QWEN, &json!({"layer_types": null}))).join("\n");
+    assert!(
+        fourth.contains("layers.1.linear_attn.A_log` [6] is missing"),
+        "{fourth}"
+    );
+}
+
+#[test]
+fn keys_of_other_programs_change_nothing() {
+    let more = json!({"mamba_ssm_dtype": "float32", "mtp_num_hidden_layers": 1,
+        "mtp_use_dedicated_embeddings": false, "attn_output_gate": true});
+    let (a, b) = (changed(QWEN, &json!({})), changed(QWEN, &more));
+    assert_eq!(difference(&a.unwrap().program, &b.unwrap().program), None);
+}
+
+#[test]
+fn the_form_for_the_neural_engine_is_refused_with_the_reason() {
+    let options = Options {
+        engine: Some(DecoderEngine::default()),
+        ..Options::default()
+    };
+    let refused = lower(&with_config(QWEN, &json!({})), "", &options);
+    assert_refused("engine", refused, &["recurrent states", "portable form"]);
+}
