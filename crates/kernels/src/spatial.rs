@@ -77,8 +77,9 @@ impl Window {
         )
     }
 
-    /// Calls `visit` with each run of window elements of a place that lie side by side in the image:
-    /// the first element of the window, how many, and the first channel of the first in the images.
+    /// Calls `visit` with each run of window elements of a place that lie side by side in the
+    /// image: the first element of the window, how many, and the first channel of the first in the
+    /// images.
     #[inline(always)]
     fn runs(&self, place: usize, mut visit: impl FnMut(usize, usize, usize)) {
         let (image, [d, h, w]) = self.place(place);

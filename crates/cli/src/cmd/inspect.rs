@@ -21,8 +21,7 @@ use crate::suggest::did_you_mean;
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// A model (path, hf:org/name, catalog name), .mlpackage or .mlmodelc folder, bundle of
-    /// ANEMLL or CoreML-LLM, or .mil file.
+    /// A model (path, hf:org/name, catalog name), package, bundle, or .mil file.
     model: String,
     /// Print only this function, such as prefill or decode.
     #[arg(long, value_name = "NAME")]

@@ -116,8 +116,8 @@ fn check(
     let before = logits(&model.program, numerics, &tokens, n_decoded);
     let after = logits(&compiled, numerics, &tokens, n_decoded);
     let apart = relative_error(&after, &before);
-    if name.starts_with("gemma4") {
-        // Its values are normalized by other kernels when the program is smooth.
+    if name.starts_with("gemma4") || name == "gpt2-f16" {
+        // Their values are computed by other kernels when the program is smooth.
         assert!(
             apart <= 1e-6 || numerics == Numerics::Fast && apart <= 1e-3,
             "{name}: {apart}"

@@ -93,8 +93,8 @@ fn axes(call: &Call<'_>, rank: usize) -> Vec<usize> {
         .collect()
 }
 
-/// `join`, from `start` on, of what `map` makes of each element; `end` takes what was joined and the
-/// number of elements.
+/// `join`, from `start` on, of what `map` makes of each element; `end` takes what was joined and
+/// the number of elements.
 fn reduce(
     call: &Call<'_>,
     out: &mut [Buffer],

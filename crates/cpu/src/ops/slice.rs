@@ -46,8 +46,8 @@ fn slice(call: &Call<'_>, x: &Tensor) -> Result<(Vec<usize>, Vec<SliceRange>), F
     Ok((strides(&x.shape), indices))
 }
 
-/// Visit the position in x of each element of a slice, in order, a run of elements that lie together
-/// at a time. `own` are the strides of x.
+/// Visit the position in x of each element of a slice, in order, a run of elements that lie
+/// together at a time. `own` are the strides of x.
 fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize) -> bool) -> bool {
     // Axes that are taken whole lie together with the one in front of them.
     let is_whole = |axis: usize| {

@@ -290,8 +290,8 @@ fn exchanged(p: &Planner<'_>, id: OpId) -> Option<ValueId> {
 }
 
 /// What attends in one call: `scaled_dot_product_attention`, or
-/// `matmul(softmax(add(mul(matmul(q, k^T), scale), mask)), v)`, where the factor and the mask may be
-/// missing.
+/// `matmul(softmax(add(mul(matmul(q, k^T), scale), mask)), v)`, where the factor and the mask may
+/// be missing.
 struct Attending {
     query: ValueId,
     key: ValueId,

@@ -178,8 +178,8 @@ fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Op
     Some(shape.ends_with(&[rows, n_keys]))
 }
 
-/// `coreml_update_state(s, slice_update(old, update))`, where `old` is what the state holds: written
-/// in place where nothing needs it any more.
+/// `coreml_update_state(s, slice_update(old, update))`, where `old` is what the state holds:
+/// written in place where nothing needs it any more.
 pub(super) fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let op = p.f.op(root);
     let input = op.value_arg("state")?;

@@ -120,7 +120,8 @@ pub(super) fn rope_interleaved(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Fo
 }
 
 /// `concat(a cos - b sin, b cos + a sin)` of x [.., tokens, heads, head_dim], where a and b are the
-/// even and odd elements of each head, or its halves, and cosines are [.., tokens, 1, head_dim / 2].
+/// even and odd elements of each head, or its halves, and cosines are
+/// [.., tokens, 1, head_dim / 2].
 pub(super) fn rope_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     let (left, right) = joined_last(p, p.f.op(root))?;
     let r = rotation(p, left, right)?;

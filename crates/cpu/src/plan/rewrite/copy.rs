@@ -118,13 +118,14 @@ impl<'a> Copy<'a> {
         for (old, new) in f.body().outputs.iter().zip(outputs) {
             let (name, ty) = (self.name(*old), &f.value(*old).ty);
             let value = self.to.function().value(*new);
-            let is_free = matches!(value.definition, Definition::Result(..))
-                && named.iter().all(|(_, other)| other != new);
+            let is_taken = named.iter().any(|(_, other)| other == new);
+            let is_input = matches!(value.definition, Definition::Input(_));
+            let is_free = !is_taken && (!is_input || value.name == name);
             let made = match (value.ty.tensor(), ty.tensor()) {
                 (Some(new_ty), Some(old_ty)) if new_ty.dtype != old_ty.dtype => {
                     self.cast(*new, name, old_ty.dtype.name())?
                 }
-                _ if is_free || value.name == *name => *new,
+                _ if is_free => *new,
                 _ => self.op("identity", name, vec![("x", Arg::Value(*new))])?,
             };
             named.push((name, made));

@@ -6,6 +6,8 @@
 
 mod copy;
 mod order;
+#[cfg(test)]
+mod tests;
 mod widen;
 
 use std::borrow::Cow;

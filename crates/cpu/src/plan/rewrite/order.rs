@@ -41,11 +41,9 @@ struct Form {
 /// The function with its values in the orders that suit its ops; `None` where it has nested blocks,
 /// or no op that asks for another order than its own.
 pub fn order(f: &Function) -> Option<Function> {
-    const ASKING: [&str; 5] = ["conv", "conv_transpose", "max_pool", "avg_pool", "matmul"];
     let ops = f.all_ops();
     let is_nested = ops.iter().any(|op| !f.op(*op).blocks.is_empty());
-    let asks = ops.iter().any(|op| ASKING.contains(&f.op(*op).def.name));
-    if is_nested || !asks {
+    if is_nested || !asks(f, &ops) {
         return None;
     }
     let mut is_constant = vec![false; f.n_values()];
@@ -70,6 +68,23 @@ pub fn order(f: &Function) -> Option<Function> {
         outputs.push(pass.standard(*v)?);
     }
     pass.copy.finish(&outputs)
+}
+
+/// Whether there are ops over images, or attention written as products. Programs with
+/// `scaled_dot_product_attention` have their axes in the order of its kernels.
+fn asks(f: &Function, ops: &[OpId]) -> bool {
+    let has = |name: &str| ops.iter().any(|op| f.op(*op).def.name == name);
+    let is_of_all_channels = |op: &OpId| {
+        let op = f.op(*op);
+        let groups = f.literal_arg(op, "groups").and_then(|l| l.to_ints());
+        op.def.name == "conv" && groups.is_none_or(|groups| groups == [1])
+    };
+    let has_products = has("matmul") && has("softmax") && !has("scaled_dot_product_attention");
+    has_products
+        || ["conv_transpose", "max_pool", "avg_pool"]
+            .iter()
+            .any(|name| has(name))
+        || ops.iter().any(is_of_all_channels)
 }
 
 struct Ordering<'a> {
