@@ -109,11 +109,17 @@ impl Maker {
         let at = n - 1 - self.random.below(n.min(6));
         let x = self.values[at];
         let shape = self.shape(x);
+        let axis = self.random.below(shape.len().max(1));
+        let which = self.random.below(18);
+        self.compute(which, x, &shape, axis);
+        self.rearrange(which, x, &shape, axis);
+    }
+
+    fn compute(&mut self, which: usize, x: ValueId, shape: &[usize], axis: usize) {
         let (rank, arg) = (shape.len(), Arg::Value(x));
-        let axis = self.random.below(rank.max(1));
         let ints = |v: &[i32]| Arg::Literal(Literal::i32s(v));
         let int = |v: usize| Arg::Literal(Literal::i32(v as i32));
-        match self.random.below(18) {
+        match which {
             0..=2 => {
                 let all = ["relu", "sigmoid", "silu", "abs", "gelu", "relu6"];
                 let op = all[self.random.below(all.len())];
@@ -133,57 +139,7 @@ impl Maker {
                 let y = self.constant(&along);
                 self.op("mul", [("x", arg), ("y", y)]);
             }
-            6 | 7 if rank > 1 => {
-                let mut perm: Vec<i32> = (0..rank as i32).collect();
-                for i in (1..rank).rev() {
-                    perm.swap(i, self.random.below(i + 1));
-                }
-                self.op("transpose", [("x", arg), ("perm", ints(&perm))]);
-            }
-            8 => {
-                let mut to: Vec<i32> = shape.iter().map(|n| *n as i32).collect();
-                if rank > 1 && self.random.below(2) == 0 {
-                    let joined = to.remove(axis.min(rank - 2));
-                    to[axis.min(rank - 2)] *= joined;
-                } else if rank < 5 && to.get(axis).is_some_and(|n| n % 2 == 0) {
-                    to[axis] /= 2;
-                    to.insert(axis, 2);
-                }
-                self.op("reshape", [("x", arg), ("shape", ints(&to))]);
-            }
-            9 | 10 if rank == 4 || rank == 3 => self.conv(x, &shape),
-            11 if rank == 4 && shape[2] > 1 && shape[3] > 1 => {
-                let op = ["max_pool", "avg_pool"][self.random.below(2)];
-                let pad = ["valid", "same"][self.random.below(2)];
-                self.op(
-                    op,
-                    [
-                        ("x", arg),
-                        ("kernel_sizes", ints(&[2, 2])),
-                        ("strides", ints(&[1, 2])),
-                        ("pad_type", Arg::Literal(Literal::string(pad))),
-                    ],
-                );
-            }
-            12 if rank > 0 => {
-                let values = Arg::Values(vec![x, x]);
-                self.op("concat", [("values", values), ("axis", int(axis))]);
-            }
-            13 if rank > 0 && shape[axis] > 1 => {
-                let (mut begin, mut step) = (vec![0; rank], vec![1; rank]);
-                let end: Vec<i32> = shape.iter().map(|n| *n as i32).collect();
-                begin[axis] = self.random.below(2) as i32;
-                step[axis] = 1 + self.random.below(2) as i32;
-                self.op(
-                    "slice_by_index",
-                    [
-                        ("x", arg),
-                        ("begin", ints(&begin)),
-                        ("end", ints(&end)),
-                        ("stride", ints(&step)),
-                    ],
-                );
-            }
+            9 | 10 if rank == 4 || rank == 3 => self.conv(x, shape),
             14 if rank > 0 => {
                 let op = ["reduce_mean", "reduce_max", "reduce_sum"][self.random.below(3)];
                 let keeps = Arg::Literal(Literal::bool(self.random.below(2) == 0));
@@ -206,6 +162,65 @@ impl Maker {
                         ("y", arg),
                         ("transpose_x", flag(false)),
                         ("transpose_y", flag(true)),
+                    ],
+                );
+            }
+            _ => {}
+        }
+    }
+
+    fn rearrange(&mut self, which: usize, x: ValueId, shape: &[usize], axis: usize) {
+        let (rank, arg) = (shape.len(), Arg::Value(x));
+        let ints = |v: &[i32]| Arg::Literal(Literal::i32s(v));
+        let int = |v: usize| Arg::Literal(Literal::i32(v as i32));
+        match which {
+            6 | 7 if rank > 1 => {
+                let mut perm: Vec<i32> = (0..rank as i32).collect();
+                for i in (1..rank).rev() {
+                    perm.swap(i, self.random.below(i + 1));
+                }
+                self.op("transpose", [("x", arg), ("perm", ints(&perm))]);
+            }
+            8 => {
+                let mut to: Vec<i32> = shape.iter().map(|n| *n as i32).collect();
+                if rank > 1 && self.random.below(2) == 0 {
+                    let joined = to.remove(axis.min(rank - 2));
+                    to[axis.min(rank - 2)] *= joined;
+                } else if rank < 5 && to.get(axis).is_some_and(|n| n % 2 == 0) {
+                    to[axis] /= 2;
+                    to.insert(axis, 2);
+                }
+                self.op("reshape", [("x", arg), ("shape", ints(&to))]);
+            }
+            12 if rank > 0 => {
+                let values = Arg::Values(vec![x, x]);
+                self.op("concat", [("values", values), ("axis", int(axis))]);
+            }
+            13 if rank > 0 && shape[axis] > 1 => {
+                let (mut begin, mut step) = (vec![0; rank], vec![1; rank]);
+                let end: Vec<i32> = shape.iter().map(|n| *n as i32).collect();
+                begin[axis] = self.random.below(2) as i32;
+                step[axis] = 1 + self.random.below(2) as i32;
+                self.op(
+                    "slice_by_index",
+                    [
+                        ("x", arg),
+                        ("begin", ints(&begin)),
+                        ("end", ints(&end)),
+                        ("stride", ints(&step)),
+                    ],
+                );
+            }
+            11 if rank == 4 && shape[2] > 1 && shape[3] > 1 => {
+                let op = ["max_pool", "avg_pool"][self.random.below(2)];
+                let pad = ["valid", "same"][self.random.below(2)];
+                self.op(
+                    op,
+                    [
+                        ("x", arg),
+                        ("kernel_sizes", ints(&[2, 2])),
+                        ("strides", ints(&[1, 2])),
+                        ("pad_type", Arg::Literal(Literal::string(pad))),
                     ],
                 );
             }
