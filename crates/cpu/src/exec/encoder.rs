@@ -13,6 +13,7 @@ use thane_mil::types::DType;
 
 use super::Frame;
 use crate::ops::Fault;
+use crate::step::Part;
 use crate::tensor::{Buffer, Floats, Tensor, floats};
 use crate::weight::Matrix;
 
@@ -29,14 +30,10 @@ impl Frame<'_> {
         mask: Option<ValueId>,
         scale: Option<f32>,
         [by_row, out_by_row]: [bool; 2],
+        parts: Option<[Part; 2]>,
     ) -> Result<Tensor, Fault> {
-        let shape = sizes(&self.get(q)?.shape, by_row)?;
-        let keys = sizes(&self.get(k)?.shape, by_row)?;
+        let [shape, keys] = self.attend_sizes([q, k, v], by_row, parts)?;
         let ([batch, n_heads, n_rows, head_dim], [_, _, n_keys, _]) = (shape, keys);
-        let fits = sizes(&self.get(v)?.shape, by_row)? == keys;
-        if keys != [batch, n_heads, n_keys, head_dim] || !fits {
-            return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
-        }
         let shape = if out_by_row {
             vec![batch, n_rows, n_heads, head_dim]
         } else {
@@ -65,7 +62,11 @@ impl Frame<'_> {
             self.get(k)?.clone(),
             self.get(v)?.clone(),
         ];
-        let (q, k, v) = (floats(&q)?, floats(&k)?, floats(&v)?);
+        let (q, k, v) = (
+            floats(&q)?,
+            elements(&k, parts.map(|[part, _]| part))?,
+            elements(&v, parts.map(|[_, part]| part))?,
+        );
         let mut repeated = Floats::default();
         let part_len = (n / (batch * n_parts).max(1)).max(1);
         for (part, out) in out[..n].chunks_mut(part_len).enumerate() {
@@ -74,17 +75,7 @@ impl Frame<'_> {
                 Some(mask) => self.mask_of_part(mask, part, [n_rows, n_keys], &mut repeated)?,
             };
             let first = part * n_heads * n_keys * head_dim;
-            let [k, v] = [k, v].map(|data| {
-                let HeadRows {
-                    head_stride,
-                    row_stride,
-                } = rows(by_row, n_keys);
-                KvView {
-                    data: KvData::F32(&data[first..]),
-                    head_stride,
-                    key_stride: row_stride,
-                }
-            });
+            let [k, v] = [k, v].map(|data| view(data, first, rows(by_row, n_keys)));
             let args = Attention {
                 q: &q[part * out.len()..][..out.len()],
                 q_rows: rows(by_row, n_rows),
@@ -109,6 +100,28 @@ impl Frame<'_> {
             self.pool.give_f32(repeated);
         }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// The batch, heads, rows and elements of queries and of keys, which fit each other.
+    fn attend_sizes(
+        &self,
+        [q, k, v]: [ValueId; 3],
+        by_row: bool,
+        parts: Option<[Part; 2]>,
+    ) -> Result<[[usize; 4]; 2], Fault> {
+        let shape = sizes(&self.get(q)?.shape, by_row)?;
+        let [keys, values] = match parts {
+            Some(parts) => parts.map(|part| part.shape),
+            None => [
+                sizes(&self.get(k)?.shape, by_row)?,
+                sizes(&self.get(v)?.shape, by_row)?,
+            ],
+        };
+        let [batch, n_heads, _, head_dim] = shape;
+        if keys != [batch, n_heads, keys[2], head_dim] || values != keys {
+            return Err(format!("keys {keys:?} do not fit queries {shape:?}"));
+        }
+        Ok([shape, keys])
     }
 
     /// How many keys the rows of one text, or of one head of a text, see, and what is added for
@@ -290,6 +303,32 @@ impl Frame<'_> {
             Tensor::new(DType::Fp32, shape, Buffer::F32(out)),
             DType::Fp16,
         )
+    }
+}
+
+/// Keys or values from an element on.
+fn view(data: KvData<'_>, first: usize, rows: HeadRows) -> KvView<'_> {
+    KvView {
+        data: match data {
+            KvData::F32(data) => KvData::F32(&data[first..]),
+            KvData::F16(data) => KvData::F16(&data[first..]),
+        },
+        head_stride: rows.head_stride,
+        key_stride: rows.row_stride,
+    }
+}
+
+/// All elements of keys or values, or a part of them that is fp16.
+fn elements(t: &Tensor, part: Option<Part>) -> Result<KvData<'_>, Fault> {
+    let Some(Part { first, shape, .. }) = part else {
+        return Ok(KvData::F32(floats(t)?));
+    };
+    match &*t.data {
+        Buffer::F16(v) => v
+            .get(first..first + shape.iter().product::<usize>())
+            .map(KvData::F16)
+            .ok_or_else(|| "keys or values are outside of their tensor".to_owned()),
+        _ => Err(format!("keys or values are {}, not fp16", t.dtype)),
     }
 }
 

@@ -79,7 +79,8 @@ impl Frame<'_> {
                 mask,
                 scale,
                 by_row,
-            } => self.attend([*query, *key, *value], *mask, *scale, *by_row)?,
+                parts,
+            } => self.attend([*query, *key, *value], *mask, *scale, *by_row, *parts)?,
             Fused::LayerNorm {
                 x,
                 weight,

@@ -134,9 +134,14 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             query,
             key,
             by_row: [by_row, _],
+            parts,
             ..
         } => {
-            let keys = shape(key)
+            let keys = match parts {
+                Some([keys, _]) => keys.shape.to_vec(),
+                None => shape(key),
+            };
+            let keys = keys
                 .get(if *by_row { 1 } else { 2 })
                 .map_or(0.0, |n| *n as f64);
             Work {

@@ -78,6 +78,8 @@ pub enum Fused {
         /// Factor of the scores; one over the root of `head_dim` where there is none.
         scale: Option<f32>,
         by_row: [bool; 2],
+        /// Where keys and values lie in `key` and `value`, which are fp16 and hold more.
+        parts: Option<[Part; 2]>,
     },
     /// `softmax(x)` along the last axis.
     Softmax { x: ValueId },
@@ -199,6 +201,15 @@ pub enum Kernels {
     ByChannel(Tensor),
     /// [taps * out, in] of a transposed convolution.
     Spread(Matrix),
+}
+
+/// Elements [batch, heads, keys, head_dim] that lie together in a value.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    pub value: ValueId,
+    /// The first element.
+    pub first: usize,
+    pub shape: [usize; 4],
 }
 
 /// A part of a state that lies together: keys or values.

@@ -3,8 +3,8 @@
 mod fused;
 
 pub use fused::{
-    Cached, Cell, CellKind, Conv, DeltaRule, Experts, Fused, Heads, Kernels, Past, PastAttention,
-    Product, Recurrent, RowsAttention, Source, StateUpdate, Then,
+    Cached, Cell, CellKind, Conv, DeltaRule, Experts, Fused, Heads, Kernels, Part, Past,
+    PastAttention, Product, Recurrent, RowsAttention, Source, StateUpdate, Then,
 };
 use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::TensorType;

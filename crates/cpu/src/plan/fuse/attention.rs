@@ -6,7 +6,7 @@ use thane_mil::types::DType;
 
 use super::{Found, PATTERNS, constant_arg, find, is_float32, made_by, one};
 use crate::plan::Planner;
-use crate::step::{Cached, Fused, Heads, RowsAttention};
+use crate::step::{Cached, Fused, Heads, Part, RowsAttention};
 
 /// A cache on its way from its update to attention.
 struct Remembered {
@@ -380,6 +380,78 @@ fn decomposed(p: &mut Planner<'_>, op: &Op) -> Option<Attending> {
     })
 }
 
+/// `cast(slice_by_index(x))` of fp16 elements that lie together, as they lie in x, and the ops.
+fn halves_of(
+    p: &Planner<'_>,
+    value: ValueId,
+    id: OpId,
+    inner: &[OpId],
+) -> Option<(Part, Vec<OpId>)> {
+    let f = p.f;
+    let (cast_id, cast) = made_by(p, value, "cast")?;
+    let (slice_id, slice) = made_by(p, cast.value_arg("x")?, "slice_by_index")?;
+    let x = slice.value_arg("x")?;
+    let own = f.value(x).ty.tensor()?;
+    let shape = f.value(value).ty.tensor()?.known_shape()?;
+    let is_alone = p
+        .users(value)
+        .iter()
+        .all(|user| *user == id || inner.contains(user))
+        && p.users(cast.value_arg("x")?) == [cast_id];
+    let first = first_of_run(&own.known_shape()?, p, slice, shape.iter().product())?;
+    let shape = <[usize; 4]>::try_from(shape).ok()?;
+    let part = Part {
+        value: x,
+        first,
+        shape,
+    };
+    (own.dtype == DType::Fp16 && is_alone).then_some((part, vec![cast_id, slice_id]))
+}
+
+/// The first element of a slice whose `n` elements lie together.
+fn first_of_run(own: &[usize], p: &Planner<'_>, slice: &Op, n: usize) -> Option<usize> {
+    let f = p.f;
+    let rank = own.len();
+    let ints = |name: &str, missing: i64| match slice.arg(name) {
+        None => Some(vec![missing; rank]),
+        Some(_) => f
+            .literal_arg(slice, name)?
+            .to_ints()
+            .filter(|v| v.len() == rank),
+    };
+    let [begin, no_begin, no_end] = [
+        ints("begin", 0)?,
+        ints("begin_mask", 0)?,
+        ints("end_mask", 0)?,
+    ];
+    let (end, squeezed, step) = (
+        ints("end", 0)?,
+        ints("squeeze_mask", 0)?,
+        ints("stride", 1)?,
+    );
+    let mut first = 0;
+    let mut run = 1;
+    let mut is_whole = true;
+    let stride = |axis: usize| own[axis + 1..].iter().product::<usize>();
+    for axis in (0..rank).rev() {
+        let size = own[axis] as i64;
+        let start = if no_begin[axis] != 0 { 0 } else { begin[axis] };
+        let stop = match (squeezed[axis], no_end[axis]) {
+            (0, 0) => end[axis],
+            (0, _) => size,
+            _ => start + 1,
+        };
+        let len = usize::try_from(stop - start).ok()?;
+        if start < 0 || stop > size || step[axis] != 1 || len > 1 && !is_whole {
+            return None;
+        }
+        is_whole &= len == own[axis];
+        first += usize::try_from(start).ok()? * stride(axis);
+        run *= len;
+    }
+    (run == n).then_some(first)
+}
+
 /// Whether each factor of a product is transposed.
 pub(super) fn transposed(p: &Planner<'_>, op: &Op) -> Option<[bool; 2]> {
     let flag = |name| match op.arg(name) {
@@ -431,8 +503,40 @@ fn has_masks_by_head(p: &Planner<'_>, attending: &Attending) -> bool {
         .is_some_and(|mask| matches!(dims(p, mask)[..], [_, n, _, _] if n != Some(1)))
 }
 
+/// Whether shapes are those that a kernel takes. As many keys as values there are by the meaning of
+/// the op, whatever symbols their numbers have.
+fn has_known_heads(p: &Planner<'_>, attending: &Attending) -> bool {
+    let Attending {
+        query,
+        key,
+        value,
+        mask,
+        ..
+    } = *attending;
+    let shape = |v: ValueId| {
+        let ty = p.f.value(v).ty.tensor();
+        ty.map(|t| t.shape.as_slice()).unwrap_or_default()
+    };
+    let rank = [query, key, value]
+        .iter()
+        .all(|v| is_float32(p, *v) && shape(*v).len() == 4);
+    rank && [0, 1, 3]
+        .iter()
+        .all(|axis| shape(key)[*axis] == shape(value)[*axis])
+        && shape(key)[3] == shape(query)[3]
+        && shape(key)[1] == shape(query)[1]
+        && mask.is_none_or(|m| {
+            let n_heads = shape(query)[1].known();
+            let fits = |n: Option<usize>| n.is_some() && (n == Some(1) || n == n_heads);
+            is_float32(p, m) && matches!(shape(m), [_, heads, _, _] if fits(heads.known()))
+        })
+}
+
 /// What attends, and the ops that exchange heads and tokens in front of it.
 fn attend_with(p: &Planner<'_>, id: OpId, attending: Attending) -> Option<(Vec<OpId>, Fused)> {
+    if !has_known_heads(p, &attending) {
+        return None;
+    }
     let by_head = has_masks_by_head(p, &attending);
     let Attending {
         query,
@@ -442,63 +546,38 @@ fn attend_with(p: &Planner<'_>, id: OpId, attending: Attending) -> Option<(Vec<O
         scale,
         mut covers,
     } = attending;
-    let shape = |v: ValueId| {
-        p.f.value(v)
-            .ty
-            .tensor()
-            .map(|t| t.shape.as_slice())
-            .unwrap_or_default()
+    let attend = |[query, key, value]: [ValueId; 3], is_by_row, parts| Fused::Attend {
+        query,
+        key,
+        value,
+        mask,
+        scale,
+        by_row: [is_by_row, false],
+        parts,
     };
-    let rank = [query, key, value]
-        .iter()
-        .all(|v| is_float32(p, *v) && shape(*v).len() == 4);
-    // As many keys as values there are by the meaning of the op, whatever symbols their numbers
-    // have.
-    let fits = rank
-        && [0, 1, 3]
-            .iter()
-            .all(|axis| shape(key)[*axis] == shape(value)[*axis])
-        && shape(key)[3] == shape(query)[3]
-        && shape(key)[1] == shape(query)[1]
-        && mask.is_none_or(|m| {
-            let n_heads = shape(query)[1].known();
-            let fits = |n: Option<usize>| n.is_some() && (n == Some(1) || n == n_heads);
-            is_float32(p, m) && matches!(shape(m), [_, heads, _, _] if fits(heads.known()))
-        });
-    if !fits {
-        return None;
-    }
     // All or none: where queries and keys are rotated in between, to exchange the values as well
     // costs less than to read them by row.
     let inner: Vec<OpId> = covers.iter().copied().chain([id]).collect();
     let given = [query, key, value].map(|v| {
-        let made = p.definer(v).filter(|made| {
-            p.users(v)
+        let is_inside = |made: &OpId| {
+            let users = p.users(v);
+            users
                 .iter()
                 .all(|user| inner.contains(user) && made != user)
-        })?;
+        };
+        let made = p.definer(v).filter(is_inside)?;
         Some((made, exchanged(p, made)?))
     });
     let given = if by_head { [None; 3] } else { given };
+    let parts = [key, value].map(|v| halves_of(p, v, id, &inner));
+    if let [Some((key, k_covers)), Some((value, v_covers))] = parts {
+        covers.extend([k_covers, v_covers].concat());
+        let given = [query, key.value, value.value];
+        return Some((covers, attend(given, false, Some([key, value]))));
+    }
     let [Some(q), Some(k), Some(v)] = given else {
-        let fused = Fused::Attend {
-            query,
-            key,
-            value,
-            mask,
-            scale,
-            by_row: [false; 2],
-        };
-        return Some((covers, fused));
-    };
-    let fused = Fused::Attend {
-        query: q.1,
-        key: k.1,
-        value: v.1,
-        mask,
-        scale,
-        by_row: [true, false],
+        return Some((covers, attend([query, key, value], false, None)));
     };
     covers.extend([q.0, k.0, v.0]);
-    Some((covers, fused))
+    Some((covers, attend([q.1, k.1, v.1], true, None)))
 }
