@@ -29,7 +29,16 @@ impl Planner<'_> {
 
     /// Brings weights to the form that suits these numbers.
     pub(super) fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
-        let (folds, context, has_states) = (self.folds, self.context, !self.states.is_empty());
+        /// Sequences from which on a packed matrix is read faster, step by step.
+        const PACKED_BATCH: usize = 3;
+        let (f, folds, context) = (self.f, self.folds, self.context);
+        let has_states = !self.states.is_empty();
+        let packed = |weight: &Matrix| match weight.stored.ty {
+            BlockType::F16 => folds.pack_wide(context, weight.clone()),
+            BlockType::F32 => folds.pack(context, weight.clone()),
+            // The reference does not round to bf16.
+            _ => weight.clone(),
+        };
         for id in &self.f.body().ops {
             let rounded = |weight: &Matrix| {
                 folds
@@ -39,6 +48,16 @@ impl Planner<'_> {
             match self.fused.get_mut(id) {
                 Some(Fused::HalfLinear { weight, .. }) if numerics == Numerics::Int8 => {
                     *weight = rounded(weight)?;
+                }
+                Some(Fused::Recurrent(layer)) => {
+                    let shape = f.value(layer.x).ty.tensor().map(|t| &t.shape);
+                    let batch = shape.and_then(|s| s.get(1)?.known()).unwrap_or(1);
+                    for cell in &mut layer.cells {
+                        cell.input = packed(&cell.input);
+                        if batch >= PACKED_BATCH {
+                            cell.state = packed(&cell.state);
+                        }
+                    }
                 }
                 Some(fused) => {
                     for Product { weight, .. } in fused.products_mut() {
