@@ -180,8 +180,8 @@ impl FunctionBuilder {
         self.op_of(def, name, args, blocks)
     }
 
-    /// As [`Self::finish`] with names that stay as they are: another value that has one of them gets
-    /// another. Each value can be an output once.
+    /// As [`Self::finish`] with names that stay as they are: another value that has one of them
+    /// gets another. Each value can be an output once.
     pub fn finish_under(mut self, outputs: &[(&str, ValueId)]) -> Function {
         let named: HashMap<&str, ValueId> = outputs.iter().copied().collect();
         for idx in 0..self.function.values.len() {

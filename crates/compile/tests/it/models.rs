@@ -116,8 +116,9 @@ fn check(
     let before = logits(&model.program, numerics, &tokens, n_decoded);
     let after = logits(&compiled, numerics, &tokens, n_decoded);
     let apart = relative_error(&after, &before);
-    if name.starts_with("gemma4") || name == "gpt2-f16" {
-        // Their values are computed by other kernels when the program is smooth.
+    if name.starts_with("gemma4") || name.ends_with("-f16") {
+        // Their values are computed by other kernels when the program is smooth: fp16 weights are
+        // read as they are stored, or were widened before.
         assert!(
             apart <= 1e-6 || numerics == Numerics::Fast && apart <= 1e-3,
             "{name}: {apart}"

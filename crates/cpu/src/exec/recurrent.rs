@@ -42,7 +42,7 @@ impl Frame<'_> {
             let own = states.iter().map(|s| part(s, idx * hidden, hidden));
             let mut own: Vec<Vec<f32>> = own.collect::<Result<_, _>>()?;
             let out = floats_mut(&mut sequence, self.pool)?;
-            let keep = |step: usize, place: usize, h: &[f32]| {
+            let mut keep = |step: usize, place: usize, h: &[f32]| {
                 let row = match (layer.output_sequence, layer.is_in_place) {
                     (false, _) => 0,
                     (true, true) => place,
@@ -55,6 +55,10 @@ impl Frame<'_> {
                     hidden,
                 );
             };
+            // Without steps the last state is the first.
+            if !layer.output_sequence {
+                keep(0, 0, &own[0]);
+            }
             self.run_cell(layer.kind, cell, &x, sizes, &mut own, keep)?;
             for (state, own) in states.iter_mut().zip(&own) {
                 let to = floats_mut(state, self.pool)?;

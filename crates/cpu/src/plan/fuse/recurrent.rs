@@ -72,7 +72,7 @@ fn cell(p: &mut Planner<'_>, op: &Op, suffix: &str, is_reverse: bool) -> Option<
     let name = |base: &str| format!("{base}{suffix}");
     let weight = |p: &mut Planner<'_>, base: &str| {
         let value: ValueId = op.value_arg(&name(base))?;
-        matrix(p, value).filter(|m| !m.stored.has_codes())
+        matrix(p, value).filter(|m| !m.stored.has_codes() && m.stored.n_cols > 0)
     };
     let (input, state) = (weight(p, "weight_ih")?, weight(p, "weight_hh")?);
     let bias = |p: &mut Planner<'_>, name: &str| match op.def.param_index(name) {

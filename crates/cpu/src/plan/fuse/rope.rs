@@ -144,6 +144,7 @@ pub(super) fn rope_rows(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
         && *last == half
         && angles == n_tokens * half
         && dims(r.sin)? == cos
+        && half > 0
         && *n_heads > 0;
     is_row.then(|| {
         let covers = [r.covers, vec![a_id, b_id]].concat();
