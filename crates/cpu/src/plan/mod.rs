@@ -245,7 +245,7 @@ impl<'a> Planner<'a> {
                 let is_gone = |op: OpId| {
                     self.covered
                         .get(&op)
-                        .is_some_and(|root| !found.covers.contains(root))
+                        .is_some_and(|root| *root != found.root && !found.covers.contains(root))
                 };
                 let taken = found.covers.iter().any(|op| is_gone(*op));
                 // Kernels read values that are computed: what is constant is folded, what is
