@@ -53,6 +53,7 @@ pub fn widen(f: &Function) -> Option<Function> {
     let mut widen = Widen {
         copy: Copy::new(f),
         wide: HashMap::new(),
+        narrow: HashMap::new(),
     };
     for v in &f.body().inputs {
         widen.wide(*v)?;
@@ -67,6 +68,8 @@ struct Widen<'a> {
     copy: Copy<'a>,
     /// New fp16 values, as fp32.
     wide: HashMap<ValueId, ValueId>,
+    /// The fp16 values behind new fp32 values that were rounded.
+    narrow: HashMap<ValueId, ValueId>,
 }
 
 impl<'a> Widen<'a> {
@@ -154,7 +157,7 @@ impl<'a> Widen<'a> {
         Some(())
     }
 
-    /// A cast between floats is none any more.
+    /// What is cast to fp16 is rounded; from fp16 on there is nothing to do.
     fn cast(&mut self, id: OpId, op: &'a Op) -> Option<()> {
         let (old, result) = (op.value_arg("x")?, op.results[0]);
         let (from, to) = (
@@ -163,14 +166,16 @@ impl<'a> Widen<'a> {
         );
         let x = self.wide(old)?;
         let is_wide = |dtype: DType| matches!(dtype, DType::Fp16 | DType::Fp32);
-        if is_wide(from) && is_wide(to) {
+        if from == to && is_wide(to) || from == DType::Fp16 && to == DType::Fp32 {
             self.copy.set(result, x);
             return Some(());
         }
         if to == DType::Fp16 {
             self.copy.to.set_place(&op.origin.place);
             let name = self.copy.name(result);
-            let wide = self.copy.cast(x, name, "fp32")?;
+            let narrow = self.copy.cast(x, name, "fp16")?;
+            let wide = self.copy.cast(narrow, name, "fp32")?;
+            self.narrow.insert(wide, narrow);
             self.copy.set(result, wide);
             return Some(());
         }
@@ -189,9 +194,10 @@ impl<'a> Widen<'a> {
     /// A move of fp16, with all that it takes as fp16.
     fn moved(&mut self, id: OpId) -> Option<()> {
         let update = self.copy.f.op(id).value_arg("update");
+        let known = &self.narrow;
         let args = self.copy.args(id, &mut |copy, v| {
             if Some(v) == update {
-                narrow(copy, v)
+                narrow(copy, known, v)
             } else {
                 copy.get(v)
             }
@@ -206,9 +212,10 @@ impl<'a> Widen<'a> {
         if ty.tensor().is_none_or(|t| t.dtype != DType::Fp16) {
             return self.compute(id, op);
         }
+        let known = &self.narrow;
         let args = self.copy.args(id, &mut |copy, v| {
             if v == value {
-                narrow(copy, v)
+                narrow(copy, known, v)
             } else {
                 copy.get(v)
             }
@@ -225,8 +232,9 @@ impl<'a> Widen<'a> {
                 .tensor()
                 .is_some_and(|t| t.dtype == DType::Fp16)
         };
+        let known = &self.narrow;
         let args = self.copy.args(id, &mut |copy, v| match is_half(v) {
-            true => narrow(copy, v),
+            true => narrow(copy, known, v),
             false => copy.get(v),
         })?;
         self.copy.add(id, args, Vec::new())?;
@@ -332,8 +340,11 @@ impl<'a> Widen<'a> {
 }
 
 /// The new value of an old fp16 one, as fp16.
-fn narrow(copy: &mut Copy<'_>, old: ValueId) -> Option<ValueId> {
+fn narrow(copy: &mut Copy<'_>, known: &HashMap<ValueId, ValueId>, old: ValueId) -> Option<ValueId> {
     let new = copy.get(old)?;
+    if let Some(narrow) = known.get(&new) {
+        return Some(*narrow);
+    }
     if copy.ty(new).tensor()?.dtype == DType::Fp16 {
         return Some(new);
     }
