@@ -30,8 +30,7 @@ WORKS = {
     "embed": ("Embeddings", "Texts of 8 to 256 tokens in batches of N (encoder: one text of 512), texts/s"),
     "package": (
         "Core ML packages",
-        "A call of a package that coremltools converted from torch, batch N, ms; "
-        "`scripts/peers/packages.py` describes the models",
+        "A call of a package converted from torch, batch N, ms (models: `scripts/peers/packages.py`)",
     ),
     "cosine": ("Embedding accuracy", "Least cosine (median) to the vectors of torch in fp32"),
 }

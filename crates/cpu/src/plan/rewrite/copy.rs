@@ -88,9 +88,20 @@ impl<'a> Copy<'a> {
             return None;
         }
         for (old, new) in op.results.iter().zip(results) {
+            self.is_as_known(*old, new).then_some(())?;
             self.set(*old, new);
         }
         Some(())
+    }
+
+    /// Whether a new value has as many known sizes as the old one: what a program declares beyond
+    /// what follows from its ops is held against each result, which a rewrite would lose.
+    pub fn is_as_known(&self, old: ValueId, new: ValueId) -> bool {
+        let n_known = |ty: &Type| {
+            let ty = ty.tensor();
+            ty.map(|t| t.shape.iter().filter(|d| d.known().is_some()).count())
+        };
+        n_known(self.ty(new)) >= n_known(&self.f.value(old).ty)
     }
 
     /// Adds an op that the old function lacks.

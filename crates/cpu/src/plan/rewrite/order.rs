@@ -173,10 +173,14 @@ impl<'a> Ordering<'a> {
     ) -> Option<Vec<ValueId>> {
         self.copy.to.set_place(&op.origin.place);
         let result = self.copy.name(*op.results.first()?);
-        if name == op.def.name {
-            return self.copy.to.op_of(op.def, result, args, Vec::new()).ok();
-        }
-        self.copy.op(name, result, args).map(|value| vec![value])
+        let values = if name == op.def.name {
+            self.copy.to.op_of(op.def, result, args, Vec::new()).ok()?
+        } else {
+            vec![self.copy.op(name, result, args)?]
+        };
+        let mut pairs = op.results.iter().zip(&values);
+        let is_known = pairs.all(|(old, new)| self.copy.is_as_known(*old, *new));
+        is_known.then_some(values)
     }
 
     fn is_constant(&self, old: ValueId) -> bool {

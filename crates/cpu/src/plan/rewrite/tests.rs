@@ -327,3 +327,23 @@ fn random_programs_give_what_their_ops_do() {
         }
     }
 }
+
+#[test]
+fn what_a_program_declares_beyond_its_ops_is_kept() {
+    let text = "program(1.3) {
+    func main<ios18>(tensor<fp16, [2, 3]> x) {
+        tensor<int32, [2, 2]> y = non_zero(x = x);
+    } -> (y);
+}";
+    let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
+    let f = &program.functions()[0];
+    let cpu = Cpu::new(Numerics::F32, 1);
+    let shared = cpu
+        .plan(std::slice::from_ref(f), &LoadOptions::default())
+        .unwrap();
+    let mut instance = Running::new(Arc::new(shared)).unwrap();
+    // Six elements that are not zero.
+    instance.input("x", &[2, 3]).unwrap().fill(0x3c);
+    let error = instance.run("main").unwrap_err().to_string();
+    assert!(error.contains("declared"), "{error}");
+}

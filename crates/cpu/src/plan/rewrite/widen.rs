@@ -167,6 +167,7 @@ impl<'a> Widen<'a> {
         let x = self.wide(old)?;
         let is_wide = |dtype: DType| matches!(dtype, DType::Fp16 | DType::Fp32);
         if from == to && is_wide(to) || from == DType::Fp16 && to == DType::Fp32 {
+            self.copy.is_as_known(result, x).then_some(())?;
             self.copy.set(result, x);
             return Some(());
         }
@@ -175,6 +176,7 @@ impl<'a> Widen<'a> {
             let name = self.copy.name(result);
             let narrow = self.copy.cast(x, name, "fp16")?;
             let wide = self.copy.cast(narrow, name, "fp32")?;
+            self.copy.is_as_known(result, wide).then_some(())?;
             self.narrow.insert(wide, narrow);
             self.copy.set(result, wide);
             return Some(());

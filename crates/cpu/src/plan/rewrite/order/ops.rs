@@ -328,6 +328,8 @@ impl<'a> Ordering<'a> {
             .iter()
             .map(|axis| perm.iter().position(|p| p == axis));
         let order = order.collect::<Option<_>>()?;
+        let is_known = self.copy.is_as_known(op.results[0], form.value);
+        is_known.then_some(())?;
         self.set(op.results[0], order, form.value);
         Some(())
     }
