@@ -1,8 +1,9 @@
 //! fp16 values become fp32 values: the CPU computes in fp32, and rounding each result to fp16 takes
 //! longer than most ops.
 //!
-//! Inputs, outputs and states keep their types. Constants stay fp16 in memory; products read them
-//! as they are. What a state holds is moved as fp16 and widened where an op computes with it.
+//! Inputs, outputs and states keep their types, and an explicit `cast` to fp16 still rounds.
+//! Constants stay fp16 in the program; whether products read them so is decided when weights are
+//! packed. What a state holds is moved as fp16 and widened where an op computes with it.
 //!
 //! ```text
 //! %y: fp16 = add(x: %x, y: %c: fp16)
