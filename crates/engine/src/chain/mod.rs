@@ -80,22 +80,22 @@ pub struct Input {
 /// What an input is set to. The call has n tokens; p is the position of the first.
 #[derive(Clone)]
 pub enum Feed {
-    /// The token ids [1, n].
+    /// The token ids, shape `[1, n]`.
     Tokens,
-    /// p, p + 1, … [n].
+    /// `p, p + 1, …`, shape `[n]`.
     Positions,
-    /// p [1].
+    /// `p`, shape `[1]`.
     Position,
-    /// [1, 1, n, width]: 0 in row i for columns up to p + i, minus infinity after.
+    /// Shape `[1, 1, n, width]`: 0 in row i for columns up to p + i, minus infinity after.
     CausalMask,
-    /// [1, 1, 1, width] for a cache that shifts: 0 for the last p + 1 columns, minus infinity
+    /// Shape `[1, 1, 1, width]`, for a cache that shifts: 0 for the last p + 1 columns, minus infinity
     /// before.
     RecentMask,
-    /// [1, 1, length, n]: 1 at [p + i, i], 0 elsewhere.
+    /// Shape `[1, 1, length, n]`: 1 at `[p + i, i]`, 0 elsewhere.
     WriteMask,
-    /// Rows of a table by token id [.., n, columns].
+    /// Rows of a table by token id, shape `[.., n, columns]`.
     TokenRows(Arc<dyn Rows>),
-    /// Rows of a table by position [.., n, columns].
+    /// Rows of a table by position, shape `[.., n, columns]`.
     PositionRows(Arc<dyn Rows>),
     /// The content of a slot.
     Slot(usize),
