@@ -36,7 +36,7 @@ target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
 
 start=$SECONDS
 for target in "${targets[@]}"; do bins+=(--bin "$target"); done
-if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing -Zsanitizer=address" \
+if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing" \
     cargo build --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir "$target_dir" --release \
     --target "$host" "${bins[@]}" >"$work/build.log" 2>&1; then
     cat "$work/build.log" >&2

@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use thane_cli::row::Fields;
-use thane_cli::rows::{Source, Texts};
+use thane_texts::row::Fields;
+use thane_texts::rows::{Source, Texts};
 use thane_mil::budget::Budget;
 
 /// Rows that are looked at.

@@ -46,7 +46,6 @@ mod judged;
 pub mod labeled;
 pub mod latency;
 pub mod lengths;
-pub mod nearest;
 pub mod number;
 pub mod place;
 pub mod plan;

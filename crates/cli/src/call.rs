@@ -15,8 +15,8 @@ use crate::app::App;
 use crate::exit::{Code, Failure};
 use crate::image;
 use crate::npy::Array;
-use crate::suggest::did_you_mean;
 use crate::tensors::{self, Named, named_path, named_shape};
+use thane_mil::nearest::did_you_mean;
 
 /// Which function is called, with which inputs and states.
 #[derive(Debug, clap::Args)]

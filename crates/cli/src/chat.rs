@@ -15,8 +15,8 @@ use thane_runtime::SamplingChoice;
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::Output;
 use crate::sampling;
-use crate::suggest::did_you_mean;
 use crate::talk::Talk;
+use thane_mil::nearest::did_you_mean;
 
 const HELP: &str = "\
 /clear             start a new conversation

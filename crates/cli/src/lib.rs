@@ -1,7 +1,6 @@
 //! The verbs of the `thane` command and what they share: flags, terminal output, exit codes.
 //!
-//! `main.rs` has the command line. This is a library so that a fuzz target reaches [`rows`], the
-//! reader of files with texts.
+//! `main.rs` has the command line.
 
 pub mod app;
 mod audit;
@@ -26,9 +25,6 @@ mod runtime;
 mod sampling;
 pub mod screen;
 mod source;
-mod suggest;
 mod talk;
 mod tensors;
 pub mod variables;
-
-pub use embed::{row, rows};

@@ -15,7 +15,7 @@ use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 use crate::exit::{Code, Failure};
 use crate::model::longer_package;
 use crate::output::Output;
-use crate::suggest::did_you_mean;
+use thane_mil::nearest::did_you_mean;
 
 /// Checks whether the bytes of a model are right.
 const CHECK: &str =

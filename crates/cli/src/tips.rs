@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::Error;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use thane_audit::nearest::nearest;
+use thane_mil::nearest::nearest;
 
 /// An error with its good tips only, and with the variable that a wrong value comes from.
 pub fn checked(mut error: Error) -> Error {

@@ -36,6 +36,7 @@ pub mod data;
 pub mod edit;
 pub mod literal;
 pub mod lower;
+pub mod nearest;
 pub mod opset;
 pub mod package;
 pub mod program;

@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use super::{FindingRow, FunctionRow, Report, TargetRow};
-use crate::nearest::nearest;
 use crate::number::counted;
 use crate::rule::{Effect, Severity};
 use crate::rules;
+use thane_mil::nearest::nearest;
 
 /// A word that is neither a severity nor a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

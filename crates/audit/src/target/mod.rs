@@ -11,7 +11,7 @@ mod release;
 
 use std::fmt;
 
-use crate::nearest::nearest;
+use thane_mil::nearest::nearest;
 
 pub use chip::{CHIPS, Chip};
 pub use family::{Caps, Family, Segmenter, Streaming};

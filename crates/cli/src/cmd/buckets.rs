@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use thane_audit::nearest::nearest;
 use thane_audit::plan::bucket::{self, KNEE, Plan, Tradeoff};
 use thane_audit::plan::cost::{Times, Work};
 use thane_audit::target::{CHIPS, Chip};
+use thane_mil::nearest::nearest;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, EncoderOptions, Engine, NormForm, Target};
 use thane_runtime::manifest::is_bundle;
@@ -15,10 +15,10 @@ use thane_runtime::{Prompt, RuntimeError, TextEncoder, is_package};
 
 use crate::app::App;
 use crate::embed::lengths::{self, Lengths};
-use crate::embed::row::Fields;
-use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
 use crate::output::counted;
+use thane_texts::row::Fields;
+use thane_texts::rows::{Source, Texts};
 
 /// Choose the lengths that convert --task embed --buckets is given, for your texts.
 #[derive(Debug, clap::Args)]

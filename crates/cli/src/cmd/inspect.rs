@@ -16,7 +16,7 @@ use crate::foreign::BundleRow;
 use crate::model::{self, ProgramFlags};
 use crate::output::bytes;
 use crate::source;
-use crate::suggest::did_you_mean;
+use thane_mil::nearest::did_you_mean;
 
 /// Print the program of a model or package as MIL text, or count what is in it.
 #[derive(Debug, clap::Args)]

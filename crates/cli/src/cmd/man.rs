@@ -4,7 +4,7 @@ use clap_mangen::Man;
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::suggest::did_you_mean;
+use thane_mil::nearest::did_you_mean;
 
 /// Print the manual page of the command or of a verb, for man(1).
 ///

@@ -14,12 +14,12 @@ use thane_runtime::{
 };
 
 use crate::app::App;
-use crate::embed::row::{Fields, Id};
-use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag};
 use crate::output::counted;
 use crate::screen::in_a_row;
+use thane_texts::row::{Fields, Id};
+use thane_texts::rows::{Source, Texts};
 
 /// Order texts by how well they answer a query, with a reranker (a cross-encoder).
 ///

@@ -11,8 +11,8 @@ use thane_mil::types::DType;
 use super::journal::Stored;
 use super::table::Table;
 use crate::exit::Failure;
-use crate::suggest::did_you_mean;
 use crate::{npy, out};
+use thane_mil::nearest::did_you_mean;
 
 /// Extensions of files of vectors.
 const KINDS: [&str; 5] = ["npy", "jsonl", "ndjson", "parquet", "safetensors"];

@@ -10,11 +10,11 @@ use thane_models::Encoding;
 use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
 
 use super::journal::{Counts, Stored, hex};
-use super::row::Row;
-use super::rows::{Rows, Texts};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::runtime::embedding_remedy;
+use thane_texts::row::Row;
+use thane_texts::rows::{Rows, Texts};
 
 /// Rows of the first window; each further one has twice as many. An interrupted run so loses about
 /// half of its time at most.

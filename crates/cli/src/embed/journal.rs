@@ -18,8 +18,8 @@ use sha2::{Digest, Sha256};
 
 use thane_mil::budget::Budget;
 
-use super::row::MAX_ROW_BYTES;
 use crate::exit::{Code, Failure};
+use thane_texts::row::MAX_ROW_BYTES;
 
 /// Most bytes of a line of JSON.
 const MAX_LINE_BYTES: u64 = 1 << 16;
@@ -61,7 +61,7 @@ impl Counts {
 /// A row that was embedded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stored {
-    /// See [`super::row::Row`].
+    /// See [`thane_texts::row::Row`].
     pub id: Option<Value>,
     /// The vectors, concatenated.
     pub vectors: Vec<u8>,

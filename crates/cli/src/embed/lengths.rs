@@ -11,9 +11,9 @@ use thane_mil::package::read_small;
 use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
 
 use super::job::in_a_line;
-use super::rows::Texts;
 use crate::app::App;
 use crate::exit::{Code, Failure};
+use thane_texts::rows::Texts;
 
 /// Most faults that one error lists.
 const MOST_FAULTS: usize = 8;

@@ -46,18 +46,20 @@ fn crates_know_nothing_of_what_they_must_not_know() {
                 "mil", "kernels", "models", "cpu", "compile", "audit", "engine",
             ],
             &["std::fs", "File::open"],
-            "only mil::package, models::checkpoint, hub, runtime and cli touch files",
+            "only mil::package, models::checkpoint, hub, texts, runtime and cli touch files",
         ),
         (
             &[
-                "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "runtime",
+                "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "texts",
+                "runtime",
             ],
             &["std::env::", "env::var"],
             "only cli reads the environment",
         ),
         (
             &[
-                "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "runtime",
+                "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "texts",
+                "runtime",
             ],
             &["println!", "eprintln!", "process::exit"],
             "only cli prints and exits",

@@ -88,8 +88,8 @@ pub enum Feed {
     Position,
     /// Shape `[1, 1, n, width]`: 0 in row i for columns up to p + i, minus infinity after.
     CausalMask,
-    /// Shape `[1, 1, 1, width]`, for a cache that shifts: 0 for the last p + 1 columns, minus infinity
-    /// before.
+    /// Shape `[1, 1, 1, width]`, for a cache that shifts: 0 for the last p + 1 columns, minus
+    /// infinity before.
     RecentMask,
     /// Shape `[1, 1, length, n]`: 1 at `[p + i, i]`, 0 elsewhere.
     WriteMask,

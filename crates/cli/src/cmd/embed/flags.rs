@@ -10,11 +10,11 @@ use thane_runtime::{EmbedOptions, Prompt};
 use crate::app::App;
 use crate::embed::bundle::pooling;
 use crate::embed::files::Kind;
-use crate::embed::row::{Fields, Id};
-use crate::embed::rows::{Source, Texts};
 use crate::exit::{Code, Failure};
 use crate::model::NumericsFlag;
 use crate::out;
+use thane_texts::row::{Fields, Id};
+use thane_texts::rows::{Source, Texts};
 
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]

@@ -17,12 +17,12 @@ use crate::app::App;
 use crate::embed::files::{self, Kind, Line, Numbers};
 use crate::embed::job::{self, Job};
 use crate::embed::journal::{self, Counts, Journal, Settings, Stored};
-use crate::embed::rows::Texts;
 use crate::embed::table::Table;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model;
 use crate::out;
 use crate::output::counted;
+use thane_texts::rows::Texts;
 
 pub use flags::Args;
 use flags::{dimensions, format, prompt, target, texts};

@@ -240,7 +240,7 @@ mod tests {
     use thane_mil::budget::{Budget, OverBudget};
 
     use super::*;
-    use crate::embed::row::Id;
+    use crate::row::Id;
 
     /// The line, text and id of a row, or what is said of it.
     type Read = Result<(u64, String, Option<Value>), String>;

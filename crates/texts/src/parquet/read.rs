@@ -19,8 +19,8 @@ use thane_mil::budget::{Budget, OverBudget, Reservation};
 
 use super::pages::{BATCH_LEN, Pages, is_known};
 use super::thrift::Compact;
-use crate::embed::meter::too_long;
-use crate::embed::row::{Fields, MAX_ROW_BYTES, Row};
+use crate::meter::too_long;
+use crate::row::{Fields, MAX_ROW_BYTES, Row};
 
 /// Upper bound of the bytes in memory of a struct of the metadata.
 const STRUCT_BYTES: usize = 1024;

@@ -1,4 +1,4 @@
-//! Parquet files: [`read`] reads texts, [`write()`] writes vectors.
+//! Parquet files.
 //!
 //! The `parquet` crate decodes columns. It trusts sizes in a file, so they are checked before:
 //! [`thrift`] parses headers, and [`pages`] decompresses pages up to the length that was reserved.
@@ -8,6 +8,3 @@ pub mod read;
 #[cfg(test)]
 mod tests;
 mod thrift;
-mod write;
-
-pub use write::write;

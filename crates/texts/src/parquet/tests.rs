@@ -7,8 +7,8 @@ use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget};
 
 use super::pages::unpack;
-use crate::embed::row::{Fields, Id};
-use crate::embed::rows::{Source, Texts};
+use crate::row::{Fields, Id};
+use crate::rows::{Source, Texts};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/embed/texts")

@@ -14,7 +14,7 @@ use thane_mil::budget::{Budget, OverBudget};
 use super::meter::Meter;
 use super::row::{Fields, Row};
 use super::{csv, lines, parquet};
-use crate::suggest::did_you_mean;
+use thane_mil::nearest::did_you_mean;
 
 /// Most faults that one error lists.
 const MAX_FAULTS: usize = 8;
@@ -252,8 +252,8 @@ fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::row::Id;
     use super::*;
+    use crate::row::Id;
 
     fn texts(from: Source, chunks: bool, id: Id) -> Texts {
         Texts::new(
