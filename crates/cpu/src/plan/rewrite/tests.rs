@@ -276,7 +276,10 @@ fn outputs(shared: crate::shared::Shared, f: &Function) -> Vec<Vec<f32>> {
     let mut random = Random(77);
     for v in &f.body().inputs {
         let value = f.value(*v);
-        let ty = value.ty.tensor().unwrap();
+        // States begin as zeros.
+        let Some(ty) = value.ty.tensor() else {
+            continue;
+        };
         let values: Vec<f32> = (0..ty.n_elements().unwrap())
             .map(|_| random.number())
             .collect();
@@ -325,6 +328,50 @@ fn random_programs_give_what_their_ops_do() {
             let most = due.iter().fold(0.1, |most: f32, d| most.max(d.abs()));
             assert!(worst <= bound * most, "{seed}, {name}: {worst} of {most}");
         }
+    }
+}
+
+/// As coremltools writes a state where the compute precision is fp32.
+const FP32_STATE: &str = "program(1.3) {
+    func main<ios18>(tensor<fp32, [1, 5, 8]> part, state<tensor<fp16, [3, 64, 8]>> cache) {
+        tensor<fp16, [3, 64, 8]> old = read_state(input = cache);
+        tensor<fp32, [3, 64, 8]> wide = cast(x = old, dtype = string(\"fp32\"));
+        tensor<fp32, [3, 64, 8]> new = slice_update(x = wide, update = part,
+            begin = tensor<int32, [3]>([1, 7, 0]), end = tensor<int32, [3]>([2, 12, 8]));
+        tensor<fp16, [3, 64, 8]> narrow = cast(x = new, dtype = string(\"fp16\"));
+        tensor<fp16, [3, 64, 8]> stored = coreml_update_state(state = cache, value = narrow);
+        tensor<fp32, [3, 64, 8]> again = cast(x = stored, dtype = string(\"fp32\"));
+        tensor<fp32, [1, 64, 8]> part_of_it = slice_by_size(x = again,
+            begin = tensor<int32, [3]>([1, 0, 0]), size = tensor<int32, [3]>([1, 64, 8]));
+        tensor<fp32, [1, 64, 8]> y = exp(x = part_of_it);
+    } -> (y);
+}";
+
+#[test]
+fn a_state_that_is_widened_is_moved_as_it_is_stored() {
+    // Where what was written is also read before it is rounded, it has to be fp32.
+    let unrounded = FP32_STATE.replace(
+        "    } -> (y);",
+        "        tensor<fp32, [3, 64, 8]> z = mul(x = new, y = fp32(0x1.8p+0));\n    } -> (y, z);",
+    );
+    for (text, is_moved_as_stored) in [(FP32_STATE, true), (&unrounded, false)] {
+        let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
+        let f = &program.functions()[0];
+        let rewritten = super::rewrite(f);
+        let updates_half = rewritten.all_ops().into_iter().any(|id| {
+            let op = rewritten.op(id);
+            let ty = op
+                .results
+                .first()
+                .and_then(|v| rewritten.value(*v).ty.tensor());
+            op.def.name == "slice_update" && ty.unwrap().dtype == DType::Fp16
+        });
+        assert_eq!(updates_half, is_moved_as_stored);
+        let cpu = Cpu::new(Numerics::F32, 2);
+        let all = std::slice::from_ref(f);
+        let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
+        let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
+        assert_eq!(outputs(plain, f), outputs(planned, f));
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! Inputs, outputs and states keep their types, and an explicit `cast` to fp16 still rounds.
 //! Constants stay fp16 in the program; whether products read them so is decided when weights are
-//! packed. What a state holds is moved as fp16 and widened where an op computes with it.
+//! packed. What a state holds is moved as fp16 and widened where an op computes with it, also where
+//! the program widens it first.
 //!
 //! ```text
 //! %y: fp16 = add(x: %x, y: %c: fp16)
@@ -55,6 +56,7 @@ pub fn widen(f: &Function) -> Option<Function> {
         copy: Copy::new(f),
         wide: HashMap::new(),
         narrow: HashMap::new(),
+        is_read: is_read(f),
     };
     for v in &f.body().inputs {
         widen.wide(*v)?;
@@ -71,6 +73,8 @@ struct Widen<'a> {
     wide: HashMap<ValueId, ValueId>,
     /// The fp16 values behind new fp32 values that were rounded.
     narrow: HashMap<ValueId, ValueId>,
+    /// Of each old value, whether anything but a cast to fp16 reads it.
+    is_read: Vec<bool>,
 }
 
 impl<'a> Widen<'a> {
@@ -165,8 +169,14 @@ impl<'a> Widen<'a> {
             self.copy.f.value(old).ty.tensor()?.dtype,
             self.copy.f.value(result).ty.tensor()?.dtype,
         );
-        let x = self.wide(old)?;
         let is_wide = |dtype: DType| matches!(dtype, DType::Fp16 | DType::Fp32);
+        if is_wide(from) && is_wide(to) && self.moves_half(op) {
+            let x = self.copy.get(old)?;
+            self.copy.is_as_known(result, x).then_some(())?;
+            self.copy.set(result, x);
+            return Some(());
+        }
+        let x = self.wide(old)?;
         if from == to && is_wide(to) || from == DType::Fp16 && to == DType::Fp32 {
             self.copy.is_as_known(result, x).then_some(())?;
             self.copy.set(result, x);
@@ -191,7 +201,17 @@ impl<'a> Widen<'a> {
         let is_constant = op
             .value_arg("x")
             .is_some_and(|x| self.copy.f.constant(x).is_some());
-        !is_constant && x.is_some_and(|x| self.is_half(x))
+        !is_constant && x.is_some_and(|x| self.is_half(x)) && !self.keeps_fp32(op)
+    }
+
+    /// Whether the op writes fp32 elements that the program does not round after.
+    fn keeps_fp32(&self, op: &Op) -> bool {
+        let Some(update) = op.value_arg("update") else {
+            return false;
+        };
+        let f = self.copy.f;
+        let is_float = (f.value(update).ty.tensor()).is_some_and(|t| t.dtype == DType::Fp32);
+        is_float && self.is_read[op.results[0].index()]
     }
 
     /// A move of fp16, with all that it takes as fp16.
@@ -340,6 +360,28 @@ impl<'a> Widen<'a> {
         self.wide = outside;
         Some(self.copy.to.end_block(&outputs))
     }
+}
+
+/// Of each value, whether anything but a cast to fp16 reads it.
+fn is_read(f: &Function) -> Vec<bool> {
+    let mut is_read = vec![false; f.n_values()];
+    for id in f.all_ops() {
+        let op = f.op(id);
+        let is_half = |v: &ValueId| {
+            let ty = f.value(*v).ty.tensor();
+            ty.is_some_and(|t| t.dtype == DType::Fp16)
+        };
+        if op.def.name != "cast" || !op.results.iter().any(is_half) {
+            // With the outputs of its blocks.
+            for v in f.uses(id) {
+                is_read[v.index()] = true;
+            }
+        }
+    }
+    for v in &f.body().outputs {
+        is_read[v.index()] = true;
+    }
+    is_read
 }
 
 /// The new value of an old fp16 one, as fp16.
