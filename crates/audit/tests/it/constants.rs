@@ -1,6 +1,7 @@
 //! Constants of cases, computed where they are read: a name says what they are filled with.
 
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use thane_mil::data::{Data, Packed, Source};
 use thane_mil::literal::f64_to_f16;
@@ -11,6 +12,24 @@ struct Pattern {
     ty: TensorType,
     number: fn(u64, usize, &TensorType) -> f32,
     seed: u64,
+    /// All of it, if it is small and was read: proofs read it many times.
+    kept: OnceLock<Vec<u8>>,
+}
+
+/// Bytes up to which a constant is kept once it was read.
+const MOST_KEPT: usize = 16 << 20;
+
+impl Pattern {
+    fn bytes(&self, numbers: Range<usize>) -> Vec<u8> {
+        let numbers = numbers.map(|at| (self.number)(self.seed, at, &self.ty));
+        match self.ty.dtype {
+            DType::Fp16 => numbers
+                .flat_map(|n| f64_to_f16(n.into()).to_le_bytes())
+                .collect(),
+            DType::Fp32 => numbers.flat_map(f32::to_le_bytes).collect(),
+            _ => numbers.map(|n| u8::from(n == 0.0)).collect(),
+        }
+    }
 }
 
 impl Source for Pattern {
@@ -20,16 +39,13 @@ impl Source for Pattern {
 
     fn read(&self, offset: usize, out: &mut [u8]) {
         let width = self.ty.dtype.bits() / 8;
+        if self.byte_len() <= MOST_KEPT {
+            let all = || self.bytes(0..self.byte_len() / width);
+            out.copy_from_slice(&self.kept.get_or_init(all)[offset..][..out.len()]);
+            return;
+        }
         let (first, last) = (offset / width, (offset + out.len()).div_ceil(width));
-        let numbers = (first..last).map(|at| (self.number)(self.seed, at, &self.ty));
-        let bytes: Vec<u8> = match self.ty.dtype {
-            DType::Fp16 => numbers
-                .flat_map(|n| f64_to_f16(n.into()).to_le_bytes())
-                .collect(),
-            DType::Fp32 => numbers.flat_map(f32::to_le_bytes).collect(),
-            _ => numbers.map(|n| u8::from(n == 0.0)).collect(),
-        };
-        out.copy_from_slice(&bytes[offset - first * width..][..out.len()]);
+        out.copy_from_slice(&self.bytes(first..last)[offset - first * width..][..out.len()]);
     }
 
     fn packed(&self) -> Option<Packed> {
@@ -89,5 +105,6 @@ pub fn constant(name: &str, seed: u64, ty: &TensorType) -> Option<Data> {
         ty: ty.clone(),
         number,
         seed,
+        kept: OnceLock::new(),
     })))
 }
