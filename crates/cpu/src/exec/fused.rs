@@ -2,7 +2,7 @@
 
 use thane_kernels::Weight;
 use thane_kernels::activation::gated;
-use thane_kernels::linear::dequantize_rows_gather;
+use thane_kernels::linear::{decompress_rows, dequantize_rows_gather};
 use thane_kernels::norm::rms_norm;
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::softmax::softmax;
@@ -108,7 +108,9 @@ impl Frame<'_> {
             .collect::<Result<Vec<_>, _>>()?;
         let shape = [indices.shape.as_slice(), &[weight.stored.n_cols]].concat();
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        if weight.stored.bytes.is_released() {
+        if let Some(codes) = weight.codes() {
+            decompress_rows(self.context, &codes, &ids, &mut out[..n]);
+        } else if weight.stored.bytes.is_released() {
             self.gather_copied(weight, &ids, &mut out[..n])?;
         } else {
             dequantize_rows_gather(self.context, &weight.weight(), &ids, &mut out[..n]);

@@ -124,7 +124,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             product_work(frame, len(x), weight)
         }
         Fused::Gather { indices, weight } => {
-            let row_bytes = weight.weight().bytes.len() as f64 / weight.stored.n_rows.max(1) as f64;
+            let row_bytes = weight.n_bytes() as f64 / weight.stored.n_rows.max(1) as f64;
             Work {
                 read: len(indices) * row_bytes,
                 ..Work::default()

@@ -191,6 +191,9 @@ fn lut_to_dense(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         return (0..n).try_for_each(|i| copy(&mut out[0], i, lut, bits(ids, i, n_bits), 1));
     }
     let table = Table::new(call, &indices.shape)?;
+    if table.vector == 1 && copy(&mut out[0], 0, lut, 0, 0).is_ok() {
+        return table.look_up(ids, lut, &mut out[0]);
+    }
     let n: usize = table.shape.iter().product();
     (0..n).try_for_each(|i| copy(&mut out[0], i, lut, table.entry(i, |at| ids[at]), 1))
 }
@@ -240,6 +243,31 @@ impl<'a> Table<'a> {
         })
     }
 
+    /// The entries of single elements, run after run of indices that share a table.
+    fn look_up(&self, ids: &[u8], lut: &Tensor, out: &mut Buffer) -> Result<(), Fault> {
+        let run = match (self.shape.last(), self.groups.last()) {
+            (Some(n), Some(n_groups)) => (n / n_groups).max(1),
+            _ => 1,
+        };
+        let width = lut.data.bytes().len() / lut.len().max(1);
+        let (entries, out) = (lut.data.bytes(), out.bytes_mut());
+        let runs = ids.chunks(run).zip(out.chunks_mut(run * width));
+        let mut is_known = true;
+        for (i, (ids, out)) in runs.enumerate() {
+            let first = group(i * run, &self.shape, &self.own, self.groups) * self.n_entries;
+            let entries = entries.get(first * width..).unwrap_or(&[]);
+            is_known &= match width {
+                1 => spread::<1>(ids, entries, out),
+                2 => spread::<2>(ids, entries, out),
+                _ => spread::<4>(ids, entries, out),
+            };
+        }
+        match is_known {
+            true => Ok(()),
+            false => Err(format!("an index is not below {}", self.n_entries)),
+        }
+    }
+
     /// The index that element `i` of the result comes from, and the part of the vector that it is.
     fn source(&self, i: usize) -> (usize, usize) {
         let mut at = 0;
@@ -256,6 +284,20 @@ impl<'a> Table<'a> {
         let g = group(i, &self.shape, &self.own, self.groups);
         (g * self.n_entries + usize::from(id(at))) * self.vector + part
     }
+}
+
+/// Entries of so many bytes. Whether there is one for each index.
+fn spread<const WIDTH: usize>(ids: &[u8], entries: &[u8], out: &mut [u8]) -> bool {
+    let entries: &[[u8; WIDTH]] = entries.as_chunks().0;
+    let all = ids.iter().zip(out.as_chunks_mut().0);
+    let mut is_known = true;
+    for (id, out) in all {
+        match entries.get(usize::from(*id)) {
+            Some(entry) => *out = *entry,
+            None => is_known = false,
+        }
+    }
+    is_known
 }
 
 fn lut_to_sparse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

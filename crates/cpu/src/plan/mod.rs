@@ -43,6 +43,8 @@ pub fn plan(
     numerics: Numerics,
 ) -> Result<Plan, PlanError> {
     let mut planner = Planner::new(context, function, folds, most_bytes);
+    // The reference computes with values as their op rounds them.
+    planner.reads_codes = numerics == Numerics::Fast;
     planner.fuse(patterns, numerics)?;
     planner.plan()
 }
@@ -60,6 +62,8 @@ pub struct Planner<'a> {
     constants: HashMap<ValueId, Result<Tensor, Fault>>,
     /// Those of other functions.
     pub folds: &'a Folds,
+    /// Whether products read codes as they are stored.
+    pub reads_codes: bool,
     /// What one tensor may take.
     most_bytes: usize,
     states: Vec<(ValueId, String, TensorType)>,
@@ -102,6 +106,7 @@ impl<'a> Planner<'a> {
             is_constant,
             constants: HashMap::new(),
             folds,
+            reads_codes: false,
             most_bytes,
             states: states.collect(),
             fused: HashMap::new(),

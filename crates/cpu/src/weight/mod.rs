@@ -1,6 +1,7 @@
 //! Constant matrices in the form that kernels multiply: the stored blocks where there are some,
 //! else fp32.
 
+mod compressed;
 mod folds;
 mod packs;
 mod stored;
@@ -9,15 +10,18 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use compressed::Compressed;
 pub use folds::Folds;
 use packs::Packs;
-use stored::Held;
 pub use stored::Stored;
+use stored::{Held, WeightId};
 use thane_kernels::BlockType;
 use thane_kernels::Context;
 use thane_kernels::Weight;
-use thane_kernels::linear::{Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn};
-use thane_mil::data::Data;
+use thane_kernels::linear::{
+    self, Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn,
+};
+use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
@@ -46,6 +50,8 @@ enum Form {
     PackedWhenUsed(Place),
     /// Rounded to integers.
     Int8(Arc<Held<Int8Block>>),
+    /// Codes with tables or scales, which are not unpacked.
+    Compressed(Arc<Compressed>),
 }
 
 /// A matrix among those that are packed.
@@ -122,6 +128,30 @@ impl Matrix {
         Stored::computed(tensor).map(Self::new)
     }
 
+    /// The matrix [rows, cols, 1, ..] behind `value`, where it is made of codes that products can
+    /// read. It has no bytes of values.
+    pub fn compressed(f: &Function, value: ValueId) -> Option<Self> {
+        let compressed = Compressed::find(f, value)?;
+        let [n_rows, n_cols] = compressed.shape();
+        let mut matrix = Self::new(Stored {
+            ty: BlockType::F32,
+            bytes: Bytes::new([0u8; 0]),
+            n_rows,
+            n_cols,
+            id: WeightId::Data(Data::Bytes(compressed.codes.clone()).id(), [n_rows, n_cols]),
+        });
+        matrix.form = Form::Compressed(Arc::new(compressed));
+        Some(matrix)
+    }
+
+    /// The codes, where it was not unpacked.
+    pub fn codes(&self) -> Option<linear::Compressed<'_>> {
+        match &self.form {
+            Form::Compressed(compressed) => Some(compressed.weight()),
+            _ => None,
+        }
+    }
+
     /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are
     /// stored.
     pub fn pointwise(f: &Function, value: ValueId, folds: &Folds) -> Option<Self> {
@@ -167,6 +197,7 @@ impl Matrix {
                 n_rows,
                 n_cols,
             }),
+            Form::Compressed(compressed) => Operand::Compressed(compressed.weight()),
             Form::PackedWhenUsed(place) => {
                 let packed = n_asks.and_then(|n_asks| place.bytes(context, n_asks));
                 match packed {
@@ -197,6 +228,7 @@ impl Matrix {
         match &self.form {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
+            Form::Compressed(compressed) => compressed.codes.len(),
             _ => self.stored.bytes.len(),
         }
     }

@@ -9,6 +9,7 @@ use super::choose::{Form, Path, Precision, choose};
 use super::dense;
 use super::memory::f32_as_u8;
 use super::output::Output;
+use super::source::Source;
 use super::tasks::run_row_parts;
 use super::weight::{Rows, Weight};
 use crate::quant::BlockType;
@@ -71,8 +72,9 @@ fn in_pairs<'a>(isa: Isa, weight: &Weight<'a>, n_tokens: usize) -> Option<Weight
 }
 
 pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    let dense_len = in_pairs(ctx.isa(), weight, n_tokens)
-        .map_or(0, |pairs| dense::scratch_len(ctx, &pairs, n_tokens));
+    let dense_len = in_pairs(ctx.isa(), weight, n_tokens).map_or(0, |pairs| {
+        dense::scratch_len(ctx, Source::Blocks(pairs), n_tokens)
+    });
     activations_len(n_tokens, weight.n_cols) + dense_len
 }
 
@@ -89,7 +91,15 @@ pub(super) fn linear(
     let (steps, scratch) = scratch.split_at_mut(activations_len(n_tokens, weight.n_cols));
     let (x, stride) = round(ctx, simd, x, n_tokens, weight.n_cols, steps);
     if let Some(pairs) = in_pairs(ctx.isa(), weight, n_tokens) {
-        return dense::linear_bf16(ctx, simd, &pairs, (x, stride), n_tokens, out, scratch);
+        return dense::linear_bf16(
+            ctx,
+            simd,
+            Source::Blocks(pairs),
+            (x, stride),
+            n_tokens,
+            out,
+            scratch,
+        );
     }
     let (rows, steps) = (weight.checked(), f32_as_u8(steps).as_chunks().0);
     let x = Activations {

@@ -24,6 +24,14 @@ impl PackedColumn {
         columns
     }
 
+    /// Their numbers.
+    pub(super) fn numbers(columns: &mut [Self]) -> &mut [f32] {
+        // SAFETY: columns are f32 and nothing else; the borrow is handed on.
+        unsafe {
+            std::slice::from_raw_parts_mut(columns.as_mut_ptr().cast(), columns.len() * LANES)
+        }
+    }
+
     /// Their bytes.
     pub(super) fn bytes(columns: &[Self]) -> &[u8] {
         // SAFETY: columns are f32 and nothing else, whose bytes are all initialized; the borrow is

@@ -7,11 +7,9 @@ use std::ops::Range;
 use super::choose::task_panels;
 use super::columns::{LEAST_TOKENS, LINE_BYTES, PackedColumn, block_tokens};
 use super::output::{Extent, Output};
-use super::rows::chunk_bytes;
+use super::source::Source;
 use super::tasks::share_len;
 use super::tiles::{Inputs, Next, Panels, Tiles};
-use super::values::dequantize_simd;
-use super::weight::{Rows, Weight};
 use crate::Context;
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
@@ -31,8 +29,8 @@ fn worker_len(panel_cols: usize) -> usize {
 }
 
 /// f32s of scratch: the inputs of a block of tokens, then what each thread needs.
-pub(super) fn scratch_len(ctx: &Context, weight: &Weight, n_tokens: usize) -> usize {
-    let blocks = Blocks::new(weight, n_tokens);
+pub(super) fn scratch_len(ctx: &Context, source: Source, n_tokens: usize) -> usize {
+    let blocks = Blocks::new(source, n_tokens);
     blocks.inputs_len() + ctx.pool().n_threads() * worker_len(blocks.panel_cols)
 }
 
@@ -44,12 +42,12 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(weight: &Weight, n_tokens: usize) -> Self {
-        let panel_cols = panel_cols(weight.n_cols, weight.ty);
-        if n_tokens <= block_tokens(weight.n_cols) {
+    fn new(source: Source, n_tokens: usize) -> Self {
+        let panel_cols = panel_cols(source.n_cols(), source.block_len());
+        if n_tokens <= block_tokens(source.n_cols()) {
             return Self {
                 n_tokens,
-                n_cols: weight.n_cols,
+                n_cols: source.n_cols(),
                 panel_cols,
             };
         }
@@ -69,7 +67,7 @@ impl Blocks {
 
 pub(super) fn linear_f32(
     ctx: &Context,
-    weight: &Weight,
+    source: Source,
     x: &[f32],
     n_tokens: usize,
     out: &Output,
@@ -77,8 +75,8 @@ pub(super) fn linear_f32(
 ) {
     linear(
         ctx,
-        weight,
-        (x, weight.n_cols),
+        source,
+        (x, source.n_cols()),
         n_tokens,
         out,
         scratch,
@@ -91,40 +89,38 @@ pub(super) fn linear_f32(
 pub(super) fn linear_bf16(
     ctx: &Context,
     simd: Avx512Bf16,
-    weight: &Weight,
+    source: Source,
     (x, stride): (&[f32], usize),
     n_tokens: usize,
     out: &Output,
     scratch: &mut [f32],
 ) {
-    linear(ctx, weight, (x, stride), n_tokens, out, scratch, &|task| {
+    linear(ctx, source, (x, stride), n_tokens, out, scratch, &|task| {
         simd.run(task)
     });
 }
 
 fn linear(
     ctx: &Context,
-    weight: &Weight,
+    source: Source,
     (x, stride): (&[f32], usize),
     n_tokens: usize,
     out: &Output,
     scratch: &mut [f32],
     run: &(impl Fn(PanelTask) + Sync),
 ) {
-    let rows = weight.rows();
     let Blocks {
         n_tokens: block_tokens,
         n_cols: block_cols,
         panel_cols,
-    } = Blocks::new(weight, n_tokens);
+    } = Blocks::new(source, n_tokens);
     for first_token in (0..n_tokens).step_by(block_tokens.max(1)) {
         let tokens = first_token..(first_token + block_tokens).min(n_tokens);
-        for start in (0..weight.n_cols.max(1)).step_by(block_cols.max(1)) {
-            let cols = start..(start + block_cols).min(weight.n_cols);
+        for start in (0..source.n_cols().max(1)).step_by(block_cols.max(1)) {
+            let cols = start..(start + block_cols).min(source.n_cols());
             let block = Block {
-                ty: weight.ty,
-                rows,
-                n_cols: weight.n_cols,
+                source,
+                n_cols: source.n_cols(),
                 tokens: tokens.clone(),
                 cols,
                 panel_cols,
@@ -138,8 +134,7 @@ fn linear(
 
 /// Some tokens and columns.
 struct Block<'a> {
-    ty: BlockType,
-    rows: Rows<'a>,
+    source: Source<'a>,
     /// Of a row.
     n_cols: usize,
     tokens: Range<usize>,
@@ -186,7 +181,7 @@ impl Block<'_> {
     ) {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
-        let n_tasks = self.rows.n_rows.div_ceil(task_rows);
+        let n_tasks = self.source.rows().n_rows.div_ceil(task_rows);
         let share_len = share_len(
             ctx,
             self.tokens.len(),
@@ -223,12 +218,12 @@ impl Block<'_> {
 }
 
 /// Columns of each panel but the last: as even as whole blocks allow.
-pub(super) fn panel_cols(n_cols: usize, ty: BlockType) -> usize {
+fn panel_cols(n_cols: usize, block_len: usize) -> usize {
     let n_panels = n_cols.div_ceil(PANEL_COLS).max(1);
     n_cols
         .div_ceil(n_panels)
         .max(1)
-        .next_multiple_of(ty.block_len().max(LANES))
+        .next_multiple_of(block_len.max(LANES))
         .min(PANEL_COLS)
 }
 
@@ -310,14 +305,14 @@ impl PanelTask<'_> {
 
     /// What this thread may fill a panel with next: these columns of the rows behind.
     fn next(&self, start: usize, len: usize) -> Next<'_> {
-        let Block { ty, rows, .. } = *self.block;
+        let (source, rows) = (self.block.source, self.block.source.rows());
         let first_row = self.tiles.first_row + self.task_rows;
         if first_row >= rows.n_rows {
             return Next::default();
         }
         let first = rows.get(first_row);
-        let n_bytes = chunk_bytes(ty, first, start, len).len();
-        let skipped = chunk_bytes(ty, first, 0, start).len();
+        let n_bytes = source.chunk(first, start, len).len();
+        let skipped = source.chunk(first, 0, start).len();
         let end_row = (first_row + self.task_rows).min(rows.n_rows);
         Next {
             rows: &rows.bytes[first_row * rows.row_bytes + skipped..end_row * rows.row_bytes],
@@ -330,18 +325,17 @@ impl PanelTask<'_> {
     #[inline(always)]
     fn fill<S: Simd>(&mut self, simd: S, panel_idx: usize, start: usize, len: usize) {
         let Block {
-            ty,
-            rows,
-            panel_cols,
-            ..
+            source, panel_cols, ..
         } = *self.block;
+        let rows = source.rows();
         let first_row = self.tiles.first_row + panel_idx * LANES;
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
-        let row = |i: usize| chunk_bytes(ty, rows.get(first_row + i.min(n_rows - 1)), start, len);
+        let row_idx = |i: usize| first_row + i.min(n_rows - 1);
+        let row = |i: usize| source.chunk(rows.get(row_idx(i)), start, len);
         let values = &mut *self.values;
         let panel = &mut self.panels[panel_idx * panel_cols..][..len.next_multiple_of(LANES)];
-        if matches!(ty, BlockType::Bf16 | BlockType::F16) {
+        if let Some(ty @ (BlockType::Bf16 | BlockType::F16)) = source.float_type() {
             let rows: [&[u8]; LANES] = std::array::from_fn(row);
             if ty == BlockType::Bf16 {
                 transpose_each(simd, panel, |i, at| {
@@ -354,13 +348,19 @@ impl PanelTask<'_> {
             }
             return;
         }
+        if let Source::Compressed(weight) = source
+            && weight.has_panel(first_row, n_rows)
+        {
+            weight.panel(simd, first_row, n_rows, start, panel);
+            return;
+        }
         for (i, values) in values.chunks_exact_mut(panel_cols).enumerate() {
             // The next row is read while this one is written: they are far apart in memory, where
             // nothing else foresees it.
             row(i + 1)
                 .chunks(LINE_BYTES)
                 .for_each(|line| simd.prefetch(line.as_ptr().cast()));
-            dequantize_simd(simd, ty, row(i), &mut values[..len]);
+            source.values(simd, row_idx(i), start, &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
         let vectors: &[[f32; LANES]] = values.as_chunks().0;

@@ -8,8 +8,8 @@
 //!
 //! | [`Path`] | file |
 //! |---|---|
-//! | `F32Rows`, `CodeRows` | `rows`: few tokens; each weight row is read once and dotted with each token |
-//! | `F32Panels` | `dense`: 16 rows at a time are unpacked to a panel whose lanes are rows |
+//! | `F32Rows`, `CodeRows` | `rows`: few tokens; each weight row is read once and dotted with each token; of [`Compressed`] weights too |
+//! | `F32Panels` | `dense`: 16 rows at a time are unpacked to a panel whose lanes are rows; of [`Compressed`] weights too |
 //! | `F32Packed`, `Bf16Packed` | `packed`: panels that were packed before, by `tiles` |
 //! | `Bf16Rows`, `Bf16Panels` | `bf16` |
 //! | `Int8` | `int8` |
@@ -22,6 +22,7 @@ mod bf16;
 mod choose;
 mod codes;
 mod columns;
+mod compressed;
 mod dense;
 mod int8;
 mod memory;
@@ -33,6 +34,7 @@ mod parts;
 mod products;
 mod q8;
 mod rows;
+mod source;
 mod steps;
 mod stored;
 mod tasks;
@@ -46,6 +48,7 @@ pub use codes::{
     pack_codes_scratch_len, packed_codes_len,
 };
 pub use columns::{LINE_BYTES, PackedColumn};
+pub use compressed::{Coding, Compressed, decompress_rows};
 pub use int8::{Int8Block, Int8Weight, int8_len, pack_int8};
 pub use operand::{Operand, Product};
 pub use output::Start;

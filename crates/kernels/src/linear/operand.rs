@@ -2,6 +2,7 @@
 
 use super::choose::{Form, Path, Precision, choose};
 use super::codes::{Codes, PackedCodes};
+use super::compressed::Compressed;
 use super::int8::Int8Weight;
 use super::output::{Output, Start};
 use super::packed::Packed;
@@ -18,6 +19,8 @@ pub enum Operand<'a> {
     Panels(Packed<'a>),
     /// Packed codes.
     Codes(PackedCodes<'a>),
+    /// Codes with tables or scales of their own.
+    Compressed(Compressed<'a>),
     /// Integers that floats were rounded to.
     Int8(Int8Weight<'a>),
 }
@@ -62,6 +65,7 @@ impl<'a> Operand<'a> {
             Self::Stored(weight) => weight.n_rows,
             Self::Panels(packed) => packed.n_rows,
             Self::Codes(packed) => packed.n_rows,
+            Self::Compressed(weight) => weight.n_rows(),
             Self::Int8(int8) => int8.n_rows,
         }
     }
@@ -72,6 +76,7 @@ impl<'a> Operand<'a> {
             Self::Stored(weight) => weight.n_cols,
             Self::Panels(packed) => packed.n_cols,
             Self::Codes(packed) => packed.n_cols,
+            Self::Compressed(weight) => weight.n_cols(),
             Self::Int8(int8) => int8.n_cols,
         }
     }
@@ -82,6 +87,8 @@ impl<'a> Operand<'a> {
             Self::Stored(weight) => (weight.ty, Form::Stored),
             Self::Panels(packed) => (packed.ty, Form::Packed),
             Self::Codes(packed) => (packed.ty, Form::Packed),
+            // Their values are those of floats that are unpacked.
+            Self::Compressed(_) => (BlockType::F32, Form::Stored),
             Self::Int8(_) => (BlockType::F32, Form::Int8),
         };
         choose(
@@ -135,8 +142,8 @@ impl<'a> Product<'a> {
                 weight.checked();
             }
             Operand::Codes(packed) => Codes::Packed(packed).check(),
-            // Their products check them.
-            Operand::Panels(_) | Operand::Int8(_) => {}
+            // Their products check them, or they were checked when they were made.
+            Operand::Panels(_) | Operand::Int8(_) | Operand::Compressed(_) => {}
         }
         Self {
             weight,

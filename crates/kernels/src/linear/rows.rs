@@ -3,9 +3,9 @@
 use super::choose::MAX_ROW_TOKENS;
 use super::output::Output;
 use super::q8::{LaneToken, Q8Activations};
+use super::source::Source;
 use super::tasks::run_row_parts;
-use super::values::dequantize_simd;
-use super::weight::{Rows, Weight};
+use super::weight::Rows;
 use crate::Context;
 use crate::quant::BlockType;
 use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
@@ -180,21 +180,12 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
 /// first-level cache.
 const CHUNK_LEN: usize = 256;
 
-pub(super) fn linear_f32(
-    ctx: &Context,
-    weight: &Weight,
-    rows: Rows,
-    x: &[f32],
-    n_tokens: usize,
-    out: &Output,
-) {
-    let (ty, n_cols) = (weight.ty, weight.n_cols);
-    run_row_parts(ctx.pool(), rows.n_rows, 1, |start, len| {
+pub(super) fn linear_f32(ctx: &Context, source: Source, x: &[f32], n_tokens: usize, out: &Output) {
+    run_row_parts(ctx.pool(), source.rows().n_rows, 1, |start, len| {
         ctx.isa().run(PartF32 {
-            ty,
-            rows,
+            source,
             x,
-            n_cols,
+            n_cols: source.n_cols(),
             n_tokens,
             out,
             start,
@@ -204,8 +195,7 @@ pub(super) fn linear_f32(
 }
 
 struct PartF32<'a> {
-    ty: BlockType,
-    rows: Rows<'a>,
+    source: Source<'a>,
     x: &'a [f32],
     n_cols: usize,
     n_tokens: usize,
@@ -219,7 +209,7 @@ impl Kernel for PartF32<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         for row_idx in self.start..self.start + self.len {
-            let totals = self.row(simd, self.rows.get(row_idx));
+            let totals = self.row(simd, row_idx);
             for (token_idx, total) in totals.into_iter().enumerate().take(self.n_tokens) {
                 // SAFETY: the rows of this part belong to this task alone.
                 let y = unsafe { self.out.part(token_idx, row_idx, 1) };
@@ -231,24 +221,20 @@ impl Kernel for PartF32<'_> {
 
 impl PartF32<'_> {
     #[inline(always)]
-    fn row<S: Simd>(&self, simd: S, row: &[u8]) -> [[S::F; 2]; MAX_ROW_TOKENS] {
+    fn row<S: Simd>(&self, simd: S, row_idx: usize) -> [[S::F; 2]; MAX_ROW_TOKENS] {
         let mut totals = [[simd.splat(0.0); 2]; MAX_ROW_TOKENS];
         let mut values = [0.0f32; CHUNK_LEN];
         // Whole pairs of vectors of 16-bit types go from memory to the product: on the way through
         // `values` reading is slower than memory.
-        let mut start = match self.ty {
-            BlockType::Bf16 => self.pairs::<S, true>(simd, row, &mut totals),
-            BlockType::F16 => self.pairs::<S, false>(simd, row, &mut totals),
+        let row = self.source.rows().get(row_idx);
+        let mut start = match self.source.float_type() {
+            Some(BlockType::Bf16) => self.pairs::<S, true>(simd, row, &mut totals),
+            Some(BlockType::F16) => self.pairs::<S, false>(simd, row, &mut totals),
             _ => 0,
         };
         while start < self.n_cols {
             let len = CHUNK_LEN.min(self.n_cols - start);
-            dequantize_simd(
-                simd,
-                self.ty,
-                chunk_bytes(self.ty, row, start, len),
-                &mut values[..len],
-            );
+            self.source.values(simd, row_idx, start, &mut values[..len]);
             // Filled up with zeros to whole pairs of vectors.
             let padded_len = len.next_multiple_of(32);
             values[len..padded_len].fill(0.0);
@@ -296,12 +282,6 @@ impl PartF32<'_> {
         }
         row.len() * 32
     }
-}
-
-/// The bytes of `len` columns from `start` on, both whole blocks.
-#[inline(always)]
-pub(super) fn chunk_bytes(ty: BlockType, row: &[u8], start: usize, len: usize) -> &[u8] {
-    &row[start / ty.block_len() * ty.block_bytes()..][..len / ty.block_len() * ty.block_bytes()]
 }
 
 /// Adds products to two vectors of sums, in turn. `values` is `x` long, filled up with zeros to a

@@ -4,9 +4,11 @@
 use super::bf16::{self, bf16_products};
 use super::choose::{Path, Precision};
 use super::codes::Codes;
+use super::compressed::Compressed;
 use super::operand::{Operand, Product};
 use super::output::{Output, Start};
 use super::q8::{self, Q8Activations, q8_scratch_len, quantize_q8};
+use super::source::Source;
 use super::weight::Weight;
 use super::{dense, panel, parts, rows};
 use crate::Context;
@@ -19,7 +21,7 @@ pub(super) fn scratch_len(
     n_tokens: usize,
 ) -> usize {
     match Operand::Stored(*weight).path(ctx.isa(), precision, n_tokens) {
-        Path::F32Panels => dense::scratch_len(ctx, weight, n_tokens),
+        Path::F32Panels => dense::scratch_len(ctx, Source::Blocks(*weight), n_tokens),
         #[cfg(target_arch = "x86_64")]
         Path::Bf16Rows | Path::Bf16Panels => bf16::scratch_len(ctx, weight, n_tokens),
         Path::CodeRows => q8_scratch_len(n_tokens, weight.n_cols),
@@ -50,8 +52,10 @@ pub(super) fn multiply(
     scratch: &mut [f32],
 ) {
     match Operand::Stored(*weight).path(ctx.isa(), precision, n_tokens) {
-        Path::F32Rows => rows::linear_f32(ctx, weight, weight.rows(), x, n_tokens, out),
-        Path::F32Panels => dense::linear_f32(ctx, weight, x, n_tokens, out, scratch),
+        Path::F32Rows => rows::linear_f32(ctx, Source::Blocks(*weight), x, n_tokens, out),
+        Path::F32Panels => {
+            dense::linear_f32(ctx, Source::Blocks(*weight), x, n_tokens, out, scratch);
+        }
         #[cfg(target_arch = "x86_64")]
         Path::Bf16Rows | Path::Bf16Panels => {
             let simd = bf16_products(ctx, weight.ty).expect("the path is that of such a machine");
@@ -63,6 +67,33 @@ pub(super) fn multiply(
             let x = quantize_q8(ctx, x, n_tokens, weight.n_cols, activations);
             multiply_codes(ctx, weight, &x, out, scratch);
         }
+    }
+}
+
+/// f32s of scratch that [`multiply_compressed`] needs.
+pub(super) fn compressed_scratch_len(ctx: &Context, weight: &Compressed, n_tokens: usize) -> usize {
+    match Operand::Compressed(*weight).path(ctx.isa(), Precision::Exact, n_tokens) {
+        Path::F32Panels => dense::scratch_len(ctx, Source::Compressed(*weight), n_tokens),
+        _ => 0,
+    }
+}
+
+/// The product of one compressed weight by itself.
+///
+/// # Panics
+/// If the scratch is shorter than [`compressed_scratch_len`].
+pub(super) fn multiply_compressed(
+    ctx: &Context,
+    weight: &Compressed,
+    x: &[f32],
+    n_tokens: usize,
+    out: &Output,
+    scratch: &mut [f32],
+) {
+    let source = Source::Compressed(*weight);
+    match Operand::Compressed(*weight).path(ctx.isa(), Precision::Exact, n_tokens) {
+        Path::F32Panels => dense::linear_f32(ctx, source, x, n_tokens, out, scratch),
+        _ => rows::linear_f32(ctx, source, x, n_tokens, out),
     }
 }
 

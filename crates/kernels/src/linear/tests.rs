@@ -10,6 +10,7 @@ use crate::quant::{BlockType, has_format};
 use crate::simd::LANES;
 use crate::testing::{Random, instruction_sets, relative_error};
 
+mod compressed;
 mod screen;
 
 /// Every instruction set, with one thread and with several.

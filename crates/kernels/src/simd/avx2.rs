@@ -295,6 +295,22 @@ impl Simd for Avx2 {
         [four, four]
     }
     #[inline(always)]
+    fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]) {
+        transpose_bytes(rows);
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F {
+        let halves: [&[u8; 8]; 2] = halves(codes);
+        let [low, high] = table;
+        both!(halves; {
+            let codes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(halves.as_ptr().cast()));
+            // The fourth bit as the sign, by which one is chosen.
+            let is_high = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(codes));
+            let low = _mm256_permutevar8x32_ps(low, codes);
+            _mm256_blendv_ps(low, _mm256_permutevar8x32_ps(high, codes), is_high)
+        })
+    }
+    #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
         let halves: [&[u8; 8]; 2] = halves(from);
         both!(halves; _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(halves.as_ptr().cast()))))
@@ -486,4 +502,26 @@ fn transpose8(rows: [__m256; 8]) -> [__m256; 8] {
         }
         out
     })
+}
+
+/// Byte j of row i goes to byte i of row j, with what every x86-64 has.
+#[inline(always)]
+pub(super) fn transpose_bytes(rows: &mut [[u8; 16]; 16]) {
+    x!({
+        let mut lanes = [_mm_setzero_si128(); 16];
+        for (lane, row) in lanes.iter_mut().zip(&*rows) {
+            *lane = _mm_loadu_si128(row.as_ptr().cast());
+        }
+        // Each round interleaves rows that are eight apart.
+        for _ in 0..4 {
+            let last = lanes;
+            for i in 0..8 {
+                lanes[2 * i] = _mm_unpacklo_epi8(last[i], last[i + 8]);
+                lanes[2 * i + 1] = _mm_unpackhi_epi8(last[i], last[i + 8]);
+            }
+        }
+        for (lane, row) in lanes.into_iter().zip(rows) {
+            _mm_storeu_si128(row.as_mut_ptr().cast(), lane);
+        }
+    });
 }

@@ -286,6 +286,17 @@ impl Simd for Avx512 {
         ))))
     }
     #[inline(always)]
+    fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]) {
+        super::avx2::transpose_bytes(rows);
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F {
+        x!({
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            _mm512_permutexvar_ps(codes, table)
+        })
+    }
+    #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
         x!(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(
             from.as_ptr().cast()

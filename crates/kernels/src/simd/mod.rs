@@ -237,6 +237,10 @@ pub(crate) trait Simd: Copy {
     fn merge<const PERIOD: usize>(self, rest: Self::F, v: Self::F, i: usize) -> Self::F;
     /// Four f16 in lanes 0..4, the lowest bits first; any value elsewhere.
     fn half4(self, bits: u64) -> Self::F;
+    /// Byte j of row i goes to byte i of row j.
+    fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]);
+    /// Lane `code` of the table for each code, of which the lowest four bits count.
+    fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F;
     fn u8_values(self, from: &[u8; 16]) -> Self::F;
     fn i8_values(self, from: &[i8; 16]) -> Self::F;
 

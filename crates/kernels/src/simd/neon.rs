@@ -255,6 +255,48 @@ impl Simd for Neon {
         [x!(from_f16(vreinterpret_u16_u64(vdup_n_u64(bits)))); 4]
     }
     #[inline(always)]
+    fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]) {
+        x!({
+            let mut lanes = [vdupq_n_u8(0); 16];
+            for (lane, row) in lanes.iter_mut().zip(&*rows) {
+                *lane = vld1q_u8(row.as_ptr());
+            }
+            // Each round interleaves rows that are eight apart.
+            for _ in 0..4 {
+                let last = lanes;
+                for i in 0..8 {
+                    lanes[2 * i] = vzip1q_u8(last[i], last[i + 8]);
+                    lanes[2 * i + 1] = vzip2q_u8(last[i], last[i + 8]);
+                }
+            }
+            for (lane, row) in lanes.into_iter().zip(rows) {
+                vst1q_u8(row.as_mut_ptr(), lane);
+            }
+        });
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F {
+        let at: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
+        let byte: [u8; 16] = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3];
+        x!({
+            let table = uint8x16x4_t(
+                vreinterpretq_u8_f32(table[0]),
+                vreinterpretq_u8_f32(table[1]),
+                vreinterpretq_u8_f32(table[2]),
+                vreinterpretq_u8_f32(table[3]),
+            );
+            let codes = vandq_u8(vld1q_u8(codes.as_ptr()), vdupq_n_u8(15));
+            // Four bytes of the table for each code.
+            let starts = vshlq_n_u8::<2>(codes);
+            let (at, byte) = (vld1q_u8(at.as_ptr()), vld1q_u8(byte.as_ptr()));
+            let quarter = |k: u8| {
+                let starts = vqtbl1q_u8(starts, vaddq_u8(at, vdupq_n_u8(4 * k)));
+                vreinterpretq_f32_u8(vqtbl4q_u8(table, vaddq_u8(starts, byte)))
+            };
+            [quarter(0), quarter(1), quarter(2), quarter(3)]
+        })
+    }
+    #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
         x!({
             let bytes = vld1q_u8(from.as_ptr());

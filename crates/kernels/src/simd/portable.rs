@@ -212,6 +212,14 @@ impl Simd for Portable {
         })
     }
     #[inline(always)]
+    fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]) {
+        *rows = std::array::from_fn(|j| rows.each_ref().map(|row| row[j]));
+    }
+    #[inline(always)]
+    fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F {
+        codes.map(|code| table[usize::from(code & 15)])
+    }
+    #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {
         from.map(f32::from)
     }

@@ -162,6 +162,13 @@ fn constant_arg(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<Option<Tenso
     }
 }
 
+/// The matrix of a product or of a look-up: as codes, where it is made of such and products are
+/// to read them.
+fn weight(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
+    let codes = p.reads_codes.then(|| Matrix::compressed(p.f, value));
+    codes.flatten().or_else(|| matrix(p, value))
+}
+
 fn matrix(p: &mut Planner<'_>, value: ValueId) -> Option<Matrix> {
     match Matrix::stored(p.f, value) {
         Some(matrix) => Some(matrix),
@@ -188,7 +195,7 @@ fn linear(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 fn product(p: &mut Planner<'_>, linear: OpId) -> Option<(ValueId, Product)> {
     let op = p.f.op(linear);
     let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let weight = matrix(p, op.value_arg("weight")?)?;
+    let weight = weight(p, op.value_arg("weight")?)?;
     let bias = constant_arg(p, op, "bias")?;
     let holds = bias.as_ref().is_none_or(|b| b.f32s().is_some());
     holds.then_some((x, Product { weight, bias }))
@@ -277,7 +284,7 @@ fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !is_zero("axis") || !is_zero("batch_dims") || !is_zero("validate_indices") {
         return None;
     }
-    let weight = matrix(p, op.value_arg("x")?)?;
+    let weight = weight(p, op.value_arg("x")?)?;
     one(
         root,
         Vec::new(),

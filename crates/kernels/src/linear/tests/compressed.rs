@@ -1,0 +1,163 @@
+//! Weights of codes with tables and scales: every width, against values read bit by bit.
+
+use super::{contexts, product};
+use crate::linear::{
+    Coding, Compressed, Epilogue, Precision, Product, Start, decompress_rows, linear,
+    linear_scratch_len,
+};
+use crate::testing::Random;
+
+const N_ROWS: usize = 37;
+
+/// Codes of a matrix, a bit after the other.
+fn codes(random: &mut Random, n_bits: usize, n: usize) -> (Vec<u8>, Vec<u8>) {
+    let codes: Vec<u8> = (0..n)
+        .map(|_| (random.bits() >> 40) as u8 & ((1 << n_bits) - 1) as u8)
+        .collect();
+    let mut bytes = vec![0u8; n * n_bits / 8];
+    for (i, code) in codes.iter().enumerate() {
+        for bit in 0..n_bits {
+            let at = i * n_bits + bit;
+            bytes[at / 8] |= (code >> bit & 1) << (at % 8);
+        }
+    }
+    (codes, bytes)
+}
+
+fn check(weight: &Compressed, values: &[f32], random: &mut Random) {
+    let n_cols = weight.n_cols();
+    let bias: Vec<f32> = (0..N_ROWS).map(|_| random.f32()).collect();
+    for ctx in contexts() {
+        let mut rows = vec![0.0; 3 * n_cols];
+        decompress_rows(&ctx, weight, &[5, 36, 0], &mut rows);
+        let due = [5, 36, 0].map(|row| &values[row * n_cols..][..n_cols]);
+        assert_eq!(rows, due.concat(), "{:?}", ctx.isa());
+        for n_tokens in [1, 2, 3, 29] {
+            let x: Vec<f32> = (0..n_tokens * n_cols).map(|_| random.f32()).collect();
+            let mut y = vec![f32::NAN; n_tokens * N_ROWS];
+            let mut products = [Product::new(
+                crate::linear::Operand::Compressed(*weight),
+                n_tokens,
+                Start::from(Some(bias.as_slice())),
+                &mut y,
+            )];
+            let none = Epilogue::None;
+            let len = linear_scratch_len(&ctx, Precision::Fast, &products, n_tokens, none);
+            let mut scratch = vec![f32::NAN; len];
+            linear(
+                &ctx,
+                Precision::Fast,
+                &mut products,
+                &x,
+                n_tokens,
+                none,
+                &mut scratch,
+            );
+            let wide: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+            for (y, (due, size)) in y.iter().zip(product(values, &wide, n_cols, &bias)) {
+                let error = (f64::from(*y) - due).abs();
+                assert!(
+                    error <= 1e-6 * size,
+                    "{:?}, {n_tokens}: {y}, {due}",
+                    ctx.isa()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn codes_of_every_width_go_through_their_tables() {
+    let mut random = Random::new(3);
+    for (n_bits, n_cols) in [
+        (1, 40),
+        (2, 300),
+        (3, 536),
+        (4, 34),
+        (4, 1030),
+        (6, 276),
+        (8, 77),
+    ] {
+        for group_rows in [N_ROWS, 8] {
+            let (codes, bytes) = codes(&mut random, n_bits, N_ROWS * n_cols);
+            let n_entries = N_ROWS.div_ceil(group_rows) << n_bits;
+            let entries: Vec<f32> = (0..n_entries).map(|_| random.f32()).collect();
+            let coding = Coding::Table {
+                entries: &entries,
+                group_rows,
+            };
+            let weight = Compressed::new(n_bits, &bytes, coding, [N_ROWS, n_cols]).unwrap();
+            let value = |(i, code): (usize, &u8)| {
+                entries[(i / n_cols / group_rows << n_bits) + usize::from(*code)]
+            };
+            let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
+            check(&weight, &values, &mut random);
+        }
+    }
+}
+
+#[test]
+fn codes_of_every_width_are_scaled_by_their_groups() {
+    let mut random = Random::new(4);
+    let cases = [
+        (4, 96, [1, 32], true, false),
+        (4, 96, [10, 96], false, true),
+        (8, 77, [1, 77], true, false),
+        (8, 330, [1, 110], true, true),
+        (3, 24, [5, 12], true, true),
+        (2, 520, [37, 520], false, true),
+    ];
+    for (n_bits, n_cols, group, is_signed, has_offsets) in cases {
+        let (codes, bytes) = codes(&mut random, n_bits, N_ROWS * n_cols);
+        let n_groups = N_ROWS.div_ceil(group[0]) * (n_cols / group[1]);
+        let scales: Vec<f32> = (0..n_groups).map(|_| random.f32()).collect();
+        let offsets: Vec<f32> = (0..if has_offsets { n_groups } else { 0 })
+            .map(|i| (i % 7) as f32 - 3.0)
+            .collect();
+        let coding = Coding::Scale {
+            is_signed,
+            scales: &scales,
+            offsets: &offsets,
+            group,
+        };
+        let weight = Compressed::new(n_bits, &bytes, coding, [N_ROWS, n_cols]).unwrap();
+        let value = |(i, code): (usize, &u8)| {
+            let mut number = i32::from(*code);
+            if is_signed && number >= 1 << (n_bits - 1) {
+                number -= 1 << n_bits;
+            }
+            let at = i / n_cols / group[0] * (n_cols / group[1]) + i % n_cols / group[1];
+            scales[at] * (number as f32 - offsets.get(at).copied().unwrap_or(0.0))
+        };
+        let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
+        check(&weight, &values, &mut random);
+    }
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_no_weight() {
+    let table = Coding::Table {
+        entries: &[0.5; 16],
+        group_rows: 3,
+    };
+    let is_weight = |n_bits, n_bytes: usize, coding, shape| {
+        Compressed::new(n_bits, &vec![0; n_bytes], coding, shape).is_some()
+    };
+    assert!(is_weight(4, 12, table, [3, 8]));
+    assert!(!is_weight(4, 11, table, [3, 8]));
+    // A row that ends within a byte.
+    assert!(!is_weight(4, 10, table, [4, 5]));
+    assert!(!is_weight(4, 16, table, [4, 8]));
+    assert!(!is_weight(3, 9, table, [3, 8]));
+    assert!(!is_weight(0, 0, table, [3, 8]));
+    assert!(!is_weight(4, 12, table, [3, usize::MAX]));
+    let scale = |group| Coding::Scale {
+        is_signed: true,
+        scales: &[1.0; 6],
+        offsets: &[],
+        group,
+    };
+    assert!(is_weight(8, 24, scale([1, 4]), [3, 8]));
+    assert!(!is_weight(8, 24, scale([1, 3]), [3, 8]));
+    assert!(!is_weight(8, 24, scale([0, 4]), [3, 8]));
+}
