@@ -12,6 +12,7 @@ use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
 
 use crate::instance::Running;
+use crate::weight::Matrix;
 use crate::{Cpu, Numerics};
 
 /// Ops of a program.
@@ -372,6 +373,88 @@ fn a_state_that_is_widened_is_moved_as_it_is_stored() {
         let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
         let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
         assert_eq!(outputs(plain, f), outputs(planned, f));
+    }
+}
+
+/// Bytes without a pattern.
+fn noise(n: usize) -> Data {
+    let mut random = Random(0x1234_5677);
+    Data::owned((0..n).map(|_| random.next() as u8).collect())
+}
+
+fn tensor(dtype: DType, shape: &[usize], data: Data) -> Arg {
+    let ty = TensorType::new(dtype, shape.iter().copied());
+    Arg::Literal(Literal::Tensor(ty, data))
+}
+
+/// Small fp16 numbers that all differ.
+fn halves(shape: &[usize]) -> Arg {
+    let mut random = Random(0x77);
+    let n: usize = shape.iter().product();
+    let values: Vec<f32> = (0..n).map(|_| 0.02 * random.number()).collect();
+    tensor(DType::Fp16, shape, Data::owned(bytes(DType::Fp16, &values)))
+}
+
+/// A compressed constant of `shape`, in each form that products read.
+fn compressed(to: &mut FunctionBuilder, form: usize, shape: [usize; 2]) -> ValueId {
+    let [rows, cols] = shape;
+    let codes = |dtype: DType| tensor(dtype, &shape, noise(rows * cols * dtype.bits() / 8));
+    let mut table = |dtype: DType, groups: usize| {
+        let lut = halves(&[groups, 1, 1 << dtype.bits(), 1]);
+        let args = [("indices", codes(dtype)), ("lut", lut)];
+        to.op("constexpr_lut_to_dense", "w", args)
+    };
+    let scaled = "constexpr_blockwise_shift_scale";
+    let made = match form {
+        0 => table(DType::Uint4, 1),
+        1 => table(DType::Uint6, rows / 8),
+        2 => table(DType::Uint8, 1),
+        3 | 4 => {
+            let (dtype, groups) = [(DType::Int8, 1), (DType::Int4, cols / 32)][form - 3];
+            let scale = halves(&[rows, groups]);
+            to.op(scaled, "w", [("data", codes(dtype)), ("scale", scale)])
+        }
+        _ => {
+            let offset = tensor(DType::Uint4, &[rows, 1], noise(rows / 2));
+            let (data, scale) = (codes(DType::Uint4), halves(&[rows, 1]));
+            let args = [("data", data), ("scale", scale), ("offset", offset)];
+            to.op(scaled, "w", args)
+        }
+    };
+    made.unwrap()
+}
+
+#[test]
+fn compressed_weights_give_what_their_values_do() {
+    for form in 0..6 {
+        let mut to = FunctionBuilder::new("main", Opset::CoreMl8);
+        let x = to.input("x", TensorType::new(DType::Fp16, [2, 5, 96]));
+        let w = compressed(&mut to, form, [40, 96]);
+        let args = [("x", Arg::Value(x)), ("weight", Arg::Value(w))];
+        let y = to.op("linear", "y", args).unwrap();
+        let ids = Arg::Literal(Literal::i32s(&[39, 0, 7]));
+        let args = [("x", Arg::Value(w)), ("indices", ids)];
+        let rows = to.op("gather", "rows", args).unwrap();
+        let f = to.finish(&[("y", y), ("rows", rows)]);
+        valid::check(&Program::new(vec![f.clone()])).unwrap_or_else(|e| panic!("{form}: {e:?}"));
+        let rewritten = super::rewrite(&f);
+        let is_read = |id: thane_mil::program::OpId| {
+            let weight = rewritten.op(id).value_arg("weight");
+            weight.is_some_and(|w| Matrix::compressed(&rewritten, w).is_some())
+        };
+        assert!(rewritten.all_ops().into_iter().any(is_read), "{form}");
+        let all = std::slice::from_ref(&f);
+        let cpu = Cpu::new(Numerics::Fast, 2);
+        let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
+        let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
+        for (due, found) in outputs(plain, &f).iter().zip(&outputs(planned, &f)) {
+            let most = due.iter().fold(0.0, |most: f32, d| most.max(d.abs()));
+            assert!(most > 0.0);
+            for (due, found) in due.iter().zip(found) {
+                // The ops round scaled values to fp16.
+                assert!((due - found).abs() <= 2e-3 * most, "{form}: {due}, {found}");
+            }
+        }
     }
 }
 
