@@ -322,7 +322,7 @@ def small_byte_level(lines):
     rules = {"gpt-2": make(byte_level), "smollm": make(digits), "command-r": make(digits, nfc=True),
              "llama-bpe": make(split("llama-bpe"), ignore_merges=True), "smaug-bpe": make(split("smaug-bpe")),
              "qwen2": make(split("qwen2"), nfc=True), "tekken": make(split("tekken"), ignore_merges=True),
-             "gpt-4o": make(split("gpt-4o"))}
+             "gpt-4o": make(split("gpt-4o")), "qwen35": make(split("qwen35"), nfc=True)}
     ids = {name: [t.encode(line).ids for line in text] for name, t in rules.items()}
     with_json = rules["llama-bpe"]
     with_json.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
