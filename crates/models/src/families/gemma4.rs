@@ -226,8 +226,8 @@ fn set_scales(layer: &mut Layer) {
     layer.scaled = true;
 }
 
-/// Makes the last `n_shared` layers, which are returned, use the keys and values of the last layer of
-/// their type before them.
+/// Makes the last `n_shared` layers, which are returned, use the keys and values of the last layer
+/// of their type before them.
 fn share<'m>(
     key: &str,
     n_shared: usize,
