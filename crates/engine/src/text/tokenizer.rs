@@ -25,8 +25,7 @@ use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
-use super::wordpiece;
-use super::{Rendered, TextError, TokenizerConfig, Vocab};
+use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
 use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::ModelWrapper;
@@ -97,10 +96,13 @@ impl Tokenizer {
     /// Builds the tokenizer from the vocabulary in a GGUF file.
     pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
-        if vocab.model == "bert" {
+        if let "bert" | "gemma4" = vocab.model.as_str() {
             let kinds = vocab.kinds()?;
             vocab.check_searched(&kinds)?;
-            let (json, config) = wordpiece::tokenizer_json(&vocab, &kinds)?;
+            let (json, config) = match vocab.model.as_str() {
+                "bert" => wordpiece::tokenizer_json(&vocab, &kinds)?,
+                _ => gemma4::tokenizer_json(&vocab, &kinds)?,
+            };
             return Self::from_json(&json, config);
         }
         let spelling = match vocab.model.as_str() {
