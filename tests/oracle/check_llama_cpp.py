@@ -40,6 +40,9 @@ UNLIKE = {
     "cohere": (0, "llama.cpp reads norms of query heads in models of 64 layers and more only (Command R+)"),
     "ernie4_5": (0, "llama.cpp does not read the biases of the feed-forward layer"),
     "exaone4": (0, "llama.cpp lets layers slide in models of 64 layers only (the 32B)"),
+    "gemma4": (0, "llama.cpp expects a full layer last of those that have keys and values, and a sliding one before it"),
+    "gemma4-plain": (0, "llama.cpp caps logits at 30 where the file names no cap"),
+    "qwen3_5": (0, "llama.cpp expects value heads as large as key heads"),
     "olmo3": (0, "llama.cpp takes neither the base of sliding layers nor the factor of YaRN from the file"),
     "phi3": (8, "llama.cpp has no windows in this architecture"),
 }
@@ -51,12 +54,22 @@ def layer_types(n_layers, pattern):
     return ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(n_layers)]
 
 
-# Changes of a twin's configuration. The scale of scores is what llama.cpp makes of hidden size and heads.
+# Changes of a twin's configuration, most of them of its depth. The scale of scores is what llama.cpp makes of hidden size
+# and heads.
 DEEP = {
     "cohere": {"num_hidden_layers": 64},
     "exaone4": {"num_hidden_layers": 64, "layer_types": layer_types(64, 4)},
     "gemma2": {"num_hidden_layers": 46, "layer_types": layer_types(46, 2), "hidden_size": 36},
     "gemma3-linear": {"num_hidden_layers": 62, "layer_types": layer_types(62, 3)},
+    "gemma4": {"num_hidden_layers": 6, "layer_types": layer_types(6, 3), "num_kv_shared_layers": 3},
+    "gemma4-plain": {"num_hidden_layers": 3, "final_logit_softcapping": 30.0},
+    # llama.cpp takes the epsilon of the squares of queries and keys from the file, where the model has 1e-6.
+    "qwen3_5": {
+        "num_hidden_layers": 5, "linear_value_head_dim": 8, "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 700.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 1],
+        },
+    },
 }
 SEED = 501
 
@@ -143,7 +156,12 @@ def read_golden(name):
 
 def make_deep(name, path):
     """Writes the file of a deep model, and gives pairs as `read_golden` does."""
-    kept = AutoConfig.from_pretrained(MODELS / "tiny" / name).to_dict()
+    folder = MODELS / "tiny" / name
+    if name.startswith("gemma4"):
+        # The class replaces sizes of full-attention layers by sizes of the layers that the file has.
+        kept = json.loads((folder / "config.json").read_text())
+    else:
+        kept = AutoConfig.from_pretrained(folder).to_dict()
     config = AutoConfig.for_model(**kept | DEEP[name])
     if hasattr(config, "query_pre_attn_scalar"):
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
@@ -152,8 +170,12 @@ def make_deep(name, path):
     for key, parameter in model.named_parameters():
         shape = tuple(parameter.shape)
         size = 0.3 if "norm" in key else 0.5 if "embed" in key else 0.7 / numpy.sqrt(shape[-1])
-        middle = 1.0 if "norm" in key and "gemma" not in name else 0.0
+        has_one = "gemma" in name and "gemma4" not in name or name == "qwen3_5" and "linear_attn" not in key
+        middle = 1.0 if "norm" in key and not has_one else 0.0
         parameter.data = torch.from_numpy((middle + size * random.standard_normal(shape)).astype(numpy.float32))
+    for key, buffer in model.named_buffers():
+        if key.endswith("layer_scalar"):
+            buffer.fill_(random.uniform(0.6, 1.4))
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     tensors = {key: value.numpy() for key, value in model.state_dict().items() if key not in tied}
     make_tiny_gguf.write_model(path, config, tensors, "F32")
@@ -190,7 +212,7 @@ def main():
             error = check(MODELS / "tiny-gguf" / f"{name}.gguf", list(read_golden(name)), folder, n)
             print(f"{name}: {error:.1e}{f', {n} positions: {why}' if n else ''}", flush=True)
             wrong += [name] if error > BOUND else []
-        for name in DEEP if names == known else []:
+        for name in [name for name in DEEP if name in names]:
             path = Path(folder) / f"{name}-deep.gguf"
             pairs = list(make_deep(name, path))
             (copies := Path(folder) / "copies").mkdir(exist_ok=True)

@@ -257,6 +257,26 @@ def mistral_embedding():
         head_dim=12, **changes)
 
 
+def mistral_lasttoken():
+    """e5-mistral: causal, last token. tokenizer_config.json says that `<eos>` ends each text, and tokenizer.json puts
+    nothing there. transformers before version 5 followed the former, as the model was trained; version 5 does not."""
+    tokenizer = embed_tokenizers.gemma(["<unk>", "<bos>", "<eos>"], 60)
+    ids = tokenizer["model"]["vocab"]
+    ended, tokenizer["post_processor"] = tokenizer["post_processor"], embed_tokenizers.template(["<bos>"], [], ids)
+    changes = QWEN_ONLY | {"attention_bias": REMOVED, "sliding_window": None}
+    case = causal_decoder(
+        346, "mistral", "MistralModel", "lasttoken", {}, hidden_size=58, intermediate_size=67, num_attention_heads=4,
+        head_dim=12, vocab_size=embed_tokenizers.size(tokenizer), bos_token_id=1, eos_token_id=2, **changes)
+    case.mutations["end"] = {"tokenizer.json": {"post_processor": tokenizer["post_processor"]}}
+    case.reference = {"tokenizer.json": {"post_processor": ended}}
+    case.tokenizer, case.tokenizer_config = tokenizer, {
+        "add_bos_token": True, "add_eos_token": True, "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<eos>",
+        "clean_up_tokenization_spaces": False, "legacy": True, "model_max_length": 1000000000000000019884624838656,
+        "tokenizer_class": "LlamaTokenizer", "unk_token": "<unk>", "use_default_system_prompt": False,
+    }
+    return case
+
+
 def qwen2_embedding():
     """gte-Qwen2: causal, last token, with biases."""
     return causal_decoder(
@@ -267,5 +287,6 @@ def qwen2_embedding():
 CASES = {
     "qwen3-embedding": qwen3_embedding, "qwen3-pplx": qwen3_pplx, "qwen3-pplx-context": qwen3_pplx_context,
     "embeddinggemma": embeddinggemma, "llama-embedding": llama_embedding, "mistral-embedding": mistral_embedding,
+    "mistral-lasttoken": mistral_lasttoken,
     "qwen2-embedding": qwen2_embedding,
 }

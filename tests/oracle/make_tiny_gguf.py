@@ -47,6 +47,7 @@ TWINS = {
     "exaone4": "F32", "exaone4-full": "F32", "glm4": "F32", "starcoder2-full": "F16", "ernie4_5": "F32",
     "ernie4_5-plain": "F16", "seed_oss": "F32", "hunyuan": "F32", "stablelm": "F32", "stablelm-parallel": "F32",
     "cohere": "F32", "cohere-plain": "F16", "cohere2-plain": "F16", "gpt2": "F32", "lfm2-plain": "BF16",
+    "gemma4": "F32", "gemma4-plain": "F32", "qwen3_5": "F32",
     "ministral3": "F32", "qwen3_moe": "F32", "mixtral": "F32", "qwen2_moe": "F32", "olmoe": "F32",
 }  # fmt: skip
 
@@ -74,11 +75,16 @@ GEMMA_NAMES = {
 
 
 def gguf_name(name, names):
+    """`names` has modules, and parameters that have another name than that of their module."""
+    if name.startswith(("model.layers.", "transformer.h.")):
+        _, _, layer, name = name.split(".", 3)
+        start = f"blk.{layer}."
+    else:
+        start, name = "", name.removeprefix("transformer.")
+    if name in names:
+        return start + names[name]
     module, parameter = name.rsplit(".", 1)
-    if module.startswith(("model.layers.", "transformer.h.")):
-        _, _, layer, module = module.split(".", 3)
-        return f"blk.{layer}.{names[module]}.{parameter}"
-    return f"{names[module.removeprefix('transformer.')]}.{parameter}"
+    return f"{start}{names[module]}.{parameter}"
 
 
 def permute(rows, n_heads):
@@ -181,8 +187,8 @@ def write_family(writer, config, tensors, ty, form):
     for name, array in tensors.items():
         n_heads = heads.get(name.split(".")[-2])
         # Taps and positions stay F32, as vectors do.
-        kept = name.startswith("rope_factors") or "conv.conv" in name or ".wpe." in name
-        stored = name if name.startswith("rope_factors") else gguf_name(name, NAMES | form.names)
+        kept = name.startswith("rope_") or any(part in name for part in ("conv.conv", "conv1d", ".wpe."))
+        stored = name if name.startswith("rope_") else gguf_name(name, NAMES | form.names)
         add(writer, stored, permute(array, n_heads) if n_heads else array, "F32" if kept else ty)
 
 

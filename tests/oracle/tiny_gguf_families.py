@@ -129,6 +129,79 @@ def lfm2(writer, config, tensors):
     return {name: array.squeeze(1) if name.endswith("conv.conv.weight") else array for name, array in tensors.items()}
 
 
+def gemma4(writer, config, tensors):
+    """Keys without `_swa` are of layers with full attention. A pair that these do not rotate has a huge divisor."""
+    config.allow_global_per_layer_attribute_access = True
+    wide = tensors[f"model.layers.{config.layer_types.index('full_attention')}.self_attn.q_norm.weight"].size
+    for size, add in (
+        (wide, (writer.add_key_length, writer.add_value_length, writer.add_rope_dimension_count)),
+        (config.head_dim, (writer.add_key_length_swa, writer.add_value_length_swa, writer.add_rope_dimension_count_swa)),
+    ):
+        for key in add:
+            key(size)
+    writer.add_shared_kv_layers(config.num_kv_shared_layers)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    n_rotated = int(wide * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
+    divisors = [1.0] * n_rotated + [1e30] * (wide // 2 - n_rotated)
+    return {"rope_freqs.weight": numpy.array(divisors, numpy.float32)} | window(writer, config, tensors)
+
+
+def gemma4_sizes(config, tensors):
+    """Key heads and the size of the feed-forward layer, one for all layers or one for each."""
+    heads, inner = [], []
+    for i, kind in enumerate(config.layer_types):
+        at = f"model.layers.{i}."
+        keys = tensors.get(f"{at}self_attn.k_proj.weight")
+        same = keys is None or config.num_kv_shared_layers or kind == "sliding_attention"
+        heads.append(config.num_key_value_heads if same else keys.shape[0] // tensors[f"{at}self_attn.q_norm.weight"].size)
+        inner.append(tensors[f"{at}mlp.down_proj.weight"].shape[1])
+    return [sizes if len(set(sizes)) > 1 else sizes[0] for sizes in (heads, inner)]
+
+
+def qwen3_5(writer, config, tensors):
+    """The 1 is added to the factors of norms, except those of delta nets. Of the value heads of a key head, the first
+    ones of all key heads are stored first, then the second ones. The decay is stored as it is multiplied."""
+    n_keys, n_values = config.linear_num_key_heads, config.linear_num_value_heads
+    size = config.linear_value_head_dim
+    writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(config.linear_key_head_dim)
+    writer.add_ssm_group_count(n_keys)
+    writer.add_ssm_time_step_rank(n_values)
+    writer.add_ssm_inner_size(size * n_values)
+    recurrent = [kind == "linear_attention" for kind in config.layer_types]
+    writer.add_array("qwen35.attention.recurrent_layers", recurrent)
+    writer.add_full_attention_interval(getattr(config, "full_attention_interval", 4))
+    sections = config.rope_parameters.get("mrope_section", [11, 11, 10])
+    writer.add_rope_dimension_sections([*sections, 0])
+
+    def reorder(rows):
+        """Value heads along the first axis."""
+        heads = rows.reshape(n_keys, n_values // n_keys, -1, *rows.shape[1:])
+        return heads.swapaxes(0, 1).reshape(rows.shape)
+
+    stored = {}
+    for name, array in tensors.items():
+        of_net = "linear_attn" in name
+        kind = name.split("linear_attn.")[-1]
+        if kind == "conv1d.weight":
+            array = array.squeeze(1)
+        if of_net and kind in ("in_proj_qkv.weight", "conv1d.weight"):
+            values = n_values * size
+            array = numpy.concatenate([array[:-values], reorder(array[-values:])])
+        elif of_net and kind == "out_proj.weight":
+            array = reorder(array.T).T
+        elif of_net and kind != "norm.weight":
+            array = reorder(array)
+        if kind == "A_log":
+            array = -numpy.exp(array)
+        if not of_net and array.ndim == 1:
+            array = array + numpy.float32(1)
+        stored[name] = array
+    return stored
+
+
 def experts(writer, config, tensors):
     """The matrices of all experts of a layer are one tensor; the gate of the shared expert is a vector."""
     writer.add_expert_count(first(config, "num_experts", "num_local_experts"))
@@ -165,6 +238,18 @@ GLM4 = JOINED | {
     "post_mlp_layernorm": "post_ffw_norm",
 }  # fmt: skip
 
+GEMMA4 = AROUND | {
+    "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+    "model.per_layer_projection_norm": "per_layer_proj_norm", "per_layer_input_gate": "inp_gate",
+    "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
+    "layer_scalar": "layer_output_scale.weight",
+}  # fmt: skip
+QWEN3_5 = {
+    "post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv",
+    "linear_attn.in_proj_z": "attn_gate", "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
+    "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
+    "linear_attn.A_log": "ssm_a", "linear_attn.dt_bias": "ssm_dt.bias",
+}  # fmt: skip
 EXPERTS = BEFORE | {
     "mlp.gate": "ffn_gate_inp", "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps",
     "mlp.experts.down_proj": "ffn_down_exps", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
@@ -202,6 +287,8 @@ FORMS = {
     "mixtral": Form("llama", MIXTRAL, permuted=True, head_size=True, vocab_size=True, rotated=True, more=experts),
     "qwen2_moe": Form("qwen2moe", EXPERTS, more=experts),
     "olmoe": Form("olmoe", EXPERTS, more=experts),
+    "gemma4_text": Form("gemma4", GEMMA4, more=gemma4),
+    "qwen3_5_text": Form("qwen35", QWEN3_5, head_size=True, rotated=True, more=qwen3_5),
     "lfm2": Form("lfm2", LFM2, vocab_size=True, more=lfm2),
 }
 
@@ -241,11 +328,16 @@ def add_keys(writer, config, form, tensors):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(hidden)
     down = [array.shape[1] for name, array in tensors.items() if name.endswith(DOWN) and array.ndim == 2]
-    writer.add_feed_forward_length(down[0] if down else config.intermediate_size)
+    inner = down[0] if down else config.intermediate_size
+    kv = first(config, "num_key_value_heads")
+    if form.architecture == "lfm2":
+        kv = [0 if kind == "conv" else kv for kind in config.layer_types]
+    elif form.architecture == "gemma4":
+        kv, inner = gemma4_sizes(config, tensors)
+    writer.add_feed_forward_length(inner)
     writer.add_head_count(n_heads)
-    if kv := first(config, "num_key_value_heads"):
-        hybrid = form.architecture == "lfm2"
-        writer.add_head_count_kv([0 if kind == "conv" else kv for kind in config.layer_types] if hybrid else kv)
+    if kv:
+        writer.add_head_count_kv(kv)
     epsilon = first(config, "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps")
     (writer.add_layer_norm_eps if form.layer_norm else writer.add_layer_norm_rms_eps)(epsilon)
     if form.head_size:

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::package::{Package, PackageError, read_source};
+use thane_runtime::ForeignLayout;
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
@@ -65,6 +66,7 @@ pub fn expect(path: &Path, app: &App) -> Result<(), Failure> {
 /// Reads the program at `path` to run it, which needs all weights.
 pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
     expect(path, app)?;
+    refuse_foreign_bundle(path)?;
     let source = open(path).map_err(|e| Failure::new(Code::Usage, e))?;
     if source.n_absent == 0 {
         return Ok(source.package);
@@ -84,6 +86,25 @@ pub fn open_whole(path: &Path, app: &App) -> Result<Package, Failure> {
         .remedy(format!(
             "thane inspect {0} or thane audit {0}, which need no weights",
             path.display()
+        )))
+}
+
+/// Refuses the bundle of another project: a folder with several packages, which run as one chain.
+fn refuse_foreign_bundle(path: &Path) -> Result<(), Failure> {
+    let Some(layout) = ForeignLayout::of(path).filter(|_| !path.join("Manifest.json").exists())
+    else {
+        return Ok(());
+    };
+    let (shown, project) = (path.display(), layout.name());
+    let error = anyhow::anyhow!(
+        "{shown}: expected one Core ML package, found a bundle of {project}, a folder of packages"
+    );
+    Err(Failure::new(Code::Usage, error)
+        .remedy(format!(
+            "thane run {shown} PROMPT, which runs the chain of its packages"
+        ))
+        .remedy(format!(
+            "the path of a package in {shown}; thane inspect {shown} lists them"
         )))
 }
 

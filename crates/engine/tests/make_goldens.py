@@ -322,7 +322,7 @@ def small_byte_level(lines):
     rules = {"gpt-2": make(byte_level), "smollm": make(digits), "command-r": make(digits, nfc=True),
              "llama-bpe": make(split("llama-bpe"), ignore_merges=True), "smaug-bpe": make(split("smaug-bpe")),
              "qwen2": make(split("qwen2"), nfc=True), "tekken": make(split("tekken"), ignore_merges=True),
-             "gpt-4o": make(split("gpt-4o"))}
+             "gpt-4o": make(split("gpt-4o")), "qwen35": make(split("qwen35"), nfc=True)}
     ids = {name: [t.encode(line).ids for line in text] for name, t in rules.items()}
     with_json = rules["llama-bpe"]
     with_json.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
@@ -331,6 +331,27 @@ def small_byte_level(lines):
     (DATA / "byte_level.tokenizer.json").write_text(with_json.to_str() + "\n", encoding="utf-8")
     return {"tokens": tokens, "token_types": [3 if i < 4 else 1 for i in range(len(tokens))],
             "merges": [" ".join(m) for m in merges], "lines": text, "ids": ids}
+
+
+def small_gemma4(lines):
+    """Tokens and merges as Gemma has them, and ids of its class in transformers."""
+    from tokenizers import Tokenizer, models, trainers
+    from transformers import GemmaTokenizer
+    marked = [line.replace(" ", SPACE) for line in lines]
+    specials = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|turn>", "<turn|>"]
+    trained = Tokenizer(models.BPE())
+    trained.train_from_iterator(marked, trainers.BpeTrainer(vocab_size=1300, show_progress=False, limit_alphabet=300))
+    model = json.loads(trained.to_str())["model"]
+    tokens = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), "<b>", *model["vocab"]]
+    merges = [tuple(m) for m in model["merges"]]
+    reference = GemmaTokenizer(vocab={t: i for i, t in enumerate(tokens)}, merges=merges)
+    reference.add_tokens(specials[5:], special_tokens=True)
+    reference.add_tokens(["<b>"])
+    text = lines[300:420] + ["<b>bold<b> <|turn>user\nhi<turn|>\n", "  two  spaces\n\n", "\U0001f600 \u0e01"]
+    return {"tokens": tokens, "merges": [" ".join(m) for m in merges], "lines": text,
+            "token_types": [3 if i < 7 else 6 if i < 263 else 4 if i == 263 else 1 for i in range(len(tokens))],
+            "ids": [reference.encode(line, add_special_tokens=False) for line in text],
+            "decoded": [reference.decode(reference.encode(line, add_special_tokens=False)) for line in text]}
 
 
 def small_json_sentencepiece(case):
@@ -813,6 +834,7 @@ def main():
     write_json("sentencepiece.json", small)
     write_json("sentencepiece_json.json", small_json_sentencepiece(small[1]))
     write_json("byte_level.json", small_byte_level(lines))
+    write_json("gemma4.json", small_gemma4(lines))
     write_json("sampling.json", {"cases": sampling_goldens(), "random": {"seed": 42, "values": xoshiro(42, 5)}})
     template = None
     if folder and (Path(folder) / SMOLLM2).is_file():

@@ -18,7 +18,7 @@ use crate::graph;
 use crate::quant;
 
 /// Pairs of a Hugging Face name and its GGUF name; `{}` stands for the index of a layer, or of an
-/// expert.
+/// expert. A name is that of a module, or of a parameter with its module.
 pub type Names = &'static [(&'static str, &'static str)];
 
 /// The names that all decoders have in common.
@@ -386,18 +386,15 @@ impl<'a> Weights<'a> {
     /// The name of `module.parameter` in the file.
     fn file_name(&self, module: &str, parameter: &str) -> String {
         let (pattern, numbers) = pattern(module);
-        let file_module = self
-            .names
-            .iter()
-            .find(|(ours, _)| *ours == pattern)
-            .map_or_else(
-                || module.to_owned(),
-                |(_, theirs)| {
-                    numbers
-                        .iter()
-                        .fold((*theirs).to_owned(), |name, n| name.replacen("{}", n, 1))
-                },
-            );
+        let theirs = |ours: &str| {
+            let (_, theirs) = self.names.iter().find(|(name, _)| *name == ours)?;
+            let fill = |name: String, n: &&str| name.replacen("{}", n, 1);
+            Some(numbers.iter().fold((*theirs).to_owned(), fill))
+        };
+        if let Some(name) = theirs(&format!("{pattern}.{parameter}")) {
+            return name;
+        }
+        let file_module = theirs(&pattern).unwrap_or_else(|| module.to_owned());
         let found = self.renamed.iter().find_map(|(ours, theirs)| {
             // Module names end without the dot that prefixes end with.
             let module = format!("{file_module}.");

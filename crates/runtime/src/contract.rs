@@ -189,8 +189,8 @@ pub struct Port {
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
-    /// `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`, `selection`,
-    /// `key_value_cache`; `pool_matrix`, `embedding`.
+    /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`,
+    /// `selection`, `key_value_cache`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -361,6 +361,7 @@ fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
         "kv_cache" => "key_value_cache",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
+        name if name.starts_with("conv_cache_") => "convolution_cache",
         name if name.starts_with("recurrent_") => "recurrent_state",
         name => {
             return Err(ContractError::Role {

@@ -113,6 +113,7 @@ impl TextEncoder {
         if info.lower_case {
             tokenizer.lower_case();
         }
+        tokenizer.end_texts()?;
         let around = tokenizer.special_tokens()?;
         Ok(Self { tokenizer, around })
     }

@@ -71,6 +71,7 @@ fn packages_embed_as_their_checkpoints_do() {
         "modernbert-mean",
         "qwen3-embedding",
         "qwen3-pplx",
+        "mistral-lasttoken",
         "embeddinggemma",
     ] {
         let home = Home::new();

@@ -806,3 +806,18 @@ fn a_longer_context_is_advised_where_it_can_be_had() {
     ];
     assert_ends(&home.run(&checkpoint), 2, &["try: --context 90"]);
 }
+
+/// Each state of each family has a role in the contract, so that the package can be run.
+#[test]
+fn every_tiny_decoder_becomes_a_package() {
+    let home = Home::new();
+    let folders = std::fs::read_dir(tiny("")).unwrap().map(Result::unwrap);
+    let names: Vec<String> = folders
+        .map(|folder| folder.file_name().into_string().unwrap())
+        .collect();
+    assert!(names.len() > 60, "{} folders", names.len());
+    for name in names {
+        let (from, to) = (tiny(&name), home.path(&format!("{name}.mlpackage")));
+        assert_ends(&home.run(&["convert", text(&from), "-o", text(&to)]), 0, &[]);
+    }
+}

@@ -124,6 +124,18 @@ fn what_a_bundle_cannot_do_is_said_with_a_remedy() {
             &["convert", &chat, "-o", "x.mlpackage"],
             &["expected a checkpoint", "try: thane inspect --stats"],
         ),
+        (
+            &["predict", &chat, "--out", "results"],
+            &["found a bundle of ANEMLL", "try: thane run"],
+        ),
+        (
+            &["predict", &chunks, "--out", "results"],
+            &["found a bundle of CoreML-LLM", "try: the path of a package"],
+        ),
+        (
+            &["diff", &chat, &chunks],
+            &["found a bundle of ANEMLL", "try: thane run"],
+        ),
     ] {
         assert_ends(&home.run(args), 2, said);
     }

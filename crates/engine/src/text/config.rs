@@ -24,7 +24,8 @@ pub struct TokenizerConfig {
     /// `tokenizer.json` has no post-processor, which otherwise decides. (transformers 5.23,
     /// `tokenization_utils_base.py`, ignores both if there is a `tokenizer.json`.)
     pub add_bos_token: Option<bool>,
-    /// Whether to add the end-of-text token; see `add_bos_token`.
+    /// Whether to add the end-of-text token; see `add_bos_token` and
+    /// [`Tokenizer::end_texts`](super::Tokenizer::end_texts).
     pub add_eos_token: Option<bool>,
     /// The chat template: the one named `default`, or the only one.
     pub chat_template: Option<String>,

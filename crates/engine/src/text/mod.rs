@@ -5,6 +5,7 @@
 
 mod bpe;
 pub mod config;
+mod gemma4;
 pub mod guard;
 mod hf;
 mod jinja;
@@ -33,8 +34,8 @@ pub use vocab::Vocab;
 pub enum TextError {
     /// The file names a kind of tokenizer that is not supported.
     #[error(
-        "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) or \
-         'bert' (WordPiece), found '{0}'"
+        "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE), \
+         'gemma4' (BPE with bytes) or 'bert' (WordPiece), found '{0}'"
     )]
     UnknownModel(String),
     /// The file names a pre-tokenizer whose splitting rule is not known.

@@ -25,8 +25,7 @@ use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
-use super::wordpiece;
-use super::{Rendered, TextError, TokenizerConfig, Vocab};
+use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
 use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::ModelWrapper;
@@ -85,6 +84,8 @@ pub struct Tokenizer {
     end_ids: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
+    /// Whether the settings beside `tokenizer.json` ask for the end-of-text token.
+    asks_eos: bool,
     /// Decoding drops the first space, because encoding adds it.
     space_prefix: bool,
     /// Bytes without a token, in a byte-level vocabulary without an unknown token.
@@ -95,10 +96,13 @@ impl Tokenizer {
     /// Builds the tokenizer from the vocabulary in a GGUF file.
     pub fn from_vocab(mut vocab: Vocab) -> Result<Self, TextError> {
         vocab.check()?;
-        if vocab.model == "bert" {
+        if let "bert" | "gemma4" = vocab.model.as_str() {
             let kinds = vocab.kinds()?;
             vocab.check_searched(&kinds)?;
-            let (json, config) = wordpiece::tokenizer_json(&vocab, &kinds)?;
+            let (json, config) = match vocab.model.as_str() {
+                "bert" => wordpiece::tokenizer_json(&vocab, &kinds)?,
+                _ => gemma4::tokenizer_json(&vocab, &kinds)?,
+            };
             return Self::from_json(&json, config);
         }
         let spelling = match vocab.model.as_str() {
@@ -144,6 +148,7 @@ impl Tokenizer {
                 .collect(),
             add_bos: vocab.add_bos.unwrap_or(add_bos),
             add_eos: vocab.add_eos.unwrap_or(false),
+            asks_eos: false,
             space_prefix,
             lost_bytes,
         };
@@ -221,6 +226,7 @@ impl Tokenizer {
             end_ids: eos.into_iter().chain(config.eos_ids).collect(),
             add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
             add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
+            asks_eos: config.add_eos_token.unwrap_or(false),
             space_prefix: decoding.space_prefix,
             lost_bytes,
         };
@@ -330,6 +336,22 @@ impl Tokenizer {
         let after = before.split_off(at + bare.len());
         before.truncate(at);
         Ok(SpecialTokens { before, after })
+    }
+
+    /// Ends each text with the end-of-text token if `tokenizer_config.json` asks for that token and
+    /// `tokenizer.json` puts no token after a text. Embedding models that pool the last token were
+    /// trained so: the files of e5-mistral contradict each other, and transformers before version 5
+    /// followed `tokenizer_config.json` (mteb pull request 5237). A prompt that a language model
+    /// continues must not end, so this is not the default.
+    ///
+    /// # Errors
+    ///
+    /// If the tokenizer cannot encode text at all.
+    pub fn end_texts(&mut self) -> Result<(), TextError> {
+        if self.asks_eos && self.special_tokens()?.after.is_empty() {
+            self.add_eos = true;
+        }
+        Ok(())
     }
 
     /// Lowercases texts before anything else, as some embedding models require. It has no effect on

@@ -9,7 +9,7 @@ use super::{TextError, Texts};
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Vocab {
-    /// `tokenizer.ggml.model`: `gpt2`, `llama` or `bert`.
+    /// `tokenizer.ggml.model`: `gpt2`, `llama`, `bert` or `gemma4`.
     pub model: String,
     /// `tokenizer.ggml.pre`: name of the rule that splits text into words (`gpt2` only).
     pub pre: Option<String>,
@@ -19,7 +19,7 @@ pub struct Vocab {
     pub scores: Option<Vec<f32>>,
     /// `tokenizer.ggml.token_type`, one per token.
     pub token_types: Option<Vec<i32>>,
-    /// `tokenizer.ggml.merges`, best first (`gpt2` only).
+    /// `tokenizer.ggml.merges`, best first (`gpt2` and `gemma4` only).
     pub merges: Option<Texts>,
     /// `tokenizer.ggml.bos_token_id`.
     pub bos: Option<u32>,

@@ -74,6 +74,58 @@ impl ByteLevel {
     }
 }
 
+#[derive(Deserialize)]
+struct Gemma4 {
+    tokens: Vec<String>,
+    token_types: Vec<i32>,
+    merges: Vec<String>,
+    lines: Vec<String>,
+    ids: Vec<Vec<u32>>,
+    decoded: Vec<String>,
+}
+
+impl Gemma4 {
+    fn vocab(&self) -> Vocab {
+        Vocab {
+            model: "gemma4".into(),
+            n_vocab: self.tokens.len(),
+            tokens: self.tokens.iter().collect(),
+            token_types: Some(self.token_types.clone()),
+            merges: Some(self.merges.iter().collect()),
+            bos: Some(2),
+            eos: Some(1),
+            eot: Some(6),
+            unk: Some(3),
+            ..Vocab::default()
+        }
+    }
+}
+
+#[test]
+fn gemma4_ids_equal_transformers() {
+    let case: Gemma4 = data::json("gemma4.json");
+    let tokenizer = Tokenizer::from_vocab(case.vocab()).unwrap();
+    for ((line, ids), decoded) in case.lines.iter().zip(&case.ids).zip(&case.decoded) {
+        assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
+        assert_eq!(&tokenizer.decode(ids, false), decoded);
+    }
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: true,
+    };
+    assert_eq!(tokenizer.encode("", options).unwrap(), [2]);
+    assert_eq!(tokenizer.end_ids(), [1, 6]);
+    let broken = Vocab {
+        merges: Some(["ab"].into_iter().collect()),
+        ..case.vocab()
+    };
+    let error = Tokenizer::from_vocab(broken).unwrap_err().to_string();
+    assert!(
+        error.contains("expected two tokens separated by one space"),
+        "{error}"
+    );
+}
+
 #[test]
 fn sentencepiece_ids_equal_the_library() {
     let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
@@ -138,10 +190,10 @@ fn sentencepiece_adds_what_the_file_says() {
 #[test]
 fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
     let case: ByteLevel = data::json("byte_level.json");
-    assert_eq!(case.ids.len(), 8);
+    assert_eq!(case.ids.len(), 9);
     for (pre, expected) in &case.ids {
         let tokenizer = Tokenizer::from_vocab(case.vocab(pre)).unwrap();
-        let composes = matches!(pre.as_str(), "qwen2" | "command-r");
+        let composes = matches!(pre.as_str(), "qwen2" | "qwen35" | "command-r");
         for (line, ids) in case.lines.iter().zip(expected) {
             assert_eq!(
                 &tokenizer.encode(line, PARSE).unwrap(),
@@ -394,8 +446,8 @@ fn a_sentencepiece_vocabulary_that_does_not_fit_is_refused() {
         ),
         (
             |v| v.model = "rwkv".into(),
-            "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE) or \
-             'bert' (WordPiece), found 'rwkv'",
+            "expected a tokenizer of kind 'gpt2' (byte-level BPE), 'llama' (SentencePiece BPE), \
+             'gemma4' (BPE with bytes) or 'bert' (WordPiece), found 'rwkv'",
         ),
         (|v| v.scores = None, "the vocabulary has no scores"),
         (

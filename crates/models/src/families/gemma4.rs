@@ -5,7 +5,7 @@
 use super::gemma::scaled_embedding;
 use super::keys::{IGNORED_KEYS, check_heads, check_positive, check_size, layer_masks};
 use super::{DecoderResult, Family};
-use crate::checkpoint::Config;
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
@@ -13,14 +13,48 @@ use crate::layers::norm::{Norm, RmsNorm};
 use crate::layers::per_layer::PerLayer;
 use crate::layers::rope::{Rotation, Style};
 use crate::transformer::config::{self, Defaults, by_pattern};
-use crate::transformer::{Norms, Transformer};
+use crate::transformer::gguf::{self, Keys};
+use crate::transformer::{Layer, Norms, Transformer};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["gemma4_text", "gemma4"],
     about: "Gemma 4 E2B, E4B, 31B (text)",
-    checked: &["tiny/gemma4", "tiny/gemma4-plain"],
+    checked: &[
+        "tiny/gemma4",
+        "tiny/gemma4-plain",
+        "tiny-gguf/gemma4",
+        "tiny-gguf/gemma4-plain",
+    ],
+    gguf_names: &[
+        (
+            "model.layers.{}.post_attention_layernorm",
+            "blk.{}.post_attention_norm",
+        ),
+        (
+            "model.layers.{}.pre_feedforward_layernorm",
+            "blk.{}.ffn_norm",
+        ),
+        (
+            "model.layers.{}.post_feedforward_layernorm",
+            "blk.{}.post_ffw_norm",
+        ),
+        ("model.layers.{}.per_layer_input_gate", "blk.{}.inp_gate"),
+        ("model.layers.{}.per_layer_projection", "blk.{}.proj"),
+        (
+            "model.layers.{}.post_per_layer_input_norm",
+            "blk.{}.post_norm",
+        ),
+        (
+            "model.layers.{}.layer_scalar",
+            "blk.{}.layer_output_scale.weight",
+        ),
+        ("model.embed_tokens_per_layer", "per_layer_token_embd"),
+        ("model.per_layer_model_projection", "per_layer_model_proj"),
+        ("model.per_layer_projection_norm", "per_layer_proj_norm"),
+    ],
     config: Some(|c, w| config::decoder(read(c, w)?, w)),
+    gguf: Some(from_gguf),
     ..Family::NONE
 };
 
@@ -103,7 +137,13 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let window = c.opt_usize("sliding_window")?.unwrap_or(512);
     model.window = Some(check_size("sliding_window", window)?);
     set_heads(c, &mut model, full_layers)?;
-    share(c, w, &mut model)?;
+    let n_shared = c.opt_usize("num_kv_shared_layers")?.unwrap_or(0);
+    let sharing = share("num_kv_shared_layers", n_shared, w, &mut model)?;
+    if c.bool_or("use_double_wide_mlp", false)? {
+        sharing
+            .iter_mut()
+            .for_each(|layer| layer.mlp.intermediate *= 2);
+    }
     let cap = "final_logit_softcapping";
     if let Some(value) = c.opt_f64(cap)? {
         model.logits_soft_cap = Some(check_positive(cap, value)? as f32);
@@ -165,52 +205,58 @@ fn set_heads(c: &Config, model: &mut Transformer, full: FullLayers) -> Result<()
     let wide = full.head_dim;
     for layer in &mut model.layers {
         let attention = &mut layer.attention;
-        attention.scale = 1.0;
         if layer.mask == Mask::Full {
             attention.head_dim = wide;
             attention.n_kv_heads = n_kv_heads.unwrap_or(attention.n_kv_heads);
             attention.keys_are_values = keys_are_values;
             check_heads(attention.n_heads, attention.n_kv_heads, wide)?;
         }
-        if let Norm::Rms(norm) = layer.norm {
-            attention.qk_norm = Some(QkNorm::of_heads(norm));
-            attention.v_norm = Some(norm);
-        }
-        layer.scaled = true;
+        set_scales(layer);
     }
     Ok(())
 }
 
-/// Makes the last layers use the keys and values of the last layer of their type before them.
-fn share(c: &Config, w: &Weights<'_>, model: &mut Transformer) -> Result<(), ModelError> {
-    let key = "num_kv_shared_layers";
-    let n_shared = c.opt_usize(key)?.unwrap_or(0);
+/// Sets the norms of all heads and the scalar of the layer.
+fn set_scales(layer: &mut Layer) {
+    layer.attention.scale = 1.0;
+    if let Norm::Rms(norm) = layer.norm {
+        layer.attention.qk_norm = Some(QkNorm::of_heads(norm));
+        layer.attention.v_norm = Some(norm);
+    }
+    layer.scaled = true;
+}
+
+/// Makes the last `n_shared` layers, which are returned, use the keys and values of the last layer
+/// of their type before them.
+fn share<'m>(
+    key: &str,
+    n_shared: usize,
+    w: &Weights<'_>,
+    model: &'m mut Transformer,
+) -> Result<&'m mut [Layer], ModelError> {
     let n_layers = model.layers.len();
     let refused = |reason| Err(ModelError::unsupported(key, n_shared, reason));
     if n_shared >= n_layers {
         return refused("expected less than the number of layers");
     }
     let first = n_layers - n_shared;
-    let double = c.bool_or("use_double_wide_mlp", false)?;
-    for i in first..n_layers {
-        let mask = model.layers[i].mask;
-        let source = model.layers[..first].iter().rposition(|l| l.mask == mask);
-        if source.is_none() {
+    let (own, sharing) = model.layers.split_at_mut(first);
+    for (layer, i) in sharing.iter_mut().zip(first..) {
+        layer.shares = own.iter().rposition(|l| l.mask == layer.mask);
+        if layer.shares.is_none() {
             return refused("expected a layer of each type before those that share");
         }
-        let layer = &mut model.layers[i];
-        layer.shares = source;
-        if double {
-            layer.mlp.intermediate *= 2;
-        }
-        // Published files have these tensors, which transformers ignores.
+        // Published files have these tensors, which transformers and llama.cpp ignore.
         for name in ["k_proj", "v_proj", "k_norm"] {
             for parameter in ["weight", "bias"] {
                 w.ignore(&format!("layers.{i}.self_attn.{name}.{parameter}"));
             }
         }
+        for name in ["attn_k", "attn_v", "attn_k_norm"] {
+            w.ignore(&format!("blk.{i}.{name}.weight"));
+        }
     }
-    Ok(())
+    Ok(sharing)
 }
 
 fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
@@ -218,19 +264,27 @@ fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError>
     let vocab_size = check_size(key, c.opt_usize(key)?.unwrap_or(262_144))?;
     let key = "hidden_size_per_layer_input";
     let size = c.opt_usize(key)?.unwrap_or(256);
-    if size == 0 {
-        return Ok(());
+    if size != 0 {
+        model.per_layer = Some(per_layer(model, key, size, vocab_size)?);
     }
+    Ok(())
+}
+
+/// The vectors that each layer has of its own. `key` is the key of their size.
+fn per_layer(
+    model: &Transformer,
+    key: &str,
+    size: usize,
+    vocab_size: usize,
+) -> Result<PerLayer, ModelError> {
     let n_layers = model.layers.len();
-    check_size(
-        "hidden_size_per_layer_input * num_hidden_layers",
-        size.saturating_mul(n_layers),
-    )?;
+    let all = size.saturating_mul(n_layers);
+    check_size(&format!("{key} * num_hidden_layers"), all)?;
     let epsilon = match model.norm {
         Norm::Rms(norm) => norm.epsilon,
         Norm::Layer { norm, .. } => norm.epsilon,
     };
-    model.per_layer = Some(PerLayer {
+    Ok(PerLayer {
         hidden: model.hidden,
         size: check_size(key, size)?,
         vocab_size,
@@ -240,6 +294,53 @@ fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError>
             plus_one: false,
         },
         activation: model.layers[0].mlp.activation,
-    });
-    Ok(())
+    })
+}
+
+/// Reads the metadata of a GGUF file. Its keys of heads and of the rotary embedding are those of
+/// full-attention layers, and the same keys with `_swa` those of the others.
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    let keys = Keys::new(file)?;
+    // Files of dense models may have the size of experts.
+    file.opt_u32(&keys.key("expert_feed_forward_length"))?;
+    let mut model = gguf::read(file, w, &DEFAULTS)?;
+    let narrow = keys.size("attention.key_length_swa")?;
+    for name in ["attention.value_length_swa", "rope.dimension_count_swa"] {
+        if let Some(other) = keys.opt_size(name)?.filter(|n| *n != narrow) {
+            let reason = format!("expected the size of a key head, {narrow}");
+            return Err(ModelError::unsupported(&keys.key(name), other, &reason));
+        }
+    }
+    let sliding = gguf::sliding_rotation(keys, &DEFAULTS, narrow)?;
+    model.rotations.push(sliding);
+    let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
+    model.set_masks(&masks);
+    model.window = Some(keys.size("attention.sliding_window")?);
+    for layer in &mut model.layers {
+        if layer.mask == Mask::Sliding {
+            layer.attention.head_dim = narrow;
+        }
+        set_scales(layer);
+    }
+    let key = keys.key("attention.shared_kv_layers");
+    let n_shared = file.opt_u32(&key)?.unwrap_or(0) as usize;
+    share(&key, n_shared, w, &mut model)?;
+    for (i, layer) in model.layers.iter_mut().enumerate() {
+        let name = format!("model.layers.{i}");
+        layer.scaled = w.has(&name, "layer_scalar");
+        let own = layer.shares.is_none();
+        layer.attention.keys_are_values =
+            own && !w.has(&format!("{name}.self_attn.v_proj"), "weight");
+    }
+    let cap = keys.opt_positive("final_logit_softcapping")?;
+    model.logits_soft_cap = cap.map(|cap| cap as f32);
+    let key = keys.key("embedding_length_per_layer_input");
+    let size = file.opt_u32(&key)?.unwrap_or(0) as usize;
+    if size != 0 {
+        let rows = w.shape_of("model.embed_tokens_per_layer", "weight");
+        let vocab_size = rows.and_then(|s| s.first().copied());
+        let vocab_size = vocab_size.unwrap_or(model.vocab_size);
+        model.per_layer = Some(per_layer(&model, &key, size, vocab_size)?);
+    }
+    Ok(scaled_embedding(model))
 }

@@ -17,6 +17,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny/mistral",
         "tiny/ministral",
         "tiny-embed/mistral-embedding",
+        "tiny-embed/mistral-lasttoken",
     ],
     config: Some(|c, w| config::decoder(read(c)?, w)),
     encoder: Some(encoder_from_config),

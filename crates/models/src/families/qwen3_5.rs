@@ -3,20 +3,37 @@
 
 use super::keys::{IGNORED_KEYS, check_size};
 use super::{DecoderResult, Family};
-use crate::checkpoint::Config;
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::delta_net::DeltaNet;
 use crate::layers::norm::{Norm, RmsNorm};
 use crate::transformer::Transformer;
-use crate::transformer::config::{self, Defaults, RMS_PLUS_ONE};
+use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE};
+use crate::transformer::gguf::{self, Keys};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
-    names: &["qwen3_5_text", "qwen3_5"],
+    names: &["qwen3_5_text", "qwen3_5", "qwen35"],
     about: "Qwen3.5, dense models (text)",
-    checked: &["tiny/qwen3_5", "tiny/qwen3_5-image"],
+    checked: &["tiny/qwen3_5", "tiny/qwen3_5-image", "tiny-gguf/qwen3_5"],
+    gguf_names: &[
+        (
+            "model.layers.{}.post_attention_layernorm",
+            "blk.{}.post_attention_norm",
+        ),
+        ("model.layers.{}.linear_attn.in_proj_qkv", "blk.{}.attn_qkv"),
+        ("model.layers.{}.linear_attn.in_proj_z", "blk.{}.attn_gate"),
+        ("model.layers.{}.linear_attn.in_proj_a", "blk.{}.ssm_alpha"),
+        ("model.layers.{}.linear_attn.in_proj_b", "blk.{}.ssm_beta"),
+        ("model.layers.{}.linear_attn.conv1d", "blk.{}.ssm_conv1d"),
+        ("model.layers.{}.linear_attn.norm", "blk.{}.ssm_norm"),
+        ("model.layers.{}.linear_attn.out_proj", "blk.{}.ssm_out"),
+        ("model.layers.{}.linear_attn.A_log", "blk.{}.ssm_a"),
+        ("model.layers.{}.linear_attn.dt_bias", "blk.{}.ssm_dt.bias"),
+    ],
     config: Some(from_config),
+    gguf: Some(from_gguf),
     ..Family::NONE
 };
 
@@ -79,6 +96,10 @@ fn read_text(c: &Config) -> Result<Transformer, ModelError> {
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     let delta = delta_net(c, &model)?;
     let attends = attends(c, model.layers.len())?;
+    Ok(mixed(model, delta, &attends))
+}
+
+fn mixed(mut model: Transformer, delta: DeltaNet, attends: &[bool]) -> Transformer {
     for (layer, attends) in model.layers.iter_mut().zip(attends) {
         layer.delta = (!attends).then_some(delta);
         layer.attention.gated = true;
@@ -86,47 +107,57 @@ fn read_text(c: &Config) -> Result<Transformer, ModelError> {
             layer.attention.qk_norm = Some(QkNorm::of_heads(norm));
         }
     }
-    Ok(model)
+    model
 }
 
 fn delta_net(c: &Config, model: &Transformer) -> Result<DeltaNet, ModelError> {
     let size = |key: &str, default: usize| -> Result<usize, ModelError> {
         check_size(key, c.opt_usize(key)?.unwrap_or(default))
     };
-    let (keys, values) = ("linear_num_key_heads", "linear_num_value_heads");
-    let (n_key_heads, n_value_heads) = (size(keys, 16)?, size(values, 32)?);
-    if !n_value_heads.is_multiple_of(n_key_heads) {
-        let reason = format!("expected a multiple of {keys}, {n_key_heads}");
-        return Err(ModelError::unsupported(values, n_value_heads, &reason));
-    }
-    let taps = size("linear_conv_kernel_dim", 4)?;
-    if taps == 1 {
-        let key = "linear_conv_kernel_dim";
-        return Err(ModelError::unsupported(key, taps, "expected 2 or more"));
-    }
-    let (key_dim, value_dim) = (
-        size("linear_key_head_dim", 128)?,
-        size("linear_value_head_dim", 128)?,
-    );
-    let channels = (n_key_heads.saturating_mul(2 * key_dim))
-        .saturating_add(n_value_heads.saturating_mul(value_dim));
-    check_size("channels of linear attention", channels)?;
+    let sizes = DeltaNet {
+        hidden: model.hidden,
+        taps: size("linear_conv_kernel_dim", 4)?,
+        n_key_heads: size("linear_num_key_heads", 16)?,
+        n_value_heads: size("linear_num_value_heads", 32)?,
+        key_dim: size("linear_key_head_dim", 128)?,
+        value_dim: size("linear_value_head_dim", 128)?,
+        norm: head_norm(model),
+        is_ggml_layout: false,
+    };
+    let names = [
+        "linear_num_value_heads",
+        "linear_num_key_heads",
+        "linear_conv_kernel_dim",
+    ];
+    checked(sizes, names)
+}
+
+/// The norm of each head of a delta net's output, without the 1 that other norms may add.
+fn head_norm(model: &Transformer) -> RmsNorm {
     let epsilon = match model.norm {
         Norm::Rms(norm) => norm.epsilon,
         Norm::Layer { norm, .. } => norm.epsilon,
     };
-    Ok(DeltaNet {
-        hidden: model.hidden,
-        taps,
-        n_key_heads,
-        n_value_heads,
-        key_dim,
-        value_dim,
-        norm: RmsNorm {
-            epsilon,
-            plus_one: false,
-        },
-    })
+    RmsNorm {
+        epsilon,
+        plus_one: false,
+    }
+}
+
+/// Checks that the sizes fit together. `names` are the keys of value heads, key heads and taps.
+fn checked(delta: DeltaNet, [values, keys, taps]: [&str; 3]) -> Result<DeltaNet, ModelError> {
+    let (n_key_heads, n_value_heads) = (delta.n_key_heads, delta.n_value_heads);
+    if !n_value_heads.is_multiple_of(n_key_heads) {
+        let reason = format!("expected a multiple of {keys}, {n_key_heads}");
+        return Err(ModelError::unsupported(values, n_value_heads, &reason));
+    }
+    if delta.taps == 1 {
+        return Err(ModelError::unsupported(taps, 1, "expected 2 or more"));
+    }
+    let channels = (n_key_heads.saturating_mul(2 * delta.key_dim))
+        .saturating_add(n_value_heads.saturating_mul(delta.value_dim));
+    check_size("channels of linear attention", channels)?;
+    Ok(delta)
 }
 
 /// Which layers attend.
@@ -153,4 +184,92 @@ fn attends(c: &Config, n_layers: usize) -> Result<Vec<bool>, ModelError> {
         )),
     };
     types.iter().map(attends).collect()
+}
+
+fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
+    let defaults = Defaults {
+        norm: RMS,
+        ..DEFAULTS
+    };
+    let keys = Keys::new(file)?;
+    let mut model = gguf::read(file, w, &defaults)?;
+    let delta = delta_net_of_gguf(keys, &model)?;
+    let attends = attends_of_gguf(file, keys, model.layers.len())?;
+    check_sections(file, keys, model.rotations[0].n_pairs())?;
+    // Layers that guess several tokens at once follow the others.
+    let key = keys.key("nextn_predict_layers");
+    let n_guessing = file.opt_u32(&key)?.unwrap_or(0) as usize;
+    let n_layers = model.layers.len();
+    if n_guessing >= n_layers {
+        let reason = format!("expected less than the number of layers, {n_layers}");
+        return Err(ModelError::unsupported(&key, n_guessing, &reason));
+    }
+    model.layers.truncate(n_layers - n_guessing);
+    (n_layers - n_guessing..n_layers).for_each(|i| w.ignore_module(&format!("blk.{i}")));
+    Ok(mixed(model, delta, &attends))
+}
+
+fn delta_net_of_gguf(keys: Keys<'_>, model: &Transformer) -> Result<DeltaNet, ModelError> {
+    let n_value_heads = keys.size("ssm.time_step_rank")?;
+    let all = keys.size("ssm.inner_size")?;
+    if !all.is_multiple_of(n_value_heads) {
+        let key = keys.key("ssm.inner_size");
+        let reason = format!("expected a multiple of the {n_value_heads} value heads");
+        return Err(ModelError::unsupported(&key, all, &reason));
+    }
+    let sizes = DeltaNet {
+        hidden: model.hidden,
+        taps: keys.size("ssm.conv_kernel")?,
+        n_key_heads: keys.size("ssm.group_count")?,
+        n_value_heads,
+        key_dim: keys.size("ssm.state_size")?,
+        value_dim: all / n_value_heads,
+        norm: head_norm(model),
+        is_ggml_layout: true,
+    };
+    let names = ["ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel"];
+    let names = names.map(|name| keys.key(name));
+    checked(sizes, names.each_ref().map(String::as_str))
+}
+
+/// Which layers attend, by a list or by the interval of layers that attend.
+fn attends_of_gguf(file: &Gguf, keys: Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ModelError> {
+    let interval = keys.opt_size("full_attention_interval")?;
+    let interval = interval.unwrap_or(INTERVAL);
+    let key = keys.key("attention.recurrent_layers");
+    let Some(recurrent) = file.opt_bools(&key)? else {
+        return Ok((1..=n_layers).map(|n| n.is_multiple_of(interval)).collect());
+    };
+    if recurrent.len() != n_layers {
+        let reason = format!("expected one for each of the {n_layers} layers");
+        let found = format!("a list of {}", recurrent.len());
+        return Err(ModelError::unsupported(&key, found, &reason));
+    }
+    Ok(recurrent.into_iter().map(|recurs| !recurs).collect())
+}
+
+/// Checks that each pair is rotated by the position of the text. The sections say which pairs are
+/// rotated by the time, row and column of an image, which are equal for text; a pair beyond them is
+/// rotated by nothing. Source: `ggml_mrope_cache_init` of ggml (llama.cpp b11434).
+fn check_sections(file: &Gguf, keys: Keys<'_>, n_pairs: usize) -> Result<(), ModelError> {
+    let key = keys.key("rope.dimension_sections");
+    let sections = file.i32s(&key)?;
+    let sum: usize = sections
+        .iter()
+        .map(|n| usize::try_from(*n).unwrap_or(0))
+        .sum();
+    let rotates = |pair: usize| {
+        let at = pair % sum.max(1);
+        let section = sections.get(at % 3).copied().unwrap_or(0);
+        usize::try_from(section).is_ok_and(|n| at < 3 * n)
+    };
+    if (0..n_pairs).all(rotates) {
+        return Ok(());
+    }
+    let reason = format!("expected sections that cover the {n_pairs} rotated pairs");
+    Err(ModelError::unsupported(
+        &key,
+        format!("{sections:?}"),
+        &reason,
+    ))
 }

@@ -40,6 +40,10 @@ pub struct DeltaNet {
     pub value_dim: usize,
     /// The norm of each head of the output.
     pub norm: RmsNorm,
+    /// Whether the tensors are laid out as llama.cpp's converter writes them: the value head i
+    /// belongs to the key head i modulo the number of key heads, instead of i divided by the value
+    /// heads of each key head, and `A_log` holds `-exp(A_log)`.
+    pub is_ggml_layout: bool,
 }
 
 /// The inputs of a layer's delta net besides the hidden state.
@@ -226,8 +230,12 @@ impl DeltaNet {
         let (bias, log) = (g.weight(&part("dt_bias"))?, g.weight(&part("A_log"))?);
         let a = g.add(a, bias)?;
         let rate = g.op("softplus", "rate", [("x", a)])?;
-        let speed = g.op("exp", "speed", [("x", log)])?;
-        let speed = g.scale(speed, -1.0)?;
+        let speed = if self.is_ggml_layout {
+            log
+        } else {
+            let speed = g.op("exp", "speed", [("x", log)])?;
+            g.scale(speed, -1.0)?
+        };
         let fading = g.mul(rate, speed)?; // [1, tokens, heads]
         let decay = g.op("exp", "decay", [("x", fading)])?;
         let decay = g.reshape(decay, &[n, heads, 1, 1])?;
@@ -257,6 +265,10 @@ impl DeltaNet {
         let group = (self.n_value_heads / self.n_key_heads) as i32;
         if group == 1 {
             return Ok(scaled);
+        }
+        if self.is_ggml_layout {
+            let reps = g.ints(&[1, group, 1, 1])?;
+            return g.op("tile", "repeated", [("x", scaled), ("reps", reps)]);
         }
         let reps = g.ints(&[1, 1, group, 1])?;
         let repeated = g.op("tile", "repeated", [("x", scaled), ("reps", reps)])?;

@@ -84,27 +84,22 @@ impl<'a> Keys<'a> {
         Ok(Some(list))
     }
 
-    /// A size, if the key is present; of a list with a size for each layer, the size of layers
-    /// that have one.
+    /// A size for each layer, if the key is present: a list, or one size for all layers. A 0 in a
+    /// list means that the layer has nothing of that size; it gets the size of another layer.
     ///
     /// # Errors
     ///
-    /// If the key is no size, or layers have different sizes.
-    pub fn opt_size_of_layers(&self, name: &str) -> Result<Option<usize>, ModelError> {
+    /// If the key is no size, or the list has another length.
+    pub fn opt_sizes_of_layers(&self, name: &str) -> Result<Option<Vec<usize>>, ModelError> {
+        let n_layers = self.n_layers()?;
         let Some(sizes) = self.opt_list_of_layers(name)? else {
-            return self.opt_size(name);
+            return Ok(self.opt_size(name)?.map(|size| vec![size; n_layers]));
         };
         let key = self.key(name);
-        let mut sizes = sizes.into_iter().filter(|n| *n != 0);
-        let first = sizes.next().unwrap_or(0);
-        match sizes.find(|n| *n != first) {
-            None => check_size(&key, usize::try_from(first).unwrap_or(0)).map(Some),
-            Some(other) => Err(ModelError::unsupported(
-                &key,
-                format!("{first} in one layer and {other} in another"),
-                "expected the same in all layers",
-            )),
-        }
+        let some = sizes.iter().copied().find(|n| *n != 0).unwrap_or(0);
+        let size = |n| usize::try_from(if n == 0 { some } else { n }).unwrap_or(0);
+        let sizes = sizes.into_iter().map(|n| check_size(&key, size(n)));
+        sizes.collect::<Result<Vec<usize>, _>>().map(Some)
     }
 
     /// A number above zero, if the key is present.
@@ -152,13 +147,16 @@ pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transfor
     let keys = Keys::new(gguf)?;
     let hidden = keys.size("embedding_length")?;
     let n_heads = keys.size("attention.head_count")?;
-    let n_kv_heads = keys.opt_size_of_layers("attention.head_count_kv")?;
-    let n_kv_heads = n_kv_heads.unwrap_or(n_heads);
+    let n_layers = keys.n_layers()?;
+    let n_kv_heads = keys.opt_sizes_of_layers("attention.head_count_kv")?;
+    let n_kv_heads = n_kv_heads.unwrap_or_else(|| vec![n_heads; n_layers]);
     let head_dim = match keys.opt_size("attention.key_length")? {
         Some(n) => n,
         None => default_head_dim(hidden, n_heads)?,
     };
-    check_heads(n_heads, n_kv_heads, head_dim)?;
+    for n in &n_kv_heads {
+        check_heads(n_heads, *n, head_dim)?;
+    }
     let values = keys.opt_size("attention.value_length")?.unwrap_or(head_dim);
     if values != head_dim {
         return Err(ModelError::unsupported(
@@ -167,13 +165,11 @@ pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transfor
             "expected the size of a key head",
         ));
     }
-    let n_layers = keys.n_layers()?;
     let norm = d.norm.with_epsilon(epsilon(keys, d)?);
     let has = |module: &str| w.has(&format!("model.layers.0.{module}"), "bias");
     let qk = w.has("model.layers.0.self_attn.q_norm", "weight");
     let rotation = rotation(gguf, w, keys, d, head_dim)?;
     let attention = Attention {
-        n_kv_heads,
         qkv_bias: has("self_attn.q_proj") || has("self_attn.qkv_proj"),
         output_bias: has("self_attn.o_proj"),
         qk_norm: match norm {
@@ -182,20 +178,28 @@ pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transfor
         },
         ..Attention::multi_head(hidden, n_heads, head_dim, false)
     };
+    let inner = match keys.opt_sizes_of_layers("feed_forward_length")? {
+        Some(inner) => inner,
+        None => vec![keys.size("feed_forward_length")?; n_layers],
+    };
     let mlp = Mlp {
         hidden,
-        intermediate: keys.size("feed_forward_length")?,
+        intermediate: inner[0],
         activation: Activation::from_name(d.activation_key, d.activation)?,
         bias: has("mlp.up_proj"),
         kind: d.mlp,
     };
-    let layer = Layer::new(attention, mlp, norm, d.norms);
+    let mut layers = vec![Layer::new(attention, mlp, norm, d.norms); n_layers];
+    for (layer, (n_kv_heads, inner)) in layers.iter_mut().zip(n_kv_heads.into_iter().zip(inner)) {
+        layer.attention.n_kv_heads = n_kv_heads;
+        layer.mlp.intermediate = inner;
+    }
     let (vocab_size, context) = (vocab_size(gguf, w, keys)?, keys.size("context_length")?);
     Ok(Transformer {
         rotations: vec![rotation],
         tied: !w.has("lm_head", "weight"),
         head_bias: w.has("lm_head", "bias"),
-        ..Transformer::of_layers(vec![layer; n_layers], vocab_size, context)
+        ..Transformer::of_layers(layers, vocab_size, context)
     })
 }
 

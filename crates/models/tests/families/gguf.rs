@@ -318,10 +318,7 @@ fn other_values() -> Vec<Refused> {
                 9,
                 &array(4, 2, &[1, 0, 0, 0, 2, 0, 0, 0]),
             ),
-            &[
-                "llama.attention.head_count_kv",
-                "1 in one layer and 2 in another",
-            ],
+            &["queries of a key head", "2 in one layer and 1 in another"],
         ),
     ]
 }

@@ -92,11 +92,15 @@ impl Spec {
     }
 
     fn bools(self, name: &str, values: &[u8]) -> Self {
-        self.key(name, ARRAY, &array(BOOL, values.len() as u64, values))
+        self.key(name, ARRAY, &bools(values))
     }
 }
 
-fn integers(values: &[i32]) -> Vec<u8> {
+pub(super) fn bools(values: &[u8]) -> Vec<u8> {
+    array(BOOL, values.len() as u64, values)
+}
+
+pub(super) fn integers(values: &[i32]) -> Vec<u8> {
     let bytes: Vec<u8> = values.iter().flat_map(|n| n.to_le_bytes()).collect();
     array(I32, values.len() as u64, &bytes)
 }

@@ -3,6 +3,7 @@
 mod encoders;
 mod gguf;
 mod gguf_families;
+mod gguf_hybrids;
 mod hugging_face;
 mod list;
 mod mixtures;
