@@ -5,9 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use thane_kernels::linear::{
-    Int8Block, PackedColumn, dequantize_rows_gather, int8_len, pack, pack_int8, packed_len,
-};
+use thane_kernels::linear::{Int8Block, PackedColumn, int8_len, pack, pack_int8, packed_len};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::data::{Bytes, Data, DataId};
@@ -87,6 +85,9 @@ impl Folds {
     /// The matrix, in panels too if it is of f32, or of bf16 where the machine multiplies that, and
     /// there is memory for them.
     pub fn pack(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        if matrix.stored.ty == BlockType::F16 {
+            return matrix;
+        }
         let known = self.panels.borrow().get(&matrix.stored.id).cloned();
         let panels = known.or_else(|| {
             let panels = self.panels_of(context, &matrix.weight())?;
@@ -104,16 +105,12 @@ impl Folds {
 
     /// The matrix in panels of fp32, where it is of fp16 and there is memory for them.
     pub fn pack_wide(&self, context: &Context, mut matrix: Matrix) -> Matrix {
-        let Stored { n_rows, n_cols, .. } = matrix.stored;
         if matrix.stored.ty != BlockType::F16 {
             return matrix;
         }
         let known = self.panels.borrow().get(&matrix.stored.id).cloned();
         let panels = known.or_else(|| {
-            let ids: Vec<usize> = (0..n_rows).collect();
-            let mut values = vec![0.0; n_rows * n_cols];
-            dequantize_rows_gather(context, &matrix.weight(), &ids, &mut values);
-            let panels = self.panels_of(context, &wide_weight(&values, [n_rows, n_cols]))?;
+            let panels = self.panels_of(context, &matrix.weight())?;
             let mut all = self.panels.borrow_mut();
             all.insert(matrix.stored.id.clone(), panels.clone());
             Some(panels)
@@ -146,9 +143,13 @@ impl Folds {
         Some(matrix)
     }
 
-    /// The panels of a weight of f32 or bf16, where there is memory for them.
+    /// The panels of a weight of f32 or bf16, or of f16 as f32, where there is memory for them.
     fn panels_of(&self, context: &Context, weight: &Weight) -> Option<Arc<Held<PackedColumn>>> {
-        let len = packed_len(context.isa(), weight.ty, weight.n_rows, weight.n_cols)?;
+        let ty = match weight.ty {
+            BlockType::F16 => BlockType::F32,
+            ty => ty,
+        };
+        let len = packed_len(context.isa(), ty, weight.n_rows, weight.n_cols)?;
         let n_bytes = len.saturating_mul(size_of::<PackedColumn>());
         let held = self.budget.reserve(n_bytes, || "packed weights".to_owned());
         let mut values = vec![PackedColumn::ZERO; held.is_ok().then_some(len)?];

@@ -7,6 +7,7 @@ use super::bf16::{self, bf16_products};
 use super::choose::task_panels;
 use super::columns::{PackedColumn, block_tokens};
 use super::output::{Extent, Output};
+use super::source::Source;
 use super::tasks::{LEAST_PACKED_TOKENS, share_len};
 use super::tiles::{Inputs, Next, Panels, Tiles};
 use super::weight::Weight;
@@ -57,20 +58,34 @@ fn panel_len(isa: Isa, ty: BlockType, n_cols: usize) -> Option<usize> {
     }
 }
 
-/// Packs a matrix of floats.
+/// Packs a matrix of floats; one of f16 as f32.
 ///
 /// # Panics
-/// If the weight is not well formed, or `panels` is not of [`packed_len`].
+/// If the weight is not well formed, or `panels` is not of [`packed_len`], for f16 of that of f32.
 pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
     let rows = weight.checked();
+    let ty = match weight.ty {
+        BlockType::F16 => BlockType::F32,
+        ty => ty,
+    };
     assert_eq!(
         Some(panels.len()),
-        packed_len(ctx.isa(), weight.ty, weight.n_rows, weight.n_cols),
+        packed_len(ctx.isa(), ty, weight.n_rows, weight.n_cols),
         "panels"
     );
-    let panel_len = panel_len(ctx.isa(), weight.ty, weight.n_cols).unwrap_or(0);
+    let panel_len = panel_len(ctx.isa(), ty, weight.n_cols).unwrap_or(0);
     ctx.pool()
         .run_chunks(panels, panel_len.max(1), |panel_idx, panel| {
+            if ty == BlockType::F32 {
+                let source = Source::Blocks(*weight);
+                let first_row = panel_idx * LANES;
+                ctx.isa().run(Pack {
+                    source,
+                    first_row,
+                    panel,
+                });
+                return;
+            }
             for lane in 0..LANES {
                 let row_idx = panel_idx * LANES + lane;
                 if row_idx >= weight.n_rows {
@@ -82,6 +97,48 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
                 }
             }
         });
+}
+
+/// 16 rows as a panel of f32.
+struct Pack<'a> {
+    source: Source<'a>,
+    first_row: usize,
+    panel: &'a mut [PackedColumn],
+}
+
+impl Kernel for Pack<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        /// Columns at once: a multiple of 16.
+        const CHUNK_LEN: usize = 256;
+        let n_rows = (self.source.rows().n_rows - self.first_row).min(LANES);
+        // Rows past the end are zeros.
+        let mut values = [[0.0; CHUNK_LEN]; LANES];
+        for (i, panel) in self.panel.chunks_mut(CHUNK_LEN).enumerate() {
+            for (lane, values) in values.iter_mut().enumerate().take(n_rows) {
+                let row_idx = self.first_row + lane;
+                let values = &mut values[..panel.len()];
+                self.source.values(simd, row_idx, i * CHUNK_LEN, values);
+            }
+            let (blocks, last) = panel.as_chunks_mut::<LANES>();
+            for (at, block) in blocks.iter_mut().enumerate() {
+                let mut lanes = [simd.splat(0.0); LANES];
+                for (lane, values) in lanes.iter_mut().zip(&values) {
+                    *lane = simd.load(&values.as_chunks().0[at]);
+                }
+                simd.transpose(&mut lanes);
+                for (lane, column) in lanes.into_iter().zip(block) {
+                    simd.store(lane, &mut column.0);
+                }
+            }
+            for (at, column) in last.iter_mut().enumerate() {
+                for (number, values) in column.0.iter_mut().zip(&values) {
+                    *number = values[LANES * blocks.len() + at];
+                }
+            }
+        }
+    }
 }
 
 /// f32s of scratch that [`linear`] needs.
