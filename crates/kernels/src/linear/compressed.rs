@@ -209,12 +209,11 @@ impl<'a> Compressed<'a> {
             match (self.coding, &mut scaling) {
                 (Coding::Scale { is_signed, .. }, Some(scaling)) => {
                     self.scale_lanes(simd, scaling, col);
-                    let least = self.least(is_signed);
                     let codes = codes.as_flattened_mut();
-                    codes.iter_mut().for_each(|code| *code ^= least);
+                    self.extend_sign(is_signed, codes);
                     let (scale, offset) = (scaling.scale, scaling.offset);
                     each!(simd, codes, out, |codes| {
-                        simd.mul(scale, simd.sub(simd.u8_values(codes), offset))
+                        simd.mul(scale, simd.sub(code_values(simd, codes, is_signed), offset))
                     });
                 }
                 (coding, _) => {
@@ -253,7 +252,6 @@ impl<'a> Compressed<'a> {
     #[inline(always)]
     fn scale_lanes<S: Simd>(&self, simd: S, scaling: &mut Scaling<S>, col: usize) {
         let Coding::Scale {
-            is_signed,
             scales,
             offsets,
             group,
@@ -267,7 +265,7 @@ impl<'a> Compressed<'a> {
         }
         let at = col / group[1];
         scaling.end = (at + 1) * group[1];
-        let (mut lanes, mut shifts) = ([0.0; LANES], [f32::from(self.least(is_signed)); LANES]);
+        let (mut lanes, mut shifts) = ([0.0; LANES], [0.0; LANES]);
         for (i, first) in scaling.first.iter().enumerate() {
             lanes[i] = scales[first + at];
             if !offsets.is_empty() {
@@ -278,9 +276,141 @@ impl<'a> Compressed<'a> {
         scaling.offset = simd.load(&shifts);
     }
 
-    /// Two's complement is what is above the least.
-    fn least(&self, is_signed: bool) -> u8 {
-        if is_signed { 1 << (self.n_bits - 1) } else { 0 }
+    /// Codes in two's complement of fewer bits, as of eight.
+    #[inline(always)]
+    fn extend_sign(&self, is_signed: bool, codes: &mut [u8]) {
+        if is_signed && self.n_bits < 8 {
+            let sign = 1 << (self.n_bits - 1);
+            for code in codes {
+                *code = (*code ^ sign).wrapping_sub(sign);
+            }
+        }
+    }
+
+    /// Adds products of a row with up to as many tokens as there are totals, 16 columns at a time;
+    /// how many columns that are: none where values have to be unpacked first.
+    #[inline(always)]
+    pub(super) fn dot<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        row_idx: usize,
+        (x, n_tokens): (&[f32], usize),
+        totals: &mut [[S::F; 2]; N],
+    ) -> usize {
+        let row = self.rows().get(row_idx);
+        let end = self.n_cols / LANES * LANES;
+        let is_short = matches!(self.coding, Coding::Table { .. }) && self.n_bits <= 4;
+        let is_even = match self.coding {
+            Coding::Scale { group, .. } => {
+                group[1].is_multiple_of(LANES) || group[1] == self.n_cols
+            }
+            Coding::Table { .. } => false,
+        };
+        if !is_short && !is_even {
+            return 0;
+        }
+        let mut codes = [0u8; CHUNK_LEN];
+        for start in (0..end).step_by(CHUNK_LEN) {
+            let codes = &mut codes[..CHUNK_LEN.min(end - start)];
+            unpack(self.n_bits, self.chunk(row, start, codes.len()), codes);
+            match self.coding {
+                Coding::Table {
+                    entries,
+                    group_rows,
+                } => {
+                    let entries = &entries[row_idx / group_rows << self.n_bits..];
+                    let mut table = [0.0; LANES];
+                    table[..1 << self.n_bits].copy_from_slice(&entries[..1 << self.n_bits]);
+                    let table = simd.load(&table);
+                    let vectors = codes.as_chunks::<LANES>().0;
+                    for (token_idx, total) in totals.iter_mut().enumerate().take(n_tokens) {
+                        let x = &x[token_idx * self.n_cols + start..][..codes.len()];
+                        let x = x.as_chunks::<LANES>().0;
+                        let [mut even, mut odd] = *total;
+                        let ((pairs, last), (x, last_x)) =
+                            (vectors.as_chunks::<2>(), x.as_chunks::<2>());
+                        for (codes, x) in pairs.iter().zip(x) {
+                            even = simd.fma(simd.look_up(table, &codes[0]), simd.load(&x[0]), even);
+                            odd = simd.fma(simd.look_up(table, &codes[1]), simd.load(&x[1]), odd);
+                        }
+                        if let ([codes], [x]) = (last, last_x) {
+                            even = simd.fma(simd.look_up(table, codes), simd.load(x), even);
+                        }
+                        *total = [even, odd];
+                    }
+                }
+                Coding::Scale { .. } => {
+                    self.dot_scaled(simd, row_idx, start, codes, (x, n_tokens), totals);
+                }
+            }
+        }
+        end
+    }
+
+    /// Adds products with scaled codes in columns from `start` on, group by group.
+    #[inline(always)]
+    fn dot_scaled<S: Simd, const N: usize>(
+        &self,
+        simd: S,
+        row_idx: usize,
+        start: usize,
+        codes: &mut [u8],
+        (x, n_tokens): (&[f32], usize),
+        totals: &mut [[S::F; 2]; N],
+    ) {
+        let Coding::Scale {
+            is_signed,
+            scales,
+            offsets,
+            group: [group_rows, group_cols],
+        } = self.coding
+        else {
+            return;
+        };
+        self.extend_sign(is_signed, codes);
+        let mut x_of = [&[][..]; N];
+        for (token_idx, of_token) in x_of.iter_mut().enumerate().take(n_tokens) {
+            let x = &x[token_idx * self.n_cols + start..][..codes.len()];
+            *of_token = x.as_chunks::<LANES>().0;
+        }
+        let mut vectors = codes.as_chunks::<LANES>().0;
+        let mut at = row_idx / group_rows * (self.n_cols / group_cols) + start / group_cols;
+        let mut left = group_cols - start % group_cols;
+        while !vectors.is_empty() {
+            let n = left.div_ceil(LANES).min(vectors.len());
+            let (group, rest) = vectors.split_at(n);
+            let offset = simd.splat(offsets.get(at).copied().unwrap_or(0.0));
+            let scale = simd.splat(scales[at]);
+            let mut sums = [[simd.splat(0.0); 2]; N];
+            for (token_idx, (sums, x_of)) in sums.iter_mut().zip(&mut x_of).enumerate() {
+                if token_idx == n_tokens {
+                    break;
+                }
+                let (x, x_rest) = x_of.split_at(n);
+                *x_of = x_rest;
+                // Two sums by name: an index that the loop computes keeps them in memory.
+                let [mut even, mut odd] = *sums;
+                let ((pairs, last), (x, last_x)) = (group.as_chunks::<2>(), x.as_chunks::<2>());
+                for (codes, x) in pairs.iter().zip(x) {
+                    let values = simd.sub(code_values(simd, &codes[0], is_signed), offset);
+                    even = simd.fma(values, simd.load(&x[0]), even);
+                    let values = simd.sub(code_values(simd, &codes[1], is_signed), offset);
+                    odd = simd.fma(values, simd.load(&x[1]), odd);
+                }
+                if let ([codes], [x]) = (last, last_x) {
+                    let values = simd.sub(code_values(simd, codes, is_signed), offset);
+                    even = simd.fma(values, simd.load(x), even);
+                }
+                *sums = [even, odd];
+            }
+            for (total, sums) in totals.iter_mut().zip(sums) {
+                total[0] = simd.fma(scale, sums[0], total[0]);
+                total[1] = simd.fma(scale, sums[1], total[1]);
+            }
+            vectors = rest;
+            at += 1;
+            left = group_cols;
+        }
     }
 
     /// The values of scaled codes in columns from `start` on.
@@ -302,24 +432,32 @@ impl<'a> Compressed<'a> {
         else {
             return;
         };
-        let least = self.least(is_signed);
-        codes.iter_mut().for_each(|code| *code ^= least);
+        self.extend_sign(is_signed, codes);
         let first = row_idx / group_rows * (self.n_cols / group_cols);
         let mut done = 0;
         while done < codes.len() {
             let col = start + done;
             let len = (group_cols - col % group_cols).min(codes.len() - done);
             let at = first + col / group_cols;
-            let offset = f32::from(least) + offsets.get(at).copied().unwrap_or(0.0);
+            let offset = offsets.get(at).copied().unwrap_or(0.0);
             let (scale, offset) = (simd.splat(scales[at]), simd.splat(offset));
             each!(
                 simd,
                 &codes[done..][..len],
                 &mut out[done..][..len],
-                |codes| simd.mul(scale, simd.sub(simd.u8_values(codes), offset)),
+                |codes| simd.mul(scale, simd.sub(code_values(simd, codes, is_signed), offset)),
             );
             done += len;
         }
+    }
+}
+
+/// 16 codes as numbers.
+#[inline(always)]
+fn code_values<S: Simd>(simd: S, codes: &[u8; LANES], is_signed: bool) -> S::F {
+    match is_signed {
+        true => simd.i8_values(&codes.map(u8::cast_signed)),
+        false => simd.u8_values(codes),
     }
 }
 
@@ -329,12 +467,18 @@ fn unpack(n_bits: usize, bytes: &[u8], codes: &mut [u8]) {
     match n_bits {
         8 => codes.copy_from_slice(&bytes[..codes.len()]),
         4 => {
-            let (pairs, rest) = codes.as_chunks_mut::<2>();
-            for (byte, pair) in bytes.iter().zip(&mut *pairs) {
-                *pair = [byte & 15, byte >> 4];
+            let (eights, rest) = codes.as_chunks_mut::<8>();
+            for (bytes, codes) in bytes.as_chunks::<4>().0.iter().zip(&mut *eights) {
+                // Bytes are spread to every second place, then divided; a loop that divides byte
+                // by byte is not vectorized.
+                let x = u64::from(u32::from_le_bytes(*bytes));
+                let x = (x | x << 16) & 0x0000_ffff_0000_ffff;
+                let x = (x | x << 8) & 0x00ff_00ff_00ff_00ff;
+                *codes = ((x | x << 4) & 0x0f0f_0f0f_0f0f_0f0f).to_le_bytes();
             }
-            if let [last] = rest {
-                *last = bytes[pairs.len()] & 15;
+            let at = 8 * eights.len();
+            for (i, code) in rest.iter_mut().enumerate() {
+                *code = bits(bytes, at + i, 4);
             }
         }
         6 => {

@@ -235,7 +235,12 @@ impl PartF32<'_> {
             Some(BlockType::Bf16) => self.pairs::<S, true>(simd, row, &mut totals),
             Some(BlockType::F16) => self.pairs::<S, false>(simd, row, &mut totals),
             Some(BlockType::F32) => self.float_pairs(simd, row, &mut totals),
-            _ => 0,
+            _ => match self.source {
+                Source::Compressed(weight) => {
+                    weight.dot(simd, row_idx, (self.x, self.n_tokens), &mut totals)
+                }
+                Source::Blocks(_) => 0,
+            },
         };
         while start < self.n_cols {
             let len = CHUNK_LEN.min(self.n_cols - start);

@@ -284,7 +284,12 @@ fn gather(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
     if !is_zero("axis") || !is_zero("batch_dims") || !is_zero("validate_indices") {
         return None;
     }
-    let weight = weight(p, op.value_arg("x")?)?;
+    let x = op.value_arg("x")?;
+    // Rows of a table [rows, columns, 1, ..] have the ones too.
+    if f.value(x).ty.tensor()?.rank() != 2 {
+        return None;
+    }
+    let weight = weight(p, x)?;
     one(
         root,
         Vec::new(),

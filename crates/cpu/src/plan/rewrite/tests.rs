@@ -432,10 +432,15 @@ fn compressed_weights_give_what_their_values_do() {
         let w = compressed(&mut to, form, [40, 96]);
         let args = [("x", Arg::Value(x)), ("weight", Arg::Value(w))];
         let y = to.op("linear", "y", args).unwrap();
-        let ids = Arg::Literal(Literal::i32s(&[39, 0, 7]));
-        let args = [("x", Arg::Value(w)), ("indices", ids)];
+        let ids = || Arg::Literal(Literal::i32s(&[39, 0, 7]));
+        let args = [("x", Arg::Value(w)), ("indices", ids())];
         let rows = to.op("gather", "rows", args).unwrap();
-        let f = to.finish(&[("y", y), ("rows", rows)]);
+        // A table of more axes has rows of more axes.
+        let shape = Arg::Literal(Literal::i32s(&[40, 96, 1]));
+        let table = to.op("reshape", "table", [("x", Arg::Value(w)), ("shape", shape)]);
+        let args = [("x", Arg::Value(table.unwrap())), ("indices", ids())];
+        let deep = to.op("gather", "deep", args).unwrap();
+        let f = to.finish(&[("y", y), ("rows", rows), ("deep", deep)]);
         valid::check(&Program::new(vec![f.clone()])).unwrap_or_else(|e| panic!("{form}: {e:?}"));
         let rewritten = super::rewrite(&f);
         let is_read = |id: thane_mil::program::OpId| {

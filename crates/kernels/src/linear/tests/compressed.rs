@@ -112,7 +112,7 @@ fn codes_of_every_width_are_scaled_by_their_groups() {
         let n_groups = N_ROWS.div_ceil(group[0]) * (n_cols / group[1]);
         let scales: Vec<f32> = (0..n_groups).map(|_| random.f32()).collect();
         let offsets: Vec<f32> = (0..if has_offsets { n_groups } else { 0 })
-            .map(|i| (i % 7) as f32 - 3.0)
+            .map(|i| (i % 7) as f32 * 0.37 - 1.001)
             .collect();
         let coding = Coding::Scale {
             is_signed,
