@@ -180,8 +180,8 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
 /// Columns dequantized at a time: a multiple of every block length, and small enough for the
 /// first-level cache.
 const CHUNK_LEN: usize = 256;
-/// What foresees reads stops at the end of a page of memory, and a file that is mapped lies in small
-/// ones: 1.08 times as fast so with two threads, 1.2 with one.
+/// What foresees reads stops at the end of a page of memory, and a file that is mapped lies in
+/// small ones: 1.08 times as fast so with two threads, 1.2 with one.
 const AHEAD_BYTES: usize = 4096;
 
 pub(super) fn linear_f32(ctx: &Context, source: Source, x: &[f32], n_tokens: usize, out: &Output) {

@@ -299,6 +299,25 @@ fn per_layer(
 
 /// Reads the metadata of a GGUF file. Its keys of heads and of the rotary embedding are those of
 /// full-attention layers, and the same keys with `_swa` those of the others.
+/// Sets what follows from the tensors of all layers: what one layer has, others must have.
+fn own_tensors(w: &Weights<'_>, model: &mut Transformer) {
+    let has =
+        |i: usize, module: &str, tensor: &str| w.has(&format!("model.layers.{i}{module}"), tensor);
+    let mut layers = 0..model.layers.len();
+    let scaled = layers.clone().any(|i| has(i, "", "layer_scalar"));
+    let reads_values = |i: &usize| {
+        let layer = &model.layers[*i];
+        layer.shares.is_none() && layer.mask != Mask::Sliding
+    };
+    // Only layers with full attention may take keys for values.
+    let has_values = layers.any(|i| reads_values(&i) && has(i, ".self_attn.v_proj", "weight"));
+    for layer in &mut model.layers {
+        layer.scaled = scaled;
+        let own = layer.shares.is_none() && layer.mask != Mask::Sliding;
+        layer.attention.keys_are_values = own && !has_values;
+    }
+}
+
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let keys = Keys::new(file)?;
     // Files of dense models may have the size of experts.
@@ -325,13 +344,7 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let key = keys.key("attention.shared_kv_layers");
     let n_shared = file.opt_u32(&key)?.unwrap_or(0) as usize;
     share(&key, n_shared, w, &mut model)?;
-    for (i, layer) in model.layers.iter_mut().enumerate() {
-        let name = format!("model.layers.{i}");
-        layer.scaled = w.has(&name, "layer_scalar");
-        let own = layer.shares.is_none();
-        layer.attention.keys_are_values =
-            own && !w.has(&format!("{name}.self_attn.v_proj"), "weight");
-    }
+    own_tensors(w, &mut model);
     let cap = keys.opt_positive("final_logit_softcapping")?;
     model.logits_soft_cap = cap.map(|cap| cap as f32);
     let key = keys.key("embedding_length_per_layer_input");

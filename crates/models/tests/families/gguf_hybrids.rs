@@ -135,7 +135,7 @@ fn keys_serve_as_values_where_the_file_has_no_values() {
 fn values_that_hybrids_do_not_compute_are_refused() {
     let sections =
         |values: &[i32]| Spec::qwen35().key("rope.dimension_sections", ARRAY, &integers(values));
-    let cases: [(Spec, &[&str]); 9] = [
+    let cases: [(Spec, &[&str]); 11] = [
         (
             sections(&[1, 1, 1, 1]),
             &["qwen35.rope.dimension_sections", "4 rotated pairs"],
@@ -167,6 +167,16 @@ fn values_that_hybrids_do_not_compute_are_refused() {
         (
             Spec::gemma4().u32("attention.shared_kv_layers", 1),
             &["shared_kv_layers", "each type"],
+        ),
+        // A layer whose window slides has values of its own.
+        (
+            Spec::gemma4().without_tensor("blk.0.attn_v.weight"),
+            &["blk.0.attn_v.weight"],
+        ),
+        // One layer has it, so the other lost it.
+        (
+            Spec::gemma4().tensors(1, &[("layer_output_scale.weight", &[1])]),
+            &["blk.0.layer_output_scale.weight"],
         ),
         (
             Spec::gemma4().u32("expert_count", 4),
