@@ -153,7 +153,7 @@ impl<'a> Compressed<'a> {
                     entries,
                     group_rows,
                 } => {
-                    let table = &entries[row_idx / group_rows << self.n_bits..];
+                    let table = &entries[(row_idx / group_rows) << self.n_bits..];
                     look_up(simd, &table[..1 << self.n_bits], codes, out);
                 }
                 Coding::Scale { .. } => self.scale(simd, row_idx, start + at, codes, out),
@@ -222,7 +222,7 @@ impl<'a> Compressed<'a> {
                         group_rows,
                     } = coding
                     {
-                        let table = &entries[first_row / group_rows << self.n_bits..];
+                        let table = &entries[(first_row / group_rows) << self.n_bits..];
                         look_up(simd, &table[..1 << self.n_bits], codes.as_flattened(), out);
                     }
                 }
@@ -318,7 +318,7 @@ impl<'a> Compressed<'a> {
                     entries,
                     group_rows,
                 } => {
-                    let entries = &entries[row_idx / group_rows << self.n_bits..];
+                    let entries = &entries[(row_idx / group_rows) << self.n_bits..];
                     let mut table = [0.0; LANES];
                     table[..1 << self.n_bits].copy_from_slice(&entries[..1 << self.n_bits]);
                     let table = simd.load(&table);

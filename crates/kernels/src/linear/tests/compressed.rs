@@ -88,7 +88,7 @@ fn codes_of_every_width_go_through_their_tables() {
             };
             let weight = Compressed::new(n_bits, &bytes, coding, [N_ROWS, n_cols]).unwrap();
             let value = |(i, code): (usize, &u8)| {
-                entries[(i / n_cols / group_rows << n_bits) + usize::from(*code)]
+                entries[((i / n_cols / group_rows) << n_bits) + usize::from(*code)]
             };
             let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
             check(&weight, &values, &mut random);
