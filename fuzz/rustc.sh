@@ -8,7 +8,7 @@
 #
 # Adds AddressSanitizer to our crates with `unsafe` code, to the one that calls the kernels, into
 # which their bodies are inlined, and to the targets, which link its library: all memory of the process
-# is then allocated by it. In safe code it has nothing to find and doubles the time of the build.
+# is then allocated by it. In safe code it has nothing to find, and the build takes longer.
 sanitizer=
 case " $* " in
 *" --target "*) ;;
