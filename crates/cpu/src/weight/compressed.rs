@@ -39,7 +39,10 @@ impl Compressed {
         // To fp32, in which products compute, and without the axes of a kernel of one element.
         while matches!(op.def.name, "cast" | "reshape" | "squeeze") {
             let x = op.value_arg("x")?;
-            f.value(x).ty.tensor().filter(|t| t.dtype.is_float())?;
+            let from = f.value(x).ty.tensor().filter(|t| t.dtype.is_float())?;
+            let to = f.value(*op.results.first()?).ty.tensor()?;
+            // What is cast to fewer bits is rounded.
+            (from.dtype.bits() <= to.dtype.bits()).then_some(())?;
             op = f.definer(x)?;
         }
         let (codes, n_bits, coding) = match op.def.name {

@@ -81,17 +81,17 @@ impl<'a> Compressed<'a> {
         coding: Coding<'a>,
         [n_rows, n_cols]: [usize; 2],
     ) -> Option<Self> {
+        (1..=8).contains(&n_bits).then_some(())?;
         let row_bits = n_cols.checked_mul(n_bits)?;
-        let is_whole = (1..=8).contains(&n_bits)
-            && row_bits.is_multiple_of(8)
-            && (row_bits / 8).checked_mul(n_rows) == Some(codes.len());
+        let is_whole =
+            row_bits.is_multiple_of(8) && (row_bits / 8).checked_mul(n_rows) == Some(codes.len());
         let fits = match coding {
             Coding::Table {
                 entries,
                 group_rows,
             } => {
                 group_rows > 0
-                    && n_rows.div_ceil(group_rows).checked_shl(n_bits as u32) == Some(entries.len())
+                    && n_rows.div_ceil(group_rows).checked_mul(1 << n_bits) == Some(entries.len())
             }
             Coding::Scale {
                 scales,
