@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use thane_hub::Children;
@@ -46,6 +46,8 @@ struct State {
     /// Paths that are being written, with incomplete files beside them.
     written: Mutex<Vec<PathBuf>>,
     child: Mutex<Option<Child>>,
+    /// Held while a piece of an answer is printed.
+    printing: Mutex<()>,
     tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
 }
 
@@ -133,6 +135,34 @@ impl Interrupt {
         }
     }
 
+    /// Until the result is dropped, a signal that ends the program waits with its last line, which
+    /// nothing may follow. Never returns if a signal is ending the program.
+    pub fn printing(&self) -> MutexGuard<'_, ()> {
+        let guard = self
+            .0
+            .printing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !self.0.ending.load(Ordering::SeqCst) {
+            return guard;
+        }
+        drop(guard);
+        loop {
+            std::thread::park();
+        }
+    }
+
+    /// Waits until nothing is being printed, but not for a reader that has stopped.
+    fn last_word(&self) -> Option<MutexGuard<'_, ()>> {
+        (0..40).find_map(|_| {
+            let guard = self.0.printing.try_lock().ok();
+            if guard.is_none() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            guard
+        })
+    }
+
     /// Resets the flag after a signal was handled. Never returns if a signal is ending the program.
     pub fn clear(&self) {
         self.settle();
@@ -200,6 +230,7 @@ impl Interrupt {
             .unwrap_or_else(PoisonError::into_inner)
             .iter()
             .for_each(|place| Partial::remove_own(place));
+        let _last = self.last_word();
         if let Some(tidy) = &*self.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
             tidy();
         }

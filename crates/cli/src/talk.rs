@@ -170,8 +170,10 @@ impl<'a> Talk<'a> {
         let answer =
             self.generator
                 .generate(&tokens, &|| self.app.interrupt.is_set(), &mut |text| {
+                    let _printing = self.app.interrupt.printing();
                     shown.push(text)
                 });
+        let _printing = self.app.interrupt.printing();
         output.clear();
         // An answer that is broken off before its first word leaves no line.
         let is_complete = answer
