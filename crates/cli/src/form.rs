@@ -1,6 +1,9 @@
 //! The flags that say in which form a program for the Neural Engine is written.
 
-use thane_models::{DecoderEngine, NormForm};
+use std::ops::Range;
+
+use thane_mil::types::DType;
+use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Split};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -16,6 +19,25 @@ pub struct FormFlags {
     /// Tokens of a prompt per call of prefill [default: 64, or the context if that is less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
+    /// Add the function verify, which takes K tokens and gives the logits of each.
+    #[arg(long, value_name = "K")]
+    pub verify: Option<usize>,
+    /// Shorter contexts that get functions of their own, such as 512,1024.
+    ///
+    /// The Neural Engine reads the whole cache in each call, so a call is faster while few tokens
+    /// are in it.
+    #[arg(long, value_name = "LENGTHS", value_delimiter = ',')]
+    pub contexts: Vec<usize>,
+    /// Where the KV cache is: state, or explicit inputs that the app fills [default: state].
+    #[arg(long, value_name = "WHERE", value_enum)]
+    pub kv: Option<Cache>,
+    /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the package
+    /// [default: inside].
+    #[arg(long, value_name = "WHO", value_enum)]
+    pub lookup: Option<Who>,
+    /// Cut the layers into packages: a number, such as 3, or ranges, such as 0-8,8-15,15-30.
+    #[arg(long, value_name = "CHUNKS", value_parser = split)]
+    pub split: Option<Split>,
 }
 
 impl FormFlags {
@@ -26,9 +48,20 @@ impl FormFlags {
             ("--norm", self.norm != Norm::Scaled),
             ("--block", self.block.is_some()),
         ];
-        flags
-            .into_iter()
-            .find_map(|(name, is_given)| is_given.then_some(name))
+        let flags = flags.into_iter().chain(self.of_decoder());
+        let mut given = flags.filter(|(_, is_given)| *is_given);
+        given.next().map(|(name, _)| name)
+    }
+
+    /// The flags that only decoders have, and whether they differ from their defaults.
+    pub fn of_decoder(&self) -> [(&'static str, bool); 5] {
+        [
+            ("--verify", self.verify.is_some()),
+            ("--contexts", !self.contexts.is_empty()),
+            ("--kv", self.kv.is_some()),
+            ("--lookup", self.lookup.is_some()),
+            ("--split", self.split.is_some()),
+        ]
     }
 
     /// The form of a decoder that these flags stand for.
@@ -37,10 +70,65 @@ impl FormFlags {
             block: self.block,
             residual_divisor: self.residual_divisor,
             norm: self.norm.form(),
+            float: DType::Fp16,
+            verify: self.verify,
+            contexts: self.contexts.clone(),
+            cache: self.kv.map_or(CacheForm::State, Cache::form),
+            lookup: self.lookup.map_or(Lookup::Inside, Who::form),
+            split: self.split.clone().unwrap_or_default(),
         }
     }
 }
 
+/// The values of `--kv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Cache {
+    State,
+    Explicit,
+}
+
+impl Cache {
+    /// The form that it stands for.
+    pub fn form(self) -> CacheForm {
+        match self {
+            Self::State => CacheForm::State,
+            Self::Explicit => CacheForm::Explicit,
+        }
+    }
+}
+
+/// The values of `--lookup`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Who {
+    Inside,
+    Host,
+}
+
+impl Who {
+    /// The form that it stands for.
+    pub fn form(self) -> Lookup {
+        match self {
+            Self::Inside => Lookup::Inside,
+            Self::Host => Lookup::Host,
+        }
+    }
+}
+
+/// Parses a number of chunks, or ranges of layers that follow each other.
+fn split(text: &str) -> Result<Split, String> {
+    if let Ok(n) = text.parse::<usize>() {
+        return Ok(Split::Into(n));
+    }
+    let range = |range: &str| {
+        let (first, end) = range.split_once('-')?;
+        let first: usize = first.trim().parse().ok()?;
+        Some(first..end.trim().parse().ok()?)
+    };
+    let ranges: Option<Vec<Range<usize>>> = text.split(',').map(range).collect();
+    ranges.map(Split::Ranges).ok_or_else(|| {
+        format!("expected a number of chunks, or ranges of layers such as 0-8,8-15, found `{text}`")
+    })
+}
 /// The values of `--form`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {

@@ -20,6 +20,7 @@ mod npy;
 mod out;
 pub mod output;
 mod overflow;
+mod planned;
 mod profile;
 mod runtime;
 mod sampling;

@@ -40,6 +40,7 @@ enum Verb {
     #[command(visible_alias = "remove")]
     Rm(cmd::rm::Args),
     Convert(cmd::convert::Args),
+    Plan(cmd::plan::Args),
     Check(cmd::check::Args),
     Predict(cmd::predict::Args),
     Diff(cmd::diff::Args),
@@ -66,6 +67,7 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
         Verb::Perplexity(args) => cmd::perplexity::run(args, app),
         Verb::Rm(args) => cmd::rm::run(args, app),
         Verb::Convert(args) => cmd::convert::run(args, app),
+        Verb::Plan(args) => cmd::plan::run(args, app),
         Verb::Check(args) => cmd::check::run(args, app),
         Verb::Predict(args) => cmd::predict::run(args, app),
         Verb::Diff(args) => cmd::diff::run(args, app),

@@ -188,9 +188,27 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
         ],
         ModelError::Context { max, .. } => vec![format!("--context 1 to {max}")],
         ModelError::Bucket { max, .. } => vec![format!("--buckets from 1 to {max}")],
-        ModelError::Block { context, .. } => {
-            vec![format!("--block 1 to {context}, or a longer --context")]
+        ModelError::Block {
+            function, context, ..
+        } => {
+            let flag = if *function == "verify" {
+                "--verify"
+            } else {
+                "--block"
+            };
+            vec![format!("{flag} 1 to {context}, or a longer --context")]
         }
+        ModelError::ShortContext { context, .. } => {
+            vec![format!(
+                "--contexts from 1 to {context}, or a longer --context"
+            )]
+        }
+        ModelError::Split { n_layers, .. } => vec![format!(
+            "--split 2, or --split 0-{},{}-{n_layers}",
+            n_layers / 2,
+            n_layers / 2
+        )],
+        ModelError::SharedAcrossChunks { .. } => vec!["--kv explicit".to_owned()],
         ModelError::Pooling => vec![
             "--pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
                 .to_owned(),

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use thane_mil::backend::Instance;
 
 pub use crate::error::GenerateError;
-use crate::fixed::Fixed;
 use crate::sample::Sampler;
 use crate::sequence::Sequence;
 use crate::text::TextStream;
@@ -34,7 +33,7 @@ use crate::top::Top;
 /// let checkpoint = Checkpoint::open(Path::new("../../tests/models/tiny/llama-bias"))?;
 /// let model = build(&checkpoint, &Options::default())?;
 /// let instance = Cpu::new(Numerics::F32, 1).load(&model.program)?.instantiate()?;
-/// let mut session = Session::new(instance, model.info.context, model.info.vocab_size, None);
+/// let mut session = Session::new(instance, model.info.context, model.info.vocab_size);
 /// let never = || false;
 /// let logits = session.feed(&[1, 5, 9], &never)?.expect("nothing interrupts");
 /// let next = argmax(&logits).expect("logits are finite");
@@ -50,17 +49,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// A session over a new instance whose caches hold `context` tokens. `fixed` describes
-    /// functions of fixed length, if the program has such functions.
-    pub fn new(
-        instance: Box<dyn Instance>,
-        context: usize,
-        vocab_size: usize,
-        fixed: Option<Fixed>,
-    ) -> Self {
+    /// A session over a new instance whose caches hold `context` tokens.
+    pub fn new(instance: Box<dyn Instance>, context: usize, vocab_size: usize) -> Self {
         Self {
             instance,
-            sequence: Sequence::new(context, vocab_size, fixed),
+            sequence: Sequence::new(context, vocab_size),
             top: Top::new(0, vocab_size),
         }
     }
@@ -107,11 +100,11 @@ impl Session {
     ) -> Result<Option<Vec<f32>>, GenerateError> {
         self.sequence.begin(prompt)?;
         self.empty_states();
-        while let Some((function, tokens)) = self.sequence.next(prompt, Sequence::MAX_CALL_TOKENS) {
+        while let Some(tokens) = self.sequence.next(prompt, Sequence::MAX_CALL_TOKENS) {
             if interrupted() {
                 return Ok(None);
             }
-            self.call(function, tokens)?;
+            self.call("prefill", tokens)?;
         }
         self.logits(1).map(Some)
     }
@@ -155,8 +148,7 @@ impl Session {
     }
 
     fn call(&mut self, function: &str, tokens: &[u32]) -> Result<(), GenerateError> {
-        self.sequence
-            .fill(self.instance.as_mut(), function, tokens)?;
+        self.sequence.fill(self.instance.as_mut(), tokens)?;
         let ran = self.instance.run(function);
         if ran.is_err() && self.sequence.is_recurrent() {
             // Some states may hold the tokens, and others not.

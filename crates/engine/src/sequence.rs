@@ -7,7 +7,6 @@ use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
 use crate::error::GenerateError;
-use crate::fixed::{Call, Fixed};
 
 /// The tokens in the cache of an instance, and the cache's capacity.
 #[derive(Debug)]
@@ -15,7 +14,6 @@ pub(crate) struct Sequence {
     tokens: Vec<u32>,
     context: usize,
     vocab_size: usize,
-    fixed: Option<Fixed>,
     /// Whether states hold all tokens so far together, so that the sequence cannot go back to an
     /// earlier token, but only begin again.
     recurrent: bool,
@@ -29,14 +27,12 @@ impl Sequence {
     /// faster.
     pub const MAX_CALL_TOKENS: usize = 512;
 
-    /// An empty sequence with a capacity of `context` tokens. `fixed` describes functions of fixed
-    /// length, if the program has such functions.
-    pub fn new(context: usize, vocab_size: usize, fixed: Option<Fixed>) -> Self {
+    /// An empty sequence with a capacity of `context` tokens.
+    pub fn new(context: usize, vocab_size: usize) -> Self {
         Self {
             tokens: Vec::new(),
             context,
             vocab_size,
-            fixed,
             recurrent: false,
         }
     }
@@ -64,11 +60,6 @@ impl Sequence {
     /// The tokens in the cache.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
-    }
-
-    /// Whether the program has functions of fixed length.
-    pub fn is_fixed(&self) -> bool {
-        self.fixed.is_some()
     }
 
     /// The length of the common prefix of `prompt` and the cache, without the last token of
@@ -104,48 +95,18 @@ impl Sequence {
         Ok(())
     }
 
-    /// The next program call on the way to `prompt`: a function and its tokens, at most
-    /// `max_tokens` in functions of any length. `None` once the cache holds the prompt.
-    pub fn next<'p>(
-        &mut self,
-        prompt: &'p [u32],
-        max_tokens: usize,
-    ) -> Option<(&'static str, &'p [u32])> {
+    /// The tokens of the next program call on the way to `prompt`, at most `max_tokens`. `None`
+    /// once the cache holds the prompt.
+    pub fn next<'p>(&self, prompt: &'p [u32], max_tokens: usize) -> Option<&'p [u32]> {
         let rest = prompt
             .get(self.tokens.len()..)
             .filter(|rest| !rest.is_empty())?;
-        Some(match self.fixed {
-            None => {
-                let n = rest
-                    .len()
-                    .min(max_tokens)
-                    .min((Self::MAX_SCORES / prompt.len()).max(16));
-                ("prefill", &rest[..n])
-            }
-            Some(_) if rest.len() == 1 => ("decode", rest),
-            Some(fixed) => {
-                // A call writes a whole block to the cache. If less room is left, some tokens are
-                // computed again.
-                let start = self
-                    .tokens
-                    .len()
-                    .min(self.context.saturating_sub(fixed.block));
-                self.tokens.truncate(start);
-                (
-                    "prefill",
-                    &prompt[start..prompt.len().min(start + fixed.block)],
-                )
-            }
-        })
+        let most = (Self::MAX_SCORES / prompt.len()).max(16);
+        Some(&rest[..rest.len().min(max_tokens).min(most)])
     }
 
-    /// Sets the inputs of `function` for `tokens`, which follow the tokens in the cache.
-    pub fn fill(
-        &self,
-        instance: &mut dyn Instance,
-        function: &str,
-        tokens: &[u32],
-    ) -> Result<(), GenerateError> {
+    /// Sets the inputs of a function for `tokens`, which follow the tokens in the cache.
+    pub fn fill(&self, instance: &mut dyn Instance, tokens: &[u32]) -> Result<(), GenerateError> {
         let (position, context) = (self.tokens.len(), self.context);
         let total = position + tokens.len();
         if total > context {
@@ -153,17 +114,6 @@ impl Sequence {
                 prompt: total,
                 context,
             });
-        }
-        if let Some(fixed) = self.fixed {
-            return Ok(fixed.set(
-                instance,
-                function,
-                Call {
-                    tokens,
-                    position,
-                    context,
-                },
-            )?);
         }
         let ids = instance.input("input_ids", &[1, tokens.len()])?;
         for (bytes, token) in ids.as_chunks_mut::<4>().0.iter_mut().zip(tokens) {

@@ -10,7 +10,6 @@ use std::borrow::Cow;
 use thane_mil::backend::{Batch, RunError};
 
 use crate::error::GenerateError;
-use crate::fixed::Fixed;
 use crate::sequence::Sequence;
 
 /// Running copies of a language model and the tokens in their caches.
@@ -23,16 +22,10 @@ pub struct Sessions {
 type Work<'a> = (usize, &'a [u32]);
 
 impl Sessions {
-    /// Sessions over the new instances of a batch, whose caches hold `context` tokens each. `fixed`
-    /// describes functions of fixed length, if the program has such functions.
-    pub fn new(
-        batch: Box<dyn Batch>,
-        context: usize,
-        vocab_size: usize,
-        fixed: Option<Fixed>,
-    ) -> Self {
+    /// Sessions over the new instances of a batch, whose caches hold `context` tokens each.
+    pub fn new(batch: Box<dyn Batch>, context: usize, vocab_size: usize) -> Self {
         let sequences = (0..batch.n_instances())
-            .map(|_| Sequence::new(context, vocab_size, fixed))
+            .map(|_| Sequence::new(context, vocab_size))
             .collect();
         Self { batch, sequences }
     }
@@ -87,7 +80,7 @@ impl Sessions {
         /// With fewer tokens, matrix products become slower per token.
         const MIN_TOKENS: usize = 16;
         let max_tokens = (Sequence::MAX_CALL_TOKENS / targets.len().max(1)).max(MIN_TOKENS);
-        let mut calls = Vec::with_capacity(targets.len());
+        let mut work: Vec<Work<'_>> = Vec::with_capacity(targets.len());
         for (idx, target) in targets {
             let sequence = self.sequence_mut(*idx)?;
             sequence
@@ -97,25 +90,9 @@ impl Sessions {
                 // Even a NaN cannot outlive this.
                 self.batch.instance_mut(*idx)?.reset();
             }
-            let sequence = self.sequence_mut(*idx)?;
-            calls.extend(
-                sequence
-                    .next(target, max_tokens)
-                    .map(|(function, tokens)| (function, (*idx, tokens))),
-            );
+            let next = self.sequence_mut(*idx)?.next(target, max_tokens);
+            work.extend(next.map(|tokens| (*idx, tokens)));
         }
-        if self.sequences.first().is_some_and(Sequence::is_fixed) {
-            for function in ["prefill", "decode"] {
-                let work: Vec<Work<'_>> = calls
-                    .iter()
-                    .filter(|(f, _)| *f == function)
-                    .map(|(_, work)| *work)
-                    .collect();
-                self.call(function, &work)?;
-            }
-            return Ok(());
-        }
-        let work: Vec<Work<'_>> = calls.into_iter().map(|(_, work)| work).collect();
         let is_decode = work.iter().all(|(_, tokens)| tokens.len() == 1);
         self.call(if is_decode { "decode" } else { "prefill" }, &work)
     }
@@ -145,7 +122,7 @@ impl Sessions {
         for (idx, tokens) in work {
             let instance = self.batch.instance_mut(*idx)?;
             self.sequences[*idx]
-                .fill(instance, function, tokens)
+                .fill(instance, tokens)
                 .map_err(|e| sequence_error(*idx, e))?;
         }
         let which: Vec<usize> = work.iter().map(|(idx, _)| *idx).collect();

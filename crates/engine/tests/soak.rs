@@ -96,7 +96,7 @@ impl Soak {
     fn new(model: &Model, numerics: Numerics, n_threads: usize) -> Self {
         let executable = Cpu::new(numerics, n_threads).load(&model.program).unwrap();
         let vocab_size = model.info.vocab_size;
-        let session = Session::new(executable.instantiate().unwrap(), CONTEXT, vocab_size, None);
+        let session = Session::new(executable.instantiate().unwrap(), CONTEXT, vocab_size);
         Self {
             executable,
             vocab_size,
@@ -127,7 +127,7 @@ impl Soak {
             match self.n_prompts % 16 {
                 0 => {
                     let instance = self.executable.instantiate().unwrap();
-                    self.session = Session::new(instance, CONTEXT, self.vocab_size, None);
+                    self.session = Session::new(instance, CONTEXT, self.vocab_size);
                 }
                 8 => self.session.reset(),
                 _ => {}

@@ -1,5 +1,7 @@
 //! Why a checkpoint cannot be lowered to a program.
 
+use std::ops::Range;
+
 use thane_mil::build::BuildError;
 
 use crate::checkpoint::{CheckpointError, ConfigError, MetadataError};
@@ -104,16 +106,47 @@ pub enum ModelError {
         /// Number of positions of the model.
         max: usize,
     },
-    /// The requested block of `prefill` does not fit the cache.
+    /// The requested tokens of a call do not fit the cache.
     #[error(
-        "expected a block of 1 to {context} tokens, the context length, found {asked}: choose a \
-         smaller block or a longer context"
+        "expected {function} of 1 to {context} tokens, the shortest context length, found \
+         {asked}: choose fewer tokens a call or a longer context"
     )]
     Block {
-        /// Requested tokens of a block.
+        /// Name of the function.
+        function: &'static str,
+        /// Requested tokens of a call.
         asked: usize,
         /// Number of tokens that the cache holds.
         context: usize,
+    },
+    /// The requested shorter context is none.
+    #[error("expected shorter contexts from 1 to {context}, the context length, found {asked}")]
+    ShortContext {
+        /// Requested context in tokens.
+        asked: usize,
+        /// The context length.
+        context: usize,
+    },
+    /// Chunks of layers were requested that cannot be.
+    #[error(
+        "expected chunks that follow each other from layer 0 to {n_layers}, each of a layer at \
+         least, found {}",
+        ranges(chunks)
+    )]
+    Split {
+        /// The layers of each chunk.
+        chunks: Vec<Range<usize>>,
+        /// Number of layers of the model.
+        n_layers: usize,
+    },
+    /// A chunk needs the state of another one.
+    #[error(
+        "a chunk uses the keys and values of layer {layer}, which an earlier chunk has in a state: \
+         choose an explicit cache, or a cut elsewhere"
+    )]
+    SharedAcrossChunks {
+        /// The layer that has the keys and values.
+        layer: usize,
     },
     /// The form for the Neural Engine cannot have this yet.
     #[error(
@@ -131,6 +164,19 @@ pub enum ModelError {
     /// configuration do not fit together.
     #[error("the configuration does not give a legal program: {0}")]
     Build(#[from] BuildError),
+}
+
+/// Ranges as a user writes them: `0-8, 8-15`.
+fn ranges(chunks: &[Range<usize>]) -> String {
+    let each = chunks
+        .iter()
+        .map(|chunk| format!("{}-{}", chunk.start, chunk.end));
+    let all: Vec<String> = each.collect();
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
+    }
 }
 
 /// The three names that resemble `found` most.

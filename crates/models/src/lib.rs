@@ -33,6 +33,9 @@ pub mod quant;
 mod transformer;
 mod weights;
 
+use std::ops::Range;
+
+use thane_mil::data::Data;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 
@@ -46,7 +49,7 @@ pub use numbers::StoredWeight;
 pub use pooling::{Pooling, Poolings};
 
 /// How a language model is lowered.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// Tokens that the cache holds; `None` for the smaller of the model's context length and
     /// [`Options::DEFAULT_CONTEXT`].
@@ -66,7 +69,7 @@ pub struct Options {
 
 /// The options of a decoder's program for the Neural Engine: fp16, channel layout, functions of
 /// fixed lengths.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct DecoderEngine {
     /// Tokens of a `prefill` call; `None` for the smaller of [`Self::DEFAULT_BLOCK`] and the
     /// context length.
@@ -76,6 +79,77 @@ pub struct DecoderEngine {
     pub residual_divisor: Option<f32>,
     /// How root mean square norms are computed.
     pub norm: NormForm,
+    /// Element type of the program: fp16, or fp32 to compare modes without its rounding, which the
+    /// Neural Engine cannot run.
+    pub float: DType,
+    /// Tokens of a call of `verify`, which gives the logits of each; `None` for no such function.
+    pub verify: Option<usize>,
+    /// Shorter context lengths that have functions of their own, since the Neural Engine reads the
+    /// whole cache in each call.
+    pub contexts: Vec<usize>,
+    /// Where the KV cache is.
+    pub cache: CacheForm,
+    /// Who looks up embeddings and rotations.
+    pub lookup: Lookup,
+    /// Which layers have functions of their own, as chunks that are called one after another.
+    pub split: Split,
+}
+
+/// How layers are cut into chunks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Split {
+    /// Not at all.
+    #[default]
+    Whole,
+    /// Into so many chunks of about as many layers each.
+    Into(usize),
+    /// Into these ranges, which follow each other from the first layer to the last.
+    Ranges(Vec<Range<usize>>),
+}
+
+/// Where a decoder for the Neural Engine has its KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheForm {
+    /// In a state that functions write.
+    State,
+    /// In inputs. Functions give the keys and values of the call's tokens, and the caller stores
+    /// those that it accepts.
+    Explicit,
+}
+
+/// Who looks up the rows of embeddings and the cosines and sines of positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// The program, by integers. Such ops run on the CPU.
+    Inside,
+    /// The caller, in tables beside the program.
+    Host,
+}
+
+/// The tokens whose logits a call gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The last one's.
+    Last,
+    /// Each one's.
+    Each,
+}
+
+/// A table of numbers that a caller looks up for an input.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Name of the input, [1, columns, 1, tokens] or [1, 1, columns, tokens].
+    pub input: String,
+    /// Whether rows are found by token; otherwise by position.
+    pub by_token: bool,
+    /// Number of rows.
+    pub n_rows: usize,
+    /// Number of columns.
+    pub n_columns: usize,
+    /// Element type, that of the program.
+    pub dtype: DType,
+    /// The numbers, row by row.
+    pub data: Data,
 }
 
 impl DecoderEngine {
@@ -90,6 +164,12 @@ impl Default for DecoderEngine {
             block: None,
             residual_divisor: None,
             norm: NormForm::Scaled,
+            float: DType::Fp16,
+            verify: None,
+            contexts: Vec::new(),
+            cache: CacheForm::State,
+            lookup: Lookup::Inside,
+            split: Split::Whole,
         }
     }
 }
@@ -122,6 +202,8 @@ pub struct Model {
     pub notes: Vec<String>,
     /// The tensors that the program's constants were made from.
     pub stored: Vec<StoredWeight>,
+    /// Tables that callers of functions of fixed length look up.
+    pub tables: Vec<Table>,
 }
 
 /// The properties of a language model, from its files and options.
@@ -142,17 +224,30 @@ pub struct Info {
     /// Whether some states hold all tokens so far together, so that a caller cannot go back to an
     /// earlier position other than 0.
     pub recurrent: bool,
-    /// Lengths of functions of fixed length; `None` if functions take any number of tokens.
+    /// How functions of fixed length are called; `None` if functions take any number of tokens.
     pub fixed: Option<Fixed>,
 }
 
-/// The fixed lengths that a caller must respect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How functions of fixed length are called.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fixed {
-    /// Tokens of a `prefill` call.
-    pub block: usize,
     /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
+    /// The ways to process tokens.
+    pub calls: Vec<FixedCall>,
+}
+
+/// A way to process tokens by functions of fixed length.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FixedCall {
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+    /// The tokens whose logits it gives.
+    pub given: Given,
+    /// The functions, one for each chunk.
+    pub functions: Vec<String>,
 }
 
 /// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,

@@ -315,7 +315,13 @@ impl<'a> Weights<'a> {
 
     /// The numbers of the vector `module.parameter`, or `None` after recording a fault.
     pub fn floats(&self, module: &str, parameter: &str, len: usize) -> Option<Vec<f32>> {
-        let tensor = self.get(module, parameter, &[len]);
+        self.numbers(module, parameter, &[len])
+    }
+
+    /// The numbers of `module.parameter`, row by row, or `None` after recording a fault.
+    pub fn numbers(&self, module: &str, parameter: &str, shape: &[usize]) -> Option<Vec<f32>> {
+        let tensor = self.get(module, parameter, shape);
+        let len: usize = shape.iter().product();
         let bytes = match quant::widened(tensor.ty, &tensor.bytes) {
             Some(data) => data.to_vec(),
             None => tensor.bytes.as_slice().to_vec(),

@@ -38,7 +38,9 @@ impl Bundle {
             reason,
         };
         let Facts::Embed(facts) = manifest.model else {
-            return Err(fault("the manifest is not that of an embedding model".into()).into());
+            return Err(RuntimeError::GeneratesOnly {
+                path: path.to_owned(),
+            });
         };
         // Golden vectors are those of the package that takes the longest texts: they are of texts
         // as the folder as a whole cuts them.
@@ -82,6 +84,7 @@ fn package(path: &Path) -> Result<Bundle, RuntimeError> {
         contract,
         language,
         golden,
+        ..
     } = contents.ok_or_else(|| RuntimeError::NoContract {
         path: path.to_owned(),
         task: Task::Embed,

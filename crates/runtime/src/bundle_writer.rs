@@ -327,7 +327,7 @@ impl Writer<'_> {
             functions: ports(&package.program)?,
             files: Vec::new(),
         };
-        let items = items(contract, self.language, self.golden(facts)?, None)?;
+        let items = items(contract, self.language, self.golden(facts)?, &[], None)?;
         let written = if replace {
             package.replace(out, &items)
         } else {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Poolings};
+use thane_models::{EncoderInfo, Encoding, Fixed, FixedCall, Given, Info, NormForm, Poolings};
 
 use crate::error::ContractError;
 use crate::files::FileHash;
@@ -16,7 +16,7 @@ use crate::files::FileHash;
 /// The author of the items that Thane adds to a package.
 pub const AUTHOR: &str = "ai.thane";
 /// The version of the contract that is written, and the only one that is read.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// The program that writes packages, as contracts name it.
 pub const GENERATOR: &str = concat!("thane ", env!("CARGO_PKG_VERSION"));
@@ -46,13 +46,15 @@ impl Contract {
             return None;
         };
         let ports = |ports: &Ports| [&ports.states[..], &ports.inputs, &ports.outputs].concat();
+        let calls = facts.fixed.iter().flat_map(|fixed| &fixed.calls);
         self.functions.iter().find_map(|(function, all)| {
+            let mut calls = calls.clone();
+            let call = calls.find(|call| call.functions.contains(function));
+            let context = call.map_or(facts.context, |call| call.context);
             ports(all).into_iter().find_map(|port| {
                 // Caches are [.., context, head_dim].
                 let (what, stated, axis) = match port.role.as_str() {
-                    "key_cache" | "value_cache" | "key_value_cache" => {
-                        ("context", facts.context, 2)
-                    }
+                    "key_cache" | "value_cache" | "key_value_cache" => ("context", context, 2),
                     "logits" => ("vocabulary", facts.vocabulary, 1),
                     _ => return None,
                 };
@@ -97,19 +99,43 @@ pub struct Generates {
     /// begins at position 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recurrent: bool,
-    /// Lengths of the functions, if they are fixed.
+    /// How functions of fixed length are called; null if functions take any number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fixed: Option<FixedLengths>,
+    pub fixed: Option<Calls>,
 }
 
-/// The lengths of functions of fixed length.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// How functions of fixed length are called.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct FixedLengths {
-    /// Tokens of a call of `prefill`.
-    pub block: usize,
+pub struct Calls {
     /// Tokens that sliding-window layers see; null if there are no such layers.
     pub window: Option<usize>,
+    /// The ways to process tokens.
+    pub calls: Vec<CallFacts>,
+}
+
+/// A way to process tokens by functions of fixed length.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallFacts {
+    /// Number of tokens. If there are fewer, others that mean nothing follow them.
+    pub tokens: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+    /// The tokens whose logits it gives.
+    pub logits: GivenFacts,
+    /// The functions to call in this order, one for each chunk of layers.
+    pub functions: Vec<String>,
+}
+
+/// The tokens whose logits a call gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GivenFacts {
+    /// The last one's.
+    Last,
+    /// Each one's.
+    Each,
 }
 
 /// What an embedding model is.
@@ -189,8 +215,9 @@ pub struct Port {
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
-    /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `cache_slot`,
-    /// `selection`, `key_value_cache`; `pool_matrix`, `embedding`.
+    /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
+    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `token_row`, `position_row`,
+    /// `new_keys`, `new_values`, `given_keys`, `given_values`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -204,10 +231,7 @@ impl From<&Info> for Generates {
             context: info.context,
             cache_bytes: info.cache_bytes,
             recurrent: info.recurrent,
-            fixed: info.fixed.map(|f| FixedLengths {
-                block: f.block,
-                window: f.window,
-            }),
+            fixed: info.fixed.as_ref().map(Calls::from),
         }
     }
 }
@@ -222,10 +246,43 @@ impl From<Generates> for Info {
             context: facts.context,
             cache_bytes: facts.cache_bytes,
             recurrent: facts.recurrent,
-            fixed: facts.fixed.map(|f| Fixed {
-                block: f.block,
-                window: f.window,
-            }),
+            fixed: facts.fixed.map(Fixed::from),
+        }
+    }
+}
+
+impl From<&Fixed> for Calls {
+    fn from(fixed: &Fixed) -> Self {
+        let call = |call: &FixedCall| CallFacts {
+            tokens: call.tokens,
+            context: call.context,
+            logits: match call.given {
+                Given::Last => GivenFacts::Last,
+                Given::Each => GivenFacts::Each,
+            },
+            functions: call.functions.clone(),
+        };
+        Self {
+            window: fixed.window,
+            calls: fixed.calls.iter().map(call).collect(),
+        }
+    }
+}
+
+impl From<Calls> for Fixed {
+    fn from(calls: Calls) -> Self {
+        let call = |call: CallFacts| FixedCall {
+            tokens: call.tokens,
+            context: call.context,
+            given: match call.logits {
+                GivenFacts::Last => Given::Last,
+                GivenFacts::Each => Given::Each,
+            },
+            functions: call.functions,
+        };
+        Self {
+            window: calls.window,
+            calls: calls.calls.into_iter().map(call).collect(),
         }
     }
 }
@@ -322,13 +379,13 @@ fn function_ports(f: &Function) -> Result<Ports, ContractError> {
         } else {
             &mut inputs
         };
-        to.push(port(f, input)?);
+        to.push(port(f, input, true)?);
     }
     let outputs = f
         .body()
         .outputs
         .iter()
-        .map(|v| port(f, *v))
+        .map(|v| port(f, *v, false))
         .collect::<Result<_, ContractError>>()?;
     Ok(Ports {
         inputs,
@@ -337,7 +394,7 @@ fn function_ports(f: &Function) -> Result<Ports, ContractError> {
     })
 }
 
-fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
+fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractError> {
     let value = f.value(value);
     let ty = value
         .ty
@@ -355,10 +412,19 @@ fn port(f: &Function, value: ValueId) -> Result<Port, ContractError> {
         "top_tokens" => "top_tokens",
         "write_begin" | "write_end" => "cache_slot",
         "last_token" => "selection",
-        "attention_mask" | "full_mask" | "sliding_mask" => "mask",
+        "attention_mask" | "full_mask" => "mask",
+        "sliding_mask" => "sliding_mask",
         "pool_matrix" => "pool_matrix",
+        "hidden_states" | "output_hidden_states" => "hidden_states",
+        "embedding" | "per_layer_embedding" if is_input => "token_row",
+        "position_embedding" => "position_row",
         "embedding" | "token_embeddings" => "embedding",
-        "kv_cache" => "key_value_cache",
+        name if name.starts_with("rotary_") => "position_row",
+        name if name.contains("kv_cache") => "key_value_cache",
+        name if name.starts_with("new_k_") => "new_keys",
+        name if name.starts_with("new_v_") => "new_values",
+        name if name.starts_with("given_k_") => "given_keys",
+        name if name.starts_with("given_v_") => "given_values",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
         name if name.starts_with("conv_cache_") => "convolution_cache",

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use thane_engine::chain::ChainExecutable;
-use thane_engine::fixed::Fixed;
+use thane_engine::chain::{Chain, ChainExecutable};
 use thane_engine::generate::Session;
 use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
@@ -13,19 +12,23 @@ use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{DecoderEngine, Info, StoredWeight};
+use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
 
-use crate::contract::Facts;
-use crate::error::{LanguageError, RuntimeError, Task};
+use crate::calls::{self, Tables};
+use crate::chunks;
+use crate::contract::{Facts, ports};
+use crate::error::{ContractError, LanguageError, RuntimeError, Task};
 use crate::foreign::ForeignBundle;
 use crate::language::{Language, LanguageData};
+use crate::manifest::read_manifest;
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
 use crate::package_contents::{PackageContents, read_contents};
 use crate::passes::compile;
+use crate::tables;
 
 /// The program that is made of a language model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LanguageOptions {
     /// Tokens of prompt and answer together; `None` for the model's own limit, at most 8192.
     pub context: Option<usize>,
@@ -82,6 +85,10 @@ pub struct LanguageModel {
     pub info: Info,
     /// The tensors that constants of the program come from; empty for a package.
     pub stored: Vec<StoredWeight>,
+    /// The tables that a lowering gave, which a package gets.
+    pub made_tables: Vec<Table>,
+    /// The tables that the host looks up for functions of fixed length.
+    tables: Tables,
 }
 
 /// What a program was made of.
@@ -104,7 +111,7 @@ impl Model {
         match self.files {
             Files::Checkpoint(_) => lower(self, options, observer),
             Files::Package => open_package(self, options, observer),
-            Files::Bundle => Err(RuntimeError::EmbedsOnly { path: self.path }),
+            Files::Bundle => open_chunks(self, options, observer),
             Files::Foreign(_) => open_foreign(self, options, observer),
         }
     }
@@ -121,7 +128,7 @@ fn lower(
         cache: options.cache,
         score: options.score,
         top: options.top,
-        engine: options.engine,
+        engine: options.engine.clone(),
     };
     let lowered = thane_models::build(checkpoint, &options)
         .map_err(|source| RuntimeError::model(&model.path, source))?;
@@ -140,6 +147,8 @@ fn lower(
         program,
         info: lowered.info,
         stored: lowered.stored,
+        tables: tables::of_model(&lowered.tables),
+        made_tables: lowered.tables,
     })
 }
 
@@ -155,6 +164,36 @@ fn open_package(
         path: path.clone(),
         task: Task::Generate,
     })?;
+    let tables = contents.tables()?;
+    let name = (model.name, path, model.license);
+    of_package(name, package.program, (contents, tables), options, observer)
+}
+
+fn open_chunks(
+    model: Model,
+    options: &LanguageOptions,
+    observer: &dyn Observer,
+) -> Result<LanguageModel, RuntimeError> {
+    let path = model.path;
+    if let Some(manifest) = read_manifest(&path)?
+        && matches!(manifest.model, Facts::Embed(_))
+    {
+        return Err(RuntimeError::EmbedsOnly { path });
+    }
+    let chunks = chunks::open(&path)?;
+    let name = (model.name, path, model.license);
+    let contents = (chunks.contents, chunks.tables);
+    of_package(name, chunks.program, contents, options, observer)
+}
+
+/// A language model that was read from packages.
+fn of_package(
+    (name, path, license): (String, PathBuf, Option<String>),
+    program: Program,
+    (contents, tables): (PackageContents, Tables),
+    options: &LanguageOptions,
+    observer: &dyn Observer,
+) -> Result<LanguageModel, RuntimeError> {
     let info: Info = match contents.contract.model.clone() {
         Facts::Generate(facts) => facts.into(),
         Facts::Embed(_) => return Err(RuntimeError::EmbedsOnly { path }),
@@ -168,15 +207,17 @@ fn open_package(
             is_for_engine: info.fixed.is_some(),
         });
     }
-    let program = compile(package.program, &path, observer)?;
+    let program = compile(program, &path, observer)?;
     Ok(LanguageModel {
-        name: model.name,
+        name,
         path,
-        license: model.license,
+        license,
         origin: Origin::Package(Box::new(contents)),
         program,
         info,
         stored: Vec::new(),
+        made_tables: Vec::new(),
+        tables,
     })
 }
 
@@ -207,6 +248,8 @@ fn open_foreign(
         origin: Origin::Foreign(Box::new(bundle)),
         program,
         stored: Vec::new(),
+        made_tables: Vec::new(),
+        tables: Tables::new(),
     })
 }
 
@@ -282,7 +325,7 @@ impl LanguageModel {
             .instantiate()
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
-        let session = Session::new(instance, context, vocab_size, self.fixed());
+        let session = Session::new(instance, context, vocab_size);
         let session = session.with_recurrence(self.info.recurrent);
         Ok(session.with_top(self.n_top()))
     }
@@ -295,17 +338,26 @@ impl LanguageModel {
             .instantiate_batch(n)
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
-        let sessions = Sessions::new(batch, context, vocab_size, self.fixed());
+        let sessions = Sessions::new(batch, context, vocab_size);
         Ok(sessions.with_recurrence(self.info.recurrent))
     }
 
-    /// Whether an instance of the model has a function. A bundle of another project has the
-    /// functions of a chain.
+    /// Whether an instance of the model has a function. Functions of fixed length, and bundles of
+    /// other projects, are called through a chain, which has its own.
     pub fn has_function(&self, name: &str) -> bool {
-        match &self.origin {
-            Origin::Foreign(_) => ["prefill", "decode", "score"].contains(&name),
-            _ => self.program.function(name).is_some(),
+        let is_chain = match &self.info.fixed {
+            Some(fixed) => {
+                let present = |name: &String| self.program.function(name).is_some();
+                let whole = |call: &&FixedCall| call.functions.iter().all(present);
+                let mut calls = fixed.calls.iter().filter(whole);
+                calls.any(|call| call.tokens == 1)
+            }
+            None => matches!(self.origin, Origin::Foreign(_)),
+        };
+        if is_chain {
+            return ["prefill", "decode", "score"].contains(&name);
         }
+        self.program.function(name).is_some()
     }
 
     /// An error if the model gives only the most likely token; `what` needs the logits of all.
@@ -324,14 +376,30 @@ impl LanguageModel {
         }
     }
 
-    fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
+    /// The model on a backend. Its instances have the functions [`Self::has_function`] says, and
+    /// take any number of tokens.
+    pub fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
         let program = backend.load(&self.program)?;
         Ok(match &self.origin {
             Origin::Foreign(bundle) => {
                 Arc::new(ChainExecutable::new(program, bundle.chain.clone()))
             }
-            _ => program,
+            _ => match &self.info.fixed {
+                None => program,
+                Some(fixed) => Arc::new(ChainExecutable::new(program, self.chain(fixed)?)),
+            },
         })
+    }
+
+    /// How functions of fixed length are called.
+    fn chain(&self, fixed: &Fixed) -> Result<Arc<Chain>, RuntimeError> {
+        let sizes = (self.info.vocab_size, self.info.context);
+        let chain = calls::chain(&fixed.into(), &ports(&self.program)?, &self.tables, sizes);
+        let chain = chain.map_err(|what| ContractError::Model {
+            path: self.path.clone(),
+            what,
+        })?;
+        Ok(Arc::new(chain))
     }
 
     /// Refuses a program that lacks one of these functions, as packages may.
@@ -358,12 +426,5 @@ impl LanguageModel {
         let outputs = f.body().outputs.iter().map(|v| f.value(*v));
         let mut tokens = outputs.filter(|output| output.name == "top_tokens");
         tokens.next()?.ty.tensor()?.shape.last()?.known()
-    }
-
-    fn fixed(&self) -> Option<Fixed> {
-        self.info.fixed.map(|f| Fixed {
-            block: f.block,
-            window: f.window,
-        })
     }
 }

@@ -27,6 +27,8 @@
 
 mod bundle_reader;
 mod bundle_writer;
+mod calls;
+mod chunks;
 pub mod contract;
 mod embedder;
 mod error;
@@ -48,6 +50,7 @@ mod prompt;
 mod reranker;
 mod sampling;
 mod sentencepiece;
+mod tables;
 
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};

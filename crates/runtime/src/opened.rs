@@ -8,7 +8,7 @@ use thane_models::checkpoint::Checkpoint;
 use crate::contract::Facts;
 use crate::error::{RuntimeError, Task};
 use crate::foreign::ForeignLayout;
-use crate::manifest::is_bundle;
+use crate::manifest::{is_bundle, read_manifest};
 use crate::observer::Observer;
 use crate::package_contents::read_facts;
 
@@ -34,7 +34,7 @@ pub enum Files {
     Checkpoint(Box<Checkpoint>),
     /// A Core ML package or a compiled model, which is read when its program is needed.
     Package,
-    /// A folder of packages of one embedding model, which is read when its program is needed.
+    /// A folder of packages of one model, which is read when its program is needed.
     Bundle,
     /// A bundle of another project, which is read when its program is needed.
     Foreign(ForeignLayout),
@@ -87,7 +87,10 @@ impl Model {
             Files::Checkpoint(checkpoint) => thane_models::is_embedding_model(checkpoint)
                 .map_err(|e| RuntimeError::model(&self.path, e))?,
             Files::Package => matches!(read_facts(&self.path)?, Some(Facts::Embed(_))),
-            Files::Bundle => true,
+            Files::Bundle => {
+                let manifest = read_manifest(&self.path)?;
+                manifest.is_some_and(|m| matches!(m.model, Facts::Embed(_)))
+            }
             Files::Foreign(_) => false,
         };
         Ok(if embeds { Task::Embed } else { Task::Generate })

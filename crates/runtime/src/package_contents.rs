@@ -10,11 +10,14 @@ use std::path::{Path, PathBuf};
 
 use thane_mil::package::{self, Content, Item};
 use thane_mil::program::Program;
+use thane_models::Table;
 
+use crate::calls::Tables;
 use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
 use crate::language::{LanguageData, TokenizerData};
+use crate::tables;
 
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";
@@ -30,6 +33,16 @@ pub struct PackageContents {
     pub language: Option<LanguageData>,
     /// Texts with their vectors as JSON; `None` if there are none.
     pub golden: Option<Vec<u8>>,
+    /// The files of tables that the host looks up, by the input that they are for.
+    pub table_files: Vec<(String, PathBuf)>,
+}
+
+impl PackageContents {
+    /// The tables that the host looks up.
+    pub fn tables(&self) -> Result<Tables, RuntimeError> {
+        let open = |(input, file): &(String, PathBuf)| Ok((input.clone(), tables::open(file)?));
+        self.table_files.iter().map(open).collect()
+    }
 }
 
 /// The items of a package that is to be written. The contract comes last, since it has the hashes
@@ -38,6 +51,7 @@ pub fn items(
     contract: Contract,
     language: Option<&LanguageData>,
     golden: Option<Vec<u8>>,
+    tables: &[Table],
     source: Option<Hashing>,
 ) -> Result<Vec<Item>, ContractError> {
     let source = RefCell::new(source);
@@ -67,6 +81,7 @@ pub fn items(
             ));
         }
     }
+    items.extend(tables::items(tables));
     let write = move |folder: &Path| contract_json(folder, &contract, source.take());
     items.push(item(
         CONTRACT,
@@ -129,10 +144,15 @@ pub fn read_contents(
         .map(|file| read_language(file, find(TOKENIZER)))
         .transpose()?;
     let golden = find(GOLDEN).map(|file| read(file)).transpose()?;
+    let table = |item: &package::StoredItem| {
+        let input = item.name.strip_suffix(".npy")?;
+        (item.author == AUTHOR).then(|| (input.to_owned(), item.path.clone()))
+    };
     Ok(Some(PackageContents {
         contract,
         language,
         golden,
+        table_files: items.iter().filter_map(table).collect(),
     }))
 }
 

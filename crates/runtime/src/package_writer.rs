@@ -5,11 +5,14 @@ use std::path::Path;
 use thane_mil::opset::Opset;
 use thane_mil::package::{Package, PackageError, Summary};
 use thane_mil::program::{Function, Program};
+use thane_models::Table;
 
-use crate::contract::{Contract, Facts, GENERATOR, SCHEMA, Source, ports};
+use crate::chunks;
+use crate::contract::{Contract, Facts, GENERATOR, Generates, SCHEMA, Source, ports};
 use crate::error::RuntimeError;
 use crate::files::hash_files;
 use crate::interface::{interface, metadata, source_name, weight_files};
+use crate::language::LanguageData;
 use crate::language_model::{LanguageModel, Origin};
 use crate::observer::{Note, Observer};
 use crate::package_contents::items;
@@ -53,6 +56,9 @@ impl LanguageModel {
         let program = in_opset(&program, options.opset)?;
         thane_models::check_numbers(&self.stored)
             .map_err(|e| RuntimeError::model(&self.path, e))?;
+        if chunks::count(program.functions()) > 1 {
+            return self.write_chunks(program, out, options, observer);
+        }
         let package = self.package(program);
         let summary = if options.compiled {
             observer.note(&Note::Compiled);
@@ -64,7 +70,13 @@ impl LanguageModel {
             written.map_err(write_error(out))?
         } else {
             observer.step("writing the package");
-            self.write_package(&package, out, options.replace, observer)?
+            let contract = self.contract(&package.program, (&self.info).into())?;
+            let language = self.language_data()?;
+            if language.is_none() {
+                observer.note(&Note::NoTokenizer);
+            }
+            let extras = (language.as_ref(), &self.made_tables[..]);
+            self.write_package(&package, (out, options.replace), contract, extras)?
         };
         let functions = package.program.functions();
         Ok(WrittenPackage {
@@ -75,12 +87,47 @@ impl LanguageModel {
         })
     }
 
+    /// Writes a folder of packages, one for each chunk of layers.
+    fn write_chunks(
+        &self,
+        program: Program,
+        out: &Path,
+        options: &PackageOptions,
+        observer: &dyn Observer,
+    ) -> Result<WrittenPackage, RuntimeError> {
+        observer.step("writing the packages");
+        let facts = Generates::from(&self.info);
+        let language = self.language_data()?;
+        if language.is_none() {
+            observer.note(&Note::NoTokenizer);
+        }
+        let opset = program.functions().first().map_or("", |f| f.opset.name());
+        let names = program.functions().iter().map(|f| f.name.clone()).collect();
+        let write = |chunk: &str, functions: Vec<Function>, to: &Path, is_first: bool| {
+            let package = self.package(Program::new(functions));
+            let contract = self.contract(&package.program, of_chunk(&facts, chunk))?;
+            let extras = if is_first {
+                (language.as_ref(), &self.made_tables[..])
+            } else {
+                (None, &[][..])
+            };
+            self.write_package(&package, (to, false), contract, extras)
+        };
+        let summary = chunks::write(&program, &facts, (out, options.replace), &write)?;
+        Ok(WrittenPackage {
+            opset,
+            functions: names,
+            context: self.info.context,
+            summary,
+        })
+    }
+
     fn write_package(
         &self,
         package: &Package,
-        out: &Path,
-        replace: bool,
-        observer: &dyn Observer,
+        (out, replace): (&Path, bool),
+        contract: Contract,
+        (language, tables): (Option<&LanguageData>, &[Table]),
     ) -> Result<Summary, RuntimeError> {
         let Origin::Checkpoint(checkpoint) = &self.origin else {
             return Err(RuntimeError::ExpectedCheckpoint {
@@ -88,12 +135,7 @@ impl LanguageModel {
             });
         };
         let source = hash_files(weight_files(checkpoint)?);
-        let language = self.language_data()?;
-        if language.is_none() {
-            observer.note(&Note::NoTokenizer);
-        }
-        let contract = self.contract(&package.program)?;
-        let items = items(contract, language.as_ref(), None, Some(source))?;
+        let items = items(contract, language, None, tables, Some(source))?;
         let written = if replace {
             package.replace(out, &items)
         } else {
@@ -126,11 +168,11 @@ impl LanguageModel {
         source_name(&self.name, &self.path)
     }
 
-    fn contract(&self, program: &Program) -> Result<Contract, RuntimeError> {
+    fn contract(&self, program: &Program, facts: Generates) -> Result<Contract, RuntimeError> {
         Ok(Contract {
             schema: SCHEMA,
             generator: GENERATOR.to_owned(),
-            model: Facts::Generate((&self.info).into()),
+            model: Facts::Generate(facts),
             source: Source {
                 model: self.source_name(),
                 files: Vec::new(),
@@ -139,6 +181,22 @@ impl LanguageModel {
             files: Vec::new(),
         })
     }
+}
+
+/// What the contract of one chunk says: the calls of the model, by the functions of this package.
+fn of_chunk(facts: &Generates, chunk: &str) -> Generates {
+    let mut facts = facts.clone();
+    for call in facts.fixed.iter_mut().flat_map(|fixed| &mut fixed.calls) {
+        let own = call
+            .functions
+            .iter()
+            .filter_map(|name| match chunks::parted(name) {
+                Some((of, name)) if of == chunk => Some(name.to_owned()),
+                _ => None,
+            });
+        call.functions = own.collect();
+    }
+    facts
 }
 
 fn write_error(path: &Path) -> impl FnOnce(PackageError) -> RuntimeError + '_ {

@@ -9,6 +9,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
 
 use crate::error::{OpsetError, RuntimeError};
+use crate::manifest::MAIN;
 use crate::observer::Observer;
 
 /// Broken rules that an error lists.
@@ -37,9 +38,13 @@ pub fn compile(
     Ok(program)
 }
 
-/// The program in an opset; `None` for the lowest that expresses the program.
+/// The program in an opset; `None` for the lowest that expresses the program. Several functions,
+/// or one that is not called `main`, exist since iOS 18.
 pub fn in_opset(program: &Program, asked: Option<Opset>) -> Result<Program, RuntimeError> {
-    let lowest = lower::lowest_opset(program);
+    let lowest = match program.functions() {
+        [only] if only.name == MAIN => lower::lowest_opset(program),
+        _ => Some(Opset::CoreMl8),
+    };
     let opset = asked.or(lowest).unwrap_or(Opset::CoreMl8);
     lower::with_opset(program, opset).map_err(|violations| {
         let shown = violations.iter().take(MOST_VIOLATIONS);

@@ -82,6 +82,8 @@ pub struct Latency {
     pub tokens_per_second: Option<f64>,
     /// Positions of most of its products with weights.
     pub positions: f64,
+    /// Milliseconds of reading the weights, hidden or not.
+    pub reading_ms: f64,
     /// Bytes of weights that a call reads, those read again included.
     pub weight_bytes: f64,
     /// Bytes of activations that cross the edge of the engine.
@@ -158,6 +160,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view))
             .then(|| 1e3 / ms),
         positions: work.positions,
+        reading_ms: work.reading * 1e3,
         weight_bytes: work.weight_bytes,
         activation_bytes: traffic.edge_bytes + 2.0 * traffic.spilled_bytes,
         n_dispatches: placement.n_dispatches(),

@@ -8,4 +8,5 @@
 pub mod bucket;
 pub mod chunk;
 pub mod cost;
+pub mod form;
 pub mod stream;

@@ -327,7 +327,8 @@ pub fn decoder(
     let made =
         thane_models::build(checkpoint, &options).map_err(|e| RuntimeError::model(path, e))?;
     let program = in_opset(&compile(made.program, path, app.output.as_ref())?, None)?;
-    let block = made.info.fixed.map_or(1, |fixed| fixed.block);
+    let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
+    let block = calls.map(|call| call.tokens).max().unwrap_or(1);
     let said = format!(
         "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
          writes it; weights were not read",

@@ -6,6 +6,7 @@ use serde::Serialize;
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
+use thane_models::{DecoderEngine, Split};
 use thane_runtime::{
     LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask, WrittenBundle,
     WrittenPackage,
@@ -21,6 +22,7 @@ use crate::form::Form;
 use crate::model::{NumericsFlag, cpu};
 use crate::out::{self, Kind};
 use crate::output::{bytes, counted};
+use crate::planned::{self, GoalFlag};
 
 /// Write a model as a Core ML package.
 #[derive(Debug, clap::Args)]
@@ -42,7 +44,7 @@ pub struct Args {
     task: Option<Task>,
     /// Form of the program: portable for every machine, engine for the Neural Engine.
     ///
-    /// The default is portable for generate and engine for embed.
+    /// The default is portable for generate, unless --target is given, and engine for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<Form>,
     #[command(flatten)]
@@ -60,8 +62,35 @@ pub struct Args {
     #[arg(long, value_name = "SYSTEM", value_parser = system, conflicts_with = "opset")]
     min_os: Option<Opset>,
     /// Chip, system or both to audit the package for, such as a19 [default: m4].
+    ///
+    /// A language model gets the form for the Neural Engine that is predicted to be best there,
+    /// unless --form says otherwise; other flags pin what they decide. `thane plan` shows the
+    /// choice.
     #[arg(long, value_name = "TARGET", value_parser = values::target)]
     target: Option<Target>,
+    /// What --target chooses for: the time of an answer, the time of a prompt, or memory
+    /// [default: latency].
+    #[arg(long = "for", value_name = "GOAL", value_enum, requires = "target")]
+    goal: Option<GoalFlag>,
+    /// Print what was tried, with its price.
+    #[arg(long, requires = "target")]
+    explain: bool,
+}
+
+impl Args {
+    /// Whether flags say that layers are cut into several packages.
+    fn is_split(&self) -> bool {
+        self.embedding.form.split.as_ref().is_some_and(is_split)
+    }
+}
+
+/// Whether layers are cut into several packages.
+fn is_split(split: &Split) -> bool {
+    match split {
+        Split::Whole => false,
+        Split::Into(n) => *n > 1,
+        Split::Ranges(ranges) => ranges.len() > 1,
+    }
 }
 
 /// The values of `--task`.
@@ -179,6 +208,11 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
             ("--block", flags.form.block.is_some()),
         ],
     };
+    let decoders = match task {
+        Task::Generate => None,
+        Task::Embed => Some(flags.form.of_decoder()),
+    };
+    let given = given.into_iter().chain(decoders.into_iter().flatten());
     let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else {
         return Ok(());
     };
@@ -205,14 +239,39 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
 /// Refuses an output whose extension is not that of a package or a compiled model.
 fn named_well(args: &Args) -> Outcome {
     let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
-    if is_package || is_compiled(&args.out) || args.embedding.layout == bundle::Layout::Folder {
+    let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
+    // The planner may cut the model.
+    if args.target.is_some() && args.out.extension().is_none() {
         return Ok(());
     }
-    Err(out::misnamed(
+    if args.is_split() && args.out.extension().is_some() {
+        return Err(several(args));
+    }
+    if is_package || is_folder || is_compiled(&args.out) {
+        return Ok(());
+    }
+    Err(misnamed(args))
+}
+
+fn misnamed(args: &Args) -> Failure {
+    out::misnamed(
         &args.out,
         "a package (.mlpackage) or compiled model (.mlmodelc)",
         "-o NAME.mlpackage",
-    ))
+    )
+}
+
+/// The failure of several packages that were to be written as one.
+fn several(args: &Args) -> Failure {
+    let error = anyhow::anyhow!(
+        "{}: several packages are written into a folder, which is no package itself",
+        args.out.display()
+    );
+    let failure = Failure::new(Code::Usage, error).remedy("-o FOLDER");
+    if args.is_split() {
+        return failure;
+    }
+    failure.remedy("--split 1, for one package, which may be too large to load")
 }
 
 /// The kind of the output, which decides what may be replaced.
@@ -226,6 +285,7 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
             Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
         }
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
+        Task::Generate if args.is_split() => Ok(Kind::Folder),
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
         _ => Ok(Kind::Package),
     }
@@ -235,9 +295,42 @@ fn is_compiled(out: &Path) -> bool {
     out.extension().is_some_and(|e| e == "mlmodelc")
 }
 
+/// The form for the Neural Engine that flags ask for, or that is predicted to be best; `None` for
+/// the portable form.
+fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEngine>, Failure> {
+    let flags = &args.embedding.form;
+    match (args.form, &args.target) {
+        (Some(Form::Engine), _) => Ok(Some(flags.decoder())),
+        (Some(Form::Portable), _) | (None, None) => Ok(None),
+        (None, Some(target)) => {
+            let by = (target, args.goal.unwrap_or_default());
+            let checkpoint = model.checkpoint()?;
+            let (choice, engine) = planned::choose(checkpoint, args.context, flags, by, app)?;
+            if args.explain {
+                app.output.say(planned::table(&choice).trim_end());
+            }
+            for sentence in planned::sentences(&choice, target) {
+                app.output.say(&sentence);
+            }
+            Ok(Some(engine))
+        }
+    }
+}
+
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
-    let engine = (args.form == Some(Form::Engine)).then(|| args.embedding.form.decoder());
-    if let (None, Some(flag)) = (engine, args.embedding.form.given()) {
+    let engine = engine_form(args, &model, app)?;
+    let is_portable = engine.is_none();
+    let is_split = engine.as_ref().is_some_and(|e| is_split(&e.split));
+    if is_split && !args.is_split() {
+        // The planner cut the model.
+        if args.out.extension().is_some() {
+            return Err(several(args));
+        }
+        out::check_made(&args.out, Kind::Folder, args.force, &[&model.path])?;
+    } else if !is_split && args.out.extension().is_none() {
+        return Err(misnamed(args));
+    }
+    if let (None, Some(flag)) = (&engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
             "{flag} is for programs of the Neural Engine, and this one is portable"
         );
@@ -261,7 +354,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let written = model
         .write(&args.out, &options, app.output.as_ref())
         .map_err(|e| unwritten(e, args))?;
-    say(&model.name, &written, args, app)
+    say(&model.name, &written, (args, is_portable), app)
 }
 
 /// Names the flag by which the opset was chosen.
@@ -349,9 +442,13 @@ fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
     Ok(app.output.data(&format!("{}\n", args.out.display()))?)
 }
 
-fn say(model: &str, written: &WrittenPackage, args: &Args, app: &App) -> Outcome {
+fn say(
+    model: &str,
+    written: &WrittenPackage,
+    (args, is_portable): (&Args, bool),
+    app: &App,
+) -> Outcome {
     let summary = &written.summary;
-    let is_portable = args.form != Some(Form::Engine);
     let mut report = Report {
         model,
         package: &args.out,

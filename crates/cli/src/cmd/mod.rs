@@ -15,6 +15,7 @@ pub mod ls;
 pub mod man;
 pub mod ops;
 pub mod perplexity;
+pub mod plan;
 pub mod predict;
 pub mod pull;
 pub mod rerank;

@@ -6,24 +6,25 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
-use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
-use thane_mil::backend::Backend;
+use thane_hub::ModelFiles;
 use thane_mil::package::Package;
+use thane_mil::types::DType;
 use thane_mil::valid;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{DecoderEngine, Model, Options, build};
+use thane_models::{DecoderEngine, Options, build};
+use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
 use crate::fixture::{Home, assert_ends, chat_folder};
 
 /// What the caches hold: the longest golden has 61 tokens, so that the last block of it starts
 /// early.
-const CONTEXT: usize = 64;
+pub const CONTEXT: usize = 64;
 /// Longer than gemma's windows of 8 and 5 tokens in one case, shorter in the other.
-const BLOCK: usize = 7;
+pub const BLOCK: usize = 7;
 
 /// Each checkpoint with the extension of its file, which has a golden beside it.
-fn cases() -> Vec<(String, &'static str)> {
+pub fn cases() -> Vec<(String, &'static str)> {
     let folders = std::fs::read_dir(models().join("tiny")).unwrap();
     let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
     let folders = folders.map(|entry| (format!("tiny/{}", name(entry.unwrap())), ""));
@@ -69,12 +70,12 @@ fn what_this_form_cannot_have_is_refused() {
     }
 }
 
-fn models() -> PathBuf {
+pub fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
 }
 
 /// The sequences of a golden, each with the logits at every position.
-fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
+pub fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
     let stem = if file.is_empty() {
         models().join(name).join("golden")
     } else {
@@ -105,25 +106,29 @@ fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
         .collect()
 }
 
-fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> Model {
+pub fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> LanguageModel {
     let path = models().join(name).with_extension(file);
     // The file of llama2.c in a folder.
     let bin = path.join("model.bin");
-    let checkpoint = Checkpoint::open(if bin.is_file() { &bin } else { &path }).unwrap();
-    let options = Options {
-        context: Some(CONTEXT),
-        engine,
-        ..Options::default()
+    let files = ModelFiles {
+        name: name.to_owned(),
+        path: if bin.is_file() { bin } else { path },
+        license: None,
+        downloaded_bytes: 0,
     };
-    let mut model = build(&checkpoint, &options).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let options = LanguageOptions {
+        context: Some(CONTEXT),
+        cache: DType::Fp32,
+        engine,
+        ..LanguageOptions::default()
+    };
+    let model = Model::from_files(files).and_then(|model| model.language_model(&options, &()));
+    let model = model.unwrap_or_else(|e| panic!("{name}: {e:?}"));
     valid::check(&model.program).unwrap();
-    model.program = thane_compile::run(model.program, &thane_compile::Options::default())
-        .unwrap()
-        .0;
     model
 }
 
-fn engine(name: &str, file: &str) -> Model {
+fn engine(name: &str, file: &str) -> LanguageModel {
     model(
         name,
         file,
@@ -134,21 +139,12 @@ fn engine(name: &str, file: &str) -> Model {
     )
 }
 
-fn session(model: &Model, numerics: Numerics) -> Session {
-    let instance = Cpu::new(numerics, 1)
-        .load(&model.program)
-        .unwrap()
-        .instantiate()
-        .unwrap();
-    let fixed = model.info.fixed.map(|f| Fixed {
-        block: f.block,
-        window: f.window,
-    });
-    Session::new(instance, CONTEXT, model.info.vocab_size, fixed)
+fn session(model: &LanguageModel, numerics: Numerics) -> Session {
+    model.session(&Cpu::new(numerics, 1)).unwrap()
 }
 
 /// Norm of the difference over the norm of what is expected.
-fn error(found: &[f32], expected: &[f32]) -> f64 {
+pub fn error(found: &[f32], expected: &[f32]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let square = |x: f64| x * x;
     let apart = found
@@ -269,7 +265,7 @@ fn packages_hold_weights_once_and_run() {
     assert_ends(
         &convert(&["--context", "64", "--block", "65"]),
         2,
-        &["expected a block of 1 to 64 tokens", "--block 1 to 64"],
+        &["expected prefill of 1 to 64 tokens", "--block 1 to 64"],
     );
     let portable = [
         "convert",

@@ -22,6 +22,7 @@ mod images;
 mod look;
 mod memory;
 mod messages;
+mod modes;
 mod outputs;
 mod package;
 mod pip;

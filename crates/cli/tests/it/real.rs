@@ -128,7 +128,7 @@ fn greedy_tokens_do_not_depend_on_what_is_ruled_out() {
         let executable = cpu.load(&model.program).unwrap();
         let session = |top| {
             let instance = executable.instantiate().unwrap();
-            Session::new(instance, CONTEXT, model.info.vocab_size, None).with_top(top)
+            Session::new(instance, CONTEXT, model.info.vocab_size).with_top(top)
         };
         let prompt =
             serde_json::from_value::<Vec<u32>>(golden["prompts"][0]["ids"].clone()).unwrap();
@@ -189,7 +189,6 @@ fn packages_give_the_tokens_of_their_checkpoints() {
             instance,
             CONTEXT,
             golden["vocabulary"].as_u64().unwrap() as usize,
-            None,
         );
         let prompts = golden["prompts"].as_array().unwrap();
         for prompt in prompts {

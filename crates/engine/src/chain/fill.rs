@@ -4,7 +4,11 @@ use thane_mil::backend::RunError;
 use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
+use super::store::HostCache;
 use super::{Feed, Input, Rows};
+
+/// The score of a masked key where the mask is added to fp16: far below any real score, and finite.
+const MASKED_SCORE: f32 = -1e4;
 
 /// The tokens of one call.
 #[derive(Clone, Copy)]
@@ -12,6 +16,15 @@ pub(super) struct Place<'a> {
     pub tokens: &'a [u32],
     /// Position of the first token.
     pub position: usize,
+    /// Number of tokens that the call takes; those beyond `tokens` mean nothing.
+    pub n: usize,
+}
+
+/// What the host holds between calls.
+#[derive(Clone, Copy)]
+pub(super) struct Host<'a> {
+    pub slots: &'a [Vec<u8>],
+    pub caches: &'a [HostCache],
 }
 
 /// Sets the elements of an input, which lie in `bytes`.
@@ -19,13 +32,21 @@ pub(super) fn fill(
     bytes: &mut [u8],
     input: &Input,
     place: Place<'_>,
-    slots: &[Vec<u8>],
+    host: Host<'_>,
 ) -> Result<(), RunError> {
-    let Place { tokens, position } = place;
+    let Place {
+        tokens,
+        position,
+        n,
+    } = place;
     let width = input.shape.last().copied().unwrap_or(1).max(1);
     match &input.feed {
-        Feed::Tokens => ints(bytes, tokens.iter().map(|token| token.cast_signed())),
-        Feed::Positions => ints(bytes, (0..tokens.len()).map(|i| int(position + i))),
+        Feed::Tokens => {
+            let padding = std::iter::repeat(&0);
+            let ids = tokens.iter().chain(padding).take(n);
+            ints(bytes, ids.map(|token| token.cast_signed()));
+        }
+        Feed::Positions => ints(bytes, (0..n).map(|i| int(position + i))),
         Feed::Position => ints(bytes, [int(position)]),
         Feed::CausalMask => {
             let is_shown = |at: usize| at % width <= position + at / width;
@@ -48,12 +69,66 @@ pub(super) fn fill(
             table_rows(bytes, input, table.as_ref(), rows)?;
         }
         Feed::Slot(slot) => {
-            let value = slots.get(*slot).filter(|value| value.len() == bytes.len());
+            let value = host
+                .slots
+                .get(*slot)
+                .filter(|value| value.len() == bytes.len());
             let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
             bytes.copy_from_slice(value);
         }
+        Feed::Mask { window } => {
+            let is_shown = |at: usize| {
+                attends(
+                    (at / width, at % width),
+                    width.saturating_sub(n),
+                    position,
+                    *window,
+                )
+            };
+            floats(bytes, input.dtype, |at| {
+                if is_shown(at) { 0.0 } else { MASKED_SCORE }
+            });
+        }
+        Feed::WriteBegin => ints(bytes, [0, 0, int(position), 0]),
+        Feed::WriteEnd => ints(bytes, [0, 0, int(position + n), 0]),
+        Feed::LastToken => {
+            let last = tokens.len().saturating_sub(1);
+            floats(bytes, input.dtype, |at| f32::from(u8::from(at == last)));
+        }
+        Feed::TokenColumns(table) => {
+            let padding = std::iter::repeat(&0);
+            let rows = tokens.iter().chain(padding).take(n);
+            let rows = rows.map(|token| *token as usize);
+            table_columns(bytes, input, table.as_ref(), (rows, n))?;
+        }
+        Feed::PositionColumns(table) => {
+            let rows = (0..n).map(|i| position + i);
+            table_columns(bytes, input, table.as_ref(), (rows, n))?;
+        }
+        Feed::Cache(idx) => {
+            let cache = host.caches.get(*idx);
+            let cache = cache.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
+            cache.copy_to(bytes);
+        }
     }
     Ok(())
+}
+
+/// Whether row `i` of a call sees column `key` of a mask for `context` tokens of the cache and then
+/// those of the call.
+fn attends(
+    (i, key): (usize, usize),
+    context: usize,
+    position: usize,
+    window: Option<usize>,
+) -> bool {
+    let window = window.unwrap_or(usize::MAX);
+    if key < context {
+        let first = (position + i).saturating_sub(window - 1);
+        return (first..position).contains(&key);
+    }
+    let j = key - context;
+    j <= i && i - j < window
 }
 
 fn hidden_unless(is_shown: bool) -> f32 {
@@ -91,17 +166,39 @@ fn table_rows(
     let mut row = vec![0.0; table.n_columns()];
     let size = row.len() * input.dtype.bits() / 8;
     for (idx, cells) in rows.zip(bytes.chunks_mut(size.max(1))) {
-        if idx >= table.n_rows() {
-            return Err(RunError::Chain(format!(
-                "input `{}`: expected a table with row {idx}, found {} rows",
-                input.name,
-                table.n_rows()
-            )));
-        }
+        check_row(input, table, idx)?;
         table.read(idx, &mut row);
         floats(cells, input.dtype, |at| row[at]);
     }
     Ok(())
+}
+
+/// Sets an input [.., columns, n] to rows of a table, one for each of n tokens.
+fn table_columns(
+    bytes: &mut [u8],
+    input: &Input,
+    table: &dyn Rows,
+    (rows, n): (impl Iterator<Item = usize>, usize),
+) -> Result<(), RunError> {
+    let mut all = vec![0.0; n * table.n_columns()];
+    for (idx, row) in rows.zip(all.chunks_mut(table.n_columns().max(1))) {
+        check_row(input, table, idx)?;
+        table.read(idx, row);
+    }
+    let n_columns = table.n_columns();
+    floats(bytes, input.dtype, |at| all[at % n * n_columns + at / n]);
+    Ok(())
+}
+
+fn check_row(input: &Input, table: &dyn Rows, idx: usize) -> Result<(), RunError> {
+    if idx < table.n_rows() {
+        return Ok(());
+    }
+    Err(RunError::Chain(format!(
+        "input `{}`: expected a table with row {idx}, found {} rows",
+        input.name,
+        table.n_rows()
+    )))
 }
 
 #[cfg(test)]
@@ -137,12 +234,22 @@ mod tests {
             feed,
         };
         let mut bytes = vec![0xff; 2 * shape.iter().product::<usize>()];
-        fill(&mut bytes, &input, Place { tokens, position }, &[]).unwrap();
+        let n = tokens.len();
+        let place = Place {
+            tokens,
+            position,
+            n,
+        };
+        fill(&mut bytes, &input, place, NOTHING).unwrap();
         let cells = bytes.as_chunks::<2>().0.iter();
         cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
     }
 
     const HIDDEN: f32 = f32::NEG_INFINITY;
+    const NOTHING: Host<'static> = Host {
+        slots: &[],
+        caches: &[],
+    };
 
     #[test]
     fn masks_show_what_the_positions_allow() {
@@ -180,8 +287,9 @@ mod tests {
         let place = Place {
             tokens: &[1],
             position: 9,
+            n: 1,
         };
-        let error = fill(&mut [0; 6], &input, place, &[]).unwrap_err();
+        let error = fill(&mut [0; 6], &input, place, NOTHING).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -1,13 +1,15 @@
 //! Runs a chain on any backend.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use thane_mil::backend::{Executable, Instance, RunError, View};
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 
-use super::fill::{Place, fill};
-use super::{Chain, Logits, Step};
+use super::fill::{Host, Place, fill};
+use super::store::{HostCache, Pending};
+use super::{Cache, Chain, Gives, Logits, Need, Step};
 
 /// The program of a chain, prepared for one machine.
 ///
@@ -31,6 +33,13 @@ impl Executable for ChainExecutable {
         Ok(Box::new(ChainInstance {
             program: self.program.instantiate()?,
             slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
+            caches: chain
+                .caches
+                .iter()
+                .map(|cache| HostCache::new(cache, chain.context))
+                .collect(),
+            pending: Pending::default(),
+            length: None,
             chain,
             input_ids: Vec::new(),
             position: [0; 4],
@@ -45,6 +54,11 @@ struct ChainInstance {
     program: Box<dyn Instance>,
     chain: Arc<Chain>,
     slots: Vec<Vec<u8>>,
+    caches: Vec<HostCache>,
+    /// What the last call gave for the caches.
+    pending: Pending,
+    /// Which of the states of different lengths hold the tokens; `None` if all are empty.
+    length: Option<usize>,
     /// The input `input_ids`.
     input_ids: Vec<u8>,
     /// The input `position`.
@@ -82,11 +96,12 @@ impl Instance for ChainInstance {
         let position = usize::try_from(i32::from_ne_bytes(self.position));
         self.go_back_to(position.unwrap_or(usize::MAX))?;
         self.logits.clear();
-        // A head gives the logits of one token.
-        let length = if function == "score" { 1 } else { ids.len() };
-        for part in ids.chunks(length.max(1)) {
-            self.process(part, true)?;
-        }
+        let need = if function == "score" {
+            Need::Each
+        } else {
+            Need::Last
+        };
+        self.process(&ids, need)?;
         self.shape = [
             1,
             self.logits.len() / self.chain.vocab_size.max(1),
@@ -107,16 +122,30 @@ impl Instance for ChainInstance {
     }
 
     fn state(&self, name: &str) -> Result<View<'_>, RunError> {
+        // A cache that the host holds is a state of the chain.
+        let is_it = |cache: &Cache| cache.name == name;
+        if let Some(at) = self.chain.caches.iter().position(is_it) {
+            return Ok(self.caches[at].view());
+        }
         self.program.state(name)
     }
 
     fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
+        let is_it = |cache: &Cache| cache.name == name;
+        if let Some(at) = self.chain.caches.iter().position(is_it) {
+            return Ok(self.caches[at].bytes_mut());
+        }
         self.program.state_mut(name)
     }
 
     fn reset(&mut self) {
         self.program.reset();
         self.slots.iter_mut().for_each(|slot| slot.fill(0));
+        self.caches
+            .iter_mut()
+            .for_each(|cache| cache.bytes_mut().fill(0));
+        self.pending = Pending::default();
+        self.length = None;
         self.tokens.clear();
     }
 }
@@ -132,42 +161,92 @@ impl ChainInstance {
         }
         if n == self.tokens.len() || self.tokens.len() <= self.chain.rewind_limit {
             self.tokens.truncate(n);
+            self.pending.accept(n, &mut self.caches);
             return Ok(());
         }
         let tokens = self.tokens[..n].to_vec();
         self.reset();
-        self.process(&tokens, false)
+        self.process(&tokens, Need::Nothing)
     }
 
-    /// Appends tokens to the caches. With `with_head`, appends the logits of the last token to
-    /// `logits`.
-    fn process(&mut self, tokens: &[u32], with_head: bool) -> Result<(), RunError> {
-        let (chain, mut rest) = (self.chain.clone(), tokens);
+    /// Appends tokens to the caches, and the logits that are needed to `logits`.
+    fn process(&mut self, tokens: &[u32], need: Need) -> Result<(), RunError> {
+        let chain = self.chain.clone();
+        let mut rest = tokens;
         while !rest.is_empty() {
             let position = self.tokens.len();
-            let call = chain.call(position, rest.len()).ok_or_else(|| {
+            let (call, begin) = chain.call(position, rest.len(), need).ok_or_else(|| {
                 RunError::Chain(format!(
                     "no function takes the token at position {position}: the context holds {} \
                      tokens",
                     chain.context
                 ))
             })?;
-            let (now, later) = rest.split_at(call.n_tokens);
+            self.pending.accept(begin, &mut self.caches);
+            self.move_states(&chain, call.length)?;
+            // Tokens that are computed again come first.
+            let again = position - begin;
+            let n_now = (call.n_tokens - again).min(rest.len());
+            let (now, later) = rest.split_at(n_now);
+            let all = [&self.tokens[begin..], now].concat();
             let place = Place {
-                tokens: now,
-                position,
+                tokens: &all,
+                position: begin,
+                n: call.n_tokens,
             };
-            call.steps
+            self.pending.begin(begin, all.len());
+            let ran = call
+                .steps
                 .iter()
-                .try_for_each(|step| self.run_step(step, place))?;
+                .try_for_each(|step| self.run_step(step, place));
+            if ran.is_err() {
+                // Some caches may hold rows of the call, which later tokens overwrite.
+                self.pending = Pending::default();
+            }
+            ran?;
             self.tokens.extend_from_slice(now);
             rest = later;
-            if rest.is_empty() && with_head {
+            let is_last = rest.is_empty() && need == Need::Last;
+            if call.gives == Gives::Hidden && (is_last || need == Need::Each) {
                 chain
                     .head
                     .iter()
                     .try_for_each(|step| self.run_step(step, place))?;
-                self.read_logits(&chain)?;
+            }
+            match call.gives {
+                Gives::Each if need == Need::Each => self.read_logits(&chain, again..all.len())?,
+                Gives::Each if is_last => self.read_logits(&chain, all.len() - 1..all.len())?,
+                Gives::Last | Gives::Hidden if is_last || need == Need::Each => {
+                    self.read_logits(&chain, 0..1)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what states of another length hold to those of this length.
+    fn move_states(&mut self, chain: &Chain, length: usize) -> Result<(), RunError> {
+        let Some(now) = self.length.replace(length).filter(|now| *now != length) else {
+            return Ok(());
+        };
+        for names in &chain.states {
+            let (Some(from), Some(to)) = (names.get(now), names.get(length)) else {
+                continue;
+            };
+            let view = self.program.state(from)?;
+            let (bytes, shape) = (view.bytes.to_vec(), view.shape.to_vec());
+            let wide = self.program.state(to)?.shape.to_vec();
+            let row = shape.last().copied().unwrap_or(1) * view_size(&bytes, &shape);
+            let rows_of = |shape: &[usize]| shape.iter().rev().nth(1).copied().unwrap_or(1);
+            let (before, after) = (rows_of(&shape) * row, rows_of(&wide) * row);
+            let n = before.min(after).min(self.tokens.len() * row);
+            let target = self.program.state_mut(to)?;
+            for (from, to) in bytes
+                .chunks(before.max(1))
+                .zip(target.chunks_mut(after.max(1)))
+            {
+                to[..n].copy_from_slice(&from[..n]);
             }
         }
         Ok(())
@@ -176,7 +255,11 @@ impl ChainInstance {
     fn run_step(&mut self, step: &Step, place: Place<'_>) -> Result<(), RunError> {
         for input in &step.inputs {
             let bytes = self.program.input(&input.name, &input.shape)?;
-            fill(bytes, input, place, &self.slots)?;
+            let host = Host {
+                slots: &self.slots,
+                caches: &self.caches,
+            };
+            fill(bytes, input, place, host)?;
         }
         self.program.run(&step.function)?;
         for (output, slot) in &step.keeps {
@@ -185,16 +268,22 @@ impl ChainInstance {
             slot.clear();
             slot.extend_from_slice(bytes);
         }
+        for (output, cache) in &step.stores {
+            let bytes = self.program.output(output)?.bytes.to_vec();
+            self.pending.push(*cache, bytes);
+        }
         Ok(())
     }
 
-    /// Appends the logits that the last step gave.
-    fn read_logits(&mut self, chain: &Chain) -> Result<(), RunError> {
+    /// Appends the logits that the last step gave, of the tokens `rows` of its call.
+    fn read_logits(&mut self, chain: &Chain, rows: Range<usize>) -> Result<(), RunError> {
         let start = self.logits.len();
         match &chain.logits {
             Logits::Joined(outputs) => {
-                for output in outputs {
-                    append_floats(&self.program.output(output)?, &mut self.logits);
+                for row in rows.clone() {
+                    for output in outputs {
+                        append_row(&self.program.output(output)?, row, &mut self.logits);
+                    }
                 }
             }
             Logits::Greatest {
@@ -203,7 +292,7 @@ impl ChainInstance {
                 slices,
             } => {
                 let mut values = Vec::new();
-                append_floats(&self.program.output(logits)?, &mut values);
+                append_row(&self.program.output(logits)?, 0, &mut values);
                 let ids = self.program.output(tokens)?.bytes.as_chunks::<4>().0;
                 self.logits
                     .resize(start + chain.vocab_size, f32::NEG_INFINITY);
@@ -220,22 +309,35 @@ impl ChainInstance {
                 }
             }
         }
+        let expected = rows.len() * chain.vocab_size;
         match self.logits.len() - start {
-            n if n == chain.vocab_size => Ok(()),
+            n if n == expected => Ok(()),
             n => Err(RunError::Chain(format!(
-                "expected {} logits, found {n}",
-                chain.vocab_size
+                "expected {expected} logits, found {n}"
             ))),
         }
     }
 }
 
-fn append_floats(view: &View<'_>, to: &mut Vec<f32>) {
+/// Bytes of an element.
+fn view_size(bytes: &[u8], shape: &[usize]) -> usize {
+    bytes.len() / shape.iter().product::<usize>().max(1)
+}
+
+/// Appends row `row` of an output [1, rows, columns]; the whole of one without such rows.
+fn append_row(view: &View<'_>, row: usize, to: &mut Vec<f32>) {
+    let n_rows = match view.shape {
+        [1, n, _] => (*n).max(1),
+        _ => 1,
+    };
+    let size = view.bytes.len() / n_rows;
+    let bytes = view.bytes.get(row * size..(row + 1) * size);
+    let bytes = bytes.unwrap_or_default();
     if view.dtype == DType::Fp16 {
-        let cells = view.bytes.as_chunks::<2>().0.iter();
+        let cells = bytes.as_chunks::<2>().0.iter();
         to.extend(cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))));
     } else {
-        let cells = view.bytes.as_chunks::<4>().0.iter();
+        let cells = bytes.as_chunks::<4>().0.iter();
         to.extend(cells.map(|b| f32::from_ne_bytes(*b)));
     }
 }

@@ -1,6 +1,6 @@
-//! A chain of packages as one [`Instance`](thane_mil::backend::Instance): what other projects write
-//! as a package of embeddings, several packages of layers and a package of the output head takes
-//! `input_ids` and `position` and gives `logits`, like one program.
+//! Functions of fixed length as one [`Instance`](thane_mil::backend::Instance), be they in one
+//! package or a chain of packages: it takes `input_ids` and `position` and gives `logits`, like a
+//! program whose functions take any number of tokens.
 //!
 //! A [`Chain`] is plain data that says what the host does for each call: which functions run in
 //! which order, and where each of their inputs comes from. The functions of all packages are in one
@@ -14,6 +14,7 @@
 
 mod fill;
 mod instance;
+mod store;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub struct Chain {
     pub context: usize,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The ways to process tokens, the first that fits is taken. One of them takes a single token
-    /// at every position below `context` and leaves what the head needs.
+    /// The ways to process tokens. One of them takes a single token at every position below
+    /// `context` and gives its logits or leaves what the head needs.
     pub calls: Vec<Call>,
     /// Runs after the last token, whose logits are wanted.
     pub head: Vec<Step>,
@@ -37,22 +38,58 @@ pub struct Chain {
     pub logits: Logits,
     /// Bytes of each slot. A slot holds an output until the next step that gives it.
     pub slot_bytes: Vec<usize>,
+    /// Caches that the host holds.
+    pub caches: Vec<Cache>,
+    /// States that are one cache in functions of several context lengths, listed by these lengths.
+    /// The host moves their content when it goes from one length to another.
+    pub states: Vec<Vec<String>>,
     /// The caches can go back to fewer tokens while they hold at most this many: slots of later
     /// tokens are masked. Beyond that, tokens are computed again from the first one, because caches
     /// that shift have lost their oldest tokens.
     pub rewind_limit: usize,
 }
 
+/// Keys or values of a layer, which the host passes in and to which it adds those of a call: [1,
+/// heads, context, row].
+#[derive(Clone, Debug)]
+pub struct Cache {
+    /// Name of the inputs that take it.
+    pub name: String,
+    /// Number of heads.
+    pub n_heads: usize,
+    /// Elements of a token's row.
+    pub row: usize,
+    /// Element type.
+    pub dtype: DType,
+}
+
 /// A way to process tokens that follow each other.
 pub struct Call {
     /// Number of tokens.
     pub n_tokens: usize,
+    /// Whether it can process fewer tokens, followed by others that mean nothing.
+    pub padded: bool,
     /// Positions that the tokens can have.
     pub positions: Range<usize>,
-    /// Whether the head can follow. If not, a further token has to be processed first.
-    pub gives_hidden: bool,
+    /// What it gives.
+    pub gives: Gives,
+    /// Which of the states of [`Chain::states`] it has.
+    pub length: usize,
     /// The functions, in order.
     pub steps: Vec<Step>,
+}
+
+/// What a call gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gives {
+    /// Nothing: a further token has to be processed before logits are known.
+    Nothing,
+    /// What the head needs for the logits of the last token.
+    Hidden,
+    /// Logits of the last token.
+    Last,
+    /// Logits of each token.
+    Each,
 }
 
 /// One function and its inputs.
@@ -63,6 +100,8 @@ pub struct Step {
     pub inputs: Vec<Input>,
     /// Outputs that later steps or calls use, each with its slot.
     pub keeps: Vec<(String, usize)>,
+    /// Outputs [1, heads, n, row] that belong into caches, each with its cache.
+    pub stores: Vec<(String, usize)>,
 }
 
 /// An input of a function.
@@ -99,6 +138,25 @@ pub enum Feed {
     PositionRows(Arc<dyn Rows>),
     /// The content of a slot.
     Slot(usize),
+    /// Shape `[1, 1, n, context + n]`, for the cache and then the tokens of the call: 0 where a
+    /// token attends, -1e4 where not. A token attends to itself and to those less than `window`
+    /// positions before it.
+    Mask {
+        /// All tokens before are seen if there is none.
+        window: Option<usize>,
+    },
+    /// `0, 0, p, 0`, shape `[4]`: where the cache is written.
+    WriteBegin,
+    /// `0, 0, p + n, 0`, shape `[4]`.
+    WriteEnd,
+    /// Shape `[1, 1, 1, n]`: 1 at the last token that means something, 0 elsewhere.
+    LastToken,
+    /// Like [`Feed::TokenRows`], with the tokens along the last axis: shape `[.., columns, n]`.
+    TokenColumns(Arc<dyn Rows>),
+    /// Like [`Feed::PositionRows`], with the tokens along the last axis.
+    PositionColumns(Arc<dyn Rows>),
+    /// The first rows of a cache, as many as the input takes.
+    Cache(usize),
 }
 
 /// A table of numbers that the host looks up.
@@ -137,17 +195,48 @@ impl Logits {
     }
 }
 
+/// Which logits are needed of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    /// None.
+    Nothing,
+    /// Those of the last.
+    Last,
+    /// Those of each.
+    Each,
+}
+
 impl Chain {
-    /// The call that processes the next of `n_left` tokens, the first of which has `position`.
-    fn call(&self, position: usize, n_left: usize) -> Option<&Call> {
-        self.calls.iter().find(|call| {
-            let fits = if call.gives_hidden {
-                call.n_tokens <= n_left
-            } else {
-                call.n_tokens < n_left
+    /// The call that processes the next of `n_left` tokens, the first of which has `position`, and
+    /// the position at which it begins: earlier if a call of whole blocks would pass the end. The
+    /// shortest context is taken, and of its calls the one that does most, with least in vain.
+    fn call(&self, position: usize, n_left: usize, need: Need) -> Option<(&Call, usize)> {
+        let fitting = self.calls.iter().filter_map(|call| {
+            let n = call.n_tokens;
+            let ends = n >= n_left;
+            let gives = match need {
+                Need::Nothing => true,
+                Need::Last => !ends || call.gives != Gives::Nothing,
+                Need::Each => call.gives == Gives::Each || (n == 1 && call.gives != Gives::Nothing),
             };
-            fits && call.positions.contains(&position)
-                && position + call.n_tokens <= call.positions.end
+            let is_whole = n <= n_left || (call.padded && n_left > 1);
+            // Where nothing is given, a token must be left for a call that gives something.
+            let leaves = call.gives != Gives::Nothing || n < n_left || need == Need::Nothing;
+            let begin = if call.padded {
+                position.min(call.positions.end.checked_sub(n)?)
+            } else {
+                position
+            };
+            let holds = call.positions.contains(&begin)
+                && position < call.positions.end
+                && begin + n <= call.positions.end;
+            (gives && is_whole && leaves && holds).then_some((call, begin))
+        });
+        fitting.min_by_key(|(call, begin)| {
+            let done = (begin + call.n_tokens).saturating_sub(position).min(n_left);
+            let holds_all = position + n_left <= call.positions.end;
+            let vain = call.n_tokens - done.min(call.n_tokens);
+            (!holds_all, call.positions.end, usize::MAX - done, vain)
         })
     }
 }

@@ -5,12 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_cpu::{Cpu, Numerics};
-use thane_engine::fixed::Fixed;
 use thane_engine::generate::Session;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable};
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{DecoderEngine, Info, Options, build};
+use thane_models::{Info, Options, build};
 
 const CONTEXT: usize = 64;
 
@@ -39,13 +38,12 @@ fn one_of_each_architecture() -> BTreeMap<String, String> {
     found
 }
 
-fn load(name: &str, engine: Option<DecoderEngine>) -> (Arc<dyn Executable>, Info) {
+fn load(name: &str) -> (Arc<dyn Executable>, Info) {
     let checkpoint = Checkpoint::open(&folder().join(name)).unwrap();
     let model = build(
         &checkpoint,
         &Options {
             context: Some(CONTEXT),
-            engine,
             ..Options::default()
         },
     )
@@ -54,13 +52,6 @@ fn load(name: &str, engine: Option<DecoderEngine>) -> (Arc<dyn Executable>, Info
         Cpu::new(Numerics::F32, 2).load(&model.program).unwrap(),
         model.info,
     )
-}
-
-fn fixed(info: &Info) -> Option<Fixed> {
-    info.fixed.map(|f| Fixed {
-        block: f.block,
-        window: f.window,
-    })
 }
 
 fn argmax(logits: &[f32]) -> u32 {
@@ -78,13 +69,8 @@ fn prompt(i: usize) -> Vec<u32> {
 
 /// The greedy answer of a single sequence.
 fn alone(executable: &Arc<dyn Executable>, info: &Info, prompt: &[u32], n: usize) -> Vec<u32> {
-    let mut session = Session::new(
-        executable.instantiate().unwrap(),
-        CONTEXT,
-        info.vocab_size,
-        fixed(info),
-    )
-    .with_recurrence(info.recurrent);
+    let mut session = Session::new(executable.instantiate().unwrap(), CONTEXT, info.vocab_size)
+        .with_recurrence(info.recurrent);
     let mut answer = vec![argmax(&session.feed(prompt, &|| false).unwrap().unwrap())];
     while answer.len() < n {
         answer.push(argmax(&session.decode(answer[answer.len() - 1]).unwrap()));
@@ -109,7 +95,7 @@ fn serve(
     n_prompts: usize,
 ) -> Vec<Running> {
     let batch = executable.instantiate_batch(n).unwrap();
-    let sessions = Sessions::new(batch, CONTEXT, info.vocab_size, fixed(info));
+    let sessions = Sessions::new(batch, CONTEXT, info.vocab_size);
     let mut sessions = sessions.with_recurrence(info.recurrent);
     assert_eq!(sessions.n_sequences(), n);
     let mut waiting = (0..n_prompts).rev().collect::<Vec<_>>();
@@ -158,7 +144,7 @@ fn serve(
 #[test]
 fn each_answer_is_the_one_it_gets_alone() {
     for name in one_of_each_architecture().into_values() {
-        let (executable, info) = load(&name, None);
+        let (executable, info) = load(&name);
         for n in [1, 2, 3, 8, 33] {
             let done = serve(&executable, &info, n, n + 4);
             assert_eq!(done.len(), n + 4, "{name}");
@@ -176,31 +162,12 @@ fn each_answer_is_the_one_it_gets_alone() {
 }
 
 #[test]
-fn programs_of_fixed_lengths_answer_likewise() {
-    let engine = DecoderEngine {
-        block: Some(4),
-        ..DecoderEngine::default()
-    };
-    let (executable, info) = load("gemma3", Some(engine));
-    assert!(info.fixed.is_some());
-    for r in serve(&executable, &info, 3, 5) {
-        assert_eq!(
-            r.answer,
-            alone(&executable, &info, &r.prompt, r.n),
-            "prompt of {}",
-            r.prompt.len()
-        );
-    }
-}
-
-#[test]
 fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
-    let (executable, info) = load("qwen3", None);
+    let (executable, info) = load("qwen3");
     let mut sessions = Sessions::new(
         executable.instantiate_batch(2).unwrap(),
         CONTEXT,
         info.vocab_size,
-        None,
     );
     let (first, other) = (prompt(3), prompt(6));
     assert!(
@@ -235,11 +202,11 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
 /// any other is computed from its start.
 #[test]
 fn recurrent_states_begin_again_where_a_prompt_goes_back() {
-    let (executable, info) = load("qwen3_5", None);
+    let (executable, info) = load("qwen3_5");
     assert!(info.recurrent);
     let new = || {
         let instance = executable.instantiate().unwrap();
-        Session::new(instance, CONTEXT, info.vocab_size, None).with_recurrence(true)
+        Session::new(instance, CONTEXT, info.vocab_size).with_recurrence(true)
     };
     let fed =
         |session: &mut Session, prompt: &[u32]| session.feed(prompt, &|| false).unwrap().unwrap();
@@ -263,7 +230,6 @@ fn recurrent_states_begin_again_where_a_prompt_goes_back() {
         executable.instantiate_batch(2).unwrap(),
         CONTEXT,
         info.vocab_size,
-        None,
     )
     .with_recurrence(true);
     for (one, two) in [(&second, &other), (&first, &second), (&other, &second)] {
@@ -277,12 +243,11 @@ fn recurrent_states_begin_again_where_a_prompt_goes_back() {
 
 #[test]
 fn errors_name_the_sequence() {
-    let (executable, info) = load("llama-bias", None);
+    let (executable, info) = load("llama-bias");
     let mut sessions = Sessions::new(
         executable.instantiate_batch(3).unwrap(),
         CONTEXT,
         info.vocab_size,
-        None,
     );
     let full: Vec<u32> = (0..CONTEXT as u32).collect();
     assert!(

@@ -23,7 +23,7 @@ fn session(top: Option<usize>) -> Session {
     let model = build(&Checkpoint::open(&folder).unwrap(), &options).unwrap();
     let loaded = Cpu::new(Numerics::F32, 2).load(&model.program).unwrap();
     let instance = loaded.instantiate().unwrap();
-    Session::new(instance, CONTEXT, model.info.vocab_size, None).with_top(top)
+    Session::new(instance, CONTEXT, model.info.vocab_size).with_top(top)
 }
 
 /// The `n` greatest stay, and minus infinity takes the place of others.
@@ -123,7 +123,7 @@ impl Instance for Fake {
 }
 
 fn session_of(fake: Fake) -> Session {
-    Session::new(Box::new(fake), CONTEXT, 7, None).with_top(Some(2))
+    Session::new(Box::new(fake), CONTEXT, 7).with_top(Some(2))
 }
 
 #[test]

@@ -154,7 +154,8 @@ fn padding_bits(ty: &TensorType) -> u64 {
     if bits == 0 { 0 } else { 8 - bits as u64 }
 }
 
-fn write_data(data: &Data, piece: &mut Vec<u8>, out: &mut impl Write) -> io::Result<()> {
+/// Writes the bytes of a constant, `piece` by piece.
+pub(super) fn write_data(data: &Data, piece: &mut Vec<u8>, out: &mut impl Write) -> io::Result<()> {
     for at in (0..data.byte_len()).step_by(PIECE) {
         piece.resize(PIECE.min(data.byte_len() - at), 0);
         if !data.read(at, piece) {

@@ -64,7 +64,7 @@ pub use write::Summary;
 
 use files::Files;
 
-use crate::data::Bytes;
+use crate::data::{Bytes, Data};
 use crate::lower::with_opset;
 use crate::opset::Opset;
 use crate::program::Program;
@@ -156,6 +156,8 @@ pub enum Content {
     Bytes(Vec<u8>),
     /// A file to copy.
     File(PathBuf),
+    /// A header, followed by the bytes of a constant.
+    Data(Vec<u8>, Data),
     /// A function that computes the bytes. It runs when the model, its weights and all previous
     /// items are in the folder.
     Made(Make),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use prost::Message;
 
-use super::blob::Plan;
+use super::blob::{Plan, write_data};
 use super::check::is_plain;
 use super::error::PackageError;
 use super::manifest::{CORE_ML, DATA, Entry, FILE_NAME, Manifest};
@@ -98,6 +98,10 @@ impl Package {
                 .join(&item.name);
             summary.item_bytes += match &item.content {
                 Content::Bytes(bytes) => create_in(&partial, &to, |out| out.write_all(bytes))?,
+                Content::Data(header, data) => create_in(&partial, &to, |out| {
+                    out.write_all(header)?;
+                    write_data(data, &mut Vec::new(), out)
+                })?,
                 Content::Made(make) => {
                     let bytes = make(partial.path()).map_err(PackageError::io(&to))?;
                     create_in(&partial, &to, |out| out.write_all(&bytes))?

@@ -75,9 +75,15 @@ impl Graph {
         Ok(value)
     }
 
+    /// The numbers of a tensor divided by `divisor`, for a table beside the program.
+    pub fn table_numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
+        self.note_use(tensor, divisor);
+        quant::divided(dense(tensor), divisor, self.form.float)
+    }
+
     /// Records that a constant was made from `tensor`, with the smallest divisor of all its
     /// constants.
-    fn note_use(&self, tensor: &Tensor, divisor: f32) {
+    pub fn note_use(&self, tensor: &Tensor, divisor: f32) {
         let first = || StoredWeight {
             tensor: tensor.clone(),
             divisor,
@@ -118,7 +124,7 @@ impl Graph {
 
     /// Stores `data` under `name` for all functions of the program; returns the earlier data if
     /// there is some.
-    fn derive(&self, name: &str, data: Data) -> Data {
+    pub(super) fn derive(&self, name: &str, data: Data) -> Data {
         self.shared
             .borrow_mut()
             .derived

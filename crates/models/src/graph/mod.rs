@@ -1,5 +1,6 @@
 //! Builds one function of a program. Layers are written with the methods of [`Graph`].
 mod constants;
+mod joined;
 mod ops;
 
 use std::cell::RefCell;
@@ -14,6 +15,7 @@ use thane_mil::program::{Arg, Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
 pub use constants::{Constants, dense};
+pub use joined::Part;
 
 /// The target-specific form of a program: layout, element type, and how norms are computed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -137,6 +139,11 @@ impl Graph {
         self.builder.finish(&[(output, value)])
     }
 
+    /// Declares several outputs and returns the function.
+    pub fn finish_all(self, outputs: &[(&str, ValueId)]) -> Function {
+        self.builder.finish(outputs)
+    }
+
     /// The dimensions of a tensor.
     pub fn shape(&self, value: ValueId) -> &[Dim] {
         self.builder
@@ -222,7 +229,8 @@ impl Graph {
         self.literal(Literal::Tensor(ty, Data::owned(self.bytes_of(v))))
     }
 
-    fn bytes_of(&self, v: &[f32]) -> Vec<u8> {
+    /// Numbers as bytes of the element type of the form.
+    pub fn bytes_of(&self, v: &[f32]) -> Vec<u8> {
         match self.form.float {
             DType::Fp16 => v
                 .iter()

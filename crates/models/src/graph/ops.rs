@@ -76,6 +76,17 @@ impl Graph {
             return self.linear_of(name, x, weight, bias);
         }
         let weight = self.weight_of_rank(weight, 4, divisor)?; // [out, in, 1, 1]
+        self.pointwise(name, x, weight, bias)
+    }
+
+    /// A 1x1 convolution of `x` [1, in, 1, tokens] with `weight` [out, in, 1, 1].
+    pub(super) fn pointwise(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        weight: ValueId,
+        bias: Option<ValueId>,
+    ) -> ValueResult {
         let (ones, zeros, group) = (self.ints(&[1, 1])?, self.ints(&[0; 4])?, self.int(1)?);
         let valid = self.string("valid")?;
         let args = [

@@ -119,18 +119,25 @@ pub enum Past<'a> {
     /// The keys and values of an earlier layer, those of the call included. The layer has none of
     /// its own.
     Shared(Remembered),
-    /// The contents of the cache before the call, as separate tensors.
-    Separate {
-        /// Keys, [1, kv_heads, context, head_dim].
-        keys: ValueId,
-        /// Values, [1, kv_heads, context, head_dim].
-        values: ValueId,
-        /// Number of tokens that the cache holds.
-        context: usize,
-        /// Receives the layer's new keys and values, [1, kv_heads, tokens, head_dim], which are
-        /// written to the cache at the end of the function.
-        new: &'a RefCell<Vec<ValueId>>,
-    },
+    /// The cache before the call and the tokens of the call, apart, as functions of fixed length
+    /// have them.
+    Apart(Apart<'a>),
+}
+
+/// The past of a layer in a function of fixed length.
+#[derive(Clone, Copy, Debug)]
+pub struct Apart<'a> {
+    /// Keys before the call, [1, kv_heads, context, head_dim].
+    pub keys: ValueId,
+    /// Values before the call, likewise.
+    pub values: ValueId,
+    /// Number of tokens that the cache holds.
+    pub context: usize,
+    /// Keys and values of the call's tokens, [1, kv_heads, tokens, head_dim], if an earlier layer
+    /// made them; the layer has none of its own then.
+    pub shared: Option<[ValueId; 2]>,
+    /// Receives the layer's own keys and values, which are stored at the end of the function.
+    pub new: &'a RefCell<Vec<[ValueId; 2]>>,
 }
 
 /// The keys and values that a layer attends to, [1, kv_heads, so far, head_dim].
@@ -140,6 +147,8 @@ pub struct Remembered {
     pub keys: ValueId,
     /// Values, after their norm.
     pub values: ValueId,
+    /// Keys and values of the call's tokens, if those of earlier tokens are apart.
+    pub new: Option<[ValueId; 2]>,
 }
 
 /// The projections of one layer, in the layout of the graph.
@@ -225,6 +234,9 @@ impl Attention {
         inputs: AttentionInputs<'_>,
     ) -> Result<(ValueId, Option<Remembered>), BuildError> {
         g.at_module(module);
+        if let Some(Past::Apart(past)) = inputs.past {
+            return self.apply_apart(g, w, module, x, (inputs, past));
+        }
         let needed = inputs.needed_tokens(g, x)?;
         let [q_rows, kv_rows] = [self.n_heads, self.n_kv_heads].map(|n| n * self.head_dim);
         let all_rows = q_rows + 2 * kv_rows;
@@ -341,13 +353,13 @@ impl Attention {
                     |state, new| update_cache(g, [begin, end], state, cache.dtype, new);
                 (remembered(cache.k, k)?, remembered(cache.v, v)?)
             }
-            // Separate past tensors occur only in the channel layout.
             _ => (k, v),
         };
         let mask = inputs.last.map_or(inputs.mask, |last| last.mask);
         let (k, v) = (keys, values);
         let attended = self.attend_in_rows(g, Projected { q, k, v }, mask)?;
-        Ok((attended, Some(Remembered { keys, values })))
+        let new = None;
+        Ok((attended, Some(Remembered { keys, values, new })))
     }
 
     /// Queries of all heads, normalized and rotated.

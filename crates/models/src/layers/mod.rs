@@ -2,6 +2,7 @@
 
 pub mod activation;
 pub mod attention;
+mod attention_apart;
 mod attention_channels;
 pub mod decoder;
 pub mod delta_net;

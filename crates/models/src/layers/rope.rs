@@ -97,6 +97,25 @@ impl Rotation {
         self.frequencies.len()
     }
 
+    /// The numbers for the first `context` positions, in a program for `context` tokens.
+    pub fn tables(&self, context: usize) -> RotaryTables {
+        let frequencies = self.frequencies(context);
+        let row = |f: fn(f32) -> f32, p: usize, sign: f32| {
+            let angles = frequencies.iter().map(move |w| p as f32 * w);
+            angles.map(move |angle| sign * self.factor * f(angle))
+        };
+        let rows = |f: fn(f32) -> f32, sign: f32| -> Vec<f32> {
+            let both = |p| row(f, p, sign).chain(row(f, p, 1.0));
+            (0..context).flat_map(both).collect()
+        };
+        let factor = |scaling: QueryScaling| (0..context).map(|p| scaling.factor(p)).collect();
+        RotaryTables {
+            cos: rows(f32::cos, 1.0),
+            sin: rows(f32::sin, -1.0),
+            queries: self.query_scaling.map(factor),
+        }
+    }
+
     /// The inverse frequencies in a program for `context` tokens.
     fn frequencies(&self, context: usize) -> &[f32] {
         match &self.long {
@@ -106,12 +125,27 @@ impl Rotation {
     }
 }
 
+/// The numbers of a rotation for functions of fixed length: for each position as many cosines as
+/// elements are rotated, and the sines by which their partners are multiplied.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RotaryTables {
+    /// Cosines, row by row.
+    pub cos: Vec<f32>,
+    /// Sines, those of each pair's first element negated.
+    pub sin: Vec<f32>,
+    /// Factors of the queries, one for each position, if queries are scaled by their position.
+    pub queries: Option<Vec<f32>>,
+}
+
 /// Cosines and sines for one function, both [tokens, pairs], or [pairs, tokens] in the channel
-/// layout.
+/// layout. In functions of fixed length they have a row for each rotated element.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
     sin: ValueId,
+    /// Whether there is a row for each rotated element, as [`RotaryTables`] has them. Pairs are
+    /// then element i and element i + half.
+    whole: bool,
     /// Factors of the queries, [tokens, 1], or [1, tokens] in the channel layout.
     queries: Option<ValueId>,
     n_pairs: usize,
@@ -148,6 +182,7 @@ impl Rotary {
         Ok(Self {
             cos,
             sin,
+            whole: false,
             queries,
             n_pairs: frequencies.len(),
             style: rotation.style,
@@ -193,10 +228,40 @@ impl Rotary {
         Ok(Self {
             cos,
             sin,
+            whole: false,
             queries,
             n_pairs: frequencies.len(),
             style: rotation.style,
         })
+    }
+
+    /// Cosines and sines [rotated, tokens] of the [`RotaryTables`] of `rotation`, with factors of
+    /// the queries [1, tokens]. Heads must have their elements in [`Self::order`].
+    pub fn whole(rotation: &Rotation, [cos, sin]: [ValueId; 2], queries: Option<ValueId>) -> Self {
+        Self {
+            cos,
+            sin,
+            whole: true,
+            queries,
+            n_pairs: rotation.n_pairs(),
+            style: rotation.style,
+        }
+    }
+
+    /// The elements of a head of `head_dim` elements in the order in which [`Self::whole`] takes
+    /// them; `None` if that is the order in which they are stored.
+    pub fn order(&self, head_dim: usize) -> Option<Vec<usize>> {
+        let rotated = (2 * self.n_pairs).min(head_dim);
+        let first = (0..rotated).step_by(2);
+        let order = first
+            .chain((1..rotated).step_by(2))
+            .chain(rotated..head_dim);
+        (self.style == Style::Interleaved).then(|| order.collect())
+    }
+
+    /// Factors of the queries, if they are scaled by their position.
+    pub fn queries(&self) -> Option<ValueId> {
+        self.queries
     }
 
     /// Cosines and sines of the last token, in the row layout.
@@ -237,6 +302,12 @@ impl Rotary {
 
     /// Rotates all elements of the heads, which lie along `axis`.
     fn apply_to_all(&self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
+        if self.whole {
+            let [a, b] = g.halves(x, axis)?;
+            let partners = g.join("concat", &[b, a], axis)?;
+            let (kept, turned) = (g.mul(x, self.cos)?, g.mul(partners, self.sin)?);
+            return g.add(kept, turned);
+        }
         match self.style {
             Style::Half => {
                 let [a, b] = g.halves(x, axis)?;

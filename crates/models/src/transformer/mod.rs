@@ -9,12 +9,15 @@ pub mod gguf;
 mod layer;
 pub mod mixture;
 
+use std::ops::Range;
+
 use thane_mil::program::{Function, ValueId};
 
+use crate::Table;
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout};
+use crate::graph::Graph;
 use crate::layers::attention::{Attention, Remembered, soft_capped};
-use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode};
+use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode, fixed};
 use crate::layers::encoder::{self, Direction, EncoderPlan};
 use crate::layers::norm::Norm;
 use crate::layers::per_layer::PerLayer;
@@ -93,33 +96,43 @@ impl Transformer {
         }
     }
 
-    /// Builds one function of a decoder.
+    /// Builds one function of a decoder, and gives the tables that its caller looks up.
     pub fn decoder_function(
         &self,
         mut g: Graph,
         w: &Weights<'_>,
         mode: Mode,
         options: &Lowering,
-    ) -> Result<Function, ModelError> {
+    ) -> Result<(Function, Vec<Table>), ModelError> {
         let g_ = &mut g;
         g_.divide_residual(options.residual_divisor);
-        let io = Io::new(g_, mode, self.extent(g_.form().layout, options)?)?;
+        let io = match &options.fixed {
+            None => Io::flexible(g_, mode, self.extent(options)?)?,
+            Some(function) => {
+                self.refuse_for_engine()?;
+                Io::fixed(g_, function)?
+            }
+        };
+        let layers = match &options.fixed {
+            None => 0..self.layers.len(),
+            Some(function) => function.layers.clone(),
+        };
         let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
-        let table = w.get(
-            "model.embed_tokens",
-            "weight",
-            &[self.vocab_size, self.hidden],
-        );
+        let shape = [self.vocab_size, self.hidden];
+        let table = w.get("model.embed_tokens", "weight", &shape);
         let positions = self
             .learned_positions
             .then(|| w.get("model.embed_positions", "weight", &self.positions()));
         let factor = self.embedding_factor / options.residual_divisor;
-        let h = io.embed(g_, &table, factor, positions.as_ref())?;
+        let h = io.enter(g_, &table, factor, positions.as_ref())?;
+        if let Io::Fixed(io) = &io {
+            self.declare_state(g_, io, layers.clone())?;
+        }
         let vectors = match &self.per_layer {
             None => Vec::new(),
             Some(per_layer) => per_layer.vectors(g_, w, &io, h)?,
         };
-        let h = self.apply_layers(g_, w, h, &vectors, |g, i, shared| {
+        let h = self.apply_layers(g_, w, (h, layers), &vectors, |g, i, shared| {
             let layer = &self.layers[i];
             if let Some(conv) = &layer.conv {
                 return io.conv_inputs(g, i, conv).map(LayerInputs::Conv);
@@ -129,12 +142,23 @@ impl Transformer {
             }
             let rotary = layer.rotation.map(|i| &rotaries[i]);
             let (attention, mask) = (&layer.attention, layer.mask);
+            let shared = (layer.shares, shared);
             let inputs = io.attention_inputs(g, i, attention, rotary, mask, shared)?;
             Ok(LayerInputs::Attention(inputs))
         })?;
-        let h = io.needed_tokens(g_, h)?;
-        let h = self.final_norm(g_, w, h)?;
-        g_.at_module("lm_head");
+        let h = io.leave(g_, h)?;
+        let result = if io.has_head() {
+            self.head(g_, w, h)?
+        } else {
+            h
+        };
+        io.finish(g, result)
+    }
+
+    /// The logits of hidden states.
+    fn head(&self, g: &mut Graph, w: &Weights<'_>, h: ValueId) -> Result<ValueId, ModelError> {
+        let h = self.final_norm(g, w, h)?;
+        g.at_module("lm_head");
         let module = if self.tied {
             "model.embed_tokens"
         } else {
@@ -144,14 +168,33 @@ impl Transformer {
         let bias = self
             .head_bias
             .then(|| w.get("lm_head", "bias", &[self.vocab_size]));
-        let mut logits = g_.linear("product", h, &weight, bias.as_ref())?;
+        let mut logits = g.linear("product", h, &weight, bias.as_ref())?;
         if self.logits_factor != 1.0 {
-            logits = g_.scale(logits, self.logits_factor)?;
+            logits = g.scale(logits, self.logits_factor)?;
         }
         if let Some(cap) = self.logits_soft_cap {
-            logits = soft_capped(g_, logits, cap)?;
+            logits = soft_capped(g, logits, cap)?;
         }
-        io.finish(g, logits)
+        Ok(logits)
+    }
+
+    /// Declares the state that holds the keys and values of these layers, if the cache is a state.
+    fn declare_state(
+        &self,
+        g: &mut Graph,
+        io: &fixed::Io,
+        layers: Range<usize>,
+    ) -> Result<(), ModelError> {
+        let own = self.layers[layers].iter().filter(|l| l.shares.is_none());
+        let Some(first) = own.clone().next() else {
+            return Ok(());
+        };
+        if io.has_state() {
+            uniform(own.clone(), |a| a.n_kv_heads, "number of key-value heads")?;
+            uniform(own.clone(), |a| a.head_dim, "head size")?;
+        }
+        io.declare_state(g, own.count(), &first.attention);
+        Ok(())
     }
 
     /// Builds one function of an encoder.
@@ -199,7 +242,8 @@ impl Transformer {
             h
         };
         let h = io.lay_out(g_, h)?;
-        let h = self.apply_layers(g_, w, h, &[], |_, i, _| {
+        let layers = 0..self.layers.len();
+        let h = self.apply_layers(g_, w, (h, layers), &[], |_, i, _| {
             let layer = &self.layers[i];
             let rotary = layer.rotation.map(|i| &rotaries[i]);
             Ok(LayerInputs::Attention(
@@ -252,30 +296,15 @@ impl Transformer {
         [self.max_context, self.hidden]
     }
 
-    /// The sizes of a decoder's inputs and caches.
-    fn extent(&self, layout: Layout, options: &Lowering) -> Result<Extent, ModelError> {
-        let one_state = layout == Layout::Channels;
-        let sizes = if one_state {
-            self.refuse_for_engine()?;
-            [
-                self.uniform(|a| a.n_kv_heads, "number of key-value heads")?,
-                self.uniform(|a| a.head_dim, "head size")?,
-            ]
-        } else {
-            let first = &self.layers[0].attention;
-            [first.n_kv_heads, first.head_dim]
-        };
+    /// The sizes of a decoder's inputs and caches, in functions of any length.
+    fn extent(&self, options: &Lowering) -> Result<Extent, ModelError> {
         Ok(Extent {
-            n_layers: self.layers.len(),
             group: self.group(Mask::Full)?,
             sliding_group: self.group(Mask::Sliding)?,
             last_from: self.last_from(),
-            n_kv_heads: sizes[0],
-            head_dim: sizes[1],
             window: self.window(),
             context: options.context,
             cache: options.cache,
-            block: options.block,
         })
     }
 
@@ -284,10 +313,6 @@ impl Transformer {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [
             ("per-layer embeddings", self.per_layer.is_some()),
-            (
-                "layers that share keys and values",
-                any(|layer| layer.shares.is_some()),
-            ),
             (
                 "convolutions instead of attention",
                 any(|layer| layer.conv.is_some()),
@@ -343,24 +368,25 @@ impl Transformer {
         Ok(norm.apply(g, w, "model.norm", h, self.hidden)?)
     }
 
-    /// All layers, each with the inputs that `inputs` gives. `vectors` are those of the per-layer
-    /// embeddings.
+    /// Some layers of `h`, each with the inputs that `inputs` gives. `vectors` are those of the
+    /// per-layer embeddings.
     fn apply_layers<'a>(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
-        mut h: ValueId,
+        (mut h, layers): (ValueId, Range<usize>),
         vectors: &[ValueId],
         inputs: impl Fn(&mut Graph, usize, Option<Remembered>) -> Result<LayerInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
-        let mut remembered = Vec::new();
-        for (i, layer) in self.layers.iter().enumerate() {
+        let mut remembered = vec![None; self.layers.len()];
+        for i in layers {
+            let layer = &self.layers[i];
             let name = format!("model.layers.{i}");
             g.at_module(&format!("{name}.{}", layer.mixer()));
             let shared = layer.shares.and_then(|i| remembered[i]);
             let inputs = inputs(g, i, shared)?;
             let (sum, own) = layer.apply(g, w, &name, h, inputs)?;
-            remembered.push(own);
+            remembered[i] = own;
             h = sum;
             if let (Some(per_layer), Some(vectors)) = (&self.per_layer, vectors.get(i)) {
                 let vectors = inputs.needed_tokens(g, *vectors)?;

@@ -104,6 +104,7 @@ impl Chaining {
             function: name,
             inputs: bound,
             keeps: run.keeps,
+            stores: Vec::new(),
         })
     }
 
@@ -203,6 +204,14 @@ impl Chaining {
                 format!("{} numbers, as the table's rows have", table.n_columns()),
                 is_float && last == table.n_columns() && elements == n * last,
             ),
+            // The programs of these bundles have no such inputs.
+            Feed::Mask { .. }
+            | Feed::WriteBegin
+            | Feed::WriteEnd
+            | Feed::LastToken
+            | Feed::TokenColumns(_)
+            | Feed::PositionColumns(_)
+            | Feed::Cache(_) => ("an input of such bundles".to_owned(), false),
             Feed::Slot(slot) => {
                 let held = &self.slots[*slot];
                 if held.shape.is_empty() {

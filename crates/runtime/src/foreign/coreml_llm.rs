@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
-use thane_engine::chain::{Call, Chain, Feed, Logits, Rows, Step};
+use thane_engine::chain::{Call, Chain, Feed, Gives, Logits, Rows, Step};
 use thane_mil::program::Function;
 use thane_mil::types::TensorType;
 use thane_models::Info;
@@ -112,11 +112,15 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         calls: vec![Call {
             n_tokens: 1,
             positions: 0..context,
-            gives_hidden: true,
+            gives: Gives::Hidden,
+            padded: false,
+            length: 0,
             steps,
         }],
         head: Vec::new(),
         logits,
+        caches: Vec::new(),
+        states: Vec::new(),
         slot_bytes: host.chaining.slot_bytes(),
         rewind_limit: if has_caches { 0 } else { usize::MAX },
     };

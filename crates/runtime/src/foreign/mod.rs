@@ -27,6 +27,7 @@ use crate::language::LanguageData;
 
 pub use fault::ForeignError;
 pub use part::ForeignPart;
+pub(crate) use tables::NumpyRows;
 
 /// A way to lay out a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

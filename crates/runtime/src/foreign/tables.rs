@@ -70,7 +70,7 @@ impl Rows for QuantizedRows {
 }
 
 /// A two-dimensional NumPy array of fp16 or fp32.
-pub(super) struct NumpyRows {
+pub struct NumpyRows {
     bytes: Bytes,
     n_rows: usize,
     n_columns: usize,

@@ -154,6 +154,7 @@ fn of_package(from: &Path, to: &Path, request: &Request<'_>, app: &App) -> Resul
                 contents.contract,
                 contents.language.as_ref(),
                 contents.golden,
+                &[],
                 None,
             )
             .map_err(RuntimeError::from)?,
@@ -193,7 +194,11 @@ fn text(path: &Path) -> Result<Program, Failure> {
 /// hashes.
 fn foreign_items(path: &Path, ours: bool) -> Result<Vec<package::Item>, Failure> {
     let items = package::items(path).map_err(|e| Failure::new(Code::Usage, e))?;
-    let foreign = items.into_iter().filter(|i| !ours || i.author != AUTHOR);
+    // Tables are as they were.
+    let kept = |i: &package::StoredItem| {
+        !ours || i.author != AUTHOR || i.path.extension().is_some_and(|e| e == "npy")
+    };
+    let foreign = items.into_iter().filter(kept);
     Ok(foreign
         .map(|i| package::Item {
             author: i.author,

@@ -5,7 +5,7 @@
 //! themselves. Functions of module [`fixed`], for the Neural Engine, take a fixed number of tokens,
 //! and the caller passes integers and everything that depends on the position.
 
-mod fixed;
+pub mod fixed;
 mod flexible;
 
 use thane_mil::program::{Function, ValueId};
@@ -15,9 +15,11 @@ use super::attention::{Attention, AttentionInputs, Remembered};
 use super::delta_net::{DeltaInputs, DeltaNet};
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
+use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
-use crate::graph::{Graph, Layout, ValueResult};
+use crate::graph::{Graph, ValueResult};
+pub use fixed::FixedFunction;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 const MASKED_SCORE: f32 = -1e4;
@@ -31,6 +33,8 @@ pub enum Mode {
     Decode,
     /// Any number of tokens; gives the logits of each token.
     Score,
+    /// A few tokens, in functions of fixed length; gives the logits of each token.
+    Verify,
 }
 
 impl Mode {
@@ -40,6 +44,7 @@ impl Mode {
             Mode::Prefill => "prefill",
             Mode::Decode => "decode",
             Mode::Score => "score",
+            Mode::Verify => "verify",
         }
     }
 }
@@ -54,41 +59,33 @@ pub enum Mask {
 }
 
 /// The settings of a lowering that do not come from the configuration.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Lowering {
     /// Tokens that the cache holds.
     pub context: usize,
     /// Element type of the cache.
     pub cache: DType,
-    /// Tokens of a block of `prefill`, if lengths are fixed.
-    pub block: usize,
     /// Divisor of the residual stream.
     pub residual_divisor: f32,
+    /// What a function of fixed length computes; `None` for functions of any length.
+    pub fixed: Option<FixedFunction>,
 }
 
-/// The sizes that determine a decoder's inputs and caches.
+/// The sizes that determine the inputs and caches of a function of any length.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Number of layers.
-    pub n_layers: usize,
     /// Number of queries that share a key head, in full-attention layers.
     pub group: usize,
     /// The same in sliding-window layers.
     pub sliding_group: usize,
     /// The first layer of which only the last token's output is needed for that token's logits.
     pub last_from: usize,
-    /// Number of key heads, in every layer of a function of fixed length.
-    pub n_kv_heads: usize,
-    /// Elements of a key head, in every layer of a function of fixed length.
-    pub head_dim: usize,
     /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
     /// Number of tokens that the cache holds.
     pub context: usize,
     /// Element type of the cache.
     pub cache: DType,
-    /// Tokens of a block of `prefill`, if lengths are fixed.
-    pub block: usize,
 }
 
 /// The inputs of a function and the values that all layers share.
@@ -101,12 +98,14 @@ pub enum Io {
 }
 
 impl Io {
-    /// Declares the inputs of the function `mode`. The channel layout has fixed lengths.
-    pub fn new(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
-        Ok(match g.form().layout {
-            Layout::Rows => Self::Flexible(flexible::Io::new(g, mode, extent)?),
-            Layout::Channels => Self::Fixed(fixed::Io::new(g, mode, extent)?),
-        })
+    /// Declares the inputs of the function `mode` of any length.
+    pub fn flexible(g: &mut Graph, mode: Mode, extent: Extent) -> Result<Self, ModelError> {
+        Ok(Self::Flexible(flexible::Io::new(g, mode, extent)?))
+    }
+
+    /// Declares the inputs of a function of fixed length.
+    pub fn fixed(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
+        Ok(Self::Fixed(fixed::Io::new(g, function)?))
     }
 
     /// Cosines and sines of this rotation at the positions of the tokens.
@@ -117,23 +116,22 @@ impl Io {
         }
     }
 
-    /// Embeds the tokens: rows of `table` times `factor`, plus the rows of `positions` at the
-    /// positions of the tokens, in the layout of the graph.
-    pub fn embed(
+    /// The hidden states that enter the layers: rows of `table` for the tokens times `factor`, plus
+    /// the rows of `positions` at the positions of the tokens, in the layout of the graph.
+    pub fn enter(
         &self,
         g: &mut Graph,
         table: &Tensor,
         factor: f32,
         positions: Option<&Tensor>,
     ) -> ValueResult {
-        g.at_module("model.embed_tokens");
-        // The factor is not folded into the table, so that a tied output head can share the table's
-        // bytes.
-        let table = g.weight(table)?;
-        let rows = match self {
-            Self::Flexible(io) => g.gather(table, io.input_ids)?,
-            Self::Fixed(io) => io.embed(g, table)?,
+        let io = match self {
+            Self::Fixed(io) => return io.enter(g, table, factor, positions),
+            Self::Flexible(io) => io,
         };
+        g.at_module("model.embed_tokens");
+        let table = g.weight(table)?;
+        let rows = g.gather(table, io.input_ids)?;
         let rows = if factor == 1.0 {
             rows
         } else {
@@ -144,10 +142,7 @@ impl Io {
         };
         g.at_module("model.embed_positions");
         let table = g.weight_for_residual(positions)?;
-        let positions = match self {
-            Self::Flexible(io) => io.embed_positions(g, table)?,
-            Self::Fixed(io) => io.embed_positions(g, table)?,
-        };
+        let positions = io.embed_positions(g, table)?;
         g.add(rows, positions)
     }
 
@@ -161,11 +156,13 @@ impl Io {
         attention: &Attention,
         rotary: Option<&'r Rotary>,
         mask: Mask,
-        shared: Option<Remembered>,
+        (shares, shared): (Option<usize>, Option<Remembered>),
     ) -> Result<AttentionInputs<'r>, ModelError> {
         match self {
             Self::Flexible(io) => io.attention_inputs(g, layer, attention, rotary, mask, shared),
-            Self::Fixed(io) => io.attention_inputs(g, layer, rotary, mask),
+            Self::Fixed(io) => {
+                io.attention_inputs(g, layer, attention, rotary, (mask, shares, shared))
+            }
         }
     }
 
@@ -173,7 +170,7 @@ impl Io {
     pub fn rows_of_tokens(&self, g: &mut Graph, table: ValueId) -> Result<ValueId, ModelError> {
         match self {
             Self::Flexible(io) => Ok(g.gather(table, io.input_ids)?),
-            Self::Fixed(io) => Ok(io.embed(g, table)?),
+            Self::Fixed(_) => Err(ModelError::EngineForm("per-layer embeddings")),
         }
     }
 
@@ -203,25 +200,30 @@ impl Io {
         }
     }
 
-    /// Writes the cache if that is still to be done, and returns the hidden state of the tokens
+    /// Writes the cache if that is still to be done, and returns the hidden states of the tokens
     /// whose logits are needed.
-    pub fn needed_tokens(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
+    pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         match self {
             // The last layer has already dropped the other tokens.
             Self::Flexible(_) => Ok(hidden),
-            Self::Fixed(io) => {
-                io.write(g)?;
-                g.at_module("model.norm");
-                Ok(io.logits_token(g, hidden)?)
-            }
+            Self::Fixed(io) => io.leave(g, hidden),
         }
     }
 
-    /// Finishes the function.
-    pub fn finish(self, g: Graph, logits: ValueId) -> Result<Function, ModelError> {
+    /// Whether the function has the output head.
+    pub fn has_head(&self) -> bool {
         match self {
-            Self::Flexible(io) => Ok(io.finish(g, logits)),
-            Self::Fixed(io) => io.finish(g, logits),
+            Self::Flexible(_) => true,
+            Self::Fixed(io) => io.is_last(),
+        }
+    }
+
+    /// Finishes the function: its result is the logits, or the hidden states where it has no head.
+    /// Also returns the tables that the caller looks up.
+    pub fn finish(self, g: Graph, result: ValueId) -> Result<(Function, Vec<Table>), ModelError> {
+        match self {
+            Self::Flexible(io) => Ok((io.finish(g, result), Vec::new())),
+            Self::Fixed(io) => io.finish(g, result),
         }
     }
 }

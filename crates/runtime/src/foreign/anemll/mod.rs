@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use thane_engine::chain::{Call, Chain, Feed, Step};
+use thane_engine::chain::{Call, Chain, Feed, Gives, Step};
 use thane_models::Info;
 
 use super::chaining::{Chaining, Run};
@@ -161,6 +161,8 @@ fn finish(
         calls,
         head,
         logits,
+        caches: Vec::new(),
+        states: Vec::new(),
         slot_bytes: chaining.slot_bytes(),
         rewind_limit: if is_whole { usize::MAX } else { plain_end },
     };
@@ -283,7 +285,13 @@ impl<'a, 'b> Builder<'a, 'b> {
         Ok(Call {
             n_tokens,
             positions,
-            gives_hidden,
+            gives: if gives_hidden {
+                Gives::Hidden
+            } else {
+                Gives::Nothing
+            },
+            padded: false,
+            length: 0,
             steps,
         })
     }

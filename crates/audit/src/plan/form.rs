@@ -1,0 +1,380 @@
+//! Chooses the form of a decoder for the Neural Engine: where its cache is, who looks up tables,
+//! which context lengths have functions of their own, how many programs it is cut into, and how
+//! many tokens of a prompt a call takes.
+//!
+//! The caller builds the program of a [`Form`]; here it is priced. One decision is made after the
+//! other, in the order in which they matter, and what was decided stays.
+
+use std::fmt::Write as _;
+
+use thane_mil::program::Program;
+
+use crate::judged::FunctionAudit;
+use crate::latency::LoadRisk;
+use crate::place::Backend;
+use crate::target::Target;
+use crate::view::View;
+
+/// What is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Whether the caller holds the cache and passes it in; otherwise it is a state.
+    pub explicit: bool,
+    /// Whether the caller looks up embeddings and rotations; otherwise the program does.
+    pub host: bool,
+    /// Shorter contexts that have functions of their own, ascending.
+    pub contexts: Vec<usize>,
+    /// Number of programs.
+    pub chunks: usize,
+    /// Tokens of a prompt in a call.
+    pub block: usize,
+}
+
+/// What is decided already; `None` is to be chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pinned {
+    /// As in [`Form`].
+    pub explicit: Option<bool>,
+    /// As in [`Form`].
+    pub host: Option<bool>,
+    /// As in [`Form`].
+    pub contexts: Option<Vec<usize>>,
+    /// Whether the number of programs is decided: then [`Form::chunks`] is 0, which says that the
+    /// caller knows.
+    pub chunks: bool,
+    /// As in [`Form`].
+    pub block: Option<usize>,
+}
+
+/// What a form is chosen for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Goal {
+    /// The time of a token of an answer.
+    #[default]
+    Latency,
+    /// The time of a token of a prompt.
+    Throughput,
+    /// The memory of what is loaded.
+    Memory,
+}
+
+/// A way to process tokens by functions of a program.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+    /// Bytes of that cache.
+    pub cache_bytes: f64,
+    /// The functions, one for each chunk.
+    pub functions: Vec<String>,
+}
+
+/// A program of a form.
+pub struct Built {
+    /// The program.
+    pub program: Program,
+    /// Its calls.
+    pub calls: Vec<Call>,
+}
+
+/// The predicted price of a call.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PricedCall {
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+    /// Milliseconds of all its functions.
+    pub ms: f64,
+    /// The interval that holds about 80 % of calls, in milliseconds.
+    pub interval_ms: (f64, f64),
+    /// Milliseconds of reading all weights and the cache once.
+    pub floor_ms: f64,
+    /// Ops.
+    pub ops: usize,
+    /// Ops on the Neural Engine.
+    pub engine_ops: usize,
+}
+
+/// The predicted price of a form.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Priced {
+    /// The form.
+    pub form: Form,
+    /// Its calls.
+    pub calls: Vec<PricedCall>,
+    /// Whether each of its programs is small enough to load.
+    pub load_risk: LoadRisk,
+    /// Bytes of weights of all functions, each with a copy of its own, as Core ML loads them.
+    pub loaded_bytes: f64,
+}
+
+impl Priced {
+    /// The call of one token in the greatest context.
+    pub fn decode(&self) -> Option<&PricedCall> {
+        let calls = self.calls.iter().filter(|call| call.tokens == 1);
+        calls.max_by_key(|call| call.context)
+    }
+
+    /// Milliseconds of a token of a prompt, in the greatest context.
+    pub fn prefill_ms(&self) -> Option<f64> {
+        let context = self.decode()?.context;
+        let calls = self.calls.iter().filter(|call| call.context == context);
+        let each = calls.map(|call| call.ms / call.tokens as f64);
+        each.min_by(f64::total_cmp)
+    }
+
+    /// Milliseconds of a token of an answer, if the cache is filled from empty to full: each token
+    /// takes the shortest context that holds it.
+    pub fn mean_decode_ms(&self) -> f64 {
+        let mut calls: Vec<&PricedCall> = self.calls.iter().filter(|c| c.tokens == 1).collect();
+        calls.sort_by_key(|call| call.context);
+        let (mut from, mut sum) = (0, 0.0);
+        for call in calls {
+            sum += (call.context - from) as f64 * call.ms;
+            from = call.context;
+        }
+        sum / from.max(1) as f64
+    }
+
+    /// What a goal makes smaller.
+    fn cost(&self, goal: Goal) -> f64 {
+        match goal {
+            Goal::Latency => self.mean_decode_ms(),
+            Goal::Throughput => self.prefill_ms().unwrap_or(f64::INFINITY),
+            Goal::Memory => self.loaded_bytes,
+        }
+    }
+}
+
+/// Price a program for a target.
+pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
+    let gbps = target.chip.activation_gbps.value * 1e9;
+    let mut risk = LoadRisk::None;
+    let mut loaded = 0.0;
+    let mut calls = Vec::new();
+    for call in &built.calls {
+        let mut priced = PricedCall {
+            tokens: call.tokens,
+            context: call.context,
+            ms: 0.0,
+            interval_ms: (0.0, 0.0),
+            floor_ms: call.cache_bytes / gbps * 1e3,
+            ops: 0,
+            engine_ops: 0,
+        };
+        for name in &call.functions {
+            let Some(function) = built.program.function(name) else {
+                continue;
+            };
+            let view = View::new(&built.program, function, target);
+            let audit = FunctionAudit::of(&view);
+            let latency = &audit.latency;
+            priced.ms += latency.ms;
+            priced.interval_ms.0 += latency.interval_ms.0;
+            priced.interval_ms.1 += latency.interval_ms.1;
+            priced.floor_ms += latency.reading_ms;
+            priced.ops += audit.placement.ops.len();
+            priced.engine_ops += audit
+                .placement
+                .ops
+                .iter()
+                .filter(|op| op.chosen == Backend::Ane)
+                .count();
+            risk = risk.max(latency.load_risk);
+            loaded += latency.loaded_bytes;
+        }
+        calls.push(priced);
+    }
+    Priced {
+        form,
+        calls,
+        load_risk: risk,
+        loaded_bytes: loaded,
+    }
+}
+
+/// A decision, with the forms that it was made among.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// What was decided.
+    pub what: &'static str,
+    /// What was tried, the best first.
+    pub tried: Vec<Priced>,
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The form.
+    pub chosen: Priced,
+    /// The decisions on the way.
+    pub steps: Vec<Step>,
+}
+
+/// A shorter context must make the mean token of an answer this much faster, since each of its
+/// functions is another copy of the weights where Core ML loads it.
+const LEAST_GAIN: f64 = 0.05;
+/// Contexts below this are full after a few answers.
+const LEAST_CONTEXT: usize = 512;
+/// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
+/// (ANEMLL Forge, M6), which the latency model does not know.
+const BLOCKS: [usize; 3] = [16, 32, 64];
+/// Most programs that a decoder is cut into.
+const MOST_CHUNKS: usize = 16;
+
+/// Chooses a form for a context of `context` tokens. `build` makes the program of a form.
+///
+/// # Errors
+///
+/// Those of `build`.
+pub fn choose<E>(
+    context: usize,
+    pinned: &Pinned,
+    (target, goal): (&Target, Goal),
+    build: &mut dyn FnMut(&Form) -> Result<Built, E>,
+) -> Result<Choice, E> {
+    let start = Form {
+        explicit: pinned.explicit.unwrap_or(false),
+        host: pinned.host.unwrap_or(false),
+        contexts: pinned.contexts.clone().unwrap_or_default(),
+        chunks: usize::from(!pinned.chunks),
+        block: pinned.block.unwrap_or(64).min(context),
+    };
+    let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
+    let mut search = Search {
+        best: price(start)?,
+        steps: Vec::new(),
+        price: &mut price,
+    };
+    // Memory is decided by the number of functions, whatever their form.
+    let by_time = if goal == Goal::Throughput {
+        goal
+    } else {
+        Goal::Latency
+    };
+    search.decide("cache and tables", by_time, |form| {
+        let options = |pin: Option<bool>| pin.map_or(vec![false, true], |pin| vec![pin]);
+        let mut forms = Vec::new();
+        for explicit in options(pinned.explicit) {
+            for host in options(pinned.host) {
+                forms.push(Form {
+                    explicit,
+                    host,
+                    ..form.clone()
+                });
+            }
+        }
+        forms
+    })?;
+    if !pinned.chunks {
+        let mut chunks = 2;
+        while search.best.load_risk != LoadRisk::None && chunks <= MOST_CHUNKS {
+            search.decide("programs", by_time, |form| {
+                vec![Form {
+                    chunks,
+                    ..form.clone()
+                }]
+            })?;
+            chunks += 1;
+        }
+    }
+    if pinned.block.is_none() {
+        search.decide("block", Goal::Throughput, |form| {
+            let blocks = BLOCKS.into_iter().filter(|block| *block <= context);
+            let with = |block| Form {
+                block,
+                ..form.clone()
+            };
+            blocks.map(with).collect()
+        })?;
+    }
+    if pinned.contexts.is_none() && goal == Goal::Latency {
+        search.add_contexts(context)?;
+    }
+    Ok(Choice {
+        chosen: search.best,
+        steps: search.steps,
+    })
+}
+
+/// The best form so far.
+struct Search<'a, E> {
+    best: Priced,
+    steps: Vec<Step>,
+    price: &'a mut dyn FnMut(Form) -> Result<Priced, E>,
+}
+
+impl<E> Search<'_, E> {
+    /// Tries the forms that differ from the best so far, and takes the cheapest that can be loaded.
+    fn decide(
+        &mut self,
+        what: &'static str,
+        goal: Goal,
+        forms: impl Fn(&Form) -> Vec<Form>,
+    ) -> Result<(), E> {
+        let mut tried = vec![self.best.clone()];
+        for form in forms(&self.best.form) {
+            if form != self.best.form {
+                tried.push((self.price)(form)?);
+            }
+        }
+        if tried.len() > 1 {
+            tried.sort_by(|a, b| {
+                let costs = a.cost(goal).total_cmp(&b.cost(goal));
+                a.load_risk.cmp(&b.load_risk).then(costs)
+            });
+            self.best = tried[0].clone();
+            self.steps.push(Step { what, tried });
+        }
+        Ok(())
+    }
+
+    /// Adds shorter contexts, each if it makes the mean token fast enough.
+    fn add_contexts(&mut self, context: usize) -> Result<(), E> {
+        let mut shorter = LEAST_CONTEXT;
+        while 2 * shorter <= context {
+            let mut form = self.best.form.clone();
+            form.contexts.push(shorter);
+            let fits = form.block <= shorter;
+            let with = (self.price)(form)?;
+            let gain = 1.0 - with.mean_decode_ms() / self.best.mean_decode_ms();
+            let mut tried = vec![self.best.clone(), with];
+            if gain >= LEAST_GAIN && fits {
+                tried.swap(0, 1);
+                self.best = tried[0].clone();
+            }
+            let what = "contexts";
+            self.steps.push(Step { what, tried });
+            shorter *= 2;
+        }
+        Ok(())
+    }
+}
+
+impl Form {
+    /// The form in words.
+    pub fn describe(&self) -> String {
+        let cache = if self.explicit {
+            "explicit cache"
+        } else {
+            "state"
+        };
+        let tables = if self.host {
+            "tables on the host"
+        } else {
+            "tables inside"
+        };
+        let mut text = format!("{cache}, {tables}, block {}", self.block);
+        if self.chunks > 1 {
+            let _ = write!(text, ", {} programs", self.chunks);
+        }
+        if !self.contexts.is_empty() {
+            let lengths: Vec<String> = self.contexts.iter().map(usize::to_string).collect();
+            let _ = write!(text, ", shorter contexts {}", lengths.join(", "));
+        }
+        text
+    }
+}

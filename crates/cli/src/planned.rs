@@ -1,0 +1,271 @@
+//! The form of a decoder for the Neural Engine that is predicted to be best, by building the
+//! programs of candidates and pricing them.
+
+use serde::Serialize;
+use thane_audit::latency::LoadRisk;
+use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Pinned, Priced, Step};
+use thane_audit::target::Target;
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{CacheForm, DecoderEngine, Lookup, Options, Split};
+use thane_runtime::{RuntimeError, compile};
+
+use crate::app::App;
+use crate::exit::Failure;
+use crate::form::FormFlags;
+
+/// The values of `--for`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum GoalFlag {
+    /// The time of a token of an answer.
+    #[default]
+    Latency,
+    /// The time of a token of a prompt.
+    Throughput,
+    /// The memory of what is loaded.
+    Memory,
+}
+
+impl GoalFlag {
+    fn goal(self) -> Goal {
+        match self {
+            Self::Latency => Goal::Latency,
+            Self::Throughput => Goal::Throughput,
+            Self::Memory => Goal::Memory,
+        }
+    }
+}
+
+/// The choice for a checkpoint, and the options of the form that was chosen.
+pub fn choose(
+    checkpoint: &Checkpoint,
+    context: Option<usize>,
+    flags: &FormFlags,
+    (target, goal): (&Target, GoalFlag),
+    app: &App,
+) -> Result<(Choice, DecoderEngine), Failure> {
+    let pinned = Pinned {
+        explicit: flags.kv.map(|kv| kv.form() == CacheForm::Explicit),
+        host: flags.lookup.map(|who| who.form() == Lookup::Host),
+        contexts: (!flags.contexts.is_empty()).then(|| flags.contexts.clone()),
+        chunks: flags.split.is_some(),
+        block: flags.block,
+    };
+    // A context that the model cannot have, and a form that its family cannot have, are errors of
+    // the first build.
+    let portable = Options {
+        context,
+        ..Options::default()
+    };
+    let path = &checkpoint.path;
+    let failed = |e| Failure::from(RuntimeError::model(path, e));
+    let info = thane_models::build(checkpoint, &portable)
+        .map_err(failed)?
+        .info;
+    let mut n_tried = 0;
+    let mut build = |form: &Form| -> Result<Built, Failure> {
+        n_tried += 1;
+        app.output
+            .busy(&format!("pricing form {n_tried}: {}", form.describe()));
+        let options = Options {
+            context,
+            engine: Some(engine(form, flags)),
+            ..Options::default()
+        };
+        let made = thane_models::build(checkpoint, &options).map_err(failed)?;
+        let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
+        let calls = calls.map(|call| Call {
+            tokens: call.tokens,
+            context: call.context,
+            cache_bytes: made.info.cache_bytes as f64 * call.context as f64
+                / made.info.context as f64,
+            functions: call.functions.clone(),
+        });
+        Ok(Built {
+            calls: calls.collect(),
+            program: compile(made.program, path, &())?,
+        })
+    };
+    let choice = form::choose(info.context, &pinned, (target, goal.goal()), &mut build)?;
+    let engine = engine(&choice.chosen.form, flags);
+    Ok((choice, engine))
+}
+
+/// The options that a form stands for; the rest is as the flags say.
+fn engine(form: &Form, flags: &FormFlags) -> DecoderEngine {
+    let engine = flags.decoder();
+    DecoderEngine {
+        cache: if form.explicit {
+            CacheForm::Explicit
+        } else {
+            CacheForm::State
+        },
+        lookup: if form.host {
+            Lookup::Host
+        } else {
+            Lookup::Inside
+        },
+        contexts: form.contexts.clone(),
+        block: Some(form.block),
+        split: match form.chunks {
+            0 => engine.split,
+            1 => Split::Whole,
+            n => Split::Into(n),
+        },
+        ..engine
+    }
+}
+
+/// A form with its price, in JSON.
+#[derive(Serialize)]
+pub struct Row {
+    /// The form in words.
+    form: String,
+    /// `state` or `explicit`.
+    kv: &'static str,
+    /// `inside` or `host`.
+    lookup: &'static str,
+    contexts: Vec<usize>,
+    chunks: usize,
+    block: usize,
+    /// Milliseconds of a token of an answer in the greatest context.
+    decode_ms: Option<f64>,
+    low_ms: Option<f64>,
+    high_ms: Option<f64>,
+    /// Milliseconds of a token, while the cache fills from empty to full.
+    mean_decode_ms: f64,
+    /// Milliseconds of reading all weights and the cache once.
+    floor_ms: Option<f64>,
+    /// Milliseconds of a token of a prompt.
+    prefill_ms: Option<f64>,
+    decode_ops: Option<usize>,
+    /// Share of these ops on the Neural Engine, in percent.
+    on_engine: Option<f64>,
+    /// Bytes of weights of all functions, each with a copy of its own.
+    loaded_bytes: f64,
+    /// `none`, `possible` or `likely`: whether a program is too large to load.
+    load_risk: &'static str,
+}
+
+impl From<&Priced> for Row {
+    fn from(priced: &Priced) -> Self {
+        let decode = priced.decode();
+        let form = &priced.form;
+        Self {
+            form: form.describe(),
+            kv: if form.explicit { "explicit" } else { "state" },
+            lookup: if form.host { "host" } else { "inside" },
+            contexts: form.contexts.clone(),
+            chunks: form.chunks,
+            block: form.block,
+            decode_ms: decode.map(|call| call.ms),
+            low_ms: decode.map(|call| call.interval_ms.0),
+            high_ms: decode.map(|call| call.interval_ms.1),
+            mean_decode_ms: priced.mean_decode_ms(),
+            floor_ms: decode.map(|call| call.floor_ms),
+            prefill_ms: priced.prefill_ms(),
+            decode_ops: decode.map(|call| call.ops),
+            on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
+            loaded_bytes: priced.loaded_bytes,
+            load_risk: risk(priced.load_risk),
+        }
+    }
+}
+
+/// A decision, in JSON.
+#[derive(Serialize)]
+pub struct Decision {
+    decided: &'static str,
+    /// What was tried, the best first.
+    tried: Vec<Row>,
+}
+
+impl From<&Step> for Decision {
+    fn from(step: &Step) -> Self {
+        Self {
+            decided: step.what,
+            tried: step.tried.iter().map(Row::from).collect(),
+        }
+    }
+}
+
+fn risk(risk: LoadRisk) -> &'static str {
+    match risk {
+        LoadRisk::None => "none",
+        LoadRisk::Possible => "possible",
+        LoadRisk::Likely => "likely",
+    }
+}
+
+/// What was chosen, in a sentence each: the form with its price, and the runner-up.
+pub fn sentences(choice: &Choice, target: &Target) -> Vec<String> {
+    let mut lines = vec![format!(
+        "for {}: {}; {}",
+        target,
+        choice.chosen.form.describe(),
+        price(&choice.chosen)
+    )];
+    let runner_up = choice.steps.iter().rev().find_map(|step| {
+        let other = step.tried.iter().find(|t| t.form != choice.chosen.form)?;
+        (step.tried[0].form == choice.chosen.form).then_some(other)
+    });
+    if let Some(other) = runner_up {
+        lines.push(format!(
+            "next best: {}; {}",
+            other.form.describe(),
+            price(other)
+        ));
+    }
+    lines
+}
+
+fn price(priced: &Priced) -> String {
+    let Some(decode) = priced.decode() else {
+        return "no function of one token".to_owned();
+    };
+    let risk = match priced.load_risk {
+        LoadRisk::None => "",
+        LoadRisk::Possible => ", may be too large to load",
+        LoadRisk::Likely => ", likely too large to load",
+    };
+    format!(
+        "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \
+         {:.0} % of {} ops on the engine{risk}",
+        decode.ms,
+        decode.context,
+        decode.ms / decode.floor_ms,
+        priced.mean_decode_ms(),
+        100.0 * decode.engine_ops as f64 / decode.ops.max(1) as f64,
+        decode.ops
+    )
+}
+
+/// What was tried for each decision, the best first, and what was chosen.
+pub fn table(choice: &Choice) -> String {
+    let mut text = format!(
+        "{:<16} {:<58} {:>9} {:>7} {:>9} {:>10} {:>9}\n",
+        "decision", "form", "decode ms", "x floor", "mean ms", "prompt ms", "on engine"
+    );
+    for step in &choice.steps {
+        for (at, tried) in step.tried.iter().enumerate() {
+            let what = if at == 0 { step.what } else { "" };
+            text += &line(what, tried);
+        }
+    }
+    text + &line("chosen", &choice.chosen)
+}
+
+/// A row of the table.
+fn line(what: &str, priced: &Priced) -> String {
+    let decode = priced.decode();
+    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.2}"));
+    let share = |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
+    format!(
+        "{what:<16} {:<58} {:>9} {:>7} {:>9} {:>10} {:>9}\n",
+        priced.form.describe(),
+        ms(decode.map(|call| call.ms)),
+        ms(decode.map(|call| call.ms / call.floor_ms)),
+        ms(Some(priced.mean_decode_ms())),
+        ms(priced.prefill_ms()),
+        decode.map_or("-".to_owned(), |call| share(call.engine_ops, call.ops))
+    )
+}

@@ -1,0 +1,210 @@
+//! The modes of a decoder's form for the Neural Engine give the same logits: calls of one token, of
+//! a block and of several tokens with logits for each, a cache in a state or held by the caller,
+//! several context lengths, and layers in chunks.
+
+use std::sync::Arc;
+
+use thane_cpu::{Cpu, Numerics};
+use thane_engine::generate::Session;
+use thane_mil::backend::{Executable, Instance};
+use thane_mil::types::DType;
+use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
+use thane_runtime::LanguageModel;
+
+use crate::decoder::{BLOCK, CONTEXT, cases, error, model, sequences};
+
+/// Bound of the relative difference between modes, whose sums have other orders: all but one are
+/// within 1e-5.
+const BOUND: f64 = 1.5e-5;
+
+/// Each mode with its name. The first is what the others are compared with.
+fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
+    let plain = DecoderEngine {
+        block: Some(BLOCK),
+        float: DType::Fp32,
+        ..DecoderEngine::default()
+    };
+    let each = (0..n_layers).map(|i| i..i + 1).collect();
+    let explicit = CacheForm::Explicit;
+    vec![
+        ("state", plain.clone()),
+        (
+            "explicit, verify 5",
+            DecoderEngine {
+                cache: explicit,
+                verify: Some(5),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, host, contexts, a chunk for each layer, verify 3",
+            DecoderEngine {
+                cache: explicit,
+                lookup: Lookup::Host,
+                contexts: vec![9, 24],
+                split: Split::Ranges(each),
+                verify: Some(3),
+                ..plain.clone()
+            },
+        ),
+        (
+            "state, contexts, two chunks, verify 4",
+            DecoderEngine {
+                contexts: vec![9, 24],
+                split: Split::Into(2),
+                verify: Some(4),
+                ..plain.clone()
+            },
+        ),
+        (
+            "state, host, block 16",
+            DecoderEngine {
+                lookup: Lookup::Host,
+                block: Some(16),
+                ..plain
+            },
+        ),
+    ]
+}
+
+fn session(model: &LanguageModel) -> Session {
+    model.session(&Cpu::new(Numerics::F32, 1)).unwrap()
+}
+
+/// Compares all ways to process `ids` with `expected`, the logits of each token.
+fn worst(session: &mut Session, ids: &[u32], expected: &[Vec<f32>]) -> f64 {
+    let mut worst = 0.0f64;
+    let mut judge = |found: &[f32], i: usize| worst = worst.max(error(found, &expected[i]));
+    // Prompts, of which some begin with what is in the cache, and go back.
+    for n in [ids.len(), 2, BLOCK + 1, ids.len() / 2, ids.len() - 1] {
+        let n = n.clamp(1, ids.len());
+        judge(&session.feed(&ids[..n], &|| false).unwrap().unwrap(), n - 1);
+    }
+    // Tokens one by one, from a place that is not the start of a block.
+    let start = ids.len() / 3;
+    if start > 0 {
+        session.feed(&ids[..start], &|| false).unwrap();
+    } else {
+        session.reset();
+    }
+    for (i, id) in ids.iter().enumerate().skip(start) {
+        judge(&session.decode(*id).unwrap(), i);
+    }
+    // Several tokens with logits for each. Wrong tokens follow, and are not accepted.
+    session.reset();
+    let mut done = 0;
+    while done < ids.len() {
+        let n = (1 + done % 6).min(ids.len() - done);
+        let n_wrong = 2.min(CONTEXT - done - n);
+        let guess = [&ids[done..done + n], &[3, 4][..n_wrong]].concat();
+        let logits = session.score(&guess).unwrap();
+        let vocab = logits.len() / guess.len();
+        for (i, row) in logits.chunks(vocab).take(n).enumerate() {
+            judge(row, done + i);
+        }
+        done += n;
+        if done < ids.len() {
+            // Goes back to the accepted tokens, the last of which is computed again.
+            let found = session.feed(&ids[..done], &|| false).unwrap().unwrap();
+            judge(&found, done - 1);
+        }
+    }
+    worst
+}
+
+#[test]
+fn all_modes_of_all_families_give_the_same_logits() {
+    let mut bad = Vec::new();
+    for (name, file) in &cases() {
+        let (ids, _) = sequences(name, file).pop().unwrap();
+        let whole = model(name, file, None);
+        let n_layers = whole.info.n_layers;
+        let mut expected: Vec<Vec<f32>> = Vec::new();
+        for (mode, engine) in modes(n_layers) {
+            let mut session = session(&model(name, file, Some(engine)));
+            if expected.is_empty() {
+                let logits = ids
+                    .iter()
+                    .map(|id| session.decode(*id).unwrap().into_owned());
+                expected = logits.collect();
+            }
+            let found = worst(&mut session, &ids, &expected);
+            if found > BOUND {
+                bad.push(format!("{name}, {mode}: {found:.1e}"));
+            }
+        }
+    }
+    assert!(bad.is_empty(), "{bad:#?}");
+}
+
+fn instance(model: &LanguageModel) -> Box<dyn Instance> {
+    let executable: Arc<dyn Executable> = model.load(&Cpu::new(Numerics::F32, 1)).unwrap();
+    executable.instantiate().unwrap()
+}
+
+fn call(instance: &mut dyn Instance, function: &str, position: i32, ids: &[u32]) {
+    let input = instance.input("input_ids", &[1, ids.len()]).unwrap();
+    let cells = input.as_chunks_mut::<4>().0;
+    cells
+        .iter_mut()
+        .zip(ids)
+        .for_each(|(cell, id)| *cell = id.to_ne_bytes());
+    let at = instance.input("position", &[1]).unwrap();
+    at.copy_from_slice(&position.to_ne_bytes());
+    instance.run(function).unwrap();
+}
+
+/// The caller stores only what it accepts: the rows of tokens that a later call goes back behind
+/// are never written.
+#[test]
+fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
+    let engine = DecoderEngine {
+        block: Some(BLOCK),
+        cache: CacheForm::Explicit,
+        verify: Some(5),
+        ..DecoderEngine::default()
+    };
+    for name in ["tiny/gemma3", "tiny/qwen3", "tiny-gguf/llama-quantised"] {
+        let file = if name.contains("gguf") { "gguf" } else { "" };
+        let model = model(name, file, Some(engine.clone()));
+        let (ids, _) = sequences(name, file).pop().unwrap();
+        let (mut serial, mut verified) = (instance(&model), instance(&model));
+        let n = 12;
+        for (i, id) in ids[..n + 1].iter().enumerate() {
+            call(serial.as_mut(), "decode", i as i32, &[*id]);
+        }
+        call(verified.as_mut(), "prefill", 0, &ids[..n - 3]);
+        // Two of five are accepted, then one.
+        for (start, accepted) in [(n - 3, 2), (n - 1, 1)] {
+            let guess = [&ids[start..start + accepted], &[5, 6, 7, 8][..5 - accepted]].concat();
+            call(verified.as_mut(), "score", start as i32, &guess);
+        }
+        call(verified.as_mut(), "decode", n as i32, &ids[n..n + 1]);
+        for layer in 0..model.info.n_layers {
+            for part in ["k", "v"] {
+                let cache = format!("{part}_cache_{layer}");
+                let [a, b] = [&serial, &verified].map(|i| i.state(&cache).unwrap());
+                let (heads, context, row) = (a.shape[1], a.shape[2], a.shape[3]);
+                assert_eq!(context, CONTEXT);
+                for head in 0..heads {
+                    let rows = |bytes: &[u8], range: std::ops::Range<usize>| {
+                        let at = |i: usize| 2 * (head * context + i) * row;
+                        bytes[at(range.start)..at(range.end)].to_vec()
+                    };
+                    let [ours, theirs] = [a, b].map(|view| {
+                        let cells = rows(view.bytes, 0..n);
+                        let cells = cells.as_chunks::<2>().0.to_vec();
+                        cells
+                            .iter()
+                            .map(|c| thane_mil::literal::f16_to_f32(u16::from_ne_bytes(*c)))
+                            .collect::<Vec<f32>>()
+                    });
+                    assert!(error(&ours, &theirs) < 1e-3, "{name} {cache}");
+                    assert!(ours.iter().any(|x| *x != 0.0), "{name} {cache}");
+                    let zeros = vec![0; 2 * (context - n) * row];
+                    assert_eq!(rows(b.bytes, n..context), zeros, "{name} {cache}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Caches that the host holds, and the rows of a call that are not stored yet.
+
+use thane_mil::backend::View;
+use thane_mil::types::DType;
+
+use super::Cache;
+
+/// Keys or values of one layer, [heads, context, row].
+pub(super) struct HostCache {
+    bytes: Vec<u8>,
+    n_heads: usize,
+    row_bytes: usize,
+    shape: [usize; 4],
+    dtype: DType,
+}
+
+impl HostCache {
+    /// An empty cache for `context` tokens.
+    pub fn new(cache: &Cache, context: usize) -> Self {
+        let row_bytes = cache.row * cache.dtype.bits() / 8;
+        Self {
+            bytes: vec![0; cache.n_heads * context * row_bytes],
+            n_heads: cache.n_heads,
+            row_bytes,
+            shape: [1, cache.n_heads, context, cache.row],
+            dtype: cache.dtype,
+        }
+    }
+
+    /// The elements.
+    pub fn view(&self) -> View<'_> {
+        View {
+            dtype: self.dtype,
+            shape: &self.shape,
+            bytes: &self.bytes,
+        }
+    }
+
+    /// The elements, for writing.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// Copies the first rows of each head to an input of fewer tokens.
+    pub fn copy_to(&self, input: &mut [u8]) {
+        let from = self.bytes.chunks(self.per_head().max(1));
+        let to = input.chunks_mut((input.len() / self.n_heads.max(1)).max(1));
+        for (from, to) in from.zip(to) {
+            let n = from.len().min(to.len());
+            to[..n].copy_from_slice(&from[..n]);
+        }
+    }
+
+    /// Stores the first `n` of the rows of each head at `position`.
+    fn store(&mut self, rows: &[u8], position: usize, n: usize) {
+        let (per_head, row) = (self.per_head(), self.row_bytes);
+        let from = rows.chunks((rows.len() / self.n_heads.max(1)).max(1));
+        let to = self.bytes.chunks_mut(per_head.max(1));
+        for (from, to) in from.zip(to) {
+            let n = (n * row).min(from.len());
+            let begin = (position * row).min(to.len());
+            let end = (begin + n).min(to.len());
+            to[begin..end].copy_from_slice(&from[..end - begin]);
+        }
+    }
+
+    fn per_head(&self) -> usize {
+        self.bytes.len() / self.n_heads.max(1)
+    }
+}
+
+/// The rows that a call gave. They are stored when the next call says how many it builds on.
+#[derive(Default)]
+pub(super) struct Pending {
+    /// Position of the first row.
+    position: usize,
+    /// Number of rows that mean something.
+    n: usize,
+    /// Rows of caches, [heads, tokens of the call, row].
+    rows: Vec<(usize, Vec<u8>)>,
+}
+
+impl Pending {
+    /// The rows of a call of `n` tokens at `position`.
+    pub fn begin(&mut self, position: usize, n: usize) {
+        (self.position, self.n) = (position, n);
+        self.rows.clear();
+    }
+
+    /// Adds the rows of a cache.
+    pub fn push(&mut self, cache: usize, rows: Vec<u8>) {
+        self.rows.push((cache, rows));
+    }
+
+    /// Stores the rows before position `end`.
+    pub fn accept(&mut self, end: usize, caches: &mut [HostCache]) {
+        let n = end.saturating_sub(self.position).min(self.n);
+        for (cache, rows) in self.rows.drain(..) {
+            if let Some(cache) = caches.get_mut(cache) {
+                cache.store(&rows, self.position, n);
+            }
+        }
+    }
+}

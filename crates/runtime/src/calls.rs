@@ -1,0 +1,235 @@
+//! The calls of a language model whose functions have fixed lengths, as a chain for `engine`.
+//!
+//! A chain is made of what a contract says and of nothing else, so that any other host can do the
+//! same: the role of a port says what it is fed, or where it goes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Logits, Rows, Step};
+use thane_mil::types::DType;
+
+use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports};
+
+/// The tables that the host looks up, by the input that they are for.
+pub type Tables = BTreeMap<String, Arc<dyn Rows>>;
+
+/// The chain of a language model. `vocab_size` and `context` are those of the model.
+///
+/// # Errors
+///
+/// In words, if functions, inputs or tables do not fit together.
+pub fn chain(
+    calls: &Calls,
+    functions: &BTreeMap<String, Ports>,
+    tables: &Tables,
+    (vocab_size, context): (usize, usize),
+) -> Result<Chain, String> {
+    let has_all = |call: &&CallFacts| call.functions.iter().all(|f| functions.contains_key(f));
+    let present: Vec<&CallFacts> = calls.calls.iter().filter(has_all).collect();
+    let mut lengths: Vec<usize> = present.iter().map(|call| call.context).collect();
+    lengths.sort_unstable();
+    lengths.dedup();
+    let mut host = Host {
+        window: calls.window,
+        functions,
+        tables,
+        caches: Vec::new(),
+        slots: vec!["hidden_states".to_owned()],
+    };
+    let mut states: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+    let mut all = Vec::new();
+    for &facts in &present {
+        let length = lengths.binary_search(&facts.context).unwrap_or(0);
+        for (chunk, function) in facts.functions.iter().enumerate() {
+            for state in &functions[function].states {
+                let names = states.entry(chunk).or_default();
+                if names.len() == length {
+                    names.push(state.name.clone());
+                }
+            }
+        }
+        all.push(Call {
+            n_tokens: facts.tokens,
+            padded: facts.tokens > 1,
+            positions: 0..facts.context,
+            gives: match facts.logits {
+                GivenFacts::Last => Gives::Last,
+                GivenFacts::Each => Gives::Each,
+            },
+            length,
+            steps: host.steps(facts)?,
+        });
+    }
+    if !all.iter().any(|call| call.n_tokens == 1) {
+        return Err("expected a function of one token, found none: convert with decode".to_owned());
+    }
+    Ok(Chain {
+        context,
+        vocab_size,
+        calls: all,
+        head: Vec::new(),
+        logits: Logits::Joined(vec!["logits".to_owned()]),
+        slot_bytes: vec![0; host.slots.len()],
+        caches: host.caches,
+        states: states
+            .into_values()
+            .filter(|names| names.len() > 1)
+            .collect(),
+        rewind_limit: usize::MAX,
+    })
+}
+
+/// What the host holds, as far as it is known yet.
+struct Host<'a> {
+    window: Option<usize>,
+    functions: &'a BTreeMap<String, Ports>,
+    tables: &'a Tables,
+    caches: Vec<Cache>,
+    /// Names of the values that chunks pass on.
+    slots: Vec<String>,
+}
+
+impl Host<'_> {
+    fn steps(&mut self, call: &CallFacts) -> Result<Vec<Step>, String> {
+        let functions = self.functions;
+        let mut hidden: Option<&Port> = None;
+        let mut steps = Vec::new();
+        for name in &call.functions {
+            let ports = &functions[name];
+            let mut inputs = Vec::new();
+            for port in &ports.inputs {
+                let fault = |what: String| format!("input `{}` of `{name}`: {what}", port.name);
+                let shape: Option<Vec<usize>> = port.shape.iter().copied().collect();
+                let shape = shape.ok_or_else(|| fault("expected a fixed shape".to_owned()))?;
+                if port.role == "hidden_states" && hidden.is_none_or(|h| h.shape != port.shape) {
+                    let given = hidden.map_or("nothing".to_owned(), |h| format!("{:?}", h.shape));
+                    return Err(fault(format!(
+                        "expected {:?} of the chunk before, which gives {given}",
+                        port.shape
+                    )));
+                }
+                let dtype = dtype(port).map_err(fault)?;
+                inputs.push(Input {
+                    name: port.name.clone(),
+                    dtype,
+                    feed: self.feed(port, call, (dtype, &shape)).map_err(fault)?,
+                    shape,
+                });
+            }
+            let (mut keeps, mut stores) = (Vec::new(), Vec::new());
+            hidden = None;
+            for port in &ports.outputs {
+                match port.role.as_str() {
+                    "hidden_states" => {
+                        hidden = Some(port);
+                        keeps.push((port.name.clone(), 0));
+                    }
+                    "new_keys" | "new_values" => {
+                        let cache = port.name.replacen("new_k", "k_cache", 1);
+                        let cache = cache.replacen("new_v", "v_cache", 1);
+                        let dtype = dtype(port)?;
+                        let cache = self.cache(&cache, (dtype, &port.shape));
+                        stores.push((port.name.clone(), cache));
+                        let given = port.name.replacen("new_", "given_", 1);
+                        keeps.push((port.name.clone(), self.slot(&given)));
+                    }
+                    _ => {}
+                }
+            }
+            steps.push(Step {
+                function: name.clone(),
+                inputs,
+                keeps,
+                stores,
+            });
+        }
+        Ok(steps)
+    }
+
+    /// What an input is set to, by its role.
+    fn feed(
+        &mut self,
+        port: &Port,
+        call: &CallFacts,
+        (dtype, shape): (DType, &[usize]),
+    ) -> Result<Feed, String> {
+        let table = || {
+            let table = self.tables.get(&port.name);
+            table.cloned().ok_or("expected a table, found none")
+        };
+        let n_columns = |at: usize| shape.get(at).copied().unwrap_or(0);
+        let feed = match port.role.as_str() {
+            "tokens" => Feed::Tokens,
+            "position" => Feed::Positions,
+            "mask" => Feed::Mask { window: None },
+            "sliding_mask" => Feed::Mask {
+                window: self.window,
+            },
+            "cache_slot" if port.name == "write_begin" => Feed::WriteBegin,
+            "cache_slot" => Feed::WriteEnd,
+            "selection" => Feed::LastToken,
+            "hidden_states" => Feed::Slot(0),
+            "token_row" => Feed::TokenColumns(table()?),
+            "position_row" => Feed::PositionColumns(table()?),
+            "key_cache" | "value_cache" => {
+                Feed::Cache(self.cache(&port.name, (dtype, &port.shape)))
+            }
+            "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name)),
+            role => return Err(format!("the role `{role}` is not that of an input")),
+        };
+        let n = call.tokens;
+        let columns = |table: &Arc<dyn Rows>| {
+            let at = if port.name.starts_with("rotary_") {
+                2
+            } else {
+                1
+            };
+            n_columns(at) == table.n_columns()
+        };
+        let fits = match &feed {
+            Feed::Tokens => *shape == [1, n],
+            Feed::Positions => *shape == [n],
+            Feed::Mask { .. } => *shape == [1, 1, n, call.context + n],
+            Feed::LastToken => *shape == [1, 1, 1, n],
+            Feed::TokenColumns(table) | Feed::PositionColumns(table) => {
+                shape.last() == Some(&n) && columns(table)
+            }
+            Feed::Cache(_) => n_columns(2) == call.context,
+            _ => true,
+        };
+        if fits {
+            return Ok(feed);
+        }
+        Err(format!(
+            "shape {shape:?} does not fit a call of {n} tokens, a context of {} and its table",
+            call.context
+        ))
+    }
+
+    fn cache(&mut self, name: &str, (dtype, shape): (DType, &[Option<usize>])) -> usize {
+        if let Some(at) = self.caches.iter().position(|cache| cache.name == name) {
+            return at;
+        }
+        let dim = |at: usize| shape.get(at).copied().flatten().unwrap_or(0);
+        self.caches.push(Cache {
+            name: name.to_owned(),
+            n_heads: dim(1),
+            row: dim(3),
+            dtype,
+        });
+        self.caches.len() - 1
+    }
+
+    fn slot(&mut self, name: &str) -> usize {
+        if let Some(at) = self.slots.iter().position(|slot| slot == name) {
+            return at;
+        }
+        self.slots.push(name.to_owned());
+        self.slots.len() - 1
+    }
+}
+
+fn dtype(port: &Port) -> Result<DType, String> {
+    DType::from_name(&port.dtype).ok_or_else(|| format!("unknown type `{}`", port.dtype))
+}
