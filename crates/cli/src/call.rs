@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Backend, Instance, Limits};
 use thane_mil::budget::Budget;
 use thane_mil::package::{Feature, Image, Package};
-use thane_mil::program::{Function, Value};
+use thane_mil::program::{Function, Program, Value};
 use thane_mil::types::{TensorType, Type};
 
 use crate::app::App;
@@ -236,6 +236,21 @@ impl CallFlags {
         instance.state_mut(name)?.copy_from_slice(&array.bytes);
         Ok(Some(array))
     }
+}
+
+/// A running copy of the function on a backend, with states of zeros.
+pub fn start(f: &Function, backend: &dyn Backend) -> Result<(Program, Box<dyn Instance>), Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let alone = Program::new(vec![f.clone()]);
+    Limits::default().check_states(&alone).map_err(|e| {
+        usage(e.into()).remedy(
+            "a program with a smaller state, such as that of thane convert with a shorter \
+             --context",
+        )
+    })?;
+    let executable = backend.load(&alone).map_err(|e| usage(e.into()))?;
+    let instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+    Ok((alone, instance))
 }
 
 /// Reads an image, or its tensor from a .npy file.

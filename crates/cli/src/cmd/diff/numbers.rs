@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde::Serialize;
-use thane_mil::backend::{Backend, View};
+use thane_mil::backend::{Backend, Limits, View};
 use thane_mil::budget::{OverBudget, Reservation};
 use thane_mil::literal::f16_to_f32;
 use thane_mil::package::Package;
@@ -220,7 +220,9 @@ fn results(
     runs: &Runs<'_>,
 ) -> anyhow::Result<BTreeMap<String, Output>> {
     let Runs { args, given, app } = runs;
-    let executable = cpu(NumericsFlag::F32, None, app).load(&Program::new(vec![f.clone()]))?;
+    let alone = Program::new(vec![f.clone()]);
+    Limits::default().check_states(&alone)?;
+    let executable = cpu(NumericsFlag::F32, None, app).load(&alone)?;
     let mut instance = executable.instantiate()?;
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let name = &value.name;
