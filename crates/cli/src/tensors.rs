@@ -206,6 +206,17 @@ pub fn made_up(
     })
 }
 
+/// An input whose elements are known.
+pub fn known(ty: &TensorType, bytes: Vec<u8>, budget: &Budget) -> anyhow::Result<Array> {
+    let held = budget.reserve(bytes.len(), || format!("an array {ty}"))?;
+    Ok(Array {
+        dtype: ty.dtype,
+        shape: ty.known_shape().context("its size is not known")?,
+        bytes,
+        held: Some(held),
+    })
+}
+
 /// The range of pseudo-random elements of this type.
 pub fn range(dtype: DType) -> [i8; 2] {
     if dtype.is_float() { [-1, 1] } else { [0, 1] }

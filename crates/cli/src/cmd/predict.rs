@@ -109,7 +109,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy(&format!("running `{}`", f.name));
     instance
         .run(&f.name)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
+        .map_err(|e| call::failed(e, &given.rows))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     store_all(instance.as_ref(), f, &mut report, args, app)?;
     if args.numerics == NumericsFlag::Ane {

@@ -36,7 +36,7 @@ pub struct Metadata<'a> {
     pub query: &'a str,
 }
 
-/// Writes the rows, best first: `.jsonl` and `.parquet` with all fields; `.npy` has the scores alone
+/// Writes the rows, best first: `.jsonl` and `.parquet` with all fields; `.npy` has scores alone
 /// [texts], in the order of the texts.
 pub fn write(
     rows: &[Scored<'_>],

@@ -19,7 +19,7 @@ use crate::model::ProgramFlags;
 use crate::output::{bytes, counted};
 use crate::screen::in_a_row;
 
-/// Show what a model does, its architecture, parameters, quantization, context length and memory.
+/// Show a model's task, architecture, parameters, quantization, context and memory.
 ///
 /// The model may be a checkpoint, or a package or bundle that Thane can run.
 ///
