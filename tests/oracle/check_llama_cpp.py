@@ -41,7 +41,6 @@ UNLIKE = {
     "ernie4_5": (0, "llama.cpp does not read the biases of the feed-forward layer"),
     "exaone4": (0, "llama.cpp lets layers slide in models of 64 layers only (the 32B)"),
     "gemma4": (0, "llama.cpp expects a full layer last of those that have keys and values, and a sliding one before it"),
-    "gemma4-plain": (0, "llama.cpp caps logits at 30 where the file names no cap"),
     "qwen3_5": (0, "llama.cpp expects value heads as large as key heads"),
     "olmo3": (0, "llama.cpp takes neither the base of sliding layers nor the factor of YaRN from the file"),
     "phi3": (8, "llama.cpp has no windows in this architecture"),
@@ -62,7 +61,6 @@ DEEP = {
     "gemma2": {"num_hidden_layers": 46, "layer_types": layer_types(46, 2), "hidden_size": 36},
     "gemma3-linear": {"num_hidden_layers": 62, "layer_types": layer_types(62, 3)},
     "gemma4": {"num_hidden_layers": 6, "layer_types": layer_types(6, 3), "num_kv_shared_layers": 3},
-    "gemma4-plain": {"num_hidden_layers": 3, "final_logit_softcapping": 30.0},
     # llama.cpp takes the epsilon of the squares of queries and keys from the file, where the model has 1e-6.
     "qwen3_5": {
         "num_hidden_layers": 5, "linear_value_head_dim": 8, "rms_norm_eps": 1e-6,

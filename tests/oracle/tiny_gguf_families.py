@@ -141,8 +141,8 @@ def gemma4(writer, config, tensors):
             key(size)
     writer.add_shared_kv_layers(config.num_kv_shared_layers)
     writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input)
-    if config.final_logit_softcapping:
-        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    # A cap of 0 means that there is none: without the key, llama.cpp takes 30.
+    writer.add_final_logit_softcapping(config.final_logit_softcapping or 0.0)
     n_rotated = int(wide * config.rope_parameters["full_attention"]["partial_rotary_factor"] / 2)
     divisors = [1.0] * n_rotated + [1e30] * (wide // 2 - n_rotated)
     return {"rope_freqs.weight": numpy.array(divisors, numpy.float32)} | window(writer, config, tensors)

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde::Serialize;
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Backend, Instance, Limits, RunError};
 use thane_mil::budget::Budget;
 use thane_mil::package::{Feature, Image, Package};
-use thane_mil::program::{Function, Value};
+use thane_mil::program::{Function, Program, Value};
 use thane_mil::types::{TensorType, Type};
 
 use crate::app::App;
+use crate::decoder_inputs::{self, DecoderCall};
 use crate::exit::{Code, Failure};
 use crate::image;
 use crate::npy::Array;
@@ -36,6 +37,9 @@ pub struct CallFlags {
     #[arg(long, value_name = "NAME=DIMS", value_parser = named_shape)]
     pub shape: Vec<Named<Vec<usize>>>,
     /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1, pixels from 0 to 255.
+    ///
+    /// Positions, write ranges and masks of decoders for the Neural Engine are those of a first
+    /// call.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
     pub seed: u64,
 }
@@ -143,12 +147,14 @@ impl CallFlags {
         let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
         let mut given = Given::default();
         let features = package.interfaces.get(&f.name).map(|i| &i.features);
+        let decoder = DecoderCall::of(f);
         for value in inputs(f) {
             match &value.ty {
                 Type::Tensor(ty) => {
                     let feature = features.and_then(|f| f.get(&value.name));
+                    let valid = decoder.and_then(|call| call.value(&value.name, ty));
                     let (input, array) = self
-                        .fill_input(instance, &value.name, ty, feature, app)
+                        .fill_input(instance, &value.name, (ty, valid), feature, app)
                         .map_err(usage)?;
                     given.rows.push(input);
                     given.inputs.push((value.name.clone(), array));
@@ -168,16 +174,21 @@ impl CallFlags {
         &self,
         instance: &mut dyn Instance,
         name: &str,
-        ty: &TensorType,
+        (ty, valid): (&TensorType, Option<decoder_inputs::Value>),
         feature: Option<&Feature>,
         app: &App,
     ) -> anyhow::Result<(Input, Array)> {
         let given = self.input.iter().find(|n| n.name == name).map(|n| &n.value);
         let image = feature.and_then(|f| f.image.as_ref());
-        let array = match (given, image) {
-            (Some(path), Some(image)) => image_from_file(path, image, ty, &app.budget),
-            (Some(path), None) => tensors::from_file(path, ty, &app.budget),
-            (None, _) => self.made_up(name, ty, feature, app),
+        let mut made = None;
+        let array = match (given, image, valid) {
+            (Some(path), Some(image), _) => image_from_file(path, image, ty, &app.budget),
+            (Some(path), None, _) => tensors::from_file(path, ty, &app.budget),
+            (None, None, Some(value)) => {
+                made = Some(value.what);
+                tensors::known(ty, value.bytes, &app.budget)
+            }
+            (None, ..) => self.made_up(name, ty, feature, app),
         };
         let array = array.with_context(|| format!("input `{name}`"))?;
         instance
@@ -188,10 +199,10 @@ impl CallFlags {
             Some(_) => [0, 255],
             None => tensors::range(ty.dtype).map(i16::from),
         };
-        let seed = self.seed;
+        let made = made.unwrap_or_else(|| format!("from {low} to {high}, seed {}", self.seed));
         let made_up = given
             .is_none()
-            .then(|| format!("{dtype} {shape:?}, from {low} to {high}, seed {seed}"));
+            .then(|| format!("{dtype} {shape:?}, {made}"));
         let row = Row {
             name: name.to_owned(),
             dtype,
@@ -238,6 +249,21 @@ impl CallFlags {
     }
 }
 
+/// A running copy of the function on a backend, with states of zeros.
+pub fn start(f: &Function, backend: &dyn Backend) -> Result<(Program, Box<dyn Instance>), Failure> {
+    let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let alone = Program::new(vec![f.clone()]);
+    Limits::default().check_states(&alone).map_err(|e| {
+        usage(e.into()).remedy(
+            "a program with a smaller state, such as that of thane convert with a shorter \
+             --context",
+        )
+    })?;
+    let executable = backend.load(&alone).map_err(|e| usage(e.into()))?;
+    let instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+    Ok((alone, instance))
+}
+
 /// Reads an image, or its tensor from a .npy file.
 fn image_from_file(
     path: &Path,
@@ -254,6 +280,19 @@ fn image_from_file(
 
 fn inputs(f: &Function) -> impl Iterator<Item = &Value> {
     f.body().inputs.iter().map(|v| f.value(*v))
+}
+
+/// A failure of a call, with the flags for inputs that were generated and may be at fault.
+pub fn failed(error: RunError, rows: &[Input]) -> Failure {
+    let made_up = rows.iter().filter(|input| input.made_up.is_some());
+    let flags: Vec<String> = made_up
+        .map(|input| format!("--input {}=FILE", input.row.name))
+        .collect();
+    let failure = Failure::new(Code::Usage, error);
+    if flags.is_empty() {
+        return failure;
+    }
+    failure.remedy(format!("{}: these values were made up", flags.join(" ")))
 }
 
 /// Says which inputs were generated, and how.

@@ -138,7 +138,7 @@ const PAGES: &[Page] = &[
     },
     Page {
         verb: "rerank",
-        common: &["file", "top", "numerics", "threads"],
+        common: &["file", "out", "top", "numerics", "threads"],
         examples: [
             "thane rerank hf:BAAI/bge-reranker-v2-m3 \"why is the sky blue\" --file texts.txt",
             "thane rerank ./reranker \"a cat\" \"A kitten naps.\" \"The sea is blue.\" --top 1",

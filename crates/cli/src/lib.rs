@@ -7,6 +7,7 @@ mod audit;
 mod call;
 mod chat;
 pub mod cmd;
+mod decoder_inputs;
 mod embed;
 pub mod exit;
 mod foreign;

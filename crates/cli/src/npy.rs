@@ -50,8 +50,12 @@ const NAMES: &[(DType, &str)] = &[
 
 /// Reads the header of a file.
 pub fn open(path: &Path) -> anyhow::Result<Opened<impl Read>> {
-    let file = File::open(path)?;
+    let file = File::open(path).map_err(|fault| match fault.kind() {
+        io::ErrorKind::NotFound => anyhow::anyhow!("no such file"),
+        _ => fault.into(),
+    })?;
     let metadata = file.metadata()?;
+    anyhow::ensure!(!metadata.is_dir(), "expected a .npy file, found a folder");
     // A pipe has no length.
     let n_bytes = if metadata.is_file() {
         metadata.len()
@@ -91,9 +95,12 @@ impl<R: Read> Opened<R> {
 
 fn parse<R: Read>(mut file: R, n_bytes: u64) -> anyhow::Result<Opened<R>> {
     let mut start = [0; 8];
-    file.read_exact(&mut start)?;
+    let is_whole = match file.read_exact(&mut start) {
+        Err(fault) if fault.kind() == io::ErrorKind::UnexpectedEof => false,
+        read => read.map(|()| true)?,
+    };
     anyhow::ensure!(
-        start.starts_with(MAGIC),
+        is_whole && start.starts_with(MAGIC),
         "it is no .npy file; numpy.save writes one"
     );
     let header_len = match start[6] {

@@ -8,8 +8,8 @@ use thane_engine::embed::EmbedError;
 use thane_engine::sample::SampleError;
 use thane_mil::backend::RunError;
 use thane_mil::package::PackageError;
-use thane_models::ModelError;
 use thane_models::checkpoint::CheckpointError;
+use thane_models::{ModelError, families};
 use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
 
 use crate::exit::{Code, Failure};
@@ -170,7 +170,10 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
         ModelError::Tensors(_) => {
             vec!["fetch the model again; its files do not belong together".to_owned()]
         }
-        ModelError::Architecture { .. } => vec!["a model of a supported architecture".to_owned()],
+        ModelError::Architecture { .. } => vec![format!(
+            "a model of one of the {} families that thane show --families lists",
+            families::supported().len()
+        )],
         ModelError::EmbedsOnly(_) => vec![
             format!("thane embed {shown} TEXT"),
             format!("thane convert {shown} --task embed -o PACKAGE.mlpackage"),
@@ -219,7 +222,8 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
 
 /// The memory of an instance is that of its caches.
 fn of_start(error: RunError) -> Failure {
-    let is_too_large = matches!(error, RunError::OverBudget { .. } | RunError::Memory { .. });
+    use RunError::{Memory, OverBudget, State};
+    let is_too_large = matches!(error, OverBudget { .. } | Memory { .. } | State { .. });
     let failure = usage(error);
     if is_too_large {
         failure.remedy("--context N, with fewer tokens: a cache takes memory for each")

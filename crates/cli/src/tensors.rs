@@ -84,8 +84,9 @@ fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> 
     })?;
     let bytes = converted(&array, ty.dtype).with_context(|| {
         format!(
-            "its {} do not go into {}; numpy's astype makes them fit",
-            array.dtype, ty.dtype
+            "expected elements of {}, found {}, which do not all fit: convert them with numpy's \
+             astype",
+            ty.dtype, array.dtype
         )
     })?;
     Ok(Array {
@@ -97,21 +98,37 @@ fn read(path: &Path, ty: &TensorType, budget: &Budget) -> anyhow::Result<Array> 
 }
 
 /// Converts elements to another type. Floats are rounded, since most numpy arrays are float64;
-/// integers must fit.
+/// integers must fit, and become floats where numpy's safe casting lets them.
 fn converted(array: &Array, to: DType) -> Option<Vec<u8>> {
-    if array.dtype.is_float() != to.is_float() {
+    let from = array.dtype;
+    if from.is_float() && !to.is_float() || to.is_float() && !becomes_float(from, to) {
         return None;
     }
     let n = array.shape.iter().product();
     let mut out = Vec::with_capacity(to.byte_len(n)?);
     for at in 0..n {
         if to.is_float() {
-            put_float(&mut out, to, float(array, at)?)?;
+            let number = match from.is_float() {
+                true => float(array, at)?,
+                // At most 16 bits.
+                false => int(array, at)? as f64,
+            };
+            put_float(&mut out, to, number)?;
         } else {
             put_int(&mut out, to, int(array, at)?)?;
         }
     }
     Some(out)
+}
+
+/// Whether elements become floats of a type: floats by rounding, others if the type has all of
+/// their values.
+fn becomes_float(from: DType, to: DType) -> bool {
+    match from {
+        DType::Bool | DType::Int8 | DType::Uint8 => true,
+        DType::Int16 | DType::Uint16 => to != DType::Fp16,
+        _ => from.is_float(),
+    }
 }
 
 fn element<const N: usize>(array: &Array, at: usize) -> Option<[u8; N]> {
@@ -133,7 +150,7 @@ fn int(array: &Array, at: usize) -> Option<i64> {
         DType::Int16 => i64::from(i16::from_le_bytes(element(array, at)?)),
         DType::Int32 => i64::from(i32::from_le_bytes(element(array, at)?)),
         DType::Int64 => i64::from_le_bytes(element(array, at)?),
-        DType::Uint8 => i64::from(u8::from_le_bytes(element(array, at)?)),
+        DType::Bool | DType::Uint8 => i64::from(u8::from_le_bytes(element(array, at)?)),
         DType::Uint16 => i64::from(u16::from_le_bytes(element(array, at)?)),
         DType::Uint32 => i64::from(u32::from_le_bytes(element(array, at)?)),
         DType::Uint64 => i64::try_from(u64::from_le_bytes(element(array, at)?)).ok()?,
@@ -184,6 +201,17 @@ pub fn made_up(
     Ok(Array {
         dtype: ty.dtype,
         shape,
+        bytes,
+        held: Some(held),
+    })
+}
+
+/// An input whose elements are known.
+pub fn known(ty: &TensorType, bytes: Vec<u8>, budget: &Budget) -> anyhow::Result<Array> {
+    let held = budget.reserve(bytes.len(), || format!("an array {ty}"))?;
+    Ok(Array {
+        dtype: ty.dtype,
+        shape: ty.known_shape().context("its size is not known")?,
         bytes,
         held: Some(held),
     })
@@ -272,6 +300,20 @@ mod tests {
             Some([7i32, -300].map(i32::to_le_bytes).concat())
         );
         assert_eq!(converted(&longs, DType::Int8), None, "-300 is no int8");
+        assert_eq!(converted(&longs, DType::Fp32), None, "numpy: not safe");
+        let bytes = array(DType::Uint8, vec![0, 255]);
+        let halves = [0u16, 0x5bf8].map(u16::to_le_bytes).concat();
+        assert_eq!(converted(&bytes, DType::Fp16), Some(halves));
+        let ints = [0i32, 255].map(i32::to_le_bytes).concat();
+        assert_eq!(converted(&bytes, DType::Int32), Some(ints));
+        assert_eq!(converted(&bytes, DType::Bool), None);
+        let truths = array(DType::Bool, vec![0, 1]);
+        let ones = [0i32, 1].map(i32::to_le_bytes).concat();
+        assert_eq!(converted(&truths, DType::Int32), Some(ones));
+        let shorts = array(DType::Int16, [7i16, -3].map(i16::to_le_bytes).concat());
+        assert_eq!(converted(&shorts, DType::Fp16), None, "numpy: not safe");
+        let floats = [7f32, -3.0].map(f32::to_le_bytes).concat();
+        assert_eq!(converted(&shorts, DType::Fp32), Some(floats));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use crate::budget::OverBudget;
 use crate::data::Truncated;
 use crate::program::{OpId, Program};
-use crate::types::DType;
+use crate::types::{DType, Type};
 
 /// A machine that can run programs.
 pub trait Backend: Send + Sync {
@@ -83,6 +83,38 @@ impl Default for Limits {
             batch_bytes: bytes(64),
             rounds: 1_000_000,
         }
+    }
+}
+
+impl Limits {
+    /// Refuses the first state of a program that is larger than a state may be, before a backend
+    /// makes room for it.
+    ///
+    /// # Errors
+    ///
+    /// [`RunError::State`].
+    pub fn check_states(&self, program: &Program) -> Result<(), RunError> {
+        let values = program
+            .functions()
+            .iter()
+            .flat_map(|f| f.body().inputs.iter().map(|input| f.value(*input)));
+        for value in values {
+            let Type::State(ty) = &value.ty else { continue };
+            let n = ty.known_shape().and_then(|shape| {
+                let mut dims = shape.iter();
+                dims.try_fold(1usize, |n, dim| n.checked_mul(*dim))
+            });
+            let bytes = n.map_or(usize::MAX, |n| ty.dtype.byte_len(n).unwrap_or(usize::MAX));
+            if bytes > self.state_bytes {
+                return Err(RunError::State {
+                    name: value.name.clone(),
+                    ty: ty.to_string(),
+                    bytes,
+                    most: self.state_bytes,
+                });
+            }
+        }
+        Ok(())
     }
 }
 
@@ -203,7 +235,7 @@ pub struct View<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The backend cannot run this op.
-    #[error("{function}: op `{op}` (from `{place}`): {reason}")]
+    #[error("{function}: {}{}{reason}", of_op(op, None, place), separator(op))]
     Op {
         /// Function name.
         function: String,
@@ -300,11 +332,31 @@ pub enum RunError {
         /// The failed reservation.
         source: OverBudget,
     },
+    /// A state takes more memory than any state may.
+    #[error(
+        "state `{name}`, {ty}, takes {} of memory once it is full, more than the {} that a state \
+         may take",
+        gigabytes(*.bytes), gigabytes(*.most)
+    )]
+    State {
+        /// Name of the state.
+        name: String,
+        /// The type, with the shape.
+        ty: String,
+        /// Bytes that it takes; the largest number if they overflow.
+        bytes: usize,
+        /// The allowed number of bytes.
+        most: usize,
+    },
     /// The host of a chain of packages cannot make an input or read an output.
     #[error("chain of packages: {0}")]
     Chain(String),
     /// An op failed on the given values.
-    #[error("{function}: op `{op}` that makes `{result}` (from `{place}`): {reason}")]
+    #[error(
+        "{function}: {}{}{reason}",
+        of_op(op, Some(result), place),
+        separator(op)
+    )]
     Op {
         /// Function name.
         function: String,
@@ -317,4 +369,27 @@ pub enum RunError {
         /// What went wrong.
         reason: String,
     },
+}
+
+/// An op for messages: `op `add` that makes `y` (from `layers.0`)`. Programs of others do not say
+/// where an op is from; an error before the first op names none.
+fn of_op(op: &str, result: Option<&str>, place: &str) -> String {
+    if op.is_empty() {
+        return String::new();
+    }
+    let result = result.filter(|name| !name.is_empty());
+    let result = result.map_or_else(String::new, |name| format!(" that makes `{name}`"));
+    let place = match place {
+        "" => String::new(),
+        place => format!(" (from `{place}`)"),
+    };
+    format!("op `{op}`{result}{place}")
+}
+
+fn separator(op: &str) -> &'static str {
+    if op.is_empty() { "" } else { ": " }
+}
+
+fn gigabytes(bytes: usize) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
 }

@@ -21,8 +21,8 @@ pub enum ModelError {
     Metadata(#[from] MetadataError),
     /// No family supports this architecture.
     #[error(
-        "architecture `{found}` is not supported: the nearest of {} that are supported are {}",
-        .supported.len(), nearest(.found, .supported)
+        "architecture `{found}` is not supported: the nearest that are supported are {}",
+        nearest(.found, .supported)
     )]
     Architecture {
         /// Name of the architecture in the file.

@@ -80,6 +80,8 @@ pub struct Weights<'a> {
     transposes: RefCell<BTreeMap<String, Bytes>>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
+    /// The keys of the file that sizes follow from.
+    sizes: RefCell<BTreeMap<usize, BTreeSet<String>>>,
     notes: RefCell<Vec<String>>,
 }
 
@@ -147,6 +149,7 @@ impl<'a> Weights<'a> {
             transposes: RefCell::default(),
             asked: RefCell::default(),
             faults: RefCell::default(),
+            sizes: RefCell::default(),
             notes: RefCell::default(),
         }
     }
@@ -208,8 +211,9 @@ impl<'a> Weights<'a> {
         let fault = match self.tensors.get(&name) {
             None => format!("`{name}` {shape:?} is missing"),
             Some(t) if t.shape != shape => format!(
-                "`{name}`: expected the shape {shape:?}, found {:?}",
-                t.shape
+                "`{name}`: expected the shape {shape:?}, found {:?}{}",
+                t.shape,
+                self.size_names(shape, &t.shape)
             ),
             Some(t) if unusable(t) => {
                 format!(
@@ -333,6 +337,33 @@ impl<'a> Weights<'a> {
             .map(|b| f32::from_le_bytes(*b))
             .collect();
         (floats.len() == len).then_some(floats)
+    }
+
+    /// Records the keys of the file that a size in the shapes of tensors follows from, for errors.
+    pub fn name_size(&self, size: usize, keys: String) {
+        self.sizes
+            .borrow_mut()
+            .entry(size)
+            .or_default()
+            .insert(keys);
+    }
+
+    /// The keys that the sizes follow from that differ between two shapes: ` (48 is ..)`.
+    fn size_names(&self, expected: &[usize], found: &[usize]) -> String {
+        let sizes = self.sizes.borrow();
+        if expected.len() != found.len() {
+            return String::new();
+        }
+        let differing = expected.iter().zip(found).filter(|(a, b)| a != b);
+        let named = differing.filter_map(|(size, _)| {
+            let keys: Vec<&str> = sizes.get(size)?.iter().map(String::as_str).collect();
+            Some(format!("{size} is {}", keys.join(" or ")))
+        });
+        let named: Vec<String> = named.collect();
+        match named.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", named.join(", ")),
+        }
     }
 
     /// Whether the file has `module.parameter`.

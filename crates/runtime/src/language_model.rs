@@ -7,7 +7,7 @@ use thane_engine::chain::{Chain, ChainExecutable};
 use thane_engine::generate::Session;
 use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
-use thane_mil::backend::{Backend, Executable};
+use thane_mil::backend::{Backend, Executable, Limits};
 use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -320,6 +320,7 @@ impl LanguageModel {
 
     /// A session with an empty KV cache, whichever functions the program has.
     pub fn session_of_any_functions(&self, backend: &dyn Backend) -> Result<Session, RuntimeError> {
+        self.check_states()?;
         let instance = self
             .load(backend)?
             .instantiate()
@@ -330,9 +331,16 @@ impl LanguageModel {
         Ok(session.with_top(self.n_top()))
     }
 
+    /// Refuses states that no machine is asked for, before weights are loaded.
+    fn check_states(&self) -> Result<(), RuntimeError> {
+        let checked = Limits::default().check_states(&self.program);
+        checked.map_err(|e| RuntimeError::Start(Box::new(e)))
+    }
+
     /// `n` sessions that run together, each with an empty KV cache.
     pub fn sessions(&self, backend: &dyn Backend, n: usize) -> Result<Sessions, RuntimeError> {
         self.require(&["prefill", "decode"])?;
+        self.check_states()?;
         let batch = self
             .load(backend)?
             .instantiate_batch(n)

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::{FindingRow, FunctionRow, Report, TargetRow};
 use crate::number::counted;
-use crate::rule::{Effect, Severity};
+use crate::rule::{Effect, Rule, Severity};
 use crate::rules;
 use thane_mil::nearest::nearest;
 
@@ -69,8 +69,20 @@ pub fn nearest_rule(text: &str) -> Option<&'static str> {
     exact.or_else(|| nearest(text, rules::all().map(|r| r.id)))
 }
 
+/// What the user requires of a report.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Requirements<'a> {
+    /// The least percentage of a function's ops that must run on the Neural Engine.
+    pub least: Option<f64>,
+    /// Whether rules that sources contradict, or that are folklore, do not break `least`.
+    pub allow_disputed: bool,
+    /// The findings that are denied.
+    pub denied: &'a [Deny],
+}
+
 /// Judge a report by the requirements; findings that the baseline has do not count.
-pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
+pub fn judge(report: &mut Report, required: Requirements<'_>) {
+    let Requirements { least, denied, .. } = required;
     let asked = least.map(|least| format!("--require-ane {least}"));
     let requirements: Vec<String> = asked
         .into_iter()
@@ -79,7 +91,8 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
     let denials = &requirements[requirements.len() - denied.len()..];
     let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for target in &report.targets {
-        let missing = least.map_or_else(Vec::new, |least| unmet(target, least));
+        let unmet = |least| unmet(target, least, required.allow_disputed);
+        let missing = least.map_or_else(Vec::new, unmet);
         broken_ones.extend(requirements.first().filter(|_| !missing.is_empty()));
         failures.extend(missing);
         for (deny, requirement) in denied.iter().zip(denials) {
@@ -104,8 +117,9 @@ pub fn judge(report: &mut Report, least: Option<f64>, denied: &[Deny]) {
 }
 
 /// The functions of a target that fail `--require-ane`: functions with too few ops on the engine,
-/// and functions that a finding keeps off it altogether. The catch-all function is exempt.
-fn unmet(target: &TargetRow, least: f64) -> Vec<String> {
+/// and functions that a finding keeps off it altogether, or may keep off it unless disputed rules
+/// are allowed. The catch-all function is exempt.
+fn unmet(target: &TargetRow, least: f64, allow_disputed: bool) -> Vec<String> {
     let name = target.short();
     let mut failures = Vec::new();
     for f in target.functions.iter().filter(|f| !f.catch_all) {
@@ -118,6 +132,9 @@ fn unmet(target: &TargetRow, least: f64) -> Vec<String> {
                 f.residency
             ));
         }
+        if least > 0.0 && f.residency >= least && !allow_disputed {
+            failures.extend(may_leave(target, f));
+        }
         if f.refused > 0 {
             let ops = counted(f.refused, "op");
             failures.push(format!(
@@ -126,12 +143,52 @@ fn unmet(target: &TargetRow, least: f64) -> Vec<String> {
             ));
         }
     }
-    failures.extend(stopped(target));
+    failures.extend(stopped(target, allow_disputed));
     failures
 }
 
-/// A failure for each rule and function that does not compile, load or run.
-fn stopped(target: &TargetRow) -> impl Iterator<Item = String> {
+/// A failure for each disputed rule by which all ops of a function would leave the engine.
+fn may_leave(target: &TargetRow, f: &FunctionRow) -> Vec<String> {
+    let of_rule = |rule: &str| -> Vec<&FindingRow> {
+        let found = target.findings.iter().filter(|found| !found.known);
+        found
+            .filter(|found| found.rule == rule && found.function.as_ref() == Some(&f.name))
+            .collect()
+    };
+    let failure = |id: &&'static str| {
+        let found = of_rule(id);
+        let rule = rules::all().find(|rule| rule.id == *id)?;
+        (!found.is_empty()).then(|| {
+            format!(
+                "{}: {} of `{}` may leave the engine: {id} ({}; sources differ){}; \
+                 --allow-disputed accepts that",
+                target.short(),
+                counted(f.ops, "op"),
+                f.name,
+                rule.title,
+                ops_of(&found)
+            )
+        })
+    };
+    f.may_leave.iter().filter_map(failure).collect()
+}
+
+/// ` at `a`, `b` and 3 more ops`.
+fn ops_of(found: &[&FindingRow]) -> String {
+    /// Ops that are named.
+    const MOST: usize = 3;
+    let ops: Vec<&str> = found.iter().filter_map(|f| f.op.as_deref()).collect();
+    let named: Vec<String> = ops.iter().take(MOST).map(|op| format!("`{op}`")).collect();
+    match (named.is_empty(), ops.len().saturating_sub(MOST)) {
+        (true, _) => String::new(),
+        (_, 0) => format!(" at {}", named.join(", ")),
+        (_, n) => format!(" at {} and {}", named.join(", "), counted(n, "more op")),
+    }
+}
+
+/// A failure for each rule and function that does not compile, load or run; without those of
+/// disputed rules if these are allowed.
+fn stopped(target: &TargetRow, allow_disputed: bool) -> impl Iterator<Item = String> {
     let is_asked = |f: &&FindingRow| {
         let of = |function: &&FunctionRow| f.function.as_ref() == Some(&function.name);
         !target.functions.iter().filter(of).any(|f| f.catch_all)
@@ -139,7 +196,8 @@ fn stopped(target: &TargetRow) -> impl Iterator<Item = String> {
     let found = target.findings.iter().filter(|f| !f.known).filter(is_asked);
     let places: BTreeSet<(&str, Option<&str>)> =
         found.map(|f| (f.rule, f.function.as_deref())).collect();
-    let rule = |id: &str| rules::all().find(|rule| rule.id == id && rule.stops());
+    let counts = move |rule: &&Rule| rule.stops() && !(allow_disputed && rule.is_doubtful());
+    let rule = move |id: &str| rules::all().filter(counts).find(|rule| rule.id == id);
     let stopped = places
         .into_iter()
         .filter_map(move |(id, function)| Some((rule(id)?, function)));

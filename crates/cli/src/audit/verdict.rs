@@ -4,9 +4,10 @@
 use std::path::Path;
 
 use serde::Serialize;
+use thane_audit::fix::FIXES;
 use thane_audit::form::sentence::sentence;
 use thane_audit::number::{counted, share};
-use thane_audit::report::{self, FunctionRow, LengthRow, Report, Scope, TargetRow};
+use thane_audit::report::{self, FunctionRow, LengthRow, Scope, TargetRow};
 use thane_audit::rules;
 use thane_audit::target::Target;
 use thane_runtime::{STATES_NEED, has_states};
@@ -73,7 +74,7 @@ pub fn of(
         remedy: match () {
             // No form of the package helps there.
             () if has_states && stops.contains(&"ANE143") => newer_system(t),
-            () => remedy(&report, t, &stops, is_portable, path),
+            () => remedy(t, &stops, is_portable, path),
         },
         said: said(t, f, &stops),
         fails_by: stops,
@@ -144,13 +145,12 @@ fn newer_system(t: &TargetRow) -> String {
     format!("--target {chip}+{system}: {STATES_NEED}")
 }
 
-fn remedy(
-    report: &Report,
-    t: &TargetRow,
-    stops: &[&str],
-    is_portable: bool,
-    path: &Path,
-) -> String {
+/// Whether `audit --fix` has a rewrite for a rule that keeps the types of inputs and outputs.
+fn is_rewritten(rule: &str) -> bool {
+    FIXES.iter().any(|fix| fix.rules.contains(&rule))
+}
+
+fn remedy(t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> String {
     let audit = format!("thane audit {} --target {}", path.display(), t.short());
     if is_portable && t.ane_ops < t.ops {
         return format!(
@@ -172,12 +172,16 @@ fn remedy(
             .find(|f| f.severity == "error")
             .map(|f| f.rule)
     });
-    match worst.and_then(|id| report.rule(id)) {
-        Some(rule) => format!(
-            "{} ({}; {audit} shows where)",
-            rule.fix.trim_end_matches('.'),
-            rule.id
+    match worst {
+        // The states of a model have the size of its heads.
+        Some(id @ "ANE070") => format!(
+            "a model whose heads have a multiple of 32 elements ({id}), or run this one on the CPU \
+             and GPU; {audit} shows where"
         ),
+        Some(id) if is_rewritten(id) => {
+            format!("{audit} --fix -o FIXED.mlpackage, which rewrites what {id} finds")
+        }
+        Some(id) => format!("thane explain {id}, which says why, and {audit}, which shows where"),
         None if t.ane_ops == t.ops => format!("{audit}, for times and what makes it slower"),
         None => format!("{audit}, for the ops that run elsewhere and why"),
     }

@@ -9,7 +9,7 @@ use thane_audit::fix::Options;
 use thane_audit::form::text::{Detail, Paint};
 use thane_audit::form::{concise, html, json, mil, sarif, text};
 use thane_audit::labeled::score;
-use thane_audit::report::require::{self, Deny};
+use thane_audit::report::require::{self, Deny, Requirements};
 use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::package::read_small;
@@ -69,9 +69,12 @@ pub struct Args {
     /// Ops are counted for each function.
     ///
     /// Also fail if an error or a warning says that the program does not compile, load or run
-    /// there.
+    /// there, or if a disputed rule says that all ops leave the engine.
     #[arg(long, value_name = "PERCENT", value_parser = values::percentage)]
     require_ane: Option<f64>,
+    /// With --require-ane: rules that sources contradict do not fail it.
+    #[arg(long, requires = "require_ane")]
+    allow_disputed: bool,
     /// Fail on findings of a rule, or of a severity (note, warning, error).
     ///
     /// A severity includes the worse ones.
@@ -251,7 +254,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if let (Some(file), Some(target)) = (&args.compare, report.targets.first()) {
         report.comparison = Some(compared(target, file).map_err(usage_in(file))?);
     }
-    require::judge(&mut report, args.require_ane, &args.deny);
+    let required = Requirements {
+        least: args.require_ane,
+        allow_disputed: args.allow_disputed,
+        denied: &args.deny,
+    };
+    require::judge(&mut report, required);
     let text = printed(&report, subject, format, args, app)?;
     let is_painted = format == Format::Text && app.output.paints_stdout();
     write(&text, is_painted, args, app)?;

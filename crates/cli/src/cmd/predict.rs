@@ -7,7 +7,7 @@ use anyhow::Context;
 use serde::Serialize;
 use thane_cpu::ane::{self, Effects};
 use thane_cpu::{Cpu, Numerics};
-use thane_mil::backend::{Backend, Instance, View};
+use thane_mil::backend::{Instance, View};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
 
@@ -94,11 +94,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let package = source::open_whole(&args.package, app)?;
     let f = args.call.function(&package)?;
     check_outputs(f, args)?;
-    let alone = Program::new(vec![f.clone()]);
-    let executable = backend(args, app)
-        .load(&alone)
-        .map_err(|e| usage(e.into()))?;
-    let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+    let (alone, mut instance) = call::start(f, &backend(args, app))?;
     let given = args.call.fill(instance.as_mut(), f, &package, app)?;
     call::say_made_up(&given.rows, app);
     let (outputs, states) = Default::default();
@@ -113,7 +109,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy(&format!("running `{}`", f.name));
     instance
         .run(&f.name)
-        .map_err(|e| Failure::new(Code::Usage, e))?;
+        .map_err(|e| call::failed(e, &given.rows))?;
     fs::create_dir_all(&args.out).with_context(|| args.out.display().to_string())?;
     store_all(instance.as_ref(), f, &mut report, args, app)?;
     if args.numerics == NumericsFlag::Ane {

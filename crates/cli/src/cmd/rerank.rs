@@ -1,7 +1,7 @@
 //! `thane rerank`: texts in the order of how well they answer a query.
 
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -14,8 +14,11 @@ use thane_runtime::{
 };
 
 use crate::app::App;
+use crate::embed::files::Kind;
+use crate::embed::scores::{self, Metadata, Scored};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::{self, NumericsFlag};
+use crate::out;
 use crate::output::counted;
 use crate::screen::in_a_row;
 use thane_texts::row::{Fields, Id};
@@ -23,8 +26,8 @@ use thane_texts::rows::{Source, Texts};
 
 /// Order texts by how well they answer a query, with a reranker (a cross-encoder).
 ///
-/// Prints a line for each text, best first: score, number of the text from 1, and the text. Pairs
-/// that are longer than the model takes are truncated, the longer text first.
+/// Prints a line for each text, best first: score, number of the text from 1, and the text, or
+/// writes a file. Pairs that are longer than the model takes are truncated, the longer text first.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
@@ -42,7 +45,15 @@ pub struct Args {
     /// Field or column that has the text [default: text]; with it, stdin has JSON lines.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// Print only the N best texts.
+    /// Write a .jsonl, .parquet or .npy file [default: lines on stdout].
+    ///
+    /// A .npy file has the scores alone, in the order of the texts.
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Replace a file that exists.
+    #[arg(long, requires = "out")]
+    force: bool,
+    /// Give only the N best texts.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top: Option<u32>,
     /// Most tokens of a query and a text together [default: the model's].
@@ -77,21 +88,10 @@ struct Report<'a> {
     /// Pairs that were truncated.
     truncated: usize,
     seconds: f64,
-    /// Best first.
-    results: Vec<Line<'a>>,
-}
-
-/// A text with its score.
-#[derive(Serialize)]
-struct Line<'a> {
-    /// Index of the text, from 0.
-    index: usize,
-    /// The text's id; null if its source has none.
-    id: Option<&'a Value>,
-    /// The sigmoid of the logit, or the logit, as the model's files say.
-    score: f32,
-    logit: f32,
-    text: &'a str,
+    /// The file that was written; null if the scores are in `results`.
+    out: Option<&'a Path>,
+    /// Best first; null if they were written to a file.
+    results: Option<Vec<Scored<'a>>>,
 }
 
 /// A text to score.
@@ -104,9 +104,17 @@ struct Text {
 pub fn run(args: &Args, app: &App) -> Outcome {
     let start = Instant::now();
     let source = texts(args, app)?;
+    let kind = args
+        .out
+        .as_deref()
+        .map(|out| target(out, args))
+        .transpose()?;
     source.check().map_err(usage)?;
     let backend = model::cpu(args.numerics, args.threads, app);
     let opened = Model::open(&args.model, &app.hub, app.output.as_ref())?;
+    if let Some(out) = &args.out {
+        out::check(out, args.force, &[&opened.path])?;
+    }
     let path = opened.path.display().to_string();
     let options = RerankOptions {
         max_tokens: args.max_length,
@@ -120,7 +128,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let n_shown = args.top.map_or(usize::MAX, |n| n as usize);
     let line = |ranked: &Ranked| {
         let Text { text, id, .. } = &texts[ranked.index];
-        Line {
+        Scored {
             index: ranked.index,
             id: id.as_ref(),
             score: ranked.score,
@@ -128,6 +136,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             text,
         }
     };
+    let results: Vec<Scored<'_>> = ranked.iter().take(n_shown).map(line).collect();
+    if let (Some(out), Some(kind)) = (&args.out, kind) {
+        let metadata = Metadata {
+            model: &reranker.name,
+            query: &args.query,
+        };
+        let _writing = app.interrupt.writing(out);
+        scores::write(&results, &metadata, kind, out, args.force)?;
+    }
     let report = Report {
         model: &reranker.name,
         query: &args.query,
@@ -135,13 +152,34 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         tokens: texts.iter().map(|t| t.pair.tokens.len()).sum(),
         truncated: texts.iter().filter(|t| t.pair.is_cut).count(),
         seconds: start.elapsed().as_secs_f64(),
-        results: ranked.iter().take(n_shown).map(line).collect(),
+        out: args.out.as_deref(),
+        results: args.out.is_none().then_some(results),
     };
     say(&report, app)
 }
 
 fn usage(error: anyhow::Error) -> Failure {
     Failure::new(Code::Usage, error)
+}
+
+/// The format of the output file.
+fn target(path: &Path, args: &Args) -> Result<Kind, Failure> {
+    let kind = Kind::of_scores(path).map_err(usage)?;
+    if kind == Kind::Npy && args.top.is_some() {
+        let error = anyhow::anyhow!(
+            "{}: the best texts cannot be told apart there: it has scores alone",
+            path.display()
+        );
+        return Err(usage(error).remedy("-o with a .jsonl or .parquet file"));
+    }
+    let inputs: Vec<&Path> = args
+        .file
+        .as_deref()
+        .into_iter()
+        .chain([Path::new(&args.model)])
+        .collect();
+    out::check(path, args.force, &inputs)?;
+    Ok(kind)
 }
 
 /// The texts that the flags name.
@@ -240,7 +278,10 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
             counted(report.texts, "text")
         ));
     }
-    let lines = report.results.iter().map(|line| {
+    if let Some(out) = report.out {
+        return Ok(app.output.data(&format!("{}\n", out.display()))?);
+    }
+    let lines = report.results.iter().flatten().map(|line| {
         let number = line.index + 1;
         format!(
             "{:>9.6}  {number:>4}  {}\n",

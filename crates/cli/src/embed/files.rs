@@ -30,28 +30,42 @@ impl Kind {
     /// The format by the extension of `path`. An array cannot hold several vectors per row
     /// (`is_ragged`).
     pub fn of(path: &Path, is_ragged: bool) -> anyhow::Result<Self> {
-        let kind = match path
-            .extension()
-            .and_then(|e| e.to_str())
-            .map(str::to_ascii_lowercase)
-            .as_deref()
-        {
-            Some("npy") => Self::Npy,
-            Some("jsonl" | "ndjson") => Self::Jsonl,
-            Some("parquet") => Self::Parquet,
-            Some("safetensors") => Self::Safetensors,
-            other => anyhow::bail!(
-                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors{}",
-                path.display(),
-                did_you_mean(other.unwrap_or_default(), KINDS)
-            ),
-        };
+        let kind = Self::named(path).map_err(|near| {
+            anyhow::anyhow!(
+                "{}: vectors are written to .npy, .jsonl, .parquet and .safetensors{near}",
+                path.display()
+            )
+        })?;
         anyhow::ensure!(
             kind != Self::Npy || !is_ragged,
             "{}: texts have several vectors each, which .npy cannot tell apart; .jsonl, .parquet and .safetensors can",
             path.display()
         );
         Ok(kind)
+    }
+
+    /// The format of a file of scores by the extension of `path`.
+    pub fn of_scores(path: &Path) -> anyhow::Result<Self> {
+        let kind = Self::named(path).unwrap_or(Self::Safetensors);
+        anyhow::ensure!(
+            kind != Self::Safetensors,
+            "{}: scores are written to .jsonl, .parquet and .npy",
+            path.display()
+        );
+        Ok(kind)
+    }
+
+    /// The format by the extension, or a hint at the one that is spelled most like it.
+    fn named(path: &Path) -> Result<Self, String> {
+        let extension = path.extension().and_then(|e| e.to_str());
+        let extension = extension.unwrap_or_default().to_ascii_lowercase();
+        Ok(match extension.as_str() {
+            "npy" => Self::Npy,
+            "jsonl" | "ndjson" => Self::Jsonl,
+            "parquet" => Self::Parquet,
+            "safetensors" => Self::Safetensors,
+            other => return Err(did_you_mean(other, KINDS)),
+        })
     }
 
     /// Whether the format stores ids.

@@ -24,7 +24,7 @@ const GROUP_LEN: usize = 1 << 22;
 
 /// How ids are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IdKind {
+pub enum IdKind {
     Integers,
     Texts,
 }
@@ -34,15 +34,28 @@ impl IdKind {
     fn of(table: &Table<'_>) -> anyhow::Result<Option<Self>> {
         let mut kind = None;
         table.each_row(&mut |row| {
-            let is_integer = |id: &Value| id.is_i64() || id.is_null();
-            match &row.id {
-                Some(id) if is_integer(id) => kind = kind.or(Some(Self::Integers)),
-                Some(_) => kind = Some(Self::Texts),
-                None => {}
-            }
+            kind = Self::with(kind, row.id.as_ref());
             Ok(())
         })?;
         Ok(kind)
+    }
+
+    /// The kind for rows of which those before have `kind`, and the next one has this id.
+    pub fn with(kind: Option<Self>, id: Option<&Value>) -> Option<Self> {
+        match id {
+            Some(id) if id.is_i64() || id.is_null() => kind.or(Some(Self::Integers)),
+            Some(_) => Some(Self::Texts),
+            None => kind,
+        }
+    }
+
+    /// The column of the schema.
+    pub fn column(kind: Option<Self>) -> &'static str {
+        match kind {
+            Some(Self::Integers) => "OPTIONAL INT64 id;",
+            Some(Self::Texts) => "OPTIONAL BYTE_ARRAY id (STRING);",
+            None => "",
+        }
     }
 }
 
@@ -56,11 +69,7 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
         _ => "INT32 element (INTEGER(8,false))",
     };
     let id_kind = IdKind::of(table)?;
-    let id = match id_kind {
-        Some(IdKind::Integers) => "OPTIONAL INT64 id;",
-        Some(IdKind::Texts) => "OPTIONAL BYTE_ARRAY id (STRING);",
-        None => "",
-    };
+    let id = IdKind::column(id_kind);
     let schema = parse_message_type(&format!(
         "message embeddings {{ REQUIRED INT64 row; REQUIRED GROUP embedding (LIST) \
          {{ REPEATED GROUP list {{ REQUIRED {element}; }} }} {id} }}"
@@ -69,11 +78,7 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
         let value = value.as_str().map(str::to_owned);
         KeyValue { key, value }
     });
-    let properties = WriterProperties::builder()
-        .set_dictionary_enabled(false)
-        .set_statistics_enabled(EnabledStatistics::None)
-        .set_key_value_metadata(Some(metadata.collect()))
-        .build();
+    let properties = properties(metadata.collect());
     let mut file = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
     let vector_bytes = table.format.stored_bytes(table.dim);
     let (mut group, mut row_idx) = (Group::default(), 0);
@@ -97,6 +102,15 @@ pub fn write(table: &Table<'_>, out: &mut (impl Write + Send)) -> anyhow::Result
     }
     file.close()?;
     Ok(())
+}
+
+/// How files are written, and what they say of themselves.
+pub fn properties(metadata: Vec<KeyValue>) -> WriterProperties {
+    WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_key_value_metadata(Some(metadata))
+        .build()
 }
 
 /// The vectors of the next row group.
@@ -127,44 +141,11 @@ impl Group {
             self.write_vectors(column, table.format, table.dim)?;
         }
         if let (Some(kind), Some(column)) = (id_kind, to.next_column()?) {
-            self.write_ids(column, kind)?;
+            write_ids(column, kind, &self.ids)?;
         }
         to.close()?;
         *self = Self::default();
         Ok(())
-    }
-
-    fn write_ids(
-        &self,
-        mut column: SerializedColumnWriter<'_>,
-        kind: IdKind,
-    ) -> anyhow::Result<()> {
-        let defined: Vec<i16> = self.ids.iter().map(|id| i16::from(!id.is_null())).collect();
-        match kind {
-            IdKind::Integers => {
-                let values: Vec<i64> = self.ids.iter().filter_map(Value::as_i64).collect();
-                column
-                    .typed::<Int64Type>()
-                    .write_batch(&values, Some(&defined), None)?;
-            }
-            IdKind::Texts => {
-                let text = |id: &Value| {
-                    id.as_str()
-                        .map_or_else(|| id.to_string(), str::to_owned)
-                        .into_bytes()
-                };
-                let texts = self
-                    .ids
-                    .iter()
-                    .filter(|id| !id.is_null())
-                    .map(|id| ByteArray::from(text(id)));
-                let texts: Vec<ByteArray> = texts.collect();
-                column
-                    .typed::<ByteArrayType>()
-                    .write_batch(&texts, Some(&defined), None)?;
-            }
-        }
-        Ok(column.close()?)
     }
 
     fn write_vectors(
@@ -193,6 +174,39 @@ impl Group {
             _ => write_lists::<Int32Type>(column, &integers(), len),
         }
     }
+}
+
+/// Writes a column of ids.
+pub fn write_ids(
+    mut column: SerializedColumnWriter<'_>,
+    kind: IdKind,
+    ids: &[Value],
+) -> anyhow::Result<()> {
+    let defined: Vec<i16> = ids.iter().map(|id| i16::from(!id.is_null())).collect();
+    match kind {
+        IdKind::Integers => {
+            let values: Vec<i64> = ids.iter().filter_map(Value::as_i64).collect();
+            column
+                .typed::<Int64Type>()
+                .write_batch(&values, Some(&defined), None)?;
+        }
+        IdKind::Texts => {
+            let text = |id: &Value| {
+                id.as_str()
+                    .map_or_else(|| id.to_string(), str::to_owned)
+                    .into_bytes()
+            };
+            let texts = ids
+                .iter()
+                .filter(|id| !id.is_null())
+                .map(|id| ByteArray::from(text(id)));
+            let texts: Vec<ByteArray> = texts.collect();
+            column
+                .typed::<ByteArrayType>()
+                .write_batch(&texts, Some(&defined), None)?;
+        }
+    }
+    Ok(column.close()?)
 }
 
 /// Writes a column of lists of `len` elements.

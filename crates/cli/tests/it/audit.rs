@@ -403,6 +403,25 @@ fn residency_is_told_both_ways_where_that_is_disputed() {
         json(&audit(&home, &[&file, "--json"]))["targets"][0]["verdict"],
         "may-leave-engine"
     );
+    // CI must not pass where all of it may run elsewhere, unless that is accepted.
+    let required = |more: &[&str]| {
+        let args = [&file, "--require-ane", "100"];
+        audit(&home, &[&args[..], more].concat())
+    };
+    let says = "m4+macos27: 1 op of `main` may leave the engine: ANE083 (";
+    assert_ends(
+        &required(&[]),
+        1,
+        &[says, "sources differ) at `w`; --allow"],
+    );
+    assert_ends(&required(&["--allow-disputed"]), 0, &[]);
+    let base = home.path("base.json").to_str().unwrap().to_owned();
+    assert_ends(&audit(&home, &[&file, "-o", &base]), 0, &[]);
+    assert_ends(&required(&["--baseline", &base]), 0, &[]);
+    let none = audit(&home, &[&file, "--require-ane", "0"]);
+    assert_ends(&none, 0, &[]);
+    let alone = audit(&home, &[&file, "--allow-disputed"]);
+    assert_ends(&alone, 2, &["--require-ane"]);
 }
 
 #[test]

@@ -149,6 +149,12 @@ fn requiring_the_engine_fails_where_a_finding_says_that_it_does_not_load() {
             "; sources differ)",
         ],
     );
+    let disputed = ["--require-ane", "14", "--allow-disputed"];
+    assert_ends(
+        &audit(&home, &[&[broken.as_str()], &disputed[..]].concat()),
+        0,
+        &[],
+    );
     // A baseline that has it makes it known, as for --deny.
     let base = path(&home, "base.json");
     assert_ends(&audit(&home, &[&broken, "-o", &base]), 0, &[]);

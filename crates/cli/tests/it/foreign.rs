@@ -117,10 +117,6 @@ fn what_a_bundle_cannot_do_is_said_with_a_remedy() {
             &["makes answers, not vectors", "try: thane run"],
         ),
         (
-            &["show", &chat],
-            &["expected a checkpoint", "try: thane inspect --stats"],
-        ),
-        (
             &["convert", &chat, "-o", "x.mlpackage"],
             &["expected a checkpoint", "try: thane inspect --stats"],
         ),
@@ -139,4 +135,10 @@ fn what_a_bundle_cannot_do_is_said_with_a_remedy() {
     ] {
         assert_ends(&home.run(args), 2, said);
     }
+    let shown = stdout(&home.run(&["show", &chat]));
+    assert!(
+        shown.contains("kind          bundle of Core ML packages"),
+        "{shown}"
+    );
+    assert!(shown.contains("tokenizer     yes"), "{shown}");
 }

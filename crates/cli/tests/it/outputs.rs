@@ -56,6 +56,11 @@ const CASES: &[Case] = &[
         out: "vectors.npy",
     },
     Case {
+        args: "rerank reranker query --file texts.jsonl",
+        inputs: &["texts.jsonl", "reranker"],
+        out: "scores.jsonl",
+    },
+    Case {
         args: "predict whole.mlpackage --function prefill --input input_ids=ids.npy",
         inputs: &["whole.mlpackage"],
         out: "results",
@@ -78,6 +83,7 @@ fn inputs() -> Home {
     );
     write("ids.npy", &crate::package::ids(&[1, 5, 9]));
     crate::codes::copy(&crate::embed::model("bert-mean"), &home.path("bert"));
+    crate::codes::copy(&crate::rerank::model("bert"), &home.path("reranker"));
     let base = run(&home, "audit in.mil --format json", "base.json", false);
     assert_ends(&base, 0, &[]);
     assert_ends(

@@ -169,11 +169,134 @@ fn flags_that_cannot_be_met_say_what_can() {
         2,
         &["holds 64 tokens", "--context 9"],
     );
+    let shown = stdout(&home.run(&["show", text(&package)]));
+    for line in [
+        "kind          Core ML package",
+        "task          generates text (thane run)",
+        "tokenizer     yes",
+        "context       64 of 512 tokens",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+}
+
+/// Random positions, write ranges and masks would not be valid.
+#[test]
+fn generated_inputs_of_a_decoder_for_the_neural_engine_are_valid() {
+    let home = Home::new();
+    let (package, _) = convert(&home, &chat_gguf(), &["--form", "engine", "--block", "16"]);
+    for (function, range) in [("prefill", "0 to 15"), ("decode", "0 to 0")] {
+        let out = home.path(function);
+        let args = ["predict", text(&package), "--function", function];
+        let output = home.run(&[&args[..], &["-o", text(&out), "--json"]].concat());
+        assert_ends(&output, 0, &[]);
+        let report = json(&output);
+        let inputs = report["inputs"].as_array().unwrap();
+        let positions = inputs.iter().find(|i| i["name"] == "positions").unwrap();
+        let made_up = positions["made_up"].as_str().unwrap();
+        assert!(made_up.ends_with(range), "{made_up}");
+        let logits = std::fs::read(out.join("logits.npy")).unwrap();
+        assert!(logits.len() > 128 && !logits.ends_with(&[0; 8]));
+    }
+    let same = home.run(&["diff", text(&package), text(&package)]);
+    assert_ends(&same, 0, &[]);
+    // What cannot run says which inputs to give.
+    let program = "program(1.3) { func main<ios18>(tensor<fp32, [4]> x, tensor<int32, [8]> i) {
+        tensor<fp32, [8]> y = gather(x = x, indices = i, axis = int32(0), validate_indices = bool(true));
+        tensor<fp32, [8]> z = gather(x = y, indices = i, axis = int32(0), validate_indices = bool(true)); } -> (z); }";
+    let file = home.path("gather.mil");
+    std::fs::write(&file, program.replace("[4]> x", "[1]> x")).unwrap();
+    let failed = home.run(&["predict", text(&file), "-o", text(&home.path("z"))]);
     assert_ends(
-        &home.run(&["show", text(&package)]),
+        &failed,
         2,
-        &["thane inspect --stats"],
+        &["--input x=FILE --input i=FILE: these values were made up"],
     );
+    assert!(
+        !stderr(&failed).contains("(from ``)"),
+        "{}",
+        stderr(&failed)
+    );
+}
+
+/// A state is refused by its size, with what a state may take, before memory is asked for.
+#[test]
+fn states_that_are_too_large_are_refused_by_their_size() {
+    let home = Home::new();
+    let program = "program(1.3) {
+        func main<ios18>(tensor<fp16, [1, 64]> x, state<tensor<fp16, [1, 32, 100000000, 128]>> cache) {
+        tensor<fp16, [1, 32, 100000000, 128]> old = read_state(input = cache);
+        tensor<fp16, [1, 64]> y = relu(x = x); } -> (y); }";
+    let file = home.path("big.mil");
+    std::fs::write(&file, program).unwrap();
+    let says = [
+        "state `cache`, tensor<fp16, [1, 32, 100000000, 128]>, takes 819.2 GB of memory once it is \
+         full, more than the 17.2 GB that a state may take",
+        "--context",
+    ];
+    let out = home.path("out");
+    for args in [
+        &["predict", text(&file), "-o", text(&out)][..],
+        &["bench", "predict", text(&file)],
+    ] {
+        assert_ends(&home.run(args), 2, &says);
+    }
+}
+
+#[test]
+fn npy_files_that_do_not_fit_are_refused_and_small_integers_fit() {
+    let home = Home::new();
+    let program = "program(1.3) { func main<ios18>(tensor<fp32, [1, 3]> x) {
+        tensor<fp32, [1, 3]> y = relu(x = x); } -> (y); }";
+    let (file, out) = (home.path("relu.mil"), home.path("out"));
+    std::fs::write(&file, program).unwrap();
+    let x = home.path("x.npy");
+    let input = format!("x={}", text(&x));
+    let args = [
+        "predict",
+        text(&file),
+        "-o",
+        text(&out),
+        "--force",
+        "--input",
+        &input,
+    ];
+    assert_ends(&home.run(&args), 2, &["input `x`", "x.npy", "no such file"]);
+    std::fs::write(&x, ids(&[7, 8, 9])).unwrap();
+    assert_ends(
+        &home.run(&args),
+        2,
+        &["expected elements of fp32, found int32", "numpy's astype"],
+    );
+    // The same as bytes.
+    let mut bytes = ids(&[]);
+    let at = bytes.windows(4).position(|w| w == b"<i4'").unwrap();
+    bytes[at..at + 3].copy_from_slice(b"|u1");
+    let at = bytes.windows(4).position(|w| w == b"1, 0").unwrap();
+    bytes[at..at + 4].copy_from_slice(b"1, 3");
+    bytes.extend([0, 128, 255]);
+    std::fs::write(&x, bytes).unwrap();
+    assert_ends(&home.run(&args), 0, &[]);
+    let y = std::fs::read(out.join("y.npy")).unwrap();
+    let due = [0f32, 128.0, 255.0].map(f32::to_le_bytes).concat();
+    assert!(y.ends_with(&due));
+    let onnx = home.path("x.onnx");
+    std::fs::write(&onnx, b"\x08\x08\x12\x07pytorch\x1a\x052.6.0:").unwrap();
+    for verb in [
+        &["predict"][..],
+        &["show"],
+        &["inspect"],
+        &["audit"],
+        &["run"],
+    ] {
+        let mut args = [verb, &[text(&onnx)]].concat();
+        match verb {
+            ["predict"] => args.extend(["-o", text(&out)]),
+            ["run"] => args.push("hello"),
+            _ => {}
+        }
+        assert_ends(&home.run(&args), 2, &["ONNX"]);
+    }
 }
 
 #[test]

@@ -98,6 +98,73 @@ fn the_best_texts_are_printed_first() {
     assert_eq!(stdout(&first).lines().count(), 1);
 }
 
+/// Files have what `--json` prints, and are not replaced unless that is asked for.
+#[test]
+fn scores_are_written_to_files() {
+    let golden = golden("bert");
+    let (home, file) = with_texts(&golden);
+    let query = golden["query"].as_str().unwrap();
+    let expected = report(&rerank(&home, "bert", &[query, "--file", &file, "--json"]));
+    let results = expected["results"].as_array().unwrap();
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let write = |name: &str, more: &[&str]| {
+        let args = [query, "--file", &file, "-o", &path(name)];
+        rerank(&home, "bert", &[&args[..], more].concat())
+    };
+    let written = write("a.jsonl", &[]);
+    assert_ends(&written, 0, &[]);
+    assert_eq!(stdout(&written), format!("{}\n", path("a.jsonl")));
+    let lines = std::fs::read_to_string(path("a.jsonl")).unwrap();
+    let lines: Vec<Value> = lines
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert_eq!(&lines, results);
+    assert_ends(&write("a.jsonl", &[]), 2, &["exists already", "--force"]);
+    let replaced = report(&write("a.jsonl", &["--force", "--top", "2", "--json"]));
+    assert_eq!(replaced["out"], path("a.jsonl"));
+    assert_eq!(replaced["results"], Value::Null);
+    let lines = std::fs::read_to_string(path("a.jsonl")).unwrap();
+    assert_eq!(lines.lines().count(), 2);
+
+    assert_ends(&write("a.npy", &[]), 0, &[]);
+    let bytes = std::fs::read(path("a.npy")).unwrap();
+    let scores = bytes[bytes.len() - 4 * results.len()..]
+        .as_chunks()
+        .0
+        .iter();
+    for (i, score) in scores.map(|b| f32::from_le_bytes(*b)).enumerate() {
+        let row = results.iter().find(|row| row["index"] == i).unwrap();
+        assert!(
+            (row["score"].as_f64().unwrap() - f64::from(score)).abs() < 1e-6,
+            "{i}"
+        );
+    }
+
+    // A Parquet file is read back as texts with ids.
+    assert_ends(&write("a.parquet", &[]), 0, &[]);
+    let again = ["--file", &path("a.parquet"), "--json"];
+    let again = report(&rerank(&home, "bert", &[&[query], &again[..]].concat()));
+    let pairs = |rows: &Value| -> Vec<(Value, Value)> {
+        let rows = rows.as_array().unwrap().iter();
+        rows.map(|row| (row["text"].clone(), row["id"].clone()))
+            .collect()
+    };
+    assert_eq!(pairs(&again["results"]), pairs(&expected["results"]));
+
+    for (name, more, says) in [
+        (
+            "b.csv",
+            &[][..],
+            "scores are written to .jsonl, .parquet and .npy",
+        ),
+        ("b.npy", &["--top", "2"], "it has scores alone"),
+    ] {
+        assert_ends(&write(name, more), 2, &[says]);
+        assert!(!home.path(name).exists());
+    }
+}
+
 #[test]
 fn texts_come_from_stdin_too() {
     use std::io::Write;

@@ -178,6 +178,14 @@ fn show_of_an_embedding_model() {
 }
 
 #[test]
+fn show_of_a_reranker() {
+    let (home, model) = (Home::new(), crate::rerank::model("bert"));
+    let output = home.run(&["show", model.to_str().unwrap(), "--json"]);
+    assert_ends(&output, 0, &[]);
+    agrees("show RERANKER", &json(&output));
+}
+
+#[test]
 #[expect(clippy::too_many_lines, reason = "most lines are cases")]
 fn bench_of_language_and_embedding_models() {
     let home = Home::new();
@@ -560,6 +568,7 @@ fn each_section_is_a_verb() {
             "show",
             "show --families",
             "show EMBEDDING_MODEL",
+            "show RERANKER",
             "verify"
         ]
     );

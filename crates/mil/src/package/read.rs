@@ -86,6 +86,10 @@ fn not_a_folder(path: &Path) -> String {
                 kind::refusal(&beginning(path))
             )
         }
+        Some("onnx") => "is an ONNX model, expected a Core ML package: no command reads ONNX; \
+                         convert the model that it was exported from with coremltools, or give \
+                         Thane its checkpoint"
+            .into(),
         _ => "is a file, expected a folder: a package is a folder".into(),
     }
 }

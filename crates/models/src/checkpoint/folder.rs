@@ -155,7 +155,15 @@ fn no_config(folder: &Path) -> String {
         Some(gguf) => {
             format!("the folder has no config.json but holds {gguf}: give the path of that file")
         }
-        None => "the folder has no config.json: give a Hugging Face folder or a GGUF file".into(),
+        None => match find(folder, |name| name.ends_with(".onnx")) {
+            Some(onnx) => format!(
+                "the folder has no config.json but holds {onnx}, and ONNX is not supported: give a \
+                 Hugging Face folder with safetensors, or a GGUF file"
+            ),
+            None => {
+                "the folder has no config.json: give a Hugging Face folder or a GGUF file".into()
+            }
+        },
     }
 }
 
@@ -166,6 +174,12 @@ fn no_weights(folder: &Path) -> String {
     }) {
         return format!(
             "{expected} but holds {torch}, which is not supported: convert the model to safetensors"
+        );
+    }
+    if let Some(onnx) = find(folder, |name| name == "onnx" || name.ends_with(".onnx")) {
+        return format!(
+            "{expected} but holds {onnx}, and ONNX is not supported: fetch the safetensors, or \
+             give a GGUF file"
         );
     }
     if let Some(other) = find(folder, |name| name.ends_with(".safetensors")) {

@@ -35,6 +35,7 @@ fn known(head: &[u8]) -> Option<&'static str> {
         () if text.starts_with(b"program(") => {
             "it looks like MIL text, which is a program and not a checkpoint"
         }
+        () if looks_like_onnx(head) => ONNX,
         () if looks_like_core_ml(head) => {
             "it looks like a Core ML .mlmodel file (a neural network, a tree or a pipeline), which \
              no command reads: give the checkpoint, or convert it with coremltools, \
@@ -74,6 +75,25 @@ fn known(head: &[u8]) -> Option<&'static str> {
         }
         () => return None,
     })
+}
+
+/// The description of an ONNX model, and what to give instead.
+const ONNX: &str = "it looks like an ONNX model, which no command reads: Thane reads GGUF files, Hugging Face \
+     folders with safetensors, and Core ML packages: give the checkpoint that the ONNX model was \
+     exported from";
+
+/// Whether the bytes start like the protocol buffer of an ONNX model: the version of the format,
+/// then the name of a program, or a field that Core ML models do not have.
+fn looks_like_onnx(head: &[u8]) -> bool {
+    match head {
+        // A description of a Core ML model begins with the tag of a field, which is no letter.
+        [0x08, 1..=127, 0x12, len, name @ ..] => {
+            let name = &name[..name.len().min((*len).into())];
+            !name.is_empty() && name.iter().all(|b| b.is_ascii_graphic() || *b == b' ')
+        }
+        [0x08, 1..=127, tag, ..] => [0x1a, 0x22, 0x28, 0x3a, 0x42].contains(tag),
+        _ => false,
+    }
 }
 
 /// Whether the bytes start like the protocol buffer of a Core ML model: a specification version,

@@ -5,6 +5,7 @@
 //! object with `rope_theta` and `rope_type`, or one such object per layer type.
 
 use super::config::{Config, ConfigError, shorten};
+use super::range::Range;
 
 /// The layer types that the old spelling of Gemma 3 describes.
 const FULL: &str = "full_attention";
@@ -130,7 +131,7 @@ impl Config {
     pub fn rope(&self) -> Result<Rope, ConfigError> {
         let old = self.old_full()?;
         let old_sliding = self
-            .positive("rope_local_base_freq")?
+            .opt_number("rope_local_base_freq", &Range::THETA)?
             .map(|theta| PartialRope {
                 theta: Some(theta),
                 ..PartialRope::default()
@@ -197,13 +198,13 @@ impl Config {
     /// The old spelling. In a model with sliding-window layers it describes the full-attention
     /// layers.
     fn old_full(&self) -> Result<PartialRope, ConfigError> {
-        let theta = self.positive("rope_theta")?;
+        let theta = self.opt_number("rope_theta", &Range::THETA)?;
         let scaling = self.opt_object("rope_scaling")?;
         let inner = scaling
             .map(|scaling| scaling.part(self))
             .transpose()?
             .unwrap_or_default();
-        let partial_rotary_factor = self.positive("partial_rotary_factor")?;
+        let partial_rotary_factor = self.factor("partial_rotary_factor")?;
         merge(
             PartialRope {
                 theta,
@@ -236,13 +237,13 @@ impl Config {
     /// Reads this object as the parameters of one rotary embedding. `root` is the whole file, which
     /// may hold the original context length.
     fn part(&self, root: &Self) -> Result<PartialRope, ConfigError> {
-        let theta = self.positive("rope_theta")?;
-        let partial_rotary_factor = self.positive("partial_rotary_factor")?;
+        let theta = self.opt_number("rope_theta", &Range::THETA)?;
+        let partial_rotary_factor = self.factor("partial_rotary_factor")?;
         let scaling = match self.rope_type()? {
             None => None,
             Some("default") => Some(RopeScaling::Default),
             Some("linear") => Some(RopeScaling::Linear {
-                factor: self.required_positive("factor")?,
+                factor: self.required_factor("factor")?,
             }),
             Some("llama3") => Some(self.llama3(root)?),
             Some("dynamic") => Some(self.dynamic()?),
@@ -250,7 +251,7 @@ impl Config {
             // `su` is the former name.
             Some("longrope" | "su") => Some(self.long_rope(root)?),
             Some("proportional") => Some(RopeScaling::Proportional {
-                factor: self.positive("factor")?.unwrap_or(1.0),
+                factor: self.factor("factor")?.unwrap_or(1.0),
             }),
             Some(other) => Some(RopeScaling::Unsupported(other.to_owned())),
         };
@@ -314,7 +315,7 @@ impl Config {
             "mscale_all_dim",
             "factor",
         ]);
-        Ok(match self.positive("alpha")? {
+        Ok(match self.factor("alpha")? {
             Some(alpha) => RopeScaling::NtkAlpha { alpha },
             None => RopeScaling::Dynamic,
         })
@@ -327,7 +328,7 @@ impl Config {
         } else {
             Self::context(root)?
         };
-        let factor = match self.positive("factor")? {
+        let factor = match self.factor("factor")? {
             Some(factor) => factor,
             None => Self::context(root)? as f64 / original as f64,
         };
@@ -338,8 +339,9 @@ impl Config {
                 0.1 * m * factor.ln() + 1.0
             }
         };
-        let scales = (self.opt_f64("mscale")?, self.opt_f64("mscale_all_dim")?);
-        let attention_factor = match (self.positive("attention_factor")?, scales) {
+        let scale = |key: &str| self.opt_number(key, &Range::FACTOR_OR_ZERO);
+        let scales = (scale("mscale")?, scale("mscale_all_dim")?);
+        let attention_factor = match (self.factor("attention_factor")?, scales) {
             (Some(given), _) => given,
             (None, (Some(one), Some(all))) if one != 0.0 && all != 0.0 => mscale(one) / mscale(all),
             (None, _) => mscale(1.0),
@@ -347,8 +349,8 @@ impl Config {
         Ok(RopeScaling::Yarn(Yarn {
             factor,
             original_max_position_embeddings: original,
-            beta_fast: self.positive("beta_fast")?.unwrap_or(32.0),
-            beta_slow: self.positive("beta_slow")?.unwrap_or(1.0),
+            beta_fast: self.factor("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.factor("beta_slow")?.unwrap_or(1.0),
             attention_factor,
             truncate: self.bool_or("truncate", true)?,
         }))
@@ -356,22 +358,29 @@ impl Config {
 
     fn long_rope(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
         let original = self.original_context(root)?;
-        let factor = match self.positive("factor")? {
+        let factor = match self.factor("factor")? {
             Some(factor) => factor,
             None => Self::context(root)? as f64 / original as f64,
         };
-        let attention_factor = match self.positive("attention_factor")? {
+        let attention_factor = match self.factor("attention_factor")? {
             Some(given) => given,
             None if factor <= 1.0 => 1.0,
             None => (1.0 + factor.ln() / (original as f64).ln()).sqrt(),
         };
         let factors = |key: &str| {
             let factors = self.opt_f64s(key)?;
-            let usable = |v: &Vec<f64>| v.iter().all(|f| f.is_finite() && *f > 0.0);
-            factors.filter(usable).ok_or_else(|| ConfigError::Missing {
+            let factors = factors.ok_or_else(|| ConfigError::Missing {
                 key: self.path(key),
-                expected: "a list of numbers above zero",
-            })
+                expected: "a list of numbers",
+            })?;
+            match factors.iter().find(|f| !Range::FACTOR.holds(**f)) {
+                None => Ok(factors),
+                Some(factor) => Err(ConfigError::Value {
+                    key: self.path(key),
+                    expected: "numbers from 0.000001 to 1000000",
+                    found: format!("{factor:?}"),
+                }),
+            }
         };
         Ok(RopeScaling::LongRope {
             short_factor: factors("short_factor")?,
@@ -383,8 +392,8 @@ impl Config {
 
     fn llama3(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
         let original_max_position_embeddings = self.original_context(root)?;
-        let low_freq_factor = self.required_positive("low_freq_factor")?;
-        let high_freq_factor = self.required_positive("high_freq_factor")?;
+        let low_freq_factor = self.required_factor("low_freq_factor")?;
+        let high_freq_factor = self.required_factor("high_freq_factor")?;
         if low_freq_factor >= high_freq_factor {
             return Err(ConfigError::Value {
                 key: self.path("low_freq_factor"),
@@ -392,7 +401,7 @@ impl Config {
                 found: format!("{low_freq_factor}, high_freq_factor {high_freq_factor}"),
             });
         }
-        let factor = self.required_positive("factor")?;
+        let factor = self.required_factor("factor")?;
         Ok(RopeScaling::Llama3 {
             factor,
             low_freq_factor,
@@ -401,23 +410,12 @@ impl Config {
         })
     }
 
-    fn positive(&self, key: &str) -> Result<Option<f64>, ConfigError> {
-        let number = self.opt_f64(key)?;
-        match number {
-            Some(number) if number <= 0.0 => Err(ConfigError::Value {
-                key: self.path(key),
-                expected: "above zero",
-                found: number.to_string(),
-            }),
-            number => Ok(number),
-        }
+    fn factor(&self, key: &str) -> Result<Option<f64>, ConfigError> {
+        self.opt_number(key, &Range::FACTOR)
     }
 
-    fn required_positive(&self, key: &str) -> Result<f64, ConfigError> {
-        self.positive(key)?.ok_or_else(|| ConfigError::Missing {
-            key: self.path(key),
-            expected: "a number",
-        })
+    fn required_factor(&self, key: &str) -> Result<f64, ConfigError> {
+        self.number(key, &Range::FACTOR)
     }
 }
 

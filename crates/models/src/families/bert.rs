@@ -4,10 +4,10 @@
 //! segment: all tokens have type 0.
 
 use super::gguf_encoder::{self, Architecture};
-use super::keys::{check_layers, check_positive, check_size, default_head_dim};
+use super::keys::{check_layers, check_size, default_head_dim};
 use super::post_norm::{ClassifierModules, Learned, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -177,9 +177,9 @@ pub(super) fn read(
     refuse_other_forms(c)?;
     let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let head_dim = default_head_dim(hidden, n_heads)?;
+    let head_dim = default_head_dim("head_dim", hidden, n_heads)?;
     let activation = c.opt_str("hidden_act")?.unwrap_or("gelu");
-    let epsilon = c.opt_f64("layer_norm_eps")?.unwrap_or(1e-12);
+    let epsilon = c.opt_number("layer_norm_eps", &Range::EPSILON)?;
     let n_types = c.opt_usize("type_vocab_size")?.unwrap_or(2);
     Ok(PostNorm {
         modules,
@@ -188,7 +188,7 @@ pub(super) fn read(
         activation: Activation::from_name("hidden_act", activation)?,
         mlp_bias: true,
         norm: LayerNorm {
-            epsilon: check_positive("layer_norm_eps", epsilon)? as f32,
+            epsilon: epsilon.unwrap_or(1e-12) as f32,
         },
         n_layers: check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?,
         vocab_size: check_size("vocab_size", c.usize("vocab_size")?)?,

@@ -2,9 +2,9 @@
 //! feed-forward layer side by side, interleaved rotary pairs, scaled logits. Command R7B has a
 //! sliding window in three of four layers, and no rotary embedding in the others.
 
-use super::keys::{check_positive, layer_masks};
+use super::keys::layer_masks;
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::layers::attention::{QkNorm, Span};
 use crate::layers::decoder::Mask;
 use crate::layers::rope::Style;
@@ -55,8 +55,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let second = c.str("model_type")? == "cohere2";
     let mut model = config::read(c, &DEFAULTS)?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
-    let factor = c.opt_f64("logit_scale")?.unwrap_or(LOGITS_FACTOR);
-    let factor = check_positive("logit_scale", factor)?;
+    let factor = c.opt_number("logit_scale", &Range::FACTOR)?;
+    let factor = factor.unwrap_or(LOGITS_FACTOR);
     if second {
         // Notes of the published files on other software.
         c.acknowledge(&["layer_switch", "order_of_interleaved_layers", "rotary_pct"]);
@@ -83,7 +83,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let keys = Keys::new(file)?;
     let mut model = gguf::read(file, w, &DEFAULTS)?;
-    let factor = keys.opt_positive("logit_scale")?.unwrap_or(LOGITS_FACTOR);
+    let factor = keys.opt_factor("logit_scale")?.unwrap_or(LOGITS_FACTOR);
     model.window = keys.window()?;
     if model.window.is_some() {
         // Files do not contain the pattern. Source: llama.cpp, which has the same constant.

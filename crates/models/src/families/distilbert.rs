@@ -64,7 +64,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     }
     let size = |key: &str| check_size(key, c.usize(key)?);
     let (hidden, n_heads) = (size("dim")?, size("n_heads")?);
-    let head_dim = default_head_dim(hidden, n_heads)?;
+    let head_dim = default_head_dim("head_dim", hidden, n_heads)?;
     let activation = c.opt_str("activation")?.unwrap_or("gelu");
     let model = PostNorm {
         modules: MODULES,

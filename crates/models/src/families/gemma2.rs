@@ -2,9 +2,9 @@
 //! logits, and a sliding window in every other layer.
 
 use super::gemma::scaled_embedding;
-use super::keys::{check_positive, layer_masks};
+use super::keys::layer_masks;
 use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::encoder::Direction;
 use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE, by_pattern};
@@ -48,8 +48,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     if c.bool_or("use_bidirectional_attention", false)? {
         model.direction = Direction::Bidirectional;
     }
-    let scale = c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0);
-    let scale = check_positive("query_pre_attn_scalar", scale)?.powf(-0.5);
+    let scalar = c.opt_number("query_pre_attn_scalar", &Range::FACTOR)?;
+    let scale = scalar.unwrap_or(256.0).powf(-0.5);
     model.window = config::read_window(c, Some(WINDOW))?;
     let masks = match layer_masks(c, model.layers.len())? {
         Some(masks) => masks,
@@ -61,13 +61,24 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         if !c.has(key) && c.keys().any(|k| k == key) {
             return Ok(None);
         }
-        let cap = check_positive(key, c.opt_f64(key)?.unwrap_or(default))?;
-        Ok(Some(cap as f32))
+        let cap = c.opt_number(key, &Range::SOFT_CAP)?;
+        Ok(Some(cap.unwrap_or(default) as f32))
     };
     let scores = cap("attn_logit_softcapping", SCORES_CAP)?;
     let logits = cap("final_logit_softcapping", LOGITS_CAP)?;
     config::decoder(capped(model, scores, logits, scale), w)
 }
+
+/// Keys that llama.cpp's converter always writes. Source: `Gemma2Model` of its conversion/gemma.py
+/// (b11434).
+const GGUF_KEYS: &[&str] = &[
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.sliding_window",
+    "attention.value_length",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+];
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let defaults = Defaults {
@@ -75,15 +86,13 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
         ..DEFAULTS
     };
     let keys = Keys::new(file)?;
+    keys.require(GGUF_KEYS)?;
     let mut model = gguf::read(file, w, &defaults)?;
-    model.window = Some(keys.opt_size("attention.sliding_window")?.unwrap_or(WINDOW));
+    model.window = Some(keys.size("attention.sliding_window")?);
     let masks = gguf::masks(keys, model.layers.len(), PATTERN)?;
     model.set_masks(&masks);
-    let cap = |name: &str, default: f64| -> Result<f32, ModelError> {
-        Ok(keys.opt_positive(name)?.unwrap_or(default) as f32)
-    };
-    let scores = cap("attn_logit_softcapping", SCORES_CAP)?;
-    let logits = cap("final_logit_softcapping", LOGITS_CAP)?;
+    let scores = keys.opt_cap("attn_logit_softcapping")?;
+    let logits = keys.opt_cap("final_logit_softcapping")?;
     // The file does not contain this value. Source: llama.cpp, which recognizes 27B by its 46
     // layers and uses integer division there.
     let attention = &model.layers[0].attention;
@@ -93,7 +102,7 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
         attention.head_dim
     };
     let scale = (scalar as f64).powf(-0.5);
-    Ok(capped(model, Some(scores), Some(logits), scale))
+    Ok(capped(model, scores, logits, scale))
 }
 
 fn capped(

@@ -5,9 +5,9 @@
 
 use super::gemma::scaled_embedding;
 use super::gguf_encoder;
-use super::keys::{IGNORED_KEYS, check_positive, layer_masks};
+use super::keys::{IGNORED_KEYS, layer_masks};
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_AROUND};
-use crate::checkpoint::{Config, Gguf, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
@@ -133,8 +133,8 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     if c.bool_or("use_bidirectional_attention", false)? {
         model.direction = Direction::Bidirectional;
     }
-    let scalar = c.opt_f64("query_pre_attn_scalar")?.unwrap_or(256.0);
-    let scale = check_positive("query_pre_attn_scalar", scalar)?.powf(-0.5);
+    let scalar = c.opt_number("query_pre_attn_scalar", &Range::FACTOR)?;
+    let scale = scalar.unwrap_or(256.0).powf(-0.5);
     let pattern = c
         .opt_usize("sliding_window_pattern")?
         .or(c.opt_usize("_sliding_window_pattern")?);
@@ -150,8 +150,7 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     model.set_masks(&masks);
     model.window = config::read_window(c, Some(4096))?;
     let cap = |key: &str| -> Result<Option<f32>, ModelError> {
-        let cap = c.opt_f64(key)?;
-        let cap = cap.map(|cap| check_positive(key, cap)).transpose()?;
+        let cap = c.opt_number(key, &Range::SOFT_CAP)?;
         Ok(cap.map(|cap| cap as f32))
     };
     let caps = [
@@ -161,17 +160,28 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     Ok(finished(model, scale, caps))
 }
 
+/// Keys that llama.cpp's converter always writes. Source: `Gemma3Model` of its conversion/gemma.py
+/// (b11434).
+const GGUF_KEYS: &[&str] = &[
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.sliding_window",
+    "attention.value_length",
+    "rope.freq_base",
+];
+
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let defaults = Defaults {
         norm: RMS,
         ..DEFAULTS
     };
     let keys = Keys::new(file)?;
+    keys.require(GGUF_KEYS)?;
     let mut model = gguf::read(file, w, &defaults)?;
     let attention = &model.layers[0].attention;
     let (n_heads, head_dim) = (attention.n_heads, attention.head_dim);
     let local = RopeConfig {
-        theta: keys.opt_positive("rope.freq_base_swa")?,
+        theta: keys.opt_theta("rope.freq_base_swa")?,
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
@@ -187,12 +197,9 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     } else {
         head_dim
     };
-    let cap = |name: &str| -> Result<Option<f32>, ModelError> {
-        Ok(keys.opt_positive(name)?.map(|cap| cap as f32))
-    };
     let caps = [
-        cap("attn_logit_softcapping")?,
-        cap("final_logit_softcapping")?,
+        keys.opt_cap("attn_logit_softcapping")?,
+        keys.opt_cap("final_logit_softcapping")?,
     ];
     Ok(finished(model, (scalar as f64).powf(-0.5), caps))
 }

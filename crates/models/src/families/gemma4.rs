@@ -3,9 +3,9 @@
 //! of earlier ones.
 
 use super::gemma::scaled_embedding;
-use super::keys::{IGNORED_KEYS, check_heads, check_positive, check_size, layer_masks};
+use super::keys::{HeadKeys, IGNORED_KEYS, check_heads, check_size, layer_masks};
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
@@ -138,16 +138,16 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
     model.window = Some(check_size("sliding_window", window)?);
     set_heads(c, &mut model, full_layers)?;
     let n_shared = c.opt_usize("num_kv_shared_layers")?.unwrap_or(0);
-    let sharing = share("num_kv_shared_layers", n_shared, w, &mut model)?;
+    let keys = ["num_kv_shared_layers", "num_hidden_layers"];
+    let sharing = share(keys, n_shared, w, &mut model)?;
     if c.bool_or("use_double_wide_mlp", false)? {
         sharing
             .iter_mut()
             .for_each(|layer| layer.mlp.intermediate *= 2);
     }
     let cap = "final_logit_softcapping";
-    if let Some(value) = c.opt_f64(cap)? {
-        model.logits_soft_cap = Some(check_positive(cap, value)? as f32);
-    }
+    let cap = c.opt_number(cap, &Range::SOFT_CAP)?;
+    model.logits_soft_cap = cap.map(|cap| cap as f32);
     read_per_layer(c, &mut model)?;
     Ok(scaled_embedding(model))
 }
@@ -203,13 +203,18 @@ fn set_heads(c: &Config, model: &mut Transformer, full: FullLayers) -> Result<()
     let keys_are_values = c.bool_or("attention_k_eq_v", false)?;
     let n_kv_heads = full.n_kv_heads.filter(|_| keys_are_values);
     let wide = full.head_dim;
+    let keys = HeadKeys {
+        kv_heads: "num_global_key_value_heads",
+        head_dim: "global_head_dim",
+        ..HeadKeys::CONFIG
+    };
     for layer in &mut model.layers {
         let attention = &mut layer.attention;
         if layer.mask == Mask::Full {
             attention.head_dim = wide;
             attention.n_kv_heads = n_kv_heads.unwrap_or(attention.n_kv_heads);
             attention.keys_are_values = keys_are_values;
-            check_heads(attention.n_heads, attention.n_kv_heads, wide)?;
+            check_heads(keys, attention.n_heads, attention.n_kv_heads, wide)?;
         }
         set_scales(layer);
     }
@@ -227,17 +232,17 @@ fn set_scales(layer: &mut Layer) {
 }
 
 /// Makes the last `n_shared` layers, which are returned, use the keys and values of the last layer
-/// of their type before them.
+/// of their type before them. `key` says how many share, and `all` how many layers there are.
 fn share<'m>(
-    key: &str,
+    [key, all]: [&str; 2],
     n_shared: usize,
     w: &Weights<'_>,
     model: &'m mut Transformer,
 ) -> Result<&'m mut [Layer], ModelError> {
     let n_layers = model.layers.len();
-    let refused = |reason| Err(ModelError::unsupported(key, n_shared, reason));
+    let refused = |reason: &str| Err(ModelError::unsupported(key, n_shared, reason));
     if n_shared >= n_layers {
-        return refused("expected less than the number of layers");
+        return refused(&format!("expected less than `{all}`, {n_layers}"));
     }
     let first = n_layers - n_shared;
     let (own, sharing) = model.layers.split_at_mut(first);
@@ -265,21 +270,23 @@ fn read_per_layer(c: &Config, model: &mut Transformer) -> Result<(), ModelError>
     let key = "hidden_size_per_layer_input";
     let size = c.opt_usize(key)?.unwrap_or(256);
     if size != 0 {
-        model.per_layer = Some(per_layer(model, key, size, vocab_size)?);
+        let keys = [key, "num_hidden_layers"];
+        model.per_layer = Some(per_layer(model, keys, size, vocab_size)?);
     }
     Ok(())
 }
 
-/// The vectors that each layer has of its own. `key` is the key of their size.
+/// The vectors that each layer has of its own. The keys are those of their size and of the number
+/// of layers.
 fn per_layer(
     model: &Transformer,
-    key: &str,
+    [key, layers]: [&str; 2],
     size: usize,
     vocab_size: usize,
 ) -> Result<PerLayer, ModelError> {
     let n_layers = model.layers.len();
     let all = size.saturating_mul(n_layers);
-    check_size(&format!("{key} * num_hidden_layers"), all)?;
+    check_size(&format!("{key} * {layers}"), all)?;
     let epsilon = match model.norm {
         Norm::Rms(norm) => norm.epsilon,
         Norm::Layer { norm, .. } => norm.epsilon,
@@ -297,8 +304,6 @@ fn per_layer(
     })
 }
 
-/// Reads the metadata of a GGUF file. Its keys of heads and of the rotary embedding are those of
-/// full-attention layers, and the same keys with `_swa` those of the others.
 /// Sets what follows from the tensors of all layers: what one layer has, others must have.
 fn own_tensors(w: &Weights<'_>, model: &mut Transformer) {
     let has =
@@ -318,15 +323,66 @@ fn own_tensors(w: &Weights<'_>, model: &mut Transformer) {
     }
 }
 
+/// Says which keys the shapes follow from that only this family has.
+fn name_sizes(keys: Keys<'_>, w: &Weights<'_>, model: &Transformer, narrow: usize) {
+    let (heads, kv, swa) = (
+        "attention.head_count",
+        "attention.head_count_kv",
+        "attention.key_length_swa",
+    );
+    keys.name_size(w, narrow, &[swa]);
+    let slides = |layer: &&Layer| layer.mask == Mask::Sliding;
+    for Layer { attention, .. } in model.layers.iter().filter(slides) {
+        keys.name_size(w, attention.n_heads * narrow, &[heads, swa]);
+        keys.name_size(w, attention.n_kv_heads * narrow, &[kv, swa]);
+    }
+    if let Some(per_layer) = &model.per_layer {
+        let size = "embedding_length_per_layer_input";
+        keys.name_size(w, per_layer.size, &[size]);
+        keys.name_size(
+            w,
+            per_layer.size * per_layer.n_layers,
+            &[size, "block_count"],
+        );
+    }
+}
+
+/// Keys that llama.cpp's converter always writes. Source: `Gemma4Model` of its conversion/gemma.py
+/// (b11434), and the published config.json, which all have a cap of the logits.
+const GGUF_KEYS: &[&str] = &[
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.key_length_swa",
+    "attention.shared_kv_layers",
+    "attention.sliding_window",
+    "attention.sliding_window_pattern",
+    "attention.value_length",
+    "attention.value_length_swa",
+    "embedding_length_per_layer_input",
+    LOGITS_CAP,
+    "rope.dimension_count",
+    "rope.dimension_count_swa",
+    "rope.freq_base",
+    "rope.freq_base_swa",
+];
+const LOGITS_CAP: &str = "final_logit_softcapping";
+
+/// Reads the metadata of a GGUF file. Its keys of heads and of the rotary embedding are those of
+/// full-attention layers, and the same keys with `_swa` those of the others.
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let keys = Keys::new(file)?;
+    keys.require(GGUF_KEYS)?;
     // Files of dense models may have the size of experts.
     file.opt_u32(&keys.key("expert_feed_forward_length"))?;
     let mut model = gguf::read(file, w, &DEFAULTS)?;
-    let narrow = keys.size("attention.key_length_swa")?;
+    // The divisors say which pairs of a head are rotated, so the file must have them.
+    w.get("rope_freqs", "weight", &[model.rotations[0].n_pairs()]);
+    let n_heads = model.layers[0].attention.n_heads;
+    let narrow = keys.head_size("attention.key_length_swa", n_heads)?;
     for name in ["attention.value_length_swa", "rope.dimension_count_swa"] {
         if let Some(other) = keys.opt_size(name)?.filter(|n| *n != narrow) {
-            let reason = format!("expected the size of a key head, {narrow}");
+            let key = keys.key("attention.key_length_swa");
+            let reason = format!("expected the size of a key head, `{key}`, {narrow}");
             return Err(ModelError::unsupported(&keys.key(name), other, &reason));
         }
     }
@@ -341,19 +397,23 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
         }
         set_scales(layer);
     }
+    let all = keys.key("block_count");
     let key = keys.key("attention.shared_kv_layers");
-    let n_shared = file.opt_u32(&key)?.unwrap_or(0) as usize;
-    share(&key, n_shared, w, &mut model)?;
+    let n_shared = file.u32(&key)? as usize;
+    share([&key, &all], n_shared, w, &mut model)?;
     own_tensors(w, &mut model);
-    let cap = keys.opt_positive("final_logit_softcapping")?;
-    model.logits_soft_cap = cap.map(|cap| cap as f32);
+    // A cap of 0 means that there is none, as in llama.cpp.
+    if file.f32(&keys.key(LOGITS_CAP))? != 0.0 {
+        model.logits_soft_cap = keys.opt_cap(LOGITS_CAP)?;
+    }
     let key = keys.key("embedding_length_per_layer_input");
-    let size = file.opt_u32(&key)?.unwrap_or(0) as usize;
+    let size = file.u32(&key)? as usize;
     if size != 0 {
         let rows = w.shape_of("model.embed_tokens_per_layer", "weight");
         let vocab_size = rows.and_then(|s| s.first().copied());
         let vocab_size = vocab_size.unwrap_or(model.vocab_size);
-        model.per_layer = Some(per_layer(&model, &key, size, vocab_size)?);
+        model.per_layer = Some(per_layer(&model, [&key, &all], size, vocab_size)?);
     }
+    name_sizes(keys, w, &model, narrow);
     Ok(scaled_embedding(model))
 }

@@ -1,9 +1,9 @@
 //! Reads encoders of the BERT kind from the metadata of GGUF files, as llama.cpp's converters write
 //! it (conversion/bert.py, `KEY` constants of the `gguf` package).
 
-use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
+use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
-use crate::checkpoint::{Dense, Gguf, RopeConfig, RopeScaling};
+use crate::checkpoint::{Dense, Gguf, Range, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -42,12 +42,18 @@ pub(super) fn read(
         return Err(ModelError::unsupported(&causal, true, "expected false"));
     }
     let (hidden, n_heads) = (size("embedding_length")?, size("attention.head_count")?);
-    let head_dim = default_head_dim(hidden, n_heads)?;
+    let head_dim = default_head_dim(&key("attention.key_length"), hidden, n_heads)?;
     let n_positions = size("context_length")?;
     let positions = if is_rotary {
-        check_heads(n_heads, n_heads, head_dim)?;
+        let [width, heads] = ["embedding_length", "attention.head_count"].map(key);
+        let keys = HeadKeys {
+            heads: &heads,
+            kv_heads: &heads,
+            head_dim: &format!("{width} / {heads}"),
+        };
+        check_heads(keys, n_heads, n_heads, head_dim)?;
         let theta = key("rope.freq_base");
-        let theta = check_positive(&theta, gguf.f32(&theta)?.into())?;
+        let theta = f64::from(gguf.number(&theta, &Range::THETA)?);
         let rope = RopeConfig {
             theta: Some(theta),
             scaling: RopeScaling::Default,
@@ -88,7 +94,7 @@ pub(super) fn read(
         activation,
         mlp_bias: has_bias(modules.up),
         norm: LayerNorm {
-            epsilon: check_positive(&epsilon, gguf.f32(&epsilon)?.into())? as f32,
+            epsilon: gguf.number(&epsilon, &Range::EPSILON)?,
         },
         n_layers: check_layers(&n_layers, gguf.u32(&n_layers)? as usize)?,
         vocab_size: check_size("token_embd", table("word").unwrap_or(1))?,

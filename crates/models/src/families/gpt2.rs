@@ -2,9 +2,9 @@
 //! Hugging Face folders store matrices as [inputs, outputs], with query, key and value side by
 //! side.
 
-use super::keys::{check_layers, check_positive, check_size, default_head_dim};
+use super::keys::{check_layers, check_size, default_head_dim};
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::attention::Attention;
 use crate::layers::mlp::{Activation, Mlp, MlpKind};
@@ -78,9 +78,9 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     }
     let hidden = check_size("n_embd", c.usize("n_embd")?)?;
     let n_heads = check_size("n_head", c.usize("n_head")?)?;
-    let head_dim = default_head_dim(hidden, n_heads)?;
+    let head_dim = default_head_dim("head_dim", hidden, n_heads)?;
     let epsilon = "layer_norm_epsilon";
-    let epsilon = check_positive(epsilon, c.opt_f64(epsilon)?.unwrap_or(1e-5))? as f32;
+    let epsilon = c.opt_number(epsilon, &Range::EPSILON)?.unwrap_or(1e-5) as f32;
     let norm = Norm::Layer {
         norm: LayerNorm { epsilon },
         bias: true,

@@ -1,9 +1,8 @@
 //! Granite 3: Llama with factors of the embedding, of the scores, of what layers add to the
 //! residual stream, and of the logits.
 
-use super::keys::check_positive;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, llama};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::transformer::Transformer;
 use crate::transformer::config::{self, Defaults};
@@ -25,7 +24,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let (attention, mlp) = (("attention_bias", false), ("mlp_bias", false));
     config::read_biases(c, &mut model, Some(attention), Some(mlp))?;
     let factor = |key: &str| -> Result<f64, ModelError> {
-        check_positive(key, c.opt_f64(key)?.unwrap_or(1.0))
+        Ok(c.opt_number(key, &Range::FACTOR)?.unwrap_or(1.0))
     };
     let factors = Factors {
         embedding: factor("embedding_multiplier")?,
@@ -41,7 +40,7 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let model = gguf::read(file, w, &llama::GGUF)?;
     let head_dim = model.layers[0].attention.head_dim as f64;
     let factor = |name: &str, default: f64| -> Result<f64, ModelError> {
-        Ok(keys.opt_positive(name)?.unwrap_or(default))
+        Ok(keys.opt_factor(name)?.unwrap_or(default))
     };
     let factors = Factors {
         embedding: factor("embedding_scale", 1.0)?,

@@ -104,38 +104,64 @@ pub(crate) fn check_positive(key: &str, value: f64) -> Result<f64, ModelError> {
 }
 
 /// The head size if the file does not give one: the hidden size divided by the number of heads.
-pub(crate) fn default_head_dim(hidden: usize, n_heads: usize) -> Result<usize, ModelError> {
+/// `key` is the one that would give the size.
+pub(crate) fn default_head_dim(
+    key: &str,
+    hidden: usize,
+    n_heads: usize,
+) -> Result<usize, ModelError> {
     if !hidden.is_multiple_of(n_heads) {
         let value = format!("{n_heads} heads for a hidden size of {hidden}");
         return Err(ModelError::unsupported(
-            "head_dim",
+            key,
             value,
-            "head_dim is missing, and the heads do not divide the hidden size",
+            "the key is missing, and the heads do not divide the hidden size",
         ));
     }
     Ok(hidden / n_heads)
 }
 
+/// The keys that say how many heads there are, and their size.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadKeys<'a> {
+    pub(crate) heads: &'a str,
+    pub(crate) kv_heads: &'a str,
+    /// The size of a head; a quotient of keys where the file has none for it.
+    pub(crate) head_dim: &'a str,
+}
+
+impl HeadKeys<'_> {
+    /// The keys of most `config.json`.
+    pub(crate) const CONFIG: Self = Self {
+        heads: "num_attention_heads",
+        kv_heads: "num_key_value_heads",
+        head_dim: "head_dim",
+    };
+
+    /// The keys of encoders, whose heads divide the hidden size.
+    pub(crate) const ENCODER: Self = Self {
+        head_dim: "hidden_size / num_attention_heads",
+        ..Self::CONFIG
+    };
+}
+
 /// Checks that the numbers of heads and the head size fit together.
 pub(crate) fn check_heads(
+    keys: HeadKeys<'_>,
     n_heads: usize,
     n_kv_heads: usize,
     head_dim: usize,
 ) -> Result<(), ModelError> {
     if !n_heads.is_multiple_of(n_kv_heads) {
-        let value = format!("{n_kv_heads}, for {n_heads} heads");
-        return Err(ModelError::unsupported(
-            "number of key-value heads",
-            value,
-            "expected a divisor of the number of heads",
-        ));
+        let reason = format!("expected a divisor of `{}`, {n_heads}", keys.heads);
+        return Err(ModelError::unsupported(keys.kv_heads, n_kv_heads, &reason));
     }
     if head_dim % 2 == 1 || head_dim > MAX_HEAD_DIM {
         let reason = format!("expected an even size up to {MAX_HEAD_DIM}");
-        return Err(ModelError::unsupported("head size", head_dim, &reason));
+        return Err(ModelError::unsupported(keys.head_dim, head_dim, &reason));
     }
     check_size(
-        "number of heads * head size",
+        &format!("{} * {}", keys.heads, keys.head_dim),
         n_heads.saturating_mul(head_dim),
     )
     .map(drop)

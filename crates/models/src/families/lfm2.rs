@@ -3,7 +3,7 @@
 
 use super::keys::check_size;
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::norm::Norm;
@@ -131,7 +131,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
 /// The size between the projections of the feed-forward layer: two thirds of the size in the file,
 /// times a factor, rounded up, unless the file says that it is the size.
 fn intermediate(c: &Config, size: usize) -> Result<usize, ModelError> {
-    let multiplier = c.opt_f64("block_ffn_dim_multiplier")?.unwrap_or(1.0);
+    let multiplier = c.opt_number("block_ffn_dim_multiplier", &Range::FACTOR)?;
+    let multiplier = multiplier.unwrap_or(1.0);
     let multiple = "block_multiple_of";
     let multiple = check_size(multiple, c.opt_usize(multiple)?.unwrap_or(256))?;
     if !c.bool_or("block_auto_adjust_ff_dim", true)? {

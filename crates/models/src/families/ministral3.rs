@@ -3,7 +3,7 @@
 
 use super::keys::IGNORED_KEYS;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::layers::rope::{QueryScaling, Style};
@@ -63,8 +63,9 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let rope = c.object("rope_parameters")?;
     // Another spelling of the context length.
     rope.acknowledge(&["max_position_embeddings"]);
+    let beta = rope.number("llama_4_scaling_beta", &Range::FACTOR_OR_ZERO)?;
     let scaling = QueryScaling {
-        beta: rope.f64("llama_4_scaling_beta")? as f32,
+        beta: beta as f32,
         context: rope.usize("original_max_position_embeddings")?.max(1),
     };
     let mut model = config::read(c, &DEFAULTS)?;
@@ -84,7 +85,7 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
         ..DEFAULTS
     };
     let mut model = gguf::read(file, w, &defaults)?;
-    if let Some(beta) = keys.opt_positive("attention.temperature_scale")? {
+    if let Some(beta) = keys.opt_factor("attention.temperature_scale")? {
         let context = keys.opt_size("rope.scaling.original_context_length")?;
         let scaling = QueryScaling {
             beta: beta as f32,

@@ -19,6 +19,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny-embed/mistral-embedding",
         "tiny-embed/mistral-lasttoken",
     ],
+    gguf_as: Some("llama"),
     config: Some(|c, w| config::decoder(read(c)?, w)),
     encoder: Some(encoder_from_config),
     ..Family::NONE

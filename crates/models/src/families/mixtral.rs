@@ -30,6 +30,7 @@ pub(super) const FAMILY: Family = Family {
             "model.layers.{}.block_sparse_moe.experts.{}.w2",
         ),
     ],
+    gguf_as: Some("llama"),
     config: Some(from_config),
     ..Family::NONE
 };

@@ -71,6 +71,8 @@ pub struct Family {
     transposed: bool,
     /// Names of this family's tensors in GGUF, in addition to the common names.
     gguf_names: Names,
+    /// The architecture that GGUF files of these models name, where that is of another family.
+    gguf_as: Option<&'static str>,
     /// Reads a decoder from `config.json`.
     config: Option<fn(&Config, &Weights<'_>) -> DecoderResult>,
     /// Reads a decoder from GGUF.
@@ -91,6 +93,7 @@ impl Family {
         tensor_names: &[],
         transposed: false,
         gguf_names: &[],
+        gguf_as: None,
         config: None,
         gguf: None,
         encoder: None,
@@ -260,6 +263,8 @@ pub struct Support {
     pub decodes_hugging_face: bool,
     /// Whether GGUF files can be lowered to language models.
     pub decodes_gguf: bool,
+    /// The architecture that GGUF files of these models name, where that is of another family.
+    pub gguf_as: Option<&'static str>,
     /// Whether Hugging Face folders can be lowered to embedding models.
     pub encodes_hugging_face: bool,
     /// Whether GGUF files can be lowered to embedding models.
@@ -274,7 +279,8 @@ pub fn supported() -> Vec<Support> {
         names: f.names,
         about: f.about,
         decodes_hugging_face: f.config.is_some(),
-        decodes_gguf: f.gguf.is_some(),
+        decodes_gguf: f.gguf.is_some() || f.gguf_as.is_some(),
+        gguf_as: f.gguf_as,
         encodes_hugging_face: f.encoder.is_some(),
         encodes_gguf: f.gguf_encoder.is_some(),
         checked: f.checked,

@@ -7,11 +7,9 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::keys::{
-    check_heads, check_layers, check_positive, check_size, default_head_dim, layer_masks,
-};
+use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks};
 use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
-use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
@@ -186,8 +184,8 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let activation = c.opt_str("hidden_activation")?.unwrap_or("gelu");
     let hidden = check_size("hidden_size", c.usize("hidden_size")?)?;
     let n_heads = check_size("num_attention_heads", c.usize("num_attention_heads")?)?;
-    let head_dim = default_head_dim(hidden, n_heads)?;
-    check_heads(n_heads, n_heads, head_dim)?;
+    let head_dim = default_head_dim("head_dim", hidden, n_heads)?;
+    check_heads(HeadKeys::ENCODER, n_heads, n_heads, head_dim)?;
     let bias = c.bool_or("attention_bias", false)?;
     let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let (global, local) = ropes(c)?;
@@ -202,13 +200,14 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             Mask::Sliding
         }
     };
+    let epsilon = c.opt_number("norm_eps", &Range::EPSILON)?;
     let model = ModernBert {
         attention: Attention::multi_head(hidden, n_heads, head_dim, bias),
         intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
         activation: Activation::from_name("hidden_activation", activation)?,
         mlp_bias: c.bool_or("mlp_bias", false)?,
         norm: LayerNorm {
-            epsilon: check_positive("norm_eps", c.opt_f64("norm_eps")?.unwrap_or(1e-5))? as f32,
+            epsilon: epsilon.unwrap_or(1e-5) as f32,
         },
         norm_bias: c.bool_or("norm_bias", false)?,
         masks: layer_masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
@@ -266,11 +265,7 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
-    let old = |key: &str| -> Result<Option<f64>, ModelError> {
-        c.opt_f64(key)?
-            .map(|theta| check_positive(key, theta))
-            .transpose()
-    };
+    let old = |key: &str| c.opt_number(key, &Range::THETA);
     let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
     match c.rope()? {
         rope @ Rope::PerLayerType(_) => {

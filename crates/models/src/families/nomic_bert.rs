@@ -5,10 +5,10 @@
 
 use super::bert::{self, ignore_training};
 use super::gguf_encoder::{self, Architecture};
-use super::keys::{check_heads, check_layers, check_positive, check_size, default_head_dim};
+use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use super::post_norm::{ClassifierModules, Modules, Positions, PostNorm, Projections};
 use super::{EncoderResult, Family};
-use crate::checkpoint::{Config, Gguf, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Gguf, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -110,6 +110,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
         from_transformers(c, w, modules)?
     };
     check_heads(
+        HeadKeys::ENCODER,
         model.attention.n_heads,
         model.attention.n_heads,
         model.attention.head_dim,
@@ -180,14 +181,14 @@ fn from_nomic(c: &Config, w: &Weights<'_>, modules: Modules) -> Result<PostNorm,
     refuse_other_forms(c)?;
     let size = |key: &str| check_size(key, c.usize(key)?);
     let (hidden, n_heads) = (size("n_embd")?, size("n_head")?);
-    let head_dim = default_head_dim(hidden, n_heads)?;
-    let theta = check_positive("rotary_emb_base", c.f64("rotary_emb_base")?)?;
+    let head_dim = default_head_dim("head_dim", hidden, n_heads)?;
+    let theta = c.number("rotary_emb_base", &Range::THETA)?;
     let rope = RopeConfig {
         theta: Some(theta),
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
-    let epsilon = check_positive("layer_norm_epsilon", c.f64("layer_norm_epsilon")?)?;
+    let epsilon = c.number("layer_norm_epsilon", &Range::EPSILON)?;
     Ok(PostNorm {
         modules,
         attention: Attention::multi_head(hidden, n_heads, head_dim, c.bool("qkv_proj_bias")?),

@@ -128,6 +128,8 @@ fn delta_net(c: &Config, model: &Transformer) -> Result<DeltaNet, ModelError> {
         "linear_num_value_heads",
         "linear_num_key_heads",
         "linear_conv_kernel_dim",
+        "2 * linear_num_key_heads * linear_key_head_dim + linear_num_value_heads * \
+         linear_value_head_dim",
     ];
     checked(sizes, names)
 }
@@ -144,11 +146,12 @@ fn head_norm(model: &Transformer) -> RmsNorm {
     }
 }
 
-/// Checks that the sizes fit together. `names` are the keys of value heads, key heads and taps.
-fn checked(delta: DeltaNet, [values, keys, taps]: [&str; 3]) -> Result<DeltaNet, ModelError> {
+/// Checks that the sizes fit together. The names are the keys of value heads, key heads and taps,
+/// and the sum of products that gives the channels.
+fn checked(delta: DeltaNet, [values, keys, taps, all]: [&str; 4]) -> Result<DeltaNet, ModelError> {
     let (n_key_heads, n_value_heads) = (delta.n_key_heads, delta.n_value_heads);
     if !n_value_heads.is_multiple_of(n_key_heads) {
-        let reason = format!("expected a multiple of {keys}, {n_key_heads}");
+        let reason = format!("expected a multiple of `{keys}`, {n_key_heads}");
         return Err(ModelError::unsupported(values, n_value_heads, &reason));
     }
     if delta.taps == 1 {
@@ -156,7 +159,7 @@ fn checked(delta: DeltaNet, [values, keys, taps]: [&str; 3]) -> Result<DeltaNet,
     }
     let channels = (n_key_heads.saturating_mul(2 * delta.key_dim))
         .saturating_add(n_value_heads.saturating_mul(delta.value_dim));
-    check_size("channels of linear attention", channels)?;
+    check_size(all, channels)?;
     Ok(delta)
 }
 
@@ -186,14 +189,31 @@ fn attends(c: &Config, n_layers: usize) -> Result<Vec<bool>, ModelError> {
     types.iter().map(attends).collect()
 }
 
+/// Keys that llama.cpp's converter always writes, in addition to those of delta nets, which are
+/// required where they are read. Source: `Qwen3_5TextModel` of its conversion/qwen.py (b11434), and
+/// the published config.json, which all have the size of a head and the base.
+const GGUF_KEYS: &[&str] = &[
+    "attention.head_count_kv",
+    "attention.key_length",
+    "attention.value_length",
+    "rope.dimension_count",
+    "rope.dimension_sections",
+    "rope.freq_base",
+];
+
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let defaults = Defaults {
         norm: RMS,
         ..DEFAULTS
     };
     let keys = Keys::new(file)?;
+    keys.require(GGUF_KEYS)?;
+    if !keys.has(RECURRENT) {
+        keys.require(&["full_attention_interval"])?;
+    }
     let mut model = gguf::read(file, w, &defaults)?;
     let delta = delta_net_of_gguf(keys, &model)?;
+    name_sizes(keys, w, &model, &delta);
     let attends = attends_of_gguf(file, keys, model.layers.len())?;
     check_sections(file, keys, model.rotations[0].n_pairs())?;
     // Layers that guess several tokens at once follow the others.
@@ -201,7 +221,8 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     let n_guessing = file.opt_u32(&key)?.unwrap_or(0) as usize;
     let n_layers = model.layers.len();
     if n_guessing >= n_layers {
-        let reason = format!("expected less than the number of layers, {n_layers}");
+        let all = keys.key("block_count");
+        let reason = format!("expected less than `{all}`, {n_layers}");
         return Err(ModelError::unsupported(&key, n_guessing, &reason));
     }
     model.layers.truncate(n_layers - n_guessing);
@@ -209,12 +230,34 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     Ok(mixed(model, delta, &attends))
 }
 
+/// Says which keys the shapes follow from that only this family has.
+fn name_sizes(keys: Keys<'_>, w: &Weights<'_>, model: &Transformer, delta: &DeltaNet) {
+    let (groups, state, inner) = ("ssm.group_count", "ssm.state_size", "ssm.inner_size");
+    let values = delta.n_value_heads * delta.value_dim;
+    keys.name_size(w, values, &[inner]);
+    keys.name_size(w, delta.n_value_heads, &["ssm.time_step_rank"]);
+    keys.name_size(w, delta.taps, &["ssm.conv_kernel"]);
+    let per_head = [inner, "ssm.time_step_rank"].map(|name| format!("`{}`", keys.key(name)));
+    w.name_size(delta.value_dim, per_head.join(" / "));
+    let channels = 2 * delta.n_key_heads * delta.key_dim + values;
+    let [groups, state, inner] = [groups, state, inner].map(|name| keys.key(name));
+    w.name_size(channels, format!("2 * `{groups}` * `{state}` + `{inner}`"));
+    // A gate for each element of the heads.
+    let attention = &model.layers[0].attention;
+    let heads = ["attention.head_count", "attention.key_length"].map(|name| keys.key(name));
+    w.name_size(
+        2 * attention.n_heads * attention.head_dim,
+        format!("2 * `{}` * `{}`", heads[0], heads[1]),
+    );
+}
+
 fn delta_net_of_gguf(keys: Keys<'_>, model: &Transformer) -> Result<DeltaNet, ModelError> {
     let n_value_heads = keys.size("ssm.time_step_rank")?;
     let all = keys.size("ssm.inner_size")?;
     if !all.is_multiple_of(n_value_heads) {
         let key = keys.key("ssm.inner_size");
-        let reason = format!("expected a multiple of the {n_value_heads} value heads");
+        let heads = keys.key("ssm.time_step_rank");
+        let reason = format!("expected a multiple of `{heads}`, {n_value_heads}");
         return Err(ModelError::unsupported(&key, all, &reason));
     }
     let sizes = DeltaNet {
@@ -228,15 +271,20 @@ fn delta_net_of_gguf(keys: Keys<'_>, model: &Transformer) -> Result<DeltaNet, Mo
         is_ggml_layout: true,
     };
     let names = ["ssm.time_step_rank", "ssm.group_count", "ssm.conv_kernel"];
-    let names = names.map(|name| keys.key(name));
-    checked(sizes, names.each_ref().map(String::as_str))
+    let [values, groups, taps] = names.map(|name| keys.key(name));
+    let [state, inner] = ["ssm.state_size", "ssm.inner_size"].map(|name| keys.key(name));
+    let channels = format!("2 * {groups} * {state} + {inner}");
+    checked(sizes, [&values, &groups, &taps, &channels])
 }
+
+/// The list of layers that do not attend, which newer files have.
+const RECURRENT: &str = "attention.recurrent_layers";
 
 /// Which layers attend, by a list or by the interval of layers that attend.
 fn attends_of_gguf(file: &Gguf, keys: Keys<'_>, n_layers: usize) -> Result<Vec<bool>, ModelError> {
     let interval = keys.opt_size("full_attention_interval")?;
     let interval = interval.unwrap_or(INTERVAL);
-    let key = keys.key("attention.recurrent_layers");
+    let key = keys.key(RECURRENT);
     let Some(recurrent) = file.opt_bools(&key)? else {
         return Ok((1..=n_layers).map(|n| n.is_multiple_of(interval)).collect());
     };

@@ -1,10 +1,10 @@
 //! Reads a [`Transformer`] from `config.json`.
 
 use super::{Layer, Norms, Transformer};
-use crate::checkpoint::{Config, Rope, RopeConfig, RopeScaling};
+use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::families::keys::{
-    check_heads, check_layers, check_positive, check_size, default_head_dim, layer_masks,
+    HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks,
 };
 use crate::layers::attention::Attention;
 use crate::layers::decoder::Mask;
@@ -134,12 +134,11 @@ pub fn read_with_ropes(
     let n_kv_heads = check_size(kv_key, n_kv_heads.or(d.n_kv_heads).unwrap_or(n_heads))?;
     let head_dim = match c.opt_usize("head_dim")?.or(d.head_dim) {
         Some(n) => check_size("head_dim", n)?,
-        None => default_head_dim(hidden, n_heads)?,
+        None => default_head_dim("head_dim", hidden, n_heads)?,
     };
-    check_heads(n_heads, n_kv_heads, head_dim)?;
-    let epsilon = c.opt_f64(d.epsilon_key)?.unwrap_or(d.epsilon);
-    let epsilon = check_positive(d.epsilon_key, epsilon)? as f32;
-    let norm = d.norm.with_epsilon(epsilon);
+    check_heads(HeadKeys::CONFIG, n_heads, n_kv_heads, head_dim)?;
+    let epsilon = c.opt_number(d.epsilon_key, &Range::EPSILON)?;
+    let norm = d.norm.with_epsilon(epsilon.unwrap_or(d.epsilon) as f32);
     let activation = c.opt_str(d.activation_key)?.unwrap_or(d.activation);
     let attention = Attention {
         n_kv_heads,

@@ -3,10 +3,10 @@
 use super::config::{Defaults, by_pattern};
 use super::{Layer, Transformer};
 use crate::checkpoint::gguf::Value;
-use crate::checkpoint::{Gguf, RopeConfig, RopeScaling, Yarn};
+use crate::checkpoint::{Gguf, MetadataError, Range, RopeConfig, RopeScaling, Yarn};
 use crate::error::ModelError;
 use crate::families::keys::{
-    check_heads, check_layers, check_positive, check_size, default_head_dim,
+    HeadKeys, check_heads, check_layers, check_positive, check_size, default_head_dim,
 };
 use crate::layers::attention::{Attention, QkNorm};
 use crate::layers::decoder::Mask;
@@ -14,6 +14,10 @@ use crate::layers::mlp::{Activation, Mlp};
 use crate::layers::norm::Norm;
 use crate::layers::rope::Rotation;
 use crate::weights::Weights;
+
+const HEADS: &str = "attention.head_count";
+const KV_HEADS: &str = "attention.head_count_kv";
+const HEAD_DIM: &str = "attention.key_length";
 
 /// The metadata of an architecture: keys begin with its name.
 #[derive(Clone, Copy)]
@@ -36,6 +40,26 @@ impl<'a> Keys<'a> {
     /// The key `name` of the architecture.
     pub fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
+    }
+
+    /// Rejects a file that lacks keys which llama.cpp's converter always writes for the
+    /// architecture. Without such a key a default would hold, which may be that of another model.
+    ///
+    /// # Errors
+    ///
+    /// All keys that are missing.
+    pub fn require(&self, names: &[&str]) -> Result<(), ModelError> {
+        let keys = names.iter().map(|name| self.key(name));
+        let keys: Vec<String> = keys.filter(|key| !self.gguf.has(key)).collect();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        Err(MetadataError::NotWritten { keys }.into())
+    }
+
+    /// Whether the key `name` is present.
+    pub fn has(&self, name: &str) -> bool {
+        self.gguf.has(&self.key(name))
     }
 
     /// The number of layers.
@@ -67,6 +91,31 @@ impl<'a> Keys<'a> {
         let key = self.key(name);
         let size = self.gguf.opt_u32(&key)?;
         size.map(|n| check_size(&key, n as usize)).transpose()
+    }
+
+    /// The size of a head: an even number that does not overflow shapes.
+    ///
+    /// # Errors
+    ///
+    /// If the key is missing or no such size.
+    pub fn head_size(&self, name: &str, n_heads: usize) -> Result<usize, ModelError> {
+        let size = self.size(name)?;
+        let (heads, key) = (self.key(HEADS), self.key(name));
+        let keys = HeadKeys {
+            heads: &heads,
+            kv_heads: &heads,
+            head_dim: &key,
+        };
+        check_heads(keys, n_heads, n_heads, size).map(|()| size)
+    }
+
+    /// Records that a size in the shapes of tensors is the product of these keys. Keys that the
+    /// file lacks say nothing.
+    pub fn name_size(&self, w: &Weights<'_>, size: usize, names: &[&str]) {
+        if names.iter().all(|name| self.has(name)) {
+            let keys = names.iter().map(|name| format!("`{}`", self.key(name)));
+            w.name_size(size, keys.collect::<Vec<_>>().join(" * "));
+        }
     }
 
     /// A list with a number for each layer, if the key is present and a list.
@@ -102,15 +151,41 @@ impl<'a> Keys<'a> {
         sizes.collect::<Result<Vec<usize>, _>>().map(Some)
     }
 
-    /// A number above zero, if the key is present.
+    /// A number within a range, if the key is present.
     ///
     /// # Errors
     ///
-    /// If the key is no number above zero.
-    pub fn opt_positive(&self, name: &str) -> Result<Option<f64>, ModelError> {
-        let key = self.key(name);
-        let number = self.gguf.opt_f32(&key)?;
-        number.map(|n| check_positive(&key, n.into())).transpose()
+    /// If the key is no number, or beyond the range.
+    pub fn opt_number(&self, name: &str, range: &Range) -> Result<Option<f64>, ModelError> {
+        let number = self.gguf.opt_number(&self.key(name), range)?;
+        Ok(number.map(f64::from))
+    }
+
+    /// The base of rotary frequencies, if the key is present.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no number, or beyond the range.
+    pub fn opt_theta(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        self.opt_number(name, &Range::THETA)
+    }
+
+    /// A cap of scores or logits, if the key is present.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no number, or beyond the range.
+    pub fn opt_cap(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        Ok(self.gguf.opt_number(&self.key(name), &Range::SOFT_CAP)?)
+    }
+
+    /// A multiplier, divisor or scaling, if the key is present.
+    ///
+    /// # Errors
+    ///
+    /// If the key is no number, or beyond the range.
+    pub fn opt_factor(&self, name: &str) -> Result<Option<f64>, ModelError> {
+        self.opt_number(name, &Range::FACTOR)
     }
 
     /// The window of sliding-window layers; 0 means that there are none, as in Phi-4.
@@ -146,24 +221,31 @@ pub fn read(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, M
 pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transformer, ModelError> {
     let keys = Keys::new(gguf)?;
     let hidden = keys.size("embedding_length")?;
-    let n_heads = keys.size("attention.head_count")?;
+    let n_heads = keys.size(HEADS)?;
     let n_layers = keys.n_layers()?;
-    let n_kv_heads = keys.opt_sizes_of_layers("attention.head_count_kv")?;
+    let n_kv_heads = keys.opt_sizes_of_layers(KV_HEADS)?;
     let n_kv_heads = n_kv_heads.unwrap_or_else(|| vec![n_heads; n_layers]);
-    let head_dim = match keys.opt_size("attention.key_length")? {
+    let head_dim = match keys.opt_size(HEAD_DIM)? {
         Some(n) => n,
-        None => default_head_dim(hidden, n_heads)?,
+        None => default_head_dim(&keys.key(HEAD_DIM), hidden, n_heads)?,
+    };
+    let head_keys = [HEADS, KV_HEADS, HEAD_DIM].map(|name| keys.key(name));
+    let head_keys = HeadKeys {
+        heads: &head_keys[0],
+        kv_heads: &head_keys[1],
+        head_dim: &head_keys[2],
     };
     for n in &n_kv_heads {
-        check_heads(n_heads, *n, head_dim)?;
+        check_heads(head_keys, n_heads, *n, head_dim)?;
     }
     let values = keys.opt_size("attention.value_length")?.unwrap_or(head_dim);
     if values != head_dim {
-        return Err(ModelError::unsupported(
-            &keys.key("attention.value_length"),
-            values,
-            "expected the size of a key head",
-        ));
+        let reason = format!(
+            "expected the size of a key head, `{}`, {head_dim}",
+            head_keys.head_dim
+        );
+        let key = keys.key("attention.value_length");
+        return Err(ModelError::unsupported(&key, values, &reason));
     }
     let norm = d.norm.with_epsilon(epsilon(keys, d)?);
     let has = |module: &str| w.has(&format!("model.layers.0.{module}"), "bias");
@@ -195,12 +277,31 @@ pub fn read_dense(gguf: &Gguf, w: &Weights<'_>, d: &Defaults) -> Result<Transfor
         layer.mlp.intermediate = inner;
     }
     let (vocab_size, context) = (vocab_size(gguf, w, keys)?, keys.size("context_length")?);
+    name_sizes(keys, w, &layers, vocab_size);
     Ok(Transformer {
         rotations: vec![rotation],
         tied: !w.has("lm_head", "weight"),
         head_bias: w.has("lm_head", "bias"),
         ..Transformer::of_layers(layers, vocab_size, context)
     })
+}
+
+/// Says which keys the shapes of tensors follow from.
+fn name_sizes(keys: Keys<'_>, w: &Weights<'_>, layers: &[Layer], vocab_size: usize) {
+    keys.name_size(w, vocab_size, &["vocab_size"]);
+    for Layer { attention, mlp, .. } in layers {
+        let Attention {
+            n_heads,
+            n_kv_heads,
+            head_dim,
+            ..
+        } = *attention;
+        keys.name_size(w, attention.hidden, &["embedding_length"]);
+        keys.name_size(w, head_dim, &[HEAD_DIM]);
+        keys.name_size(w, n_heads * head_dim, &[HEADS, HEAD_DIM]);
+        keys.name_size(w, n_kv_heads * head_dim, &[KV_HEADS, HEAD_DIM]);
+        keys.name_size(w, mlp.intermediate, &["feed_forward_length"]);
+    }
 }
 
 /// The masks of layers as the file says: a list that says of each layer whether it slides, or a
@@ -258,7 +359,7 @@ fn epsilon(keys: Keys<'_>, d: &Defaults) -> Result<f32, ModelError> {
         Norm::Layer { .. } => "attention.layer_norm_epsilon",
     };
     let key = keys.key(name);
-    Ok(check_positive(&key, keys.gguf.f32(&key)?.into())? as f32)
+    Ok(keys.gguf.number(&key, &Range::EPSILON)?)
 }
 
 /// The rotary embedding. Llama 3's scaling is stored as one divisor for each frequency.
@@ -281,7 +382,7 @@ fn rotation(
         };
         return Err(ModelError::unsupported(&keys.key(name), rotated, &reason));
     }
-    let theta = keys.opt_positive("rope.freq_base")?.unwrap_or(d.theta);
+    let theta = keys.opt_theta("rope.freq_base")?.unwrap_or(d.theta);
     let rope = RopeConfig {
         theta: Some(theta),
         scaling: scaling(gguf, w, keys, rotated / 2)?,
@@ -311,9 +412,9 @@ pub fn sliding_rotation(
     d: &Defaults,
     head_dim: usize,
 ) -> Result<Rotation, ModelError> {
-    let base = keys.opt_positive("rope.freq_base")?;
+    let base = keys.opt_theta("rope.freq_base")?;
     let rope = RopeConfig {
-        theta: keys.opt_positive("rope.freq_base_swa")?.or(base),
+        theta: keys.opt_theta("rope.freq_base_swa")?.or(base),
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
@@ -344,7 +445,7 @@ fn scaling(
             "expected no factor, because the type is none",
         )),
         (None | Some("linear"), _) => Ok(RopeScaling::Linear {
-            factor: check_positive(&key("factor"), gguf.f32(&key("factor"))?.into())?,
+            factor: gguf.number(&key("factor"), &Range::FACTOR)?.into(),
         }),
         (Some("yarn"), _) => yarn(gguf, keys),
         (Some(other), _) => Err(ModelError::unsupported(
@@ -356,12 +457,12 @@ fn scaling(
 }
 
 fn yarn(gguf: &Gguf, keys: Keys<'_>) -> Result<RopeScaling, ModelError> {
-    let opt_number = |name: &str| keys.opt_positive(&format!("rope.scaling.{name}"));
+    let opt_number = |name: &str| keys.opt_factor(&format!("rope.scaling.{name}"));
     let number = |name: &str, default: f64| -> Result<f64, ModelError> {
         Ok(opt_number(name)?.unwrap_or(default))
     };
     let factor = keys.key("rope.scaling.factor");
-    let factor = check_positive(&factor, gguf.f32(&factor)?.into())?;
+    let factor = f64::from(gguf.number(&factor, &Range::FACTOR)?);
     let original = keys.size("rope.scaling.original_context_length")?;
     let by_factor = |mscale: f64| 1.0 + 0.1 * mscale * factor.max(1.0).ln();
     // The first key is `attention_factor` of config.json, which llama.cpp does not read. In
@@ -406,9 +507,7 @@ fn long_rope(
     Ok(RopeScaling::LongRope {
         short_factor: factors("rope_factors_short")?,
         long_factor: factors("rope_factors_long")?,
-        attention_factor: keys
-            .opt_positive("rope.scaling.attn_factor")?
-            .unwrap_or(1.0),
+        attention_factor: keys.opt_factor("rope.scaling.attn_factor")?.unwrap_or(1.0),
         original_max_position_embeddings: keys.size("rope.scaling.original_context_length")?,
     })
 }

@@ -107,6 +107,11 @@ fn a_wrong_magic_is_told_by_its_looks() {
         (&b""[..], "empty"),
         (b"GG", "ends within the magic"),
         (&zip, "zip archive"),
+        (
+            b"\x08\x08\x12\x07pytorch\x1a\x052.6.0:".as_slice(),
+            "an ONNX model, which",
+        ),
+        (b"\x08\x0a:\xf0\x7e\x0a\x10", "an ONNX model, which"),
         (&safetensors, "safetensors file"),
         (b"<!DOCTYPE html><html>", "HTML page"),
         (b"\n <html lang=\"en\">", "HTML page"),

@@ -186,11 +186,11 @@ fn spellings_at_odds_and_bad_values_are_refused() {
         ),
         (
             r#"{"rope_scaling":{"type":"linear","factor":0}}"#,
-            &["rope_scaling.factor", "above zero"],
+            &["rope_scaling.factor", "from 0.000001 to 1000000, found 0"],
         ),
         (
             r#"{"rope_theta":-1}"#,
-            &["rope_theta", "found -1", "above zero"],
+            &["rope_theta", "found -1", "from 2 to 1e15"],
         ),
         (r#"{"rope_theta":"1e4"}"#, &["rope_theta", "a number"]),
         (

@@ -67,6 +67,7 @@ impl Spec {
         }
         if architecture == "gemma3" {
             spec.u32("attention.sliding_window", 8)
+                .f32("rope.freq_base", 1e6)
         } else {
             spec
         }
@@ -246,15 +247,21 @@ fn heads_and_rotary_values() -> Vec<Refused> {
         ),
         (
             llama().f32("rope.scaling.factor", 0.0),
-            &["`llama.rope.scaling.factor`", "above 0"],
+            &[
+                "\"llama.rope.scaling.factor\"",
+                "from 0.000001 to 1000000, found 0.0",
+            ],
         ),
         (
             llama().f32("rope.freq_base", 0.0),
-            &["`llama.rope.freq_base`", "above 0"],
+            &["\"llama.rope.freq_base\"", "from 2 to 1e15, found 0.0"],
         ),
         (
             gemma().f32("rope.freq_base_swa", -1.0),
-            &["`gemma3.rope.freq_base_swa`", "above 0"],
+            &[
+                "\"gemma3.rope.freq_base_swa\"",
+                "from 2 to 1e15, found -1.0",
+            ],
         ),
         (
             llama().f32("rope.freq_base", f32::NAN),
@@ -262,7 +269,10 @@ fn heads_and_rotary_values() -> Vec<Refused> {
         ),
         (
             llama().f32("attention.layer_norm_rms_epsilon", -1.0),
-            &["epsilon`", "above 0"],
+            &[
+                "\"llama.attention.layer_norm_rms_epsilon\"",
+                "from 1e-20 to 1, found -1.0",
+            ],
         ),
     ]
 }
@@ -272,11 +282,14 @@ fn other_values() -> Vec<Refused> {
     vec![
         (
             gemma().f32("attn_logit_softcapping", -50.0),
-            &["`gemma3.attn_logit_softcapping`", "-50"],
+            &[
+                "\"gemma3.attn_logit_softcapping\"",
+                "from 0.001 to 1000000, found -50.0",
+            ],
         ),
         (
             gemma().f32("final_logit_softcapping", 0.0),
-            &["`gemma3.final_logit_softcapping`", "above 0"],
+            &["\"gemma3.final_logit_softcapping\"", "found 0.0"],
         ),
         (
             gemma().u32("attention.sliding_window_pattern", 0),
@@ -284,20 +297,23 @@ fn other_values() -> Vec<Refused> {
         ),
         (
             llama().u32("attention.head_count_kv", 3),
-            &["key-value heads", "3, for 2 heads"],
+            &[
+                "`llama.attention.head_count_kv` is 3",
+                "`llama.attention.head_count`, 2",
+            ],
         ),
         (
             llama()
                 .u32("attention.key_length", 31)
                 .u32("attention.value_length", 31)
                 .u32("rope.dimension_count", 31),
-            &["head size", "31"],
+            &["`llama.attention.key_length` is 31", "even"],
         ),
         (
             llama()
                 .without("attention.key_length")
                 .u32("attention.head_count", 3),
-            &["`head_dim`", "3 heads", "64"],
+            &["`llama.attention.key_length`", "3 heads", "64"],
         ),
         (
             llama().without("block_count"),
@@ -386,7 +402,9 @@ fn missing_extra_and_misshapen_tensors_are_listed_together_by_the_names_of_the_f
 
 #[test]
 fn a_vocabulary_of_another_size_is_refused() {
-    let due = ["`token_embd.weight`: expected the shape [6, 64], found [5, 64]"];
+    let due = [
+        "`token_embd.weight`: expected the shape [6, 64], found [5, 64] (6 is `llama.vocab_size`)",
+    ];
     assert_eq!(faults(Spec::llama().u32("vocab_size", 6).lower()), due);
     assert_eq!(
         faults(Spec::llama().without_tensor("token_embd.weight").lower()),

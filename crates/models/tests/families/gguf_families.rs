@@ -69,7 +69,10 @@ impl Spec {
     fn gemma2(n_layers: usize) -> Self {
         let mut spec = Self::new("gemma2")
             .u32("block_count", n_layers as u32)
-            .u32("attention.head_count", 4);
+            .u32("attention.head_count", 4)
+            .u32("attention.sliding_window", 8)
+            .f32("attn_logit_softcapping", 50.0)
+            .f32("final_logit_softcapping", 30.0);
         for i in 0..n_layers {
             let tensors: [(&str, &[u64]); 11] = [
                 ("attn_norm", &[HIDDEN]),

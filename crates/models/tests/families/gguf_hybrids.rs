@@ -45,6 +45,7 @@ impl Spec {
             .u32("ssm.time_step_rank", 4)
             .u32("ssm.inner_size", 32)
             .u32("full_attention_interval", 2)
+            .f32("rope.freq_base", 10_000.0)
             .without_tensors(
                 0,
                 &["attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm"],
@@ -77,8 +78,16 @@ impl Spec {
     fn gemma4() -> Self {
         let mut spec = Self::new("gemma4")
             .u32("attention.key_length_swa", 16)
+            .u32("attention.value_length_swa", 16)
+            .u32("attention.shared_kv_layers", 0)
             .u32("attention.sliding_window", 8)
             .u32("embedding_length_per_layer_input", 0)
+            .u32("rope.dimension_count", 32)
+            .u32("rope.dimension_count_swa", 16)
+            .f32("rope.freq_base", 1e6)
+            .f32("rope.freq_base_swa", 1e4)
+            .f32("final_logit_softcapping", 30.0)
+            .tensor("rope_freqs.weight", &[16], F32)
             .key("attention.sliding_window_pattern", ARRAY, &bools(&[1, 0]))
             .tensors(0, &[("attn_q.weight", &[HIDDEN, 32])])
             .tensors(0, &[("attn_k.weight", &[HIDDEN, 16])])
@@ -131,6 +140,80 @@ fn keys_serve_as_values_where_the_file_has_no_values() {
     assert_ne!(text(&without), text(&spec));
 }
 
+/// Without these, llama.cpp computes with defaults that may be those of another model.
+#[test]
+fn what_the_converter_always_writes_is_required() {
+    let cases: [(Spec, &[&str]); 5] = [
+        (
+            Spec::gemma4()
+                .without("final_logit_softcapping")
+                .without("rope.freq_base_swa"),
+            &[
+                "missing: gemma4.final_logit_softcapping, gemma4.rope.freq_base_swa;",
+                "convert the model again",
+            ],
+        ),
+        (
+            Spec::gemma4().without_tensor("rope_freqs.weight"),
+            &["`rope_freqs.weight` [16] is missing"],
+        ),
+        (
+            Spec::qwen35()
+                .without("rope.freq_base")
+                .without("attention.key_length"),
+            &["missing: qwen35.attention.key_length, qwen35.rope.freq_base;"],
+        ),
+        (
+            Spec::qwen35().without("full_attention_interval"),
+            &["missing: qwen35.full_attention_interval;"],
+        ),
+        (
+            Spec::gemma4().f32("final_logit_softcapping", -30.0),
+            &["gemma4.final_logit_softcapping", "found -30.0"],
+        ),
+    ];
+    for (spec, parts) in cases {
+        assert_refused(parts[0], spec.lower(), parts);
+    }
+    // A cap of 0 is none.
+    let uncapped = text(&Spec::gemma4().f32("final_logit_softcapping", 0.0));
+    assert!(!uncapped.contains("tanh") && text(&Spec::gemma4()).contains("tanh"));
+}
+
+/// A tensor of another shape names the keys that its sizes follow from.
+#[test]
+fn shapes_name_the_keys_that_they_follow_from() {
+    let cases: [(Spec, &[&str]); 3] = [
+        (
+            Spec::gemma4()
+                .u32("attention.key_length_swa", 12)
+                .u32("attention.value_length_swa", 12)
+                .u32("rope.dimension_count_swa", 12),
+            &[
+                "`blk.0.attn_q.weight`: expected the shape [24, 64], found [32, 64] (24 is \
+                 `gemma4.attention.head_count` * `gemma4.attention.key_length_swa`)",
+                "`blk.0.attn_q_norm.weight`: expected the shape [12], found [16] (12 is",
+                "or `gemma4.attention.key_length_swa`)",
+            ],
+        ),
+        (
+            Spec::gemma4().u32("feed_forward_length", 97),
+            &["found [96, 64] (97 is `gemma4.feed_forward_length`)"],
+        ),
+        (
+            Spec::qwen35().u32("ssm.inner_size", 36),
+            &[
+                "(36 is `qwen35.ssm.inner_size`)",
+                "(68 is 2 * `qwen35.ssm.group_count` * `qwen35.ssm.state_size` + \
+                 `qwen35.ssm.inner_size`)",
+            ],
+        ),
+    ];
+    for (spec, parts) in cases {
+        assert_refused(parts[0], spec.lower(), parts);
+    }
+}
+
 #[test]
 fn values_that_hybrids_do_not_compute_are_refused() {
     let sections =
@@ -146,15 +229,22 @@ fn values_that_hybrids_do_not_compute_are_refused() {
         ),
         (
             Spec::qwen35().u32("ssm.inner_size", 33),
-            &["qwen35.ssm.inner_size", "4 value heads"],
+            &[
+                "qwen35.ssm.inner_size",
+                "a multiple of `qwen35.ssm.time_step_rank`, 4",
+            ],
         ),
         (
             Spec::qwen35().u32("ssm.group_count", 3),
-            &["qwen35.ssm.group_count, 3"],
+            &["a multiple of `qwen35.ssm.group_count`, 3"],
         ),
         (
             Spec::qwen35().u32("nextn_predict_layers", 2),
-            &["nextn_predict_layers", "is 2"],
+            &[
+                "nextn_predict_layers",
+                "is 2",
+                "less than `qwen35.block_count`, 2",
+            ],
         ),
         (
             Spec::qwen35().key("attention.recurrent_layers", ARRAY, &bools(&[1])),
@@ -162,7 +252,10 @@ fn values_that_hybrids_do_not_compute_are_refused() {
         ),
         (
             Spec::gemma4().u32("rope.dimension_count_swa", 8),
-            &["dimension_count_swa", "head, 16"],
+            &[
+                "dimension_count_swa",
+                "`gemma4.attention.key_length_swa`, 16",
+            ],
         ),
         (
             Spec::gemma4().u32("attention.shared_kv_layers", 1),

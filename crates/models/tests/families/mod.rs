@@ -7,6 +7,7 @@ mod gguf_hybrids;
 mod hugging_face;
 mod list;
 mod mixtures;
+mod numbers;
 mod quantized;
 mod recurrent;
 mod tensors;

@@ -45,7 +45,7 @@ fn values_that_are_no_delta_net_are_refused() {
             &[
                 "`linear_num_value_heads`",
                 "5",
-                "a multiple of linear_num_key_heads, 2",
+                "a multiple of `linear_num_key_heads`, 2",
             ][..],
         ),
         (
@@ -58,7 +58,7 @@ fn values_that_are_no_delta_net_are_refused() {
         ),
         (
             json!({"linear_key_head_dim": 16_000_000}),
-            &["`channels of linear attention`"],
+            &["`2 * linear_num_key_heads * linear_key_head_dim + linear_num_value_heads *"],
         ),
         (
             json!({"layer_types": ["full_attention"]}),

@@ -132,7 +132,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             What::Convert => bench.convert(&mut figures),
             What::Predict => bench.predict(&mut figures),
         };
-        done.map_err(|e| e.without_flag("--context", "--lengths and --tokens, with fewer tokens"))?;
+        // A package that is measured as it is has no lengths to choose.
+        done.map_err(|e| match args.what {
+            What::Predict => e,
+            _ => e.without_flag("--context", "--lengths and --tokens, with fewer tokens"),
+        })?;
     }
     if app.output.is_json() {
         app.output

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use thane_mil::backend::{Backend, Instance};
-use thane_mil::program::Program;
+use thane_mil::backend::Instance;
 
 use super::figure::Figure;
 use super::{Bench, interrupted};
@@ -17,15 +16,10 @@ const ROUND: Duration = Duration::from_millis(100);
 
 impl Bench<'_> {
     pub fn predict(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
-        let usage = |e: anyhow::Error| Failure::new(Code::Usage, e);
         let start = Instant::now();
         let package = source::open_whole(Path::new(&self.args.model), self.app)?;
         let f = self.args.call.function(&package)?;
-        let executable = self
-            .backend()
-            .load(&Program::new(vec![f.clone()]))
-            .map_err(|e| usage(e.into()))?;
-        let mut instance = executable.instantiate().map_err(|e| usage(e.into()))?;
+        let (_, mut instance) = call::start(f, &self.backend())?;
         let load = start.elapsed();
 
         let given = self

@@ -5,17 +5,19 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde::Serialize;
-use thane_mil::backend::{Backend, View};
+use thane_mil::backend::{Backend, Limits, View};
 use thane_mil::budget::{OverBudget, Reservation};
 use thane_mil::literal::f16_to_f32;
 use thane_mil::package::Package;
 use thane_mil::program::{Function, Program};
-use thane_mil::types::{DType, Type};
+use thane_mil::types::{DType, TensorType, Type};
 
 use super::flags::Args;
 use crate::app::App;
+use crate::decoder_inputs::DecoderCall;
 use crate::exit::{Code, Failure};
 use crate::model::{NumericsFlag, cpu};
+use crate::npy::Array;
 use crate::output::counted;
 use crate::tensors;
 
@@ -213,14 +215,38 @@ struct Output {
     _held: Reservation,
 }
 
+/// A generated input.
+fn made_up(
+    f: &Function,
+    name: &str,
+    ty: &TensorType,
+    package: &Package,
+    runs: &Runs<'_>,
+) -> anyhow::Result<Array> {
+    let budget = &runs.app.budget;
+    let decoder = DecoderCall::of(f);
+    if let Some(value) = decoder.and_then(|call| call.value(name, ty)) {
+        return tensors::known(ty, value.bytes, budget);
+    }
+    let interface = package.interfaces.get(&f.name);
+    let feature = interface.and_then(|i| i.features.get(name));
+    let default = feature.and_then(|f| f.shape.default_shape());
+    let shape = tensors::shape(ty, None, default)
+        .unwrap_or_else(|| ty.shape.iter().map(|d| d.known().unwrap_or(1)).collect());
+    let made_up = tensors::made_up(runs.args.seed, name, ty, shape, budget);
+    made_up.with_context(|| format!("input `{name}`"))
+}
+
 /// Runs a function on given or generated inputs and returns its outputs.
 fn results(
     f: &Function,
     package: &Package,
     runs: &Runs<'_>,
 ) -> anyhow::Result<BTreeMap<String, Output>> {
-    let Runs { args, given, app } = runs;
-    let executable = cpu(NumericsFlag::F32, None, app).load(&Program::new(vec![f.clone()]))?;
+    let Runs { given, app, .. } = runs;
+    let alone = Program::new(vec![f.clone()]);
+    Limits::default().check_states(&alone)?;
+    let executable = cpu(NumericsFlag::F32, None, app).load(&alone)?;
     let mut instance = executable.instantiate()?;
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let name = &value.name;
@@ -234,18 +260,7 @@ fn results(
             Type::Tensor(ty) => {
                 let array = match file(ty).with_context(|| BadInput(format!("input `{name}`")))? {
                     Some(array) => array,
-                    None => {
-                        let feature = package
-                            .interfaces
-                            .get(&f.name)
-                            .and_then(|i| i.features.get(name));
-                        let default = feature.and_then(|f| f.shape.default_shape());
-                        let shape = tensors::shape(ty, None, default).unwrap_or_else(|| {
-                            ty.shape.iter().map(|d| d.known().unwrap_or(1)).collect()
-                        });
-                        let made_up = tensors::made_up(args.seed, name, ty, shape, &app.budget);
-                        made_up.with_context(|| format!("input `{name}`"))?
-                    }
+                    None => made_up(f, name, ty, package, runs)?,
                 };
                 instance
                     .input(name, &array.shape)?

@@ -132,6 +132,11 @@ pub enum MetadataError {
          llama.cpp"
     )]
     Missing { key: String, expected: &'static str },
+    #[error(
+        "llama.cpp's converter always writes these keys for this architecture, and they are \
+         missing: {}; convert the model again with a current llama.cpp", .keys.join(", ")
+    )]
+    NotWritten { keys: Vec<String> },
     #[error("key {key:?}: expected {expected}, found {found}; convert the model again")]
     Type {
         key: String,

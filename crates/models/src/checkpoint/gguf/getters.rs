@@ -19,6 +19,11 @@ impl Gguf {
         Some(value)
     }
 
+    /// Whether the key is present. This does not count as reading the key.
+    pub fn has(&self, key: &str) -> bool {
+        self.metadata.contains_key(key)
+    }
+
     /// Keys that start with `prefix` and were never read, in alphabetical order.
     pub fn unread(&self, prefix: &str) -> Vec<String> {
         let read: &BTreeSet<String> = &self.read.lock().unwrap_or_else(PoisonError::into_inner);
