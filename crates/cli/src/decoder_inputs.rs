@@ -35,19 +35,17 @@ impl DecoderCall {
                 _ => None,
             }
         };
-        let ranges = ["write_begin", "write_end"].map(|name| shape(name, DType::Int32));
-        if ranges.iter().any(|shape| shape.as_deref() != Some(&[4])) {
-            return None;
-        }
-        let positions = shape("positions", DType::Int32)?;
         let mask = shape("full_mask", DType::Fp16)?;
-        match (&positions[..], &mask[..]) {
-            ([n], [1, 1, rows, columns]) if n == rows && columns > n => Some(Self {
-                n_tokens: *n,
-                context: columns - n,
-            }),
-            _ => None,
-        }
+        let &[1, 1, n_tokens, columns] = mask.as_slice() else {
+            return None;
+        };
+        let context = columns.checked_sub(n_tokens).filter(|n| *n > 0)?;
+        // Positions are left out where the caller looks up what depends on them.
+        let fits =
+            |name: &str, due: &[usize]| shape(name, DType::Int32).is_none_or(|shape| shape == due);
+        let all_fit =
+            fits("positions", &[n_tokens]) && fits("write_begin", &[4]) && fits("write_end", &[4]);
+        all_fit.then_some(Self { n_tokens, context })
     }
 
     /// The elements of an input that depends on where the tokens are; `None` for other inputs.
