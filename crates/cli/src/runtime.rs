@@ -211,7 +211,9 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
             n_layers / 2,
             n_layers / 2
         )],
-        ModelError::SharedAcrossChunks { .. } => vec!["--kv explicit".to_owned()],
+        ModelError::SharedAcrossChunks { .. } | ModelError::MixedCaches => {
+            vec!["--kv explicit".to_owned()]
+        }
         ModelError::Pooling => vec![
             "--pooling mean, cls, lasttoken, max or weightedmean, as the model's page says"
                 .to_owned(),

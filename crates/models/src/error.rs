@@ -139,6 +139,12 @@ pub enum ModelError {
         /// Number of layers of the model.
         n_layers: usize,
     },
+    /// Caches of layers differ in size, and were to be one state.
+    #[error(
+        "keys and values have different sizes in different layers, which one state cannot hold: \
+         choose an explicit cache"
+    )]
+    MixedCaches,
     /// A chunk needs the state of another one.
     #[error(
         "a chunk uses the keys and values of layer {layer}, which an earlier chunk has in a state: \

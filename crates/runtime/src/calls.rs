@@ -125,6 +125,9 @@ impl Host<'_> {
                         hidden = Some(port);
                         keeps.push((port.name.clone(), 0));
                     }
+                    "per_layer_vectors" => {
+                        keeps.push((port.name.clone(), self.slot("per_layer_vectors")));
+                    }
                     "new_keys" | "new_values" => {
                         let cache = port.name.replacen("new_k", "k_cache", 1);
                         let cache = cache.replacen("new_v", "v_cache", 1);
@@ -170,6 +173,7 @@ impl Host<'_> {
             "cache_slot" => Feed::WriteEnd,
             "selection" => Feed::LastToken,
             "hidden_states" => Feed::Slot(0),
+            "per_layer_vectors" => Feed::Slot(self.slot("per_layer_vectors")),
             "token_row" => Feed::TokenColumns(table()?),
             "position_row" => Feed::PositionColumns(table()?),
             "key_cache" | "value_cache" => {

@@ -216,8 +216,8 @@ pub struct Port {
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
-    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `token_row`, `position_row`,
-    /// `new_keys`, `new_values`, `given_keys`, `given_values`; `pool_matrix`, `embedding`.
+    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
+    /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -416,6 +416,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "sliding_mask" => "sliding_mask",
         "pool_matrix" => "pool_matrix",
         "hidden_states" | "output_hidden_states" => "hidden_states",
+        "per_layer_vectors" | "output_per_layer_vectors" => "per_layer_vectors",
         "embedding" | "per_layer_embedding" if is_input => "token_row",
         "position_embedding" => "position_row",
         "embedding" | "token_embeddings" => "embedding",

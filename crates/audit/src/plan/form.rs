@@ -245,7 +245,7 @@ pub fn choose<E>(
     };
     let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
     let mut search = Search {
-        best: price(start)?,
+        best: first(start, pinned, &mut price)?,
         steps: Vec::new(),
         price: &mut price,
     };
@@ -300,6 +300,21 @@ pub fn choose<E>(
     })
 }
 
+/// The price of the first form that the model can have: some cannot have one state for all caches.
+fn first<E>(
+    start: Form,
+    pinned: &Pinned,
+    price: &mut dyn FnMut(Form) -> Result<Priced, E>,
+) -> Result<Priced, E> {
+    match price(start.clone()) {
+        Err(_) if pinned.explicit.is_none() => price(Form {
+            explicit: true,
+            ..start
+        }),
+        priced => priced,
+    }
+}
+
 /// The best form so far.
 struct Search<'a, E> {
     best: Priced,
@@ -317,8 +332,11 @@ impl<E> Search<'_, E> {
     ) -> Result<(), E> {
         let mut tried = vec![self.best.clone()];
         for form in forms(&self.best.form) {
-            if form != self.best.form {
-                tried.push((self.price)(form)?);
+            // A form that this model cannot have is no choice.
+            if form != self.best.form
+                && let Ok(priced) = (self.price)(form)
+            {
+                tried.push(priced);
             }
         }
         if tried.len() > 1 {

@@ -11,7 +11,7 @@ use thane_mil::types::DType;
 use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
 use thane_runtime::LanguageModel;
 
-use crate::decoder::{BLOCK, CONTEXT, cases, error, model, sequences};
+use crate::decoder::{BLOCK, CONTEXT, cases, error, has_one_state, model, sequences};
 
 /// Bound of the relative difference between modes, whose sums have other orders: all but one are
 /// within 1e-5.
@@ -121,6 +121,9 @@ fn all_modes_of_all_families_give_the_same_logits() {
         let n_layers = whole.info.n_layers;
         let mut expected: Vec<Vec<f32>> = Vec::new();
         for (mode, engine) in modes(n_layers) {
+            if engine.cache == CacheForm::State && !has_one_state(name) {
+                continue;
+            }
             let mut session = session(&model(name, file, Some(engine)));
             if expected.is_empty() {
                 let logits = ids
@@ -164,7 +167,12 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
         verify: Some(5),
         ..DecoderEngine::default()
     };
-    for name in ["tiny/gemma3", "tiny/qwen3", "tiny-gguf/llama-quantised"] {
+    for name in [
+        "tiny/gemma3",
+        "tiny/gemma4",
+        "tiny/qwen3",
+        "tiny-gguf/llama-quantised",
+    ] {
         let file = if name.contains("gguf") { "gguf" } else { "" };
         let model = model(name, file, Some(engine.clone()));
         let (ids, _) = sequences(name, file).pop().unwrap();
@@ -183,7 +191,11 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
         for layer in 0..model.info.n_layers {
             for part in ["k", "v"] {
                 let cache = format!("{part}_cache_{layer}");
-                let [a, b] = [&serial, &verified].map(|i| i.state(&cache).unwrap());
+                // A layer may have the cache of another one.
+                let Ok(a) = serial.state(&cache) else {
+                    continue;
+                };
+                let b = verified.state(&cache).unwrap();
                 let (heads, context, row) = (a.shape[1], a.shape[2], a.shape[3]);
                 assert_eq!(context, CONTEXT);
                 for head in 0..heads {

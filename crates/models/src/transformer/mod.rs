@@ -117,7 +117,17 @@ impl Transformer {
             None => 0..self.layers.len(),
             Some(function) => function.layers.clone(),
         };
-        let rotaries = self.rotaries(|rotation| io.rotary(g_, rotation))?;
+        let used = |i: usize| {
+            self.layers[layers.clone()]
+                .iter()
+                .any(|l| l.rotation == Some(i))
+        };
+        let rotaries = self.rotations.iter().enumerate();
+        let rotaries = rotaries.map(|(i, rotation)| match used(i) {
+            true => io.rotary(g_, (i, rotation)).map(Some),
+            false => Ok(None),
+        });
+        let rotaries = rotaries.collect::<Result<Vec<Option<Rotary>>, ModelError>>()?;
         let shape = [self.vocab_size, self.hidden];
         let table = w.get("model.embed_tokens", "weight", &shape);
         let positions = self
@@ -130,7 +140,7 @@ impl Transformer {
         }
         let vectors = match &self.per_layer {
             None => Vec::new(),
-            Some(per_layer) => per_layer.vectors(g_, w, &io, h)?,
+            Some(per_layer) => per_layer.vectors(g_, w, &io, (h, layers.clone()))?,
         };
         let h = self.apply_layers(g_, w, (h, layers), &vectors, |g, i, shared| {
             let layer = &self.layers[i];
@@ -140,7 +150,7 @@ impl Transformer {
             if let Some(delta) = &layer.delta {
                 return io.delta_inputs(g, i, delta).map(LayerInputs::Delta);
             }
-            let rotary = layer.rotation.map(|i| &rotaries[i]);
+            let rotary = layer.rotation.and_then(|i| rotaries[i].as_ref());
             let (attention, mask) = (&layer.attention, layer.mask);
             let shared = (layer.shares, shared);
             let inputs = io.attention_inputs(g, i, attention, rotary, mask, shared)?;
@@ -189,9 +199,9 @@ impl Transformer {
         let Some(first) = own.clone().next() else {
             return Ok(());
         };
-        if io.has_state() {
-            uniform(own.clone(), |a| a.n_kv_heads, "number of key-value heads")?;
-            uniform(own.clone(), |a| a.head_dim, "head size")?;
+        let size = |layer: &Layer| (layer.attention.n_kv_heads, layer.attention.head_dim);
+        if io.has_state() && own.clone().any(|layer| size(layer) != size(first)) {
+            return Err(ModelError::MixedCaches);
         }
         io.declare_state(g, own.count(), &first.attention);
         Ok(())
@@ -312,7 +322,6 @@ impl Transformer {
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
         let refused = [
-            ("per-layer embeddings", self.per_layer.is_some()),
             (
                 "convolutions instead of attention",
                 any(|layer| layer.conv.is_some()),
@@ -379,7 +388,7 @@ impl Transformer {
         inputs: impl Fn(&mut Graph, usize, Option<Remembered>) -> Result<LayerInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
         let mut remembered = vec![None; self.layers.len()];
-        for i in layers {
+        for (at, i) in layers.enumerate() {
             let layer = &self.layers[i];
             let name = format!("model.layers.{i}");
             g.at_module(&format!("{name}.{}", layer.mixer()));
@@ -388,7 +397,7 @@ impl Transformer {
             let (sum, own) = layer.apply(g, w, &name, h, inputs)?;
             remembered[i] = own;
             h = sum;
-            if let (Some(per_layer), Some(vectors)) = (&self.per_layer, vectors.get(i)) {
+            if let (Some(per_layer), Some(vectors)) = (&self.per_layer, vectors.get(at)) {
                 let vectors = inputs.needed_tokens(g, *vectors)?;
                 let added = per_layer.apply(g, w, &name, h, vectors)?;
                 h = g.add(h, added)?;

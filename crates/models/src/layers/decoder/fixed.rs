@@ -71,8 +71,8 @@ pub struct Io {
     function: FixedFunction,
     input_ids: Option<ValueId>,
     positions: Option<ValueId>,
-    full: ValueId,
-    sliding: Option<ValueId>,
+    full: Cell<Option<ValueId>>,
+    sliding: Cell<Option<ValueId>>,
     last_token: Option<ValueId>,
     write: Option<[ValueId; 2]>,
     /// The contents of the common cache before the call, after the op that reads the state.
@@ -84,7 +84,8 @@ pub struct Io {
     new: RefCell<Vec<[ValueId; 2]>>,
     /// Keys and values of earlier chunks that layers share.
     shared: RefCell<BTreeMap<usize, Remembered>>,
-    n_rotaries: Cell<usize>,
+    /// Vectors of per-layer embeddings, which later chunks take.
+    vectors: Cell<Option<ValueId>>,
     tables: RefCell<Vec<Table>>,
 }
 
@@ -94,7 +95,6 @@ impl Io {
         g.at_module("");
         let n = function.tokens;
         let float = g.form().float;
-        let seen = [1, 1, n, function.context + n];
         let inside = function.lookup == Lookup::Inside;
         let first = function.layers.start == 0;
         let input_ids =
@@ -104,18 +104,14 @@ impl Io {
             ["write_begin", "write_end"]
                 .map(|name| g.input(name, TensorType::new(DType::Int32, [4usize])))
         });
-        let full = g.input("full_mask", TensorType::new(float, seen));
-        let sliding = function
-            .window
-            .map(|_| g.input("sliding_mask", TensorType::new(float, seen)));
         let picks = function.given == Given::Last && n > 1 && function.is_last();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         Ok(Self {
             function: function.clone(),
             input_ids,
             positions,
-            full,
-            sliding,
+            full: Cell::default(),
+            sliding: Cell::default(),
             last_token,
             write,
             past: Cell::default(),
@@ -123,7 +119,7 @@ impl Io {
             own: RefCell::default(),
             new: RefCell::default(),
             shared: RefCell::default(),
-            n_rotaries: Cell::default(),
+            vectors: Cell::default(),
             tables: RefCell::default(),
         })
     }
@@ -187,10 +183,13 @@ impl Io {
         g.input(name, TensorType::new(g.form().float, shape))
     }
 
-    /// Cosines and sines of this rotation, from tables.
-    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
+    /// Cosines and sines of the model's rotation number `idx`, from tables.
+    pub fn rotary(
+        &self,
+        g: &mut Graph,
+        (idx, rotation): (usize, &Rotation),
+    ) -> Result<Rotary, ModelError> {
         g.at_module("rotary");
-        let idx = self.n_rotaries.replace(self.n_rotaries.get() + 1);
         let context = self.function.most_context;
         let tables = rotation.tables(context);
         let mut part = |name: &str, values: &[f32]| -> ValueResult {
@@ -232,26 +231,7 @@ impl Io {
             return Ok(g.input("hidden_states", TensorType::new(g.form().float, shape)));
         }
         g.at_module("model.embed_tokens");
-        let rows = if let Some(input_ids) = self.input_ids {
-            // The factor is not folded into the table, so that a tied output head can share the
-            // table's bytes.
-            let table = g.weight(table)?;
-            let rows = self.columns(g, table, input_ids)?;
-            if factor == 1.0 {
-                rows
-            } else {
-                g.scale(rows, factor)?
-            }
-        } else {
-            let data = g.table_numbers(table, factor.recip());
-            self.looked_up(
-                g,
-                "embedding",
-                ([table.shape[0], hidden], true),
-                data,
-                false,
-            )
-        };
+        let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
         let Some(positions) = positions else {
             return Ok(rows);
         };
@@ -267,6 +247,45 @@ impl Io {
             self.looked_up(g, "position_embedding", rows, data, false)
         };
         g.add(rows, added)
+    }
+
+    /// The rows of `table` for the tokens times `factor`, [1, features, 1, n]. `name` is that of
+    /// the input, if the caller looks them up.
+    pub fn rows_of_tokens(
+        &self,
+        g: &mut Graph,
+        table: &Tensor,
+        (name, factor): (&str, f32),
+    ) -> ValueResult {
+        let Some(input_ids) = self.input_ids else {
+            let data = g.table_numbers(table, factor.recip());
+            let rows = ([table.shape[0], table.shape[1]], true);
+            return Ok(self.looked_up(g, name, rows, data, false));
+        };
+        // The factor is not folded into the table, so that a tied output head can share the
+        // table's bytes.
+        let table = g.weight(table)?;
+        let rows = self.columns(g, table, input_ids)?;
+        if factor == 1.0 {
+            return Ok(rows);
+        }
+        g.scale(rows, factor)
+    }
+
+    /// Declares the vectors of per-layer embeddings that the first chunk gives, in later chunks.
+    pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
+        let f = &self.function;
+        let shape = [1, n_features, 1, f.tokens];
+        (f.layers.start > 0)
+            .then(|| g.input("per_layer_vectors", TensorType::new(g.form().float, shape)))
+    }
+
+    /// Makes the vectors of per-layer embeddings an output, if a chunk follows the first one.
+    pub fn pass_vectors(&self, vectors: ValueId) {
+        let f = &self.function;
+        if f.layers.start == 0 && !f.is_last() {
+            self.vectors.set(Some(vectors));
+        }
     }
 
     /// The rows of `table` for the tokens, [1, features, 1, n].
@@ -290,10 +309,7 @@ impl Io {
             (Some(from), None) => self.of_earlier_chunk(g, from, attention)?,
             (None, _) => self.own_past(g, layer, attention)?,
         };
-        let mask = match (mask, self.sliding) {
-            (Mask::Sliding, Some(sliding)) => sliding,
-            _ => self.full,
-        };
+        let mask = self.mask(g, mask);
         let past = Past::Apart(Apart {
             keys: past.keys,
             values: past.values,
@@ -306,6 +322,21 @@ impl Io {
             mask,
             past: Some(past),
             last: None,
+        })
+    }
+
+    /// The mask of a layer. A chunk has the masks that its layers need.
+    fn mask(&self, g: &mut Graph, mask: Mask) -> ValueId {
+        let f = &self.function;
+        let (name, cell) = match (mask, f.window) {
+            (Mask::Sliding, Some(_)) => ("sliding_mask", &self.sliding),
+            _ => ("full_mask", &self.full),
+        };
+        cell.get().unwrap_or_else(|| {
+            let seen = [1, 1, f.tokens, f.context + f.tokens];
+            let input = g.input(name, TensorType::new(g.form().float, seen));
+            cell.set(Some(input));
+            input
         })
     }
 
@@ -453,6 +484,8 @@ impl Io {
             ("output_hidden_states".to_owned(), result)
         };
         let mut outputs = vec![result];
+        let vectors = self.vectors.get();
+        outputs.extend(vectors.map(|v| ("output_per_layer_vectors".to_owned(), v)));
         if self.function.cache == CacheForm::Explicit {
             for (layer, [k, v]) in self.own.take().into_iter().zip(self.new.take()) {
                 outputs.push((format!("new_k_{layer}"), k));

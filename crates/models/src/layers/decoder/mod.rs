@@ -108,11 +108,15 @@ impl Io {
         Ok(Self::Fixed(fixed::Io::new(g, function)?))
     }
 
-    /// Cosines and sines of this rotation at the positions of the tokens.
-    pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
+    /// Cosines and sines of the model's rotation number `idx` at the positions of the tokens.
+    pub fn rotary(
+        &self,
+        g: &mut Graph,
+        (idx, rotation): (usize, &Rotation),
+    ) -> Result<Rotary, ModelError> {
         match self {
             Self::Flexible(io) => io.rotary(g, rotation),
-            Self::Fixed(io) => io.rotary(g, rotation),
+            Self::Fixed(io) => io.rotary(g, (idx, rotation)),
         }
     }
 
@@ -166,11 +170,31 @@ impl Io {
         }
     }
 
-    /// The rows of `table` for the tokens, [1, tokens, features], in the row layout.
-    pub fn rows_of_tokens(&self, g: &mut Graph, table: ValueId) -> Result<ValueId, ModelError> {
+    /// The rows of a table of per-layer embeddings for the tokens, times `factor`, in the layout of
+    /// the graph.
+    pub fn rows_of_tokens(&self, g: &mut Graph, table: &Tensor, factor: f32) -> ValueResult {
         match self {
-            Self::Flexible(io) => Ok(g.gather(table, io.input_ids)?),
-            Self::Fixed(_) => Err(ModelError::EngineForm("per-layer embeddings")),
+            Self::Flexible(io) => {
+                let table = g.weight(table)?;
+                let rows = g.gather(table, io.input_ids)?;
+                g.scale(rows, factor)
+            }
+            Self::Fixed(io) => io.rows_of_tokens(g, table, ("per_layer_embedding", factor)),
+        }
+    }
+
+    /// The vectors of per-layer embeddings that an earlier chunk gives, if there is one.
+    pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
+        match self {
+            Self::Flexible(_) => None,
+            Self::Fixed(io) => io.given_vectors(g, n_features),
+        }
+    }
+
+    /// Gives the vectors of per-layer embeddings to later chunks.
+    pub fn pass_vectors(&self, vectors: ValueId) {
+        if let Self::Fixed(io) = self {
+            io.pass_vectors(vectors);
         }
     }
 
