@@ -35,7 +35,8 @@ pub struct FormFlags {
     /// [default: inside].
     #[arg(long, value_name = "WHO", value_enum)]
     pub lookup: Option<Who>,
-    /// Cut the layers into packages: a number, such as 3, or ranges, such as 0-8,8-15,15-30.
+    /// Cut the model into packages: 3, or ranges of layers such as 0-8,8-15,15-30 and ,head for the
+    /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
     pub split: Option<Split>,
 }
@@ -114,21 +115,37 @@ impl Who {
     }
 }
 
-/// Parses a number of chunks, or ranges of layers that follow each other.
+/// Parses a number of chunks, the bytes that each may have, or ranges of layers that follow each
+/// other.
 fn split(text: &str) -> Result<Split, String> {
     if let Ok(n) = text.parse::<usize>() {
         return Ok(Split::Into(n));
     }
+    if let Some(bytes) = text
+        .strip_suffix("MB")
+        .and_then(|n| n.trim().parse::<usize>().ok())
+    {
+        return Ok(Split::Within(bytes.saturating_mul(1_000_000)));
+    }
+    let (layers, head) = match text.strip_suffix(",head") {
+        Some(layers) => (layers, true),
+        None => (text, false),
+    };
     let range = |range: &str| {
         let (first, end) = range.split_once('-')?;
         let first: usize = first.trim().parse().ok()?;
         Some(first..end.trim().parse().ok()?)
     };
-    let ranges: Option<Vec<Range<usize>>> = text.split(',').map(range).collect();
-    ranges.map(Split::Ranges).ok_or_else(|| {
-        format!("expected a number of chunks, or ranges of layers such as 0-8,8-15, found `{text}`")
+    let ranges: Option<Vec<Range<usize>>> = layers.split(',').map(range).collect();
+    let ranges = ranges.map(|layers| Split::Ranges { layers, head });
+    ranges.ok_or_else(|| {
+        format!(
+            "expected a number of chunks, the most that each may have such as 400MB, or ranges of \
+             layers such as 0-8,8-15, with ,head for a chunk of the output head, found `{text}`"
+        )
     })
 }
+
 /// The values of `--form`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {

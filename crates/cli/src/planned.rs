@@ -106,11 +106,7 @@ fn engine(form: &Form, flags: &FormFlags) -> DecoderEngine {
         },
         contexts: form.contexts.clone(),
         block: Some(form.block),
-        split: match form.chunks {
-            0 => engine.split,
-            1 => Split::Whole,
-            n => Split::Into(n),
-        },
+        split: form.limit.map_or(engine.split, Split::Within),
         ..engine
     }
 }
@@ -125,7 +121,8 @@ pub struct Row {
     /// `inside` or `host`.
     lookup: &'static str,
     contexts: Vec<usize>,
-    chunks: usize,
+    /// Number of programs that layers and head are cut into.
+    programs: usize,
     block: usize,
     /// Milliseconds of a token of an answer in the greatest context.
     decode_ms: Option<f64>,
@@ -151,11 +148,11 @@ impl From<&Priced> for Row {
         let decode = priced.decode();
         let form = &priced.form;
         Self {
-            form: form.describe(),
+            form: priced.describe(),
             kv: if form.explicit { "explicit" } else { "state" },
             lookup: if form.host { "host" } else { "inside" },
             contexts: form.contexts.clone(),
-            chunks: form.chunks,
+            programs: priced.programs,
             block: form.block,
             decode_ms: decode.map(|call| call.ms),
             low_ms: decode.map(|call| call.interval_ms.0),
@@ -201,7 +198,7 @@ pub fn sentences(choice: &Choice, target: &Target) -> Vec<String> {
     let mut lines = vec![format!(
         "for {}: {}; {}",
         target,
-        choice.chosen.form.describe(),
+        choice.chosen.describe(),
         price(&choice.chosen)
     )];
     let runner_up = choice.steps.iter().rev().find_map(|step| {
@@ -209,11 +206,7 @@ pub fn sentences(choice: &Choice, target: &Target) -> Vec<String> {
         (step.tried[0].form == choice.chosen.form).then_some(other)
     });
     if let Some(other) = runner_up {
-        lines.push(format!(
-            "next best: {}; {}",
-            other.form.describe(),
-            price(other)
-        ));
+        lines.push(format!("next best: {}; {}", other.describe(), price(other)));
     }
     lines
 }
@@ -261,7 +254,7 @@ fn line(what: &str, priced: &Priced) -> String {
     let share = |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
     format!(
         "{what:<16} {:<58} {:>9} {:>7} {:>9} {:>10} {:>9}\n",
-        priced.form.describe(),
+        priced.describe(),
         ms(decode.map(|call| call.ms)),
         ms(decode.map(|call| call.ms / call.floor_ms)),
         ms(Some(priced.mean_decode_ms())),

@@ -103,8 +103,16 @@ pub enum Split {
     Whole,
     /// Into so many chunks of about as many layers each.
     Into(usize),
-    /// Into these ranges, which follow each other from the first layer to the last.
-    Ranges(Vec<Range<usize>>),
+    /// Into these ranges.
+    Ranges {
+        /// The layers of each chunk, which follow each other from the first layer to the last.
+        layers: Vec<Range<usize>>,
+        /// Whether the output head is a chunk by itself.
+        head: bool,
+    },
+    /// Into as few chunks as have at most so many bytes of fp16 weights each. The output head is
+    /// cut too, if it has more.
+    Within(usize),
 }
 
 /// Where a decoder for the Neural Engine has its KV cache.

@@ -263,6 +263,17 @@ impl<'a> Weights<'a> {
         }
     }
 
+    /// The rows `rows` of the matrix `module.weight` [all, columns] of an embedding or a head,
+    /// which no file transposes.
+    pub fn stored_rows(
+        &self,
+        module: &str,
+        rows: Range<usize>,
+        [all, columns]: [usize; 2],
+    ) -> Tensor {
+        slice(self.get(module, "weight", &[all, columns]), rows, columns)
+    }
+
     /// The rows `rows` of the matrix `module.weight` [all, columns] of a linear layer.
     pub fn rows(&self, module: &str, rows: Range<usize>, [all, columns]: [usize; 2]) -> Tensor {
         let matrix = if self.transposed {

@@ -118,7 +118,6 @@ impl Host<'_> {
                 });
             }
             let (mut keeps, mut stores) = (Vec::new(), Vec::new());
-            hidden = None;
             for port in &ports.outputs {
                 match port.role.as_str() {
                     "hidden_states" => {

@@ -51,11 +51,13 @@ impl Contract {
             let mut calls = calls.clone();
             let call = calls.find(|call| call.functions.contains(function));
             let context = call.map_or(facts.context, |call| call.context);
+            let is_alone = facts.fixed.is_none() || call.is_some_and(|c| c.functions.len() == 1);
             ports(all).into_iter().find_map(|port| {
                 // Caches are [.., context, head_dim].
                 let (what, stated, axis) = match port.role.as_str() {
                     "key_cache" | "value_cache" | "key_value_cache" => ("context", context, 2),
-                    "logits" => ("vocabulary", facts.vocabulary, 1),
+                    // Several functions may give a part each.
+                    "logits" if is_alone => ("vocabulary", facts.vocabulary, 1),
                     _ => return None,
                 };
                 let found = *port.shape.get(port.shape.len().checked_sub(axis)?)?;
@@ -217,7 +219,8 @@ pub struct Port {
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
     /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
-    /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`; `pool_matrix`, `embedding`.
+    /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
+    /// `pool_matrix`, `embedding`.
     pub role: String,
 }
 

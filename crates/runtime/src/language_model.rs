@@ -267,6 +267,11 @@ impl LanguageModel {
         !matches!(self.origin, Origin::Checkpoint(_))
     }
 
+    /// Number of packages that layers and head are cut into.
+    pub fn n_chunks(&self) -> usize {
+        chunks::count(self.program.functions())
+    }
+
     /// Whether the program is in the Neural Engine form.
     pub fn is_for_engine(&self) -> bool {
         self.info.fixed.is_some()

@@ -24,8 +24,9 @@ pub struct Form {
     pub host: bool,
     /// Shorter contexts that have functions of their own, ascending.
     pub contexts: Vec<usize>,
-    /// Number of programs.
-    pub chunks: usize,
+    /// Most bytes of weights of a program, where the model is cut for that; `None` if it is not
+    /// cut, or cut as the caller says.
+    pub limit: Option<usize>,
     /// Tokens of a prompt in a call.
     pub block: usize,
 }
@@ -39,8 +40,7 @@ pub struct Pinned {
     pub host: Option<bool>,
     /// As in [`Form`].
     pub contexts: Option<Vec<usize>>,
-    /// Whether the number of programs is decided: then [`Form::chunks`] is 0, which says that the
-    /// caller knows.
+    /// Whether it is decided where the model is cut.
     pub chunks: bool,
     /// As in [`Form`].
     pub block: Option<usize>,
@@ -107,6 +107,8 @@ pub struct Priced {
     pub calls: Vec<PricedCall>,
     /// Whether each of its programs is small enough to load.
     pub load_risk: LoadRisk,
+    /// Number of programs.
+    pub programs: usize,
     /// Bytes of weights of all functions, each with a copy of its own, as Core ML loads them.
     pub loaded_bytes: f64,
 }
@@ -192,6 +194,12 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
         form,
         calls,
         load_risk: risk,
+        programs: built
+            .calls
+            .iter()
+            .map(|c| c.functions.len())
+            .max()
+            .unwrap_or(0),
         loaded_bytes: loaded,
     }
 }
@@ -222,8 +230,8 @@ const LEAST_CONTEXT: usize = 512;
 /// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
 /// (ANEMLL Forge, M6), which the latency model does not know.
 const BLOCKS: [usize; 3] = [16, 32, 64];
-/// Most programs that a decoder is cut into.
-const MOST_CHUNKS: usize = 16;
+/// How much of the bytes that a program may have is used: norms and constants are not counted.
+const SLACK: f64 = 0.97;
 
 /// Chooses a form for a context of `context` tokens. `build` makes the program of a form.
 ///
@@ -240,7 +248,7 @@ pub fn choose<E>(
         explicit: pinned.explicit.unwrap_or(false),
         host: pinned.host.unwrap_or(false),
         contexts: pinned.contexts.clone().unwrap_or_default(),
-        chunks: usize::from(!pinned.chunks),
+        limit: None,
         block: pinned.block.unwrap_or(64).min(context),
     };
     let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
@@ -269,17 +277,15 @@ pub fn choose<E>(
         }
         forms
     })?;
-    if !pinned.chunks {
-        let mut chunks = 2;
-        while search.best.load_risk != LoadRisk::None && chunks <= MOST_CHUNKS {
-            search.decide("programs", by_time, |form| {
-                vec![Form {
-                    chunks,
-                    ..form.clone()
-                }]
-            })?;
-            chunks += 1;
-        }
+    if !pinned.chunks && search.best.load_risk != LoadRisk::None {
+        let is_mobile = target.is_mobile();
+        let limit = target.release.program_bytes(is_mobile).low * SLACK;
+        search.decide("programs", by_time, |form| {
+            vec![Form {
+                limit: Some(limit as usize),
+                ..form.clone()
+            }]
+        })?;
     }
     if pinned.block.is_none() {
         search.decide("block", Goal::Throughput, |form| {
@@ -372,6 +378,17 @@ impl<E> Search<'_, E> {
     }
 }
 
+impl Priced {
+    /// The form in words.
+    pub fn describe(&self) -> String {
+        let mut text = self.form.describe();
+        if self.programs > 1 {
+            let _ = write!(text, ", {} programs", self.programs);
+        }
+        text
+    }
+}
+
 impl Form {
     /// The form in words.
     pub fn describe(&self) -> String {
@@ -386,9 +403,6 @@ impl Form {
             "tables inside"
         };
         let mut text = format!("{cache}, {tables}, block {}", self.block);
-        if self.chunks > 1 {
-            let _ = write!(text, ", {} programs", self.chunks);
-        }
         if !self.contexts.is_empty() {
             let lengths: Vec<String> = self.contexts.iter().map(usize::to_string).collect();
             let _ = write!(text, ", shorter contexts {}", lengths.join(", "));

@@ -89,7 +89,9 @@ fn is_split(split: &Split) -> bool {
     match split {
         Split::Whole => false,
         Split::Into(n) => *n > 1,
-        Split::Ranges(ranges) => ranges.len() > 1,
+        Split::Ranges { layers, head } => *head || layers.len() > 1,
+        // As many as the weights need.
+        Split::Within(_) => false,
     }
 }
 
@@ -240,8 +242,9 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
 fn named_well(args: &Args) -> Outcome {
     let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
     let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
-    // The planner may cut the model.
-    if args.target.is_some() && args.out.extension().is_none() {
+    // Whether the model is cut may depend on its size.
+    let may_be_cut = args.target.is_some() || args.embedding.form.split.is_some();
+    if may_be_cut && args.out.extension().is_none() {
         return Ok(());
     }
     if args.is_split() && args.out.extension().is_some() {
@@ -320,16 +323,6 @@ fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEn
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let engine = engine_form(args, &model, app)?;
     let is_portable = engine.is_none();
-    let is_split = engine.as_ref().is_some_and(|e| is_split(&e.split));
-    if is_split && !args.is_split() {
-        // The planner cut the model.
-        if args.out.extension().is_some() {
-            return Err(several(args));
-        }
-        out::check_made(&args.out, Kind::Folder, args.force, &[&model.path])?;
-    } else if !is_split && args.out.extension().is_none() {
-        return Err(misnamed(args));
-    }
     if let (None, Some(flag)) = (&engine, args.embedding.form.given()) {
         let error = anyhow::anyhow!(
             "{flag} is for programs of the Neural Engine, and this one is portable"
@@ -345,6 +338,14 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         engine,
     };
     let model = model.language_model(&options, app.output.as_ref())?;
+    if model.n_chunks() > 1 {
+        if args.out.extension().is_some() {
+            return Err(several(args));
+        }
+        out::check_made(&args.out, Kind::Folder, args.force, &[&model.path])?;
+    } else if args.out.extension().is_none() {
+        return Err(misnamed(args));
+    }
     let options = PackageOptions {
         replace: args.force,
         compiled: is_compiled(&args.out),

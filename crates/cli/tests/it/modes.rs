@@ -42,7 +42,10 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
                 cache: explicit,
                 lookup: Lookup::Host,
                 contexts: vec![9, 24],
-                split: Split::Ranges(each),
+                split: Split::Ranges {
+                    layers: each,
+                    head: true,
+                },
                 verify: Some(3),
                 ..plain.clone()
             },
@@ -51,7 +54,8 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
             "state, contexts, two chunks, verify 4",
             DecoderEngine {
                 contexts: vec![9, 24],
-                split: Split::Into(2),
+                // So few bytes that the head is several parts.
+                split: Split::Within(4096),
                 verify: Some(4),
                 ..plain.clone()
             },

@@ -39,6 +39,7 @@ impl Executable for ChainExecutable {
                 .map(|cache| HostCache::new(cache, chain.context))
                 .collect(),
             pending: Pending::default(),
+            parts: Vec::new(),
             length: None,
             chain,
             input_ids: Vec::new(),
@@ -57,6 +58,8 @@ struct ChainInstance {
     caches: Vec<HostCache>,
     /// What the last call gave for the caches.
     pending: Pending,
+    /// Logits of parts of the vocabulary, as the last call gave them.
+    parts: Vec<Part>,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
     length: Option<usize>,
     /// The input `input_ids`.
@@ -195,6 +198,7 @@ impl ChainInstance {
                 n: call.n_tokens,
             };
             self.pending.begin(begin, all.len());
+            self.parts.clear();
             let ran = call
                 .steps
                 .iter()
@@ -262,6 +266,14 @@ impl ChainInstance {
             fill(bytes, input, place, host)?;
         }
         self.program.run(&step.function)?;
+        if let Logits::Joined(outputs) = &self.chain.logits {
+            // Steps before the head have no such outputs.
+            for output in outputs {
+                if let Ok(view) = self.program.output(output) {
+                    self.parts.push(Part::of(&view));
+                }
+            }
+        }
         for (output, slot) in &step.keeps {
             let bytes = self.program.output(output)?.bytes;
             let slot = &mut self.slots[*slot];
@@ -280,9 +292,14 @@ impl ChainInstance {
         let start = self.logits.len();
         match &chain.logits {
             Logits::Joined(outputs) => {
+                if self.parts.is_empty() {
+                    return Err(RunError::NoOutput(outputs.join(", ")));
+                }
                 for row in rows.clone() {
-                    for output in outputs {
-                        append_row(&self.program.output(output)?, row, &mut self.logits);
+                    for part in &self.parts {
+                        let n = part.values.len() / part.n_rows.max(1);
+                        let values = part.values.get(row * n..(row + 1) * n);
+                        self.logits.extend_from_slice(values.unwrap_or_default());
                     }
                 }
             }
@@ -291,8 +308,7 @@ impl ChainInstance {
                 logits,
                 slices,
             } => {
-                let mut values = Vec::new();
-                append_row(&self.program.output(logits)?, 0, &mut values);
+                let values = Part::of(&self.program.output(logits)?).values;
                 let ids = self.program.output(tokens)?.bytes.as_chunks::<4>().0;
                 self.logits
                     .resize(start + chain.vocab_size, f32::NEG_INFINITY);
@@ -324,20 +340,25 @@ fn view_size(bytes: &[u8], shape: &[usize]) -> usize {
     bytes.len() / shape.iter().product::<usize>().max(1)
 }
 
-/// Appends row `row` of an output [1, rows, columns]; the whole of one without such rows.
-fn append_row(view: &View<'_>, row: usize, to: &mut Vec<f32>) {
-    let n_rows = match view.shape {
-        [1, n, _] => (*n).max(1),
-        _ => 1,
-    };
-    let size = view.bytes.len() / n_rows;
-    let bytes = view.bytes.get(row * size..(row + 1) * size);
-    let bytes = bytes.unwrap_or_default();
-    if view.dtype == DType::Fp16 {
-        let cells = bytes.as_chunks::<2>().0.iter();
-        to.extend(cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))));
-    } else {
-        let cells = bytes.as_chunks::<4>().0.iter();
-        to.extend(cells.map(|b| f32::from_ne_bytes(*b)));
+/// An output [1, rows, columns] of logits; one row if it has another shape.
+struct Part {
+    values: Vec<f32>,
+    n_rows: usize,
+}
+
+impl Part {
+    fn of(view: &View<'_>) -> Self {
+        let n_rows = match view.shape {
+            [1, n, _] => (*n).max(1),
+            _ => 1,
+        };
+        let values = if view.dtype == DType::Fp16 {
+            let cells = view.bytes.as_chunks::<2>().0.iter();
+            cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
+        } else {
+            let cells = view.bytes.as_chunks::<4>().0.iter();
+            cells.map(|b| f32::from_ne_bytes(*b)).collect()
+        };
+        Self { values, n_rows }
     }
 }

@@ -172,9 +172,10 @@ pub trait Rows: Send + Sync {
     fn read(&self, idx: usize, out: &mut [f32]);
 }
 
-/// How the outputs of the last step become logits.
+/// How outputs become logits.
 pub enum Logits {
-    /// Outputs that follow each other in the vocabulary.
+    /// Outputs that follow each other in the vocabulary. Steps that have them follow each other,
+    /// too: each gives a part of the vocabulary.
     Joined(Vec<String>),
     /// The best token of each slice of the vocabulary, counted from the start of the slice, and its
     /// logit. The logits of all other tokens are minus infinity, so only greedy sampling is right.

@@ -1,25 +1,24 @@
 //! Lowers a family's configuration to a program.
 
-use std::ops::Range;
-
 use thane_mil::build::FunctionBuilder;
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, Function, Program};
 use thane_mil::types::DType;
 
 use super::Encoder;
+use super::engine::{Built, engine_functions};
 use super::keys::check_size;
 use crate::checkpoint::SentenceConfig;
 use crate::classifier::{Classifier, ClassifierInfo, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
-use crate::layers::decoder::{FixedFunction, Lowering, Mode};
+use crate::layers::decoder::{Lowering, Mode};
 use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use crate::{DecoderEngine, Fixed, FixedCall, Info, Model, Options, Pooling, Split, Table};
+use crate::{Info, Model, Options, Pooling};
 
 /// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
 /// program is built; larger tensors are checked when they are used.
@@ -100,145 +99,6 @@ pub(super) fn lower(
         stored,
         tables: built.tables,
     })
-}
-
-/// The functions of a decoder, and what is needed to call them.
-struct Built {
-    functions: Vec<Function>,
-    tables: Vec<Table>,
-    /// Element type of the cache.
-    cache: DType,
-    fixed: Option<Fixed>,
-}
-
-/// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
-/// of layers.
-fn engine_functions(
-    decoder: &Transformer,
-    weights: &Weights<'_>,
-    engine: &DecoderEngine,
-    context: usize,
-    shared: &SharedConstants,
-) -> Result<Built, ModelError> {
-    let n_layers = decoder.layers.len();
-    let chunks = chunks(&engine.split, n_layers)?;
-    let contexts = contexts(&engine.contexts, context)?;
-    let modes = modes(engine, contexts[0])?;
-    let form = Form {
-        layout: Layout::Channels,
-        float: engine.float,
-        norm: engine.norm,
-    };
-    let mut built = Built {
-        functions: Vec::new(),
-        tables: Vec::new(),
-        cache: engine.float,
-        fixed: None,
-    };
-    let mut calls = Vec::new();
-    for &of_context in &contexts {
-        let suffix = if contexts.len() > 1 {
-            format!("_{of_context}")
-        } else {
-            String::new()
-        };
-        for &(mode, tokens) in &modes {
-            let mut names = Vec::new();
-            for (i, layers) in chunks.iter().enumerate() {
-                let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
-                let chunk = chunk.unwrap_or_default();
-                let name = format!("{chunk}{}{suffix}", mode.name());
-                let lowering = Lowering {
-                    context: of_context,
-                    cache: engine.float,
-                    residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
-                    fixed: Some(FixedFunction {
-                        given: mode.given(),
-                        tokens,
-                        context: of_context,
-                        most_context: context,
-                        layers: layers.clone(),
-                        n_layers,
-                        cache: engine.cache,
-                        state: format!("{chunk}kv_cache{suffix}"),
-                        lookup: engine.lookup,
-                        window: decoder.window(),
-                    }),
-                };
-                let graph = Graph::new(&name, shared.clone(), form);
-                let (function, tables) =
-                    decoder.decoder_function(graph, weights, mode, &lowering)?;
-                built.functions.push(function);
-                for table in tables {
-                    if built.tables.iter().all(|known| known.input != table.input) {
-                        built.tables.push(table);
-                    }
-                }
-                names.push(name);
-            }
-            calls.push(FixedCall {
-                tokens,
-                context: of_context,
-                given: mode.given(),
-                functions: names,
-            });
-        }
-    }
-    built.fixed = Some(Fixed {
-        window: decoder.window(),
-        calls,
-    });
-    Ok(built)
-}
-
-/// The kinds of functions with their numbers of tokens. `least` is the shortest context.
-fn modes(engine: &DecoderEngine, least: usize) -> Result<Vec<(Mode, usize)>, ModelError> {
-    let usual = DecoderEngine::DEFAULT_BLOCK.min(least);
-    let block = engine.block.unwrap_or(usual);
-    let mut modes = vec![(Mode::Prefill, block), (Mode::Decode, 1)];
-    modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
-    match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
-        None => Ok(modes),
-        Some((mode, asked)) => Err(ModelError::Block {
-            function: mode.name(),
-            asked: *asked,
-            context: least,
-        }),
-    }
-}
-
-/// The layers of each chunk.
-fn chunks(split: &Split, n_layers: usize) -> Result<Vec<Range<usize>>, ModelError> {
-    let chunks: Vec<Range<usize>> = match split {
-        Split::Whole => std::iter::once(0..n_layers).collect(),
-        Split::Into(n) => (0..*n)
-            .map(|i| i * n_layers / n..(i + 1) * n_layers / n)
-            .collect(),
-        Split::Ranges(ranges) => ranges.clone(),
-    };
-    let starts = chunks.iter().map(|chunk| chunk.start);
-    let ends = std::iter::once(0).chain(chunks.iter().map(|chunk| chunk.end));
-    let follow = starts.zip(ends).all(|(start, end)| start == end);
-    let reaches = chunks.last().is_some_and(|last| last.end == n_layers);
-    if !follow || !reaches || chunks.iter().any(Range::is_empty) {
-        return Err(ModelError::Split { chunks, n_layers });
-    }
-    Ok(chunks)
-}
-
-/// All context lengths, ascending; `context` is the greatest.
-fn contexts(shorter: &[usize], context: usize) -> Result<Vec<usize>, ModelError> {
-    if let Some(asked) = shorter.iter().find(|n| **n == 0 || **n > context) {
-        return Err(ModelError::ShortContext {
-            asked: *asked,
-            context,
-        });
-    }
-    let mut contexts = shorter.to_vec();
-    contexts.push(context);
-    contexts.sort_unstable();
-    contexts.dedup();
-    Ok(contexts)
 }
 
 /// The function `decode_top`: `decode` with `topk(logits, n)` as its outputs instead of `logits`.

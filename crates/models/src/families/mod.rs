@@ -4,6 +4,7 @@
 mod bert;
 mod cohere;
 mod distilbert;
+mod engine;
 mod ernie4_5;
 mod exaone4;
 mod gemma;

@@ -8,7 +8,7 @@ use crate::layers::attention::{Attention, AttentionInputs, Remembered};
 use crate::layers::decoder::Mask;
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::experts::Experts;
-use crate::layers::mlp::Mlp;
+use crate::layers::mlp::{Mlp, MlpKind};
 use crate::layers::norm::Norm;
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 use crate::weights::Weights;
@@ -120,6 +120,27 @@ impl Layer {
             shares: None,
             scaled: false,
         }
+    }
+
+    /// Elements of the layer's matrices.
+    pub fn weight_elements(&self) -> usize {
+        let a = &self.attention;
+        let own = if self.shares.is_some() {
+            0
+        } else {
+            2 * a.n_kv_heads
+        };
+        let queries = if a.gated {
+            3 * a.n_heads
+        } else {
+            2 * a.n_heads
+        };
+        let matrices = match self.mlp.kind {
+            MlpKind::Plain => 2,
+            MlpKind::Gated | MlpKind::Joined => 3,
+        };
+        let mixed = (queries + own) * a.head_dim * a.hidden;
+        mixed + matrices * self.mlp.hidden * self.mlp.intermediate
     }
 
     /// The module that mixes tokens.

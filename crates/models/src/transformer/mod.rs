@@ -139,8 +139,10 @@ impl Transformer {
             self.declare_state(g_, io, layers.clone())?;
         }
         let vectors = match &self.per_layer {
-            None => Vec::new(),
-            Some(per_layer) => per_layer.vectors(g_, w, &io, (h, layers.clone()))?,
+            Some(per_layer) if !layers.is_empty() => {
+                per_layer.vectors(g_, w, &io, (h, layers.clone()))?
+            }
+            _ => Vec::new(),
         };
         let h = self.apply_layers(g_, w, (h, layers), &vectors, |g, i, shared| {
             let layer = &self.layers[i];
@@ -157,16 +159,21 @@ impl Transformer {
             Ok(LayerInputs::Attention(inputs))
         })?;
         let h = io.leave(g_, h)?;
-        let result = if io.has_head() {
-            self.head(g_, w, h)?
-        } else {
-            h
+        let result = match io.head(self.vocab_size) {
+            Some(rows) => self.head(g_, w, h, rows)?,
+            None => h,
         };
         io.finish(g, result)
     }
 
-    /// The logits of hidden states.
-    fn head(&self, g: &mut Graph, w: &Weights<'_>, h: ValueId) -> Result<ValueId, ModelError> {
+    /// The logits of hidden states, for a range of tokens.
+    fn head(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        h: ValueId,
+        rows: Range<usize>,
+    ) -> Result<ValueId, ModelError> {
         let h = self.final_norm(g, w, h)?;
         g.at_module("lm_head");
         let module = if self.tied {
@@ -174,10 +181,10 @@ impl Transformer {
         } else {
             "lm_head"
         };
-        let weight = w.get(module, "weight", &[self.vocab_size, self.hidden]);
+        let weight = w.stored_rows(module, rows.clone(), [self.vocab_size, self.hidden]);
         let bias = self
             .head_bias
-            .then(|| w.get("lm_head", "bias", &[self.vocab_size]));
+            .then(|| w.bias_rows("lm_head", rows, self.vocab_size));
         let mut logits = g.linear("product", h, &weight, bias.as_ref())?;
         if self.logits_factor != 1.0 {
             logits = g.scale(logits, self.logits_factor)?;

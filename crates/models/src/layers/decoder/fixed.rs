@@ -55,6 +55,8 @@ pub struct FixedFunction {
     pub layers: Range<usize>,
     /// Number of layers of the model.
     pub n_layers: usize,
+    /// The rows of the output head that it has, if any.
+    pub head: Option<Range<usize>>,
     /// Where the cache is.
     pub cache: CacheForm,
     /// Name of the state that holds the cache.
@@ -99,12 +101,14 @@ impl Io {
         let first = function.layers.start == 0;
         let input_ids =
             (inside && first).then(|| g.input("input_ids", TensorType::new(DType::Int32, [1, n])));
-        let positions = inside.then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
-        let write = (function.cache == CacheForm::State).then(|| {
+        let has_layers = !function.layers.is_empty();
+        let write = (function.cache == CacheForm::State && has_layers).then(|| {
             ["write_begin", "write_end"]
                 .map(|name| g.input(name, TensorType::new(DType::Int32, [4usize])))
         });
-        let picks = function.given == Given::Last && n > 1 && function.is_last();
+        let positions = (inside && has_layers)
+            .then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
+        let picks = function.given == Given::Last && n > 1 && function.ends_layers();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         Ok(Self {
             function: function.clone(),
@@ -227,7 +231,12 @@ impl Io {
         let f = &self.function;
         let hidden = table.shape[1];
         if f.layers.start > 0 {
-            let shape = [1, hidden, 1, f.tokens];
+            let n = if f.layers.is_empty() {
+                f.n_given()
+            } else {
+                f.tokens
+            };
+            let shape = [1, hidden, 1, n];
             return Ok(g.input("hidden_states", TensorType::new(g.form().float, shape)));
         }
         g.at_module("model.embed_tokens");
@@ -283,7 +292,7 @@ impl Io {
     /// Makes the vectors of per-layer embeddings an output, if a chunk follows the first one.
     pub fn pass_vectors(&self, vectors: ValueId) {
         let f = &self.function;
-        if f.layers.start == 0 && !f.is_last() {
+        if f.layers.start == 0 && !f.ends_layers() {
             self.vectors.set(Some(vectors));
         }
     }
@@ -449,16 +458,12 @@ impl Io {
             let args = [("state", state), ("value", updated)];
             g.op("coreml_update_state", "stored", args)?;
         }
-        if self.function.is_last() {
-            Ok(self.needed_tokens(g, hidden)?)
-        } else {
-            Ok(hidden)
-        }
+        Ok(self.needed_tokens(g, hidden)?)
     }
 
-    /// Whether this is the last chunk, which has the output head.
-    pub fn is_last(&self) -> bool {
-        self.function.is_last()
+    /// The rows of the output head that the function has, if any.
+    pub fn head(&self) -> Option<Range<usize>> {
+        self.function.head.clone()
     }
 
     /// Finishes the function. `result` is [1, vocabulary, 1, tokens], or the hidden states if
@@ -468,12 +473,8 @@ impl Io {
         mut g: Graph,
         result: ValueId,
     ) -> Result<(Function, Vec<Table>), ModelError> {
-        let result = if self.function.is_last() {
-            let n = if self.last_token.is_some() {
-                1
-            } else {
-                self.function.tokens
-            };
+        let result = if self.function.head.is_some() {
+            let n = self.function.n_given();
             let rows = if n == 1 {
                 result
             } else {
@@ -498,8 +499,17 @@ impl Io {
 }
 
 impl FixedFunction {
-    fn is_last(&self) -> bool {
-        self.layers.end == self.n_layers
+    /// Whether it has the last of the layers.
+    fn ends_layers(&self) -> bool {
+        self.layers.end == self.n_layers && !self.layers.is_empty()
+    }
+
+    /// Number of tokens whose logits are given.
+    fn n_given(&self) -> usize {
+        match self.given {
+            Given::Last => 1,
+            Given::Each => self.tokens,
+        }
     }
 }
 

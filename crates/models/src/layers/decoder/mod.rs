@@ -8,6 +8,8 @@
 pub mod fixed;
 mod flexible;
 
+use std::ops::Range;
+
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
 
@@ -94,7 +96,7 @@ pub enum Io {
     /// A function of any number of tokens.
     Flexible(flexible::Io),
     /// A function of a fixed number of tokens.
-    Fixed(fixed::Io),
+    Fixed(Box<fixed::Io>),
 }
 
 impl Io {
@@ -105,7 +107,7 @@ impl Io {
 
     /// Declares the inputs of a function of fixed length.
     pub fn fixed(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
-        Ok(Self::Fixed(fixed::Io::new(g, function)?))
+        Ok(Self::Fixed(Box::new(fixed::Io::new(g, function)?)))
     }
 
     /// Cosines and sines of the model's rotation number `idx` at the positions of the tokens.
@@ -234,11 +236,11 @@ impl Io {
         }
     }
 
-    /// Whether the function has the output head.
-    pub fn has_head(&self) -> bool {
+    /// The rows of the output head, of `n_rows`, that the function has; `None` if it has none.
+    pub fn head(&self, n_rows: usize) -> Option<Range<usize>> {
         match self {
-            Self::Flexible(_) => true,
-            Self::Fixed(io) => io.is_last(),
+            Self::Flexible(_) => Some(0..n_rows),
+            Self::Fixed(io) => io.head(),
         }
     }
 

@@ -1,0 +1,241 @@
+//! Lowers a decoder to the functions of the form for the Neural Engine.
+
+use std::ops::Range;
+
+use thane_mil::program::Function;
+use thane_mil::types::DType;
+
+use crate::error::ModelError;
+use crate::graph::{Form, Graph, Layout, SharedConstants};
+use crate::layers::decoder::{FixedFunction, Lowering, Mode};
+use crate::transformer::Transformer;
+use crate::weights::Weights;
+use crate::{DecoderEngine, Fixed, FixedCall, Split, Table};
+
+/// The functions of a decoder, and what is needed to call them.
+pub(super) struct Built {
+    /// The functions.
+    pub functions: Vec<Function>,
+    /// The tables that callers look up.
+    pub tables: Vec<Table>,
+    /// Element type of the cache.
+    pub cache: DType,
+    /// How functions of fixed length are called.
+    pub fixed: Option<Fixed>,
+}
+
+/// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
+/// of layers.
+pub(super) fn engine_functions(
+    decoder: &Transformer,
+    weights: &Weights<'_>,
+    engine: &DecoderEngine,
+    context: usize,
+    shared: &SharedConstants,
+) -> Result<Built, ModelError> {
+    let chunks = chunks(&engine.split, decoder)?;
+    let contexts = contexts(&engine.contexts, context)?;
+    let modes = modes(engine, contexts[0])?;
+    let form = Form {
+        layout: Layout::Channels,
+        float: engine.float,
+        norm: engine.norm,
+    };
+    let mut built = Built {
+        functions: Vec::new(),
+        tables: Vec::new(),
+        cache: engine.float,
+        fixed: None,
+    };
+    let mut calls = Vec::new();
+    for &of_context in &contexts {
+        let suffix = if contexts.len() > 1 {
+            format!("_{of_context}")
+        } else {
+            String::new()
+        };
+        for &(mode, tokens) in &modes {
+            let mut names = Vec::new();
+            for (i, part) in chunks.iter().enumerate() {
+                let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
+                let chunk = chunk.unwrap_or_default();
+                let name = format!("{chunk}{}{suffix}", mode.name());
+                let lowering = Lowering {
+                    context: of_context,
+                    cache: engine.float,
+                    residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
+                    fixed: Some(FixedFunction {
+                        given: mode.given(),
+                        tokens,
+                        context: of_context,
+                        most_context: context,
+                        layers: part.layers.clone(),
+                        n_layers: decoder.layers.len(),
+                        head: part.head.clone(),
+                        cache: engine.cache,
+                        state: format!("{chunk}kv_cache{suffix}"),
+                        lookup: engine.lookup,
+                        window: decoder.window(),
+                    }),
+                };
+                let graph = Graph::new(&name, shared.clone(), form);
+                let (function, tables) =
+                    decoder.decoder_function(graph, weights, mode, &lowering)?;
+                built.functions.push(function);
+                for table in tables {
+                    if built.tables.iter().all(|known| known.input != table.input) {
+                        built.tables.push(table);
+                    }
+                }
+                names.push(name);
+            }
+            calls.push(FixedCall {
+                tokens,
+                context: of_context,
+                given: mode.given(),
+                functions: names,
+            });
+        }
+    }
+    built.fixed = Some(Fixed {
+        window: decoder.window(),
+        calls,
+    });
+    Ok(built)
+}
+
+/// The kinds of functions with their numbers of tokens. `least` is the shortest context.
+fn modes(engine: &DecoderEngine, least: usize) -> Result<Vec<(Mode, usize)>, ModelError> {
+    let usual = DecoderEngine::DEFAULT_BLOCK.min(least);
+    let block = engine.block.unwrap_or(usual);
+    let mut modes = vec![(Mode::Prefill, block), (Mode::Decode, 1)];
+    modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
+    match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
+        None => Ok(modes),
+        Some((mode, asked)) => Err(ModelError::Block {
+            function: mode.name(),
+            asked: *asked,
+            context: least,
+        }),
+    }
+}
+
+/// What the functions of one package compute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Chunk {
+    /// The layers; none if it is a part of the output head.
+    layers: Range<usize>,
+    /// The rows of the output head; `None` for all layers but the last.
+    head: Option<Range<usize>>,
+}
+
+/// The chunks of a decoder.
+fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError> {
+    let (n_layers, all) = (decoder.layers.len(), 0..decoder.vocab_size);
+    let (ranges, head_is_apart) = match split {
+        Split::Whole => (std::iter::once(0..n_layers).collect(), false),
+        Split::Into(n) => {
+            let at = |i: usize| i * n_layers / n;
+            ((0..*n).map(|i| at(i)..at(i + 1)).collect(), false)
+        }
+        Split::Ranges { layers, head } => (layers.clone(), *head),
+        Split::Within(bytes) => return Ok(within(*bytes, decoder)),
+    };
+    check_ranges(&ranges, n_layers)?;
+    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
+    match chunks.last_mut() {
+        Some(last) if !head_is_apart => last.head = Some(all),
+        _ => chunks.push(Chunk::of_head(n_layers, all)),
+    }
+    Ok(chunks)
+}
+
+/// Ranges must follow each other from the first layer to the last.
+fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelError> {
+    let starts = chunks.iter().map(|chunk| chunk.start);
+    let ends = std::iter::once(0).chain(chunks.iter().map(|chunk| chunk.end));
+    let follow = starts.zip(ends).all(|(start, end)| start == end);
+    let reaches = chunks.last().is_some_and(|last| last.end == n_layers);
+    if follow && reaches && !chunks.iter().any(Range::is_empty) {
+        return Ok(());
+    }
+    Err(ModelError::Split {
+        chunks: chunks.to_vec(),
+        n_layers,
+    })
+}
+
+/// As few chunks as have at most so many bytes of weights each, of about equal size. A layer or row
+/// that has more is a chunk by itself.
+fn within(most: usize, decoder: &Transformer) -> Vec<Chunk> {
+    let size = DType::Fp16.bits() / 8;
+    let of_layer = |i: usize| decoder.layers[i].weight_elements().saturating_mul(size);
+    let head = decoder.vocab_size.saturating_mul(decoder.hidden) * size;
+    let n_layers = decoder.layers.len();
+    let fill = |most: usize| {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        let mut bytes = 0usize;
+        for i in 0..n_layers {
+            let layer = of_layer(i);
+            match ranges.last_mut() {
+                Some(last) if bytes.saturating_add(layer) <= most => last.end = i + 1,
+                _ => {
+                    ranges.push(i..i + 1);
+                    bytes = 0;
+                }
+            }
+            bytes = bytes.saturating_add(layer);
+        }
+        (ranges, bytes)
+    };
+    // The smallest bound that needs no more chunks makes them about equal.
+    let (n, _) = fill(most);
+    let all: usize = (0..n_layers).map(of_layer).sum();
+    let even = all.div_ceil(n.len().max(1));
+    let step = (most.saturating_sub(even) / 16).max(1);
+    let mut bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
+    let bound = bounds.find(|bound| fill(*bound).0.len() == n.len());
+    let (ranges, last_bytes) = fill(bound.unwrap_or(most));
+    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
+    let vocab = decoder.vocab_size;
+    match chunks.last_mut() {
+        Some(last) if last_bytes.saturating_add(head) <= most => last.head = Some(0..vocab),
+        _ => {
+            let n = head.div_ceil(most.max(1)).clamp(1, vocab.max(1));
+            // Parts of a multiple of 64 rows.
+            let rows = vocab.div_ceil(n).next_multiple_of(64);
+            let parts = (0..n).map(|i| i * rows..((i + 1) * rows).min(vocab));
+            let parts = parts.filter(|rows| !rows.is_empty());
+            chunks.extend(parts.map(|rows| Chunk::of_head(n_layers, rows)));
+        }
+    }
+    chunks
+}
+
+impl Chunk {
+    fn of_layers(layers: Range<usize>) -> Self {
+        Self { layers, head: None }
+    }
+
+    fn of_head(n_layers: usize, rows: Range<usize>) -> Self {
+        Self {
+            layers: n_layers..n_layers,
+            head: Some(rows),
+        }
+    }
+}
+
+/// All context lengths, ascending; `context` is the greatest.
+fn contexts(shorter: &[usize], context: usize) -> Result<Vec<usize>, ModelError> {
+    if let Some(asked) = shorter.iter().find(|n| **n == 0 || **n > context) {
+        return Err(ModelError::ShortContext {
+            asked: *asked,
+            context,
+        });
+    }
+    let mut contexts = shorter.to_vec();
+    contexts.push(context);
+    contexts.sort_unstable();
+    contexts.dedup();
+    Ok(contexts)
+}
