@@ -12,11 +12,11 @@ use thane_mil::types::DType;
 use super::Frame;
 use crate::ops::Fault;
 use crate::ops::slice::update_in_place;
-use crate::step::{Past, PastAttention, StateUpdate, Step};
+use crate::step::{Kept, Past, PastAttention, StateUpdate, Step};
 use crate::tensor::{Buffer, Tensor, floats};
 
 impl Frame<'_> {
-    /// Attention over the keys and values of states, and those of this call behind them.
+    /// Attention over the keys and values of before, and those of this call behind them.
     pub fn past_attention(&mut self, args: &PastAttention) -> Result<Tensor, Fault> {
         let [q, k, v, mask] =
             [args.query, args.key, args.value, args.mask].map(|value| self.get(value).cloned());
@@ -108,12 +108,15 @@ impl Frame<'_> {
     fn past(&self, past: &Past) -> Result<KvView<'_>, Fault> {
         let [n_heads, n_keys, head_dim] = past.shape;
         let elements = past.first..past.first + n_heads * n_keys * head_dim;
-        let outside = || "a part of a state is outside of it".to_owned();
-        let state = &self.states[past.state];
-        let data = match &*state.data {
+        let outside = || "a part of a cache is outside of it".to_owned();
+        let held = match past.kept {
+            Kept::State(state) => &*self.states[state],
+            Kept::Value(value) => self.get(value)?,
+        };
+        let data = match &*held.data {
             Buffer::F16(v) => KvData::F16(v.get(elements).ok_or_else(outside)?),
             Buffer::F32(v) => KvData::F32(v.get(elements).ok_or_else(outside)?),
-            _ => return Err(format!("a cache of {} cannot be read", state.dtype)),
+            _ => return Err(format!("a cache of {} cannot be read", held.dtype)),
         };
         Ok(KvView {
             data,

@@ -212,17 +212,26 @@ pub struct Part {
     pub shape: [usize; 4],
 }
 
-/// A part of a state that lies together: keys or values.
+/// Where keys or values of earlier tokens are.
+#[derive(Debug, Clone, Copy)]
+pub enum Kept {
+    /// In a state.
+    State(usize),
+    /// In a value, which the caller gave.
+    Value(ValueId),
+}
+
+/// A part of a state or value that lies together: keys or values.
 #[derive(Debug)]
 pub struct Past {
-    pub state: usize,
-    /// Its first element in the state.
+    pub kept: Kept,
+    /// Its first element.
     pub first: usize,
     /// Heads, keys, and elements of a key.
     pub shape: [usize; 3],
 }
 
-/// Attention of queries [1, heads, rows, head_dim] over keys and values in states, and those
+/// Attention of queries [1, heads, rows, head_dim] over keys and values of before, and those
 /// [1, heads, tokens, head_dim] of this call behind them.
 #[derive(Debug)]
 pub struct PastAttention {
@@ -433,7 +442,13 @@ impl Fused {
                 [query, cached.end].into_iter().chain(cached.mask).collect()
             }
             Fused::RowsAttention(ref rows) => rows.operands().collect(),
-            Fused::PastAttention(ref a) => vec![a.query, a.key, a.value, a.mask],
+            Fused::PastAttention(ref a) => {
+                let given = a.past.iter().filter_map(|past| match past.kept {
+                    Kept::Value(value) => Some(value),
+                    Kept::State(_) => None,
+                });
+                given.chain([a.query, a.key, a.value, a.mask]).collect()
+            }
             Fused::Conv(ref conv) => vec![conv.x],
             Fused::Pool { x, .. } => vec![x],
             Fused::Recurrent(ref layer) => {

@@ -3,7 +3,7 @@
 mod fused;
 
 pub use fused::{
-    Cached, Cell, CellKind, Conv, DeltaRule, Experts, Fused, Heads, Kernels, Part, Past,
+    Cached, Cell, CellKind, Conv, DeltaRule, Experts, Fused, Heads, Kept, Kernels, Part, Past,
     PastAttention, Product, Recurrent, RowsAttention, Source, StateUpdate, Then,
 };
 use thane_mil::program::{Function, OpId, ValueId};

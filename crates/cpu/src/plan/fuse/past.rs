@@ -7,7 +7,7 @@ use thane_mil::types::DType;
 use super::attention::transposed;
 use super::{Found, constant_arg, is_float32, joined_last, made_by, one, slice_bounds};
 use crate::plan::Planner;
-use crate::step::{Fused, Past, PastAttention, StateUpdate};
+use crate::step::{Fused, Kept, Past, PastAttention, StateUpdate};
 
 /// `add(matmul(w_past, v_past), matmul(w_new, v_new))`, where the weights are the two parts of
 /// `softmax(add(concat(matmul(q, k_past^T), matmul(q, k_new^T)), mask))`.
@@ -15,12 +15,9 @@ pub(super) fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Foun
     let op = p.f.op(root);
     let (past_id, past) = made_by(p, op.value_arg("x")?, "matmul")?;
     let (new_id, new) = made_by(p, op.value_arg("y")?, "matmul")?;
-    let (past_part_id, past_part) = made_by(p, past.value_arg("x")?, "slice_by_index")?;
-    let (new_part_id, new_part) = made_by(p, new.value_arg("x")?, "slice_by_index")?;
-    let weights = past_part
-        .value_arg("x")
-        .filter(|w| new_part.value_arg("x") == Some(*w))?;
-    let mut covers = vec![past_id, new_id, past_part_id, new_part_id];
+    let weights = [past.value_arg("x")?, new.value_arg("x")?];
+    let mut covers = vec![past_id, new_id];
+    let (weights, parts) = parted(p, weights, &mut covers)?;
     let weights = through_reshape(p, weights, &mut covers);
     let (softmax_id, softmax) = made_by(p, weights, "softmax")?;
     let (masked_id, masked) = made_by(p, softmax.value_arg("x")?, "add")?;
@@ -58,13 +55,12 @@ pub(super) fn past_attention(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Foun
         && is_float32(p, key)
         && is_float32(p, value);
     let n_keys = n_past + n_new;
-    let parts = slices_of(p, past_part, [0, n_past])? && slices_of(p, new_part, [n_past, n_keys])?;
     let rows = mask_rows(p, mask, n_keys)?;
     let axis = p.f.literal_arg(softmax, "axis").and_then(|l| l.to_ints());
     let rank = p.f.value(softmax.value_arg("x")?).ty.tensor()?.rank() as i64;
     let is_last = axis.is_none_or(|axis| axis == [-1] || axis == [rank - 1]);
     // Rows of a head are those of the query heads that share it, each of all tokens.
-    if !sizes || !parts || !is_last || rows == 0 || n_rows % rows != 0 {
+    if !sizes || parts != [n_past, n_new] || !is_last || rows == 0 || n_rows % rows != 0 {
         return None;
     }
     if !fits_rows(p, softmax.value_arg("x")?, [rows, n_keys])? {
@@ -100,10 +96,19 @@ fn heads(p: &Planner<'_>, value: ValueId) -> Option<[usize; 3]> {
 }
 
 /// `cast(slice_by_index(read_state(..)))` of a part that lies together, where nothing writes the
-/// state between that and `root`.
+/// state between that and `root`; or `cast` of an input.
 fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> Option<Past> {
     let (cast_id, cast) = made_by(p, value, "cast")?;
     let given = cast.value_arg("x")?;
+    if p.f.body().inputs.contains(&given) {
+        covers.push(cast_id);
+        let is_half = p.f.value(given).ty.tensor()?.dtype == DType::Fp16;
+        return is_half.then_some(Past {
+            kept: Kept::Value(given),
+            first: 0,
+            shape: heads(p, given)?,
+        });
+    }
     let (slice_id, read) = match made_by(p, given, "slice_by_index") {
         Some((id, slice)) => (Some(id), slice.value_arg("x")?),
         None => (None, given),
@@ -141,26 +146,56 @@ fn kept(p: &Planner<'_>, value: ValueId, root: OpId, covers: &mut Vec<OpId>) -> 
     covers.push(cast_id);
     covers.extend(slice_id);
     Some(Past {
-        state,
+        kept: Kept::State(state),
         first: first * heads * n_keys * head_dim,
         shape: [heads, n_keys, head_dim],
     })
 }
 
-/// Whether a slice takes these elements of the last axis, and all of the others.
-fn slices_of(p: &Planner<'_>, slice: &Op, [begin, end]: [usize; 2]) -> Option<bool> {
-    let shape =
-        p.f.value(slice.value_arg("x")?)
-            .ty
-            .tensor()?
-            .known_shape()?;
+/// The value whose last axis is divided into these two parts, by slices or by a split, and how many
+/// elements each takes.
+fn parted(
+    p: &Planner<'_>,
+    parts: [ValueId; 2],
+    covers: &mut Vec<OpId>,
+) -> Option<(ValueId, [usize; 2])> {
+    if let Some((id, split)) = made_by(p, parts[0], "split") {
+        let x = split.value_arg("x")?;
+        let shape = p.f.value(x).ty.tensor()?.known_shape()?;
+        let axis = p.f.literal_arg(split, "axis")?.to_ints()?;
+        let is_last = axis == [-1] || axis == [shape.len() as i64 - 1];
+        if split.results != parts || !is_last {
+            return None;
+        }
+        covers.push(id);
+        let size = |part: ValueId| p.f.value(part).ty.tensor()?.known_shape()?.last().copied();
+        return Some((x, [size(parts[0])?, size(parts[1])?]));
+    }
+    let [(first_id, first), (second_id, second)] = [
+        made_by(p, parts[0], "slice_by_index")?,
+        made_by(p, parts[1], "slice_by_index")?,
+    ];
+    let x = first.value_arg("x")?;
+    let n = *p.f.value(x).ty.tensor()?.known_shape()?.last()?;
+    let [begin, middle] = of_last_axis(p, first)?;
+    if second.value_arg("x") != Some(x) || begin != 0 || of_last_axis(p, second)? != [middle, n] {
+        return None;
+    }
+    covers.extend([first_id, second_id]);
+    Some((x, [middle, n - middle]))
+}
+
+/// The elements of the last axis that a slice takes, if it takes all of the others.
+fn of_last_axis(p: &Planner<'_>, slice: &Op) -> Option<[usize; 2]> {
+    let x = slice.value_arg("x")?;
+    let shape = p.f.value(x).ty.tensor()?.known_shape()?;
     let bounds = slice_bounds(p, slice)?;
     let (last, outer) = bounds.split_last()?;
-    let whole = outer
-        .iter()
-        .zip(&shape)
-        .all(|(bounds, n)| *bounds == [0, *n as i64, 1]);
-    Some(whole && *last == [begin as i64, end as i64, 1])
+    let mut outer = outer.iter().zip(&shape);
+    let whole = outer.all(|(bounds, n)| *bounds == [0, *n as i64, 1]);
+    let [begin, end, step] = *last;
+    let range = [usize::try_from(begin).ok()?, usize::try_from(end).ok()?];
+    (whole && step == 1).then_some(range)
 }
 
 /// The rows of a mask [1, 1, rows, keys].
@@ -172,10 +207,11 @@ fn mask_rows(p: &Planner<'_>, mask: ValueId, n_keys: usize) -> Option<usize> {
     }
 }
 
-/// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head.
+/// Whether scores are [.., rows, keys], so that the mask is of the rows of each query head, or all
+/// rows have the same mask.
 fn fits_rows(p: &Planner<'_>, scores: ValueId, [rows, n_keys]: [usize; 2]) -> Option<bool> {
     let shape = p.f.value(scores).ty.tensor()?.known_shape()?;
-    Some(shape.ends_with(&[rows, n_keys]))
+    Some(shape.ends_with(&[rows, n_keys]) || (rows == 1 && shape.last() == Some(&n_keys)))
 }
 
 /// `coreml_update_state(s, slice_update(old, update))`, where `old` is what the state holds:
