@@ -6,6 +6,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
+use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
 use thane_mil::program::{Function, Program, ValueId};
@@ -257,6 +258,7 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
     let manifest = read_manifest(path).map_err(RuntimeError::from)?;
+    let calls = manifest.as_ref().map(|m| calls_of_chunks(&m.model));
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
     let has_buckets = entries.iter().any(|e| e.tokens.is_some());
     let takes_any = |package: &str| {
@@ -285,7 +287,30 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
         })
     };
     let parts = packages.iter().map(part).collect::<Result<_, _>>()?;
-    Ok(Subject::new(&path.to_string_lossy(), "folder", parts))
+    Ok(Subject {
+        calls: calls.unwrap_or_default(),
+        ..Subject::new(&path.to_string_lossy(), "folder", parts)
+    })
+}
+
+/// The calls of a language model whose layers are cut into packages: `chunk2_decode` is the
+/// function `decode` of `chunk2.mlpackage`.
+fn calls_of_chunks(facts: &Facts) -> Vec<ChainCall> {
+    let Facts::Generate(facts) = facts else {
+        return Vec::new();
+    };
+    let place = |name: &String| match name.split_once('_') {
+        Some((chunk, function)) => format!("{chunk}.mlpackage/{function}"),
+        None => name.clone(),
+    };
+    let calls = facts.fixed.iter().flat_map(|fixed| &fixed.calls);
+    let calls = calls.map(|call| ChainCall {
+        tokens: call.tokens,
+        from: 0,
+        to: call.context,
+        functions: call.functions.iter().map(place).collect(),
+    });
+    calls.collect()
 }
 
 fn checkpoint(spec: &str, path: &Path, build: &Build<'_>, app: &App) -> Result<Opened, Failure> {

@@ -1,6 +1,6 @@
 //! `thane check`: checks the rules, weights and hashes of a package.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use thane_mil::data::Data;
@@ -8,6 +8,7 @@ use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::package::{Package, PackageError};
 use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
+use thane_runtime::manifest::{is_bundle, read_checked_manifest};
 use thane_runtime::{is_package, read_contents};
 
 use crate::app::App;
@@ -18,14 +19,14 @@ use crate::source;
 /// Check that a Core ML package is legal, complete and undamaged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder, or a .mil file.
+    /// An .mlpackage or .mlmodelc folder, a folder of packages that convert wrote, or a .mil file.
     package: PathBuf,
 }
 
 /// What `--json` prints.
 #[derive(Serialize)]
 struct Report<'a> {
-    package: &'a std::path::Path,
+    package: &'a Path,
     functions: usize,
     ops: usize,
     /// Number of constants that were read.
@@ -43,7 +44,10 @@ struct Report<'a> {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
-    source::expect(&args.package, app)?;
+    let is_folder = is_bundle(&args.package);
+    if !is_folder {
+        source::expect(&args.package, app)?;
+    }
     let mut report = Report {
         package: &args.package,
         functions: 0,
@@ -56,17 +60,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         errors: Vec::new(),
     };
     app.output.busy("reading the package");
-    match source::open(&args.package) {
-        Ok(source) => {
-            report.absent = source.n_absent;
-            look(&source.package, &mut report);
-        }
-        Err(PackageError::Invalid { violations, .. }) => {
-            report
-                .errors
-                .extend(violations.iter().map(ToString::to_string));
-        }
-        Err(other) => report.errors.push(other.to_string()),
+    if is_folder {
+        folder(&args.package, &mut report);
+    } else {
+        package(&args.package, &mut report);
     }
     if app.output.is_json() {
         even_unread(app.output.json(&report))?;
@@ -86,15 +83,44 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     Err(Failure::new(Code::Usage, error))
 }
 
-fn look(package: &Package, report: &mut Report<'_>) {
+/// Checks the packages of a folder, and the hashes of its manifest.
+fn folder(path: &Path, report: &mut Report<'_>) {
+    match read_checked_manifest(path) {
+        Ok(Some((manifest, files))) => {
+            for entry in &manifest.packages {
+                package(&path.join(&entry.path), report);
+            }
+            report.hashed_files = Some(files.len());
+        }
+        Ok(None) => {}
+        Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
+    }
+}
+
+fn package(path: &Path, report: &mut Report<'_>) {
+    match source::open(path) {
+        Ok(source) => {
+            report.absent += source.n_absent;
+            look(path, &source.package, report);
+        }
+        Err(PackageError::Invalid { violations, .. }) => {
+            report
+                .errors
+                .extend(violations.iter().map(ToString::to_string));
+        }
+        Err(other) => report.errors.push(other.to_string()),
+    }
+}
+
+fn look(path: &Path, package: &Package, report: &mut Report<'_>) {
     let functions = package.program.functions();
-    report.functions = functions.len();
+    report.functions += functions.len();
     for f in functions {
         report.ops += f.all_ops().len();
         constants(f, report);
     }
-    match is_package(report.package)
-        .then(|| read_contents(report.package, &package.program))
+    match is_package(path)
+        .then(|| read_contents(path, &package.program))
         .transpose()
     {
         Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
