@@ -59,7 +59,8 @@ def plan(args, model, target, context, *more):
     command = [args.thane, "plan", model, "--target", target, "--context", str(context), "--json", *more]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
-        raise ValueError(run.stderr.strip().replace("\n", " "))
+        # Without the name of the file, which comes first.
+        raise ValueError("refused: " + run.stderr.strip().replace("\n", " ").split("because: ")[-1])
     return json.loads(run.stdout)["chosen"]
 
 

@@ -234,9 +234,10 @@ fn price(priced: &Priced) -> String {
 
 /// What was tried for each decision, the best first, and what was chosen.
 pub fn table(choice: &Choice) -> String {
-    let mut text = format!(
-        "{:<16} {:<58} {:>9} {:>7} {:>9} {:>10} {:>9}\n",
-        "decision", "form", "decode ms", "x floor", "mean ms", "prompt ms", "on engine"
+    let mut text = row(
+        "decision",
+        "form",
+        ["ms", "x floor", "mean ms", "prompt ms", "engine"],
     );
     for step in &choice.steps {
         for (at, tried) in step.tried.iter().enumerate() {
@@ -247,18 +248,35 @@ pub fn table(choice: &Choice) -> String {
     text + &line("chosen", &choice.chosen)
 }
 
-/// A row of the table.
+fn row(what: &str, form: &str, [ms, floor, mean, prompt, engine]: [&str; 5]) -> String {
+    format!("{what:<17}{form:<36}{ms:>7}{floor:>8}{mean:>8}{prompt:>10}{engine:>8}\n")
+}
+
 fn line(what: &str, priced: &Priced) -> String {
     let decode = priced.decode();
-    let ms = |ms: Option<f64>| ms.map_or("-".to_owned(), |ms| format!("{ms:.2}"));
+    let number = |n: Option<f64>| n.map_or("-".to_owned(), |n| format!("{n:.2}"));
     let share = |part: usize, of: usize| format!("{:.0} %", 100.0 * part as f64 / of.max(1) as f64);
-    format!(
-        "{what:<16} {:<58} {:>9} {:>7} {:>9} {:>10} {:>9}\n",
-        priced.describe(),
-        ms(decode.map(|call| call.ms)),
-        ms(decode.map(|call| call.ms / call.floor_ms)),
-        ms(Some(priced.mean_decode_ms())),
-        ms(priced.prefill_ms()),
-        decode.map_or("-".to_owned(), |call| share(call.engine_ops, call.ops))
-    )
+    let numbers = [
+        number(decode.map(|call| call.ms)),
+        number(decode.map(|call| call.ms / call.floor_ms)),
+        number(Some(priced.mean_decode_ms())),
+        number(priced.prefill_ms()),
+        decode.map_or("-".to_owned(), |call| share(call.engine_ops, call.ops)),
+    ];
+    row(what, &short(priced), numbers.each_ref().map(String::as_str))
+}
+
+/// The form in few words: `explicit, host, block 64, +512, 2 programs`.
+fn short(priced: &Priced) -> String {
+    let form = &priced.form;
+    let cache = if form.explicit { "explicit" } else { "state" };
+    let tables = if form.host { "host" } else { "inside" };
+    let mut text = format!("{cache}, {tables}, block {}", form.block);
+    for context in &form.contexts {
+        text += &format!(", +{context}");
+    }
+    if priced.programs > 1 {
+        text += &format!(", {} programs", priced.programs);
+    }
+    text
 }

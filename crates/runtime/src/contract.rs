@@ -40,6 +40,21 @@ pub struct Contract {
 }
 
 impl Contract {
+    /// Whether the package has a part of the functions of a model only: what they take or give is
+    /// that of other packages.
+    pub fn is_a_chunk(&self) -> bool {
+        let Facts::Generate(Generates {
+            fixed: Some(fixed), ..
+        }) = &self.model
+        else {
+            return false;
+        };
+        let has = |ports: &[Port], role: &str| ports.iter().any(|port| port.role == role);
+        let functions = fixed.calls.iter().flat_map(|call| &call.functions);
+        let mut ports = functions.filter_map(|name| self.functions.get(name));
+        ports.any(|p| has(&p.inputs, "hidden_states") || !has(&p.outputs, "logits"))
+    }
+
     /// The first number of the model that a cache or logits contradict, in words.
     pub fn contradiction(&self) -> Option<String> {
         let Facts::Generate(facts) = &self.model else {

@@ -164,6 +164,12 @@ fn open_package(
         path: path.clone(),
         task: Task::Generate,
     })?;
+    if contents.contract.is_a_chunk() {
+        let reason = "the package is a part of a model that was cut into several: the model is the \
+                      folder that they were written into";
+        let reason = reason.to_owned();
+        return Err(ContractError::Bundle { path, reason }.into());
+    }
     let tables = contents.tables()?;
     let name = (model.name, path, model.license);
     of_package(name, package.program, (contents, tables), options, observer)

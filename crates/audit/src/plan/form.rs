@@ -229,7 +229,9 @@ const LEAST_GAIN: f64 = 0.05;
 const LEAST_CONTEXT: usize = 512;
 /// Tokens of a prompt that a call may take. With 128, a token takes 21 to 45 % longer than with 64
 /// (ANEMLL Forge, M6), which the latency model does not know.
-const BLOCKS: [usize; 3] = [16, 32, 64];
+const BLOCKS: [usize; 3] = [16, 32, DEFAULT_BLOCK];
+/// The block until another one is chosen.
+const DEFAULT_BLOCK: usize = 64;
 /// How much of the bytes that a program may have is used: norms and constants are not counted.
 const SLACK: f64 = 0.97;
 
@@ -244,12 +246,14 @@ pub fn choose<E>(
     (target, goal): (&Target, Goal),
     build: &mut dyn FnMut(&Form) -> Result<Built, E>,
 ) -> Result<Choice, E> {
+    let shorter = pinned.contexts.iter().flatten().copied();
+    let least = shorter.chain([context]).min().unwrap_or(context);
     let start = Form {
         explicit: pinned.explicit.unwrap_or(false),
         host: pinned.host.unwrap_or(false),
         contexts: pinned.contexts.clone().unwrap_or_default(),
         limit: None,
-        block: pinned.block.unwrap_or(64).min(context),
+        block: pinned.block.unwrap_or(DEFAULT_BLOCK.min(least)),
     };
     let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
     let mut search = Search {
@@ -289,7 +293,7 @@ pub fn choose<E>(
     }
     if pinned.block.is_none() {
         search.decide("block", Goal::Throughput, |form| {
-            let blocks = BLOCKS.into_iter().filter(|block| *block <= context);
+            let blocks = BLOCKS.into_iter().filter(|block| *block <= least);
             let with = |block| Form {
                 block,
                 ..form.clone()

@@ -37,8 +37,8 @@ pub fn cases() -> Vec<(String, &'static str)> {
     cases
 }
 
-/// Checkpoints that this form rejects: layers have convolutions instead of attention, have recurrent
-/// states, or are mixtures of experts.
+/// Checkpoints that this form rejects: layers have convolutions instead of attention, have
+/// recurrent states, or are mixtures of experts.
 const PORTABLE: [&str; 9] = [
     "tiny/lfm2",
     "tiny/lfm2-plain",

@@ -26,6 +26,7 @@ mod modes;
 mod outputs;
 mod package;
 mod pip;
+mod plan;
 mod progress;
 mod real;
 mod refusals;

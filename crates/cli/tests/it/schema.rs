@@ -303,6 +303,23 @@ fn buckets_with_all_that_they_can_say() {
     agrees("buckets", &json(&output));
 }
 
+#[test]
+fn plan_with_all_that_it_can_say() {
+    let (home, model) = (Home::new(), crate::fixture::chat_folder());
+    let model = model.to_str().unwrap();
+    let output = home.run(&[
+        "plan",
+        model,
+        "--target",
+        "m4",
+        "--contexts",
+        "32",
+        "--json",
+    ]);
+    assert_ends(&output, 0, &[]);
+    agrees("plan", &json(&output));
+}
+
 /// A report that has something in every list, out of several.
 fn full_audit(home: &Home) -> Value {
     let (broken, fixed) = (
@@ -560,6 +577,7 @@ fn each_section_is_a_verb() {
             "ls",
             "ops",
             "perplexity",
+            "plan",
             "predict",
             "pull",
             "rerank",

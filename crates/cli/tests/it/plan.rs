@@ -1,0 +1,209 @@
+//! `thane plan` and `convert --target`: what flags pin stays, what cannot be is refused, and what
+//! was chosen runs.
+
+use serde_json::Value;
+
+use crate::fixture::{Home, assert_ends, chat_folder, json};
+
+fn plan(home: &Home, more: &[&str]) -> Value {
+    let model = chat_folder();
+    let args = [&["plan", model.to_str().unwrap(), "--json"], more].concat();
+    let output = home.run(&args);
+    assert_ends(&output, 0, &[]);
+    json(&output)
+}
+
+#[test]
+fn flags_pin_what_they_decide() {
+    let home = Home::new();
+    let free = plan(&home, &["--target", "m4"]);
+    let decided = |report: &Value| -> Vec<String> {
+        let all = report["decisions"].as_array().unwrap().iter();
+        all.map(|d| d["decided"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert!(
+        decided(&free).contains(&"cache and tables".to_owned()),
+        "{free}"
+    );
+    // The best of what was tried is what was chosen.
+    let best = &free["decisions"][0]["tried"][0];
+    for key in ["kv", "lookup"] {
+        assert_eq!(free["chosen"][key], best[key]);
+    }
+    let cost = |row: &Value| row["mean_decode_ms"].as_f64().unwrap();
+    for other in free["decisions"][0]["tried"].as_array().unwrap() {
+        assert!(cost(best) <= cost(other), "{free}");
+    }
+    let pins = [
+        "--kv",
+        "state",
+        "--lookup",
+        "inside",
+        "--block",
+        "8",
+        "--contexts",
+        "16",
+    ];
+    let pins = [&pins[..], &["--split", "2"]].concat();
+    let pinned = plan(
+        &home,
+        &[&["--target", "a19", "--context", "64"], &pins[..]].concat(),
+    );
+    assert_eq!(decided(&pinned), Vec::<String>::new());
+    let chosen = &pinned["chosen"];
+    assert_eq!(chosen["kv"], "state");
+    assert_eq!(chosen["lookup"], "inside");
+    assert_eq!(chosen["block"], 8);
+    assert_eq!(chosen["contexts"], serde_json::json!([16]));
+    assert_eq!(chosen["programs"], 2);
+}
+
+#[test]
+fn what_was_chosen_answers_as_the_checkpoint_does() {
+    let (home, model) = (Home::new(), chat_folder());
+    let model = model.to_str().unwrap();
+    let package = home.path("chosen.mlpackage");
+    let folder = home.path("chunks");
+    let convert = |out: &std::path::Path, more: &[&str]| {
+        let args = [
+            "convert",
+            model,
+            "--context",
+            "64",
+            "-o",
+            out.to_str().unwrap(),
+        ];
+        home.run(&[&args[..], more].concat())
+    };
+    let said = convert(&package, &["--target", "m4"]);
+    assert_ends(&said, 0, &["for m4", "times reading everything once"]);
+    let cut = [
+        "--form",
+        "engine",
+        "--split",
+        "0-1,1-2,head",
+        "--kv",
+        "explicit",
+    ];
+    let cut = [
+        &cut[..],
+        &["--contexts", "24", "--verify", "3", "--lookup", "host"],
+    ]
+    .concat();
+    assert_ends(&convert(&folder, &cut), 0, &[]);
+    assert_ends(&home.run(&["check", folder.to_str().unwrap()]), 0, &[]);
+    let answer = |model: &str| {
+        let flags = [
+            "--max-tokens",
+            "12",
+            "--temperature",
+            "0",
+            "--numerics",
+            "f32",
+            "--quiet",
+        ];
+        let output = home.run(&[&["run", model, "a few words"], &flags[..]].concat());
+        assert_ends(&output, 0, &[]);
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let expected = answer(model);
+    for found in [&package, &folder] {
+        assert_eq!(
+            answer(found.to_str().unwrap()),
+            expected,
+            "{}",
+            found.display()
+        );
+    }
+    // A part of another conversion does not fit.
+    let other = home.path("other");
+    let cut = [&cut[..2], &["--split", "1-2,head"], &cut[4..]].concat();
+    assert_ends(
+        &convert(&other, &cut),
+        2,
+        &[
+            "expected chunks that follow each other from layer 0 to 2",
+            "--split 2",
+        ],
+    );
+    let chunk = folder.join("chunk2.mlpackage");
+    assert_ends(
+        &home.run(&["run", chunk.to_str().unwrap(), "hello"]),
+        2,
+        &["a part of a model that was cut into several"],
+    );
+    std::fs::remove_dir_all(folder.join("chunk1.mlpackage")).unwrap();
+    assert_ends(
+        &home.run(&["run", folder.to_str().unwrap(), "hello"]),
+        2,
+        &["chunk1"],
+    );
+}
+
+#[test]
+fn forms_that_cannot_be_are_refused() {
+    let (home, model) = (Home::new(), chat_folder());
+    let model = model.to_str().unwrap();
+    let out = home.path("x.mlpackage");
+    let out = out.to_str().unwrap();
+    for (flags, said) in [
+        (
+            &["--split", "9"][..],
+            &["several packages are written into a folder"][..],
+        ),
+        (
+            &["--verify", "65"],
+            &["expected verify of 1 to 64 tokens", "--verify"],
+        ),
+        (
+            &["--contexts", "65"],
+            &["shorter contexts from 1 to 64", "--contexts"],
+        ),
+        (
+            &["--contexts", "4"],
+            &["expected prefill of 1 to 4", "--block"],
+        ),
+        (&["--split", "x"], &["--split"]),
+    ] {
+        let args = [
+            "convert",
+            model,
+            "--form",
+            "engine",
+            "--context",
+            "64",
+            "-o",
+            out,
+        ];
+        let block = ["--block", "8"];
+        let output = home.run(&[&args[..], &block[..], flags].concat());
+        assert_ends(&output, 2, said);
+    }
+    let mixed = crate::decoder::models().join("tiny/gemma4-plain");
+    let args = [
+        "convert",
+        mixed.to_str().unwrap(),
+        "--form",
+        "engine",
+        "-o",
+        out,
+    ];
+    assert_ends(
+        &home.run(&args),
+        2,
+        &["one state cannot hold", "--kv explicit"],
+    );
+    let args = [
+        "plan",
+        mixed.to_str().unwrap(),
+        "--target",
+        "m4",
+        "--kv",
+        "state",
+    ];
+    assert_ends(&home.run(&args), 2, &["one state cannot hold"]);
+    let experts = crate::decoder::models().join("tiny/mixtral");
+    let args = ["plan", experts.to_str().unwrap(), "--target", "m4"];
+    assert_ends(&home.run(&args), 2, &["mixtures of experts"]);
+}
