@@ -52,6 +52,8 @@ enum Form {
     Int8(Arc<Held<Int8Block>>),
     /// Codes with tables or scales, which are not unpacked.
     Compressed(Arc<Compressed>),
+    /// Codes with scales that are blocks of this type, which are packed as those are.
+    BlocksWhenUsed(Arc<Compressed>, BlockType, Place),
 }
 
 /// A matrix among those that are packed.
@@ -66,12 +68,12 @@ struct Place {
 impl Place {
     /// The packed bytes, asked for so many times.
     fn bytes(&self, context: &Context, n_asks: usize) -> Option<&[u8]> {
-        let mut all = self.packs.bytes(context, 0);
+        let mut bytes = self.packs.bytes(context, 0, &self.range);
         for _ in 0..n_asks {
             let n_asked = self.n_asked.fetch_add(1, Ordering::Relaxed);
-            all = self.packs.bytes(context, n_asked);
+            bytes = self.packs.bytes(context, n_asked, &self.range);
         }
-        all?.get(self.range.clone())
+        bytes
     }
 }
 
@@ -147,9 +149,16 @@ impl Matrix {
     /// The codes, where it was not unpacked.
     pub fn codes(&self) -> Option<linear::Compressed<'_>> {
         match &self.form {
-            Form::Compressed(compressed) => Some(compressed.weight()),
+            Form::Compressed(compressed) | Form::BlocksWhenUsed(compressed, ..) => {
+                Some(compressed.weight())
+            }
             _ => None,
         }
+    }
+
+    /// Whether products multiply its codes, not its values.
+    pub fn multiplies_codes(&self) -> bool {
+        matches!(self.form, Form::BlocksWhenUsed(..)) || self.stored.has_codes()
     }
 
     /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are
@@ -198,6 +207,17 @@ impl Matrix {
                 n_cols,
             }),
             Form::Compressed(compressed) => Operand::Compressed(compressed.weight()),
+            Form::BlocksWhenUsed(compressed, ty, place) => {
+                match n_asks.and_then(|n_asks| place.bytes(context, n_asks)) {
+                    None => Operand::Compressed(compressed.weight()),
+                    Some(bytes) => Operand::Codes(PackedCodes {
+                        ty: *ty,
+                        bytes,
+                        n_rows,
+                        n_cols,
+                    }),
+                }
+            }
             Form::PackedWhenUsed(place) => {
                 let packed = n_asks.and_then(|n_asks| place.bytes(context, n_asks));
                 match packed {
@@ -229,6 +249,7 @@ impl Matrix {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             Form::Compressed(compressed) => compressed.codes.len(),
+            Form::BlocksWhenUsed(_, _, place) => place.range.len(),
             _ => self.stored.bytes.len(),
         }
     }
