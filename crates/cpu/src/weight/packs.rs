@@ -92,20 +92,22 @@ impl Packs {
     /// The matrix in this range, if all are packed or it is time for that; it says how often it was
     /// asked for before.
     pub fn bytes(&self, context: &Context, n_asked: usize, range: &Range<usize>) -> Option<&[u8]> {
-        let packed = match self.packed.get() {
-            Some(packed) => packed,
-            None => {
-                if n_asked == 1 {
-                    self.n_used.fetch_add(1, Ordering::Relaxed);
-                }
-                let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
-                let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
-                if !is_time {
-                    return None;
-                }
-                self.packed.get_or_init(|| self.pack(context))
+        if self.packed.get().is_none() {
+            if n_asked == 1 {
+                self.n_used.fetch_add(1, Ordering::Relaxed);
             }
-        };
+            let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
+            let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
+            if !is_time {
+                return None;
+            }
+        }
+        self.bytes_now(context, range)
+    }
+
+    /// The matrix in this range; all are packed if they are not yet.
+    pub fn bytes_now(&self, context: &Context, range: &Range<usize>) -> Option<&[u8]> {
+        let packed = self.packed.get_or_init(|| self.pack(context));
         let packed = packed.as_ref()?;
         if packed.failed.contains(&range.start) {
             return None;
