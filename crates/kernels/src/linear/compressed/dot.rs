@@ -1,6 +1,6 @@
 //! Rows of codes times few tokens: codes become values in registers.
 
-use super::unpack::{CHUNK_LEN, code_values, entry_values, look_up_64, unpack};
+use super::unpack::{CHUNK_LEN, code_values, entry_values, unpack};
 use super::{Coding, Compressed};
 use crate::simd::{LANES, Simd};
 
@@ -82,32 +82,28 @@ impl Compressed<'_> {
         }
         let first = simd.load(vectors.first().unwrap_or(&first));
         let four: Option<&[[f32; LANES]; 4]> = vectors.try_into().ok();
+        let sixteen: Option<&[[f32; LANES]; 16]> = vectors.try_into().ok();
         let mut codes = [0u8; CHUNK_LEN];
         let mut values = [0.0f32; CHUNK_LEN];
         for start in (0..end).step_by(CHUNK_LEN) {
             let len = CHUNK_LEN.min(end - start);
             let codes = &mut codes[..len];
             unpack(self.n_bits, self.chunk(row, start, len), codes);
-            let is_long = vectors.len() > 1 && four.is_none();
-            if is_long {
+            let is_odd = vectors.len() > 1 && four.is_none() && sixteen.is_none();
+            if is_odd {
                 entry_values(table, codes, &mut values[..len]);
             }
             for (token_idx, total) in totals.iter_mut().enumerate() {
                 let x = &x[token_idx * self.n_cols + start..][..len];
-                if is_long {
+                if is_odd {
                     let values = &values[..len];
                     add_products!(simd, values, x, *total, |values| simd.load(values));
-                } else if let Some(four) = four {
-                    let tables = four.each_ref();
-                    let tables = [
-                        simd.load(tables[0]),
-                        simd.load(tables[1]),
-                        simd.load(tables[2]),
-                        simd.load(tables[3]),
-                    ];
-                    add_products!(simd, codes, x, *total, |codes| look_up_64(
-                        simd, tables, codes
-                    ));
+                } else if let Some([a, b, c, d]) = four {
+                    let four = [simd.load(a), simd.load(b), simd.load(c), simd.load(d)];
+                    add_products!(simd, codes, x, *total, |codes| simd.look_up_64(four, codes));
+                } else if let Some(table) = sixteen {
+                    add_products!(simd, codes, x, *total, |codes| simd
+                        .look_up_256(table, codes));
                 } else {
                     add_products!(simd, codes, x, *total, |codes| simd.look_up(first, codes));
                 }
@@ -152,6 +148,20 @@ impl Compressed<'_> {
                 let offset = simd.splat(offsets.get(at).copied().unwrap_or(0.0));
                 let scale = simd.splat(scales[at]);
                 let codes = &codes[done..][..n];
+                if let Ok(codes) = <&[u8; 2 * LANES]>::try_from(codes) {
+                    // As 4-bit codes are grouped most often: no loops.
+                    let (a, b) = halves(simd, codes, is_signed);
+                    let (a, b) = (simd.sub(a, offset), simd.sub(b, offset));
+                    for (token_idx, total) in totals.iter_mut().enumerate() {
+                        let x = &x[token_idx * self.n_cols + col..];
+                        let x = x.as_chunks::<LANES>().0;
+                        let sum = simd.mul(a, simd.load(&x[0]));
+                        let sum = simd.fma(b, simd.load(&x[1]), sum);
+                        total[0] = simd.fma(scale, sum, total[0]);
+                    }
+                    done += n;
+                    continue;
+                }
                 for (token_idx, total) in totals.iter_mut().enumerate() {
                     let x = &x[token_idx * self.n_cols + col..][..n];
                     let mut sums = [simd.splat(0.0); 2];
@@ -170,4 +180,14 @@ impl Compressed<'_> {
         }
         end
     }
+}
+
+/// 32 codes as numbers.
+#[inline(always)]
+fn halves<S: Simd>(simd: S, codes: &[u8; 2 * LANES], is_signed: bool) -> (S::F, S::F) {
+    let codes = codes.as_chunks::<LANES>().0;
+    (
+        code_values(simd, &codes[0], is_signed),
+        code_values(simd, &codes[1], is_signed),
+    )
 }

@@ -129,38 +129,18 @@ pub(super) fn look_up<S: Simd>(simd: S, table: &[f32], codes: &[u8], out: &mut [
         }
         [ref a, ref b, ref c, ref d] => {
             let tables = [simd.load(a), simd.load(b), simd.load(c), simd.load(d)];
-            each!(simd, codes, out, |codes| look_up_64(simd, tables, codes));
+            each!(simd, codes, out, |codes| simd.look_up_64(tables, codes));
         }
-        _ => entry_values(table, codes, out),
+        _ => match tables.try_into() {
+            Ok(tables) => each!(simd, codes, out, |codes| simd.look_up_256(tables, codes)),
+            Err(_) => entry_values(table, codes, out),
+        },
     }
 }
 
-/// The entries of a table of 64 that 16 codes stand for.
-#[inline(always)]
-pub(super) fn look_up_64<S: Simd>(simd: S, tables: [S::F; 4], codes: &[u8; LANES]) -> S::F {
-    let number = simd.u8_values(codes);
-    let (a, b) = (
-        simd.look_up(tables[0], codes),
-        simd.look_up(tables[1], codes),
-    );
-    let (c, d) = (
-        simd.look_up(tables[2], codes),
-        simd.look_up(tables[3], codes),
-    );
-    let low = simd.select_lt(number, simd.splat(16.0), a, b);
-    let high = simd.select_lt(number, simd.splat(48.0), c, d);
-    simd.select_lt(number, simd.splat(32.0), low, high)
-}
-
-/// The entries of a longer table, one by one.
+/// The entries of a table of another length, one by one.
 #[inline(always)]
 pub(super) fn entry_values(table: &[f32], codes: &[u8], out: &mut [f32]) {
-    if let Some(table) = table.first_chunk::<256>() {
-        for (code, out) in codes.iter().zip(out) {
-            *out = table[usize::from(*code)];
-        }
-        return;
-    }
     for (code, out) in codes.iter().zip(out) {
         *out = table[usize::from(*code) & (table.len() - 1)];
     }
