@@ -121,7 +121,7 @@ impl Cpu {
     /// may, too.
     fn rounds<'p>(&self, isa: Isa, plans: impl Iterator<Item = &'p Plan>) -> bool {
         let is_rounded = |weight: &Matrix| {
-            weight.stored.has_codes() || weight.stored.ty == BlockType::Bf16 && isa.has_bf16()
+            weight.multiplies_codes() || weight.stored.ty == BlockType::Bf16 && isa.has_bf16()
         };
         let mut steps = plans.flat_map(|plan| &plan.steps);
         match self.numerics {

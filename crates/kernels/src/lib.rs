@@ -16,6 +16,7 @@
 // by index are the rule here.
 #![allow(clippy::needless_range_loop)]
 
+pub mod accumulate;
 pub mod activation;
 pub mod attention;
 mod cache;

@@ -3,6 +3,9 @@
 //! A 32-bit number of units of 2^-16 that starts with the bias and takes one product after the
 //! other. In which order the engine takes them is not known; here it is the order of the operands.
 
+use thane_kernels::Isa;
+use thane_kernels::accumulate::{UnitSum, unit_sums};
+
 use super::effects::Effects;
 
 /// Units of the accumulator in 1.
@@ -11,11 +14,9 @@ const UNITS: f32 = 65536.0;
 const LIMIT: f64 = 32768.0;
 /// The least product of powers of two that counts.
 const LEAST: f32 = 1.0 / 65536.0;
-/// Sums at once; their order does not matter, since sums of units are exact.
-const LANES: usize = 16;
 
 /// A sum of products, and whether it left its accumulator.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sum {
     /// Exact; not yet fp16.
     pub value: f64,
@@ -23,20 +24,37 @@ pub struct Sum {
     pub overflowed: bool,
 }
 
-/// The sum of `x[i] * w[i]` and the bias. Operands hold fp16 numbers, or what specials are decoded
-/// as.
-pub fn dot(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Sum {
-    match quick(x, w, bias, effects) {
-        Some(value) => Sum {
-            value,
-            overflowed: false,
-        },
-        None => in_order(x, w, bias, effects),
+/// For each row of `x` [rows, w.len()], the sum of its products with `w` and the bias. Operands hold
+/// fp16 numbers, or what specials are decoded as.
+pub fn dots(isa: Isa, x: &[f32], w: &[f32], bias: f32, effects: Effects, sums: &mut [Sum]) {
+    /// Sums at once.
+    const MOST: usize = 64;
+    let mut units = [UnitSum::default(); MOST];
+    let least = if effects.drop_small_products {
+        LEAST
+    } else {
+        0.0
+    };
+    for (i, sums) in sums.chunks_mut(MOST).enumerate() {
+        let x = &x[i * MOST * w.len()..][..sums.len() * w.len()];
+        let units = &mut units[..sums.len()];
+        if effects.fixed_point {
+            unit_sums(isa, w, x, least, units);
+        }
+        for (row, (sum, units)) in sums.iter_mut().zip(units).enumerate() {
+            let x = &x[row * w.len()..][..w.len()];
+            *sum = match quick(units, w.len(), bias, effects) {
+                Some(value) => Sum {
+                    value,
+                    overflowed: false,
+                },
+                None => in_order(x, w, bias, effects),
+            };
+        }
     }
 }
 
 /// The power of two in a number; of a subnormal, and of 0, that of the least normal one.
-#[inline(always)]
 fn power(v: f32) -> f32 {
     const LEAST_NORMAL: f32 = 1.0 / 16384.0;
     let power = f32::from_bits(v.to_bits() & 0x7f80_0000);
@@ -47,43 +65,17 @@ fn power(v: f32) -> f32 {
     }
 }
 
-/// The sum in units where the sizes of all products together are within the limit: no order of them
-/// can leave it.
-fn quick(x: &[f32], w: &[f32], bias: f32, effects: Effects) -> Option<f64> {
+/// The sum where the sizes of all products together are within the limit: no order of them can leave
+/// it.
+fn quick(sum: &UnitSum, n_products: usize, bias: f32, effects: Effects) -> Option<f64> {
     if !effects.fixed_point {
         return None;
     }
-    let least = if effects.drop_small_products {
-        LEAST
-    } else {
-        0.0
-    };
-    let (mut sums, mut sizes) = ([0i32; LANES], [0f32; LANES]);
-    let mut lanes = |x: &[f32; LANES], w: &[f32; LANES]| {
-        for l in 0..LANES {
-            // 11 bits times 11 bits: exact, and so is the sum with a half up to the last place that
-            // counts.
-            let product = if power(x[l]) * power(w[l]) >= least {
-                x[l] * w[l] * UNITS
-            } else {
-                0.0
-            };
-            sums[l] = sums[l].wrapping_add((product + 0.5f32.copysign(product)) as i32);
-            sizes[l] += product.abs();
-        }
-    };
-    let ((x, x_rest), (w, w_rest)) = (x.as_chunks(), w.as_chunks());
-    x.iter().zip(w).for_each(|(x, w)| lanes(x, w));
-    let (mut x_last, mut w_last) = ([0.0; LANES], [0.0; LANES]);
-    x_last[..x_rest.len()].copy_from_slice(x_rest);
-    w_last[..w_rest.len()].copy_from_slice(w_rest);
-    lanes(&x_last, &w_last);
     let start = (f64::from(bias) * f64::from(UNITS)).round();
-    let size = start.abs() + sizes.iter().map(|v| f64::from(*v)).sum::<f64>();
+    let size = start.abs() + sum.size;
     // Each product may be half a unit larger than it was; the sum of sizes is good to a few digits.
-    let n_products = (x.len() * LANES + x_rest.len()) as f64;
-    let is_within = size * 1.01 + 0.5 * n_products < f64::from(1u32 << 31);
-    is_within.then(|| (start + sums.iter().map(|v| f64::from(*v)).sum::<f64>()) / f64::from(UNITS))
+    let is_within = size * 1.01 + 0.5 * (n_products as f64) < f64::from(1u32 << 31);
+    is_within.then(|| (start + sum.units) / f64::from(UNITS))
 }
 
 /// The sum one product after the other.

@@ -15,6 +15,7 @@ pub(super) fn conv(
     effects: Effects,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
+    let isa = call.context.isa();
     let (x, weight) = (call.tensor("x")?, call.tensor("weight")?);
     let shape = call.shape(0);
     let [n_batch, n_out, places] = match shape.as_slice() {
@@ -32,7 +33,7 @@ pub(super) fn conv(
         && n_out % n_groups == 0;
     let bias = call
         .opt_tensor("bias")
-        .map(|b| read(b, effects))
+        .map(|b| read(isa, b, effects))
         .transpose()?;
     if !fits || channels * len == 0 || bias.as_ref().is_some_and(|b| b.len() != n_out) {
         return Err(format!(
@@ -40,7 +41,10 @@ pub(super) fn conv(
             x.shape, weight.shape
         ));
     }
-    let (x, weight) = (Values::new(x, effects)?, Values::new(weight, effects)?);
+    let (x, weight) = (
+        Values::new(isa, x, effects)?,
+        Values::new(isa, weight, effects)?,
+    );
     let (n_cols, filters) = (channels * len, n_out / n_groups);
     let z = f32_out(&mut out[0], shape.iter().product())?;
     let most = (PATCHES / n_cols).clamp(1, places.max(1));
@@ -85,6 +89,8 @@ struct Window {
     dilations: Vec<usize>,
     /// Zeros before x.
     before: Vec<usize>,
+    /// Whether it covers the place of the result and nothing else.
+    is_pointwise: bool,
 }
 
 impl Window {
@@ -122,8 +128,12 @@ impl Window {
                 _ => 0,
             }
         };
-        let before = (0..rank).map(before).collect();
+        let before: Vec<usize> = (0..rank).map(before).collect();
+        let ones = |sizes: &[usize]| sizes.iter().all(|n| *n == 1);
+        let is_pointwise =
+            ones(&kernel) && ones(&steps) && x == out && before.iter().all(|n| *n == 0);
         Ok(Self {
+            is_pointwise,
             x,
             out,
             kernel,
@@ -136,6 +146,11 @@ impl Window {
     /// What the filter covers at a place of the result, channel by channel from `channel` on, zeros
     /// beside x.
     fn patch(&self, x: &Values<'_>, channel: usize, place: usize, patch: &mut [f32]) {
+        if self.is_pointwise {
+            let size = self.x.iter().product();
+            x.copy(channel * size + place, size, patch);
+            return;
+        }
         let (own, taps) = (strides(&self.x), strides(&self.kernel));
         let places = strides(&self.out);
         let size: usize = self.x.iter().product();

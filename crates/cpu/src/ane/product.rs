@@ -2,9 +2,10 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use thane_kernels::{Context, Weight};
+use thane_kernels::f16::f16_to_f32_slice;
+use thane_kernels::{Context, Isa, Weight};
 
-use super::accumulator::dot;
+use super::accumulator::{Sum, dots};
 use super::effects::Effects;
 use super::half::{Tally, operand, result, round_constants};
 use crate::ops::{Call, Fault, Mask, Operand, f32_out, rows};
@@ -20,19 +21,28 @@ const SCORES: usize = 1 << 20;
 pub struct Values<'a> {
     data: &'a Buffer,
     effects: Effects,
+    isa: Isa,
 }
 
 impl<'a> Values<'a> {
     /// Refuses what are no floats.
-    pub fn new(tensor: &'a Tensor, effects: Effects) -> Result<Self, Fault> {
+    pub fn new(isa: Isa, tensor: &'a Tensor, effects: Effects) -> Result<Self, Fault> {
         match &*tensor.data {
-            data @ (Buffer::F32(_) | Buffer::F16(_)) => Ok(Self { data, effects }),
+            data @ (Buffer::F32(_) | Buffer::F16(_)) => Ok(Self { data, effects, isa }),
             _ => Err(format!("{} stands where floats are due", tensor.dtype)),
         }
     }
 
     /// Copy the elements from `start` on, `step` apart.
     pub fn copy(&self, start: usize, step: usize, out: &mut [f32]) {
+        if let (Buffer::F16(v), 1) = (self.data, step) {
+            f16_to_f32_slice(self.isa, &v[start..][..out.len()], out);
+            let has_specials = out.iter().fold(false, |any, v| any | !v.is_finite());
+            if has_specials {
+                out.iter_mut().for_each(|v| *v = operand(*v, self.effects));
+            }
+            return;
+        }
         let out = out.iter_mut().enumerate();
         match self.data {
             Buffer::F32(v) => {
@@ -48,9 +58,9 @@ impl<'a> Values<'a> {
 }
 
 /// All elements of a tensor of floats, as an op computes with them.
-pub fn read(tensor: &Tensor, effects: Effects) -> Result<Vec<f32>, Fault> {
+pub fn read(isa: Isa, tensor: &Tensor, effects: Effects) -> Result<Vec<f32>, Fault> {
     let mut out = vec![0.0; tensor.len()];
-    Values::new(tensor, effects)?.copy(0, 1, &mut out);
+    Values::new(isa, tensor, effects)?.copy(0, 1, &mut out);
     Ok(out)
 }
 
@@ -77,6 +87,7 @@ pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &m
         .pool()
         .run_chunks(&mut by_row, ROWS * n_tokens, |chunk_idx, chunk| {
             let (mut row, mut tally) = (vec![0f32; n_cols], Tally::default());
+            let mut sums = vec![Sum::default(); n_tokens];
             for (i, out) in chunk.chunks_mut(n_tokens).enumerate() {
                 let row_idx = chunk_idx * ROWS + i;
                 (product.row)(row_idx, &mut row);
@@ -84,14 +95,11 @@ pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &m
                     .bias
                     .and_then(|b| b.get(row_idx))
                     .map_or(0.0, |b| operand(*b, effects));
-                for (t, out) in out.iter_mut().enumerate() {
-                    *out = one(
-                        &product.x[t * n_cols..][..n_cols],
-                        &row,
-                        bias,
-                        effects,
-                        &mut tally,
-                    );
+                let x = &product.x[..n_tokens * n_cols];
+                dots(context.isa(), x, &row, bias, effects, &mut sums);
+                for (out, sum) in out.iter_mut().zip(&sums) {
+                    tally.accumulator_overflows += usize::from(sum.overflowed);
+                    *out = result(sum.value, effects, &mut tally);
                 }
             }
             *total.lock().unwrap_or_else(PoisonError::into_inner) += tally;
@@ -102,13 +110,6 @@ pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &m
             .for_each(|(r, y)| *y = by_row[r * n_tokens + t]);
     }
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One sum as it leaves the accumulator.
-pub fn one(x: &[f32], w: &[f32], bias: f32, effects: Effects, tally: &mut Tally) -> f32 {
-    let sum = dot(x, w, bias, effects);
-    tally.accumulator_overflows += usize::from(sum.overflowed);
-    result(sum.value, effects, tally)
 }
 
 /// `x @ weight^T + bias` with a weight as it is stored.
@@ -149,16 +150,17 @@ pub fn linear(
     effects: Effects,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
+    let isa = call.context.isa();
     let weight = call.tensor("weight")?;
     let [n_rows, n_cols] = weight.shape[..] else {
         return Err("`weight` is not [out, in]".to_owned());
     };
-    let x = read(call.tensor("x")?, effects)?;
+    let x = read(isa, call.tensor("x")?, effects)?;
     let bias = call
         .opt_tensor("bias")
-        .map(|b| read(b, effects))
+        .map(|b| read(isa, b, effects))
         .transpose()?;
-    let weight = Values::new(weight, effects)?;
+    let weight = Values::new(isa, weight, effects)?;
     let row = |i: usize, out: &mut [f32]| weight.copy(i * n_cols, 1, out);
     let y = f32_out(&mut out[0], call.shape(0).iter().product())?;
     let product = Product {
@@ -177,6 +179,7 @@ pub fn matmul(
     effects: Effects,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
+    let isa = call.context.isa();
     let (x, y) = (call.tensor("x")?, call.tensor("y")?);
     let rank = |t: &Tensor| t.shape.len().max(2) - 2;
     let shape = call.shape(0);
@@ -184,7 +187,7 @@ pub fn matmul(
     let batch = shape[..n_batch_axes.min(shape.len())].to_vec();
     let a = Operand::new(call, "x", "transpose_x", batch.len())?;
     let b = Operand::new(call, "y", "transpose_y", batch.len())?;
-    let (left, right) = (Values::new(x, effects)?, Values::new(y, effects)?);
+    let (left, right) = (Values::new(isa, x, effects)?, Values::new(isa, y, effects)?);
     let z = f32_out(&mut out[0], shape.iter().product())?;
     let [m, n, k] = [a.rows, b.cols, a.cols];
     let mut x = vec![0f32; m * k];
@@ -223,6 +226,7 @@ pub fn attention(
     effects: Effects,
     tally: &mut Tally,
 ) -> Result<(), Fault> {
+    let isa = call.context.isa();
     let (q_shape, v_shape) = (&call.tensor("query")?.shape, &call.tensor("value")?.shape);
     let rank = q_shape.len();
     let (l, e, s, ev) = (
@@ -233,12 +237,12 @@ pub fn attention(
     );
     let mut scale = [1.0 / (e as f32).sqrt()];
     round_constants(call.context, &mut scale, effects);
-    let mut q = read(call.tensor("query")?, effects)?;
+    let mut q = read(isa, call.tensor("query")?, effects)?;
     q.iter_mut()
         .for_each(|v| *v = operand(result(f64::from(*v * scale[0]), effects, tally), effects));
     let (k, v) = (
-        Values::new(call.tensor("key")?, effects)?,
-        Values::new(call.tensor("value")?, effects)?,
+        Values::new(isa, call.tensor("key")?, effects)?,
+        Values::new(isa, call.tensor("value")?, effects)?,
     );
     let mask = Mask::new(call, rank)?;
     let z = f32_out(&mut out[0], call.shape(0).iter().product())?;

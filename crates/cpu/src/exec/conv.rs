@@ -10,7 +10,7 @@ use super::Frame;
 use crate::ops::Fault;
 use crate::step::{Conv, Kernels, Then};
 use crate::tensor::{Buffer, Tensor, floats};
-use crate::weight::Matrix;
+use crate::weight::{Demand, Matrix};
 
 /// Elements of patches that are made before they are multiplied: they should stay in the second
 /// cache until then.
@@ -140,7 +140,7 @@ impl Frame<'_> {
                     bias: bias.map(|b| &b[group * n_out..][..n_out]),
                     accumulates: false,
                 };
-                let operand = weight.operand(self.context, None);
+                let operand = weight.operand(self.context, Demand::Stored);
                 let all = &mut y[first * n_out * n_groups..][..n * n_out * n_groups];
                 let to = if n_groups == 1 {
                     &mut *all
@@ -201,7 +201,7 @@ impl Frame<'_> {
         }
         let n_places = x.len() / n_in.max(1);
         let (mut spread, n_spread) = self.pool.take_checked(&[n_places, n_taps * c_out])?;
-        let operand = weight.operand(self.context, None);
+        let operand = weight.operand(self.context, Demand::Stored);
         let products = Product::new(operand, n_places, Start::NONE, &mut spread[..n_spread]);
         self.multiply(&mut [products], (floats(x)?, n_places), Epilogue::None)?;
         let (mut out, n) = self.pool.take_checked(&shape)?;

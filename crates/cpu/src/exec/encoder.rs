@@ -15,7 +15,7 @@ use super::Frame;
 use crate::ops::Fault;
 use crate::step::Part;
 use crate::tensor::{Buffer, Floats, Tensor, floats};
-use crate::weight::Matrix;
+use crate::weight::{Demand, Matrix};
 
 /// At or below this a mask hides a key entirely: its weight is exp of it, which is 0.
 pub const HIDDEN: f32 = -1e4;
@@ -249,7 +249,7 @@ impl Frame<'_> {
         let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let operand = weight.operand(self.context, None);
+        let operand = weight.operand(self.context, Demand::Stored);
         let (mut rows, mut product) = (
             self.pool.take(n_in * n_places)?,
             self.pool.take(n_places * n_out)?,
@@ -296,7 +296,7 @@ impl Frame<'_> {
         let bias = bias.map(|bias| self.pool.widened(bias)).transpose()?;
         let bias = bias.as_ref().and_then(Tensor::f32s);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let operand = weight.operand(self.context, None);
+        let operand = weight.operand(self.context, Demand::Stored);
         let mut products = [Product::new(operand, n_rows, bias.into(), &mut out[..n])];
         self.multiply(&mut products, (x, n_rows), Epilogue::None)?;
         self.pool.narrowed(

@@ -8,6 +8,7 @@ use crate::ops::Fault;
 use crate::ops::gather::row;
 use crate::step::Experts;
 use crate::tensor::{Buffer, Tensor, floats};
+use crate::weight::Demand;
 
 /// The experts that tokens chose, in rising order: the expert, and the place of the choice among
 /// those of all tokens.
@@ -29,11 +30,11 @@ impl Frame<'_> {
                 choices.len()
             ));
         }
-        let n_asks = self.n_asks(n_tokens);
+        let demand = self.demand(n_tokens);
         let (mut out, n) = self.pool.take_checked(&x.shape)?;
         out[..n].fill(0.0);
         for group in choices.chunk_by(|a, b| a.0 == b.0) {
-            let own = self.expert(experts, group, (&x, n_used), n_asks)?;
+            let own = self.expert(experts, group, (&x, n_used), demand)?;
             add_rows(
                 &mut out[..n],
                 floats(&own)?,
@@ -65,7 +66,7 @@ impl Frame<'_> {
         experts: &Experts,
         group: &[(usize, usize)],
         (x, n_used): (&Tensor, usize),
-        n_asks: Option<usize>,
+        demand: Demand,
     ) -> Result<Tensor, Fault> {
         let (hidden, n_rows) = (experts.hidden(), group.len());
         let shape = vec![n_rows, hidden];
@@ -76,10 +77,10 @@ impl Frame<'_> {
         }
         let rows = Tensor::new(DType::Fp32, shape.clone(), Buffer::F32(rows));
         let [gate, up, down] = experts.of(group[0].0);
-        let inner = self.gated(&rows, (n_rows, n_asks), [gate, up], experts.op)?;
+        let inner = self.gated(&rows, (n_rows, demand), [gate, up], experts.op)?;
         self.pool.give(rows);
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let operand = down.weight.operand(self.context, n_asks);
+        let operand = down.weight.operand(self.context, demand);
         let mut product = [Multiplied::new(operand, n_rows, Start::NONE, &mut out[..n])];
         self.multiply(&mut product, (floats(&inner)?, n_rows), Epilogue::None)?;
         self.pool.give(inner);

@@ -20,11 +20,17 @@ use crate::ops::sort::greatest;
 use crate::ops::{self, Fault, Value};
 use crate::step::{Product, Step, Then};
 use crate::tensor::{Buffer, Floats, Tensor, floats};
+use crate::weight::Demand;
 
 /// Rows, of one frame, up to which a product packs a quantized matrix that it may pack. Prompts of
 /// more read it as it is stored, so that the first token need not wait for the packing of all
 /// matrices.
 const MOST_PACKING_TOKENS: usize = 8;
+/// Rows from which on a product of values takes longer than packing their matrix as blocks and
+/// multiplying these (SmolLM2 in Q4_1 from a package, AMD EPYC of family 26, two threads: the first
+/// token behind a prompt of 30 after 303 ms without and 352 ms with packing, of 400 after 697 and
+/// 494 ms).
+const LEAST_UNPACKING_TOKENS: usize = 128;
 
 impl Frame<'_> {
     /// The products of x with each matrix, those together that are in one form, and what becomes of
@@ -44,7 +50,7 @@ impl Frame<'_> {
         if let (Then::Gated(op), [gate, up]) = (then, products)
             && !matches!(self.numerics, Numerics::Ane(_))
         {
-            let count = (n_tokens, self.n_asks(n_tokens));
+            let count = (n_tokens, self.demand(n_tokens));
             return Ok(vec![self.gated(&x, count, [gate, up], op)?]);
         }
         if let (Then::Added(to), [product]) = (then, products)
@@ -73,7 +79,7 @@ impl Frame<'_> {
             results.push((shape, out, n));
         }
         let accumulates = matches!(then, Then::Added(_));
-        let n_asks = self.n_asks(n_tokens);
+        let demand = self.demand(n_tokens);
         let outputs = products.iter().zip(&mut results);
         let outputs = outputs.map(|(product, (_, y, n))| {
             let start = Start {
@@ -93,7 +99,7 @@ impl Frame<'_> {
         } else {
             let mut outputs: Vec<Multiplied> = outputs
                 .map(|(product, start, y)| {
-                    let operand = product.weight.operand(self.context, n_asks);
+                    let operand = product.weight.operand(self.context, demand);
                     Multiplied::new(operand, n_tokens, start, y)
                 })
                 .collect();
@@ -127,7 +133,7 @@ impl Frame<'_> {
         let row_len = product.weight.stored.n_rows;
         let n_tokens = n / row_len.max(1);
         if n_tokens != 1 || !self.screened(&x, product, k, &mut out[..n])? {
-            let operand = product.weight.operand(self.context, self.n_asks(n_tokens));
+            let operand = product.weight.operand(self.context, self.demand(n_tokens));
             let mut outputs = [Multiplied::new(
                 operand,
                 n_tokens,
@@ -189,23 +195,23 @@ impl Frame<'_> {
     pub fn gated(
         &mut self,
         x: &Tensor,
-        (n_tokens, n_asks): (usize, Option<usize>),
+        (n_tokens, demand): (usize, Demand),
         [gate, up]: [&Product; 2],
         op: Unary,
     ) -> Result<Tensor, Fault> {
         let shape = up.shape(&x.shape)?;
         // Gates and what they are for are most of a model: they count twice, so that its matrices
         // are packed in the second decode step, before most of them were read.
-        let n_asks = n_asks.map(|n| 2 * n);
+        let demand = demand.twice();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let (weight, start) = (
-            gate.weight.operand(self.context, n_asks),
+            gate.weight.operand(self.context, demand),
             gate.bias().into(),
         );
         let mut product = [Multiplied::new(weight, n_tokens, start, &mut out[..n])];
         let epilogue = Epilogue::Gated {
             op,
-            up: up.weight.operand(self.context, n_asks),
+            up: up.weight.operand(self.context, demand),
             bias: up.bias(),
         };
         self.multiply(&mut product, (floats(x)?, n_tokens), epilogue)?;
@@ -238,11 +244,14 @@ impl Frame<'_> {
         Ok(())
     }
 
-    /// How many products of few rows a product counts as, for its matrix to be packed: none where
-    /// there are many rows; `None` where packed matrices are not read.
-    pub fn n_asks(&self, n_tokens: usize) -> Option<usize> {
-        let is_short = n_tokens <= MOST_PACKING_TOKENS * self.n_frames;
-        self.numerics.is_fast().then_some(usize::from(is_short))
+    /// What a product of so many rows asks of a matrix that may be packed.
+    pub fn demand(&self, n_tokens: usize) -> Demand {
+        match n_tokens {
+            _ if !self.numerics.is_fast() => Demand::Stored,
+            _ if n_tokens <= MOST_PACKING_TOKENS * self.n_frames => Demand::Few(1),
+            ..LEAST_UNPACKING_TOKENS => Demand::Some,
+            _ => Demand::Many,
+        }
     }
 
     /// The numbers of a value for this step to change: those of its slot when the step is its last

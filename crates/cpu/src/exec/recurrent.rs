@@ -9,6 +9,7 @@ use super::Frame;
 use crate::ops::Fault;
 use crate::step::{Cell, CellKind, Recurrent, Source};
 use crate::tensor::{Tensor, floats, floats_mut};
+use crate::weight::Demand;
 
 /// Sizes of a layer: steps, sequences, and elements of a state.
 #[derive(Clone, Copy)]
@@ -108,7 +109,7 @@ impl Frame<'_> {
             bias: cell.input_bias.as_ref().and_then(Tensor::f32s),
             accumulates: false,
         };
-        let operand = cell.input.operand(self.context, None);
+        let operand = cell.input.operand(self.context, Demand::Stored);
         let mut products = [Product::new(operand, n_rows, start, &mut gates[..n])];
         self.multiply(&mut products, (floats(x)?, n_rows), Epilogue::None)?;
         let mut work = self.pool.take(2 * batch * n_gates)?;
@@ -147,7 +148,7 @@ impl Frame<'_> {
             bias: None,
             accumulates: true,
         };
-        let operand = cell.state.operand(self.context, None);
+        let operand = cell.state.operand(self.context, Demand::Stored);
         let mut products = [Product::new(operand, sizes.batch, start, &mut *gates)];
         self.multiply(&mut products, (h, sizes.batch), Epilogue::None)?;
         let rows = gates.chunks_exact_mut(4 * n);
@@ -180,7 +181,7 @@ impl Frame<'_> {
         let (h, n_gates) = (&mut states[0], 3 * hidden);
         let bias = cell.state_bias.as_ref().and_then(Tensor::f32s);
         let (of_state, reset) = work.split_at_mut(batch * n_gates);
-        let operand = cell.state.operand(self.context, None);
+        let operand = cell.state.operand(self.context, Demand::Stored);
         let start = Start {
             bias,
             accumulates: false,

@@ -241,7 +241,7 @@ fn product_work(frame: &Frame<'_>, x_len: f64, weight: &Matrix) -> Work {
             bf16_flops: flops,
             ..work
         },
-        _ if weight.stored.has_codes() => Work {
+        _ if weight.multiplies_codes() => Work {
             byte_ops: flops,
             ..work
         },

@@ -63,6 +63,9 @@ impl Planner<'_> {
                     for Product { weight, .. } in fused.products_mut() {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
+                            _ if weight.codes().is_some() && has_states => {
+                                folds.pack_blocks_when_used(weight.clone())
+                            }
                             _ if weight.codes().is_some() => continue,
                             Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is

@@ -1,5 +1,7 @@
 //! Constant matrices of codes with tables or scales, as Core ML packages hold them.
 
+mod blocks;
+
 use thane_kernels::linear;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
@@ -17,7 +19,7 @@ pub struct Compressed {
 }
 
 /// As [`linear::Coding`].
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 enum Coding {
     Table {
         entries: Vec<f32>,
@@ -96,6 +98,11 @@ impl Compressed {
     pub fn weight(&self) -> linear::Compressed<'_> {
         #[expect(clippy::unwrap_used, reason = "checked in `find`")]
         self.checked().unwrap()
+    }
+
+    /// Whether codes mean the same as in another matrix.
+    pub fn has_coding_of(&self, other: &Self) -> bool {
+        self.n_bits == other.n_bits && self.coding == other.coding
     }
 
     /// Rows and columns.

@@ -14,6 +14,7 @@ use thane_mil::opset::OpDef;
 use thane_mil::program::{Arg, Definition, Function, ValueId};
 use thane_mil::types::DType;
 
+use super::compressed::Compressed;
 use super::packs::{self, Packs};
 use super::stored::{Held, Stored, WeightId};
 use super::{Form, Matrix, Place};
@@ -27,6 +28,7 @@ pub struct Folds {
     tensors: RefCell<HashMap<Vec<KeyPart>, Tensor>>,
     panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
     places: RefCell<HashMap<WeightId, Place>>,
+    blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<WeightId, Arc<Held<Int8Block>>>>,
     budget: Budget,
@@ -34,15 +36,19 @@ pub struct Folds {
     refused: RefCell<Option<OverBudget>>,
 }
 
+/// Codes that are packed as blocks of a type.
+type Blocks = (Arc<Compressed>, BlockType, Place);
+
 impl Folds {
     /// Nothing yet; what is kept counts against `budget`.
     pub fn new(budget: &Budget) -> Self {
-        let (tensors, panels, places, int8, refused) = Default::default();
+        let (tensors, panels, places, blocks, int8, refused) = Default::default();
         let packs = Arc::new(Packs::new(budget.clone()));
         Self {
             tensors,
             panels,
             places,
+            blocks,
             packs,
             int8,
             budget: budget.clone(),
@@ -205,6 +211,31 @@ impl Folds {
                 }
             });
             matrix.form = Form::PackedWhenUsed(place.clone());
+        }
+        matrix
+    }
+
+    /// The matrix of codes, to be packed as blocks when products of few rows with it begin, where
+    /// its codes and scales are those of a block type.
+    pub fn pack_blocks_when_used(&self, mut matrix: Matrix) -> Matrix {
+        let Form::Compressed(codes) = &matrix.form else {
+            return matrix;
+        };
+        let mut all = self.blocks.borrow_mut();
+        let known = all.entry(matrix.stored.id.clone()).or_insert_with(|| {
+            let ty = codes.block_type()?;
+            let place = Place {
+                packs: self.packs.clone(),
+                range: self.packs.add_codes(codes, ty)?,
+                n_asked: Arc::default(),
+            };
+            Some((codes.clone(), ty, place))
+        });
+        // The same codes may have other scales elsewhere.
+        if let Some((known, ty, place)) = known.clone()
+            && known.has_coding_of(codes)
+        {
+            matrix.form = Form::BlocksWhenUsed(known, ty, place);
         }
         matrix
     }

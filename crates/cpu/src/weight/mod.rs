@@ -52,6 +52,31 @@ enum Form {
     Int8(Arc<Held<Int8Block>>),
     /// Codes with tables or scales, which are not unpacked.
     Compressed(Arc<Compressed>),
+    /// Codes with scales that are blocks of this type, which are packed as those are.
+    BlocksWhenUsed(Arc<Compressed>, BlockType, Place),
+}
+
+/// What a product asks of a matrix that may be packed.
+#[derive(Clone, Copy, Debug)]
+pub enum Demand {
+    /// The matrix as it is stored.
+    Stored,
+    /// It counts as so many products of few rows, which may have the matrix packed.
+    Few(usize),
+    /// It has more rows, which the packing of all matrices would keep waiting.
+    Some,
+    /// It has so many rows that packing pays where values would be multiplied otherwise.
+    Many,
+}
+
+impl Demand {
+    /// A product that counts twice.
+    pub fn twice(self) -> Self {
+        match self {
+            Self::Few(n_asks) => Self::Few(2 * n_asks),
+            _ => self,
+        }
+    }
 }
 
 /// A matrix among those that are packed.
@@ -64,14 +89,19 @@ struct Place {
 }
 
 impl Place {
-    /// The packed bytes, asked for so many times.
-    fn bytes(&self, context: &Context, n_asks: usize) -> Option<&[u8]> {
-        let mut all = self.packs.bytes(context, 0);
+    /// The packed bytes.
+    fn bytes(&self, context: &Context, demand: Demand) -> Option<&[u8]> {
+        let n_asks = match demand {
+            Demand::Stored => return None,
+            Demand::Few(n_asks) => n_asks,
+            Demand::Some | Demand::Many => 0,
+        };
+        let mut bytes = self.packs.bytes(context, 0, &self.range);
         for _ in 0..n_asks {
             let n_asked = self.n_asked.fetch_add(1, Ordering::Relaxed);
-            all = self.packs.bytes(context, n_asked);
+            bytes = self.packs.bytes(context, n_asked, &self.range);
         }
-        all?.get(self.range.clone())
+        bytes
     }
 }
 
@@ -147,9 +177,16 @@ impl Matrix {
     /// The codes, where it was not unpacked.
     pub fn codes(&self) -> Option<linear::Compressed<'_>> {
         match &self.form {
-            Form::Compressed(compressed) => Some(compressed.weight()),
+            Form::Compressed(compressed) | Form::BlocksWhenUsed(compressed, ..) => {
+                Some(compressed.weight())
+            }
             _ => None,
         }
+    }
+
+    /// Whether products multiply its codes, not its values.
+    pub fn multiplies_codes(&self) -> bool {
+        matches!(self.form, Form::BlocksWhenUsed(..)) || self.stored.has_codes()
     }
 
     /// The matrix behind a constant [rows, cols, 1, ..], where its bytes can be used as they are
@@ -178,9 +215,8 @@ impl Matrix {
         self.stored.weight()
     }
 
-    /// The form that products read. It counts as so many products of few rows, which may have the
-    /// matrix packed; `None` where packed ones are not read.
-    pub fn operand(&self, context: &Context, n_asks: Option<usize>) -> Operand<'_> {
+    /// The form that a product reads.
+    pub fn operand(&self, context: &Context, demand: Demand) -> Operand<'_> {
         let Stored {
             ty, n_rows, n_cols, ..
         } = self.stored;
@@ -198,16 +234,22 @@ impl Matrix {
                 n_cols,
             }),
             Form::Compressed(compressed) => Operand::Compressed(compressed.weight()),
-            Form::PackedWhenUsed(place) => {
-                let packed = n_asks.and_then(|n_asks| place.bytes(context, n_asks));
+            Form::BlocksWhenUsed(compressed, ty, place) => {
+                let packed = match demand {
+                    Demand::Many => place.packs.bytes_now(context, &place.range),
+                    _ => place.bytes(context, demand),
+                };
                 match packed {
+                    None => Operand::Compressed(compressed.weight()),
+                    Some(bytes) => Operand::Codes(self.packed_codes(*ty, bytes)),
+                }
+            }
+            Form::PackedWhenUsed(place) => {
+                match place.bytes(context, demand) {
                     None => Operand::Stored(self.weight()),
-                    Some(bytes) if self.stored.has_codes() => Operand::Codes(PackedCodes {
-                        ty,
-                        bytes,
-                        n_rows,
-                        n_cols,
-                    }),
+                    Some(bytes) if self.stored.has_codes() => {
+                        Operand::Codes(self.packed_codes(ty, bytes))
+                    }
                     // Floats are copied as they are stored.
                     Some(bytes) => Operand::Stored(Weight {
                         bytes,
@@ -215,6 +257,15 @@ impl Matrix {
                     }),
                 }
             }
+        }
+    }
+
+    fn packed_codes<'a>(&self, ty: BlockType, bytes: &'a [u8]) -> PackedCodes<'a> {
+        PackedCodes {
+            ty,
+            bytes,
+            n_rows: self.stored.n_rows,
+            n_cols: self.stored.n_cols,
         }
     }
 
@@ -229,6 +280,7 @@ impl Matrix {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             Form::Compressed(compressed) => compressed.codes.len(),
+            Form::BlocksWhenUsed(_, _, place) => place.range.len(),
             _ => self.stored.bytes.len(),
         }
     }
@@ -236,8 +288,14 @@ impl Matrix {
     /// The matrix and how to keep count of it, where its rows can be
     /// [ruled out](thane_kernels::linear::linear_codes_best), and that has paid.
     pub fn screened(&self, context: &Context) -> Option<(PackedCodes<'_>, &Screening)> {
-        let Operand::Codes(codes) = self.operand(context, Some(0)) else {
-            return None;
+        let codes = match &self.form {
+            Form::BlocksWhenUsed(_, ty, place) => {
+                self.packed_codes(*ty, place.bytes(context, Demand::Some)?)
+            }
+            Form::PackedWhenUsed(place) if self.stored.has_codes() => {
+                self.packed_codes(self.stored.ty, place.bytes(context, Demand::Some)?)
+            }
+            _ => return None,
         };
         (codes.is_split() && self.screening.is_due()).then_some((codes, &self.screening))
     }

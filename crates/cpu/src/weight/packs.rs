@@ -7,13 +7,16 @@
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memmap2::MmapMut;
-use thane_kernels::linear::{LINE_BYTES, pack_codes, pack_codes_scratch_len, packed_codes_len};
+use thane_kernels::linear::{
+    LINE_BYTES, pack_code_rows, pack_codes, pack_codes_scratch_len, packed_codes_len,
+};
 use thane_kernels::{BlockType, Context, Weight};
 use thane_mil::budget::{Budget, Reservation};
 
+use super::compressed::Compressed;
 use super::stored::Stored;
 
 /// They are packed all at once, when products with few rows come again and again, and of most
@@ -21,67 +24,102 @@ use super::stored::Stored;
 /// one token, or for none, does not wait.
 #[derive(Debug)]
 pub struct Packs {
-    matrices: Mutex<Vec<(Range<usize>, Stored)>>,
+    matrices: Mutex<Vec<(Range<usize>, Source)>>,
     n_matrices: AtomicUsize,
     /// Those that were asked for twice.
     n_used: AtomicUsize,
     /// None where there is no memory for them: then they are read as they are stored, which takes
     /// longer.
-    bytes: OnceLock<Option<(MmapMut, Reservation)>>,
+    packed: OnceLock<Option<Packed>>,
     budget: Budget,
+}
+
+/// What a matrix is packed from.
+#[derive(Debug)]
+enum Source {
+    /// Blocks or 16-bit floats.
+    Stored(Stored),
+    /// Codes with scales that become blocks of this type.
+    Codes(Arc<Compressed>, BlockType),
+}
+
+/// All matrices, packed.
+#[derive(Debug)]
+struct Packed {
+    bytes: MmapMut,
+    /// Where matrices begin that turned out not to be blocks of their type.
+    failed: Vec<usize>,
+    _memory: Reservation,
 }
 
 impl Packs {
     /// None yet; what they take counts against `budget`.
     pub fn new(budget: Budget) -> Self {
-        let (matrices, n_matrices, n_used, bytes) = Default::default();
+        let (matrices, n_matrices, n_used, packed) = Default::default();
         Self {
             matrices,
             n_matrices,
             n_used,
-            bytes,
+            packed,
             budget,
         }
     }
 
     /// Where the matrix will be, whose type must be one that is packed.
     pub fn add(&self, matrix: &Stored) -> Range<usize> {
+        let len = len(matrix.ty, matrix.n_rows, matrix.n_cols);
+        self.add_source(Source::Stored(matrix.clone()), len.unwrap_or(0))
+    }
+
+    /// Where the blocks of this type will be that codes become; none where it is not packed.
+    pub fn add_codes(&self, codes: &Arc<Compressed>, ty: BlockType) -> Option<Range<usize>> {
+        let [n_rows, n_cols] = codes.shape();
+        let len = packed_codes_len(ty, n_rows, n_cols)?;
+        Some(self.add_source(Source::Codes(codes.clone(), ty), len))
+    }
+
+    fn add_source(&self, source: Source, len: usize) -> Range<usize> {
         let mut matrices = self.matrices.lock().unwrap_or_else(PoisonError::into_inner);
         let start = matrices
             .last()
             .map_or(0, |(range, _)| range.end.next_multiple_of(LINE_BYTES));
-        let len = len(matrix.ty, matrix.n_rows, matrix.n_cols).unwrap_or(0);
         let range = start..start.saturating_add(len);
-        matrices.push((range.clone(), matrix.clone()));
+        matrices.push((range.clone(), source));
         self.n_matrices.fetch_add(1, Ordering::Relaxed);
         range
     }
 
-    /// All matrices, if they are packed or it is time for that; a matrix says how often it was
+    /// The matrix in this range, if all are packed or it is time for that; it says how often it was
     /// asked for before.
-    pub fn bytes(&self, context: &Context, n_asked: usize) -> Option<&[u8]> {
-        if let Some(bytes) = self.bytes.get() {
-            return bytes.as_ref().map(|(bytes, _)| &**bytes);
+    pub fn bytes(&self, context: &Context, n_asked: usize, range: &Range<usize>) -> Option<&[u8]> {
+        if self.packed.get().is_none() {
+            if n_asked == 1 {
+                self.n_used.fetch_add(1, Ordering::Relaxed);
+            }
+            let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
+            let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
+            if !is_time {
+                return None;
+            }
         }
-        if n_asked == 1 {
-            self.n_used.fetch_add(1, Ordering::Relaxed);
-        }
-        let due = self.n_matrices.load(Ordering::Relaxed).div_ceil(2);
-        let is_time = n_asked > 0 && self.n_used.load(Ordering::Relaxed) >= due;
-        if !is_time {
-            return None;
-        }
-        self.bytes
-            .get_or_init(|| self.pack(context))
-            .as_ref()
-            .map(|(bytes, _)| &**bytes)
+        self.bytes_now(context, range)
     }
 
-    fn pack(&self, context: &Context) -> Option<(MmapMut, Reservation)> {
+    /// The matrix in this range; all are packed if they are not yet.
+    pub fn bytes_now(&self, context: &Context, range: &Range<usize>) -> Option<&[u8]> {
+        let packed = self.packed.get_or_init(|| self.pack(context));
+        let packed = packed.as_ref()?;
+        if packed.failed.contains(&range.start) {
+            return None;
+        }
+        packed.bytes.get(range.clone())
+    }
+
+    fn pack(&self, context: &Context) -> Option<Packed> {
         let matrices =
             std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
         let n_bytes = matrices.last()?.0.end;
-        let held = self
+        let memory = self
             .budget
             .reserve(n_bytes, || "the packed weights".to_owned())
             .ok()?;
@@ -89,15 +127,32 @@ impl Packs {
         // Not every machine has larger pages; any will do.
         #[cfg(target_os = "linux")]
         let _ = bytes.advise(memmap2::Advice::HugePage);
-        let mut scratch = Vec::new();
-        for (range, matrix) in matrices {
+        let (mut scratch, mut failed) = (Vec::new(), Vec::new());
+        for (range, source) in matrices {
+            let n_cols = match &source {
+                Source::Stored(matrix) => matrix.n_cols,
+                Source::Codes(codes, _) => codes.shape()[1],
+            };
             scratch.resize(
-                pack_codes_scratch_len(context, matrix.n_cols).max(scratch.len()),
+                pack_codes_scratch_len(context, n_cols).max(scratch.len()),
                 0.0,
             );
-            pack(context, &matrix, &mut bytes[range], &mut scratch);
+            let start = range.start;
+            let out = &mut bytes[range];
+            match &source {
+                Source::Stored(matrix) => pack(context, matrix, out, &mut scratch),
+                Source::Codes(codes, ty) => {
+                    if !pack_blocks(context, codes, *ty, out, &mut scratch) {
+                        failed.push(start);
+                    }
+                }
+            }
         }
-        Some((bytes, held))
+        Some(Packed {
+            bytes,
+            failed,
+            _memory: memory,
+        })
     }
 }
 
@@ -109,10 +164,11 @@ pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
     }
 }
 
+/// Rows that are packed before their pages of the mapped file are given back, a multiple of those
+/// of a panel: packing takes as much memory at once as the packed form and a few MiB.
+const PART_ROWS: usize = 4096;
+
 fn pack(context: &Context, matrix: &Stored, packed: &mut [u8], scratch: &mut [f32]) {
-    /// Rows that are packed before their pages of the mapped file are given back, a multiple of
-    /// those of a panel: packing takes as much memory at once as the packed form and a few MiB.
-    const PART_ROWS: usize = 4096;
     /// Bytes that a thread copies at a time.
     const COPY_LEN: usize = 1 << 20;
     let weight @ Weight { n_rows, .. } = matrix.weight();
@@ -135,4 +191,34 @@ fn pack(context: &Context, matrix: &Stored, packed: &mut [u8], scratch: &mut [f3
         // What is packed takes the place of the mapped file in memory.
         bytes.release();
     }
+}
+
+/// Packs codes as blocks of a type; `false` where they are no such blocks.
+fn pack_blocks(
+    context: &Context,
+    codes: &Compressed,
+    ty: BlockType,
+    packed: &mut [u8],
+    scratch: &mut [f32],
+) -> bool {
+    let [n_rows, n_cols] = codes.shape();
+    let row_bytes = ty.byte_len(n_cols).unwrap_or(0);
+    let mut blocks = vec![0; PART_ROWS.min(n_rows) * row_bytes];
+    for start in (0..n_rows).step_by(PART_ROWS) {
+        let rows = start..n_rows.min(start + PART_ROWS);
+        let blocks = &mut blocks[..rows.len() * row_bytes];
+        if !codes.write_blocks(context, ty, rows.clone(), blocks) {
+            return false;
+        }
+        let part = Weight {
+            ty,
+            bytes: blocks,
+            n_rows: rows.len(),
+            n_cols,
+        };
+        pack_code_rows(context, &part, (start, n_rows), packed, scratch);
+    }
+    // What is packed takes the place of the mapped file in memory.
+    codes.codes.release();
+    true
 }

@@ -44,8 +44,8 @@ mod weight;
 
 pub use choose::{Form, Path, Precision, choose};
 pub use codes::{
-    Codes, PackedCodes, linear_codes_best, linear_codes_best_scratch_len, pack_codes,
-    pack_codes_scratch_len, packed_codes_len,
+    Codes, PackedCodes, linear_codes_best, linear_codes_best_scratch_len, pack_code_rows,
+    pack_codes, pack_codes_scratch_len, packed_codes_len,
 };
 pub use columns::{LINE_BYTES, PackedColumn};
 pub use compressed::{Coding, Compressed, decompress_rows};

@@ -236,9 +236,14 @@ impl PartF32<'_> {
             Some(BlockType::F16) => self.pairs::<S, false>(simd, row, &mut totals),
             Some(BlockType::F32) => self.float_pairs(simd, row, &mut totals),
             _ => match self.source {
-                Source::Compressed(weight) => {
-                    weight.dot(simd, row_idx, (self.x, self.n_tokens), &mut totals)
-                }
+                Source::Compressed(weight) => match (&mut totals, self.n_tokens) {
+                    ([first, ..], 1) => {
+                        let first = std::array::from_mut(first);
+                        weight.dot(simd, row_idx, self.x, first)
+                    }
+                    (totals, 2) => weight.dot(simd, row_idx, self.x, totals),
+                    _ => 0,
+                },
                 Source::Blocks(_) => 0,
             },
         };

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Parts, Simd, narrow_stored, no_parts};
+use super::{Kernel, Parts, Simd, look_up_each, look_up_in_four, narrow_stored, no_parts};
 
 /// Proof that the machine has AVX2, FMA, F16C and BMI2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +178,10 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
+    fn power(self, a: Self::F) -> Self::F {
+        both!(a; _mm256_and_ps(a, _mm256_set1_ps(f32::INFINITY)))
+    }
+    #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         both!(a, b, yes, no; _mm256_blendv_ps(no, yes, _mm256_cmp_ps::<_CMP_LT_OQ>(a, b)))
     }
@@ -191,6 +195,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         both!(a; _mm256_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn to_int_toward_zero(self, a: Self::F) -> Self::I {
+        both!(a; _mm256_cvttps_epi32(a))
     }
     #[inline(always)]
     fn int_values(self, a: Self::I) -> Self::F {
@@ -309,6 +317,14 @@ impl Simd for Avx2 {
             let low = _mm256_permutevar8x32_ps(low, codes);
             _mm256_blendv_ps(low, _mm256_permutevar8x32_ps(high, codes), is_high)
         })
+    }
+    #[inline(always)]
+    fn look_up_64(self, tables: [Self::F; 4], codes: &[u8; 16]) -> Self::F {
+        look_up_in_four(self, tables, codes)
+    }
+    #[inline(always)]
+    fn look_up_256(self, table: &[[f32; 16]; 16], codes: &[u8; 16]) -> Self::F {
+        look_up_each(self, table, codes)
     }
     #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {

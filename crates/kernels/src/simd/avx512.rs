@@ -145,6 +145,10 @@ impl Simd for Avx512 {
         })
     }
     #[inline(always)]
+    fn power(self, a: Self::F) -> Self::F {
+        x!(_mm512_and_ps(a, _mm512_set1_ps(f32::INFINITY)))
+    }
+    #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         x!(_mm512_mask_blend_ps(
             _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b),
@@ -161,6 +165,10 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         x!(_mm512_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn to_int_toward_zero(self, a: Self::F) -> Self::I {
+        x!(_mm512_cvttps_epi32(a))
     }
     #[inline(always)]
     fn int_values(self, a: Self::I) -> Self::F {
@@ -294,6 +302,39 @@ impl Simd for Avx512 {
         x!({
             let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
             _mm512_permutexvar_ps(codes, table)
+        })
+    }
+    #[inline(always)]
+    fn look_up_64(self, tables: [Self::F; 4], codes: &[u8; 16]) -> Self::F {
+        let [a, b, c, d] = tables;
+        x!({
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            let is_high = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
+            let low = _mm512_permutex2var_ps(a, codes, b);
+            _mm512_mask_blend_ps(is_high, low, _mm512_permutex2var_ps(c, codes, d))
+        })
+    }
+    #[inline(always)]
+    fn look_up_256(self, table: &[[f32; 16]; 16], codes: &[u8; 16]) -> Self::F {
+        x!({
+            let codes = _mm512_cvtepu8_epi32(_mm_loadu_si128(codes.as_ptr().cast()));
+            let by_32 = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(32));
+            let by_64 = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(64));
+            let by_128 = _mm512_test_epi32_mask(codes, _mm512_set1_epi32(128));
+            // Of 64 entries; no closure, whose vectors would go through memory.
+            macro_rules! pick {
+                ($i:literal) => {{
+                    let (a, b) = (table[$i].as_ptr(), table[$i + 1].as_ptr());
+                    let (c, d) = (table[$i + 2].as_ptr(), table[$i + 3].as_ptr());
+                    let (a, b) = (_mm512_loadu_ps(a), _mm512_loadu_ps(b));
+                    let (c, d) = (_mm512_loadu_ps(c), _mm512_loadu_ps(d));
+                    let low = _mm512_permutex2var_ps(a, codes, b);
+                    _mm512_mask_blend_ps(by_32, low, _mm512_permutex2var_ps(c, codes, d))
+                }};
+            }
+            let (a, b, c, d) = (pick!(0), pick!(4), pick!(8), pick!(12));
+            let low = _mm512_mask_blend_ps(by_64, a, b);
+            _mm512_mask_blend_ps(by_128, low, _mm512_mask_blend_ps(by_64, c, d))
         })
     }
     #[inline(always)]

@@ -203,6 +203,8 @@ pub(crate) trait Simd: Copy {
     fn abs(self, a: Self::F) -> Self::F;
     /// The magnitude of `a` with the sign of `sign`.
     fn copysign(self, a: Self::F, sign: Self::F) -> Self::F;
+    /// The power of two in each, without its sign: 0 for 0 and subnormal numbers.
+    fn power(self, a: Self::F) -> Self::F;
     /// `a < b ? yes : no`, by lane.
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F;
     /// True where some lane of `a` is below that of `b`.
@@ -210,6 +212,8 @@ pub(crate) trait Simd: Copy {
 
     /// The nearest integers, ties to even; any value for NaN and out of range.
     fn to_int(self, a: Self::F) -> Self::I;
+    /// The integers towards zero; any value for NaN and out of range.
+    fn to_int_toward_zero(self, a: Self::F) -> Self::I;
     fn int_values(self, a: Self::I) -> Self::F;
     /// Half of each, rounded down.
     fn half_int(self, a: Self::I) -> Self::I;
@@ -241,6 +245,11 @@ pub(crate) trait Simd: Copy {
     fn transpose_bytes(self, rows: &mut [[u8; 16]; 16]);
     /// Lane `code` of the table for each code, of which the lowest four bits count.
     fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F;
+    /// Lane `code` of four tables after one another for each code, of which the lowest six bits
+    /// count.
+    fn look_up_64(self, tables: [Self::F; 4], codes: &[u8; 16]) -> Self::F;
+    /// The entry of a table for each code.
+    fn look_up_256(self, table: &[[f32; 16]; 16], codes: &[u8; 16]) -> Self::F;
     fn u8_values(self, from: &[u8; 16]) -> Self::F;
     fn i8_values(self, from: &[i8; 16]) -> Self::F;
 
@@ -330,6 +339,33 @@ impl Parts {
     pub(crate) const fn are_of_four(self) -> bool {
         matches!(self, Self::OfFour)
     }
+}
+
+/// [`Simd::look_up_64`] in each table, of which one is chosen.
+#[inline(always)]
+fn look_up_in_four<S: Simd>(simd: S, tables: [S::F; 4], codes: &[u8; LANES]) -> S::F {
+    let number = simd.u8_values(codes);
+    let (a, b) = (
+        simd.look_up(tables[0], codes),
+        simd.look_up(tables[1], codes),
+    );
+    let (c, d) = (
+        simd.look_up(tables[2], codes),
+        simd.look_up(tables[3], codes),
+    );
+    let low = simd.select_lt(number, simd.splat(16.0), a, b);
+    let high = simd.select_lt(number, simd.splat(48.0), c, d);
+    simd.select_lt(number, simd.splat(32.0), low, high)
+}
+
+/// [`Simd::look_up_256`] entry by entry.
+#[inline(always)]
+fn look_up_each<S: Simd>(simd: S, table: &[[f32; LANES]; LANES], codes: &[u8; LANES]) -> S::F {
+    let mut values = [0.0; LANES];
+    for (value, code) in values.iter_mut().zip(codes) {
+        *value = table[usize::from(code >> 4)][usize::from(code & 15)];
+    }
+    simd.load(&values)
 }
 
 /// [`Simd::narrow`] by way of memory.

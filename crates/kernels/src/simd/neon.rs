@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::{Kernel, Parts, Simd, narrow_stored, no_parts};
+use super::{Kernel, Parts, Simd, look_up_each, look_up_in_four, narrow_stored, no_parts};
 
 /// Proof that the machine has NEON and its 8-bit dot products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,6 +143,13 @@ impl Simd for Neon {
         each!(K; vbslq_f32(vdupq_n_u32(0x8000_0000), sign[K], a[K]))
     }
     #[inline(always)]
+    fn power(self, a: Self::F) -> Self::F {
+        each!(K; vreinterpretq_f32_u32(vandq_u32(
+            vreinterpretq_u32_f32(a[K]),
+            vdupq_n_u32(0x7f80_0000)
+        )))
+    }
+    #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         each!(K; vbslq_f32(vcltq_f32(a[K], b[K]), yes[K], no[K]))
     }
@@ -155,6 +162,10 @@ impl Simd for Neon {
     #[inline(always)]
     fn to_int(self, a: Self::F) -> Self::I {
         each!(K; vcvtnq_s32_f32(a[K]))
+    }
+    #[inline(always)]
+    fn to_int_toward_zero(self, a: Self::F) -> Self::I {
+        each!(K; vcvtq_s32_f32(a[K]))
     }
     #[inline(always)]
     fn int_values(self, a: Self::I) -> Self::F {
@@ -295,6 +306,14 @@ impl Simd for Neon {
             };
             [quarter(0), quarter(1), quarter(2), quarter(3)]
         })
+    }
+    #[inline(always)]
+    fn look_up_64(self, tables: [Self::F; 4], codes: &[u8; 16]) -> Self::F {
+        look_up_in_four(self, tables, codes)
+    }
+    #[inline(always)]
+    fn look_up_256(self, table: &[[f32; 16]; 16], codes: &[u8; 16]) -> Self::F {
+        look_up_each(self, table, codes)
     }
     #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {

@@ -3,7 +3,7 @@
 //! The larger operations stay out of line: inlined into every kernel they would take longer to
 //! compile than all the other instruction sets.
 
-use super::{Kernel, LANES, Parts, Simd, narrow_stored, no_parts};
+use super::{Kernel, LANES, Parts, Simd, look_up_each, look_up_in_four, narrow_stored, no_parts};
 use crate::f16::{bf16_to_f32, f16_to_f32, f32_to_f16};
 
 /// No instruction set beyond the target's own.
@@ -116,6 +116,10 @@ impl Simd for Portable {
         zip(a, sign, f32::copysign)
     }
     #[inline(always)]
+    fn power(self, a: Self::F) -> Self::F {
+        a.map(|a| f32::from_bits(a.to_bits() & 0x7f80_0000))
+    }
+    #[inline(always)]
     fn select_lt(self, a: Self::F, b: Self::F, yes: Self::F, no: Self::F) -> Self::F {
         std::array::from_fn(|i| if a[i] < b[i] { yes[i] } else { no[i] })
     }
@@ -134,6 +138,10 @@ impl Simd for Portable {
             let bounded = a.clamp(-4_000_000.0, 4_000_000.0);
             (bounded + SHIFT).to_bits() as i32 - SHIFT.to_bits() as i32
         })
+    }
+    #[inline(always)]
+    fn to_int_toward_zero(self, a: Self::F) -> Self::I {
+        a.map(|a| a as i32)
     }
     #[inline(always)]
     fn int_values(self, a: Self::I) -> Self::F {
@@ -218,6 +226,14 @@ impl Simd for Portable {
     #[inline(always)]
     fn look_up(self, table: Self::F, codes: &[u8; 16]) -> Self::F {
         codes.map(|code| table[usize::from(code & 15)])
+    }
+    #[inline(always)]
+    fn look_up_64(self, tables: [Self::F; 4], codes: &[u8; 16]) -> Self::F {
+        look_up_in_four(self, tables, codes)
+    }
+    #[inline(always)]
+    fn look_up_256(self, table: &[[f32; 16]; 16], codes: &[u8; 16]) -> Self::F {
+        look_up_each(self, table, codes)
     }
     #[inline(always)]
     fn u8_values(self, from: &[u8; 16]) -> Self::F {

@@ -16,7 +16,7 @@ mod tile;
 use std::ops::Range;
 
 use layout::{Group, Layout, LayoutTask, with_layout};
-pub use pack::{pack_codes, pack_codes_scratch_len};
+pub use pack::{pack_code_rows, pack_codes, pack_codes_scratch_len};
 pub(super) use product::{
     gate_scratch_len, is_gated_in_parts, joint, multiply, multiply_gated, scratch_len,
 };

@@ -31,28 +31,43 @@ pub fn pack_codes(
     bytes: &mut [u8],
     scratch: &mut [f32],
 ) {
-    let Weight {
-        ty, n_rows, n_cols, ..
-    } = *weight;
     let all = weight.checked();
+    let part = Weight {
+        bytes: &all.bytes[rows.start * all.row_bytes..rows.end * all.row_bytes],
+        n_rows: rows.len(),
+        ..*weight
+    };
+    pack_code_rows(ctx, &part, (rows.start, weight.n_rows), bytes, scratch);
+}
+
+/// As [`pack_codes`], where `part` has nothing but the rows to pack: those of a matrix of `n_rows`
+/// from `first_row` on.
+///
+/// # Panics
+/// As [`pack_codes`].
+pub fn pack_code_rows(
+    ctx: &Context,
+    part: &Weight,
+    (first_row, n_rows): (usize, usize),
+    bytes: &mut [u8],
+    scratch: &mut [f32],
+) {
+    let Weight { ty, n_cols, .. } = *part;
+    let rows = part.checked();
     assert_eq!(
         Some(bytes.len()),
         packed_codes_len(ty, n_rows, n_cols),
         "bytes"
     );
     assert!(
-        rows.start.is_multiple_of(LANES),
+        first_row.is_multiple_of(LANES),
         "rows from a panel's first on"
     );
-    let part = &all.bytes[rows.start * all.row_bytes..rows.end * all.row_bytes];
-    let (first_panel, rows) = (
-        rows.start / LANES,
-        Rows {
-            bytes: part,
-            n_rows: rows.len(),
-            ..all
-        },
+    assert!(
+        first_row <= n_rows && part.n_rows <= n_rows - first_row,
+        "rows of the matrix"
     );
+    let first_panel = first_row / LANES;
     let is_split = is_split(ty, n_rows, n_cols);
     let places = Places::new(ty, n_rows, n_cols).unwrap_or_default();
     if places.upper_len == 0 {
