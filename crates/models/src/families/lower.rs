@@ -17,7 +17,7 @@ use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
-use crate::transformer::Transformer;
+use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
 use crate::{DecoderEngine, Fixed, FixedCall, Info, Model, Options, Pooling, Split, Table};
 
@@ -79,6 +79,7 @@ pub(super) fn lower(
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
+    let recurrent = decoder.recurrent_elements(options.engine.is_some());
     let info = Info {
         architecture,
         n_layers: decoder.layers.len(),
@@ -86,11 +87,11 @@ pub(super) fn lower(
         max_context: decoder.max_context,
         context,
         cache_bytes: decoder
-            .cache_elements()
+            .cache_elements(options.engine.is_some())
             .saturating_mul(context)
-            .saturating_add(decoder.recurrent_elements())
+            .saturating_add(recurrent)
             .saturating_mul(built.cache.bits() / 8),
-        recurrent: decoder.recurrent_elements() != 0,
+        recurrent: recurrent != 0,
         fixed: built.fixed,
     };
     Ok(Model {
@@ -123,7 +124,7 @@ fn engine_functions(
     let n_layers = decoder.layers.len();
     let chunks = chunks(&engine.split, n_layers)?;
     let contexts = contexts(&engine.contexts, context)?;
-    let modes = modes(engine, contexts[0])?;
+    let modes = modes(decoder, engine, contexts[0])?;
     let form = Form {
         layout: Layout::Channels,
         float: engine.float,
@@ -161,6 +162,9 @@ fn engine_functions(
                         n_layers,
                         cache: engine.cache,
                         state: format!("{chunk}kv_cache{suffix}"),
+                        // Has one size, whatever the context.
+                        recurrent_state: format!("{chunk}recurrent_cache"),
+                        attends: decoder.layers[layers.clone()].iter().any(Layer::attends),
                         lookup: engine.lookup,
                         window: decoder.window(),
                     }),
@@ -192,11 +196,30 @@ fn engine_functions(
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
-fn modes(engine: &DecoderEngine, least: usize) -> Result<Vec<(Mode, usize)>, ModelError> {
-    let usual = DecoderEngine::DEFAULT_BLOCK.min(least);
-    let block = engine.block.unwrap_or(usual);
+fn modes(
+    decoder: &Transformer,
+    engine: &DecoderEngine,
+    least: usize,
+) -> Result<Vec<(Mode, usize)>, ModelError> {
+    let usual = if decoder.has_delta_nets() {
+        DecoderEngine::DELTA_BLOCK
+    } else if decoder.recurrent_elements(true) != 0 {
+        DecoderEngine::RECURRENT_BLOCK
+    } else {
+        DecoderEngine::DEFAULT_BLOCK
+    };
+    let block = engine.block.unwrap_or(usual.min(least));
     let mut modes = vec![(Mode::Prefill, block), (Mode::Decode, 1)];
     modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
+    let most = DecoderEngine::MOST_DELTA_BLOCK;
+    let mut all = modes.iter();
+    if let Some((mode, asked)) = all.find(|(_, n)| decoder.has_delta_nets() && *n > most) {
+        return Err(ModelError::DeltaBlock {
+            function: mode.name(),
+            asked: *asked,
+            most,
+        });
+    }
     match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
         None => Ok(modes),
         Some((mode, asked)) => Err(ModelError::Block {

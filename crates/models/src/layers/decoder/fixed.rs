@@ -22,7 +22,8 @@
 //! (CoreML-LLM ST04). `write_begin`, `write_end` int32 [4] say which slice is written: only the
 //! third entries count, n apart. Or keys and values are inputs `k_cache_i`, `v_cache_i` [1,
 //! kv_heads, context, head_dim], and the caller stores the outputs `new_k_i`, `new_v_i` [1,
-//! kv_heads, n, head_dim].
+//! kv_heads, n, head_dim]. What layers without attention remember is in module
+//! [`recurrent`](super::recurrent).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,12 +33,16 @@ use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
+use super::recurrent::Recurrent;
 use super::{Mask, Mode};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Apart, Attention, AttentionInputs, Past, Remembered};
+use crate::layers::delta_net::{DeltaInputs, DeltaNet};
+use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
 use crate::{CacheForm, Given, Lookup, Table};
 
 /// What a function of fixed length computes.
@@ -59,6 +64,10 @@ pub struct FixedFunction {
     pub cache: CacheForm,
     /// Name of the state that holds the cache.
     pub state: String,
+    /// Name of the state that holds what layers without attention remember.
+    pub recurrent_state: String,
+    /// Whether any of the layers attends.
+    pub attends: bool,
     /// Who looks up embeddings and rotations.
     pub lookup: Lookup,
     /// Window of sliding-window layers, in tokens.
@@ -71,7 +80,7 @@ pub struct Io {
     function: FixedFunction,
     input_ids: Option<ValueId>,
     positions: Option<ValueId>,
-    full: ValueId,
+    full: Option<ValueId>,
     sliding: Option<ValueId>,
     last_token: Option<ValueId>,
     write: Option<[ValueId; 2]>,
@@ -84,6 +93,8 @@ pub struct Io {
     new: RefCell<Vec<[ValueId; 2]>>,
     /// Keys and values of earlier chunks that layers share.
     shared: RefCell<BTreeMap<usize, Remembered>>,
+    /// What layers without attention remember.
+    recurrent: Recurrent,
     n_rotaries: Cell<usize>,
     tables: RefCell<Vec<Table>>,
 }
@@ -99,15 +110,17 @@ impl Io {
         let first = function.layers.start == 0;
         let input_ids =
             (inside && first).then(|| g.input("input_ids", TensorType::new(DType::Int32, [1, n])));
-        let positions = inside.then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
-        let write = (function.cache == CacheForm::State).then(|| {
+        let attends = function.attends;
+        let positions =
+            (inside && attends).then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
+        let write = (function.cache == CacheForm::State && attends).then(|| {
             ["write_begin", "write_end"]
                 .map(|name| g.input(name, TensorType::new(DType::Int32, [4usize])))
         });
-        let full = g.input("full_mask", TensorType::new(float, seen));
-        let sliding = function
-            .window
-            .map(|_| g.input("sliding_mask", TensorType::new(float, seen)));
+        let mut mask = |name: &str| g.input(name, TensorType::new(float, seen));
+        let full = attends.then(|| mask("full_mask"));
+        let sliding = function.window.filter(|_| attends);
+        let sliding = sliding.map(|_| mask("sliding_mask"));
         let picks = function.given == Given::Last && n > 1 && function.is_last();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         Ok(Self {
@@ -123,6 +136,7 @@ impl Io {
             own: RefCell::default(),
             new: RefCell::default(),
             shared: RefCell::default(),
+            recurrent: Recurrent::default(),
             n_rotaries: Cell::default(),
             tables: RefCell::default(),
         })
@@ -292,7 +306,7 @@ impl Io {
         };
         let mask = match (mask, self.sliding) {
             (Mask::Sliding, Some(sliding)) => sliding,
-            _ => self.full,
+            _ => self.full.expect("a function with attention has a mask"),
         };
         let past = Past::Apart(Apart {
             keys: past.keys,
@@ -307,6 +321,48 @@ impl Io {
             past: Some(past),
             last: None,
         })
+    }
+
+    /// Declares the state of layers without attention, each with its parts.
+    pub fn declare_recurrent_state(
+        &self,
+        g: &mut Graph,
+        layers: &[Vec<Part>],
+    ) -> Result<(), ModelError> {
+        if !self.has_state() {
+            return Ok(());
+        }
+        let name = &self.function.recurrent_state;
+        self.recurrent.declare_state(g, name, layers)
+    }
+
+    /// The inputs of the convolution of layer `layer`.
+    pub fn conv_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        conv: &ShortConv,
+    ) -> Result<ConvInputs<'_>, ModelError> {
+        let recent = self.recurrent.recent(g, layer, &conv.parts())?;
+        Ok(ConvInputs {
+            past: ConvPast::Recent(recent.first().copied()),
+            last: false,
+        })
+    }
+
+    /// The inputs of the delta net of layer `layer`.
+    pub fn delta_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        delta: &DeltaNet,
+    ) -> Result<DeltaInputs<'_>, ModelError> {
+        let [conv, memory] = delta.parts();
+        let recent = self.recurrent.recent(g, layer, &[conv, memory])?;
+        Ok(DeltaInputs::recent(
+            [recent[0], recent[1]],
+            self.function.tokens,
+        ))
     }
 
     /// The cache of a layer with keys and values of its own.
@@ -395,7 +451,7 @@ impl Io {
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Writes the new keys and values to the cache, if it is a state. This precedes the head, whose
+    /// Writes the new keys and values, and what other layers remember, if they are in states. This precedes the head, whose
     /// logits are reshaped on another device, so that the Neural Engine is left once. Returns the
     /// hidden states whose logits are needed.
     pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
@@ -418,6 +474,8 @@ impl Io {
             let args = [("state", state), ("value", updated)];
             g.op("coreml_update_state", "stored", args)?;
         }
+        g.at_module("");
+        self.recurrent.store(g)?;
         if self.function.is_last() {
             Ok(self.needed_tokens(g, hidden)?)
         } else {
@@ -458,6 +516,7 @@ impl Io {
                 outputs.push((format!("new_k_{layer}"), k));
                 outputs.push((format!("new_v_{layer}"), v));
             }
+            outputs.extend(self.recurrent.outputs());
         }
         let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|(n, v)| (&**n, *v)).collect();
         Ok((g.finish_all(&outputs), self.tables.take()))

@@ -7,6 +7,7 @@
 
 pub mod fixed;
 mod flexible;
+mod recurrent;
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::DType;
@@ -94,7 +95,7 @@ pub enum Io {
     /// A function of any number of tokens.
     Flexible(flexible::Io),
     /// A function of a fixed number of tokens.
-    Fixed(fixed::Io),
+    Fixed(Box<fixed::Io>),
 }
 
 impl Io {
@@ -105,7 +106,7 @@ impl Io {
 
     /// Declares the inputs of a function of fixed length.
     pub fn fixed(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
-        Ok(Self::Fixed(fixed::Io::new(g, function)?))
+        Ok(Self::Fixed(Box::new(fixed::Io::new(g, function)?)))
     }
 
     /// Cosines and sines of this rotation at the positions of the tokens.
@@ -180,10 +181,10 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         conv: &ShortConv,
-    ) -> Result<ConvInputs, ModelError> {
+    ) -> Result<ConvInputs<'_>, ModelError> {
         match self {
             Self::Flexible(io) => io.conv_inputs(g, layer, conv),
-            Self::Fixed(_) => Err(ModelError::EngineForm("convolutions instead of attention")),
+            Self::Fixed(io) => io.conv_inputs(g, layer, conv),
         }
     }
 
@@ -193,10 +194,10 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         delta: &DeltaNet,
-    ) -> Result<DeltaInputs, ModelError> {
+    ) -> Result<DeltaInputs<'_>, ModelError> {
         match self {
             Self::Flexible(io) => io.delta_inputs(g, layer, delta),
-            Self::Fixed(_) => Err(ModelError::EngineForm("recurrent states")),
+            Self::Fixed(io) => io.delta_inputs(g, layer, delta),
         }
     }
 
