@@ -153,7 +153,8 @@ pub fn half_sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
     g.add(half, middle)
 }
 
-/// softplus as `relu(x) + log(1 + exp(-|x|))`, whose exponential never overflows fp16.
+/// softplus as `relu(x) + log(1 + exp(-|x|))`, whose exponential never overflows fp16. What a small
+/// exponential loses in the sum with 1, up to all of it, is added again.
 pub fn stable_softplus(g: &mut Graph, x: ValueId) -> ValueResult {
     let magnitude = g.op("abs", "magnitude", [("x", x)])?;
     let minus = g.scale(magnitude, -1.0)?;
@@ -161,6 +162,9 @@ pub fn stable_softplus(g: &mut Graph, x: ValueId) -> ValueResult {
     let (one, none) = (g.float(1.0)?, g.float(0.0)?);
     let sum = g.add(small, one)?;
     let rest = g.op("log", "rest", [("x", sum), ("epsilon", none)])?;
+    let in_sum = g.sub(sum, one)?;
+    let lost = g.sub(small, in_sum)?;
+    let rest = g.add(rest, lost)?;
     let positive = g.op("relu", "positive", [("x", x)])?;
     g.add(positive, rest)
 }
