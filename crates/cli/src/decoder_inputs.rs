@@ -68,6 +68,14 @@ impl DecoderCall {
                 halves((0..n).map(|i| if i + 1 == n { 1.0 } else { 0.0 })),
                 format!("1 at token {}", n.saturating_sub(1)),
             ),
+            _ if ["conv_cache_", "recurrent_"]
+                .iter()
+                .any(|p| name.starts_with(p)) =>
+            {
+                let n_elements = ty.known_shape()?.iter().product();
+                let zeros = vec![0; ty.dtype.byte_len(n_elements)?];
+                is(zeros, "nothing before the first token".to_owned())
+            }
             _ => None,
         }
     }

@@ -154,6 +154,19 @@ pub enum ModelError {
         /// The layer that has the keys and values.
         layer: usize,
     },
+    /// A function has too many tokens for a model with delta nets.
+    #[error(
+        "expected {function} of up to {most} tokens, found {asked}: layers with recurrent states \
+         have ops of their own for each token of a call, so choose fewer tokens"
+    )]
+    DeltaBlock {
+        /// Name of the function.
+        function: &'static str,
+        /// Requested tokens of a call.
+        asked: usize,
+        /// The most that are accepted.
+        most: usize,
+    },
     /// The form for the Neural Engine cannot have this yet.
     #[error(
         "the form for the Neural Engine cannot have {0} yet: choose the portable form, which runs \

@@ -71,8 +71,8 @@ pub struct Options {
 /// fixed lengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DecoderEngine {
-    /// Tokens of a `prefill` call; `None` for the smaller of [`Self::DEFAULT_BLOCK`] and the
-    /// context length.
+    /// Tokens of a `prefill` call; `None` for the smaller of the context length and
+    /// [`Self::DEFAULT_BLOCK`], [`Self::RECURRENT_BLOCK`] or [`Self::DELTA_BLOCK`].
     pub block: Option<usize>,
     /// Divisor of the residual stream, which keeps the stream within the range of fp16; `None` for
     /// the default of the family.
@@ -164,6 +164,16 @@ impl DecoderEngine {
     /// Default number of tokens of a `prefill` call. Fewer tokens take the Neural Engine as long
     /// (M5 Max, M6 and others, measured by qwen-ane: one position costs what 32 to 64 do).
     pub const DEFAULT_BLOCK: usize = 64;
+
+    /// The same where layers have recurrent states, which must not see padding: tokens that fill no
+    /// block are processed one by one.
+    pub const RECURRENT_BLOCK: usize = 16;
+
+    /// The same where layers have delta nets, which have ops of their own for each token.
+    pub const DELTA_BLOCK: usize = 8;
+
+    /// Greatest number of tokens of a call where layers have delta nets.
+    pub const MOST_DELTA_BLOCK: usize = 32;
 }
 
 impl Default for DecoderEngine {

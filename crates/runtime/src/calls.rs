@@ -30,19 +30,22 @@ pub fn chain(
     let mut lengths: Vec<usize> = present.iter().map(|call| call.context).collect();
     lengths.sort_unstable();
     lengths.dedup();
+    let is_recurrent = is_recurrent(functions);
     let mut host = Host {
         window: calls.window,
         functions,
         tables,
         caches: Vec::new(),
-        slots: vec!["hidden_states".to_owned()],
+        slots: vec![("hidden_states".to_owned(), 0)],
     };
     let mut states: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let mut all = Vec::new();
     for &facts in &present {
         let length = lengths.binary_search(&facts.context).unwrap_or(0);
         for (chunk, function) in facts.functions.iter().enumerate() {
-            for state in &functions[function].states {
+            // What layers without attention remember is the same state in all lengths.
+            let states_of = functions[function].states.iter();
+            for state in states_of.filter(|state| state.role == "key_value_cache") {
                 let names = states.entry(chunk).or_default();
                 if names.len() == length {
                     names.push(state.name.clone());
@@ -51,7 +54,7 @@ pub fn chain(
         }
         all.push(Call {
             n_tokens: facts.tokens,
-            padded: facts.tokens > 1,
+            padded: facts.tokens > 1 && !is_recurrent,
             positions: 0..facts.context,
             gives: match facts.logits {
                 GivenFacts::Last => Gives::Last,
@@ -70,14 +73,24 @@ pub fn chain(
         calls: all,
         head: Vec::new(),
         logits: Logits::Joined(vec!["logits".to_owned()]),
-        slot_bytes: vec![0; host.slots.len()],
+        slot_bytes: host.slots.into_iter().map(|(_, n_bytes)| n_bytes).collect(),
         caches: host.caches,
         states: states
             .into_values()
             .filter(|names| names.len() > 1)
             .collect(),
-        rewind_limit: usize::MAX,
+        // States that hold all tokens so far together cannot go back.
+        rewind_limit: if is_recurrent { 0 } else { usize::MAX },
     })
+}
+
+/// Whether layers remember all tokens so far together: tokens that mean nothing would spoil it.
+fn is_recurrent(functions: &BTreeMap<String, Ports>) -> bool {
+    let ports = functions
+        .values()
+        .flat_map(|ports| ports.states.iter().chain(&ports.inputs));
+    let mut roles = ports.map(|port| port.role.as_str());
+    roles.any(|role| ["convolution_cache", "recurrent_state"].contains(&role))
 }
 
 /// What the host holds, as far as it is known yet.
@@ -86,8 +99,9 @@ struct Host<'a> {
     functions: &'a BTreeMap<String, Ports>,
     tables: &'a Tables,
     caches: Vec<Cache>,
-    /// Names of the values that chunks pass on.
-    slots: Vec<String>,
+    /// Names of the values that are passed on from chunk to chunk or from call to call, with the
+    /// bytes that they have before the first call.
+    slots: Vec<(String, usize)>,
 }
 
 impl Host<'_> {
@@ -125,7 +139,7 @@ impl Host<'_> {
                         keeps.push((port.name.clone(), 0));
                     }
                     "per_layer_vectors" => {
-                        keeps.push((port.name.clone(), self.slot("per_layer_vectors")));
+                        keeps.push((port.name.clone(), self.slot("per_layer_vectors", 0)));
                     }
                     "new_keys" | "new_values" => {
                         let cache = port.name.replacen("new_k", "k_cache", 1);
@@ -134,7 +148,11 @@ impl Host<'_> {
                         let cache = self.cache(&cache, (dtype, &port.shape));
                         stores.push((port.name.clone(), cache));
                         let given = port.name.replacen("new_", "given_", 1);
-                        keeps.push((port.name.clone(), self.slot(&given)));
+                        keeps.push((port.name.clone(), self.slot(&given, 0)));
+                    }
+                    "new_convolution_cache" | "new_recurrent_state" => {
+                        let before = port.name.replacen("new_", "", 1);
+                        keeps.push((port.name.clone(), self.slot(&before, 0)));
                     }
                     _ => {}
                 }
@@ -172,13 +190,18 @@ impl Host<'_> {
             "cache_slot" => Feed::WriteEnd,
             "selection" => Feed::LastToken,
             "hidden_states" => Feed::Slot(0),
-            "per_layer_vectors" => Feed::Slot(self.slot("per_layer_vectors")),
+            "per_layer_vectors" => Feed::Slot(self.slot("per_layer_vectors", 0)),
             "token_row" => Feed::TokenColumns(table()?),
             "position_row" => Feed::PositionColumns(table()?),
             "key_cache" | "value_cache" => {
                 Feed::Cache(self.cache(&port.name, (dtype, &port.shape)))
             }
-            "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name)),
+            "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name, 0)),
+            // Zeros before the first call.
+            "convolution_cache" | "recurrent_state" => {
+                let n_elements: usize = shape.iter().product();
+                Feed::Slot(self.slot(&port.name, n_elements * dtype.bits() / 8))
+            }
             role => return Err(format!("the role `{role}` is not that of an input")),
         };
         let n = call.tokens;
@@ -224,11 +247,12 @@ impl Host<'_> {
         self.caches.len() - 1
     }
 
-    fn slot(&mut self, name: &str) -> usize {
-        if let Some(at) = self.slots.iter().position(|slot| slot == name) {
+    /// The slot `name`, which begins as so many zero bytes.
+    fn slot(&mut self, name: &str, n_bytes: usize) -> usize {
+        if let Some(at) = self.slots.iter().position(|(slot, _)| slot == name) {
             return at;
         }
-        self.slots.push(name.to_owned());
+        self.slots.push((name.to_owned(), n_bytes));
         self.slots.len() - 1
     }
 }

@@ -235,7 +235,7 @@ pub struct Port {
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
     /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
     /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
-    /// `pool_matrix`, `embedding`.
+    /// `new_convolution_cache`, `new_recurrent_state`; `pool_matrix`, `embedding`.
     pub role: String,
 }
 
@@ -446,6 +446,9 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         name if name.starts_with("given_v_") => "given_values",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
+        name if name.starts_with("new_conv_cache_") => "new_convolution_cache",
+        name if name.starts_with("new_recurrent_") => "new_recurrent_state",
+        name if name.contains("recurrent_cache") => "recurrent_state",
         name if name.starts_with("conv_cache_") => "convolution_cache",
         name if name.starts_with("recurrent_") => "recurrent_state",
         name => {

@@ -29,24 +29,22 @@ pub fn cases() -> Vec<(String, &'static str)> {
     let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
     let folders = folders.map(|entry| (format!("tiny/{}", name(entry.unwrap())), ""));
     // Rotary pairs side by side, and every quantized type, which this form has as fp16.
-    let file = ("tiny-gguf/llama-quantised".to_owned(), "gguf");
-    let mut cases: Vec<_> = folders.chain([file]).collect();
+    let pairs = "tiny-gguf/llama-quantised";
+    // Heads in the order of llama.cpp, and a convolution without its dimension of 1.
+    let files = [pairs, "tiny-gguf/qwen3_5", "tiny-gguf/lfm2-plain"];
+    let files = files.map(|name| (name.to_owned(), "gguf"));
+    let mut cases: Vec<_> = folders.chain(files).collect();
     cases.retain(|(name, _)| !PORTABLE.contains(&name.as_str()));
     cases.sort();
     assert!(cases.len() > 40, "{}", cases.len());
     cases
 }
 
-/// Checkpoints that this form rejects: layers have convolutions instead of attention, have
-/// recurrent states, or are mixtures of experts.
-const PORTABLE: [&str; 9] = [
-    "tiny/lfm2",
-    "tiny/lfm2-plain",
+/// Checkpoints that this form rejects: mixtures of experts.
+const PORTABLE: [&str; 5] = [
     "tiny/mixtral",
     "tiny/olmoe",
     "tiny/qwen2_moe",
-    "tiny/qwen3_5",
-    "tiny/qwen3_5-image",
     "tiny/qwen3_moe",
     "tiny/qwen3_moe-sliding",
 ];
@@ -73,12 +71,13 @@ pub fn models() -> PathBuf {
 }
 
 /// The sequences of a golden, each with the logits at every position.
-pub fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
-    let stem = if file.is_empty() {
-        models().join(name).join("golden")
-    } else {
-        models().join(name)
-    };
+pub fn sequences(name: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
+    let mut stem = models().join(name);
+    if !stem.with_extension("json").is_file() {
+        // A file without a golden of its own has the numbers of a folder.
+        let folder = name.replace("tiny-gguf", "tiny");
+        stem = models().join(folder).join("golden");
+    }
     let json: Value =
         serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
     let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
@@ -104,16 +103,20 @@ pub fn sequences(name: &str, file: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
         .collect()
 }
 
-pub fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> LanguageModel {
-    let path = models().join(name).with_extension(file);
+/// The files of a checkpoint or package.
+pub fn files(path: PathBuf) -> ModelFiles {
     // The file of llama2.c in a folder.
     let bin = path.join("model.bin");
-    let files = ModelFiles {
-        name: name.to_owned(),
+    ModelFiles {
+        name: path.display().to_string(),
         path: if bin.is_file() { bin } else { path },
         license: None,
         downloaded_bytes: 0,
-    };
+    }
+}
+
+pub fn model(name: &str, file: &str, engine: Option<DecoderEngine>) -> LanguageModel {
+    let files = files(models().join(name).with_extension(file));
     let options = LanguageOptions {
         context: Some(CONTEXT),
         cache: DType::Fp32,
@@ -176,7 +179,7 @@ fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
     let mut session = session(&model, numerics);
     let mut worst = 0.0f64;
     // The longest and the shortest.
-    for (ids, logits) in sequences(name, file).into_iter().rev().step_by(2) {
+    for (ids, logits) in sequences(name).into_iter().rev().step_by(2) {
         let vocab = logits.len() / ids.len();
         let row = |i: usize| &logits[i * vocab..(i + 1) * vocab];
         let mut judge = |found: &[f32], i: usize| worst = worst.max(error(found, row(i)));
@@ -216,7 +219,7 @@ fn greedy_tokens_are_those_of_the_portable_form() {
             session(&portable, Numerics::F32),
             session(&engine, Numerics::F32),
         );
-        for (ids, _) in sequences(name, file).into_iter().skip(1) {
+        for (ids, _) in sequences(name).into_iter().skip(1) {
             let mut pair = [&mut a, &mut b].map(|s| s.feed(&ids, &|| false).unwrap().unwrap());
             let n = CONTEXT - ids.len();
             for step in 0..n {

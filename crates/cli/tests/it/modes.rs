@@ -9,9 +9,12 @@ use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::types::DType;
 use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
-use thane_runtime::LanguageModel;
+use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
-use crate::decoder::{BLOCK, CONTEXT, cases, error, has_one_state, model, sequences};
+use crate::decoder::{
+    BLOCK, CONTEXT, cases, error, files, has_one_state, model, models, sequences,
+};
+use crate::fixture::{Home, assert_ends};
 
 /// Bound of the relative difference between modes, whose sums have other orders: all but one are
 /// within 1e-5.
@@ -120,7 +123,7 @@ fn worst(session: &mut Session, ids: &[u32], expected: &[Vec<f32>]) -> f64 {
 fn all_modes_of_all_families_give_the_same_logits() {
     let mut bad = Vec::new();
     for (name, file) in &cases() {
-        let (ids, _) = sequences(name, file).pop().unwrap();
+        let (ids, _) = sequences(name).pop().unwrap();
         let whole = model(name, file, None);
         let n_layers = whole.info.n_layers;
         let mut expected: Vec<Vec<f32>> = Vec::new();
@@ -142,6 +145,51 @@ fn all_modes_of_all_families_give_the_same_logits() {
         }
     }
     assert!(bad.is_empty(), "{bad:#?}");
+}
+
+/// Recurrent layers: what is written and read back is called as the contract says, and gives the
+/// same logits.
+#[test]
+fn packages_of_recurrent_layers_give_the_same_logits() {
+    let home = Home::new();
+    for (name, more, split) in [
+        ("tiny/lfm2", "--kv explicit --lookup host --split 2", 2),
+        ("tiny/qwen3_5", "--kv explicit", 1),
+        ("tiny/qwen3_5", "--split 2", 2),
+    ] {
+        let path = home.path(&format!("{}{}", name.replace('/', "-"), more.len()));
+        let path = if split == 1 {
+            path.with_extension("mlpackage")
+        } else {
+            path
+        };
+        let checkpoint = models().join(name);
+        let fixed = format!("convert --form engine --context {CONTEXT} --block {BLOCK} {more} -o");
+        let mut args: Vec<&str> = fixed.split(' ').collect();
+        args.extend([path.to_str().unwrap(), checkpoint.to_str().unwrap()]);
+        assert_ends(&home.run(&args), 0, &[]);
+        let (explicit, host) = (more.contains("explicit"), more.contains("host"));
+        let engine = DecoderEngine {
+            block: Some(BLOCK),
+            cache: [CacheForm::State, CacheForm::Explicit][usize::from(explicit)],
+            lookup: [Lookup::Inside, Lookup::Host][usize::from(host)],
+            split: Split::Into(split),
+            ..DecoderEngine::default()
+        };
+        let read = Model::from_files(files(path)).unwrap();
+        let read = read.language_model(&LanguageOptions::default(), &());
+        let (mut ours, mut theirs) = (
+            session(&model(name, "", Some(engine))),
+            session(&read.unwrap()),
+        );
+        let (ids, _) = sequences(name).pop().unwrap();
+        // The second prompt continues the first, and the third begins again.
+        for n in [BLOCK + 2, ids.len(), 2 * BLOCK] {
+            let [a, b] = [&mut ours, &mut theirs]
+                .map(|session| session.feed(&ids[..n], &|| false).unwrap().unwrap());
+            assert!(error(&b, &a) < 1e-6, "{name} {more}, {n} tokens");
+        }
+    }
 }
 
 fn instance(model: &LanguageModel) -> Box<dyn Instance> {
@@ -179,7 +227,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
     ] {
         let file = if name.contains("gguf") { "gguf" } else { "" };
         let model = model(name, file, Some(engine.clone()));
-        let (ids, _) = sequences(name, file).pop().unwrap();
+        let (ids, _) = sequences(name).pop().unwrap();
         let (mut serial, mut verified) = (instance(&model), instance(&model));
         let n = 12;
         for (i, id) in ids[..n + 1].iter().enumerate() {

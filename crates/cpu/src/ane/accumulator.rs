@@ -24,8 +24,8 @@ pub struct Sum {
     pub overflowed: bool,
 }
 
-/// For each row of `x` [rows, w.len()], the sum of its products with `w` and the bias. Operands hold
-/// fp16 numbers, or what specials are decoded as.
+/// For each row of `x` [rows, w.len()], the sum of its products with `w` and the bias. Operands
+/// hold fp16 numbers, or what specials are decoded as.
 pub fn dots(isa: Isa, x: &[f32], w: &[f32], bias: f32, effects: Effects, sums: &mut [Sum]) {
     /// Sums at once.
     const MOST: usize = 64;
@@ -65,8 +65,8 @@ fn power(v: f32) -> f32 {
     }
 }
 
-/// The sum where the sizes of all products together are within the limit: no order of them can leave
-/// it.
+/// The sum where the sizes of all products together are within the limit: no order of them can
+/// leave it.
 fn quick(sum: &UnitSum, n_products: usize, bias: f32, effects: Effects) -> Option<f64> {
     if !effects.fixed_point {
         return None;

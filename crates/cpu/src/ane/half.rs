@@ -94,8 +94,8 @@ pub fn round_results(values: &mut [f32], effects: Effects, tally: &mut Tally) {
     }
 }
 
-/// Rounds numbers to fp16 where each is zero or a normal fp16 number before and after; else `false`,
-/// and all are as they were.
+/// Rounds numbers to fp16 where each is zero or a normal fp16 number before and after; else
+/// `false`, and all are as they were.
 fn round_normal(values: &mut [f32], half_away: bool) -> bool {
     const LEAST: u32 = 0x3880_0000;
     // Half way from the largest fp16 number to the next.

@@ -41,6 +41,7 @@ impl Executable for ChainExecutable {
             pending: Pending::default(),
             parts: Vec::new(),
             length: None,
+            is_broken: false,
             chain,
             input_ids: Vec::new(),
             position: [0; 4],
@@ -62,6 +63,8 @@ struct ChainInstance {
     parts: Vec<Part>,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
     length: Option<usize>,
+    /// Whether a call failed and left what cannot go back: tokens are computed again.
+    is_broken: bool,
     /// The input `input_ids`.
     input_ids: Vec<u8>,
     /// The input `position`.
@@ -149,6 +152,7 @@ impl Instance for ChainInstance {
             .for_each(|cache| cache.bytes_mut().fill(0));
         self.pending = Pending::default();
         self.length = None;
+        self.is_broken = false;
         self.tokens.clear();
     }
 }
@@ -162,7 +166,8 @@ impl ChainInstance {
                 self.tokens.len()
             )));
         }
-        if n == self.tokens.len() || self.tokens.len() <= self.chain.rewind_limit {
+        let fits = n == self.tokens.len() || self.tokens.len() <= self.chain.rewind_limit;
+        if fits && !self.is_broken {
             self.tokens.truncate(n);
             self.pending.accept(n, &mut self.caches);
             return Ok(());
@@ -206,6 +211,7 @@ impl ChainInstance {
             if ran.is_err() {
                 // Some caches may hold rows of the call, which later tokens overwrite.
                 self.pending = Pending::default();
+                self.is_broken = chain.rewind_limit == 0;
             }
             ran?;
             self.tokens.extend_from_slice(now);

@@ -8,7 +8,7 @@ use thane_mil::types::DType;
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
-use crate::transformer::Transformer;
+use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
 use crate::{DecoderEngine, Fixed, FixedCall, Split, Table};
 
@@ -35,7 +35,7 @@ pub(super) fn engine_functions(
 ) -> Result<Built, ModelError> {
     let chunks = chunks(&engine.split, decoder)?;
     let contexts = contexts(&engine.contexts, context)?;
-    let modes = modes(engine, contexts[0])?;
+    let modes = modes(decoder, engine, contexts[0])?;
     let form = Form {
         layout: Layout::Channels,
         float: engine.float,
@@ -74,6 +74,11 @@ pub(super) fn engine_functions(
                         head: part.head.clone(),
                         cache: engine.cache,
                         state: format!("{chunk}kv_cache{suffix}"),
+                        // Has one size, whatever the context.
+                        recurrent_state: format!("{chunk}recurrent_cache"),
+                        attends: decoder.layers[part.layers.clone()]
+                            .iter()
+                            .any(Layer::attends),
                         lookup: engine.lookup,
                         window: decoder.window(),
                     }),
@@ -105,11 +110,30 @@ pub(super) fn engine_functions(
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
-fn modes(engine: &DecoderEngine, least: usize) -> Result<Vec<(Mode, usize)>, ModelError> {
-    let usual = DecoderEngine::DEFAULT_BLOCK.min(least);
-    let block = engine.block.unwrap_or(usual);
+fn modes(
+    decoder: &Transformer,
+    engine: &DecoderEngine,
+    least: usize,
+) -> Result<Vec<(Mode, usize)>, ModelError> {
+    let usual = if decoder.has_delta_nets() {
+        DecoderEngine::DELTA_BLOCK
+    } else if decoder.recurrent_elements(true) != 0 {
+        DecoderEngine::RECURRENT_BLOCK
+    } else {
+        DecoderEngine::DEFAULT_BLOCK
+    };
+    let block = engine.block.unwrap_or(usual.min(least));
     let mut modes = vec![(Mode::Prefill, block), (Mode::Decode, 1)];
     modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
+    let most = DecoderEngine::MOST_DELTA_BLOCK;
+    let mut all = modes.iter();
+    if let Some((mode, asked)) = all.find(|(_, n)| decoder.has_delta_nets() && *n > most) {
+        return Err(ModelError::DeltaBlock {
+            function: mode.name(),
+            asked: *asked,
+            most,
+        });
+    }
     match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
         None => Ok(modes),
         Some((mode, asked)) => Err(ModelError::Block {

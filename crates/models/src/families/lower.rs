@@ -78,6 +78,7 @@ pub(super) fn lower(
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
+    let recurrent = decoder.recurrent_elements(options.engine.is_some());
     let info = Info {
         architecture,
         n_layers: decoder.layers.len(),
@@ -85,11 +86,11 @@ pub(super) fn lower(
         max_context: decoder.max_context,
         context,
         cache_bytes: decoder
-            .cache_elements()
+            .cache_elements(options.engine.is_some())
             .saturating_mul(context)
-            .saturating_add(decoder.recurrent_elements())
+            .saturating_add(recurrent)
             .saturating_mul(built.cache.bits() / 8),
-        recurrent: decoder.recurrent_elements() != 0,
+        recurrent: recurrent != 0,
         fixed: built.fixed,
     };
     Ok(Model {

@@ -41,6 +41,11 @@ impl Graph {
         self.weight_of_rank(tensor, rank, 1.0)
     }
 
+    /// Like [`Self::weight`], with every number divided by `divisor`.
+    pub fn divided_weight(&mut self, tensor: &Tensor, divisor: f32) -> ValueResult {
+        self.weight_of_rank(tensor, tensor.shape.len(), divisor)
+    }
+
     /// Like [`Self::weight`], with dimensions of 1 appended up to `rank`, and every number divided
     /// by `divisor`.
     pub(super) fn weight_of_rank(

@@ -136,6 +136,39 @@ impl Activation {
     }
 }
 
+/// `silu(2 * x)` by tanh, for the Neural Engine, whose silu is off by 12 % near 0 and turns x *
+/// sigmoid(x) into silu.
+pub fn half_silu(g: &mut Graph, x: ValueId) -> ValueResult {
+    let wave = g.op("tanh", "wave", [("x", x)])?;
+    let one = g.float(1.0)?;
+    let open = g.add(wave, one)?;
+    g.mul(x, open)
+}
+
+/// `sigmoid(2 * x)` by tanh, for the Neural Engine, whose sigmoid is off by up to 0.015.
+pub fn half_sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
+    let wave = g.op("tanh", "wave", [("x", x)])?;
+    let half = g.scale(wave, 0.5)?;
+    let middle = g.float(0.5)?;
+    g.add(half, middle)
+}
+
+/// softplus as `relu(x) + log(1 + exp(-|x|))`, whose exponential never overflows fp16. What a small
+/// exponential loses in the sum with 1, up to all of it, is added again.
+pub fn stable_softplus(g: &mut Graph, x: ValueId) -> ValueResult {
+    let magnitude = g.op("abs", "magnitude", [("x", x)])?;
+    let minus = g.scale(magnitude, -1.0)?;
+    let small = g.op("exp", "small", [("x", minus)])?;
+    let (one, none) = (g.float(1.0)?, g.float(0.0)?);
+    let sum = g.add(small, one)?;
+    let rest = g.op("log", "rest", [("x", sum), ("epsilon", none)])?;
+    let in_sum = g.sub(sum, one)?;
+    let lost = g.sub(small, in_sum)?;
+    let rest = g.add(rest, lost)?;
+    let positive = g.op("relu", "positive", [("x", x)])?;
+    g.add(positive, rest)
+}
+
 fn gelu(g: &mut Graph, x: ValueId, mode: &'static str) -> ValueResult {
     let mode = g.string(mode)?;
     g.op("gelu", "active", [("x", x), ("mode", mode)])

@@ -9,19 +9,30 @@
 //!
 //! A memory holds all tokens so far together, so that a caller cannot go back to an earlier token:
 //! it begins at position 0 again, where a decay of 0 empties the memory.
+//!
+//! In functions of fixed length the caller empties it. There the program is fp16, in which the
+//! Neural Engine takes numbers below 6.1e-5 as 0: memories are kept [`VALUE_SCALE`] times as large,
+//! and the norm of the output takes the factor back. silu, sigmoid and softplus, which the engine
+//! computes inaccurately, are written with tanh and as relu(x) + log(1 + exp(-|x|)). Source:
+//! anemll-forge (M6, macOS 27), oxinfer (M5 Max, macOS 26).
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
+use super::activation::{half_sigmoid, half_silu, stable_softplus};
 use super::norm::RmsNorm;
+use super::recent::{Part, Recent};
 use super::short_conv::depthwise;
-use crate::graph::{Graph, ValueResult};
+use crate::graph::{Graph, Layout, Part as Matrix, ValueResult};
 use crate::weights::Weights;
 
 /// Added to the sum of squares of a query or key before the root. Source: `l2norm` of
 /// modeling_qwen3_5.py (transformers 5.24).
 const SQUARES_EPSILON: f32 = 1e-6;
+
+/// Factor of values, and so of memories, in functions of fixed length: a power of two.
+const VALUE_SCALE: f32 = 64.0;
 
 /// The sizes and options of a gated delta net.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +59,27 @@ pub struct DeltaNet {
 
 /// The inputs of a layer's delta net besides the hidden state.
 #[derive(Clone, Copy, Debug)]
-pub struct DeltaInputs {
+pub struct DeltaInputs<'a> {
+    past: Past<'a>,
+    /// Number of tokens, if all calls have the same.
+    n_tokens: Option<usize>,
+    /// Whether only the output of the last token is needed.
+    pub last: bool,
+}
+
+/// What is remembered of the tokens before the call.
+#[derive(Clone, Copy, Debug)]
+enum Past<'a> {
+    /// States of the layer, in the row layout.
+    States(States),
+    /// In functions of fixed length: the last products before the convolution, [1, 1, taps - 1,
+    /// channels], and the memories, [1, value heads, key elements, value elements].
+    Recent([Recent<'a>; 2]),
+}
+
+/// The states of a layer, and whether they hold something.
+#[derive(Clone, Copy, Debug)]
+struct States {
     /// The last products before the convolution, [1, taps - 1, channels].
     conv: ValueId,
     /// The memories, [1, value heads, key elements, value elements].
@@ -59,10 +90,22 @@ pub struct DeltaInputs {
     follows: ValueId,
     /// Element type of the states.
     dtype: DType,
-    /// Whether the call has exactly one token.
-    one_token: bool,
-    /// Whether only the output of the last token is needed.
-    pub last: bool,
+}
+
+impl<'a> DeltaInputs<'a> {
+    /// The inputs in a function of `n_tokens` tokens, of which `recent` are the parts.
+    pub fn recent(recent: [Recent<'a>; 2], n_tokens: usize) -> Self {
+        Self {
+            past: Past::Recent(recent),
+            n_tokens: Some(n_tokens),
+            last: false,
+        }
+    }
+
+    /// Number of tokens as a dimension of a reshape, -1 if it differs from call to call.
+    fn n_rows(&self) -> i32 {
+        self.n_tokens.map_or(-1, |n| n as i32)
+    }
 }
 
 /// What a step of the memory reads, one row for each token.
@@ -81,9 +124,14 @@ impl DeltaNet {
         2 * self.n_key_heads * self.key_dim + self.n_value_heads * self.value_dim
     }
 
-    /// Elements of the states of a layer.
-    pub fn state_elements(&self) -> usize {
-        (self.taps - 1) * self.channels() + self.n_value_heads * self.key_dim * self.value_dim
+    /// What a layer remembers in functions of fixed length.
+    pub fn parts(&self) -> [Part; 2] {
+        let part = |name, shape| Part { name, shape };
+        let memory = [1, self.n_value_heads, self.key_dim, self.value_dim];
+        [
+            part("recurrent_conv", [1, 1, self.taps - 1, self.channels()]),
+            part("recurrent_memory", memory),
+        ]
     }
 
     /// Declares the states of layer `layer`. `positions` are those of the tokens, [tokens] fp32,
@@ -95,7 +143,7 @@ impl DeltaNet {
         (position, positions): (ValueId, ValueId),
         (one_token, last): (bool, bool),
         dtype: DType,
-    ) -> Result<DeltaInputs, BuildError> {
+    ) -> Result<DeltaInputs<'static>, BuildError> {
         let state = |g: &mut Graph, name: &str, shape: &[usize]| {
             let ty = TensorType::new(dtype, shape.iter().copied());
             g.input(&format!("recurrent_{name}_{layer}"), Type::State(ty))
@@ -106,53 +154,67 @@ impl DeltaNet {
         let (zero, start) = (g.ints(&[0])?, g.float(0.0)?);
         let continues = g.op("greater", "continues", [("x", position), ("y", zero)])?;
         let follows = g.op("greater", "follows", [("x", positions), ("y", start)])?;
-        Ok(DeltaInputs {
+        let past = Past::States(States {
             conv,
             memory,
             continues: g.cast(continues, DType::Fp32)?,
             follows: g.cast(follows, DType::Fp32)?,
             dtype,
-            one_token,
+        });
+        Ok(DeltaInputs {
+            past,
+            n_tokens: one_token.then_some(1),
             last,
         })
     }
 
-    /// The delta net of `hidden` [1, tokens, hidden], with its projections.
+    /// The delta net of `hidden`, with its projections, in the layout of the graph.
     pub fn apply(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         hidden: ValueId,
-        inputs: DeltaInputs,
+        inputs: DeltaInputs<'_>,
     ) -> ValueResult {
         g.at_module(module);
-        let project = |g: &mut Graph, name: &str, x: ValueId, rows: usize| {
-            let weight = w.get(&format!("{module}.{name}"), "weight", &[rows, self.hidden]);
-            g.linear(name, x, &weight, None)
+        let matrix = |name: &str, rows: usize| {
+            w.get(&format!("{module}.{name}"), "weight", &[rows, self.hidden])
         };
-        let (heads, values) = (self.n_value_heads, self.n_value_heads * self.value_dim);
-        let mixed = project(g, "in_proj_qkv", hidden, self.channels())?;
-        let [b, a] = ["in_proj_b", "in_proj_a"].map(|name| project(g, name, hidden, heads));
-        let (b, a) = (b?, a?);
-        let mixed = self.convolve(g, w, module, mixed, inputs)?; // [1, tokens, channels]
-        let rows = self.rows(g, w, module, [mixed, b, a], &inputs)?;
+        let values = self.n_value_heads * self.value_dim;
+        let qkv = matrix("in_proj_qkv", self.channels());
+        let mixed = g.linear("in_proj_qkv", hidden, &qkv, None)?;
+        let gates = self.gates(g, w, module, hidden)?;
+        let mixed = self.convolve(g, w, module, mixed, inputs)?;
+        let rows = self.rows(g, w, module, (mixed, gates), &inputs)?;
         let output = self.remember(g, rows, inputs)?; // [tokens, heads, 1, value elements]
         let (output, hidden) = if inputs.last {
             (g.last(output, 0)?, g.last(hidden, 1)?)
         } else {
             (output, hidden)
         };
-        let z = project(g, "in_proj_z", hidden, values)?;
-        let (heads, size) = (heads as i32, self.value_dim as i32);
-        let z = g.reshape(z, &[-1, heads, 1, size])?;
+        let z = matrix("in_proj_z", values);
+        let open = if is_fixed(g) {
+            let half = Matrix {
+                divisor: 2.0,
+                ..Matrix::new(z, None)
+            };
+            let half = g.joined_product("in_proj_z", hidden, &[half])?;
+            half_silu(g, half)?
+        } else {
+            let z = g.linear("in_proj_z", hidden, &z, None)?;
+            g.op("silu", "open", [("x", z)])?
+        };
+        let open = as_rows(g, open)?;
+        let (heads, size) = (self.n_value_heads as i32, self.value_dim as i32);
+        let open = g.reshape(open, &[-1, heads, 1, size])?;
         g.at_module(&format!("{module}.norm"));
         let weight = w.get(&format!("{module}.norm"), "weight", &[self.value_dim]);
-        let normed = self.norm.apply_along(g, output, &weight, -1)?;
-        let open = g.op("silu", "open", [("x", z)])?;
+        let norm = self.norm.for_divided_stream(self.output_scale(g).recip());
+        let normed = norm.apply_along(g, output, &weight, -1)?;
         let gated = g.mul(open, normed)?;
-        let gated = g.reshape(gated, &[1, -1, values as i32])?;
         g.at_module(module);
+        let gated = from_rows(g, gated, values as i32)?;
         let weight = w.get(
             &format!("{module}.out_proj"),
             "weight",
@@ -161,26 +223,75 @@ impl DeltaNet {
         g.linear_to_residual("out_proj", gated, &weight, None)
     }
 
-    /// `silu(convolution of x [1, tokens, channels])`, with the products of the tokens before.
+    /// Factor of what a token reads.
+    fn output_scale(&self, g: &Graph) -> f32 {
+        if is_fixed(g) {
+            VALUE_SCALE * (self.key_dim as f32).sqrt()
+        } else {
+            1.0
+        }
+    }
+
+    /// Projections to betas, before the sigmoid, and to rates of fading, as rows. In functions of
+    /// fixed length, the former are halved and the bias is added to the latter.
+    fn gates(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        hidden: ValueId,
+    ) -> Result<[ValueId; 2], BuildError> {
+        let heads = self.n_value_heads;
+        let matrix = |name: &str| {
+            let module = format!("{module}.{name}");
+            w.get(&module, "weight", &[heads, self.hidden])
+        };
+        let (b, a) = (matrix("in_proj_b"), matrix("in_proj_a"));
+        if !is_fixed(g) {
+            let b = g.linear("in_proj_b", hidden, &b, None)?;
+            return Ok([b, g.linear("in_proj_a", hidden, &a, None)?]);
+        }
+        let half = Matrix {
+            divisor: 2.0,
+            ..Matrix::new(b, None)
+        };
+        let bias = w.get(module, "dt_bias", &[heads]);
+        let parts = [half, Matrix::new(a, Some(bias))];
+        let both = g.joined_product("in_proj_ba", hidden, &parts)?;
+        let both = as_rows(g, both)?;
+        g.halves(both, -1)
+    }
+
+    /// `silu(convolution of x)` as rows, with the products of the tokens before.
     fn convolve(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         x: ValueId,
-        inputs: DeltaInputs,
+        inputs: DeltaInputs<'_>,
     ) -> ValueResult {
-        let past = g.op("read_state", "past", [("input", inputs.conv)])?;
+        let conv = format!("{module}.conv1d");
+        let sizes = [self.channels(), self.taps];
+        let states = match inputs.past {
+            Past::States(states) => states,
+            Past::Recent([recent, _]) => {
+                let window = recent.window(g, x)?;
+                let half = depthwise(g, w, &conv, window, (sizes, 2.0))?;
+                let active = half_silu(g, half)?;
+                return as_rows(g, active);
+            }
+        };
+        let past = g.op("read_state", "past", [("input", states.conv)])?;
         let past = g.cast(past, DType::Fp32)?;
-        let past = g.mul(past, inputs.continues)?;
+        let past = g.mul(past, states.continues)?;
         let window = g.join("concat", &[past, x], 1)?; // [1, taps - 1 + tokens, channels]
         let kept = self.last_products(g, window)?;
-        let kept = g.cast(kept, inputs.dtype)?;
-        let args = [("state", inputs.conv), ("value", kept)];
+        let kept = g.cast(kept, states.dtype)?;
+        let args = [("state", states.conv), ("value", kept)];
         g.op("coreml_update_state", "stored", args)?;
         let columns = g.transpose(window, &[0, 2, 1])?;
-        let conv = format!("{module}.conv1d");
-        let mixed = depthwise(g, w, &conv, columns, [self.channels(), self.taps])?;
+        let mixed = depthwise(g, w, &conv, columns, (sizes, 1.0))?;
         let active = g.op("silu", "active", [("x", mixed)])?;
         g.transpose(active, &[0, 2, 1])
     }
@@ -208,25 +319,82 @@ impl DeltaNet {
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
-        [mixed, b, a]: [ValueId; 3],
-        inputs: &DeltaInputs,
+        (mixed, [b, a]): (ValueId, [ValueId; 2]),
+        inputs: &DeltaInputs<'_>,
     ) -> Result<Rows, BuildError> {
         // A known size allows kernels for products of equal batches.
-        let n = if inputs.one_token { 1 } else { -1 };
+        let n = inputs.n_rows();
+        let heads = self.n_value_heads as i32;
+        let (query, key, value) = self.queries_keys_values(g, mixed, n)?;
+        let beta = if is_fixed(g) {
+            half_sigmoid(g, b)?
+        } else {
+            g.op("sigmoid", "beta", [("x", b)])?
+        };
+        let beta = g.reshape(beta, &[n, heads, 1, 1])?;
+        let fading = self.fading(g, w, module, a)?; // [.., tokens, heads]
+        let decay = g.op("exp", "decay", [("x", fading)])?;
+        let mut decay = g.reshape(decay, &[n, heads, 1, 1])?;
+        if let Past::States(states) = inputs.past {
+            let follows = g.reshape(states.follows, &[n, 1, 1, 1])?;
+            decay = g.mul(decay, follows)?;
+        }
+        Ok(Rows {
+            query,
+            key,
+            value,
+            decay,
+            beta,
+        })
+    }
+
+    /// Queries, keys and values of all heads, from what the convolution gives for `n` tokens.
+    fn queries_keys_values(
+        &self,
+        g: &mut Graph,
+        mixed: ValueId,
+        n: i32,
+    ) -> Result<(ValueId, ValueId, ValueId), BuildError> {
         let (keys, values) = (
             (self.n_key_heads * self.key_dim) as i32,
             (self.n_value_heads * self.value_dim) as i32,
         );
-        let parts = g.split_sizes(mixed, &[keys, keys, values], -1)?;
-        let heads = self.n_value_heads as i32;
-        // The queries are scaled by 1 / sqrt(key elements) too.
+        let heads = [n, self.n_value_heads as i32, 1, self.value_dim as i32];
         let size = self.key_dim as f32;
-        let query = self.normalized(g, (parts[0], n), 1.0 / size)?;
-        let key = self.normalized(g, (parts[1], n), size.sqrt().recip())?;
-        let value = g.reshape(parts[2], &[n, heads, 1, self.value_dim as i32])?;
-        let beta = g.op("sigmoid", "beta", [("x", b)])?;
-        let beta = g.reshape(beta, &[n, heads, 1, 1])?;
+        let unit = size.sqrt().recip();
+        if is_fixed(g) {
+            // Queries keep the length of keys: the norm of the output undoes a factor.
+            let parts = g.split_sizes(mixed, &[2 * keys, values], -1)?;
+            let both = self.normalized(g, (parts[0], n), 2 * self.n_key_heads, unit)?;
+            let [query, key] = g.halves(both, 1)?;
+            let (query, key) = (self.repeated(g, query, n)?, self.repeated(g, key, n)?);
+            let value = g.reshape(parts[1], &heads)?;
+            return Ok((query, key, g.scale(value, VALUE_SCALE)?));
+        }
+        let parts = g.split_sizes(mixed, &[keys, keys, values], -1)?;
+        // The queries are scaled by 1 / sqrt(key elements) too.
+        let query = self.normalized(g, (parts[0], n), self.n_key_heads, 1.0 / size)?;
+        let query = self.repeated(g, query, n)?;
+        let key = self.normalized(g, (parts[1], n), self.n_key_heads, unit)?;
+        let key = self.repeated(g, key, n)?;
+        Ok((query, key, g.reshape(parts[2], &heads)?))
+    }
+
+    /// The logarithms of the decays, from the projections that [`Self::gates`] gives.
+    fn fading(&self, g: &mut Graph, w: &Weights<'_>, module: &str, a: ValueId) -> ValueResult {
         let part = |name: &str| w.get(module, name, &[self.n_value_heads]);
+        if is_fixed(g) {
+            g.note_use(&part("A_log"), 1.0);
+            let stored = w.floats(module, "A_log", self.n_value_heads);
+            // A fault is reported by `Weights::finish`.
+            let mut speed = stored.unwrap_or_else(|| vec![0.0; self.n_value_heads]);
+            if !self.is_ggml_layout {
+                speed.iter_mut().for_each(|log| *log = -log.exp());
+            }
+            let speed = g.floats(&speed, &[self.n_value_heads])?;
+            let rate = stable_softplus(g, a)?;
+            return g.mul(rate, speed);
+        }
         let (bias, log) = (g.weight(&part("dt_bias"))?, g.weight(&part("A_log"))?);
         let a = g.add(a, bias)?;
         let rate = g.op("softplus", "rate", [("x", a)])?;
@@ -236,59 +404,91 @@ impl DeltaNet {
             let speed = g.op("exp", "speed", [("x", log)])?;
             g.scale(speed, -1.0)?
         };
-        let fading = g.mul(rate, speed)?; // [1, tokens, heads]
-        let decay = g.op("exp", "decay", [("x", fading)])?;
-        let decay = g.reshape(decay, &[n, heads, 1, 1])?;
-        let follows = g.reshape(inputs.follows, &[n, 1, 1, 1])?;
-        Ok(Rows {
-            query,
-            key,
-            value,
-            decay: g.mul(decay, follows)?,
-            beta,
-        })
+        g.mul(rate, speed)
     }
 
-    /// The heads of `x` [1, tokens, heads * size] of `n` tokens, -1 for any number, each times
-    /// `factor / root mean square` and repeated for the value heads that it serves: [tokens, value
-    /// heads, 1, size].
-    fn normalized(&self, g: &mut Graph, (x, n): (ValueId, i32), factor: f32) -> ValueResult {
-        let (heads, size) = (self.n_key_heads as i32, self.key_dim as i32);
-        let x = g.reshape(x, &[n, heads, 1, size])?;
+    /// The `heads` heads of `x` [.., tokens, heads * size] of `n` tokens, -1 for any number, each
+    /// times `factor / root mean square`: [tokens, heads, 1, size].
+    fn normalized(
+        &self,
+        g: &mut Graph,
+        (x, n): (ValueId, i32),
+        heads: usize,
+        factor: f32,
+    ) -> ValueResult {
+        let x = g.reshape(x, &[n, heads as i32, 1, self.key_dim as i32])?;
         let norm = RmsNorm {
-            epsilon: SQUARES_EPSILON / size as f32,
+            epsilon: SQUARES_EPSILON / self.key_dim as f32,
             plus_one: false,
         };
         let normed = norm.without_weight(g, x, -1)?;
         let factors = g.floats(&vec![factor; self.key_dim], &[self.key_dim])?;
-        let scaled = g.mul(normed, factors)?;
+        g.mul(normed, factors)
+    }
+
+    /// Key heads [tokens, key heads, 1, size] repeated for the value heads that each serves:
+    /// [tokens, value heads, 1, size].
+    fn repeated(&self, g: &mut Graph, x: ValueId, n: i32) -> ValueResult {
         let group = (self.n_value_heads / self.n_key_heads) as i32;
         if group == 1 {
-            return Ok(scaled);
+            return Ok(x);
         }
         if self.is_ggml_layout {
             let reps = g.ints(&[1, group, 1, 1])?;
-            return g.op("tile", "repeated", [("x", scaled), ("reps", reps)]);
+            return g.op("tile", "repeated", [("x", x), ("reps", reps)]);
         }
         let reps = g.ints(&[1, 1, group, 1])?;
-        let repeated = g.op("tile", "repeated", [("x", scaled), ("reps", reps)])?;
-        g.reshape(repeated, &[n, heads * group, 1, size])
+        let repeated = g.op("tile", "repeated", [("x", x), ("reps", reps)])?;
+        let (heads, size) = (self.n_value_heads as i32, self.key_dim as i32);
+        g.reshape(repeated, &[n, heads, 1, size])
     }
 
     /// Updates the memories token by token, and returns what each token reads.
-    fn remember(&self, g: &mut Graph, rows: Rows, inputs: DeltaInputs) -> ValueResult {
-        let memory = g.op("read_state", "memory", [("input", inputs.memory)])?;
+    fn remember(&self, g: &mut Graph, rows: Rows, inputs: DeltaInputs<'_>) -> ValueResult {
+        let states = match inputs.past {
+            Past::States(states) => states,
+            Past::Recent([_, recent]) => {
+                let (memory, output) = unrolled(g, recent.past, rows, inputs.n_rows())?;
+                recent.keep(memory);
+                return Ok(output);
+            }
+        };
+        let memory = g.op("read_state", "memory", [("input", states.memory)])?;
         let memory = g.cast(memory, DType::Fp32)?;
-        let (memory, output) = if inputs.one_token {
+        let (memory, output) = if inputs.n_tokens.is_some() {
             step(g, memory, rows)?
         } else {
             steps(g, memory, rows)?
         };
-        let memory = g.cast(memory, inputs.dtype)?;
-        let args = [("state", inputs.memory), ("value", memory)];
+        let memory = g.cast(memory, states.dtype)?;
+        let args = [("state", states.memory), ("value", memory)];
         g.op("coreml_update_state", "stored", args)?;
         Ok(output)
     }
+}
+
+/// Whether this is a function of fixed length.
+fn is_fixed(g: &Graph) -> bool {
+    g.form().layout == Layout::Channels
+}
+
+/// `x` with the features last: [1, tokens, features] as it is, and [1, features, 1, tokens] as [1,
+/// 1, tokens, features].
+fn as_rows(g: &mut Graph, x: ValueId) -> ValueResult {
+    if is_fixed(g) {
+        g.transpose(x, &[0, 2, 3, 1])
+    } else {
+        Ok(x)
+    }
+}
+
+/// `x` [tokens, heads, 1, size], with so many features in all, in the layout of the graph.
+fn from_rows(g: &mut Graph, x: ValueId, features: i32) -> ValueResult {
+    if !is_fixed(g) {
+        return g.reshape(x, &[1, -1, features]);
+    }
+    let rows = g.reshape(x, &[1, 1, -1, features])?;
+    g.transpose(rows, &[0, 3, 1, 2])
 }
 
 /// The memory after one token, and what the token reads.
@@ -298,11 +498,53 @@ fn step(g: &mut Graph, memory: ValueId, rows: Rows) -> Result<(ValueId, ValueId)
     let known = product(g, rows.key, faded)?; // [1, heads, 1, value elements]
     let new = g.sub(rows.value, known)?;
     let new = g.mul(new, rows.beta)?;
-    let column = g.transpose(rows.key, &[0, 1, 3, 2])?;
-    let written = g.mul(column, new)?; // [1, heads, key elements, value elements]
+    let written = outer_product(g, rows.key, new)?; // [1, heads, key elements, value elements]
     let memory = g.add(faded, written)?;
     let output = product(g, rows.query, memory)?;
     Ok((memory, output))
+}
+
+/// The products of all elements of `x` with all of `y`, both [1, heads, 1, elements].
+fn outer_product(g: &mut Graph, x: ValueId, y: ValueId) -> ValueResult {
+    if is_fixed(g) {
+        let yes = g.bool(true)?;
+        return g.op(
+            "matmul",
+            "written",
+            [("x", x), ("y", y), ("transpose_x", yes)],
+        );
+    }
+    let column = g.transpose(x, &[0, 1, 3, 2])?;
+    g.mul(column, y)
+}
+
+/// The memory after `n` tokens, and what each token reads, with ops of its own for each token.
+fn unrolled(
+    g: &mut Graph,
+    mut memory: ValueId,
+    rows: Rows,
+    n: i32,
+) -> Result<(ValueId, ValueId), BuildError> {
+    if n == 1 {
+        return step(g, memory, rows);
+    }
+    let mut parted = |x| g.split(x, n, 0);
+    let (query, key, value) = (parted(rows.query)?, parted(rows.key)?, parted(rows.value)?);
+    let (decay, beta) = (parted(rows.decay)?, parted(rows.beta)?);
+    let mut outputs = Vec::new();
+    for i in 0..query.len() {
+        let own = Rows {
+            query: query[i],
+            key: key[i],
+            value: value[i],
+            decay: decay[i],
+            beta: beta[i],
+        };
+        let output;
+        (memory, output) = step(g, memory, own)?;
+        outputs.push(output);
+    }
+    Ok((memory, g.join("concat", &outputs, 0)?))
 }
 
 /// The memory after all tokens, and what each token reads, by a loop over the tokens.

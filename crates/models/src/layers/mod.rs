@@ -11,5 +11,6 @@ pub mod experts;
 pub mod mlp;
 pub mod norm;
 pub mod per_layer;
+pub mod recent;
 pub mod rope;
 pub mod short_conv;

@@ -3,7 +3,8 @@
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
-use crate::graph::{Graph, ValueResult};
+use super::recent::{Part, Recent};
+use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
 
 /// The sizes and options of a short convolution.
@@ -19,10 +20,29 @@ pub struct ShortConv {
 
 /// The inputs of a layer's convolution besides the hidden state.
 #[derive(Clone, Copy, Debug)]
-pub struct ConvInputs {
-    /// The products of all tokens so far, [1, 1, taps - 1 + context, hidden]. They are kept by
-    /// position, as keys and values are, so that a caller can go back to an earlier token. The
-    /// first rows stand for the tokens before the text and stay zero.
+pub struct ConvInputs<'a> {
+    /// The tokens before the call.
+    pub past: ConvPast<'a>,
+    /// Whether only the output of the last token is needed.
+    pub last: bool,
+}
+
+/// The products of the tokens before the call.
+#[derive(Clone, Copy, Debug)]
+pub enum ConvPast<'a> {
+    /// Those of all tokens so far, in the row layout.
+    All(ByPosition),
+    /// Those of the last tokens, in functions of fixed length; `None` if an output depends on its
+    /// own token only.
+    Recent(Option<Recent<'a>>),
+}
+
+/// Products that are kept by position, as keys and values are, so that a caller can go back to an
+/// earlier token.
+#[derive(Clone, Copy, Debug)]
+pub struct ByPosition {
+    /// [1, 1, taps - 1 + context, hidden]. The first rows stand for the tokens before the text and
+    /// stay zero.
     pub state: ValueId,
     /// Element type of the state.
     pub dtype: DType,
@@ -32,8 +52,6 @@ pub struct ConvInputs {
     pub end: ValueId,
     /// Begin of the rows to read, int32 [4].
     pub first: ValueId,
-    /// Whether only the output of the last token is needed.
-    pub last: bool,
 }
 
 impl ShortConv {
@@ -44,15 +62,25 @@ impl ShortConv {
         g.input(&format!("conv_cache_{layer}"), ty)
     }
 
-    /// `out_proj(C * conv(B * x))`, where B, C and x are projections of `hidden` [1, tokens,
-    /// hidden].
+    /// What a layer remembers in functions of fixed length.
+    pub fn parts(&self) -> Vec<Part> {
+        let n = self.taps - 1;
+        let part = Part {
+            name: "conv_cache",
+            shape: [1, 1, n, self.hidden],
+        };
+        (n > 0).then_some(part).into_iter().collect()
+    }
+
+    /// `out_proj(C * conv(B * x))`, where B, C and x are projections of `hidden`, in the layout of
+    /// the graph.
     pub fn apply(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         hidden: ValueId,
-        inputs: ConvInputs,
+        inputs: ConvInputs<'_>,
     ) -> ValueResult {
         let size = self.hidden;
         let part = |name: &str, rows: usize| {
@@ -63,14 +91,26 @@ impl ShortConv {
         g.at_module(module);
         let (weight, bias) = part("in_proj", 3 * size);
         let all = g.linear("in_proj", hidden, &weight, bias.as_ref())?;
-        let parts = g.split(all, 3, -1)?;
+        let features = g.features();
+        let parts = g.split(all, 3, features)?;
         let (b, c, x) = (parts[0], parts[1], parts[2]);
         let product = g.mul(b, x)?;
-        let window = remember(g, product, inputs)?; // [1, 1, taps - 1 + tokens, hidden]
-        let window = g.squeeze(window, &[1])?;
-        let columns = g.transpose(window, &[0, 2, 1])?;
-        let mixed = self.convolve(g, w, module, columns)?; // [1, hidden, tokens]
-        let mixed = g.transpose(mixed, &[0, 2, 1])?;
+        let mixed = match inputs.past {
+            ConvPast::All(rows) => {
+                let window = remember(g, product, rows)?; // [1, 1, taps - 1 + tokens, hidden]
+                let window = g.squeeze(window, &[1])?;
+                let columns = g.transpose(window, &[0, 2, 1])?;
+                let mixed = self.convolve(g, w, module, columns)?; // [1, hidden, tokens]
+                g.transpose(mixed, &[0, 2, 1])?
+            }
+            ConvPast::Recent(recent) => {
+                let window = match recent {
+                    None => product,
+                    Some(recent) => recent.window(g, product)?,
+                };
+                self.convolve(g, w, module, window)?
+            }
+        };
         let (mixed, c) = if inputs.last {
             (g.last(mixed, 1)?, g.last(c, 1)?)
         } else {
@@ -81,38 +121,42 @@ impl ShortConv {
         g.linear_to_residual("out_proj", gated, &weight, bias.as_ref())
     }
 
-    /// The convolution with its bias, without padding.
+    /// The convolution of columns with its bias, without padding.
     fn convolve(&self, g: &mut Graph, w: &Weights<'_>, module: &str, x: ValueId) -> ValueResult {
         let module = format!("{module}.conv");
-        let mixed = depthwise(g, w, &module, x, [self.hidden, self.taps])?;
+        let mixed = depthwise(g, w, &module, x, ([self.hidden, self.taps], 1.0))?;
         if !self.bias {
             return Ok(mixed);
         }
-        let bias = g.vector(&w.get(&module, "bias", &[self.hidden]), 2)?;
+        let rank = g.rank_from(mixed, 1);
+        let bias = g.vector(&w.get(&module, "bias", &[self.hidden]), rank)?;
         g.add(mixed, bias)
     }
 }
 
-/// The convolution of each channel of `x` [1, channels, tokens] by itself, without padding.
+/// The convolution of each channel of `x` by itself, without padding, divided by `divisor`: [1,
+/// channels, tokens], in the channel layout [1, channels, 1, tokens].
 pub fn depthwise(
     g: &mut Graph,
     w: &Weights<'_>,
     module: &str,
     x: ValueId,
-    [channels, taps]: [usize; 2],
+    ([channels, taps], divisor): ([usize; 2], f32),
 ) -> ValueResult {
-    let shape = [channels, 1, taps];
     // GGUF leaves out the dimension of 1.
     let flat = w.shape_of(module, "weight").is_some_and(|s| s.len() == 2);
-    let weight = if flat {
-        let mut weight = w.get(module, "weight", &[channels, taps]);
-        weight.shape = shape.to_vec();
-        weight
+    let stored = [channels, 1, taps];
+    let stored = if flat { &[channels, taps] } else { &stored[..] };
+    let mut weight = w.get(module, "weight", stored);
+    let is_wide = g.form().layout == Layout::Channels;
+    weight.shape = if is_wide {
+        vec![channels, 1, 1, taps]
     } else {
-        w.get(module, "weight", &shape)
+        vec![channels, 1, taps]
     };
-    let weight = g.weight(&weight)?;
-    let (ones, zeros) = (g.ints(&[1])?, g.ints(&[0, 0])?);
+    let weight = g.divided_weight(&weight, divisor)?;
+    let n_axes = if is_wide { 2 } else { 1 };
+    let (ones, zeros) = (g.ints(&vec![1; n_axes])?, g.ints(&vec![0; 2 * n_axes])?);
     let groups = g.int(channels as i32)?;
     let valid = g.string("valid")?;
     let args = [
@@ -129,7 +173,7 @@ pub fn depthwise(
 
 /// Writes the products of the call's tokens [1, tokens, hidden] to the state, and returns them with
 /// those of the tokens before.
-fn remember(g: &mut Graph, product: ValueId, inputs: ConvInputs) -> ValueResult {
+fn remember(g: &mut Graph, product: ValueId, inputs: ByPosition) -> ValueResult {
     let update = g.cast(product, inputs.dtype)?;
     let update = g.expand_dims(update, &[1])?;
     let but_tokens = g.bools(&[true, true, false, true])?;

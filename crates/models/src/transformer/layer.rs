@@ -10,6 +10,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::experts::Experts;
 use crate::layers::mlp::{Mlp, MlpKind};
 use crate::layers::norm::Norm;
+use crate::layers::recent::Part;
 use crate::layers::short_conv::{ConvInputs, ShortConv};
 use crate::weights::Weights;
 
@@ -49,8 +50,8 @@ pub struct Layer {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LayerInputs<'a> {
     Attention(AttentionInputs<'a>),
-    Conv(ConvInputs),
-    Delta(DeltaInputs),
+    Conv(ConvInputs<'a>),
+    Delta(DeltaInputs<'a>),
 }
 
 impl LayerInputs<'_> {
@@ -141,6 +142,20 @@ impl Layer {
         };
         let mixed = (queries + own) * a.head_dim * a.hidden;
         mixed + matrices * self.mlp.hidden * self.mlp.intermediate
+    }
+
+    /// Whether the layer has attention.
+    pub fn attends(&self) -> bool {
+        self.conv.is_none() && self.delta.is_none()
+    }
+
+    /// What a layer without attention remembers between calls, in functions of fixed length.
+    pub(super) fn recurrent_parts(&self) -> Vec<Part> {
+        match (&self.conv, &self.delta) {
+            (Some(conv), _) => conv.parts(),
+            (None, Some(delta)) => delta.parts().to_vec(),
+            (None, None) => Vec::new(),
+        }
     }
 
     /// The module that mixes tokens.

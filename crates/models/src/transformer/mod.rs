@@ -120,7 +120,7 @@ impl Transformer {
         let used = |i: usize| {
             self.layers[layers.clone()]
                 .iter()
-                .any(|l| l.rotation == Some(i))
+                .any(|l| l.attends() && l.rotation == Some(i))
         };
         let rotaries = self.rotations.iter().enumerate();
         let rotaries = rotaries.map(|(i, rotation)| match used(i) {
@@ -195,14 +195,21 @@ impl Transformer {
         Ok(logits)
     }
 
-    /// Declares the state that holds the keys and values of these layers, if the cache is a state.
+    /// Declares the states that hold the keys and values of these layers, and what others remember,
+    /// if the cache is a state.
     fn declare_state(
         &self,
         g: &mut Graph,
         io: &fixed::Io,
         layers: Range<usize>,
     ) -> Result<(), ModelError> {
-        let own = self.layers[layers].iter().filter(|l| l.shares.is_none());
+        let remembered = self.layers[layers.clone()]
+            .iter()
+            .map(Layer::recurrent_parts);
+        let remembered: Vec<_> = remembered.filter(|parts| !parts.is_empty()).collect();
+        io.declare_recurrent_state(g, &remembered)?;
+        let has_own = |layer: &&Layer| layer.attends() && layer.shares.is_none();
+        let own = self.layers[layers].iter().filter(has_own);
         let Some(first) = own.clone().next() else {
             return Ok(());
         };
@@ -271,9 +278,11 @@ impl Transformer {
         encoder::finish(g, w, &io, h, plan.head)
     }
 
-    /// Elements of the cache for one token, in all layers together.
-    pub fn cache_elements(&self) -> usize {
+    /// Elements of the cache for one token, in all layers together. In functions of fixed length,
+    /// convolutions remember the last tokens only.
+    pub fn cache_elements(&self, is_fixed: bool) -> usize {
         let of = |layer: &Layer| match &layer.conv {
+            Some(_) if is_fixed => 0,
             Some(conv) => conv.hidden,
             None if layer.shares.is_some() || layer.delta.is_some() => 0,
             None => 2 * layer.attention.n_kv_heads * layer.attention.head_dim,
@@ -282,9 +291,17 @@ impl Transformer {
     }
 
     /// Elements of the recurrent states, in all layers together.
-    pub fn recurrent_elements(&self) -> usize {
-        let nets = self.layers.iter().filter_map(|layer| layer.delta);
-        nets.map(|delta| delta.state_elements()).sum()
+    pub fn recurrent_elements(&self, is_fixed: bool) -> usize {
+        let layers = self.layers.iter();
+        let layers = layers.filter(|layer| is_fixed || layer.delta.is_some());
+        let parts = layers.flat_map(Layer::recurrent_parts);
+        let elements = parts.map(|part| part.shape.iter().product::<usize>());
+        elements.sum()
+    }
+
+    /// Whether layers have delta nets.
+    pub fn has_delta_nets(&self) -> bool {
+        self.layers.iter().any(|layer| layer.delta.is_some())
     }
 
     /// The window of sliding-window layers, if there are such layers.
@@ -328,20 +345,10 @@ impl Transformer {
     /// What the form for the Neural Engine cannot have yet.
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
-        let refused = [
-            (
-                "convolutions instead of attention",
-                any(|layer| layer.conv.is_some()),
-            ),
-            (
-                "recurrent states instead of caches",
-                any(|layer| layer.delta.is_some()),
-            ),
-            (
-                "mixtures of experts (the text chooses the weights)",
-                any(|layer| layer.experts.is_some()),
-            ),
-        ];
+        let refused = [(
+            "mixtures of experts (the text chooses the weights)",
+            any(|layer| layer.experts.is_some()),
+        )];
         match refused.iter().find(|(_, has)| *has) {
             None => Ok(()),
             Some((what, _)) => Err(ModelError::EngineForm(what)),

@@ -3,7 +3,7 @@
 use serde_json::json;
 use thane_mil::program::difference;
 use thane_mil::types::Type;
-use thane_models::{DecoderEngine, Options};
+use thane_models::{CacheForm, DecoderEngine, Options, Split};
 
 use super::hugging_face::{changed, with_config};
 use super::{assert_refused, faults, lower};
@@ -104,12 +104,67 @@ fn keys_of_other_programs_change_nothing() {
     assert_eq!(difference(&a.unwrap().program, &b.unwrap().program), None);
 }
 
-#[test]
-fn the_form_for_the_neural_engine_is_refused_with_the_reason() {
+/// What a function of the form for the Neural Engine takes and gives besides tokens, masks and
+/// logits.
+fn remembered(name: &str, engine: DecoderEngine) -> Vec<String> {
     let options = Options {
-        engine: Some(DecoderEngine::default()),
+        engine: Some(engine),
         ..Options::default()
     };
-    let refused = lower(&with_config(QWEN, &json!({})), "", &options);
-    assert_refused("engine", refused, &["recurrent states", "portable form"]);
+    let model = lower(&with_config(name, &json!({})), "", &options).unwrap();
+    assert!(model.info.recurrent);
+    let f = model.program.functions().last().unwrap();
+    let values = f.body().inputs.iter().chain(&f.body().outputs);
+    let values = values.map(|v| f.value(*v));
+    let told = values.map(|value| format!("{}: {}", value.name, value.ty));
+    let is_one = |told: &String| told.contains("conv") || told.contains("recurrent");
+    told.filter(is_one).collect()
+}
+
+/// All parts of all layers are one state, besides the keys and values: functions with three states
+/// fail on the Neural Engine.
+#[test]
+fn what_layers_remember_is_one_state_for_the_neural_engine() {
+    // 48 rows of 10 for the memories, and 3 times 10 for 92 channels that end with zeros.
+    let state = ["recurrent_cache: state<tensor<fp16, [3, 1, 78, 10]>>"];
+    assert_eq!(remembered(QWEN, DecoderEngine::default()), state);
+    let state = ["recurrent_cache: state<tensor<fp16, [3, 1, 3, 36]>>"];
+    assert_eq!(remembered("lfm2", DecoderEngine::default()), state);
+    let explicit = DecoderEngine {
+        cache: CacheForm::Explicit,
+        split: Split::Ranges {
+            layers: vec![0..2, 2..4],
+            head: false,
+        },
+        ..DecoderEngine::default()
+    };
+    let ports = [
+        "conv_cache_2: tensor<fp16, [1, 1, 3, 36]>",
+        "conv_cache_3: tensor<fp16, [1, 1, 3, 36]>",
+        "new_conv_cache_2: tensor<fp16, [1, 1, 3, 36]>",
+        "new_conv_cache_3: tensor<fp16, [1, 1, 3, 36]>",
+    ];
+    assert_eq!(remembered("lfm2", explicit), ports);
+}
+
+/// Each token of a call has ops of its own.
+#[test]
+fn calls_of_many_tokens_are_refused_for_the_neural_engine() {
+    for (block, verify, part) in [(Some(33), None, "prefill"), (None, Some(40), "verify")] {
+        let engine = DecoderEngine {
+            block,
+            verify,
+            ..DecoderEngine::default()
+        };
+        let options = Options {
+            engine: Some(engine),
+            ..Options::default()
+        };
+        let refused = lower(&with_config(QWEN, &json!({})), "", &options);
+        assert_refused(
+            "engine",
+            refused,
+            &[part, "up to 32 tokens", "ops of their own"],
+        );
+    }
 }

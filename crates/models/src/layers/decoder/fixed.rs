@@ -22,7 +22,8 @@
 //! (CoreML-LLM ST04). `write_begin`, `write_end` int32 [4] say which slice is written: only the
 //! third entries count, n apart. Or keys and values are inputs `k_cache_i`, `v_cache_i` [1,
 //! kv_heads, context, head_dim], and the caller stores the outputs `new_k_i`, `new_v_i` [1,
-//! kv_heads, n, head_dim].
+//! kv_heads, n, head_dim]. What layers without attention remember is in module
+//! [`recurrent`](super::recurrent).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -32,12 +33,16 @@ use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
+use super::recurrent::Recurrent;
 use super::{Mask, Mode};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Apart, Attention, AttentionInputs, Past, Remembered};
+use crate::layers::delta_net::{DeltaInputs, DeltaNet};
+use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
 use crate::{CacheForm, Given, Lookup, Table};
 
 /// What a function of fixed length computes.
@@ -61,6 +66,10 @@ pub struct FixedFunction {
     pub cache: CacheForm,
     /// Name of the state that holds the cache.
     pub state: String,
+    /// Name of the state that holds what layers without attention remember.
+    pub recurrent_state: String,
+    /// Whether any of the layers attends.
+    pub attends: bool,
     /// Who looks up embeddings and rotations.
     pub lookup: Lookup,
     /// Window of sliding-window layers, in tokens.
@@ -88,6 +97,8 @@ pub struct Io {
     shared: RefCell<BTreeMap<usize, Remembered>>,
     /// Vectors of per-layer embeddings, which later chunks take.
     vectors: Cell<Option<ValueId>>,
+    /// What layers without attention remember.
+    recurrent: Recurrent,
     tables: RefCell<Vec<Table>>,
 }
 
@@ -101,13 +112,13 @@ impl Io {
         let first = function.layers.start == 0;
         let input_ids =
             (inside && first).then(|| g.input("input_ids", TensorType::new(DType::Int32, [1, n])));
-        let has_layers = !function.layers.is_empty();
-        let write = (function.cache == CacheForm::State && has_layers).then(|| {
+        let attends = function.attends;
+        let write = (function.cache == CacheForm::State && attends).then(|| {
             ["write_begin", "write_end"]
                 .map(|name| g.input(name, TensorType::new(DType::Int32, [4usize])))
         });
-        let positions = (inside && has_layers)
-            .then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
+        let positions =
+            (inside && attends).then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
         let picks = function.given == Given::Last && n > 1 && function.ends_layers();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         Ok(Self {
@@ -124,6 +135,7 @@ impl Io {
             new: RefCell::default(),
             shared: RefCell::default(),
             vectors: Cell::default(),
+            recurrent: Recurrent::default(),
             tables: RefCell::default(),
         })
     }
@@ -349,6 +361,48 @@ impl Io {
         })
     }
 
+    /// Declares the state of layers without attention, each with its parts.
+    pub fn declare_recurrent_state(
+        &self,
+        g: &mut Graph,
+        layers: &[Vec<Part>],
+    ) -> Result<(), ModelError> {
+        if !self.has_state() {
+            return Ok(());
+        }
+        let name = &self.function.recurrent_state;
+        self.recurrent.declare_state(g, name, layers)
+    }
+
+    /// The inputs of the convolution of layer `layer`.
+    pub fn conv_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        conv: &ShortConv,
+    ) -> Result<ConvInputs<'_>, ModelError> {
+        let recent = self.recurrent.recent(g, layer, &conv.parts())?;
+        Ok(ConvInputs {
+            past: ConvPast::Recent(recent.first().copied()),
+            last: false,
+        })
+    }
+
+    /// The inputs of the delta net of layer `layer`.
+    pub fn delta_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        delta: &DeltaNet,
+    ) -> Result<DeltaInputs<'_>, ModelError> {
+        let [conv, memory] = delta.parts();
+        let recent = self.recurrent.recent(g, layer, &[conv, memory])?;
+        Ok(DeltaInputs::recent(
+            [recent[0], recent[1]],
+            self.function.tokens,
+        ))
+    }
+
     /// The cache of a layer with keys and values of its own.
     fn own_past(
         &self,
@@ -435,9 +489,9 @@ impl Io {
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Writes the new keys and values to the cache, if it is a state. This precedes the head, whose
-    /// logits are reshaped on another device, so that the Neural Engine is left once. Returns the
-    /// hidden states whose logits are needed.
+    /// Writes the new keys and values, and what other layers remember, if they are in states. This
+    /// precedes the head, whose logits are reshaped on another device, so that the Neural Engine is
+    /// left once. Returns the hidden states whose logits are needed.
     pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         let state = *self.state.borrow();
         if let (Some(state), Some([begin, end])) = (state, self.write) {
@@ -458,6 +512,8 @@ impl Io {
             let args = [("state", state), ("value", updated)];
             g.op("coreml_update_state", "stored", args)?;
         }
+        g.at_module("");
+        self.recurrent.store(g)?;
         Ok(self.needed_tokens(g, hidden)?)
     }
 
@@ -492,6 +548,7 @@ impl Io {
                 outputs.push((format!("new_k_{layer}"), k));
                 outputs.push((format!("new_v_{layer}"), v));
             }
+            outputs.extend(self.recurrent.outputs());
         }
         let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|(n, v)| (&**n, *v)).collect();
         Ok((g.finish_all(&outputs), self.tables.take()))

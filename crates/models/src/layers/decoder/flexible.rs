@@ -11,7 +11,7 @@ use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{Attention, AttentionInputs, Cache, Last, Past, Remembered};
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::rope::{Rotary, Rotation};
-use crate::layers::short_conv::{ConvInputs, ShortConv};
+use crate::layers::short_conv::{ByPosition, ConvInputs, ConvPast, ShortConv};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Clone, Copy, Debug)]
@@ -193,7 +193,7 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         conv: &ShortConv,
-    ) -> Result<ConvInputs, ModelError> {
+    ) -> Result<ConvInputs<'static>, ModelError> {
         let Extent {
             last_from,
             context,
@@ -203,12 +203,15 @@ impl Io {
         let state = conv.state(g, layer, context, cache);
         let before = i32::try_from(conv.taps - 1).unwrap_or(i32::MAX);
         let offset = g.ints(&[0, 0, before, 0])?;
-        Ok(ConvInputs {
+        let rows = ByPosition {
             state,
             dtype: cache,
             begin: g.add(self.begin, offset)?,
             end: g.add(self.end, offset)?,
             first: self.begin,
+        };
+        Ok(ConvInputs {
+            past: ConvPast::All(rows),
             last: self.mode == Mode::Prefill && layer >= last_from,
         })
     }
@@ -219,7 +222,7 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         delta: &DeltaNet,
-    ) -> Result<DeltaInputs, ModelError> {
+    ) -> Result<DeltaInputs<'static>, ModelError> {
         let last = self.mode == Mode::Prefill && layer >= self.extent.last_from;
         let one_token = self.mode == Mode::Decode;
         let positions = (self.position, self.positions);

@@ -7,6 +7,7 @@
 
 pub mod fixed;
 mod flexible;
+mod recurrent;
 
 use std::ops::Range;
 
@@ -206,10 +207,10 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         conv: &ShortConv,
-    ) -> Result<ConvInputs, ModelError> {
+    ) -> Result<ConvInputs<'_>, ModelError> {
         match self {
             Self::Flexible(io) => io.conv_inputs(g, layer, conv),
-            Self::Fixed(_) => Err(ModelError::EngineForm("convolutions instead of attention")),
+            Self::Fixed(io) => io.conv_inputs(g, layer, conv),
         }
     }
 
@@ -219,10 +220,10 @@ impl Io {
         g: &mut Graph,
         layer: usize,
         delta: &DeltaNet,
-    ) -> Result<DeltaInputs, ModelError> {
+    ) -> Result<DeltaInputs<'_>, ModelError> {
         match self {
             Self::Flexible(io) => io.delta_inputs(g, layer, delta),
-            Self::Fixed(_) => Err(ModelError::EngineForm("recurrent states")),
+            Self::Fixed(io) => io.delta_inputs(g, layer, delta),
         }
     }
 
