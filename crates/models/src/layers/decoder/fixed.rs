@@ -451,9 +451,9 @@ impl Io {
         g.reduce("reduce_sum", only, -1)
     }
 
-    /// Writes the new keys and values, and what other layers remember, if they are in states. This precedes the head, whose
-    /// logits are reshaped on another device, so that the Neural Engine is left once. Returns the
-    /// hidden states whose logits are needed.
+    /// Writes the new keys and values, and what other layers remember, if they are in states. This
+    /// precedes the head, whose logits are reshaped on another device, so that the Neural Engine is
+    /// left once. Returns the hidden states whose logits are needed.
     pub fn leave(&self, g: &mut Graph, hidden: ValueId) -> Result<ValueId, ModelError> {
         let state = *self.state.borrow();
         if let (Some(state), Some([begin, end])) = (state, self.write) {
