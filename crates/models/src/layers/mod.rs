@@ -6,6 +6,7 @@ mod attention_apart;
 mod attention_channels;
 pub mod decoder;
 pub mod delta_net;
+mod delta_rule;
 pub mod encoder;
 pub mod experts;
 pub mod mlp;
