@@ -5,6 +5,8 @@ use serde::Serialize;
 use thane_audit::latency::LoadRisk;
 use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Pinned, Priced, Step};
 use thane_audit::target::Target;
+use thane_mil::program::Program;
+use thane_mil::types::Type;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{CacheForm, DecoderEngine, Lookup, Options, Split};
 use thane_runtime::{RuntimeError, compile};
@@ -76,8 +78,7 @@ pub fn choose(
         let calls = calls.map(|call| Call {
             tokens: call.tokens,
             context: call.context,
-            cache_bytes: made.info.cache_bytes as f64 * call.context as f64
-                / made.info.context as f64,
+            cache_bytes: cache_bytes(&made.program, &call.functions),
             functions: call.functions.clone(),
         });
         Ok(Built {
@@ -88,6 +89,18 @@ pub fn choose(
     let choice = form::choose(info.context, &pinned, (target, goal.goal()), &mut build)?;
     let engine = engine(&choice.chosen.form, flags);
     Ok((choice, engine))
+}
+
+/// Bytes of the caches that functions read.
+fn cache_bytes(program: &Program, functions: &[String]) -> f64 {
+    let functions = functions.iter().filter_map(|name| program.function(name));
+    let values = functions.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
+    let caches = values.filter(|value| {
+        let is_state = matches!(value.ty, Type::State(_));
+        is_state || value.name.contains("_cache_") || value.name.starts_with("recurrent_")
+    });
+    let bytes = caches.filter_map(|value| value.ty.tensor_or_state()?.byte_len());
+    bytes.sum::<usize>() as f64
 }
 
 /// The options that a form stands for; the rest is as the flags say.

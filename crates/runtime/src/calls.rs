@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Logits, Rows, Step};
+use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Logits, Ring, Rows, Step};
 use thane_mil::types::DType;
 
 use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports};
@@ -67,6 +67,7 @@ pub fn chain(
     if !all.iter().any(|call| call.n_tokens == 1) {
         return Err("expected a function of one token, found none: convert with decode".to_owned());
     }
+    let ring = host.ring(context);
     Ok(Chain {
         context,
         vocab_size,
@@ -80,6 +81,7 @@ pub fn chain(
             .filter(|names| names.len() > 1)
             .collect(),
         // States that hold all tokens so far together cannot go back.
+        ring,
         rewind_limit: if is_recurrent { 0 } else { usize::MAX },
     })
 }
@@ -145,7 +147,7 @@ impl Host<'_> {
                         let cache = port.name.replacen("new_k", "k_cache", 1);
                         let cache = cache.replacen("new_v", "v_cache", 1);
                         let dtype = dtype(port)?;
-                        let cache = self.cache(&cache, (dtype, &port.shape));
+                        let cache = self.cache(&cache, (dtype, &port.shape), false);
                         stores.push((port.name.clone(), cache));
                         let given = port.name.replacen("new_", "given_", 1);
                         keeps.push((port.name.clone(), self.slot(&given, 0)));
@@ -194,7 +196,7 @@ impl Host<'_> {
             "token_row" => Feed::TokenColumns(table()?),
             "position_row" => Feed::PositionColumns(table()?),
             "key_cache" | "value_cache" => {
-                Feed::Cache(self.cache(&port.name, (dtype, &port.shape)))
+                Feed::Cache(self.cache(&port.name, (dtype, &port.shape), true))
             }
             "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name, 0)),
             // Zeros before the first call.
@@ -216,12 +218,19 @@ impl Host<'_> {
         let fits = match &feed {
             Feed::Tokens => *shape == [1, n],
             Feed::Positions => *shape == [n],
-            Feed::Mask { .. } => *shape == [1, 1, n, call.context + n],
+            // Sliding-window layers may keep fewer rows than the context.
+            Feed::Mask { window: Some(_) } => {
+                shape.len() == 4 && n_columns(2) == n && n_columns(3) <= call.context + n
+            }
+            Feed::Mask { window: None } => *shape == [1, 1, n, call.context + n],
             Feed::LastToken => *shape == [1, 1, 1, n],
             Feed::TokenColumns(table) | Feed::PositionColumns(table) => {
                 shape.last() == Some(&n) && columns(table)
             }
-            Feed::Cache(_) => n_columns(2) == call.context,
+            Feed::Cache(_) => {
+                let rows = n_columns(2);
+                rows == call.context || (self.window.is_some() && rows < call.context)
+            }
             _ => true,
         };
         if fits {
@@ -233,13 +242,30 @@ impl Host<'_> {
         ))
     }
 
-    fn cache(&mut self, name: &str, (dtype, shape): (DType, &[Option<usize>])) -> usize {
+    /// The caches that keep fewer tokens than the context.
+    fn ring(&self, context: usize) -> Option<Ring> {
+        let rows = self.caches.iter().map(|cache| cache.n_rows);
+        let n_rows = rows.filter(|n| *n < context).min()?;
+        let window = self.window?;
+        Some(Ring { n_rows, window })
+    }
+
+    fn cache(
+        &mut self,
+        name: &str,
+        (dtype, shape): (DType, &[Option<usize>]),
+        is_input: bool,
+    ) -> usize {
+        let dim = |at: usize| shape.get(at).copied().flatten().unwrap_or(0);
+        // Outputs have a row for each token of the call, and shorter contexts fewer rows.
+        let n_rows = if is_input { dim(2) } else { 0 };
         if let Some(at) = self.caches.iter().position(|cache| cache.name == name) {
+            self.caches[at].n_rows = self.caches[at].n_rows.max(n_rows);
             return at;
         }
-        let dim = |at: usize| shape.get(at).copied().flatten().unwrap_or(0);
         self.caches.push(Cache {
             name: name.to_owned(),
+            n_rows,
             n_heads: dim(1),
             row: dim(3),
             dtype,

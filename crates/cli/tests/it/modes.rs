@@ -240,6 +240,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
             call(verified.as_mut(), "score", start as i32, &guess);
         }
         call(verified.as_mut(), "decode", n as i32, &ids[n..n + 1]);
+        let mut n_rings = 0;
         for layer in 0..model.info.n_layers {
             for part in ["k", "v"] {
                 let cache = format!("{part}_cache_{layer}");
@@ -249,7 +250,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
                 };
                 let b = verified.state(&cache).unwrap();
                 let (heads, context, row) = (a.shape[1], a.shape[2], a.shape[3]);
-                assert_eq!(context, CONTEXT);
+                n_rings += usize::from(context < CONTEXT);
                 for head in 0..heads {
                     let rows = |bytes: &[u8], range: std::ops::Range<usize>| {
                         let at = |i: usize| 2 * (head * context + i) * row;
@@ -270,5 +271,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
                 }
             }
         }
+        // Sliding-window layers keep the last tokens only.
+        assert_eq!(n_rings > 0, name.contains("gemma"), "{name}");
     }
 }

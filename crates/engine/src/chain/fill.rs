@@ -114,20 +114,24 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Whether row `i` of a call sees column `key` of a mask for `context` tokens of the cache and then
-/// those of the call.
+/// Whether row `i` of a call sees column `key` of a mask for `n_rows` of the cache and then the
+/// tokens of the call.
 fn attends(
     (i, key): (usize, usize),
-    context: usize,
+    n_rows: usize,
     position: usize,
     window: Option<usize>,
 ) -> bool {
     let window = window.unwrap_or(usize::MAX);
-    if key < context {
-        let first = (position + i).saturating_sub(window - 1);
-        return (first..position).contains(&key);
+    if key < n_rows {
+        let Some(since) = position.checked_sub(key + 1) else {
+            return false;
+        };
+        // The last position before the call that is in this row.
+        let at = position - 1 - since % n_rows;
+        return position + i - at < window;
     }
-    let j = key - context;
+    let j = key - n_rows;
     j <= i && i - j < window
 }
 
@@ -265,6 +269,24 @@ mod tests {
         assert_eq!(full, [0.0; 4]);
         let written = filled(Feed::WriteMask, &[1, 1, 4, 2], &[7, 7], 1);
         assert_eq!(written, [0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_ring_shows_the_last_positions_of_its_rows() {
+        const FAR: f32 = MASKED_SCORE;
+        // Rows hold the positions 8, 9, 6, 7; the tokens are at 10 and 11.
+        let feed = Feed::Mask { window: Some(4) };
+        let mask = filled(feed, &[1, 1, 2, 6], &[7, 7], 10);
+        let mask: Vec<bool> = mask.iter().map(|score| *score < FAR / 2.0).collect();
+        let rows = [
+            [false, false, true, false, false, true],
+            [false, false, true, true, false, false],
+        ];
+        assert_eq!(mask, rows.concat());
+        // Rows that were never written are hidden.
+        let mask = filled(Feed::Mask { window: None }, &[1, 1, 1, 4], &[7], 1);
+        let mask: Vec<bool> = mask.iter().map(|score| *score < FAR / 2.0).collect();
+        assert_eq!(mask, [false, true, true, false]);
     }
 
     #[test]

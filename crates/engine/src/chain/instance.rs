@@ -33,12 +33,9 @@ impl Executable for ChainExecutable {
         Ok(Box::new(ChainInstance {
             program: self.program.instantiate()?,
             slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
-            caches: chain
-                .caches
-                .iter()
-                .map(|cache| HostCache::new(cache, chain.context))
-                .collect(),
+            caches: chain.caches.iter().map(HostCache::new).collect(),
             pending: Pending::default(),
+            n_written: 0,
             parts: Vec::new(),
             length: None,
             is_broken: false,
@@ -59,6 +56,8 @@ struct ChainInstance {
     caches: Vec<HostCache>,
     /// What the last call gave for the caches.
     pending: Pending,
+    /// The position behind the last that was ever stored since the caches were empty.
+    n_written: usize,
     /// Logits of parts of the vocabulary, as the last call gave them.
     parts: Vec<Part>,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
@@ -151,6 +150,7 @@ impl Instance for ChainInstance {
             .iter_mut()
             .for_each(|cache| cache.bytes_mut().fill(0));
         self.pending = Pending::default();
+        self.n_written = 0;
         self.length = None;
         self.is_broken = false;
         self.tokens.clear();
@@ -166,15 +166,24 @@ impl ChainInstance {
                 self.tokens.len()
             )));
         }
-        let fits = n == self.tokens.len() || self.tokens.len() <= self.chain.rewind_limit;
+        let ring = self.chain.ring;
+        let is_kept = ring.is_none_or(|ring| ring.keeps(n, self.n_written));
+        let can_go_back = self.tokens.len() <= self.chain.rewind_limit && is_kept;
+        let fits = n == self.tokens.len() || can_go_back;
         if fits && !self.is_broken {
             self.tokens.truncate(n);
-            self.pending.accept(n, &mut self.caches);
+            self.accept(n);
             return Ok(());
         }
         let tokens = self.tokens[..n].to_vec();
         self.reset();
         self.process(&tokens, Need::Nothing)
+    }
+
+    /// Stores what the last call gave for positions before `end`.
+    fn accept(&mut self, end: usize) {
+        let stored = self.pending.accept(end, &mut self.caches);
+        self.n_written = self.n_written.max(stored);
     }
 
     /// Appends tokens to the caches, and the logits that are needed to `logits`.
@@ -190,7 +199,7 @@ impl ChainInstance {
                     chain.context
                 ))
             })?;
-            self.pending.accept(begin, &mut self.caches);
+            self.accept(begin);
             self.move_states(&chain, call.length)?;
             // Tokens that are computed again come first.
             let again = position - begin;

@@ -47,6 +47,25 @@ pub struct Chain {
     /// tokens are masked. Beyond that, tokens are computed again from the first one, because caches
     /// that shift have lost their oldest tokens.
     pub rewind_limit: usize,
+    /// Caches that keep the last tokens only, if there are such caches.
+    pub ring: Option<Ring>,
+}
+
+/// Caches of sliding-window layers that keep the last tokens only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    /// Number of tokens that they keep.
+    pub n_rows: usize,
+    /// A token attends to those less than so many positions before it.
+    pub window: usize,
+}
+
+impl Ring {
+    /// Whether tokens at `position` and after can be computed while `n` tokens are stored: all that
+    /// they attend to is still there.
+    fn keeps(self, position: usize, n: usize) -> bool {
+        n <= self.n_rows || position + self.n_rows + 1 >= n + self.window
+    }
 }
 
 /// Keys or values of a layer, which the host passes in and to which it adds those of a call: [1,
@@ -57,6 +76,8 @@ pub struct Cache {
     pub name: String,
     /// Number of heads.
     pub n_heads: usize,
+    /// Number of rows. If they are fewer than the tokens, position q is in row q modulo that.
+    pub n_rows: usize,
     /// Elements of a token's row.
     pub row: usize,
     /// Element type.
@@ -138,9 +159,9 @@ pub enum Feed {
     PositionRows(Arc<dyn Rows>),
     /// The content of a slot.
     Slot(usize),
-    /// Shape `[1, 1, n, context + n]`, for the cache and then the tokens of the call: 0 where a
-    /// token attends, -1e4 where not. A token attends to itself and to those less than `window`
-    /// positions before it.
+    /// Shape `[1, 1, n, rows + n]`, for the rows of the cache and then the tokens of the call: 0
+    /// where a token attends, -1e4 where not. A token attends to itself and to those less than
+    /// `window` positions before it.
     Mask {
         /// All tokens before are seen if there is none.
         window: Option<usize>,

@@ -15,14 +15,14 @@ pub(super) struct HostCache {
 }
 
 impl HostCache {
-    /// An empty cache for `context` tokens.
-    pub fn new(cache: &Cache, context: usize) -> Self {
+    /// An empty cache.
+    pub fn new(cache: &Cache) -> Self {
         let row_bytes = cache.row * cache.dtype.bits() / 8;
         Self {
-            bytes: vec![0; cache.n_heads * context * row_bytes],
+            bytes: vec![0; cache.n_heads * cache.n_rows * row_bytes],
             n_heads: cache.n_heads,
             row_bytes,
-            shape: [1, cache.n_heads, context, cache.row],
+            shape: [1, cache.n_heads, cache.n_rows, cache.row],
             dtype: cache.dtype,
         }
     }
@@ -51,16 +51,17 @@ impl HostCache {
         }
     }
 
-    /// Stores the first `n` of the rows of each head at `position`.
+    /// Stores the first `n` of the rows of each head at `position`, or where that is in a ring.
     fn store(&mut self, rows: &[u8], position: usize, n: usize) {
         let (per_head, row) = (self.per_head(), self.row_bytes);
         let from = rows.chunks((rows.len() / self.n_heads.max(1)).max(1));
         let to = self.bytes.chunks_mut(per_head.max(1));
         for (from, to) in from.zip(to) {
-            let n = (n * row).min(from.len());
-            let begin = (position * row).min(to.len());
-            let end = (begin + n).min(to.len());
-            to[begin..end].copy_from_slice(&from[..end - begin]);
+            let n_rows = (to.len() / row.max(1)).max(1);
+            for (i, from) in from.chunks(row.max(1)).take(n).enumerate() {
+                let begin = (position + i) % n_rows * row;
+                to[begin..begin + row].copy_from_slice(from);
+            }
         }
     }
 
@@ -92,13 +93,14 @@ impl Pending {
         self.rows.push((cache, rows));
     }
 
-    /// Stores the rows before position `end`.
-    pub fn accept(&mut self, end: usize, caches: &mut [HostCache]) {
+    /// Stores the rows before position `end`, and returns the position behind the last of them.
+    pub fn accept(&mut self, end: usize, caches: &mut [HostCache]) -> usize {
         let n = end.saturating_sub(self.position).min(self.n);
         for (cache, rows) in self.rows.drain(..) {
             if let Some(cache) = caches.get_mut(cache) {
                 cache.store(&rows, self.position, n);
             }
         }
+        self.position + n
     }
 }

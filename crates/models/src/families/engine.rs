@@ -10,7 +10,7 @@ use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
-use crate::{DecoderEngine, Fixed, FixedCall, Split, Table};
+use crate::{CacheForm, DecoderEngine, Fixed, FixedCall, Split, Table};
 
 /// The functions of a decoder, and what is needed to call them.
 pub(super) struct Built {
@@ -36,6 +36,7 @@ pub(super) fn engine_functions(
     let chunks = chunks(&engine.split, decoder)?;
     let contexts = contexts(&engine.contexts, context)?;
     let modes = modes(decoder, engine, contexts[0])?;
+    let ring = ring(decoder, engine, &modes).filter(|rows| *rows < context);
     let form = Form {
         layout: Layout::Channels,
         float: engine.float,
@@ -81,6 +82,7 @@ pub(super) fn engine_functions(
                             .any(Layer::attends),
                         lookup: engine.lookup,
                         window: decoder.window(),
+                        ring,
                     }),
                 };
                 let graph = Graph::new(&name, shared.clone(), form);
@@ -142,6 +144,16 @@ fn modes(
             context: least,
         }),
     }
+}
+
+/// Rows of a ring that holds the window of each token of a call, and lets the caller go back by a
+/// call, in multiples of 32.
+fn ring(decoder: &Transformer, engine: &DecoderEngine, modes: &[(Mode, usize)]) -> Option<usize> {
+    let window = decoder
+        .window()
+        .filter(|_| engine.cache == CacheForm::Explicit)?;
+    let most = modes.iter().map(|(_, n)| *n).max()?;
+    Some((window + most).next_multiple_of(32))
 }
 
 /// What the functions of one package compute.

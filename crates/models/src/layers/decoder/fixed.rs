@@ -21,7 +21,7 @@
 //! the values of each layer, because functions with three states or more fail when they are called
 //! (CoreML-LLM ST04). `write_begin`, `write_end` int32 [4] say which slice is written: only the
 //! third entries count, n apart. Or keys and values are inputs `k_cache_i`, `v_cache_i` [1,
-//! kv_heads, context, head_dim], and the caller stores the outputs `new_k_i`, `new_v_i` [1,
+//! kv_heads, context, head_dim], those of sliding-window layers with fewer rows, as a ring, and the caller stores the outputs `new_k_i`, `new_v_i` [1,
 //! kv_heads, n, head_dim]. What layers without attention remember is in module
 //! [`recurrent`](super::recurrent).
 
@@ -74,6 +74,9 @@ pub struct FixedFunction {
     pub lookup: Lookup,
     /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
+    /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
+    /// than the context.
+    pub ring: Option<usize>,
 }
 
 /// The inputs of a function and the values that all layers share.
@@ -327,20 +330,20 @@ impl Io {
     ) -> Result<AttentionInputs<'r>, ModelError> {
         let past = match (shares, shared) {
             (Some(_), Some(shared)) => shared,
-            (Some(from), None) => self.of_earlier_chunk(g, from, attention)?,
-            (None, _) => self.own_past(g, layer, attention)?,
+            (Some(from), None) => self.of_earlier_chunk(g, from, (attention, mask))?,
+            (None, _) => self.own_past(g, layer, (attention, mask))?,
         };
-        let mask = self.mask(g, mask);
+        let mask_input = self.mask(g, mask);
         let past = Past::Apart(Apart {
             keys: past.keys,
             values: past.values,
-            context: self.function.context,
+            context: self.function.rows(mask),
             shared: past.new,
             new: &self.new,
         });
         Ok(AttentionInputs {
             rotary,
-            mask,
+            mask: mask_input,
             past: Some(past),
             last: None,
         })
@@ -354,7 +357,7 @@ impl Io {
             _ => ("full_mask", &self.full),
         };
         cell.get().unwrap_or_else(|| {
-            let seen = [1, 1, f.tokens, f.context + f.tokens];
+            let seen = [1, 1, f.tokens, f.rows(mask) + f.tokens];
             let input = g.input(name, TensorType::new(g.form().float, seen));
             cell.set(Some(input));
             input
@@ -408,13 +411,13 @@ impl Io {
         &self,
         g: &mut Graph,
         layer: usize,
-        attention: &Attention,
+        (attention, mask): (&Attention, Mask),
     ) -> Result<Remembered, ModelError> {
         let slot = self.own.borrow().len();
         self.own.borrow_mut().push(layer);
         let state = *self.state.borrow();
         let [keys, values] = match state {
-            None => self.cache_inputs(g, layer, attention),
+            None => self.cache_inputs(g, layer, (attention, mask)),
             Some(state) => {
                 let past = self.past(g, state)?;
                 let mut part = |slot: usize| -> ValueResult {
@@ -440,9 +443,14 @@ impl Io {
     }
 
     /// Declares the inputs that hold the keys and values of a layer before the call.
-    fn cache_inputs(&self, g: &mut Graph, layer: usize, attention: &Attention) -> [ValueId; 2] {
-        let f = &self.function;
-        let shape = [1, attention.n_kv_heads, f.context, attention.head_dim];
+    fn cache_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        (attention, mask): (&Attention, Mask),
+    ) -> [ValueId; 2] {
+        let rows = self.function.rows(mask);
+        let shape = [1, attention.n_kv_heads, rows, attention.head_dim];
         ["k", "v"].map(|part| {
             let ty = TensorType::new(g.form().float, shape);
             g.input(&format!("{part}_cache_{layer}"), ty)
@@ -454,7 +462,7 @@ impl Io {
         &self,
         g: &mut Graph,
         layer: usize,
-        attention: &Attention,
+        (attention, mask): (&Attention, Mask),
     ) -> Result<Remembered, ModelError> {
         if let Some(shared) = self.shared.borrow().get(&layer) {
             return Ok(*shared);
@@ -462,7 +470,7 @@ impl Io {
         if self.function.cache == CacheForm::State {
             return Err(ModelError::SharedAcrossChunks { layer });
         }
-        let [keys, values] = self.cache_inputs(g, layer, attention);
+        let [keys, values] = self.cache_inputs(g, layer, (attention, mask));
         let shape = [
             1,
             attention.n_kv_heads,
@@ -556,6 +564,14 @@ impl Io {
 }
 
 impl FixedFunction {
+    /// Rows of the cache of a layer with this mask.
+    fn rows(&self, mask: Mask) -> usize {
+        match self.ring {
+            Some(ring) if mask == Mask::Sliding => ring.min(self.context),
+            _ => self.context,
+        }
+    }
+
     /// Whether it has the last of the layers.
     fn ends_layers(&self) -> bool {
         self.layers.end == self.n_layers && !self.layers.is_empty()

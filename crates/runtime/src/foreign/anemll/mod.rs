@@ -162,6 +162,7 @@ fn finish(
         head,
         logits,
         caches: Vec::new(),
+        ring: None,
         states: Vec::new(),
         slot_bytes: chaining.slot_bytes(),
         rewind_limit: if is_whole { usize::MAX } else { plain_end },
