@@ -96,7 +96,7 @@ def check(path, export):
 def main():
     folder = Path(sys.argv[1])
     every = int(sys.argv[sys.argv.index("--export") + 1]) if "--export" in sys.argv else 20
-    paths, n_values, faults = sorted(folder.rglob("*.mlpackage")), 0, 0
+    paths, n_values, faults = sorted([*folder.glob("*.mlpackage"), *folder.glob("chunks-*/*.mlpackage")]), 0, 0
     for i, path in enumerate(paths):
         try:
             n_values += check(path, i % every == 0)

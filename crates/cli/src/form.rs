@@ -121,11 +121,13 @@ fn split(text: &str) -> Result<Split, String> {
     if let Ok(n) = text.parse::<usize>() {
         return Ok(Split::Into(n));
     }
-    if let Some(bytes) = text
-        .strip_suffix("MB")
-        .and_then(|n| n.trim().parse::<usize>().ok())
-    {
-        return Ok(Split::Within(bytes.saturating_mul(1_000_000)));
+    let units = [("MB", 1_000_000), ("GB", 1_000_000_000)];
+    let size = units.into_iter().find_map(|(unit, bytes)| {
+        let n = text.strip_suffix(unit)?.trim().parse::<usize>().ok()?;
+        Some(n.saturating_mul(bytes)).filter(|n| *n > 0)
+    });
+    if let Some(bytes) = size {
+        return Ok(Split::Within(bytes));
     }
     let (layers, head) = match text.strip_suffix(",head") {
         Some(layers) => (layers, true),

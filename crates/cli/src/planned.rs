@@ -5,6 +5,7 @@ use serde::Serialize;
 use thane_audit::latency::LoadRisk;
 use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Pinned, Priced, Step};
 use thane_audit::target::Target;
+use thane_mil::opset::Opset;
 use thane_mil::program::Program;
 use thane_mil::types::Type;
 use thane_models::checkpoint::Checkpoint;
@@ -12,7 +13,7 @@ use thane_models::{CacheForm, DecoderEngine, Lookup, Options, Split};
 use thane_runtime::{RuntimeError, compile};
 
 use crate::app::App;
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use crate::form::FormFlags;
 
 /// The values of `--for`.
@@ -45,6 +46,13 @@ pub fn choose(
     (target, goal): (&Target, GoalFlag),
     app: &App,
 ) -> Result<(Choice, DecoderEngine), Failure> {
+    if target.release.opset < Opset::CoreMl8 {
+        let error = anyhow::anyhow!(
+            "{target}: the form for the Neural Engine has several functions, which iOS 18 and macOS \
+             15 were the first to read"
+        );
+        return Err(Failure::new(Code::Usage, error).remedy("--target a19, or a later system"));
+    }
     let pinned = Pinned {
         explicit: flags.kv.map(|kv| kv.form() == CacheForm::Explicit),
         host: flags.lookup.map(|who| who.form() == Lookup::Host),
@@ -230,8 +238,8 @@ fn price(priced: &Priced) -> String {
     };
     let risk = match priced.load_risk {
         LoadRisk::None => "",
-        LoadRisk::Possible => ", may be too large to load",
-        LoadRisk::Likely => ", likely too large to load",
+        LoadRisk::Possible => ", may not load",
+        LoadRisk::Likely => ", likely does not load",
     };
     format!(
         "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \

@@ -127,6 +127,14 @@ pub enum ModelError {
         /// The context length.
         context: usize,
     },
+    /// So many chunks of layers were requested.
+    #[error("expected 1 to {n_layers} chunks, as the model has layers, found {asked}")]
+    SplitInto {
+        /// Number of chunks.
+        asked: usize,
+        /// Number of layers of the model.
+        n_layers: usize,
+    },
     /// Chunks of layers were requested that cannot be.
     #[error(
         "expected chunks that follow each other from layer 0 to {n_layers}, each of a layer at \

@@ -32,6 +32,7 @@ pub fn chain(
     lengths.dedup();
     let is_recurrent = is_recurrent(functions);
     let mut host = Host {
+        sizes: (vocab_size, context),
         window: calls.window,
         functions,
         tables,
@@ -64,6 +65,14 @@ pub fn chain(
             steps: host.steps(facts)?,
         });
     }
+    for facts in &present {
+        check_logits(facts, functions, vocab_size)?;
+    }
+    if lengths.last() != Some(&context) {
+        return Err(format!(
+            "expected functions of a context of {context}, found {lengths:?}"
+        ));
+    }
     if !all.iter().any(|call| call.n_tokens == 1) {
         return Err("expected a function of one token, found none: convert with decode".to_owned());
     }
@@ -86,6 +95,50 @@ pub fn chain(
     })
 }
 
+/// The logits of a call must be those of its tokens, and of the whole vocabulary.
+fn check_logits(
+    call: &CallFacts,
+    functions: &BTreeMap<String, Ports>,
+    vocab_size: usize,
+) -> Result<(), String> {
+    let n_rows = match call.logits {
+        GivenFacts::Last => 1,
+        GivenFacts::Each => call.tokens,
+    };
+    let outputs = call
+        .functions
+        .iter()
+        .flat_map(|name| &functions[name].outputs);
+    let mut n_found = 0usize;
+    for port in outputs.filter(|port| port.role == "logits") {
+        match port.shape.as_slice() {
+            [Some(1), Some(rows), Some(n)] if *rows == n_rows => n_found += n,
+            shape => {
+                return Err(format!(
+                    "expected logits [1, {n_rows}, ..] of a call of {}, found {}",
+                    call.functions.join(", "),
+                    dims(shape)
+                ));
+            }
+        }
+    }
+    if n_found == vocab_size {
+        return Ok(());
+    }
+    Err(format!(
+        "expected {vocab_size} logits of a call of {}, found {n_found}",
+        call.functions.join(", ")
+    ))
+}
+
+/// Dimensions as a user reads them: `[1, 48, ?]`.
+fn dims(shape: &[Option<usize>]) -> String {
+    let each = shape
+        .iter()
+        .map(|d| d.map_or("?".to_owned(), |n| n.to_string()));
+    format!("[{}]", each.collect::<Vec<String>>().join(", "))
+}
+
 /// Whether layers remember all tokens so far together: tokens that mean nothing would spoil it.
 fn is_recurrent(functions: &BTreeMap<String, Ports>) -> bool {
     let ports = functions
@@ -97,6 +150,8 @@ fn is_recurrent(functions: &BTreeMap<String, Ports>) -> bool {
 
 /// What the host holds, as far as it is known yet.
 struct Host<'a> {
+    /// Tokens of the vocabulary, and of the context.
+    sizes: (usize, usize),
     window: Option<usize>,
     functions: &'a BTreeMap<String, Ports>,
     tables: &'a Tables,
@@ -119,10 +174,10 @@ impl Host<'_> {
                 let shape: Option<Vec<usize>> = port.shape.iter().copied().collect();
                 let shape = shape.ok_or_else(|| fault("expected a fixed shape".to_owned()))?;
                 if port.role == "hidden_states" && hidden.is_none_or(|h| h.shape != port.shape) {
-                    let given = hidden.map_or("nothing".to_owned(), |h| format!("{:?}", h.shape));
+                    let given = hidden.map_or("nothing".to_owned(), |h| dims(&h.shape));
                     return Err(fault(format!(
-                        "expected {:?} of the chunk before, which gives {given}",
-                        port.shape
+                        "expected {} of the chunk before, which gives {given}",
+                        dims(&port.shape)
                     )));
                 }
                 let dtype = dtype(port).map_err(fault)?;
@@ -176,9 +231,14 @@ impl Host<'_> {
         call: &CallFacts,
         (dtype, shape): (DType, &[usize]),
     ) -> Result<Feed, String> {
-        let table = || {
+        let table = |n_rows: usize| {
             let table = self.tables.get(&port.name);
-            table.cloned().ok_or("expected a table, found none")
+            let table = table.ok_or("expected a table, found none")?;
+            if table.n_rows() >= n_rows {
+                return Ok(table.clone());
+            }
+            let found = table.n_rows();
+            Err(format!("expected a table of {n_rows} rows, found {found}"))
         };
         let n_columns = |at: usize| shape.get(at).copied().unwrap_or(0);
         let feed = match port.role.as_str() {
@@ -193,8 +253,8 @@ impl Host<'_> {
             "selection" => Feed::LastToken,
             "hidden_states" => Feed::Slot(0),
             "per_layer_vectors" => Feed::Slot(self.slot("per_layer_vectors", 0)),
-            "token_row" => Feed::TokenColumns(table()?),
-            "position_row" => Feed::PositionColumns(table()?),
+            "token_row" => Feed::TokenColumns(table(self.sizes.0)?),
+            "position_row" => Feed::PositionColumns(table(self.sizes.1)?),
             "key_cache" | "value_cache" => {
                 Feed::Cache(self.cache(&port.name, (dtype, &port.shape), true))
             }

@@ -62,11 +62,19 @@ impl Contract {
         };
         let ports = |ports: &Ports| [&ports.states[..], &ports.inputs, &ports.outputs].concat();
         let calls = facts.fixed.iter().flat_map(|fixed| &fixed.calls);
+        if let Some(longest) = calls.clone().map(|call| call.context).max()
+            && longest != facts.context
+        {
+            return Some(format!(
+                "expected a context of {longest}, that of the longest call, found {}",
+                facts.context
+            ));
+        }
         self.functions.iter().find_map(|(function, all)| {
             let mut calls = calls.clone();
             let call = calls.find(|call| call.functions.contains(function));
             let context = call.map_or(facts.context, |call| call.context);
-            let is_alone = facts.fixed.is_none() || call.is_some_and(|c| c.functions.len() == 1);
+            let is_alone = !self.is_a_chunk();
             ports(all).into_iter().find_map(|port| {
                 // Caches are [.., context, head_dim].
                 let (what, stated, axis) = match port.role.as_str() {

@@ -143,6 +143,9 @@ pub enum RuntimeError {
         /// The functions that are there.
         found: Vec<String>,
     },
+    /// Some functions were requested of a model that is cut into several packages.
+    #[error("packages of a model that is cut hold all functions")]
+    FunctionsOfChunks,
     /// Functions were chosen by names that the program does not have.
     #[error("the program has no function `{name}`")]
     UnknownFunction {

@@ -46,6 +46,11 @@ pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
 
 /// The hash of a file, described under `name`.
 pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
+    // Opening a pipe would wait for a writer.
+    if !fs::metadata(path)?.is_file() {
+        let reason = format!("{}: not a regular file", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+    }
     let mut file = File::open(path)?;
     let mut sha = Sha256::new();
     let mut piece = vec![0; 1 << 20];

@@ -410,6 +410,14 @@ impl LanguageModel {
         })
     }
 
+    /// Whether the calls of functions of fixed length fit together, with the tables that they need.
+    pub fn check_calls(&self) -> Result<(), RuntimeError> {
+        match &self.info.fixed {
+            None => Ok(()),
+            Some(fixed) => self.chain(fixed).map(drop),
+        }
+    }
+
     /// How functions of fixed length are called.
     fn chain(&self, fixed: &Fixed) -> Result<Arc<Chain>, RuntimeError> {
         let sizes = (self.info.vocab_size, self.info.context);

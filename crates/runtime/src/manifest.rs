@@ -1,6 +1,6 @@
 //! The manifest of a folder of packages: one embedding model, a package for each length.
 
-use std::path::Path;
+use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
 
@@ -83,6 +83,21 @@ pub fn read_manifest(folder: &Path) -> Result<Option<Manifest>, ContractError> {
             expected: MANIFEST_SCHEMA,
             found: Some(u64::from(manifest.schema)),
         });
+    }
+    let is_plain = |name: &str| {
+        let mut parts = Path::new(name).components();
+        matches!(
+            (parts.next(), parts.next()),
+            (Some(Component::Normal(_)), None)
+        )
+    };
+    if let Some(entry) = manifest
+        .packages
+        .iter()
+        .find(|entry| !is_plain(&entry.path))
+    {
+        let reason = format!("expected packages in the folder, found `{}`", entry.path);
+        return Err(ContractError::Bundle { path: file, reason });
     }
     Ok(Some(manifest))
 }

@@ -56,7 +56,7 @@ impl LanguageModel {
         let program = in_opset(&program, options.opset)?;
         thane_models::check_numbers(&self.stored)
             .map_err(|e| RuntimeError::model(&self.path, e))?;
-        if chunks::count(program.functions()) > 1 {
+        if chunks::count(self.program.functions()) > 1 {
             return self.write_chunks(program, out, options, observer);
         }
         let package = self.package(program);
@@ -70,7 +70,8 @@ impl LanguageModel {
             written.map_err(write_error(out))?
         } else {
             observer.step("writing the package");
-            let contract = self.contract(&package.program, (&self.info).into())?;
+            let facts = present((&self.info).into(), &package.program);
+            let contract = self.contract(&package.program, facts)?;
             let language = self.language_data()?;
             if language.is_none() {
                 observer.note(&Note::NoTokenizer);
@@ -95,6 +96,9 @@ impl LanguageModel {
         options: &PackageOptions,
         observer: &dyn Observer,
     ) -> Result<WrittenPackage, RuntimeError> {
+        if !options.functions.is_empty() {
+            return Err(RuntimeError::FunctionsOfChunks);
+        }
         observer.step("writing the packages");
         let facts = Generates::from(&self.info);
         let language = self.language_data()?;
@@ -181,6 +185,17 @@ impl LanguageModel {
             files: Vec::new(),
         })
     }
+}
+
+/// The calls whose functions a program has, and the context that they have.
+fn present(mut facts: Generates, program: &Program) -> Generates {
+    if let Some(fixed) = &mut facts.fixed {
+        let has = |name: &String| program.function(name).is_some();
+        fixed.calls.retain(|call| call.functions.iter().all(has));
+        let longest = fixed.calls.iter().map(|call| call.context).max();
+        facts.context = longest.unwrap_or(facts.context);
+    }
+    facts
 }
 
 /// What the contract of one chunk says: the calls of the model, by the functions of this package.

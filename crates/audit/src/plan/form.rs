@@ -9,9 +9,11 @@ use std::fmt::Write as _;
 
 use thane_mil::program::Program;
 
+use crate::finding::Finding;
 use crate::judged::FunctionAudit;
 use crate::latency::LoadRisk;
 use crate::place::Backend;
+use crate::rule::Effect;
 use crate::target::Target;
 use crate::view::View;
 
@@ -111,6 +113,8 @@ pub struct Priced {
     pub programs: usize,
     /// Bytes of weights of all functions, each with a copy of its own, as Core ML loads them.
     pub loaded_bytes: f64,
+    /// Bytes of the weights of a call, about.
+    weight_bytes: f64,
 }
 
 impl Priced {
@@ -156,6 +160,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
     let gbps = target.chip.activation_gbps.value * 1e9;
     let mut risk = LoadRisk::None;
     let mut loaded = 0.0;
+    let mut weight_bytes = 0.0f64;
     let mut calls = Vec::new();
     for call in &built.calls {
         let mut priced = PricedCall {
@@ -185,7 +190,19 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
                 .iter()
                 .filter(|op| op.chosen == Backend::Ane)
                 .count();
-            risk = risk.max(latency.load_risk);
+            let fails = |finding: &Finding| {
+                matches!(
+                    finding.rule.effect,
+                    Effect::CompileFails(_) | Effect::LoadFails(_) | Effect::RunFails(_)
+                )
+            };
+            let may_fail = if audit.findings.iter().any(fails) {
+                LoadRisk::Possible
+            } else {
+                LoadRisk::None
+            };
+            risk = risk.max(latency.load_risk).max(may_fail);
+            weight_bytes = weight_bytes.max(latency.loaded_bytes * call.functions.len() as f64);
             loaded += latency.loaded_bytes;
         }
         calls.push(priced);
@@ -201,6 +218,7 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
             .max()
             .unwrap_or(0),
         loaded_bytes: loaded,
+        weight_bytes,
     }
 }
 
@@ -232,6 +250,8 @@ const LEAST_CONTEXT: usize = 512;
 const BLOCKS: [usize; 3] = [16, 32, DEFAULT_BLOCK];
 /// The block until another one is chosen.
 const DEFAULT_BLOCK: usize = 64;
+/// Most programs that a model is cut into for what is not its size.
+const MOST_PROGRAMS: usize = 6;
 /// How much of the bytes that a program may have is used: norms and constants are not counted.
 const SLACK: f64 = 0.97;
 
@@ -281,15 +301,8 @@ pub fn choose<E>(
         }
         forms
     })?;
-    if !pinned.chunks && search.best.load_risk != LoadRisk::None {
-        let is_mobile = target.is_mobile();
-        let limit = target.release.program_bytes(is_mobile).low * SLACK;
-        search.decide("programs", by_time, |form| {
-            vec![Form {
-                limit: Some(limit as usize),
-                ..form.clone()
-            }]
-        })?;
+    if !pinned.chunks {
+        search.cut(by_time, target)?;
     }
     if pinned.block.is_none() {
         search.decide("block", Goal::Throughput, |form| {
@@ -310,19 +323,31 @@ pub fn choose<E>(
     })
 }
 
-/// The price of the first form that the model can have: some cannot have one state for all caches.
+/// The price of the first form that the model can have: some cannot have one state for all caches,
+/// and some take few tokens of a prompt a call.
 fn first<E>(
     start: Form,
     pinned: &Pinned,
     price: &mut dyn FnMut(Form) -> Result<Priced, E>,
 ) -> Result<Priced, E> {
-    match price(start.clone()) {
-        Err(_) if pinned.explicit.is_none() => price(Form {
-            explicit: true,
-            ..start
-        }),
-        priced => priced,
+    let error = match price(start.clone()) {
+        Ok(priced) => return Ok(priced),
+        Err(error) => error,
+    };
+    let explicit = Form {
+        explicit: pinned.explicit.unwrap_or(true),
+        ..start.clone()
+    };
+    let small = |form: Form| Form {
+        block: pinned.block.unwrap_or(BLOCKS[0].min(form.block)),
+        ..form
+    };
+    for form in [explicit.clone(), small(start), small(explicit)] {
+        if let Ok(priced) = price(form) {
+            return Ok(priced);
+        }
     }
+    Err(error)
 }
 
 /// The best form so far.
@@ -356,6 +381,29 @@ impl<E> Search<'_, E> {
             });
             self.best = tried[0].clone();
             self.steps.push(Step { what, tried });
+        }
+        Ok(())
+    }
+
+    /// Cuts the model until each program can be loaded, or no cut helps.
+    fn cut(&mut self, goal: Goal, target: &Target) -> Result<(), E> {
+        let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
+        let all = self.best.weight_bytes;
+        for n in 1..=MOST_PROGRAMS {
+            if self.best.load_risk == LoadRisk::None {
+                break;
+            }
+            if n == 1 && most >= all {
+                continue;
+            }
+            // Parts of equal size are a little larger than the whole over their number.
+            let limit = most.min(all / n as f64 * 1.25) as usize;
+            self.decide("programs", goal, |form| {
+                vec![Form {
+                    limit: Some(limit),
+                    ..form.clone()
+                }]
+            })?;
         }
         Ok(())
     }

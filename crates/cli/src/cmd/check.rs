@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
+use thane_hub::ModelFiles;
 use thane_mil::data::Data;
 use thane_mil::literal::{Literal, f16_to_f32};
 use thane_mil::package::{Package, PackageError};
 use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
+use thane_runtime::contract::{Contract, Facts};
 use thane_runtime::manifest::{is_bundle, read_checked_manifest};
-use thane_runtime::{is_package, read_contents};
+use thane_runtime::{LanguageOptions, Model, is_package, read_contents};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome, even_unread};
@@ -91,6 +93,9 @@ fn folder(path: &Path, report: &mut Report<'_>) {
                 package(&path.join(&entry.path), report);
             }
             report.hashed_files = Some(files.len());
+            if matches!(manifest.model, Facts::Generate(_)) {
+                calls(path, report);
+            }
         }
         Ok(None) => {}
         Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
@@ -123,8 +128,30 @@ fn look(path: &Path, package: &Package, report: &mut Report<'_>) {
         .then(|| read_contents(path, &package.program))
         .transpose()
     {
-        Ok(contents) => report.hashed_files = contents.flatten().map(|c| c.contract.files.len()),
+        Ok(contents) => {
+            let contract = contents.flatten().map(|contents| contents.contract);
+            report.hashed_files = contract.as_ref().map(|contract| contract.files.len());
+            let is_whole = |c: &Contract| matches!(c.model, Facts::Generate(_)) && !c.is_a_chunk();
+            if contract.as_ref().is_some_and(is_whole) {
+                calls(path, report);
+            }
+        }
         Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
+    }
+}
+
+/// Checks that the calls of a language model fit together.
+fn calls(path: &Path, report: &mut Report<'_>) {
+    let files = ModelFiles {
+        name: path.to_string_lossy().into_owned(),
+        path: path.to_owned(),
+        license: None,
+        downloaded_bytes: 0,
+    };
+    let options = LanguageOptions::default();
+    let model = Model::from_files(files).and_then(|model| model.language_model(&options, &()));
+    if let Err(e) = model.and_then(|model| model.check_calls()) {
+        report.errors.push(format!("{:#}", anyhow::Error::new(e)));
     }
 }
 

@@ -244,10 +244,10 @@ fn named_well(args: &Args) -> Outcome {
     let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
     // Whether the model is cut may depend on its size.
     let may_be_cut = args.target.is_some() || args.embedding.form.split.is_some();
-    if may_be_cut && args.out.extension().is_none() {
+    if may_be_cut && !is_model_file(&args.out) {
         return Ok(());
     }
-    if args.is_split() && args.out.extension().is_some() {
+    if args.is_split() && is_model_file(&args.out) {
         return Err(several(args));
     }
     if is_package || is_folder || is_compiled(&args.out) {
@@ -292,6 +292,12 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
         _ => Ok(Kind::Package),
     }
+}
+
+/// Whether a path is named as a package, a compiled model or a text.
+fn is_model_file(out: &Path) -> bool {
+    let extension = out.extension().and_then(|e| e.to_str());
+    extension.is_some_and(|e| ["mlpackage", "mlmodelc", "mil"].contains(&e))
 }
 
 fn is_compiled(out: &Path) -> bool {
@@ -339,12 +345,12 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     };
     let model = model.language_model(&options, app.output.as_ref())?;
     if model.n_chunks() > 1 {
-        if args.out.extension().is_some() {
+        if is_model_file(&args.out) {
             return Err(several(args));
         }
         out::check_made(&args.out, Kind::Folder, args.force, &[&model.path])?;
-    } else if args.out.extension().is_none() {
-        return Err(misnamed(args));
+    } else if !is_model_file(&args.out) {
+        return Err(misnamed(args).remedy("--split 2, to cut the model into a folder"));
     }
     let options = PackageOptions {
         replace: args.force,

@@ -9,7 +9,7 @@ use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::types::DType;
 use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
-use thane_runtime::{LanguageModel, LanguageOptions, Model};
+use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
 use crate::decoder::{
     BLOCK, CONTEXT, cases, error, files, has_one_state, model, models, sequences,
@@ -273,5 +273,35 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
         }
         // Sliding-window layers keep the last tokens only.
         assert_eq!(n_rings > 0, name.contains("gemma"), "{name}");
+    }
+}
+
+/// Each part of the output head gives a part of the vocabulary, also from packages.
+#[test]
+fn heads_in_parts_are_written_and_read() {
+    let home = Home::new();
+    for name in ["tiny/qwen3", "tiny/gemma4", "tiny/lfm2"] {
+        let engine = DecoderEngine {
+            block: Some(BLOCK),
+            cache: CacheForm::Explicit,
+            verify: Some(3),
+            split: Split::Within(4096),
+            ..DecoderEngine::default()
+        };
+        let built = model(name, "", Some(engine));
+        let heads = built.program.functions().iter().filter(|f| {
+            let outputs = f.body().outputs.iter();
+            f.name.ends_with("_decode") && outputs.clone().any(|v| f.value(*v).name == "logits")
+        });
+        assert!(heads.count() > 1, "{name}");
+        let path = home.path(&name.replace('/', "-"));
+        built.write(&path, &PackageOptions::default(), &()).unwrap();
+        assert_ends(&home.run(&["check", path.to_str().unwrap()]), 0, &[]);
+        let read = Model::from_files(files(path)).unwrap();
+        let read = read.language_model(&LanguageOptions::default(), &());
+        let (mut ours, mut theirs) = (session(&built), session(&read.unwrap()));
+        let (ids, _) = sequences(name).pop().unwrap();
+        let [a, b] = [&mut ours, &mut theirs].map(|session| session.score(&ids[..11]).unwrap());
+        assert!(error(&b, &a) < 1e-6, "{name}");
     }
 }

@@ -165,6 +165,11 @@ fn forms_that_cannot_be_are_refused() {
             &["expected prefill of 1 to 4", "--block"],
         ),
         (&["--split", "x"], &["--split"]),
+        (&["--split", "0MB"], &["--split"]),
+        (
+            &["--functions", "decode", "--split", "2"],
+            &["written into a folder"],
+        ),
     ] {
         let args = [
             "convert",
@@ -180,6 +185,64 @@ fn forms_that_cannot_be_are_refused() {
         let output = home.run(&[&args[..], &block[..], flags].concat());
         assert_ends(&output, 2, said);
     }
+    let folder = home.path("llama-3.2-1b");
+    let folder = folder.to_str().unwrap();
+    for (flags, said) in [
+        (
+            &["--split", "18446744073709551615"][..],
+            "expected 1 to 2 chunks",
+        ),
+        (
+            &["--split", "2", "--functions", "chunk1_decode"],
+            "hold all functions",
+        ),
+        (&["--split", "900MB"], "-o NAME.mlpackage"),
+    ] {
+        let args = [
+            "convert",
+            model,
+            "--form",
+            "engine",
+            "--context",
+            "64",
+            "-o",
+            folder,
+        ];
+        assert_ends(&home.run(&[&args[..], flags].concat()), 2, &[said]);
+    }
+    let args = [
+        "convert",
+        model,
+        "--form",
+        "engine",
+        "--context",
+        "64",
+        "--split",
+        "2",
+    ];
+    assert_ends(&home.run(&[&args[..], &["-o", folder]].concat()), 0, &[]);
+    // The contract says what the package has.
+    let args = [
+        "convert",
+        model,
+        "--form",
+        "engine",
+        "--context",
+        "64",
+        "--block",
+        "8",
+        "-o",
+        out,
+    ];
+    let some = ["--contexts", "16", "--functions", "prefill_16,decode_16"];
+    assert_ends(&home.run(&[&args[..], &some].concat()), 0, &[]);
+    assert_ends(&home.run(&["check", out]), 0, &[]);
+    let long = "a prompt that is longer than the context of this package";
+    assert_ends(&home.run(&["run", out, long]), 2, &["16"]);
+    let args = ["plan", model, "--target", "m1+macos13"];
+    assert_ends(&home.run(&args), 2, &["iOS 18"]);
+    let out = home.path("mixed.mlpackage");
+    let out = out.to_str().unwrap();
     let mixed = crate::decoder::models().join("tiny/gemma4-plain");
     let args = [
         "convert",

@@ -170,6 +170,12 @@ fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError
     let (n_layers, all) = (decoder.layers.len(), 0..decoder.vocab_size);
     let (ranges, head_is_apart) = match split {
         Split::Whole => (std::iter::once(0..n_layers).collect(), false),
+        Split::Into(n) if *n == 0 || *n > n_layers => {
+            return Err(ModelError::SplitInto {
+                asked: *n,
+                n_layers,
+            });
+        }
         Split::Into(n) => {
             let at = |i: usize| i * n_layers / n;
             ((0..*n).map(|i| at(i)..at(i + 1)).collect(), false)
