@@ -185,6 +185,14 @@ fn forms_that_cannot_be_are_refused() {
         let output = home.run(&[&args[..], &block[..], flags].concat());
         assert_ends(&output, 2, said);
     }
+}
+
+#[test]
+fn cuts_and_functions_that_cannot_be_are_refused() {
+    let (home, model) = (Home::new(), chat_folder());
+    let model = model.to_str().unwrap();
+    let out = home.path("x.mlpackage");
+    let out = out.to_str().unwrap();
     let folder = home.path("llama-3.2-1b");
     let folder = folder.to_str().unwrap();
     for (flags, said) in [
@@ -241,6 +249,11 @@ fn forms_that_cannot_be_are_refused() {
     assert_ends(&home.run(&["run", out, long]), 2, &["16"]);
     let args = ["plan", model, "--target", "m1+macos13"];
     assert_ends(&home.run(&args), 2, &["iOS 18"]);
+}
+
+#[test]
+fn models_that_have_no_such_form_are_refused() {
+    let home = Home::new();
     let out = home.path("mixed.mlpackage");
     let out = out.to_str().unwrap();
     let mixed = crate::decoder::models().join("tiny/gemma4-plain");

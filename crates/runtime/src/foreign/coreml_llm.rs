@@ -70,6 +70,18 @@ impl Config<'_> {
     }
 }
 
+/// The only call: a token at any position.
+fn token_by_token(context: usize, steps: Vec<Step>) -> Call {
+    Call {
+        n_tokens: 1,
+        positions: 0..context,
+        gives: Gives::Hidden,
+        padded: false,
+        length: 0,
+        steps,
+    }
+}
+
 /// Reads and checks the bundle in `folder`.
 pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
     let path = folder.join(CONFIG);
@@ -109,14 +121,7 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
     let chain = Chain {
         context,
         vocab_size,
-        calls: vec![Call {
-            n_tokens: 1,
-            positions: 0..context,
-            gives: Gives::Hidden,
-            padded: false,
-            length: 0,
-            steps,
-        }],
+        calls: vec![token_by_token(context, steps)],
         head: Vec::new(),
         logits,
         caches: Vec::new(),

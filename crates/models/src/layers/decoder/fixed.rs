@@ -21,9 +21,9 @@
 //! the values of each layer, because functions with three states or more fail when they are called
 //! (CoreML-LLM ST04). `write_begin`, `write_end` int32 [4] say which slice is written: only the
 //! third entries count, n apart. Or keys and values are inputs `k_cache_i`, `v_cache_i` [1,
-//! kv_heads, context, head_dim], those of sliding-window layers with fewer rows, as a ring, and the caller stores the outputs `new_k_i`, `new_v_i` [1,
-//! kv_heads, n, head_dim]. What layers without attention remember is in module
-//! [`recurrent`](super::recurrent).
+//! kv_heads, context, head_dim], those of sliding-window layers with fewer rows, as a ring, and the
+//! caller stores the outputs `new_k_i`, `new_v_i` [1, kv_heads, n, head_dim]. What layers without
+//! attention remember is in module [`recurrent`](super::recurrent).
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
