@@ -89,6 +89,14 @@ const PAGES: &[Page] = &[
         ],
     },
     Page {
+        verb: "plan",
+        common: &["target", "context", "verify"],
+        examples: [
+            "thane plan smollm2-135m --target a19",
+            "thane plan gemma3-270m --target m4 --context 8192 --for throughput",
+        ],
+    },
+    Page {
         verb: "check",
         common: &[],
         examples: [

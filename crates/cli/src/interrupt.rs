@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use thane_hub::Children;
@@ -231,10 +231,19 @@ impl Interrupt {
             .iter()
             .for_each(|place| Partial::remove_own(place));
         let _last = self.last_word();
-        if let Some(tidy) = &*self.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
-            tidy();
+        // On a thread of its own: a terminal that nobody reads takes no further line.
+        let (said, heard) = mpsc::channel();
+        let last = self.clone();
+        let say = std::thread::Builder::new().spawn(move || {
+            if let Some(tidy) = &*last.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
+                tidy();
+            }
+            let _ = writeln!(io::stderr(), "thane: interrupted");
+            let _ = said.send(());
+        });
+        if say.is_ok() {
+            let _ = heard.recv_timeout(Duration::from_secs(1));
         }
-        let _ = writeln!(io::stderr(), "thane: interrupted");
         std::process::exit(Code::Interrupted as i32);
     }
 }

@@ -21,7 +21,7 @@ use crate::source;
 /// Check that a Core ML package is legal, complete and undamaged.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An .mlpackage or .mlmodelc folder, a folder of packages that convert wrote, or a .mil file.
+    /// A package, a compiled model, a folder of packages that convert wrote, or a .mil file.
     package: PathBuf,
 }
 

@@ -37,6 +37,15 @@ fn signal(child: &Child, name: &str) {
 /// its stdout and stderr.
 fn ends_soon(mut child: Child) -> (ExitStatus, String, String) {
     let start = Instant::now();
+    // Read meanwhile: a pipe that is full would hold up what it has to say.
+    let pipe = child.stdout.take();
+    let reader = std::thread::spawn(move || {
+        let mut out = String::new();
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_string(&mut out).unwrap();
+        }
+        out
+    });
     let status = loop {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
@@ -47,10 +56,7 @@ fn ends_soon(mut child: Child) -> (ExitStatus, String, String) {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    let (mut out, mut err) = (String::new(), String::new());
-    if let Some(mut pipe) = child.stdout.take() {
-        pipe.read_to_string(&mut out).unwrap();
-    }
+    let (out, mut err) = (reader.join().unwrap(), String::new());
     child
         .stderr
         .take()
