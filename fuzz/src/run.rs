@@ -10,7 +10,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{DecoderEngine, NormForm, Options, build};
+use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Options, Split, build};
 
 use crate::Rng;
 
@@ -54,6 +54,28 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         block: Some(3),
         residual_divisor: None,
         norm: NormForm::Native,
+        verify: (rng.below(2) == 0).then_some(2),
+        contexts: if rng.below(2) == 0 {
+            vec![4]
+        } else {
+            Vec::new()
+        },
+        cache: if rng.below(2) == 0 {
+            CacheForm::State
+        } else {
+            CacheForm::Explicit
+        },
+        lookup: if rng.below(2) == 0 {
+            Lookup::Inside
+        } else {
+            Lookup::Host
+        },
+        split: if rng.below(2) == 0 {
+            Split::Whole
+        } else {
+            Split::Within(4096)
+        },
+        ..DecoderEngine::default()
     };
     let engine = (rng.below(3) == 0).then_some(form);
     let options = Options {
