@@ -14,8 +14,6 @@ const MASKED_SCORE: f64 = -1e4;
 pub struct DecoderCall {
     /// Tokens of the call.
     n_tokens: usize,
-    /// Tokens that the cache holds.
-    context: usize,
 }
 
 /// Elements of an input, and what they are.
@@ -35,17 +33,19 @@ impl DecoderCall {
                 _ => None,
             }
         };
-        let mask = shape("full_mask", DType::Fp16)?;
+        // A chunk may have layers of one kind only.
+        let mask = |name| shape(name, DType::Fp16);
+        let mask = mask("full_mask").or_else(|| mask("sliding_mask"))?;
         let &[1, 1, n_tokens, columns] = mask.as_slice() else {
             return None;
         };
-        let context = columns.checked_sub(n_tokens).filter(|n| *n > 0)?;
+        columns.checked_sub(n_tokens).filter(|n| *n > 0)?;
         // Positions are left out where the caller looks up what depends on them.
         let fits =
             |name: &str, due: &[usize]| shape(name, DType::Int32).is_none_or(|shape| shape == due);
         let all_fit =
             fits("positions", &[n_tokens]) && fits("write_begin", &[4]) && fits("write_end", &[4]);
-        all_fit.then_some(Self { n_tokens, context })
+        all_fit.then_some(Self { n_tokens })
     }
 
     /// The elements of an input that depends on where the tokens are; `None` for other inputs.
@@ -61,7 +61,7 @@ impl DecoderCall {
             "write_begin" => is(ints([0; 4]), "from position 0".to_owned()),
             "write_end" => is(ints([0, 0, end, 0]), format!("up to position {n}")),
             "full_mask" | "sliding_mask" => is(
-                self.mask(),
+                self.mask(ty.known_shape()?.last().copied()?),
                 "each token attends to itself and those before".to_owned(),
             ),
             "last_token" => is(
@@ -80,11 +80,12 @@ impl DecoderCall {
         }
     }
 
-    /// The mask [tokens, context + tokens] of an empty cache.
-    fn mask(self) -> Vec<u8> {
-        let columns = self.context + self.n_tokens;
+    /// The mask [tokens, columns] of an empty cache, the last columns of which are those of the
+    /// call. Sliding-window layers may have fewer rows of the cache.
+    fn mask(self, columns: usize) -> Vec<u8> {
+        let before = columns.saturating_sub(self.n_tokens);
         let score = |row: usize, column: usize| {
-            let is_seen = column >= self.context && column - self.context <= row;
+            let is_seen = column >= before && column - before <= row;
             if is_seen { 0.0 } else { MASKED_SCORE }
         };
         halves((0..self.n_tokens).flat_map(|row| (0..columns).map(move |c| score(row, c))))

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Logits, Ring, Rows, Step};
+use thane_mil::backend::Limits;
 use thane_mil::types::DType;
 
 use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports};
@@ -65,6 +66,7 @@ pub fn chain(
             steps: host.steps(facts)?,
         });
     }
+    host.check_sizes()?;
     for facts in &present {
         check_logits(facts, functions, vocab_size)?;
     }
@@ -334,6 +336,23 @@ impl Host<'_> {
     }
 
     /// The slot `name`, which begins as so many zero bytes.
+    /// Refuses caches that are larger than a state may be, before they are allocated.
+    fn check_sizes(&self) -> Result<(), String> {
+        let most = Limits::default().state_bytes;
+        for cache in &self.caches {
+            let rows = cache.n_heads.checked_mul(cache.n_rows);
+            let elements = rows.and_then(|rows| rows.checked_mul(cache.row));
+            let bytes = elements.and_then(|n| cache.dtype.byte_len(n));
+            if bytes.is_none_or(|bytes| bytes > most) {
+                return Err(format!(
+                    "cache `{}` takes more than {most} bytes",
+                    cache.name
+                ));
+            }
+        }
+        Ok(())
+    }
+
     fn slot(&mut self, name: &str, n_bytes: usize) -> usize {
         if let Some(at) = self.slots.iter().position(|(slot, _)| slot == name) {
             return at;

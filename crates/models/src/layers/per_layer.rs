@@ -74,7 +74,11 @@ impl PerLayer {
         let module = "model.embed_tokens_per_layer";
         g.at_module(module);
         let table = w.get(module, "weight", &[self.vocab_size, all]);
-        let rows = io.rows_of_tokens(g, &table, (self.size as f32).sqrt())?;
+        let rows = io.rows_of_tokens(
+            g,
+            &table,
+            ("per_layer_embedding", (self.size as f32).sqrt()),
+        )?;
         let module = "model.per_layer_model_projection";
         g.at_module(module);
         let weight = w.get(module, "weight", &[all, self.hidden]);

@@ -137,13 +137,7 @@ impl Io {
             Self::Flexible(io) => io,
         };
         g.at_module("model.embed_tokens");
-        let table = g.weight(table)?;
-        let rows = g.gather(table, io.input_ids)?;
-        let rows = if factor == 1.0 {
-            rows
-        } else {
-            g.scale(rows, factor)?
-        };
+        let rows = self.rows_of_tokens(g, table, ("embedding", factor))?;
         let Some(positions) = positions else {
             return Ok(rows);
         };
@@ -173,17 +167,24 @@ impl Io {
         }
     }
 
-    /// The rows of a table of per-layer embeddings for the tokens, times `factor`, in the layout of
-    /// the graph.
-    pub fn rows_of_tokens(&self, g: &mut Graph, table: &Tensor, factor: f32) -> ValueResult {
-        match self {
-            Self::Flexible(io) => {
-                let table = g.weight(table)?;
-                let rows = g.gather(table, io.input_ids)?;
-                g.scale(rows, factor)
-            }
-            Self::Fixed(io) => io.rows_of_tokens(g, table, ("per_layer_embedding", factor)),
+    /// The rows of `table` for the tokens times `factor`, in the layout of the graph. `name` is
+    /// that of the input, if the caller looks them up.
+    pub fn rows_of_tokens(
+        &self,
+        g: &mut Graph,
+        table: &Tensor,
+        (name, factor): (&str, f32),
+    ) -> ValueResult {
+        let io = match self {
+            Self::Fixed(io) => return io.rows_of_tokens(g, table, (name, factor)),
+            Self::Flexible(io) => io,
+        };
+        let table = g.weight(table)?;
+        let rows = g.gather(table, io.input_ids)?;
+        if factor == 1.0 {
+            return Ok(rows);
         }
+        g.scale(rows, factor)
     }
 
     /// The vectors of per-layer embeddings that an earlier chunk gives, if there is one.
