@@ -160,7 +160,7 @@ pub struct Row {
     on_engine: Option<f64>,
     /// Bytes of weights of all functions, each with a copy of its own.
     loaded_bytes: f64,
-    /// `none`, `possible` or `likely`: whether a program is too large to load.
+    /// `none`, `possible` or `likely`: whether a program does not load, by its size or by a rule.
     load_risk: &'static str,
 }
 

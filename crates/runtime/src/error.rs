@@ -143,6 +143,12 @@ pub enum RuntimeError {
         /// The functions that are there.
         found: Vec<String>,
     },
+    /// A compiled model was requested of a form whose tables the caller looks up.
+    #[error(
+        "a compiled model has no place for the tables that the app looks up: write a package \
+         (.mlpackage), or have the program look them up"
+    )]
+    TablesOfCompiled,
     /// Some functions were requested of a model that is cut into several packages.
     #[error("packages of a model that is cut hold all functions")]
     FunctionsOfChunks,

@@ -61,6 +61,9 @@ impl LanguageModel {
         }
         let package = self.package(program);
         let summary = if options.compiled {
+            if !self.made_tables.is_empty() {
+                return Err(RuntimeError::TablesOfCompiled);
+            }
             observer.note(&Note::Compiled);
             let written = if options.replace {
                 package.replace_compiled(out)

@@ -107,7 +107,7 @@ pub struct Priced {
     pub form: Form,
     /// Its calls.
     pub calls: Vec<PricedCall>,
-    /// Whether each of its programs is small enough to load.
+    /// Whether each of its programs can be loaded, by its size and by what rules know to fail.
     pub load_risk: LoadRisk,
     /// Number of programs.
     pub programs: usize,
@@ -300,9 +300,9 @@ pub fn choose<E>(
             }
         }
         forms
-    })?;
+    });
     if !pinned.chunks {
-        search.cut(by_time, target)?;
+        search.cut(by_time, target);
     }
     if pinned.block.is_none() {
         search.decide("block", Goal::Throughput, |form| {
@@ -312,10 +312,10 @@ pub fn choose<E>(
                 ..form.clone()
             };
             blocks.map(with).collect()
-        })?;
+        });
     }
     if pinned.contexts.is_none() && goal == Goal::Latency {
-        search.add_contexts(context)?;
+        search.add_contexts(context);
     }
     Ok(Choice {
         chosen: search.best,
@@ -359,12 +359,7 @@ struct Search<'a, E> {
 
 impl<E> Search<'_, E> {
     /// Tries the forms that differ from the best so far, and takes the cheapest that can be loaded.
-    fn decide(
-        &mut self,
-        what: &'static str,
-        goal: Goal,
-        forms: impl Fn(&Form) -> Vec<Form>,
-    ) -> Result<(), E> {
+    fn decide(&mut self, what: &'static str, goal: Goal, forms: impl Fn(&Form) -> Vec<Form>) {
         let mut tried = vec![self.best.clone()];
         for form in forms(&self.best.form) {
             // A form that this model cannot have is no choice.
@@ -382,11 +377,10 @@ impl<E> Search<'_, E> {
             self.best = tried[0].clone();
             self.steps.push(Step { what, tried });
         }
-        Ok(())
     }
 
     /// Cuts the model until each program can be loaded, or no cut helps.
-    fn cut(&mut self, goal: Goal, target: &Target) -> Result<(), E> {
+    fn cut(&mut self, goal: Goal, target: &Target) {
         let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
         let all = self.best.weight_bytes;
         for n in 1..=MOST_PROGRAMS {
@@ -403,19 +397,22 @@ impl<E> Search<'_, E> {
                     limit: Some(limit),
                     ..form.clone()
                 }]
-            })?;
+            });
         }
-        Ok(())
     }
 
     /// Adds shorter contexts, each if it makes the mean token fast enough.
-    fn add_contexts(&mut self, context: usize) -> Result<(), E> {
+    fn add_contexts(&mut self, context: usize) {
         let mut shorter = LEAST_CONTEXT;
         while 2 * shorter <= context {
             let mut form = self.best.form.clone();
             form.contexts.push(shorter);
             let fits = form.block <= shorter;
-            let with = (self.price)(form)?;
+            // A call of many tokens does not fit a short context.
+            let Ok(with) = (self.price)(form) else {
+                shorter *= 2;
+                continue;
+            };
             let gain = 1.0 - with.mean_decode_ms() / self.best.mean_decode_ms();
             let mut tried = vec![self.best.clone(), with];
             if gain >= LEAST_GAIN && fits {
@@ -426,7 +423,6 @@ impl<E> Search<'_, E> {
             self.steps.push(Step { what, tried });
             shorter *= 2;
         }
-        Ok(())
     }
 }
 

@@ -229,6 +229,12 @@ fn cuts_and_functions_that_cannot_be_are_refused() {
         "2",
     ];
     assert_ends(&home.run(&[&args[..], &["-o", folder]].concat()), 0, &[]);
+    let compiled = home.path("x.mlmodelc");
+    let args = [
+        "convert", model, "--form", "engine", "--lookup", "host", "-o",
+    ];
+    let output = home.run(&[&args[..], &[compiled.to_str().unwrap()]].concat());
+    assert_ends(&output, 2, &["no place for the tables"]);
     // The contract says what the package has.
     let args = [
         "convert",
