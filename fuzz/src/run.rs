@@ -81,7 +81,7 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
     let options = Options {
         context: Some(8),
         cache,
-        score: rng.below(2) == 0,
+        verify: rng.below(2) == 0,
         top: (rng.below(2) == 0).then(|| rng.below(9)),
         engine,
     };

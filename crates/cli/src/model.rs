@@ -55,8 +55,8 @@ pub enum NumericsFlag {
 }
 
 impl ProgramFlags {
-    /// The program that these flags ask for; with `score` it has the function `score`.
-    pub fn options(&self, score: bool) -> LanguageOptions {
+    /// The program that these flags ask for; with `verify` it has the function `verify`.
+    pub fn options(&self, verify: bool) -> LanguageOptions {
         let cache = if self.numerics == NumericsFlag::F32 {
             DType::Fp32
         } else {
@@ -65,7 +65,7 @@ impl ProgramFlags {
         LanguageOptions {
             context: self.context,
             cache,
-            score,
+            verify,
             top: None,
             engine: None,
         }

@@ -135,9 +135,9 @@ impl Session {
     }
 
     /// Appends tokens to the cache and returns the logits after each of them, row by row. The
-    /// program must have the function `score`.
-    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
-        self.call("score", tokens)?;
+    /// program must have the function `verify`.
+    pub fn verify(&mut self, tokens: &[u32]) -> Result<Vec<f32>, GenerateError> {
+        self.call("verify", tokens)?;
         self.logits(tokens.len())
     }
 

@@ -73,7 +73,7 @@ fn model(name: &str, cache: DType) -> Model {
         .join("../../tests/models")
         .join(name);
     let options = Options {
-        score: false,
+        verify: false,
         top: None,
         cache,
         context: Some(CONTEXT),

@@ -56,8 +56,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Element type of the KV cache: fp32, or fp16 for half the memory.
     pub cache: DType,
-    /// Whether to add the function `score`, which returns the logits of every token.
-    pub score: bool,
+    /// Whether to add the function `verify`, which returns the logits of every token.
+    pub verify: bool,
     /// Adds the function `decode_top`, which is `decode` with the outputs `top_logits` and
     /// `top_tokens`: so many of the greatest logits in falling order (at most the vocabulary), and
     /// their tokens. A backend can compute these without computing all logits. The form for the
@@ -202,7 +202,7 @@ impl Default for Options {
         Self {
             context: None,
             cache: DType::Fp32,
-            score: false,
+            verify: false,
             top: None,
             engine: None,
         }
@@ -212,7 +212,7 @@ impl Default for Options {
 /// A language model as a program, with its properties.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// The functions `prefill` and `decode`, and `decode_top` and `score` if requested.
+    /// The functions `prefill` and `decode`, and `decode_top` and `verify` if requested.
     pub program: Program,
     /// The properties of the model.
     pub info: Info,
@@ -269,7 +269,7 @@ pub struct FixedCall {
 }
 
 /// Lowers a checkpoint of a language model to a program with the functions `prefill` and `decode`,
-/// and `decode_top` and `score` if requested.
+/// and `decode_top` and `verify` if requested.
 ///
 /// # Errors
 ///

@@ -34,8 +34,8 @@ pub struct LanguageOptions {
     pub context: Option<usize>,
     /// Element type of the KV cache: fp16, or fp32 for the reference.
     pub cache: DType,
-    /// Whether to add the function `score`, which gives the logits after every token.
-    pub score: bool,
+    /// Whether to add the function `verify`, which gives the logits after every token.
+    pub verify: bool,
     /// Adds the function `decode_top`, which gives so many of the greatest logits;
     /// [`Self::with_sampling`] knows how many sampling needs.
     pub top: Option<usize>,
@@ -48,7 +48,7 @@ impl Default for LanguageOptions {
         Self {
             context: None,
             cache: DType::Fp16,
-            score: false,
+            verify: false,
             top: None,
             engine: None,
         }
@@ -126,7 +126,7 @@ fn lower(
     let options = thane_models::Options {
         context: options.context,
         cache: options.cache,
-        score: options.score,
+        verify: options.verify,
         top: options.top,
         engine: options.engine.clone(),
     };
@@ -374,7 +374,7 @@ impl LanguageModel {
             None => matches!(self.origin, Origin::Foreign(_)),
         };
         if is_chain {
-            return ["prefill", "decode", "score"].contains(&name);
+            return ["prefill", "decode", "verify"].contains(&name);
         }
         self.program.function(name).is_some()
     }

@@ -37,9 +37,9 @@ pub fn first_overflow(
     }
     let program = &model.program;
     let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
-    let (name, tokens) = match (program.function("prefill"), program.function("score")) {
+    let (name, tokens) = match (program.function("prefill"), program.function("verify")) {
         (Some(_), _) => ("prefill", tokens),
-        (None, Some(_)) => ("score", tokens),
+        (None, Some(_)) => ("verify", tokens),
         (None, None) => ("decode", tokens.get(..1)?),
     };
     let alone = Program::new(vec![program.function(name)?.clone()]);

@@ -177,7 +177,7 @@ fn the_function_score_gives_a_row_for_each_token() {
     let model = opened(&folder("anemll-chat")).unwrap();
     let mut session = session(&model);
     let golden = goldens(&folder("anemll-chat")).swap_remove(1);
-    let rows = session.score(&golden.ids).unwrap();
+    let rows = session.verify(&golden.ids).unwrap();
     for (i, row) in rows.chunks(model.info.vocab_size).enumerate() {
         assert_near(row, &golden.logits[i], &format!("row {i}"));
     }

@@ -339,7 +339,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let options = LanguageOptions {
         context: args.context,
         cache: DType::Fp16,
-        score: false,
+        verify: false,
         top: None,
         engine,
     };

@@ -124,7 +124,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 }
 
 /// Calls `take` with the logits after each token: many per call if the program has the function
-/// `score`, else one per call.
+/// `verify`, else one per call.
 fn for_each_row(
     model: &LanguageModel,
     session: &mut Session,
@@ -132,9 +132,9 @@ fn for_each_row(
     take: &mut dyn FnMut(usize, &[f32]),
 ) -> Result<(), Failure> {
     let bad = |e| Failure::new(Code::Usage, e);
-    if model.has_function("score") {
+    if model.has_function("verify") {
         for (chunk, start) in ids.chunks(CHUNK).zip((0..).step_by(CHUNK)) {
-            let logits = session.score(chunk).map_err(bad)?;
+            let logits = session.verify(chunk).map_err(bad)?;
             logits
                 .chunks(model.info.vocab_size)
                 .zip(start..)
@@ -150,7 +150,7 @@ fn for_each_row(
     }
     let path = model.path.display();
     let error = anyhow::anyhow!(
-        "{path}: it has no function `score` or `decode`, which give the logits after each token"
+        "{path}: it has no function `verify` or `decode`, which give the logits after each token"
     );
     Err(Failure::new(Code::Usage, error)
         .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))

@@ -656,7 +656,7 @@ fn a_head_beside_tied_embeddings_is_noted() {
     assert_ends(&home.run(&["show", text(&tiny("llama-head"))]), 0, &[note]);
 }
 
-/// A package has no `score`: its functions give the same numbers step by step.
+/// A package has no `verify`: its functions give the same numbers step by step.
 #[test]
 fn perplexity_of_a_package_is_that_of_its_checkpoint() {
     let home = Home::new();
@@ -727,7 +727,7 @@ fn perplexity_of_a_package_is_that_of_its_checkpoint() {
     ];
     assert_ends(&home.run(&args), 0, &[]);
     let said = [
-        "it has no function `score` or `decode`",
+        "it has no function `verify` or `decode`",
         "try: thane convert MODEL -o PACKAGE --functions prefill,decode",
     ];
     assert_ends(

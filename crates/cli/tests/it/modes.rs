@@ -104,7 +104,7 @@ fn worst(session: &mut Session, ids: &[u32], expected: &[Vec<f32>]) -> f64 {
         let n = (1 + done % 6).min(ids.len() - done);
         let n_wrong = 2.min(CONTEXT - done - n);
         let guess = [&ids[done..done + n], &[3, 4][..n_wrong]].concat();
-        let logits = session.score(&guess).unwrap();
+        let logits = session.verify(&guess).unwrap();
         let vocab = logits.len() / guess.len();
         for (i, row) in logits.chunks(vocab).take(n).enumerate() {
             judge(row, done + i);
@@ -237,7 +237,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
         // Two of five are accepted, then one.
         for (start, accepted) in [(n - 3, 2), (n - 1, 1)] {
             let guess = [&ids[start..start + accepted], &[5, 6, 7, 8][..5 - accepted]].concat();
-            call(verified.as_mut(), "score", start as i32, &guess);
+            call(verified.as_mut(), "verify", start as i32, &guess);
         }
         call(verified.as_mut(), "decode", n as i32, &ids[n..n + 1]);
         let mut n_rings = 0;
@@ -301,7 +301,7 @@ fn heads_in_parts_are_written_and_read() {
         let read = read.language_model(&LanguageOptions::default(), &());
         let (mut ours, mut theirs) = (session(&built), session(&read.unwrap()));
         let (ids, _) = sequences(name).pop().unwrap();
-        let [a, b] = [&mut ours, &mut theirs].map(|session| session.score(&ids[..11]).unwrap());
+        let [a, b] = [&mut ours, &mut theirs].map(|session| session.verify(&ids[..11]).unwrap());
         assert!(error(&b, &a) < 1e-6, "{name}");
     }
 }

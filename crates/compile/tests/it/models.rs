@@ -32,7 +32,7 @@ fn model(path: &Path, cache: DType, context: usize) -> Model {
         &thane_models::Options {
             context: Some(context),
             cache,
-            score: true,
+            verify: true,
             top: None,
             engine: None,
         },
@@ -54,7 +54,7 @@ fn call(instance: &mut dyn Instance, function: &str, tokens: &[u32], position: u
     instance.output("logits").unwrap().bytes.to_vec()
 }
 
-/// Logits of a prompt in two pieces, some steps of decode, and the last piece again by `score`.
+/// Logits of a prompt in two pieces, some steps of decode, and the last piece again by `verify`.
 fn logits(program: &Program, numerics: Numerics, tokens: &[u32], n_decoded: usize) -> Vec<Vec<u8>> {
     let mut instance = instance(program, numerics);
     let n = tokens.len() - n_decoded;
@@ -63,7 +63,7 @@ fn logits(program: &Program, numerics: Numerics, tokens: &[u32], n_decoded: usiz
         call(instance.as_mut(), "prefill", &tokens[n / 3..n], n / 3),
     ];
     found.extend((n..tokens.len()).map(|i| call(instance.as_mut(), "decode", &tokens[i..=i], i)));
-    found.push(call(instance.as_mut(), "score", &tokens[n..], n));
+    found.push(call(instance.as_mut(), "verify", &tokens[n..], n));
     found
 }
 

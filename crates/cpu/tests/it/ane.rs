@@ -495,7 +495,7 @@ fn attention_is_taken_apart_and_rounded_at_each_step() {
 
 fn built(path: &Path) -> Program {
     let options = thane_models::Options {
-        score: true,
+        verify: true,
         top: None,
         cache: DType::Fp16,
         context: Some(64),
@@ -529,7 +529,7 @@ fn compared(program: &Program, options: &Options) -> Report {
         ("input_ids", view(&[1, 5], &tokens)),
         ("position", view(&[1], &[0; 4])),
     ];
-    compare(program, "score", &inputs, &[], options).unwrap()
+    compare(program, "verify", &inputs, &[], options).unwrap()
 }
 
 #[test]
@@ -660,7 +660,7 @@ fn a_model_runs_as_a_backend() {
     for (function, tokens, position) in [
         ("prefill", &[3u32, 141, 59][..], 0),
         ("decode", &[26], 3),
-        ("score", &[5, 80], 4),
+        ("verify", &[5, 80], 4),
     ] {
         let [a, b] = [sure.as_mut(), ours.as_mut()].map(|i| call(i, function, tokens, position));
         let error = crate::golden::relative_error(&b, &a);

@@ -24,7 +24,7 @@ fn program(path: &str, cache: DType, engine: Option<DecoderEngine>) -> Program {
     build(
         &checkpoint,
         &Options {
-            score: false,
+            verify: false,
             top: None,
             cache,
             context: Some(CONTEXT),

@@ -43,7 +43,7 @@ fn lowered(name: &str) -> Result<Model, ModelError> {
     build(
         &checkpoint,
         &Options {
-            score: true,
+            verify: true,
             top: None,
             cache: DType::Fp32,
             context: Some(64),
@@ -70,7 +70,7 @@ fn worst(program: &Program, golden: &Golden, numerics: Numerics) -> Vec<(&'stati
         let errors = sequences.iter().map(|sequence| {
             let (tokens, expected) = (ids(&sequence["ids"]), golden.array(&sequence["logits"]));
             instance.reset();
-            let at_once = call(instance, "score", &tokens, 0);
+            let at_once = call(instance, "verify", &tokens, 0);
             instance.reset();
             // Of few rows are other products, over weights that may be packed for them.
             let one_by_one: Vec<f32> = (0..tokens.len())

@@ -76,7 +76,7 @@ fn has_kernels(name: &str, rows: &[Row], kernels: &[&str]) {
 fn language_models_have_kernels_for_all_that_is_heavy() {
     for name in &decoders() {
         let options = Options {
-            score: false,
+            verify: false,
             top: None,
             cache: DType::Fp16,
             context: Some(64),

@@ -38,7 +38,7 @@ fn greedy(prompt: &Value) -> Vec<u32> {
     tokens
 }
 
-/// Tokens of one call of `score`.
+/// Tokens of one call of `verify`.
 const CHUNK: usize = 40;
 
 fn model(file: &str, cache: DType) -> Option<Model> {
@@ -56,7 +56,7 @@ fn model(file: &str, cache: DType) -> Option<Model> {
             &Options {
                 context: Some(2048),
                 cache,
-                score: true,
+                verify: true,
                 top: None,
                 engine: None,
             },
@@ -202,7 +202,7 @@ fn perplexity(name: &str, file: &str) {
         let tokens = &all[..n];
         let mut sum = 0.0;
         for (start, chunk) in (0..).step_by(CHUNK).zip(tokens[..n - 1].chunks(CHUNK)) {
-            let logits = call(instance.as_mut(), "score", chunk, start);
+            let logits = call(instance.as_mut(), "verify", chunk, start);
             let rows = logits
                 .chunks(model.info.vocab_size)
                 .zip(&tokens[start + 1..]);

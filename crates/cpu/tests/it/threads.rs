@@ -25,7 +25,7 @@ fn program(path: PathBuf, cache: DType) -> Option<Program> {
     let model = build(
         &checkpoint,
         &Options {
-            score: false,
+            verify: false,
             top: None,
             cache,
             context: Some(400),

@@ -17,7 +17,7 @@ fn program(name: &str, cache: DType) -> Program {
     build(
         &checkpoint,
         &Options {
-            score: true,
+            verify: true,
             top: None,
             cache,
             context: Some(64),
@@ -40,7 +40,7 @@ fn logits_at_every_position_are_those_of_the_reference() {
                     let tokens = ids(&sequence["ids"]);
                     let expected = golden.array(&sequence["logits"]);
                     instance.reset();
-                    let found = call(instance.as_mut(), "score", &tokens, 0);
+                    let found = call(instance.as_mut(), "verify", &tokens, 0);
                     let error = relative_error(&found, expected);
                     assert!(
                         error <= bound,

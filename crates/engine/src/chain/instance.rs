@@ -14,7 +14,7 @@ use super::{Cache, Chain, Gives, Logits, Need, Step};
 /// The program of a chain, prepared for one machine.
 ///
 /// Its instances have the functions `prefill` (any number of tokens, logits of the last), `decode`
-/// (one token) and `score` (logits of every token).
+/// (one token) and `verify` (logits of every token).
 pub struct ChainExecutable {
     program: Arc<dyn Executable>,
     chain: Arc<Chain>,
@@ -95,13 +95,13 @@ impl Instance for ChainInstance {
     fn run(&mut self, function: &str) -> Result<(), RunError> {
         let ids = self.input_ids.as_chunks::<4>().0;
         let ids: Vec<u32> = ids.iter().map(|id| u32::from_ne_bytes(*id)).collect();
-        if !["prefill", "decode", "score"].contains(&function) {
+        if !["prefill", "decode", "verify"].contains(&function) {
             return Err(RunError::NoFunction(function.to_owned()));
         }
         let position = usize::try_from(i32::from_ne_bytes(self.position));
         self.go_back_to(position.unwrap_or(usize::MAX))?;
         self.logits.clear();
-        let need = if function == "score" {
+        let need = if function == "verify" {
             Need::Each
         } else {
             Need::Last

@@ -28,7 +28,7 @@ const SMALL_BYTES: usize = 1 << 16;
 const MAX_CHUNKS: usize = 32;
 
 /// Lowers a decoder to the functions `prefill`, `decode` and, as the options say, `decode_top` and
-/// `score`.
+/// `verify`.
 pub(super) fn lower(
     architecture: String,
     decoder: &Transformer,
@@ -63,8 +63,8 @@ pub(super) fn lower(
             if let Some(n) = n_top {
                 functions.push(decode_top(&functions[1], n)?);
             }
-            if options.score {
-                functions.push(function(Mode::Score)?);
+            if options.verify {
+                functions.push(function(Mode::Verify)?);
             }
             Built {
                 functions,

@@ -457,10 +457,10 @@ fn functions_are_those_that_are_asked_for() {
     };
     assert_eq!(names(&options(None)), ["prefill", "decode"]);
     let all = Options {
-        score: true,
+        verify: true,
         ..options(Some(5))
     };
-    assert_eq!(names(&all), ["prefill", "decode", "decode_top", "score"]);
+    assert_eq!(names(&all), ["prefill", "decode", "decode_top", "verify"]);
     for (asked, n) in [(1, 1), (5, 5), (149, 149), (1 << 40, 149)] {
         let program = lower(&folder, "", &options(Some(asked))).unwrap().program;
         let f = program.function("decode_top").unwrap();

@@ -23,6 +23,8 @@ pub struct Figure<'a> {
     pub answer_tokens: Option<u16>,
     /// Batch size; null if it is always 1.
     pub batch: Option<u16>,
+    /// Tokens of a call of `verify`; null for others.
+    pub verify_tokens: Option<u16>,
     /// Unit of `median`, `least` and `most`.
     pub unit: &'static str,
     pub median: f64,
@@ -31,13 +33,13 @@ pub struct Figure<'a> {
     pub rounds: usize,
     /// Tokens per second of `embed`, without padding; null for others.
     pub tokens_per_s: Option<f64>,
-    /// Function that `predict` called; null for others, as are the next three.
+    /// Function that `predict` called; null for others.
     pub function: Option<&'a str>,
-    /// Calls of a round, whose mean time is the result of the round.
+    /// Calls of a round of `predict` and `verify`, whose mean time is the result of the round.
     pub calls: Option<u16>,
-    /// Time to open and plan the package.
+    /// Time in which `predict` opened and planned the package; null for others.
     pub load_ms: Option<f64>,
-    /// Time to open and plan the package and of the first call.
+    /// The same with the first call.
     pub first_ms: Option<f64>,
     /// Peak memory of this process, or of the one that was started; null where the system does not
     /// tell.

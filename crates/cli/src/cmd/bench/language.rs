@@ -1,6 +1,6 @@
 //! Measures prefill and decode of one sequence or of a batch.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thane_engine::generate::GenerateError;
 use thane_engine::sample::{SampleOptions, argmax};
@@ -53,6 +53,59 @@ impl Bench<'_> {
             )?;
         }
         Ok(())
+    }
+
+    /// Measures calls that give the logits of several tokens after a prompt.
+    pub fn verify(&self, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        let model = self.open()?;
+        let vocab_size = model.info.vocab_size;
+        let stopped = || self.app.interrupt.is_set();
+        if !model.has_function("verify") {
+            let path = model.path.display();
+            let error = anyhow::anyhow!("{path}: expected a function `verify`, found none");
+            return Err(Failure::new(Code::Usage, error)
+                .remedy("bench the checkpoint, or thane convert MODEL --form engine --verify N"));
+        }
+        model.require_all_logits("bench verify")?;
+        let mut session = model.session_of_any_functions(&self.backend())?;
+        for length in self.prompts()? {
+            let prompt = ids(length, vocab_size, 1);
+            for n in self.verified() {
+                let drafted = ids(usize::from(n), vocab_size, 2);
+                let times = self.rounds(&mut || {
+                    let mut time = Duration::ZERO;
+                    for _ in 0..VERIFY_CALLS {
+                        // Goes back to the prompt, as if no token had been accepted.
+                        if session.feed(&prompt, &stopped).map_err(failed)?.is_none() {
+                            return Err(interrupted());
+                        }
+                        let start = Instant::now();
+                        session.verify(&drafted).map_err(failed)?;
+                        time += start.elapsed();
+                    }
+                    Ok(1e3 * time.as_secs_f64() / f64::from(VERIFY_CALLS))
+                })?;
+                let figure = self.figure(&model.name, [length, length], times, "ms");
+                self.say(
+                    Figure {
+                        verify_tokens: Some(n),
+                        calls: Some(VERIFY_CALLS),
+                        peak_memory_bytes: peak_memory(),
+                        ..figure
+                    },
+                    figures,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers of tokens of a call of `verify`.
+    fn verified(&self) -> Vec<u16> {
+        match self.args.verify.as_slice() {
+            [] => vec![1, 2, 4, 8, 16],
+            asked => asked.to_vec(),
+        }
     }
 
     /// Measures decode of a batch.
@@ -114,7 +167,12 @@ impl Bench<'_> {
     }
 
     fn open(&self) -> Result<LanguageModel, Failure> {
-        let (spec, answer) = (&self.args.model, usize::from(self.args.tokens));
+        let spec = &self.args.model;
+        let answer = match self.args.what {
+            What::Verify => self.verified().into_iter().max().unwrap_or(1),
+            _ => self.args.tokens,
+        };
+        let answer = usize::from(answer);
         let longest = self.prompts()?.into_iter().max().unwrap_or(0);
         let model = Model::open(spec, &self.app.hub, self.app.output.as_ref())?;
         // The context of a package is fixed.
@@ -125,7 +183,7 @@ impl Bench<'_> {
         };
         let options = match self.args.what {
             What::Decode => flags.sampling_options(&SampleOptions::default()),
-            _ => flags.options(false),
+            what => flags.options(what == What::Verify),
         };
         let model = model::lower(model, spec, &options, self.app)?;
         let is_prefill = self.args.what == What::Prefill;
@@ -150,8 +208,12 @@ impl Bench<'_> {
         if self.args.what == What::Prefill {
             return failure.remedy(format!("--lengths {context}, or less"));
         }
+        let flag = match self.args.what {
+            What::Verify => "--verify",
+            _ => "--tokens",
+        };
         failure.remedy(format!(
-            "--lengths and --tokens that are at most {context} together"
+            "--lengths and {flag} that are at most {context} together"
         ))
     }
 }
@@ -159,6 +221,9 @@ impl Bench<'_> {
 fn failed(error: GenerateError) -> Failure {
     Failure::new(Code::Usage, error)
 }
+
+/// Calls of `verify` in a round, whose mean is the result of the round.
+const VERIFY_CALLS: u16 = 8;
 
 /// The most likely token.
 fn next(logits: &[f32]) -> u32 {

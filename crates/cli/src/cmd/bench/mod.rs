@@ -38,7 +38,7 @@ pub struct Args {
     /// Tokens of the prompt; for embed of a text, or a range such as 8-256.
     ///
     /// In a range, short texts are more frequent [default: 512, for decode 128, for batch 16, for
-    /// cold 30, for embed 8-256].
+    /// verify 128, for cold 30, for embed 8-256].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
     /// Tokens of an answer, for decode and batch.
@@ -47,6 +47,9 @@ pub struct Args {
     /// Batch sizes: texts or sequences at once [default: 1,32, for batch 8,32].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     batch: Vec<u16>,
+    /// Numbers of tokens that a call of verify takes [default: 1,2,4,8,16].
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=4096))]
+    verify: Vec<u16>,
     /// Texts per round of embed [default: 128, or the largest --batch if that is more].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     texts: Option<u16>,
@@ -72,6 +75,8 @@ enum What {
     Decode,
     /// Decode throughput of a batch: tokens of all answers per second.
     Batch,
+    /// Latency of a call that computes the logits of several tokens, as speculative decoding does.
+    Verify,
     /// Embedding throughput: texts per second.
     Embed,
     /// Time from the start of the process to the first token, with files in the page cache.
@@ -127,6 +132,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         let done = match args.what {
             What::Prefill | What::Decode => bench.language(&mut figures),
             What::Batch => bench.batch(&mut figures),
+            What::Verify => bench.verify(&mut figures),
             What::Embed => bench.embed(&mut figures),
             What::Cold => bench.cold(&mut figures),
             What::Convert => bench.convert(&mut figures),
@@ -156,7 +162,7 @@ impl<'a> Bench<'a> {
     fn lengths(&self) -> Vec<Length> {
         let usual = match self.args.what {
             What::Prefill => Length(512, 512),
-            What::Decode => Length(128, 128),
+            What::Decode | What::Verify => Length(128, 128),
             What::Batch => Length(16, 16),
             What::Embed => Length(8, 256),
             What::Cold => Length(30, 30),
@@ -229,6 +235,7 @@ impl<'a> Bench<'a> {
             tokens,
             answer_tokens: None,
             batch: None,
+            verify_tokens: None,
             unit,
             median: (results[(n - 1) / 2] + results[n / 2]) / 2.0,
             least: results[0],

@@ -591,7 +591,7 @@ impl Mode {
     pub fn given(self) -> Given {
         match self {
             Mode::Prefill | Mode::Decode => Given::Last,
-            Mode::Verify | Mode::Score => Given::Each,
+            Mode::Verify => Given::Each,
         }
     }
 }

@@ -34,9 +34,7 @@ pub enum Mode {
     Prefill,
     /// One token; gives its logits.
     Decode,
-    /// Any number of tokens; gives the logits of each token.
-    Score,
-    /// A few tokens, in functions of fixed length; gives the logits of each token.
+    /// Any number of tokens, or a few in functions of fixed length; gives the logits of each token.
     Verify,
 }
 
@@ -46,7 +44,6 @@ impl Mode {
         match self {
             Mode::Prefill => "prefill",
             Mode::Decode => "decode",
-            Mode::Score => "score",
             Mode::Verify => "verify",
         }
     }
