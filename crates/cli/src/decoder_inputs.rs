@@ -9,6 +9,9 @@ use thane_mil::types::{DType, TensorType, Type};
 /// The score of a masked key, as `thane run` sets it.
 const MASKED_SCORE: f64 = -1e4;
 
+/// The inputs of which a decoder has at least one.
+const MASKS: [&str; 3] = ["full_mask", "sliding_mask", "streaming_mask"];
+
 /// The lengths of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DecoderCall {
@@ -35,7 +38,8 @@ impl DecoderCall {
         };
         // A chunk may have layers of one kind only.
         let mask = |name| shape(name, DType::Fp16);
-        let mask = mask("full_mask").or_else(|| mask("sliding_mask"))?;
+        let mut masks = MASKS.into_iter();
+        let mask = masks.find_map(mask)?;
         let &[1, 1, n_tokens, columns] = mask.as_slice() else {
             return None;
         };
@@ -60,7 +64,7 @@ impl DecoderCall {
             "positions" => is(ints(0..end), format!("0 to {}", n.saturating_sub(1))),
             "write_begin" => is(ints([0; 4]), "from position 0".to_owned()),
             "write_end" => is(ints([0, 0, end, 0]), format!("up to position {n}")),
-            "full_mask" | "sliding_mask" => is(
+            name if MASKS.contains(&name) => is(
                 self.mask(ty.known_shape()?.last().copied()?),
                 "each token attends to itself and those before".to_owned(),
             ),

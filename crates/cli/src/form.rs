@@ -1,9 +1,11 @@
 //! The flags that say in which form a program for the Neural Engine is written.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 
 use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Split};
+use thane_models::{AttentionForm, CacheForm, DecoderEngine, Lookup, NormForm, Split, Streaming};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +41,86 @@ pub struct FormFlags {
     /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
     pub split: Option<Split>,
+    #[command(flatten)]
+    pub attention: AttentionFlags,
+}
+
+/// How attention reads the cache.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AttentionFlags {
+    /// Multiply so many rows of the cache at once, with one softmax over all.
+    #[arg(long, value_name = "ROWS")]
+    attention_tile: Option<usize>,
+    /// Let full-attention layers see only the first and so many last tokens. Changes the answers.
+    #[arg(long, value_name = "TOKENS")]
+    attention_window: Option<usize>,
+    /// First tokens that --attention-window keeps.
+    #[arg(
+        long,
+        value_name = "TOKENS",
+        default_value_t = 4,
+        requires = "attention_window"
+    )]
+    attention_sinks: usize,
+    /// Show older tokens than those of --attention-window as means of keys and values, each of so
+    /// many tokens.
+    #[arg(long, value_name = "TOKENS", requires = "attention_window")]
+    attention_pool: Option<usize>,
+    /// Key heads that see all tokens in spite of --attention-window: a file with a line for each
+    /// layer, a number for each head, at least 0.5 for such heads.
+    ///
+    /// This is the file full_attention_heads.tsv of DuoAttention.
+    #[arg(long, value_name = "FILE", requires = "attention_window", value_parser = heads)]
+    retrieval_heads: Option<Heads>,
+}
+
+/// For each layer and key head, whether the head sees all tokens.
+type Heads = Vec<Vec<bool>>;
+
+impl AttentionFlags {
+    fn form(&self) -> AttentionForm {
+        AttentionForm {
+            tile: self.attention_tile,
+            streaming: self.attention_window.map(|window| Streaming {
+                sinks: self.attention_sinks,
+                window,
+                pool: self.attention_pool,
+            }),
+            retrieval_heads: self.retrieval_heads.clone().unwrap_or_default(),
+        }
+    }
+}
+
+/// Reads a file of retrieval heads.
+fn heads(path: &str) -> Result<Heads, String> {
+    const MOST_BYTES: u64 = 1 << 20;
+    let read = || -> io::Result<String> {
+        let mut text = String::new();
+        File::open(path)?
+            .take(MOST_BYTES)
+            .read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let text = read().map_err(|e| format!("{path}: {e}"))?;
+    let lines = text.lines().enumerate();
+    let lines = lines.filter(|(_, line)| !line.trim().is_empty());
+    let heads = lines.map(|(i, line)| {
+        let numbers = line.split(|c: char| c == ',' || c.is_whitespace());
+        let numbers = numbers.filter(|number| !number.is_empty());
+        let numbers = numbers.map(|number| {
+            let value = number.parse::<f64>().ok().filter(|value| value.is_finite());
+            let fault = || format!("{path}:{}: expected a number, found `{number}`", i + 1);
+            value.map(|value| value >= 0.5).ok_or_else(fault)
+        });
+        numbers.collect()
+    });
+    let heads: Heads = heads.collect::<Result<_, String>>()?;
+    if heads.is_empty() {
+        return Err(format!(
+            "{path}: expected a line for each layer, found none"
+        ));
+    }
+    Ok(heads)
 }
 
 impl FormFlags {
@@ -55,13 +137,18 @@ impl FormFlags {
     }
 
     /// The flags that only decoders have, and whether they differ from their defaults.
-    pub fn of_decoder(&self) -> [(&'static str, bool); 5] {
+    pub fn of_decoder(&self) -> [(&'static str, bool); 7] {
         [
             ("--verify", self.verify.is_some()),
             ("--contexts", !self.contexts.is_empty()),
             ("--kv", self.kv.is_some()),
             ("--lookup", self.lookup.is_some()),
             ("--split", self.split.is_some()),
+            ("--attention-tile", self.attention.attention_tile.is_some()),
+            (
+                "--attention-window",
+                self.attention.attention_window.is_some(),
+            ),
         ]
     }
 
@@ -77,6 +164,7 @@ impl FormFlags {
             cache: self.kv.map_or(CacheForm::State, Cache::form),
             lookup: self.lookup.map_or(Lookup::Inside, Who::form),
             split: self.split.clone().unwrap_or_default(),
+            attention: self.attention.form(),
         }
     }
 }

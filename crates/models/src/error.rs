@@ -162,6 +162,18 @@ pub enum ModelError {
         /// The layer that has the keys and values.
         layer: usize,
     },
+    /// Layers that share the cache of others have no heads of their own to choose.
+    #[error(
+        "layer {layer} shares the keys and values of another layer, so its heads cannot keep other \
+         tokens: choose --attention-window without --retrieval-heads"
+    )]
+    SharedHeads {
+        /// The layer.
+        layer: usize,
+    },
+    /// Options of attention that do not fit the model or each other.
+    #[error("attention of the Neural Engine form: {0}")]
+    AttentionForm(String),
     /// A function has too many tokens for a model with delta nets.
     #[error(
         "expected {function} of up to {most} tokens, found {asked}: layers with recurrent states \

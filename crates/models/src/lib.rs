@@ -93,6 +93,41 @@ pub struct DecoderEngine {
     pub lookup: Lookup,
     /// Which layers have functions of their own, as chunks that are called one after another.
     pub split: Split,
+    /// How attention reads the cache.
+    pub attention: AttentionForm,
+}
+
+/// How attention reads the cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AttentionForm {
+    /// Rows of the cache that are multiplied at once, under one maximum for all; `None` for all
+    /// rows.
+    pub tile: Option<usize>,
+    /// What full-attention layers keep; `None` for all tokens. The cache must be explicit.
+    pub streaming: Option<Streaming>,
+    /// Key heads that see all tokens nevertheless, layer by layer; empty for none. Layers without
+    /// attention or with a sliding window have entries too, which mean nothing.
+    pub retrieval_heads: Vec<Vec<bool>>,
+}
+
+/// Which tokens before its own a token sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Streaming {
+    /// The first tokens of the context, which are always seen (attention sinks).
+    pub sinks: usize,
+    /// Those less than so many positions before.
+    pub window: usize,
+    /// Older tokens are seen as one mean of keys and values for so many of them; `None` if they are
+    /// not seen.
+    pub pool: Option<usize>,
+}
+
+impl Streaming {
+    /// Rows of the means of `context` tokens.
+    pub fn n_pooled(&self, context: usize) -> usize {
+        self.pool
+            .map_or(0, |n| context.saturating_sub(self.sinks).div_ceil(n.max(1)))
+    }
 }
 
 /// How layers are cut into chunks.
@@ -188,6 +223,7 @@ impl Default for DecoderEngine {
             cache: CacheForm::State,
             lookup: Lookup::Inside,
             split: Split::Whole,
+            attention: AttentionForm::default(),
         }
     }
 }
@@ -251,8 +287,20 @@ pub struct Info {
 pub struct Fixed {
     /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
+    /// What full-attention layers keep, if not all tokens.
+    pub streaming: Option<StreamingCache>,
     /// The ways to process tokens.
     pub calls: Vec<FixedCall>,
+}
+
+/// What the caches of full-attention layers hold that do not hold all tokens: the sinks, then a
+/// ring of the last tokens, then the means of older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamingCache {
+    /// Which tokens are seen.
+    pub seen: Streaming,
+    /// Rows of the ring.
+    pub ring: usize,
 }
 
 /// A way to process tokens by functions of fixed length.

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Logits, Ring, Rows, Step};
+use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Kept, Logits, Ring, Rows, Step};
 use thane_mil::backend::Limits;
 use thane_mil::types::DType;
 
-use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports};
+use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports, StreamingFacts};
 
 /// The tables that the host looks up, by the input that they are for.
 pub type Tables = BTreeMap<String, Arc<dyn Rows>>;
@@ -35,6 +35,7 @@ pub fn chain(
     let mut host = Host {
         sizes: (vocab_size, context),
         window: calls.window,
+        streaming: calls.streaming,
         functions,
         tables,
         caches: Vec::new(),
@@ -78,7 +79,7 @@ pub fn chain(
     if !all.iter().any(|call| call.n_tokens == 1) {
         return Err("expected a function of one token, found none: convert with decode".to_owned());
     }
-    let ring = host.ring(context);
+    let rings = host.rings(context);
     Ok(Chain {
         context,
         vocab_size,
@@ -92,7 +93,7 @@ pub fn chain(
             .filter(|names| names.len() > 1)
             .collect(),
         // States that hold all tokens so far together cannot go back.
-        ring,
+        rings,
         rewind_limit: if is_recurrent { 0 } else { usize::MAX },
     })
 }
@@ -155,6 +156,7 @@ struct Host<'a> {
     /// Tokens of the vocabulary, and of the context.
     sizes: (usize, usize),
     window: Option<usize>,
+    streaming: Option<StreamingFacts>,
     functions: &'a BTreeMap<String, Ports>,
     tables: &'a Tables,
     caches: Vec<Cache>,
@@ -246,10 +248,21 @@ impl Host<'_> {
         let feed = match port.role.as_str() {
             "tokens" => Feed::Tokens,
             "position" => Feed::Positions,
-            "mask" => Feed::Mask { window: None },
+            "mask" => Feed::Mask {
+                window: None,
+                kept: Kept::ring(call.context),
+            },
             "sliding_mask" => Feed::Mask {
                 window: self.window,
+                kept: Kept::ring(n_columns(3).saturating_sub(call.tokens)),
             },
+            "streaming_mask" => {
+                let facts = self.streaming()?;
+                Feed::Mask {
+                    window: Some(facts.window),
+                    kept: facts.kept(call.context),
+                }
+            }
             "cache_slot" if port.name == "write_begin" => Feed::WriteBegin,
             "cache_slot" => Feed::WriteEnd,
             "selection" => Feed::LastToken,
@@ -259,6 +272,14 @@ impl Host<'_> {
             "position_row" => Feed::PositionColumns(table(self.sizes.1)?),
             "key_cache" | "value_cache" => {
                 Feed::Cache(self.cache(&port.name, (dtype, &port.shape), true))
+            }
+            "streaming_key_cache" | "streaming_value_cache" => {
+                let facts = self.streaming()?;
+                let idx = self.cache(&port.name, (dtype, &port.shape), true);
+                if call.context == self.sizes.1 {
+                    self.caches[idx].kept = facts.kept(call.context);
+                }
+                Feed::Cache(idx)
             }
             "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name, 0)),
             // Zeros before the first call.
@@ -281,13 +302,23 @@ impl Host<'_> {
             Feed::Tokens => *shape == [1, n],
             Feed::Positions => *shape == [n],
             // Sliding-window layers may keep fewer rows than the context.
-            Feed::Mask { window: Some(_) } => {
+            Feed::Mask { window, kept } if port.role != "sliding_mask" => {
+                let rows = window.and(self.streaming);
+                let rows = rows.map_or(kept.ring, |facts| facts.rows(self.sizes.1, call.context));
+                *shape == [1, 1, n, rows + n]
+            }
+            Feed::Mask { .. } => {
                 shape.len() == 4 && n_columns(2) == n && n_columns(3) <= call.context + n
             }
-            Feed::Mask { window: None } => *shape == [1, 1, n, call.context + n],
             Feed::LastToken => *shape == [1, 1, 1, n],
             Feed::TokenColumns(table) | Feed::PositionColumns(table) => {
                 shape.last() == Some(&n) && columns(table)
+            }
+            Feed::Cache(_) if port.role.starts_with("streaming") => {
+                let rows = self
+                    .streaming
+                    .map(|facts| facts.rows(self.sizes.1, call.context));
+                rows == Some(n_columns(2))
             }
             Feed::Cache(_) => {
                 let rows = n_columns(2);
@@ -305,11 +336,29 @@ impl Host<'_> {
     }
 
     /// The caches that keep fewer tokens than the context.
-    fn ring(&self, context: usize) -> Option<Ring> {
-        let rows = self.caches.iter().map(|cache| cache.n_rows);
-        let n_rows = rows.filter(|n| *n < context).min()?;
-        let window = self.window?;
-        Some(Ring { n_rows, window })
+    fn rings(&self, context: usize) -> Vec<Ring> {
+        let streams = |cache: &&Cache| cache.kept.sinks + cache.kept.pool.unwrap_or(0) > 0;
+        let rows = self.caches.iter().filter(|cache| !streams(cache));
+        let rows = rows.map(|cache| cache.n_rows);
+        let n_rows = rows.filter(|n| *n < context).min();
+        let sliding = n_rows.zip(self.window);
+        let streaming = self.streaming.map(|facts| {
+            let blocks = facts.pool.unwrap_or(1).saturating_sub(1);
+            (facts.ring, facts.window.saturating_add(blocks))
+        });
+        let all = sliding.into_iter().chain(streaming);
+        all.map(|(n_rows, window)| Ring { n_rows, window })
+            .collect()
+    }
+
+    /// What a contract says of heads that do not see all tokens.
+    fn streaming(&self) -> Result<StreamingFacts, String> {
+        let facts = self.streaming;
+        let facts = facts.ok_or("expected `streaming` in the contract, found none")?;
+        if facts.pool == Some(0) || facts.ring == 0 {
+            return Err("expected `ring` and `pool` of 1 or more in `streaming`".to_owned());
+        }
+        Ok(facts)
     }
 
     fn cache(
@@ -322,12 +371,17 @@ impl Host<'_> {
         // Outputs have a row for each token of the call, and shorter contexts fewer rows.
         let n_rows = if is_input { dim(2) } else { 0 };
         if let Some(at) = self.caches.iter().position(|cache| cache.name == name) {
-            self.caches[at].n_rows = self.caches[at].n_rows.max(n_rows);
+            let cache = &mut self.caches[at];
+            cache.n_rows = cache.n_rows.max(n_rows);
+            if cache.kept == Kept::ring(cache.kept.ring) {
+                cache.kept = Kept::ring(cache.n_rows);
+            }
             return at;
         }
         self.caches.push(Cache {
             name: name.to_owned(),
             n_rows,
+            kept: Kept::ring(n_rows),
             n_heads: dim(1),
             row: dim(3),
             dtype,

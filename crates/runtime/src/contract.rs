@@ -6,9 +6,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use thane_engine::chain::Kept;
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{EncoderInfo, Encoding, Fixed, FixedCall, Given, Info, NormForm, Poolings};
+use thane_models::{
+    EncoderInfo, Encoding, Fixed, FixedCall, Given, Info, NormForm, Poolings, Streaming,
+    StreamingCache,
+};
 
 use crate::error::ContractError;
 use crate::files::FileHash;
@@ -140,8 +144,62 @@ pub struct Generates {
 pub struct Calls {
     /// Tokens that sliding-window layers see; null if there are no such layers.
     pub window: Option<usize>,
+    /// What the caches of the roles `streaming_key_cache` and `streaming_value_cache` keep; null if
+    /// there are none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streaming: Option<StreamingFacts>,
     /// The ways to process tokens.
     pub calls: Vec<CallFacts>,
+}
+
+/// What caches hold that do not hold all tokens: first the sinks, then a ring of the last tokens,
+/// then the means of older ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamingFacts {
+    /// Number of first tokens, which are always seen.
+    pub sinks: usize,
+    /// A token sees those less than so many positions before it.
+    pub window: usize,
+    /// Rows of the ring: position q, not among the sinks, is in row sinks + (q - sinks) modulo
+    /// ring.
+    pub ring: usize,
+    /// Older tokens are seen as means of so many; null if they are not seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<usize>,
+}
+
+impl StreamingFacts {
+    /// The tokens that the rows of a cache of a call of `context` tokens hold.
+    pub fn kept(&self, context: usize) -> Kept {
+        if self.holds_all(context) {
+            return Kept {
+                sinks: self.sinks,
+                ring: context.saturating_sub(self.sinks),
+                pool: self.pool,
+            };
+        }
+        Kept {
+            sinks: self.sinks,
+            ring: self.ring,
+            pool: self.pool,
+        }
+    }
+
+    /// Rows of such a cache, in a model of a context of `longest`.
+    pub fn rows(&self, longest: usize, context: usize) -> usize {
+        if self.holds_all(context) {
+            return context;
+        }
+        let older = longest.saturating_sub(self.sinks);
+        let pooled = self.pool.map_or(0, |n| older.div_ceil(n.max(1)));
+        self.sinks.saturating_add(self.ring).saturating_add(pooled)
+    }
+
+    /// Whether the ring is not needed. Older tokens are means even then.
+    fn holds_all(&self, context: usize) -> bool {
+        self.pool.is_none() && self.sinks.saturating_add(self.ring) >= context
+    }
 }
 
 /// A way to process tokens by functions of fixed length.
@@ -248,6 +306,7 @@ pub struct Port {
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
     /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
     /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
+    /// `streaming_mask`, `streaming_key_cache`, `streaming_value_cache`;
     /// `new_convolution_cache`, `new_recurrent_state`; `pool_matrix`, `embedding`.
     pub role: String,
 }
@@ -282,6 +341,30 @@ impl From<Generates> for Info {
     }
 }
 
+impl From<StreamingCache> for StreamingFacts {
+    fn from(cache: StreamingCache) -> Self {
+        Self {
+            sinks: cache.seen.sinks,
+            window: cache.seen.window,
+            ring: cache.ring,
+            pool: cache.seen.pool,
+        }
+    }
+}
+
+impl From<StreamingFacts> for StreamingCache {
+    fn from(facts: StreamingFacts) -> Self {
+        Self {
+            seen: Streaming {
+                sinks: facts.sinks,
+                window: facts.window,
+                pool: facts.pool,
+            },
+            ring: facts.ring,
+        }
+    }
+}
+
 impl From<&Fixed> for Calls {
     fn from(fixed: &Fixed) -> Self {
         let call = |call: &FixedCall| CallFacts {
@@ -295,6 +378,7 @@ impl From<&Fixed> for Calls {
         };
         Self {
             window: fixed.window,
+            streaming: fixed.streaming.map(StreamingFacts::from),
             calls: fixed.calls.iter().map(call).collect(),
         }
     }
@@ -313,6 +397,7 @@ impl From<Calls> for Fixed {
         };
         Self {
             window: calls.window,
+            streaming: calls.streaming.map(StreamingCache::from),
             calls: calls.calls.into_iter().map(call).collect(),
         }
     }
@@ -445,6 +530,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "last_token" => "selection",
         "attention_mask" | "full_mask" => "mask",
         "sliding_mask" => "sliding_mask",
+        "streaming_mask" => "streaming_mask",
         "pool_matrix" => "pool_matrix",
         "hidden_states" | "output_hidden_states" => "hidden_states",
         "per_layer_vectors" | "output_per_layer_vectors" => "per_layer_vectors",
@@ -457,6 +543,8 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         name if name.starts_with("new_v_") => "new_values",
         name if name.starts_with("given_k_") => "given_keys",
         name if name.starts_with("given_v_") => "given_values",
+        name if name.starts_with("k_cache_stream_") => "streaming_key_cache",
+        name if name.starts_with("v_cache_stream_") => "streaming_value_cache",
         name if name.starts_with("k_cache_") => "key_cache",
         name if name.starts_with("v_cache_") => "value_cache",
         name if name.starts_with("new_conv_cache_") => "new_convolution_cache",

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
+use thane_models::{AttentionForm, CacheForm, DecoderEngine, Lookup, Split, Streaming};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
 use crate::decoder::{
@@ -60,6 +61,17 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
                 // So few bytes that the head is several parts.
                 split: Split::Within(4096),
                 verify: Some(4),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, tiles",
+            DecoderEngine {
+                cache: explicit,
+                attention: AttentionForm {
+                    tile: Some(32),
+                    ..AttentionForm::default()
+                },
                 ..plain.clone()
             },
         ),
@@ -304,4 +316,64 @@ fn heads_in_parts_are_written_and_read() {
         let [a, b] = [&mut ours, &mut theirs].map(|session| session.verify(&ids[..11]).unwrap());
         assert!(error(&b, &a) < 1e-6, "{name}");
     }
+}
+
+/// Attention that sees a part of the tokens, as transformers computes it with the same rules
+/// (`tests/oracle/make_attention.py`), in all ways to process tokens.
+#[test]
+fn attention_to_a_part_of_the_tokens_is_that_of_transformers() {
+    let number = |json: &Value, key: &str| json[key].as_u64().map(|n| n as usize);
+    let folder = models().join("attention");
+    let mut n_cases = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|e| e != "json") {
+            continue;
+        }
+        n_cases += 1;
+        let case: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let stem = format!("attention/{}", path.file_stem().unwrap().to_str().unwrap());
+        let (ids, logits) = sequences(&stem).pop().unwrap();
+        let rows = logits.chunks(logits.len() / ids.len());
+        let expected: Vec<Vec<f32>> = rows.map(<[f32]>::to_vec).collect();
+        let retrieval = case["retrieval"].as_array().cloned().unwrap_or_default();
+        let heads = retrieval.iter().map(|layer| {
+            let heads = layer.as_array().unwrap().iter();
+            heads.map(|head| head.as_u64() == Some(1)).collect()
+        });
+        let attention = AttentionForm {
+            tile: None,
+            streaming: Some(Streaming {
+                sinks: number(&case, "sinks").unwrap(),
+                window: number(&case, "window").unwrap(),
+                pool: number(&case, "pool"),
+            }),
+            retrieval_heads: heads.collect(),
+        };
+        let plain = DecoderEngine {
+            block: Some(BLOCK),
+            float: DType::Fp32,
+            cache: CacheForm::Explicit,
+            attention,
+            ..DecoderEngine::default()
+        };
+        let other = DecoderEngine {
+            lookup: Lookup::Host,
+            contexts: vec![24, 48],
+            split: Split::Into(2),
+            verify: Some(5),
+            attention: AttentionForm {
+                tile: Some(32),
+                ..plain.attention.clone()
+            },
+            ..plain.clone()
+        };
+        let name = format!("tiny/{}", case["checkpoint"].as_str().unwrap());
+        for engine in [plain, other] {
+            let mut session = session(&model(&name, "", Some(engine)));
+            let found = worst(&mut session, &ids, &expected);
+            assert!(found < 2e-5, "{stem}: {found:.1e}");
+        }
+    }
+    assert!(n_cases >= 5, "{n_cases}");
 }

@@ -5,7 +5,7 @@ use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
 use super::store::HostCache;
-use super::{Feed, Input, Rows};
+use super::{Feed, Input, Kept, Rows};
 
 /// The score of a masked key where the mask is added to fp16: far below any real score, and finite.
 const MASKED_SCORE: f32 = -1e4;
@@ -76,17 +76,15 @@ pub(super) fn fill(
             let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
             bytes.copy_from_slice(value);
         }
-        Feed::Mask { window } => {
-            let is_shown = |at: usize| {
-                attends(
-                    (at / width, at % width),
-                    width.saturating_sub(n),
-                    position,
-                    *window,
-                )
+        Feed::Mask { window, kept } => {
+            let seen = Seen {
+                n_rows: width.saturating_sub(n),
+                position,
+                window: window.unwrap_or(usize::MAX),
+                kept: *kept,
             };
             floats(bytes, input.dtype, |at| {
-                if is_shown(at) { 0.0 } else { MASKED_SCORE }
+                seen.score(at / width, at % width).unwrap_or(MASKED_SCORE)
             });
         }
         Feed::WriteBegin => ints(bytes, [0, 0, int(position), 0]),
@@ -114,25 +112,42 @@ pub(super) fn fill(
     Ok(())
 }
 
-/// Whether row `i` of a call sees column `key` of a mask for `n_rows` of the cache and then the
-/// tokens of the call.
-fn attends(
-    (i, key): (usize, usize),
+/// What the tokens of a call see.
+struct Seen {
+    /// Rows of the cache, which come before the tokens of the call.
     n_rows: usize,
+    /// Position of the first token.
     position: usize,
-    window: Option<usize>,
-) -> bool {
-    let window = window.unwrap_or(usize::MAX);
-    if key < n_rows {
-        let Some(since) = position.checked_sub(key + 1) else {
-            return false;
+    window: usize,
+    kept: Kept,
+}
+
+impl Seen {
+    /// What is added to the score of column `key` for token `i` of the call; `None` if it is not
+    /// seen.
+    fn score(&self, i: usize, key: usize) -> Option<f32> {
+        let Kept { sinks, ring, pool } = self.kept;
+        let first = self.kept.first_seen(self.position + i, self.window);
+        let is_seen = |at: usize| at < sinks || at >= first;
+        if key >= self.n_rows {
+            let j = key - self.n_rows;
+            return (j <= i && is_seen(self.position + j)).then_some(0.0);
+        }
+        let at = if key < sinks {
+            key
+        } else if key < sinks + ring {
+            // The last position before the call that is in this row.
+            let n_stored = self.position.saturating_sub(sinks);
+            let since = n_stored.checked_sub(key - sinks + 1)?;
+            sinks + n_stored - 1 - since % ring
+        } else {
+            let n = pool?;
+            let blocks = (key - sinks - ring + 1).saturating_mul(n);
+            let end = sinks.saturating_add(blocks);
+            return (end <= first).then(|| (n as f32).ln());
         };
-        // The last position before the call that is in this row.
-        let at = position - 1 - since % n_rows;
-        return position + i - at < window;
+        (at < self.position && is_seen(at)).then_some(0.0)
     }
-    let j = key - n_rows;
-    j <= i && i - j < window
 }
 
 fn hidden_unless(is_shown: bool) -> f32 {
@@ -275,8 +290,9 @@ mod tests {
     fn a_ring_shows_the_last_positions_of_its_rows() {
         const FAR: f32 = MASKED_SCORE;
         // Rows hold the positions 8, 9, 6, 7; the tokens are at 10 and 11.
-        let feed = Feed::Mask { window: Some(4) };
-        let mask = filled(feed, &[1, 1, 2, 6], &[7, 7], 10);
+        let feed = |window, kept| Feed::Mask { window, kept };
+        let ring = Kept::ring(4);
+        let mask = filled(feed(Some(4), ring), &[1, 1, 2, 6], &[7, 7], 10);
         let mask: Vec<bool> = mask.iter().map(|score| *score < FAR / 2.0).collect();
         let rows = [
             [false, false, true, false, false, true],
@@ -284,9 +300,37 @@ mod tests {
         ];
         assert_eq!(mask, rows.concat());
         // Rows that were never written are hidden.
-        let mask = filled(Feed::Mask { window: None }, &[1, 1, 1, 4], &[7], 1);
+        let mask = filled(feed(None, Kept::ring(3)), &[1, 1, 1, 4], &[7], 1);
         let mask: Vec<bool> = mask.iter().map(|score| *score < FAR / 2.0).collect();
         assert_eq!(mask, [false, true, true, false]);
+    }
+
+    #[test]
+    fn sinks_and_means_are_seen_beside_the_last_tokens() {
+        // Rows hold positions 0; 6, 7, 3, 4, 5; and the means of 1 and 2, 3 and 4, 5 and 6.
+        let kept = Kept {
+            sinks: 1,
+            ring: 5,
+            pool: Some(2),
+        };
+        let feed = Feed::Mask {
+            window: Some(3),
+            kept,
+        };
+        // Position 8 sees 6 and after, and 5, which is of the same block as 6; 9 sees 7 and after.
+        let mask = filled(feed, &[1, 1, 2, 11], &[7, 7], 8);
+        let shown: Vec<bool> = mask
+            .iter()
+            .map(|score| *score > MASKED_SCORE / 2.0)
+            .collect();
+        let rows = [
+            [1, 1, 1, 0, 0, 1, 1, 1, 0, 1, 0],
+            [1, 0, 1, 0, 0, 0, 1, 1, 1, 1, 1],
+        ];
+        let expected: Vec<bool> = rows.concat().iter().map(|seen| *seen == 1).collect();
+        assert_eq!(shown, expected);
+        let ln_2 = f16_to_f32(f64_to_f16(2f64.ln()));
+        assert_eq!(mask[6..8], [ln_2; 2]);
     }
 
     #[test]

@@ -166,8 +166,8 @@ impl ChainInstance {
                 self.tokens.len()
             )));
         }
-        let ring = self.chain.ring;
-        let is_kept = ring.is_none_or(|ring| ring.keeps(n, self.n_written));
+        let n_written = self.n_written;
+        let is_kept = self.chain.rings.iter().all(|ring| ring.keeps(n, n_written));
         let can_go_back = self.tokens.len() <= self.chain.rewind_limit && is_kept;
         let fits = n == self.tokens.len() || can_go_back;
         if fits && !self.is_broken {

@@ -47,17 +47,57 @@ pub struct Chain {
     /// tokens are masked. Beyond that, tokens are computed again from the first one, because caches
     /// that shift have lost their oldest tokens.
     pub rewind_limit: usize,
-    /// Caches that keep the last tokens only, if there are such caches.
-    pub ring: Option<Ring>,
+    /// Caches that do not keep all tokens, if there are such caches.
+    pub rings: Vec<Ring>,
 }
 
-/// Caches of sliding-window layers that keep the last tokens only.
+/// Caches that keep the last tokens only, and possibly the first ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ring {
     /// Number of tokens that they keep.
     pub n_rows: usize,
     /// A token attends to those less than so many positions before it.
     pub window: usize,
+}
+
+/// Which tokens the rows of a cache hold: first the sinks, then the ring, then the means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// The first tokens, which are never overwritten.
+    pub sinks: usize,
+    /// Rows of the ring: position q is in row `sinks + (q - sinks) % ring`.
+    pub ring: usize,
+    /// Each row after the ring is the mean of so many tokens that follow each other, the first of
+    /// them the first after the sinks; `None` if there are no such rows.
+    pub pool: Option<usize>,
+}
+
+impl Kept {
+    /// A cache of so many rows, the last tokens.
+    pub fn ring(n_rows: usize) -> Self {
+        Self {
+            ring: n_rows,
+            ..Self::default()
+        }
+    }
+
+    /// The row of the token at `position`.
+    fn row(self, position: usize) -> usize {
+        match position.checked_sub(self.sinks) {
+            None => position,
+            Some(after) => self.sinks + after % self.ring.max(1),
+        }
+    }
+
+    /// Of a token at `position` that sees `window` tokens: the first position after the sinks that
+    /// it sees as it is. With means, a token sees whole blocks of older tokens as means.
+    fn first_seen(self, position: usize, window: usize) -> usize {
+        let first = (position + 1).saturating_sub(window).max(self.sinks);
+        match self.pool {
+            None => first,
+            Some(n) => first - (first - self.sinks) % n.max(1),
+        }
+    }
 }
 
 impl Ring {
@@ -76,8 +116,10 @@ pub struct Cache {
     pub name: String,
     /// Number of heads.
     pub n_heads: usize,
-    /// Number of rows. If they are fewer than the tokens, position q is in row q modulo that.
+    /// Number of rows.
     pub n_rows: usize,
+    /// The tokens that they hold.
+    pub kept: Kept,
     /// Elements of a token's row.
     pub row: usize,
     /// Element type.
@@ -160,11 +202,14 @@ pub enum Feed {
     /// The content of a slot.
     Slot(usize),
     /// Shape `[1, 1, n, rows + n]`, for the rows of the cache and then the tokens of the call: 0
-    /// where a token attends, -1e4 where not. A token attends to itself and to those less than
-    /// `window` positions before it.
+    /// where a token attends, -1e4 where not. A token attends to itself, to those less than
+    /// `window` positions before it, and to the sinks; a row that is the mean of k older tokens
+    /// gets ln k.
     Mask {
         /// All tokens before are seen if there is none.
         window: Option<usize>,
+        /// The tokens that the rows hold.
+        kept: Kept,
     },
     /// `0, 0, p, 0`, shape `[4]`: where the cache is written.
     WriteBegin,

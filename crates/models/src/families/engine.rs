@@ -7,10 +7,10 @@ use thane_mil::types::DType;
 
 use crate::error::ModelError;
 use crate::graph::{Form, Graph, Layout, SharedConstants};
-use crate::layers::decoder::{FixedFunction, Lowering, Mode};
+use crate::layers::decoder::{FixedFunction, Kept, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
-use crate::{CacheForm, DecoderEngine, Fixed, FixedCall, Split, Table};
+use crate::{CacheForm, DecoderEngine, Fixed, FixedCall, Split, StreamingCache, Table};
 
 /// The functions of a decoder, and what is needed to call them.
 pub(super) struct Built {
@@ -37,6 +37,7 @@ pub(super) fn engine_functions(
     let contexts = contexts(&engine.contexts, context)?;
     let modes = modes(decoder, engine, contexts[0])?;
     let ring = ring(decoder, engine, &modes).filter(|rows| *rows < context);
+    let kept = kept(decoder, engine, &modes, context)?;
     let form = Form {
         layout: Layout::Channels,
         float: engine.float,
@@ -83,6 +84,8 @@ pub(super) fn engine_functions(
                         lookup: engine.lookup,
                         window: decoder.window(),
                         ring,
+                        kept: kept.clone(),
+                        tile: engine.attention.tile,
                     }),
                 };
                 let graph = Graph::new(&name, shared.clone(), form);
@@ -106,6 +109,7 @@ pub(super) fn engine_functions(
     }
     built.fixed = Some(Fixed {
         window: decoder.window(),
+        streaming: kept.map(|kept| kept.cache),
         calls,
     });
     Ok(built)
@@ -154,6 +158,61 @@ fn ring(decoder: &Transformer, engine: &DecoderEngine, modes: &[(Mode, usize)]) 
         .filter(|_| engine.cache == CacheForm::Explicit)?;
     let most = modes.iter().map(|(_, n)| *n).max()?;
     Some((window + most).next_multiple_of(32))
+}
+
+/// What full-attention layers keep, if not all tokens.
+fn kept(
+    decoder: &Transformer,
+    engine: &DecoderEngine,
+    modes: &[(Mode, usize)],
+    context: usize,
+) -> Result<Option<Kept>, ModelError> {
+    let asked = &engine.attention;
+    let fault = |what: String| Err(ModelError::AttentionForm(what));
+    if asked.tile.is_some_and(|tile| tile == 0 || tile % 32 != 0) {
+        return fault("expected --attention-tile of a multiple of 32".to_owned());
+    }
+    let Some(seen) = asked.streaming else {
+        return Ok(None);
+    };
+    if engine.cache == CacheForm::State {
+        return fault(
+            "a cache that does not keep all tokens is held by the host: add --kv explicit"
+                .to_owned(),
+        );
+    }
+    let most = modes.iter().map(|(_, n)| *n).max().unwrap_or(1);
+    if seen.pool.is_some_and(|n| n == 0 || n > context) {
+        return fault(format!("expected --attention-pool from 1 to {context}"));
+    }
+    if seen.window < most || seen.sinks.saturating_add(seen.window) > context {
+        return fault(format!(
+            "expected --attention-window from {most}, the most tokens of a call, to the context of \
+             {context} less the sinks, found {}",
+            seen.window
+        ));
+    }
+    let layers = decoder.layers.iter().enumerate();
+    let layers = layers.filter(|_| !asked.retrieval_heads.is_empty());
+    let attends = |layer: &Layer| layer.attends() && layer.mask == Mask::Full;
+    for (i, layer) in layers.filter(|(_, layer)| attends(layer)) {
+        let n = layer.attention.n_kv_heads;
+        let found = asked.retrieval_heads.get(i).map_or(0, Vec::len);
+        if found != n {
+            return fault(format!(
+                "expected {n} key heads of layer {i} in --retrieval-heads, found {found}"
+            ));
+        }
+    }
+    let before = seen.pool.unwrap_or(1) - 1;
+    Ok(Some(Kept {
+        cache: StreamingCache {
+            seen,
+            ring: (seen.window + before + most).next_multiple_of(32),
+        },
+        pooled: seen.n_pooled(context),
+        retrieval_heads: asked.retrieval_heads.clone(),
+    }))
 }
 
 /// What the functions of one package compute.

@@ -1,12 +1,11 @@
 //! Self-attention with grouped queries and an optional KV cache.
 
-use std::cell::RefCell;
-
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
-use thane_mil::types::{DType, Dim, TensorType, Type};
+use thane_mil::types::{DType, Dim};
 
 use super::norm::{Norm, RmsNorm};
+pub use super::past::{Apart, Cache, Past, Remembered, StreamingHeads};
 use super::rope::Rotary;
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::weights::Weights;
@@ -83,72 +82,6 @@ impl QkNorm {
             after_rotation: false,
         }
     }
-}
-
-/// The KV cache of one layer.
-#[derive(Clone, Copy, Debug)]
-pub struct Cache {
-    k: ValueId,
-    v: ValueId,
-    dtype: DType,
-}
-
-impl Cache {
-    /// Declares the cache of layer `layer` as two states of the shape [1, kv_heads, context,
-    /// head_dim].
-    pub fn new(g: &mut Graph, layer: usize, shape: [usize; 4], dtype: DType) -> Self {
-        let ty = || Type::State(TensorType::new(dtype, shape));
-        let k = g.input(&format!("k_cache_{layer}"), ty());
-        let v = g.input(&format!("v_cache_{layer}"), ty());
-        Self { k, v, dtype }
-    }
-}
-
-/// The tokens before a call that the tokens of the call attend to.
-#[derive(Clone, Copy, Debug)]
-pub enum Past<'a> {
-    /// The cache of the layer, which the layer updates and then reads.
-    Cache {
-        /// The states of the cache.
-        cache: Cache,
-        /// Begin of the slice to update, int32 [4].
-        begin: ValueId,
-        /// End of the slice to update, int32 [4].
-        end: ValueId,
-    },
-    /// The keys and values of an earlier layer, those of the call included. The layer has none of
-    /// its own.
-    Shared(Remembered),
-    /// The cache before the call and the tokens of the call, apart, as functions of fixed length
-    /// have them.
-    Apart(Apart<'a>),
-}
-
-/// The past of a layer in a function of fixed length.
-#[derive(Clone, Copy, Debug)]
-pub struct Apart<'a> {
-    /// Keys before the call, [1, kv_heads, context, head_dim].
-    pub keys: ValueId,
-    /// Values before the call, likewise.
-    pub values: ValueId,
-    /// Number of tokens that the cache holds.
-    pub context: usize,
-    /// Keys and values of the call's tokens, [1, kv_heads, tokens, head_dim], if an earlier layer
-    /// made them; the layer has none of its own then.
-    pub shared: Option<[ValueId; 2]>,
-    /// Receives the layer's own keys and values, which are stored at the end of the function.
-    pub new: &'a RefCell<Vec<[ValueId; 2]>>,
-}
-
-/// The keys and values that a layer attends to, [1, kv_heads, so far, head_dim].
-#[derive(Clone, Copy, Debug)]
-pub struct Remembered {
-    /// Keys, after norm and rotation.
-    pub keys: ValueId,
-    /// Values, after their norm.
-    pub values: ValueId,
-    /// Keys and values of the call's tokens, if those of earlier tokens are apart.
-    pub new: Option<[ValueId; 2]>,
 }
 
 /// The projections of one layer, in the layout of the graph.

@@ -45,14 +45,21 @@ impl Attention {
         let new = match (heads.own, past.shared) {
             (Some([k, v]), _) => {
                 let new = [self.as_rows(g, k)?, self.as_rows(g, v)?];
-                past.new.borrow_mut().push(new);
+                if past.streaming.is_none() {
+                    past.new.borrow_mut().push(new);
+                }
                 new
             }
             (None, Some(shared)) => shared,
             // A layer without keys and values of its own shares those of another.
             (None, None) => [past.keys, past.values],
         };
-        let attended = self.attend_apart(g, heads.q, new, past, inputs.mask)?;
+        let attended = match past.streaming {
+            None => self.attend_apart(g, heads.q, new, past, inputs.mask)?,
+            Some(streaming) => {
+                self.attend_by_heads(g, heads.q, new, (past, inputs.mask), streaming)?
+            }
+        };
         let attended = match heads.gate {
             None => attended,
             Some(gate) => {
@@ -337,7 +344,7 @@ impl Attention {
     }
 
     /// `x` [1, heads, head_dim, tokens] with a row for each token: [1, heads, tokens, head_dim].
-    fn as_rows(&self, g: &mut Graph, x: ValueId) -> ValueResult {
+    pub(super) fn as_rows(&self, g: &mut Graph, x: ValueId) -> ValueResult {
         let heads = g.shape(x)[1].known().unwrap_or_default();
         if tokens(g, x) == 1 {
             return g.reshape(x, &[1, heads as i32, 1, self.head_dim as i32]);
@@ -346,7 +353,7 @@ impl Attention {
     }
 
     /// The products. The queries that share a key head become rows of one product.
-    fn attend_apart(
+    pub(super) fn attend_apart(
         &self,
         g: &mut Graph,
         q: ValueId,
@@ -354,6 +361,9 @@ impl Attention {
         past: Apart<'_>,
         mask: ValueId,
     ) -> ValueResult {
+        if let Some(tile) = past.tile.filter(|tile| *tile < past.context) {
+            return self.attend_by_tiles(g, q, [k, v], (past, tile), mask);
+        }
         let [h, kv, d] = [self.n_heads, self.n_kv_heads, self.head_dim].map(|n| n as i32);
         let n = tokens(g, q);
         let many = n > 1;
@@ -392,17 +402,23 @@ impl Attention {
             product("attended", parts[1], v)?,
         );
         let out = g.add(before, own)?;
-        if !many {
-            return g.reshape(out, &[1, h * d, 1, 1]);
+        self.as_features(g, out, n)
+    }
+
+    /// `x` [1, kv_heads, group * tokens, head_dim] as features [1, heads * head_dim, 1, tokens].
+    pub(super) fn as_features(&self, g: &mut Graph, x: ValueId, n: usize) -> ValueResult {
+        let [h, d] = [self.n_heads, self.head_dim].map(|n| n as i32);
+        if n == 1 {
+            return g.reshape(x, &[1, h * d, 1, 1]);
         }
-        let out = g.reshape(out, &[1, h, n as i32, d])?;
-        let out = g.transpose(out, &[0, 1, 3, 2])?;
-        g.reshape(out, &[1, h * d, 1, n as i32])
+        let x = g.reshape(x, &[1, h, n as i32, d])?;
+        let x = g.transpose(x, &[0, 1, 3, 2])?;
+        g.reshape(x, &[1, h * d, 1, n as i32])
     }
 }
 
 /// The length of the last axis.
-fn tokens(g: &Graph, x: ValueId) -> usize {
+pub(super) fn tokens(g: &Graph, x: ValueId) -> usize {
     let shape = g.shape(x);
     shape.last().and_then(|dim| dim.known()).unwrap_or(1)
 }

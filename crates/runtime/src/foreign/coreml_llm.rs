@@ -125,7 +125,7 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         head: Vec::new(),
         logits,
         caches: Vec::new(),
-        ring: None,
+        rings: Vec::new(),
         states: Vec::new(),
         slot_bytes: host.chaining.slot_bytes(),
         rewind_limit: if has_caches { 0 } else { usize::MAX },

@@ -15,6 +15,7 @@
 //! | `rotary_cos`, `rotary_sin` fp16 [1, 1, rotated, n] | instead, if the caller looks them up |
 //! | `full_mask` fp16 [1, 1, n, context + n] | 0 where a token attends, -1e4 where not: first the cache, then the tokens of the call |
 //! | `sliding_mask`, same type | the mask of sliding-window layers, if there are any |
+//! | `streaming_mask`, same type | the mask of heads that see only the first and the last tokens |
 //! | `last_token` fp16 [1, 1, 1, n] | 1 at the token whose logits are needed, 0 elsewhere; if one token's logits are given |
 //!
 //! The cache is one state [2 * layers, kv_heads, context, head_dim], which holds the keys and then
@@ -31,14 +32,15 @@ use std::ops::Range;
 
 use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
-use thane_mil::types::{DType, TensorType, Type};
+use thane_mil::types::{DType, TensorType};
 
+use super::caches::{Kept, numbered};
 use super::recurrent::Recurrent;
 use super::{Mask, Mode};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
-use crate::layers::attention::{Apart, Attention, AttentionInputs, Past, Remembered};
+use crate::layers::attention::Remembered;
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
@@ -77,27 +79,32 @@ pub struct FixedFunction {
     /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
     /// than the context.
     pub ring: Option<usize>,
+    /// What full-attention layers keep, if not all tokens.
+    pub kept: Option<Kept>,
+    /// Rows of the cache that are multiplied at once, if not all.
+    pub tile: Option<usize>,
 }
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
 pub struct Io {
-    function: FixedFunction,
+    pub(super) function: FixedFunction,
     input_ids: Option<ValueId>,
     positions: Option<ValueId>,
-    full: Cell<Option<ValueId>>,
-    sliding: Cell<Option<ValueId>>,
+    pub(super) full: Cell<Option<ValueId>>,
+    pub(super) sliding: Cell<Option<ValueId>>,
+    pub(super) streaming: Cell<Option<ValueId>>,
     last_token: Option<ValueId>,
     write: Option<[ValueId; 2]>,
     /// The contents of the common cache before the call, after the op that reads the state.
-    past: Cell<Option<ValueId>>,
-    state: RefCell<Option<ValueId>>,
-    /// Layers with keys and values of their own so far, each with its place in the common cache.
-    own: RefCell<Vec<usize>>,
-    /// Keys and values of the call's tokens, layer by layer.
-    new: RefCell<Vec<[ValueId; 2]>>,
+    pub(super) past: Cell<Option<ValueId>>,
+    pub(super) state: RefCell<Option<ValueId>>,
+    /// Layers with keys and values of their own so far, in the order of the common cache.
+    pub(super) own: RefCell<Vec<(usize, Mask)>>,
+    /// Keys and values of the call's tokens, in the same order.
+    pub(super) new: RefCell<Vec<[ValueId; 2]>>,
     /// Keys and values of earlier chunks that layers share.
-    shared: RefCell<BTreeMap<usize, Remembered>>,
+    pub(super) shared: RefCell<BTreeMap<usize, Remembered>>,
     /// Vectors of per-layer embeddings, which later chunks take.
     vectors: Cell<Option<ValueId>>,
     /// What layers without attention remember.
@@ -130,6 +137,7 @@ impl Io {
             positions,
             full: Cell::default(),
             sliding: Cell::default(),
+            streaming: Cell::default(),
             last_token,
             write,
             past: Cell::default(),
@@ -141,37 +149,6 @@ impl Io {
             recurrent: Recurrent::default(),
             tables: RefCell::default(),
         })
-    }
-
-    /// Whether the cache is a state.
-    pub fn has_state(&self) -> bool {
-        self.function.cache == CacheForm::State
-    }
-
-    /// Declares the state that holds the keys and values of `n_own` layers.
-    pub fn declare_state(&self, g: &mut Graph, n_own: usize, attention: &Attention) {
-        let f = &self.function;
-        if f.cache == CacheForm::State {
-            let shape = [
-                2 * n_own,
-                attention.n_kv_heads,
-                f.context,
-                attention.head_dim,
-            ];
-            let ty = Type::State(TensorType::new(g.form().float, shape));
-            *self.state.borrow_mut() = Some(g.input(&f.state, ty));
-        }
-    }
-
-    /// The contents of the cache before the call. The state is read after the embedding lookup,
-    /// which runs on another device, so that the Neural Engine is entered once.
-    fn past(&self, g: &mut Graph, state: ValueId) -> ValueResult {
-        if let Some(past) = self.past.get() {
-            return Ok(past);
-        }
-        let past = g.op("read_state", "past", [("input", state)])?;
-        self.past.set(Some(past));
-        Ok(past)
     }
 
     /// An input that the caller looks up in a table: the rows of the tokens, or of
@@ -319,51 +296,6 @@ impl Io {
         g.expand_dims(columns, &[2])
     }
 
-    /// The inputs of the attention of layer `layer`.
-    pub fn attention_inputs<'r>(
-        &'r self,
-        g: &mut Graph,
-        layer: usize,
-        attention: &Attention,
-        rotary: Option<&'r Rotary>,
-        (mask, shares, shared): (Mask, Option<usize>, Option<Remembered>),
-    ) -> Result<AttentionInputs<'r>, ModelError> {
-        let past = match (shares, shared) {
-            (Some(_), Some(shared)) => shared,
-            (Some(from), None) => self.of_earlier_chunk(g, from, (attention, mask))?,
-            (None, _) => self.own_past(g, layer, (attention, mask))?,
-        };
-        let mask_input = self.mask(g, mask);
-        let past = Past::Apart(Apart {
-            keys: past.keys,
-            values: past.values,
-            context: self.function.rows(mask),
-            shared: past.new,
-            new: &self.new,
-        });
-        Ok(AttentionInputs {
-            rotary,
-            mask: mask_input,
-            past: Some(past),
-            last: None,
-        })
-    }
-
-    /// The mask of a layer. A chunk has the masks that its layers need.
-    fn mask(&self, g: &mut Graph, mask: Mask) -> ValueId {
-        let f = &self.function;
-        let (name, cell) = match (mask, f.window) {
-            (Mask::Sliding, Some(_)) => ("sliding_mask", &self.sliding),
-            _ => ("full_mask", &self.full),
-        };
-        cell.get().unwrap_or_else(|| {
-            let seen = [1, 1, f.tokens, f.rows(mask) + f.tokens];
-            let input = g.input(name, TensorType::new(g.form().float, seen));
-            cell.set(Some(input));
-            input
-        })
-    }
-
     /// Declares the state of layers without attention, each with its parts.
     pub fn declare_recurrent_state(
         &self,
@@ -404,87 +336,6 @@ impl Io {
             [recent[0], recent[1]],
             self.function.tokens,
         ))
-    }
-
-    /// The cache of a layer with keys and values of its own.
-    fn own_past(
-        &self,
-        g: &mut Graph,
-        layer: usize,
-        (attention, mask): (&Attention, Mask),
-    ) -> Result<Remembered, ModelError> {
-        let slot = self.own.borrow().len();
-        self.own.borrow_mut().push(layer);
-        let state = *self.state.borrow();
-        let [keys, values] = match state {
-            None => self.cache_inputs(g, layer, (attention, mask)),
-            Some(state) => {
-                let past = self.past(g, state)?;
-                let mut part = |slot: usize| -> ValueResult {
-                    let (begin, end) = (
-                        g.ints(&[slot as i32, 0, 0, 0])?,
-                        g.ints(&[slot as i32 + 1, 0, 0, 0])?,
-                    );
-                    let but_first = g.bools(&[false, true, true, true])?;
-                    let args = [
-                        ("x", past),
-                        ("begin", begin),
-                        ("end", end),
-                        ("begin_mask", but_first),
-                        ("end_mask", but_first),
-                    ];
-                    g.op("slice_by_index", "past", args)
-                };
-                [part(2 * slot)?, part(2 * slot + 1)?]
-            }
-        };
-        let new = None;
-        Ok(Remembered { keys, values, new })
-    }
-
-    /// Declares the inputs that hold the keys and values of a layer before the call.
-    fn cache_inputs(
-        &self,
-        g: &mut Graph,
-        layer: usize,
-        (attention, mask): (&Attention, Mask),
-    ) -> [ValueId; 2] {
-        let rows = self.function.rows(mask);
-        let shape = [1, attention.n_kv_heads, rows, attention.head_dim];
-        ["k", "v"].map(|part| {
-            let ty = TensorType::new(g.form().float, shape);
-            g.input(&format!("{part}_cache_{layer}"), ty)
-        })
-    }
-
-    /// The keys and values of layer `layer`, which an earlier chunk computes.
-    fn of_earlier_chunk(
-        &self,
-        g: &mut Graph,
-        layer: usize,
-        (attention, mask): (&Attention, Mask),
-    ) -> Result<Remembered, ModelError> {
-        if let Some(shared) = self.shared.borrow().get(&layer) {
-            return Ok(*shared);
-        }
-        if self.function.cache == CacheForm::State {
-            return Err(ModelError::SharedAcrossChunks { layer });
-        }
-        let [keys, values] = self.cache_inputs(g, layer, (attention, mask));
-        let shape = [
-            1,
-            attention.n_kv_heads,
-            self.function.tokens,
-            attention.head_dim,
-        ];
-        let new = ["k", "v"].map(|part| {
-            let ty = TensorType::new(g.form().float, shape);
-            g.input(&format!("given_{part}_{layer}"), ty)
-        });
-        let new = Some(new);
-        let shared = Remembered { keys, values, new };
-        self.shared.borrow_mut().insert(layer, shared);
-        Ok(shared)
     }
 
     /// The hidden states of the tokens whose logits are needed, [1, hidden, 1, tokens or 1].
@@ -552,9 +403,10 @@ impl Io {
         let vectors = self.vectors.get();
         outputs.extend(vectors.map(|v| ("output_per_layer_vectors".to_owned(), v)));
         if self.function.cache == CacheForm::Explicit {
-            for (layer, [k, v]) in self.own.take().into_iter().zip(self.new.take()) {
-                outputs.push((format!("new_k_{layer}"), k));
-                outputs.push((format!("new_v_{layer}"), v));
+            for ((layer, mask), [k, v]) in self.own.take().into_iter().zip(self.new.take()) {
+                let number = numbered(layer, mask);
+                outputs.push((format!("new_k_{number}"), k));
+                outputs.push((format!("new_v_{number}"), v));
             }
             outputs.extend(self.recurrent.outputs());
         }
@@ -564,14 +416,6 @@ impl Io {
 }
 
 impl FixedFunction {
-    /// Rows of the cache of a layer with this mask.
-    fn rows(&self, mask: Mask) -> usize {
-        match self.ring {
-            Some(ring) if mask == Mask::Sliding => ring.min(self.context),
-            _ => self.context,
-        }
-    }
-
     /// Whether it has the last of the layers.
     fn ends_layers(&self) -> bool {
         self.layers.end == self.n_layers && !self.layers.is_empty()

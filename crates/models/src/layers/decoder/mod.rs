@@ -5,6 +5,7 @@
 //! themselves. Functions of module [`fixed`], for the Neural Engine, take a fixed number of tokens,
 //! and the caller passes integers and everything that depends on the position.
 
+mod caches;
 pub mod fixed;
 mod flexible;
 mod recurrent;
@@ -22,6 +23,7 @@ use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
+pub use caches::Kept;
 pub use fixed::FixedFunction;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
@@ -56,6 +58,8 @@ pub enum Mask {
     Full,
     /// The last tokens of a window that ends with the query's own token.
     Sliding,
+    /// The first tokens and the last ones, as [`Streaming`](crate::Streaming) says.
+    Streaming,
 }
 
 /// The settings of a lowering that do not come from the configuration.

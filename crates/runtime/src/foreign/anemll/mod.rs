@@ -162,7 +162,7 @@ fn finish(
         head,
         logits,
         caches: Vec::new(),
-        ring: None,
+        rings: Vec::new(),
         states: Vec::new(),
         slot_bytes: chaining.slot_bytes(),
         rewind_limit: if is_whole { usize::MAX } else { plain_end },

@@ -1,0 +1,266 @@
+//! The KV cache of functions of fixed length: one state, or an input for the keys and one for the
+//! values of each layer, with the masks that say which of their rows a token sees.
+
+use thane_mil::program::ValueId;
+use thane_mil::types::{TensorType, Type};
+
+use super::Mask;
+use super::fixed::{FixedFunction, Io};
+use crate::error::ModelError;
+use crate::graph::{Graph, ValueResult};
+use crate::layers::attention::{
+    Apart, Attention, AttentionInputs, Past, Remembered, StreamingHeads,
+};
+use crate::layers::rope::Rotary;
+use crate::{CacheForm, StreamingCache};
+
+/// What full-attention layers keep of the tokens before a call, if not all of them.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What the caches hold.
+    pub cache: StreamingCache,
+    /// Rows of the means of older tokens.
+    pub pooled: usize,
+    /// Key heads that see all tokens nevertheless, layer by layer; empty if there are none.
+    pub retrieval_heads: Vec<Vec<bool>>,
+}
+
+/// Which heads of a layer see only what is kept.
+enum Streams<'a> {
+    No,
+    All,
+    /// All key heads but those that are marked.
+    AllBut(&'a [bool]),
+}
+
+impl Kept {
+    /// Rows of a cache of `context` tokens.
+    fn rows(&self, context: usize) -> usize {
+        let rows = self.cache.seen.sinks + self.cache.ring;
+        if self.cache.seen.pool.is_none() {
+            return rows.min(context);
+        }
+        rows + self.pooled
+    }
+}
+
+impl FixedFunction {
+    /// Rows of the cache of a layer with this mask.
+    fn rows(&self, mask: Mask) -> usize {
+        match (mask, self.ring, &self.kept) {
+            (Mask::Sliding, Some(ring), _) => ring.min(self.context),
+            (Mask::Streaming, _, Some(kept)) => kept.rows(self.context),
+            _ => self.context,
+        }
+    }
+
+    fn streams(&self, layer: usize, mask: Mask) -> Streams<'_> {
+        let Some(kept) = self.kept.as_ref().filter(|_| mask == Mask::Full) else {
+            return Streams::No;
+        };
+        match kept.retrieval_heads.get(layer) {
+            Some(heads) if heads.iter().all(|keeps_all| *keeps_all) => Streams::No,
+            Some(heads) if heads.contains(&true) => Streams::AllBut(heads),
+            _ => Streams::All,
+        }
+    }
+}
+
+impl Io {
+    /// Whether the cache is a state.
+    pub fn has_state(&self) -> bool {
+        self.function.cache == CacheForm::State
+    }
+
+    /// Declares the state that holds the keys and values of `n_own` layers.
+    pub fn declare_state(&self, g: &mut Graph, n_own: usize, attention: &Attention) {
+        let f = &self.function;
+        if f.cache == CacheForm::State {
+            let shape = [
+                2 * n_own,
+                attention.n_kv_heads,
+                f.context,
+                attention.head_dim,
+            ];
+            let ty = Type::State(TensorType::new(g.form().float, shape));
+            *self.state.borrow_mut() = Some(g.input(&f.state, ty));
+        }
+    }
+
+    /// The contents of the cache before the call. The state is read after the embedding lookup,
+    /// which runs on another device, so that the Neural Engine is entered once.
+    pub(super) fn past(&self, g: &mut Graph, state: ValueId) -> ValueResult {
+        if let Some(past) = self.past.get() {
+            return Ok(past);
+        }
+        let past = g.op("read_state", "past", [("input", state)])?;
+        self.past.set(Some(past));
+        Ok(past)
+    }
+
+    /// The inputs of the attention of layer `layer`.
+    pub fn attention_inputs<'r>(
+        &'r self,
+        g: &mut Graph,
+        layer: usize,
+        attention: &Attention,
+        rotary: Option<&'r Rotary>,
+        (mask, shares, shared): (Mask, Option<usize>, Option<Remembered>),
+    ) -> Result<AttentionInputs<'r>, ModelError> {
+        let f = &self.function;
+        let (mask, heads) = match f.streams(shares.unwrap_or(layer), mask) {
+            Streams::No => (mask, None),
+            Streams::All => (Mask::Streaming, None),
+            Streams::AllBut(heads) => (mask, Some(heads)),
+        };
+        if heads.is_some() && shares.is_some() {
+            return Err(ModelError::SharedHeads { layer });
+        }
+        let counted = |n: usize| Attention {
+            n_kv_heads: n,
+            ..*attention
+        };
+        let keep_all = heads.iter().copied().flatten();
+        let n_streams = keep_all.filter(|keeps_all| !**keeps_all).count();
+        let full = counted(attention.n_kv_heads - n_streams);
+        let past = match (shares, shared) {
+            (Some(_), Some(shared)) => shared,
+            (Some(from), None) => self.of_earlier_chunk(g, from, (&full, mask))?,
+            (None, _) => self.own_past(g, layer, (&full, mask))?,
+        };
+        let mask_input = self.mask(g, mask);
+        let streaming = match heads {
+            None => None,
+            Some(retrieval) => {
+                let kept = self.own_past(g, layer, (&counted(n_streams), Mask::Streaming))?;
+                Some(StreamingHeads {
+                    retrieval,
+                    keys: kept.keys,
+                    values: kept.values,
+                    context: f.rows(Mask::Streaming),
+                    mask: self.mask(g, Mask::Streaming),
+                })
+            }
+        };
+        let past = Past::Apart(Apart {
+            keys: past.keys,
+            values: past.values,
+            context: f.rows(mask),
+            shared: past.new,
+            new: &self.new,
+            streaming,
+            tile: f.tile,
+        });
+        Ok(AttentionInputs {
+            rotary,
+            mask: mask_input,
+            past: Some(past),
+            last: None,
+        })
+    }
+
+    /// The mask of a layer. A chunk has the masks that its layers need.
+    fn mask(&self, g: &mut Graph, mask: Mask) -> ValueId {
+        let f = &self.function;
+        let (name, cell) = match (mask, f.window) {
+            (Mask::Sliding, Some(_)) => ("sliding_mask", &self.sliding),
+            (Mask::Streaming, _) => ("streaming_mask", &self.streaming),
+            _ => ("full_mask", &self.full),
+        };
+        cell.get().unwrap_or_else(|| {
+            let seen = [1, 1, f.tokens, f.rows(mask) + f.tokens];
+            let input = g.input(name, TensorType::new(g.form().float, seen));
+            cell.set(Some(input));
+            input
+        })
+    }
+
+    /// The cache of a layer with keys and values of its own.
+    fn own_past(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        (attention, mask): (&Attention, Mask),
+    ) -> Result<Remembered, ModelError> {
+        let slot = self.own.borrow().len();
+        self.own.borrow_mut().push((layer, mask));
+        let state = *self.state.borrow();
+        let [keys, values] = match state {
+            None => self.cache_inputs(g, layer, (attention, mask)),
+            Some(state) => {
+                let past = self.past(g, state)?;
+                let mut part = |slot: usize| -> ValueResult {
+                    let (begin, end) = (
+                        g.ints(&[slot as i32, 0, 0, 0])?,
+                        g.ints(&[slot as i32 + 1, 0, 0, 0])?,
+                    );
+                    let but_first = g.bools(&[false, true, true, true])?;
+                    let args = [
+                        ("x", past),
+                        ("begin", begin),
+                        ("end", end),
+                        ("begin_mask", but_first),
+                        ("end_mask", but_first),
+                    ];
+                    g.op("slice_by_index", "past", args)
+                };
+                [part(2 * slot)?, part(2 * slot + 1)?]
+            }
+        };
+        let new = None;
+        Ok(Remembered { keys, values, new })
+    }
+
+    /// Declares the inputs that hold the keys and values of a layer before the call.
+    fn cache_inputs(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        (attention, mask): (&Attention, Mask),
+    ) -> [ValueId; 2] {
+        let rows = self.function.rows(mask);
+        let shape = [1, attention.n_kv_heads, rows, attention.head_dim];
+        ["k", "v"].map(|part| {
+            let ty = TensorType::new(g.form().float, shape);
+            g.input(&format!("{part}_cache_{}", numbered(layer, mask)), ty)
+        })
+    }
+
+    /// The keys and values of layer `layer`, which an earlier chunk computes.
+    fn of_earlier_chunk(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        (attention, mask): (&Attention, Mask),
+    ) -> Result<Remembered, ModelError> {
+        if let Some(shared) = self.shared.borrow().get(&layer) {
+            return Ok(*shared);
+        }
+        if self.function.cache == CacheForm::State {
+            return Err(ModelError::SharedAcrossChunks { layer });
+        }
+        let [keys, values] = self.cache_inputs(g, layer, (attention, mask));
+        let shape = [
+            1,
+            attention.n_kv_heads,
+            self.function.tokens,
+            attention.head_dim,
+        ];
+        let new = ["k", "v"].map(|part| {
+            let ty = TensorType::new(g.form().float, shape);
+            g.input(&format!("given_{part}_{layer}"), ty)
+        });
+        let new = Some(new);
+        let shared = Remembered { keys, values, new };
+        self.shared.borrow_mut().insert(layer, shared);
+        Ok(shared)
+    }
+}
+
+/// How the caches of a layer are numbered: those of heads that see only what is kept are apart.
+pub(super) fn numbered(layer: usize, mask: Mask) -> String {
+    match mask {
+        Mask::Streaming => format!("stream_{layer}"),
+        _ => layer.to_string(),
+    }
+}
