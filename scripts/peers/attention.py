@@ -3,7 +3,7 @@
     PYTHON scripts/peers/attention.py MODEL.gguf FOLDER [--text tests/models/perplexity.txt] [--tokens 2000]
         [--target m4] [--thane target/release/thane] [--write docs/forms.md]
 
-PYTHON has torch, transformers and gguf (`packages-env` of setup.sh). For each option FOLDER gets a package with a
+PYTHON has torch, transformers, gguf and accelerate (`packages-env` of setup.sh). For each option FOLDER gets a package with a
 context of 2,048, whose perplexity over the text is measured, and `thane plan` prices the form. The heads that see all
 tokens are those whose attention reaches furthest: transformers runs the text, and for each key head the share of
 attention on positions that the window leaves out is averaged; the half with the greatest share keeps all. That is a

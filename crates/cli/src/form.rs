@@ -33,8 +33,8 @@ pub struct FormFlags {
     /// Where the KV cache is: state, or explicit inputs that the app fills [default: state].
     #[arg(long, value_name = "WHERE", value_enum)]
     pub kv: Option<Cache>,
-    /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the package
-    /// [default: inside].
+    /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the package;
+    /// with host-int8 embeddings are int8 with a scale for each row [default: inside].
     #[arg(long, value_name = "WHO", value_enum)]
     pub lookup: Option<Who>,
     /// Cut the model into packages: 3, or ranges of layers such as 0-8,8-15,15-30 and ,head for the
@@ -163,6 +163,7 @@ impl FormFlags {
             contexts: self.contexts.clone(),
             cache: self.kv.map_or(CacheForm::State, Cache::form),
             lookup: self.lookup.map_or(Lookup::Inside, Who::form),
+            int8_tables: self.lookup == Some(Who::HostInt8),
             split: self.split.clone().unwrap_or_default(),
             attention: self.attention.form(),
         }
@@ -191,6 +192,8 @@ impl Cache {
 pub enum Who {
     Inside,
     Host,
+    /// The app, with embeddings in int8 and a scale for each row.
+    HostInt8,
 }
 
 impl Who {
@@ -198,7 +201,7 @@ impl Who {
     pub fn form(self) -> Lookup {
         match self {
             Self::Inside => Lookup::Inside,
-            Self::Host => Lookup::Host,
+            Self::Host | Self::HostInt8 => Lookup::Host,
         }
     }
 }

@@ -91,6 +91,8 @@ pub struct DecoderEngine {
     pub cache: CacheForm,
     /// Who looks up embeddings and rotations.
     pub lookup: Lookup,
+    /// Whether the rows of tokens that the caller looks up are int8 with a scale each.
+    pub int8_tables: bool,
     /// Which layers have functions of their own, as chunks that are called one after another.
     pub split: Split,
     /// How attention reads the cache.
@@ -189,10 +191,12 @@ pub struct Table {
     pub n_rows: usize,
     /// Number of columns.
     pub n_columns: usize,
-    /// Element type, that of the program.
+    /// Element type, that of the program, or int8.
     pub dtype: DType,
     /// The numbers, row by row.
     pub data: Data,
+    /// Where the numbers are int8: an fp16 scale for each row, by which its numbers are multiplied.
+    pub scales: Option<Data>,
 }
 
 impl DecoderEngine {
@@ -222,6 +226,7 @@ impl Default for DecoderEngine {
             contexts: Vec::new(),
             cache: CacheForm::State,
             lookup: Lookup::Inside,
+            int8_tables: false,
             split: Split::Whole,
             attention: AttentionForm::default(),
         }

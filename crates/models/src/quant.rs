@@ -281,6 +281,78 @@ impl Source for DividedSource {
     }
 }
 
+/// Rows of fp32 numbers as int8 codes, and an fp16 scale for each row: number = code * scale, where
+/// the scale is the greatest magnitude of the row over 127.
+pub fn int8_rows(numbers: Data, n_columns: usize) -> (Data, Data) {
+    let part = |scales| {
+        Data::Source(Arc::new(Int8Rows {
+            numbers: numbers.clone(),
+            n_columns: n_columns.max(1),
+            scales,
+        }))
+    };
+    (part(false), part(true))
+}
+
+/// Codes or scales of rows, computed when they are read.
+struct Int8Rows {
+    /// fp32.
+    numbers: Data,
+    n_columns: usize,
+    /// Whether it is the scales.
+    scales: bool,
+}
+
+impl Int8Rows {
+    /// The codes of a row, and its scale.
+    fn row(&self, idx: usize) -> (Vec<u8>, u16) {
+        let mut stored = vec![0; 4 * self.n_columns];
+        // A constant that ends early leaves zeros; `Weights::finish` has refused such a tensor.
+        let _ = self.numbers.read(idx * stored.len(), &mut stored);
+        let numbers = stored.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        let most = numbers.clone().fold(0.0f32, |most, x| most.max(x.abs()));
+        let scale = f64_to_f16(f64::from(most) / 127.0);
+        let step = f16_to_f32(scale);
+        let code = |x: f32| {
+            let code = if step > 0.0 {
+                (x / step).round_ties_even()
+            } else {
+                0.0
+            };
+            (code.clamp(-127.0, 127.0) as i8).cast_unsigned()
+        };
+        (numbers.map(code).collect(), scale)
+    }
+}
+
+impl Source for Int8Rows {
+    fn byte_len(&self) -> usize {
+        let n_rows = self.numbers.byte_len() / 4 / self.n_columns;
+        n_rows * if self.scales { 2 } else { self.n_columns }
+    }
+
+    fn read(&self, offset: usize, out: &mut [u8]) {
+        let size = if self.scales { 2 } else { self.n_columns };
+        let mut done = 0;
+        while done < out.len() {
+            let (idx, skip) = ((offset + done) / size, (offset + done) % size);
+            let (codes, scale) = self.row(idx);
+            let row = if self.scales {
+                scale.to_le_bytes().to_vec()
+            } else {
+                codes
+            };
+            let n = (row.len() - skip).min(out.len() - done);
+            out[done..done + n].copy_from_slice(&row[skip..skip + n]);
+            done += n;
+        }
+    }
+
+    fn packed(&self) -> Option<Packed> {
+        None
+    }
+}
+
 /// Converts fp16 or bfloat16 numbers to fp32 when they are read.
 struct WidenedSource {
     ty: BlockType,

@@ -415,6 +415,19 @@ pub enum ContractError {
         /// The package.
         path: PathBuf,
     },
+    /// The scales of an int8 table do not fit it.
+    #[error(
+        "{}: expected {expected} rows of one scale, found {} of {}; convert again",
+        path.display(), found.0, found.1
+    )]
+    Table {
+        /// The file.
+        path: PathBuf,
+        /// Rows of the table.
+        expected: usize,
+        /// Rows and columns of the scales.
+        found: (usize, usize),
+    },
     /// A number of the model is not that of the program.
     #[error("{}: contract.json: {what}; convert again", path.display())]
     Model {

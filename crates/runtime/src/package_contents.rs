@@ -146,7 +146,8 @@ pub fn read_contents(
     let golden = find(GOLDEN).map(|file| read(file)).transpose()?;
     let table = |item: &package::StoredItem| {
         let input = item.name.strip_suffix(".npy")?;
-        (item.author == AUTHOR).then(|| (input.to_owned(), item.path.clone()))
+        (item.author == AUTHOR && !tables::is_scales(input))
+            .then(|| (input.to_owned(), item.path.clone()))
     };
     Ok(Some(PackageContents {
         contract,

@@ -13,7 +13,7 @@ use thane_models::Table;
 
 use crate::calls::Tables;
 use crate::contract::AUTHOR;
-use crate::error::RuntimeError;
+use crate::error::{ContractError, RuntimeError};
 use crate::foreign::NumpyRows;
 
 /// The tables that a lowering gave.
@@ -23,7 +23,8 @@ pub fn of_model(tables: &[Table]) -> Tables {
             data: table.data.clone(),
             n_rows: table.n_rows,
             n_columns: table.n_columns,
-            is_half: table.dtype == DType::Fp16,
+            dtype: table.dtype,
+            scales: table.scales.clone(),
         })
     };
     tables.iter().map(|t| (t.input.clone(), rows(t))).collect()
@@ -34,27 +35,87 @@ pub fn file_name(input: &str) -> String {
     format!("{input}.npy")
 }
 
-/// The tables as items of a package.
-pub fn items(tables: &[Table]) -> Vec<Item> {
-    let item = |table: &Table| Item {
-        author: AUTHOR.to_owned(),
-        name: file_name(&table.input),
-        description: format!("Rows for the input {}", table.input),
-        content: Content::Data(header(table), table.data.clone()),
-    };
-    tables.iter().map(item).collect()
+/// How the name of a file of scales ends, before its extension.
+const SCALES: &str = "_scale";
+
+/// Whether the file of this input has the scales of another one.
+pub fn is_scales(input: &str) -> bool {
+    input.ends_with(SCALES)
 }
 
-/// Maps the table of an input.
+/// The tables as items of a package.
+pub fn items(tables: &[Table]) -> Vec<Item> {
+    let item = |name: &str, description: String, shape, dtype, data: &Data| Item {
+        author: AUTHOR.to_owned(),
+        name: file_name(name),
+        description,
+        content: Content::Data(header(shape, dtype), data.clone()),
+    };
+    let mut items = Vec::new();
+    for table in tables {
+        let (input, shape) = (&table.input, (table.n_rows, table.n_columns));
+        let about = format!("Rows for the input {input}");
+        items.push(item(input, about, shape, table.dtype, &table.data));
+        if let Some(scales) = &table.scales {
+            let about = format!("Scales of the rows for the input {input}");
+            let name = format!("{input}{SCALES}");
+            items.push(item(&name, about, (table.n_rows, 1), DType::Fp16, scales));
+        }
+    }
+    items
+}
+
+/// Maps the table of an input, and the scales beside it if its numbers are int8.
 pub fn open(file: &Path) -> Result<Arc<dyn Rows>, RuntimeError> {
-    Ok(Arc::new(NumpyRows::open(file)?))
+    let rows = NumpyRows::open(file)?;
+    if !rows.is_int8() {
+        return Ok(Arc::new(rows));
+    }
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let beside = file.with_file_name(file_name(&format!("{stem}{SCALES}")));
+    let scales = NumpyRows::open(&beside)?;
+    if (scales.n_rows(), scales.n_columns()) != (rows.n_rows(), 1) {
+        return Err(RuntimeError::from(ContractError::Table {
+            path: beside,
+            expected: rows.n_rows(),
+            found: (scales.n_rows(), scales.n_columns()),
+        }));
+    }
+    Ok(Arc::new(ScaledRows { rows, scales }))
+}
+
+/// int8 rows with a scale each.
+struct ScaledRows {
+    rows: NumpyRows,
+    scales: NumpyRows,
+}
+
+impl Rows for ScaledRows {
+    fn n_rows(&self) -> usize {
+        self.rows.n_rows()
+    }
+
+    fn n_columns(&self) -> usize {
+        self.rows.n_columns()
+    }
+
+    fn read(&self, idx: usize, out: &mut [f32]) {
+        let mut scale = [0.0];
+        self.scales.read(idx, &mut scale);
+        self.rows.read(idx, out);
+        out.iter_mut().for_each(|x| *x *= scale[0]);
+    }
 }
 
 /// The header of a NumPy file in row-major order.
-fn header(table: &Table) -> Vec<u8> {
-    let (size, n_rows, n_columns) = (table.dtype.bits() / 8, table.n_rows, table.n_columns);
+fn header((n_rows, n_columns): (usize, usize), dtype: DType) -> Vec<u8> {
+    let kind = match dtype {
+        DType::Int8 => "|i1",
+        DType::Fp16 => "<f2",
+        _ => "<f4",
+    };
     let mut text = format!(
-        "{{'descr': '<f{size}', 'fortran_order': False, 'shape': ({n_rows}, {n_columns}), }}"
+        "{{'descr': '{kind}', 'fortran_order': False, 'shape': ({n_rows}, {n_columns}), }}"
     );
     // The data begins at a multiple of 64 bytes, behind a line break.
     let end = (10 + text.len() + 1).next_multiple_of(64);
@@ -71,9 +132,11 @@ fn header(table: &Table) -> Vec<u8> {
 
 /// A table in memory, or computed from a checkpoint.
 struct DataRows {
-    /// fp16 or fp32, row by row.
+    /// int8, fp16 or fp32, row by row.
     data: Data,
-    is_half: bool,
+    dtype: DType,
+    /// fp16, one for each row of int8.
+    scales: Option<Data>,
     n_rows: usize,
     n_columns: usize,
 }
@@ -88,21 +151,22 @@ impl Rows for DataRows {
     }
 
     fn read(&self, idx: usize, out: &mut [f32]) {
-        let size = if self.is_half { 2 } else { 4 };
+        let size = self.dtype.bits() / 8;
         let mut row = vec![0; size * self.n_columns];
         // A constant that ends early leaves zeros; `Weights::finish` has refused such a tensor.
         let _ = self.data.read(idx * row.len(), &mut row);
-        if self.is_half {
-            let cells = row.as_chunks::<2>().0.iter();
-            let values = cells.map(|b| f16_to_f32(u16::from_le_bytes(*b)));
-            out.iter_mut().zip(values).for_each(|(x, value)| *x = value);
-        } else {
-            let values = row
-                .as_chunks::<4>()
-                .0
-                .iter()
-                .map(|b| f32::from_le_bytes(*b));
-            out.iter_mut().zip(values).for_each(|(x, value)| *x = value);
+        let mut scale = [0; 2];
+        if let Some(scales) = &self.scales {
+            let _ = scales.read(2 * idx, &mut scale);
+        }
+        let scale = f16_to_f32(u16::from_le_bytes(scale));
+        for (x, cell) in out.iter_mut().zip(row.chunks(size.max(1))) {
+            *x = match *cell {
+                [a] => f32::from(a.cast_signed()) * scale,
+                [a, b] => f16_to_f32(u16::from_le_bytes([a, b])),
+                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                _ => 0.0,
+            };
         }
     }
 }
@@ -114,14 +178,7 @@ mod tests {
     #[test]
     fn a_header_ends_where_the_data_is_aligned() {
         for (n_rows, n_columns) in [(1, 1), (49_152, 576), (262_144, 8_960)] {
-            let header = header(&Table {
-                input: "embedding".to_owned(),
-                by_token: true,
-                n_rows,
-                n_columns,
-                dtype: DType::Fp16,
-                data: Data::zeros(0),
-            });
+            let header = header((n_rows, n_columns), DType::Fp16);
             assert_eq!(header.len() % 64, 0);
             assert_eq!(header.last(), Some(&b'\n'));
             assert!(usize::from(u16::from_le_bytes([header[8], header[9]])) == header.len() - 10);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
+use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
 use thane_models::{AttentionForm, CacheForm, DecoderEngine, Lookup, Split, Streaming};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
@@ -273,7 +274,7 @@ fn rows_that_are_not_accepted_leave_the_cache_as_it_was() {
                         let cells = cells.as_chunks::<2>().0.to_vec();
                         cells
                             .iter()
-                            .map(|c| thane_mil::literal::f16_to_f32(u16::from_ne_bytes(*c)))
+                            .map(|c| f16_to_f32(u16::from_ne_bytes(*c)))
                             .collect::<Vec<f32>>()
                     });
                     assert!(error(&ours, &theirs) < 1e-3, "{name} {cache}");
@@ -315,6 +316,60 @@ fn heads_in_parts_are_written_and_read() {
         let (ids, _) = sequences(name).pop().unwrap();
         let [a, b] = [&mut ours, &mut theirs].map(|session| session.verify(&ids[..11]).unwrap());
         assert!(error(&b, &a) < 1e-6, "{name}");
+    }
+}
+
+/// int8 rows of embeddings are the nearest multiples of a 127th of the row's greatest number, and
+/// read as they are written.
+#[test]
+fn tables_of_int8_are_near_those_of_fp16() {
+    let home = Home::new();
+    for name in ["tiny/qwen3", "tiny/gemma4"] {
+        let engine = |int8_tables| DecoderEngine {
+            block: Some(BLOCK),
+            cache: CacheForm::Explicit,
+            lookup: Lookup::Host,
+            int8_tables,
+            ..DecoderEngine::default()
+        };
+        let [exact, built] = [false, true].map(|int8| model(name, "", Some(engine(int8))));
+        let by_token = |model: &LanguageModel| {
+            let tables = model.made_tables.iter().filter(|table| table.by_token);
+            tables.cloned().collect::<Vec<_>>()
+        };
+        let (halves, codes) = (by_token(&exact), by_token(&built));
+        assert_eq!(halves.len(), 1 + usize::from(name.contains("gemma4")));
+        for (halves, codes) in halves.iter().zip(&codes) {
+            let half = |b: &[u8; 2]| f16_to_f32(u16::from_le_bytes(*b));
+            let exact = halves.data.to_vec();
+            let exact: Vec<f32> = exact.as_chunks().0.iter().map(half).collect();
+            let scales = codes.scales.as_ref().unwrap().to_vec();
+            let scales: Vec<f32> = scales.as_chunks().0.iter().map(half).collect();
+            let rows = exact.chunks(halves.n_columns);
+            let ints = codes.data.to_vec();
+            assert_eq!(scales.len(), halves.n_rows);
+            for ((row, ints), scale) in rows.zip(ints.chunks(halves.n_columns)).zip(&scales) {
+                let most = row.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                assert!((most / 127.0 - scale).abs() <= most / 127.0 / 1024.0);
+                for (x, code) in row.iter().zip(ints) {
+                    let off = (x - f32::from(code.cast_signed()) * scale).abs();
+                    assert!(off <= 0.51 * scale + most / 1024.0, "{name}: {x}, {code}");
+                }
+            }
+        }
+        let path = home
+            .path(&name.replace('/', "-"))
+            .with_extension("mlpackage");
+        built.write(&path, &PackageOptions::default(), &()).unwrap();
+        assert_ends(&home.run(&["check", path.to_str().unwrap()]), 0, &[]);
+        let read = Model::from_files(files(path)).unwrap();
+        let read = read.language_model(&LanguageOptions::default(), &());
+        let (ids, _) = sequences(name).pop().unwrap();
+        let logits = |model: &LanguageModel| session(model).verify(&ids).unwrap();
+        let [near, exact, read] = [logits(&built), logits(&exact), logits(&read.unwrap())];
+        assert_eq!(read, near);
+        let off = error(&near, &exact);
+        assert!(0.0 < off && off < 0.05, "{name}: {off}");
     }
 }
 

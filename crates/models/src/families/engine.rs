@@ -82,6 +82,7 @@ pub(super) fn engine_functions(
                             .iter()
                             .any(Layer::attends),
                         lookup: engine.lookup,
+                        int8_tables: engine.int8_tables,
                         window: decoder.window(),
                         ring,
                         kept: kept.clone(),

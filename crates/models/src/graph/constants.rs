@@ -80,10 +80,25 @@ impl Graph {
         Ok(value)
     }
 
+    /// A constant of these numbers, in the element type of the form.
+    pub fn table(&mut self, name: &str, shape: [usize; 2], data: Data) -> ValueResult {
+        let ty = TensorType::new(self.form.float, shape);
+        self.builder.constant(name, Literal::Tensor(ty, data))
+    }
+
     /// The numbers of a tensor divided by `divisor`, for a table beside the program.
     pub fn table_numbers(&self, tensor: &Tensor, divisor: f32) -> Data {
         self.note_use(tensor, divisor);
         quant::divided(dense(tensor), divisor, self.form.float)
+    }
+
+    /// The same as int8 codes with an fp16 scale for each row of `n_columns`.
+    pub fn int8_table(&self, tensor: &Tensor, divisor: f32, n_columns: usize) -> (Data, Data) {
+        self.note_use(tensor, divisor);
+        quant::int8_rows(
+            quant::divided(dense(tensor), divisor, DType::Fp32),
+            n_columns,
+        )
     }
 
     /// Records that a constant was made from `tensor`, with the smallest divisor of all its
@@ -136,6 +151,14 @@ impl Graph {
             .entry(name.to_owned())
             .or_insert(data)
             .clone()
+    }
+
+    /// Like [`Self::derive`], with data that is made only if there is none.
+    pub fn derive_with(&self, name: &str, make: impl FnOnce(&Self) -> Data) -> Data {
+        if let Some(data) = self.shared.borrow().derived.get(name) {
+            return data.clone();
+        }
+        self.derive(name, make(self))
     }
 
     /// A quantized matrix as `constexpr_blockwise_shift_scale` (and `constexpr_lut_to_dense`

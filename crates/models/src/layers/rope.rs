@@ -97,23 +97,35 @@ impl Rotation {
         self.frequencies.len()
     }
 
-    /// The numbers for the first `context` positions, in a program for `context` tokens.
-    pub fn tables(&self, context: usize) -> RotaryTables {
+    /// Cosines of the first `context` positions, in a program for `context` tokens: for each
+    /// position as many as elements are rotated.
+    pub fn cosines(&self, context: usize) -> Vec<f32> {
+        self.rows(context, f32::cos, 1.0)
+    }
+
+    /// The sines by which the partners of elements are multiplied, likewise: those of each pair's
+    /// first element are negated.
+    pub fn sines(&self, context: usize) -> Vec<f32> {
+        self.rows(context, f32::sin, -1.0)
+    }
+
+    /// Factors of the queries, one for each position, if queries are scaled by their position.
+    pub fn query_factors(&self, context: usize) -> Option<impl Fn() -> Vec<f32>> {
+        let scaling = self.query_scaling?;
+        Some(move || (0..context).map(|p| scaling.factor(p)).collect())
+    }
+
+    fn rows(&self, context: usize, f: fn(f32) -> f32, first_sign: f32) -> Vec<f32> {
         let frequencies = self.frequencies(context);
-        let row = |f: fn(f32) -> f32, p: usize, sign: f32| {
-            let angles = frequencies.iter().map(move |w| p as f32 * w);
-            angles.map(move |angle| sign * self.factor * f(angle))
-        };
-        let rows = |f: fn(f32) -> f32, sign: f32| -> Vec<f32> {
-            let both = |p| row(f, p, sign).chain(row(f, p, 1.0));
-            (0..context).flat_map(both).collect()
-        };
-        let factor = |scaling: QueryScaling| (0..context).map(|p| scaling.factor(p)).collect();
-        RotaryTables {
-            cos: rows(f32::cos, 1.0),
-            sin: rows(f32::sin, -1.0),
-            queries: self.query_scaling.map(factor),
+        let mut rows = Vec::with_capacity(context * 2 * frequencies.len());
+        for p in 0..context {
+            let start = rows.len();
+            rows.extend(frequencies.iter().map(|w| self.factor * f(p as f32 * w)));
+            rows.extend_from_within(start..);
+            let first = rows[start..].iter_mut().take(frequencies.len());
+            first.for_each(|x| *x *= first_sign);
         }
+        rows
     }
 
     /// The inverse frequencies in a program for `context` tokens.
@@ -125,25 +137,13 @@ impl Rotation {
     }
 }
 
-/// The numbers of a rotation for functions of fixed length: for each position as many cosines as
-/// elements are rotated, and the sines by which their partners are multiplied.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RotaryTables {
-    /// Cosines, row by row.
-    pub cos: Vec<f32>,
-    /// Sines, those of each pair's first element negated.
-    pub sin: Vec<f32>,
-    /// Factors of the queries, one for each position, if queries are scaled by their position.
-    pub queries: Option<Vec<f32>>,
-}
-
 /// Cosines and sines for one function, both [tokens, pairs], or [pairs, tokens] in the channel
 /// layout. In functions of fixed length they have a row for each rotated element.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
     cos: ValueId,
     sin: ValueId,
-    /// Whether there is a row for each rotated element, as [`RotaryTables`] has them. Pairs are
+    /// Whether there is a row for each rotated element, as [`Rotation::cosines`] has them. Pairs are
     /// then element i and element i + half.
     whole: bool,
     /// Factors of the queries, [tokens, 1], or [1, tokens] in the channel layout.
@@ -235,8 +235,8 @@ impl Rotary {
         })
     }
 
-    /// Cosines and sines [rotated, tokens] of the [`RotaryTables`] of `rotation`, with factors of
-    /// the queries [1, tokens]. Heads must have their elements in [`Self::order`].
+    /// Cosines and sines [rotated, tokens] of `rotation`, with factors of the queries [1, tokens].
+    /// Heads must have their elements in [`Self::order`].
     pub fn whole(rotation: &Rotation, [cos, sin]: [ValueId; 2], queries: Option<ValueId>) -> Self {
         Self {
             cos,

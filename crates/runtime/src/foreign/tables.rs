@@ -69,12 +69,13 @@ impl Rows for QuantizedRows {
     }
 }
 
-/// A two-dimensional NumPy array of fp16 or fp32.
+/// A two-dimensional NumPy array of fp16, fp32 or int8.
 pub struct NumpyRows {
     bytes: Bytes,
     n_rows: usize,
     n_columns: usize,
-    is_half: bool,
+    /// Bytes of an element.
+    size: usize,
 }
 
 impl NumpyRows {
@@ -84,20 +85,18 @@ impl NumpyRows {
         let fault = |what: String| ForeignError::new(path, "header").found(what);
         let (header, start) = header(bytes.as_slice())
             .ok_or_else(|| fault("expected a NumPy array, found something else".to_owned()))?;
-        let is_half = header.contains("'descr': '<f2'");
-        let is_single = header.contains("'descr': '<f4'");
-        let shape = shape(header);
-        let (Some((n_rows, n_columns)), true, false) = (
-            shape,
-            is_half || is_single,
+        let mut kinds = [("<f2", 2), ("<f4", 4), ("|i1", 1)].into_iter();
+        let kind = kinds.find(|(kind, _)| header.contains(&format!("'descr': '{kind}'")));
+        let (Some((n_rows, n_columns)), Some((_, size)), false) = (
+            shape(header),
+            kind,
             header.contains("'fortran_order': True"),
         ) else {
             return Err(fault(format!(
-                "expected rows and columns of fp16 or fp32 in row-major order, found {}",
+                "expected rows and columns of fp16, fp32 or int8 in row-major order, found {}",
                 header.trim()
             )));
         };
-        let size = if is_half { 2 } else { 4 };
         let expected = n_rows.saturating_mul(n_columns).saturating_mul(size);
         let data = bytes.slice(start..bytes.len());
         match data.filter(|data| data.len() == expected) {
@@ -105,13 +104,18 @@ impl NumpyRows {
                 bytes,
                 n_rows,
                 n_columns,
-                is_half,
+                size,
             }),
             None => Err(fault(format!(
                 "expected {expected} bytes after the header, found {}",
                 bytes.len().saturating_sub(start)
             ))),
         }
+    }
+
+    /// Whether the numbers are int8.
+    pub fn is_int8(&self) -> bool {
+        self.size == 1
     }
 
     /// Number of pairs (column i and i + half the columns) with an angle other than 0 in a table of
@@ -139,14 +143,14 @@ impl Rows for NumpyRows {
 
     fn read(&self, idx: usize, out: &mut [f32]) {
         let first = idx * self.n_columns;
-        if self.is_half {
-            let cells = &self.bytes.as_slice().as_chunks::<2>().0[first..];
-            let values = cells.iter().map(|b| f16_to_f32(u16::from_le_bytes(*b)));
-            out.iter_mut().zip(values).for_each(|(x, value)| *x = value);
-        } else {
-            let cells = &self.bytes.as_slice().as_chunks::<4>().0[first..];
-            let values = cells.iter().map(|b| f32::from_le_bytes(*b));
-            out.iter_mut().zip(values).for_each(|(x, value)| *x = value);
+        let cells = self.bytes.as_slice()[first * self.size..].chunks(self.size);
+        for (x, cell) in out.iter_mut().zip(cells) {
+            *x = match *cell {
+                [a] => f32::from(a.cast_signed()),
+                [a, b] => f16_to_f32(u16::from_le_bytes([a, b])),
+                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                _ => 0.0,
+            };
         }
     }
 }

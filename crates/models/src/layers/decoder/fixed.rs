@@ -74,6 +74,8 @@ pub struct FixedFunction {
     pub attends: bool,
     /// Who looks up embeddings and rotations.
     pub lookup: Lookup,
+    /// Whether the rows of tokens that the caller looks up are int8.
+    pub int8_tables: bool,
     /// Window of sliding-window layers, in tokens.
     pub window: Option<usize>,
     /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
@@ -158,7 +160,7 @@ impl Io {
         g: &mut Graph,
         name: &str,
         (rows, by_token): ([usize; 2], bool),
-        data: Data,
+        (data, scales): (Data, Option<Data>),
         is_rotary: bool,
     ) -> ValueId {
         let n = self.function.tokens;
@@ -168,8 +170,12 @@ impl Io {
             by_token,
             n_rows,
             n_columns,
-            dtype: g.form().float,
+            dtype: match scales {
+                Some(_) => DType::Int8,
+                None => g.form().float,
+            },
             data,
+            scales,
         });
         let shape = if is_rotary {
             [1, 1, n_columns, n]
@@ -187,26 +193,29 @@ impl Io {
     ) -> Result<Rotary, ModelError> {
         g.at_module("rotary");
         let context = self.function.most_context;
-        let tables = rotation.tables(context);
-        let mut part = |name: &str, values: &[f32]| -> ValueResult {
-            let n_columns = values.len() / context;
+        let n_rotated = 2 * rotation.n_pairs();
+        let mut part = |name: &str, n_columns, values: &dyn Fn() -> Vec<f32>| -> ValueResult {
+            let key = format!("rotary/{idx}/{name}");
+            let data = g.derive_with(&key, |g| Data::owned(g.bytes_of(&values())));
             let Some(positions) = self.positions else {
                 let name = match idx {
                     0 => format!("rotary_{name}"),
                     _ => format!("rotary_{name}_{idx}"),
                 };
-                let data = Data::owned(g.bytes_of(values));
                 let rows = ([context, n_columns], false);
-                return Ok(self.looked_up(g, &name, rows, data, true));
+                return Ok(self.looked_up(g, &name, rows, (data, None), true));
             };
-            let table = g.floats(values, &[context, n_columns])?;
+            let table = g.table(name, [context, n_columns], data)?;
             let rows = g.gather(table, positions)?; // [tokens, columns]
             g.transpose(rows, &[1, 0])
         };
-        let waves = [part("cos", &tables.cos)?, part("sin", &tables.sin)?];
-        let queries = match &tables.queries {
+        let waves = [
+            part("cos", n_rotated, &|| rotation.cosines(context))?,
+            part("sin", n_rotated, &|| rotation.sines(context))?,
+        ];
+        let queries = match rotation.query_factors(context) {
             None => None,
-            Some(factors) => Some(part("queries", factors)?),
+            Some(factors) => Some(part("queries", 1, &factors)?),
         };
         Ok(Rotary::whole(rotation, waves, queries))
     }
@@ -245,7 +254,7 @@ impl Io {
         } else {
             let data = g.table_numbers(positions, g.residual_divisor());
             let rows = ([positions.shape[0], hidden], false);
-            self.looked_up(g, "position_embedding", rows, data, false)
+            self.looked_up(g, "position_embedding", rows, (data, None), false)
         };
         g.add(rows, added)
     }
@@ -259,7 +268,12 @@ impl Io {
         (name, factor): (&str, f32),
     ) -> ValueResult {
         let Some(input_ids) = self.input_ids else {
-            let data = g.table_numbers(table, factor.recip());
+            let data = if self.function.int8_tables {
+                let (codes, scales) = g.int8_table(table, factor.recip(), table.shape[1]);
+                (codes, Some(scales))
+            } else {
+                (g.table_numbers(table, factor.recip()), None)
+            };
             let rows = ([table.shape[0], table.shape[1]], true);
             return Ok(self.looked_up(g, name, rows, data, false));
         };
