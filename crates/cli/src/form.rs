@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Split};
+use thane_models::{CacheForm, DecoderEngine, Head, Lookup, NormForm, Split};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -39,6 +39,15 @@ pub struct FormFlags {
     /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
     pub split: Option<Split>,
+    /// Add the function decode_lanes, which takes a token each of N sequences, 2 to 128, with a
+    /// cache each; needs --kv explicit.
+    #[arg(long, value_name = "N")]
+    pub lanes: Option<usize>,
+    /// What functions give of the logits: logits for all, argmax for the greatest and its token,
+    /// top40 for the 40 greatest and their tokens, or host for final hidden states, from which the
+    /// app computes logits on the CPU [default: logits].
+    #[arg(long, value_name = "WHAT", value_parser = head)]
+    pub head: Option<Head>,
 }
 
 impl FormFlags {
@@ -55,13 +64,15 @@ impl FormFlags {
     }
 
     /// The flags that only decoders have, and whether they differ from their defaults.
-    pub fn of_decoder(&self) -> [(&'static str, bool); 5] {
+    pub fn of_decoder(&self) -> [(&'static str, bool); 7] {
         [
             ("--verify", self.verify.is_some()),
             ("--contexts", !self.contexts.is_empty()),
             ("--kv", self.kv.is_some()),
             ("--lookup", self.lookup.is_some()),
             ("--split", self.split.is_some()),
+            ("--head", self.head.is_some()),
+            ("--lanes", self.lanes.is_some()),
         ]
     }
 
@@ -77,6 +88,8 @@ impl FormFlags {
             cache: self.kv.map_or(CacheForm::State, Cache::form),
             lookup: self.lookup.map_or(Lookup::Inside, Who::form),
             split: self.split.clone().unwrap_or_default(),
+            head: self.head.unwrap_or_default(),
+            lanes: self.lanes,
         }
     }
 }
@@ -146,6 +159,24 @@ fn split(text: &str) -> Result<Split, String> {
              layers such as 0-8,8-15, with ,head for a chunk of the output head, found `{text}`"
         )
     })
+}
+
+/// Parses what functions give of the logits.
+fn head(text: &str) -> Result<Head, String> {
+    let top = |text: &str| {
+        let n = text.strip_prefix("top")?.parse().ok()?;
+        (n > 0).then_some(Head::Top(n))
+    };
+    match text {
+        "logits" => Ok(Head::Logits),
+        "argmax" => Ok(Head::Argmax),
+        "host" => Ok(Head::Host),
+        _ => top(text).ok_or_else(|| {
+            format!(
+                "expected logits, argmax, host, or top and a number such as top40, found `{text}`"
+            )
+        }),
+    }
 }
 
 /// The values of `--form`.

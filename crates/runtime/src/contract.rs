@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{EncoderInfo, Encoding, Fixed, FixedCall, Given, Info, NormForm, Poolings};
+use thane_models::{
+    EncoderInfo, Encoding, Fixed, FixedCall, FixedHead, Given, HostHead, Info, NormForm, Poolings,
+};
 
 use crate::error::ContractError;
 use crate::files::FileHash;
@@ -52,7 +54,8 @@ impl Contract {
         let has = |ports: &[Port], role: &str| ports.iter().any(|port| port.role == role);
         let functions = fixed.calls.iter().flat_map(|call| &call.functions);
         let mut ports = functions.filter_map(|name| self.functions.get(name));
-        ports.any(|p| has(&p.inputs, "hidden_states") || !has(&p.outputs, "logits"))
+        let given = fixed.head.role();
+        ports.any(|p| has(&p.inputs, "hidden_states") || !has(&p.outputs, given))
     }
 
     /// The first number of the model that a cache or logits contradict, in words.
@@ -140,8 +143,94 @@ pub struct Generates {
 pub struct Calls {
     /// Tokens that sliding-window layers see; null if there are no such layers.
     pub window: Option<usize>,
+    /// What the last functions of a call give of the logits; all of them if it is missing.
+    #[serde(default, skip_serializing_if = "HeadFacts::is_logits")]
+    pub head: HeadFacts,
     /// The ways to process tokens.
     pub calls: Vec<CallFacts>,
+}
+
+/// What the last functions of a call give of the logits, and what the caller makes of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeadFacts {
+    /// `logits`: all of them, or a part of the vocabulary each.
+    #[default]
+    Logits,
+    /// `top_logits` and `top_tokens`: so many of the greatest, or those of a part of the vocabulary
+    /// each, of which the caller takes the greatest.
+    Greatest(usize),
+    /// `final_hidden_states`.
+    Host(HostHeadFacts),
+}
+
+/// How a caller computes logits from the final hidden states of a token, `h`: `x = factor *
+/// (matrix h + bias)`, and with a soft cap `cap * tanh(x / cap)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostHeadFacts {
+    /// Name of the table that is the matrix, a row for each token: `NAME.npy`.
+    pub matrix: String,
+    /// Name of the table that is the bias, a row of one number for each token; null for none.
+    pub bias: Option<String>,
+    /// Factor of the logits.
+    pub factor: f32,
+    /// Bound of the logits; null for none.
+    pub soft_cap: Option<f32>,
+}
+
+impl HeadFacts {
+    /// Whether functions give all logits.
+    pub fn is_logits(&self) -> bool {
+        *self == Self::Logits
+    }
+
+    /// How many of the greatest logits are known; `None` if all are.
+    pub fn n_known(&self) -> Option<usize> {
+        match self {
+            Self::Greatest(n) => Some(*n),
+            Self::Logits | Self::Host(_) => None,
+        }
+    }
+
+    /// The role of the output that the last function has.
+    fn role(&self) -> &'static str {
+        match self {
+            Self::Logits => "logits",
+            Self::Greatest(_) => "top_tokens",
+            Self::Host(_) => "final_hidden_states",
+        }
+    }
+}
+
+impl From<&FixedHead> for HeadFacts {
+    fn from(head: &FixedHead) -> Self {
+        match head {
+            FixedHead::Logits => Self::Logits,
+            FixedHead::Greatest(n) => Self::Greatest(*n),
+            FixedHead::Host(head) => Self::Host(HostHeadFacts {
+                matrix: head.matrix.clone(),
+                bias: head.bias.clone(),
+                factor: head.factor,
+                soft_cap: head.soft_cap,
+            }),
+        }
+    }
+}
+
+impl From<HeadFacts> for FixedHead {
+    fn from(head: HeadFacts) -> Self {
+        match head {
+            HeadFacts::Logits => Self::Logits,
+            HeadFacts::Greatest(n) => Self::Greatest(n),
+            HeadFacts::Host(head) => Self::Host(HostHead {
+                matrix: head.matrix,
+                bias: head.bias,
+                factor: head.factor,
+                soft_cap: head.soft_cap,
+            }),
+        }
+    }
 }
 
 /// A way to process tokens by functions of fixed length.
@@ -150,12 +239,27 @@ pub struct Calls {
 pub struct CallFacts {
     /// Number of tokens. If there are fewer, others that mean nothing follow them.
     pub tokens: usize,
+    /// Number of sequences, with so many tokens and caches of its own each; 1 if it is missing.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub lanes: usize,
     /// Tokens that the cache holds.
     pub context: usize,
     /// The tokens whose logits it gives.
     pub logits: GivenFacts,
     /// The functions to call in this order, one for each chunk of layers.
     pub functions: Vec<String>,
+}
+
+fn one() -> usize {
+    1
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_one(n: &usize) -> bool {
+    *n == 1
 }
 
 /// The tokens whose logits a call gives.
@@ -246,7 +350,8 @@ pub struct Port {
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
-    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
+    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `final_hidden_states`,
+    /// `per_layer_vectors`,
     /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
     /// `new_convolution_cache`, `new_recurrent_state`; `pool_matrix`, `embedding`.
     pub role: String,
@@ -286,6 +391,7 @@ impl From<&Fixed> for Calls {
     fn from(fixed: &Fixed) -> Self {
         let call = |call: &FixedCall| CallFacts {
             tokens: call.tokens,
+            lanes: call.lanes,
             context: call.context,
             logits: match call.given {
                 Given::Last => GivenFacts::Last,
@@ -295,6 +401,7 @@ impl From<&Fixed> for Calls {
         };
         Self {
             window: fixed.window,
+            head: (&fixed.head).into(),
             calls: fixed.calls.iter().map(call).collect(),
         }
     }
@@ -304,6 +411,7 @@ impl From<Calls> for Fixed {
     fn from(calls: Calls) -> Self {
         let call = |call: CallFacts| FixedCall {
             tokens: call.tokens,
+            lanes: call.lanes,
             context: call.context,
             given: match call.logits {
                 GivenFacts::Last => Given::Last,
@@ -313,6 +421,7 @@ impl From<Calls> for Fixed {
         };
         Self {
             window: calls.window,
+            head: calls.head.into(),
             calls: calls.calls.into_iter().map(call).collect(),
         }
     }
@@ -447,6 +556,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "sliding_mask" => "sliding_mask",
         "pool_matrix" => "pool_matrix",
         "hidden_states" | "output_hidden_states" => "hidden_states",
+        "final_hidden_states" => "final_hidden_states",
         "per_layer_vectors" | "output_per_layer_vectors" => "per_layer_vectors",
         "embedding" | "per_layer_embedding" if is_input => "token_row",
         "position_embedding" => "position_row",

@@ -1,6 +1,7 @@
 //! Tables that a host looks up for functions of fixed length: in memory, and as NumPy files beside
 //! the program.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,22 +12,37 @@ use thane_mil::package::{Content, Item};
 use thane_mil::types::DType;
 use thane_models::Table;
 
-use crate::calls::Tables;
 use crate::contract::AUTHOR;
 use crate::error::RuntimeError;
 use crate::foreign::NumpyRows;
 
+/// The tables that the host looks up, by the input that they are for.
+pub type Tables = BTreeMap<String, HostTable>;
+
+/// A table that the host looks up.
+#[derive(Clone)]
+pub struct HostTable {
+    /// Its rows.
+    pub rows: Arc<dyn Rows>,
+    /// Element type: fp16 or fp32.
+    pub dtype: DType,
+    /// All rows, one after another.
+    pub data: Data,
+}
+
 /// The tables that a lowering gave.
 pub fn of_model(tables: &[Table]) -> Tables {
-    let rows = |table: &Table| -> Arc<dyn Rows> {
-        Arc::new(DataRows {
+    let host = |table: &Table| HostTable {
+        rows: Arc::new(DataRows {
             data: table.data.clone(),
             n_rows: table.n_rows,
             n_columns: table.n_columns,
             is_half: table.dtype == DType::Fp16,
-        })
+        }),
+        dtype: table.dtype,
+        data: table.data.clone(),
     };
-    tables.iter().map(|t| (t.input.clone(), rows(t))).collect()
+    tables.iter().map(|t| (t.input.clone(), host(t))).collect()
 }
 
 /// The file of the table for an input.
@@ -46,8 +62,13 @@ pub fn items(tables: &[Table]) -> Vec<Item> {
 }
 
 /// Maps the table of an input.
-pub fn open(file: &Path) -> Result<Arc<dyn Rows>, RuntimeError> {
-    Ok(Arc::new(NumpyRows::open(file)?))
+pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
+    let rows = NumpyRows::open(file)?;
+    Ok(HostTable {
+        dtype: rows.dtype(),
+        data: Data::Bytes(rows.bytes()),
+        rows: Arc::new(rows),
+    })
 }
 
 /// The header of a NumPy file in row-major order.

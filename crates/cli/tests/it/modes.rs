@@ -8,7 +8,7 @@ use thane_cpu::{Cpu, Numerics};
 use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, Lookup, Split};
+use thane_models::{CacheForm, DecoderEngine, Head, Lookup, Split};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
 use crate::decoder::{
@@ -68,6 +68,25 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
             DecoderEngine {
                 lookup: Lookup::Host,
                 block: Some(16),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, logits on the host, two chunks, verify 4",
+            DecoderEngine {
+                cache: explicit,
+                head: Head::Host,
+                split: Split::Into(2),
+                verify: Some(4),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, tables and logits on the host",
+            DecoderEngine {
+                cache: explicit,
+                lookup: Lookup::Host,
+                head: Head::Host,
                 ..plain
             },
         ),

@@ -85,9 +85,7 @@ pub(super) fn fill(
                     *window,
                 )
             };
-            floats(bytes, input.dtype, |at| {
-                if is_shown(at) { 0.0 } else { MASKED_SCORE }
-            });
+            floats(bytes, input.dtype, |at| masked_score(is_shown(at)));
         }
         Feed::WriteBegin => ints(bytes, [0, 0, int(position), 0]),
         Feed::WriteEnd => ints(bytes, [0, 0, int(position + n), 0]),
@@ -116,7 +114,7 @@ pub(super) fn fill(
 
 /// Whether row `i` of a call sees column `key` of a mask for `n_rows` of the cache and then the
 /// tokens of the call.
-fn attends(
+pub(super) fn attends(
     (i, key): (usize, usize),
     n_rows: usize,
     position: usize,
@@ -135,6 +133,11 @@ fn attends(
     j <= i && i - j < window
 }
 
+/// What is added to the score of a key.
+pub(super) fn masked_score(is_shown: bool) -> f32 {
+    if is_shown { 0.0 } else { MASKED_SCORE }
+}
+
 fn hidden_unless(is_shown: bool) -> f32 {
     if is_shown { 0.0 } else { f32::NEG_INFINITY }
 }
@@ -143,7 +146,7 @@ fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
+pub(super) fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
     let cells = bytes.as_chunks_mut::<4>().0.iter_mut();
     cells
         .zip(values)
@@ -151,7 +154,7 @@ fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
 }
 
 /// Sets each element, counted from 0, to a value in fp16 or fp32.
-fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f32) {
+pub(super) fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f32) {
     if dtype == DType::Fp16 {
         let cells = bytes.as_chunks_mut::<2>().0.iter_mut().enumerate();
         cells.for_each(|(at, cell)| *cell = f64_to_f16(f64::from(value(at))).to_ne_bytes());
@@ -178,7 +181,7 @@ fn table_rows(
 }
 
 /// Sets an input [.., columns, n] to rows of a table, one for each of n tokens.
-fn table_columns(
+pub(super) fn table_columns(
     bytes: &mut [u8],
     input: &Input,
     table: &dyn Rows,

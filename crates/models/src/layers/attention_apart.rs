@@ -44,7 +44,10 @@ impl Attention {
         let heads = self.project_heads(g, w, module, x, (inputs, past.shared.is_none()))?;
         let new = match (heads.own, past.shared) {
             (Some([k, v]), _) => {
-                let new = [self.as_rows(g, k)?, self.as_rows(g, v)?];
+                let new = match past.in_lanes {
+                    true => [self.as_lanes(g, k)?, self.as_lanes(g, v)?],
+                    false => [self.as_rows(g, k)?, self.as_rows(g, v)?],
+                };
                 past.new.borrow_mut().push(new);
                 new
             }
@@ -52,7 +55,10 @@ impl Attention {
             // A layer without keys and values of its own shares those of another.
             (None, None) => [past.keys, past.values],
         };
-        let attended = self.attend_apart(g, heads.q, new, past, inputs.mask)?;
+        let attended = match past.in_lanes {
+            true => self.attend_in_lanes(g, heads.q, new, past, inputs.mask)?,
+            false => self.attend_apart(g, heads.q, new, past, inputs.mask)?,
+        };
         let attended = match heads.gate {
             None => attended,
             Some(gate) => {
@@ -402,7 +408,7 @@ impl Attention {
 }
 
 /// The length of the last axis.
-fn tokens(g: &Graph, x: ValueId) -> usize {
+pub(super) fn tokens(g: &Graph, x: ValueId) -> usize {
     let shape = g.shape(x);
     shape.last().and_then(|dim| dim.known()).unwrap_or(1)
 }

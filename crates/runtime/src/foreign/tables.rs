@@ -8,6 +8,7 @@ use thane_engine::chain::Rows;
 use thane_mil::data::Bytes;
 use thane_mil::literal::f16_to_f32;
 use thane_mil::package;
+use thane_mil::types::DType;
 
 use super::fault::ForeignError;
 
@@ -111,6 +112,20 @@ impl NumpyRows {
                 "expected {expected} bytes after the header, found {}",
                 bytes.len().saturating_sub(start)
             ))),
+        }
+    }
+
+    /// The elements, row by row.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        if self.is_half {
+            DType::Fp16
+        } else {
+            DType::Fp32
         }
     }
 
