@@ -92,7 +92,7 @@ def main():
     table += "".join(row(args, name, flags, args.folder) for name, flags in cases.items())
     about = (
         f"{pathlib.Path(args.model).stem.split('.')[0]}, a context of {CONTEXT:,}, predicted for {args.target};"
-        f" perplexity of {args.tokens:,} tokens of prose (`scripts/peers/attention.py`):\n\n"
+        f" perplexity of {args.tokens:,}\ntokens of prose (`scripts/peers/attention.py`):\n\n"
     )
     if args.write is None:
         print(about + table)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use thane_audit::report::chain::ChainCall;
-use thane_engine::chain::{Call, Gives};
+use thane_engine::chain::Call;
 use thane_runtime::ForeignBundle;
 
 use crate::output::{bytes, counted};
@@ -122,8 +122,7 @@ pub fn calls(bundle: &ForeignBundle) -> Vec<ChainCall> {
     }
     let chain = &bundle.chain;
     let functions = |call: &Call| {
-        let head = chain.head.iter().filter(|_| call.gives == Gives::Hidden);
-        let steps = call.steps.iter().chain(head);
+        let steps = call.steps.iter().chain(&call.head);
         steps
             .filter_map(|step| names.get(&step.function).cloned())
             .collect()

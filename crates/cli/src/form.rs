@@ -5,7 +5,9 @@ use std::io::{self, Read};
 use std::ops::Range;
 
 use thane_mil::types::DType;
-use thane_models::{AttentionForm, CacheForm, DecoderEngine, Lookup, NormForm, Split, Streaming};
+use thane_models::{
+    AttentionForm, CacheForm, DecoderEngine, Head, Lookup, NormForm, Split, Streaming,
+};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -33,14 +35,23 @@ pub struct FormFlags {
     /// Where the KV cache is: state, or explicit inputs that the app fills [default: state].
     #[arg(long, value_name = "WHERE", value_enum)]
     pub kv: Option<Cache>,
-    /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the package;
-    /// with host-int8 embeddings are int8 with a scale for each row [default: inside].
+    /// Who looks up embeddings and rotations: inside, or host for the app, in tables of the
+    /// package; with host-int8 embeddings are int8 with a scale for each row [default: inside].
     #[arg(long, value_name = "WHO", value_enum)]
     pub lookup: Option<Who>,
     /// Cut the model into packages: 3, or ranges of layers such as 0-8,8-15,15-30 and ,head for the
     /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
     pub split: Option<Split>,
+    /// Add the function decode_lanes, which takes a token each of N sequences, 2 to 128, with a
+    /// cache each; needs --kv explicit.
+    #[arg(long, value_name = "N")]
+    pub lanes: Option<usize>,
+    /// What functions give of the logits: logits for all, argmax for the greatest and its token,
+    /// top40 for the 40 greatest and their tokens, or host for final hidden states, from which the
+    /// app computes logits on the CPU [default: logits].
+    #[arg(long, value_name = "WHAT", value_parser = head)]
+    pub head: Option<Head>,
     #[command(flatten)]
     pub attention: AttentionFlags,
 }
@@ -137,7 +148,7 @@ impl FormFlags {
     }
 
     /// The flags that only decoders have, and whether they differ from their defaults.
-    pub fn of_decoder(&self) -> [(&'static str, bool); 7] {
+    pub fn of_decoder(&self) -> [(&'static str, bool); 9] {
         [
             ("--verify", self.verify.is_some()),
             ("--contexts", !self.contexts.is_empty()),
@@ -149,6 +160,8 @@ impl FormFlags {
                 "--attention-window",
                 self.attention.attention_window.is_some(),
             ),
+            ("--head", self.head.is_some()),
+            ("--lanes", self.lanes.is_some()),
         ]
     }
 
@@ -166,6 +179,8 @@ impl FormFlags {
             int8_tables: self.lookup == Some(Who::HostInt8),
             split: self.split.clone().unwrap_or_default(),
             attention: self.attention.form(),
+            head: self.head.unwrap_or_default(),
+            lanes: self.lanes,
         }
     }
 }
@@ -237,6 +252,24 @@ fn split(text: &str) -> Result<Split, String> {
              layers such as 0-8,8-15, with ,head for a chunk of the output head, found `{text}`"
         )
     })
+}
+
+/// Parses what functions give of the logits.
+fn head(text: &str) -> Result<Head, String> {
+    let top = |text: &str| {
+        let n = text.strip_prefix("top")?.parse().ok()?;
+        (n > 0).then_some(Head::Top(n))
+    };
+    match text {
+        "logits" => Ok(Head::Logits),
+        "argmax" => Ok(Head::Argmax),
+        "host" => Ok(Head::Host),
+        _ => top(text).ok_or_else(|| {
+            format!(
+                "expected logits, argmax, host, or top and a number such as top40, found `{text}`"
+            )
+        }),
+    }
 }
 
 /// The values of `--form`.

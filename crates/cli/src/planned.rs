@@ -3,13 +3,13 @@
 
 use serde::Serialize;
 use thane_audit::latency::LoadRisk;
-use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Pinned, Priced, Step};
+use thane_audit::plan::form::{self, Built, Call, Choice, Form, Goal, Head, Pinned, Priced, Step};
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_mil::program::Program;
 use thane_mil::types::Type;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{CacheForm, DecoderEngine, Lookup, Options, Split};
+use thane_models::{self as models, CacheForm, DecoderEngine, FixedHead, Lookup, Options, Split};
 use thane_runtime::{RuntimeError, compile};
 
 use crate::app::App;
@@ -59,6 +59,7 @@ pub fn choose(
         contexts: (!flags.contexts.is_empty()).then(|| flags.contexts.clone()),
         chunks: flags.split.is_some(),
         block: flags.block,
+        head: flags.head.map(head_form),
     };
     // A context that the model cannot have, and a form that its family cannot have, are errors of
     // the first build.
@@ -85,11 +86,24 @@ pub fn choose(
         let calls = made.info.fixed.iter().flat_map(|fixed| &fixed.calls);
         let calls = calls.map(|call| Call {
             tokens: call.tokens,
+            lanes: call.lanes,
             context: call.context,
             cache_bytes: cache_bytes(&made.program, &call.functions),
             functions: call.functions.clone(),
         });
+        let host_bytes = made
+            .info
+            .fixed
+            .as_ref()
+            .map_or(0.0, |fixed| match &fixed.head {
+                FixedHead::Host(head) => {
+                    let table = made.tables.iter().find(|table| table.input == head.matrix);
+                    table.map_or(0.0, |table| table.data.byte_len() as f64)
+                }
+                _ => 0.0,
+            });
         Ok(Built {
+            host_bytes,
             calls: calls.collect(),
             program: compile(made.program, path, &())?,
         })
@@ -128,7 +142,33 @@ fn engine(form: &Form, flags: &FormFlags) -> DecoderEngine {
         contexts: form.contexts.clone(),
         block: Some(form.block),
         split: form.limit.map_or(engine.split, Split::Within),
+        head: match form.head {
+            Head::Logits => models::Head::Logits,
+            Head::Greatest(1) => models::Head::Argmax,
+            Head::Greatest(n) => models::Head::Top(n),
+            Head::Host => models::Head::Host,
+        },
         ..engine
+    }
+}
+
+/// The head that the flag stands for.
+fn head_form(head: models::Head) -> Head {
+    match head {
+        models::Head::Logits => Head::Logits,
+        models::Head::Argmax => Head::Greatest(1),
+        models::Head::Top(n) => Head::Greatest(n),
+        models::Head::Host => Head::Host,
+    }
+}
+
+/// The head as `--head` has it.
+fn head_name(head: Head) -> String {
+    match head {
+        Head::Logits => "logits".to_owned(),
+        Head::Greatest(1) => "argmax".to_owned(),
+        Head::Greatest(n) => format!("top{n}"),
+        Head::Host => "host".to_owned(),
     }
 }
 
@@ -141,6 +181,8 @@ pub struct Row {
     kv: &'static str,
     /// `inside` or `host`.
     lookup: &'static str,
+    /// As `--head` has it.
+    head: String,
     contexts: Vec<usize>,
     /// Number of programs that layers and head are cut into.
     programs: usize,
@@ -155,6 +197,10 @@ pub struct Row {
     floor_ms: Option<f64>,
     /// Milliseconds of a token of a prompt.
     prefill_ms: Option<f64>,
+    /// Number of sequences that a call takes a token each of; null for no such call.
+    lanes: Option<usize>,
+    /// Tokens of all these sequences in a second.
+    lanes_tokens_per_s: Option<f64>,
     decode_ops: Option<usize>,
     /// Share of these ops on the Neural Engine, in percent.
     on_engine: Option<f64>,
@@ -172,6 +218,7 @@ impl From<&Priced> for Row {
             form: priced.describe(),
             kv: if form.explicit { "explicit" } else { "state" },
             lookup: if form.host { "host" } else { "inside" },
+            head: head_name(form.head),
             contexts: form.contexts.clone(),
             programs: priced.programs,
             block: form.block,
@@ -181,6 +228,8 @@ impl From<&Priced> for Row {
             mean_decode_ms: priced.mean_decode_ms(),
             floor_ms: decode.map(|call| call.floor_ms),
             prefill_ms: priced.prefill_ms(),
+            lanes: priced.lanes().map(|call| call.lanes),
+            lanes_tokens_per_s: priced.lanes().map(form::PricedCall::tokens_per_second),
             decode_ops: decode.map(|call| call.ops),
             on_engine: decode.map(|call| 100.0 * call.engine_ops as f64 / call.ops.max(1) as f64),
             loaded_bytes: priced.loaded_bytes,
@@ -241,9 +290,17 @@ fn price(priced: &Priced) -> String {
         LoadRisk::Possible => ", may not load",
         LoadRisk::Likely => ", likely does not load",
     };
+    let lanes = priced.lanes().map(|call| {
+        let (lanes, rate) = (call.lanes, call.tokens_per_second());
+        format!(
+            "; {lanes} lanes: {:.2} ms a call, {rate:.0} tokens/s in all",
+            call.ms
+        )
+    });
+    let lanes = lanes.unwrap_or_default();
     format!(
         "{:.2} ms a token at {} ({:.2} times reading everything once), {:.1} ms on average, \
-         {:.0} % of {} ops on the engine{risk}",
+         {:.0} % of {} ops on the engine{risk}{lanes}",
         decode.ms,
         decode.context,
         decode.ms / decode.floor_ms,
@@ -270,7 +327,7 @@ pub fn table(choice: &Choice) -> String {
 }
 
 fn row(what: &str, form: &str, [ms, floor, mean, prompt, engine]: [&str; 5]) -> String {
-    format!("{what:<17}{form:<36}{ms:>7}{floor:>8}{mean:>8}{prompt:>10}{engine:>8}\n")
+    format!("{what:<17}{form:<43}{ms:>7}{floor:>8}{mean:>8}{prompt:>10}{engine:>7}\n")
 }
 
 fn line(what: &str, priced: &Priced) -> String {
@@ -293,6 +350,9 @@ fn short(priced: &Priced) -> String {
     let cache = if form.explicit { "explicit" } else { "state" };
     let tables = if form.host { "host" } else { "inside" };
     let mut text = format!("{cache}, {tables}, block {}", form.block);
+    if form.head != Head::Logits {
+        text += &format!(", {}", head_name(form.head));
+    }
     for context in &form.contexts {
         text += &format!(", +{context}");
     }

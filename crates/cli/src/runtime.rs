@@ -112,6 +112,9 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             "thane run with --temperature 0 and without penalties, or a bundle that gives logits"
                 .to_owned(),
         ],
+        RuntimeError::GreatestOnly { n, .. } => vec![format!(
+            "thane run with --top-k 1 to {n} and without penalties, or thane convert --head logits"
+        )],
         RuntimeError::ForeignContext { context, .. } => {
             vec![format!("leave --context out, or --context {context}")]
         }
@@ -212,7 +215,12 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
             n_layers / 2,
             n_layers / 2
         )],
-        ModelError::SharedAcrossChunks { .. } | ModelError::MixedCaches => {
+        ModelError::Lanes { most, .. } => vec![format!("--lanes 2 to {most}")],
+        ModelError::LanesOfRecurrent => vec!["leave --lanes out".to_owned()],
+        ModelError::NoHeadToCut => vec!["--split without head, or --head logits".to_owned()],
+        ModelError::SharedAcrossChunks { .. }
+        | ModelError::MixedCaches
+        | ModelError::LanesOfState => {
             vec!["--kv explicit".to_owned()]
         }
         ModelError::Pooling => vec![

@@ -69,7 +69,8 @@ impl SampleOptions {
         lowers.then(|| n.saturating_add(self.repeat_last_n.unwrap_or(n_history).min(n_history)))
     }
 
-    fn penalizes(&self) -> bool {
+    /// Whether tokens of the history lose or gain.
+    pub fn penalizes(&self) -> bool {
         self.repetition_penalty != 1.0
             || self.presence_penalty != 0.0
             || self.frequency_penalty != 0.0

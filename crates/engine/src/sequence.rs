@@ -169,3 +169,10 @@ pub(crate) fn floats<'i>(view: &View<'i>) -> Option<Cow<'i, [f32]>> {
         _ => None,
     }
 }
+
+/// The elements of an output; `None` if they are not int32.
+pub(crate) fn ints(view: &View<'_>) -> Option<Vec<i32>> {
+    let (elements, _) = view.bytes.as_chunks();
+    let ints = elements.iter().map(|b| i32::from_ne_bytes(*b));
+    (view.dtype == DType::Int32).then(|| ints.collect())
+}

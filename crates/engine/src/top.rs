@@ -1,10 +1,9 @@
 //! The greatest logits of a token, as the function `decode_top` gives them.
 
 use thane_mil::backend::{Instance, View};
-use thane_mil::types::DType;
 
 use crate::error::GenerateError;
-use crate::sequence::floats;
+use crate::sequence::{floats, ints};
 
 /// The outputs of `decode_top` as a row of logits. The row is reused, because the system would
 /// clear newly allocated memory page by page.
@@ -65,13 +64,6 @@ impl Top {
         }
         Ok(&self.row)
     }
-}
-
-/// The elements of an output; `None` if they are not int32.
-fn ints(view: &View<'_>) -> Option<Vec<i32>> {
-    let (elements, _) = view.bytes.as_chunks();
-    let ints = elements.iter().map(|b| i32::from_ne_bytes(*b));
-    (view.dtype == DType::Int32).then(|| ints.collect())
 }
 
 fn counted(view: &View<'_>) -> String {

@@ -174,6 +174,35 @@ pub enum ModelError {
     /// Options of attention that do not fit the model or each other.
     #[error("attention of the Neural Engine form: {0}")]
     AttentionForm(String),
+    /// So many sequences side by side cannot be.
+    #[error(
+        "expected 2 to {most} lanes, sequences that a call takes side by side, found {asked}: one \
+         sequence is what decode takes"
+    )]
+    Lanes {
+        /// Requested number.
+        asked: usize,
+        /// The most that are accepted.
+        most: usize,
+    },
+    /// Sequences side by side need an explicit cache.
+    #[error(
+        "lanes are at positions of their own, and a state is written at one position in each call: \
+         choose an explicit cache"
+    )]
+    LanesOfState,
+    /// Layers with recurrent states have no lanes.
+    #[error(
+        "layers with convolutions or delta nets keep states of one sequence, and have no lanes yet: \
+         leave lanes out"
+    )]
+    LanesOfRecurrent,
+    /// The output head was to be a chunk by itself, and is on the host.
+    #[error(
+        "expected a cut of layers only, found one with a chunk for the output head, which is on \
+         the host: leave head out of the cut"
+    )]
+    NoHeadToCut,
     /// A function has too many tokens for a model with delta nets.
     #[error(
         "expected {function} of up to {most} tokens, found {asked}: layers with recurrent states \

@@ -95,6 +95,11 @@ pub struct DecoderEngine {
     pub int8_tables: bool,
     /// Which layers have functions of their own, as chunks that are called one after another.
     pub split: Split,
+    /// What functions give of the logits.
+    pub head: Head,
+    /// Sequences that the function `decode_lanes` takes a token each of; `None` for no such
+    /// function.
+    pub lanes: Option<usize>,
     /// How attention reads the cache.
     pub attention: AttentionForm,
 }
@@ -130,6 +135,20 @@ impl Streaming {
         self.pool
             .map_or(0, |n| context.saturating_sub(self.sinks).div_ceil(n.max(1)))
     }
+}
+
+/// What functions for the Neural Engine give of a token's logits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Head {
+    /// All logits.
+    #[default]
+    Logits,
+    /// The greatest logit and its token.
+    Argmax,
+    /// So many of the greatest logits in falling order, and their tokens.
+    Top(usize),
+    /// None: the caller multiplies the final hidden states by the output matrix, a table.
+    Host,
 }
 
 /// How layers are cut into chunks.
@@ -213,6 +232,10 @@ impl DecoderEngine {
 
     /// Greatest number of tokens of a call where layers have delta nets.
     pub const MOST_DELTA_BLOCK: usize = 32;
+
+    /// Greatest number of sequences in a call. On an M3 Max, 128 columns take 1.2 times as long as
+    /// one (Espresso), and caches grow with each sequence.
+    pub const MOST_LANES: usize = 128;
 }
 
 impl Default for DecoderEngine {
@@ -229,6 +252,8 @@ impl Default for DecoderEngine {
             int8_tables: false,
             split: Split::Whole,
             attention: AttentionForm::default(),
+            head: Head::Logits,
+            lanes: None,
         }
     }
 }
@@ -266,7 +291,7 @@ pub struct Model {
 }
 
 /// The properties of a language model, from its files and options.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Info {
     /// Name of the architecture in the file.
     pub architecture: String,
@@ -288,12 +313,14 @@ pub struct Info {
 }
 
 /// How functions of fixed length are called.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Fixed {
     /// Window of sliding-window layers in tokens, if the model has such layers.
     pub window: Option<usize>,
     /// What full-attention layers keep, if not all tokens.
     pub streaming: Option<StreamingCache>,
+    /// What the last functions give, and what the caller makes of it.
+    pub head: FixedHead,
     /// The ways to process tokens.
     pub calls: Vec<FixedCall>,
 }
@@ -308,11 +335,40 @@ pub struct StreamingCache {
     pub ring: usize,
 }
 
+/// What the last functions of a call give, and what the caller makes of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum FixedHead {
+    /// All logits; if several functions give them, a part of the vocabulary each.
+    #[default]
+    Logits,
+    /// So many of the greatest logits, and their tokens; if several functions give them, each gives
+    /// those of a part of the vocabulary.
+    Greatest(usize),
+    /// The final hidden states.
+    Host(HostHead),
+}
+
+/// How a caller computes logits from the final hidden states of a token, `h`: `x = factor *
+/// (matrix h + bias)`, and with a soft cap `cap * tanh(x / cap)`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HostHead {
+    /// Name of the table that is the matrix, a row for each token of the vocabulary.
+    pub matrix: String,
+    /// Name of the table that is the bias, a row of one number for each token.
+    pub bias: Option<String>,
+    /// Factor of the logits.
+    pub factor: f32,
+    /// Bound of the logits.
+    pub soft_cap: Option<f32>,
+}
+
 /// A way to process tokens by functions of fixed length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixedCall {
-    /// Number of tokens.
+    /// Number of tokens of each sequence.
     pub tokens: usize,
+    /// Number of sequences, each with caches and a position of its own.
+    pub lanes: usize,
     /// Tokens that the cache holds.
     pub context: usize,
     /// The tokens whose logits it gives.

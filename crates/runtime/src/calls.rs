@@ -10,10 +10,9 @@ use thane_engine::chain::{Cache, Call, Chain, Feed, Gives, Input, Kept, Logits, 
 use thane_mil::backend::Limits;
 use thane_mil::types::DType;
 
-use crate::contract::{CallFacts, Calls, GivenFacts, Port, Ports, StreamingFacts};
-
-/// The tables that the host looks up, by the input that they are for.
-pub type Tables = BTreeMap<String, Arc<dyn Rows>>;
+use crate::contract::{CallFacts, Calls, GivenFacts, HeadFacts, Port, Ports, StreamingFacts};
+use crate::heads::{self, dims};
+use crate::tables::Tables;
 
 /// The chain of a language model. `vocab_size` and `context` are those of the model.
 ///
@@ -42,7 +41,7 @@ pub fn chain(
         slots: vec![("hidden_states".to_owned(), 0)],
     };
     let mut states: BTreeMap<usize, Vec<String>> = BTreeMap::new();
-    let mut all = Vec::new();
+    let (mut all, mut lanes) = (Vec::new(), Vec::new());
     for &facts in &present {
         let length = lengths.binary_search(&facts.context).unwrap_or(0);
         for (chunk, function) in facts.functions.iter().enumerate() {
@@ -55,8 +54,14 @@ pub fn chain(
                 }
             }
         }
-        all.push(Call {
-            n_tokens: facts.tokens,
+        check_lanes(facts)?;
+        let kind = if facts.lanes > 1 {
+            &mut lanes
+        } else {
+            &mut all
+        };
+        kind.push(Call {
+            n_tokens: facts.tokens.saturating_mul(facts.lanes),
             padded: facts.tokens > 1 && !is_recurrent,
             positions: 0..facts.context,
             gives: match facts.logits {
@@ -65,11 +70,12 @@ pub fn chain(
             },
             length,
             steps: host.steps(facts)?,
+            head: host.head(facts, &calls.head)?,
         });
     }
     host.check_sizes()?;
     for facts in &present {
-        check_logits(facts, functions, vocab_size)?;
+        heads::check_outputs((facts, &calls.head), functions, (tables, vocab_size))?;
     }
     if lengths.last() != Some(&context) {
         return Err(format!(
@@ -84,8 +90,8 @@ pub fn chain(
         context,
         vocab_size,
         calls: all,
-        head: Vec::new(),
-        logits: Logits::Joined(vec!["logits".to_owned()]),
+        lanes,
+        logits: logits(&calls.head),
         slot_bytes: host.slots.into_iter().map(|(_, n_bytes)| n_bytes).collect(),
         caches: host.caches,
         states: states
@@ -98,48 +104,31 @@ pub fn chain(
     })
 }
 
-/// The logits of a call must be those of its tokens, and of the whole vocabulary.
-fn check_logits(
-    call: &CallFacts,
-    functions: &BTreeMap<String, Ports>,
-    vocab_size: usize,
-) -> Result<(), String> {
-    let n_rows = match call.logits {
-        GivenFacts::Last => 1,
-        GivenFacts::Each => call.tokens,
-    };
-    let outputs = call
-        .functions
-        .iter()
-        .flat_map(|name| &functions[name].outputs);
-    let mut n_found = 0usize;
-    for port in outputs.filter(|port| port.role == "logits") {
-        match port.shape.as_slice() {
-            [Some(1), Some(rows), Some(n)] if *rows == n_rows => n_found += n,
-            shape => {
-                return Err(format!(
-                    "expected logits [1, {n_rows}, ..] of a call of {}, found {}",
-                    call.functions.join(", "),
-                    dims(shape)
-                ));
-            }
-        }
-    }
-    if n_found == vocab_size {
+/// Sequences side by side have one token each.
+fn check_lanes(call: &CallFacts) -> Result<(), String> {
+    let fits = call.tokens > 0 && (call.lanes == 1 || (call.lanes > 1 && call.tokens == 1));
+    if fits && (call.lanes == 1 || call.logits == GivenFacts::Each) {
         return Ok(());
     }
     Err(format!(
-        "expected {vocab_size} logits of a call of {}, found {n_found}",
+        "expected a call of some tokens, or of one token each of some lanes with the logits of \
+         each, found {} tokens of {} lanes in {}",
+        call.tokens,
+        call.lanes,
         call.functions.join(", ")
     ))
 }
 
-/// Dimensions as a user reads them: `[1, 48, ?]`.
-fn dims(shape: &[Option<usize>]) -> String {
-    let each = shape
-        .iter()
-        .map(|d| d.map_or("?".to_owned(), |n| n.to_string()));
-    format!("[{}]", each.collect::<Vec<String>>().join(", "))
+/// How outputs become logits.
+fn logits(head: &HeadFacts) -> Logits {
+    match head {
+        HeadFacts::Greatest(n) => Logits::Top {
+            tokens: "top_tokens".to_owned(),
+            logits: "top_logits".to_owned(),
+            n: *n,
+        },
+        HeadFacts::Logits | HeadFacts::Host(_) => Logits::Joined(vec!["logits".to_owned()]),
+    }
 }
 
 /// Whether layers remember all tokens so far together: tokens that mean nothing would spoil it.
@@ -199,6 +188,9 @@ impl Host<'_> {
                         hidden = Some(port);
                         keeps.push((port.name.clone(), 0));
                     }
+                    "final_hidden_states" => {
+                        keeps.push((port.name.clone(), self.slot(heads::INPUT, 0)));
+                    }
                     "per_layer_vectors" => {
                         keeps.push((port.name.clone(), self.slot("per_layer_vectors", 0)));
                     }
@@ -206,7 +198,7 @@ impl Host<'_> {
                         let cache = port.name.replacen("new_k", "k_cache", 1);
                         let cache = cache.replacen("new_v", "v_cache", 1);
                         let dtype = dtype(port)?;
-                        let cache = self.cache(&cache, (dtype, &port.shape), false);
+                        let cache = self.cache(&cache, (dtype, &port.shape, call.lanes), false)?;
                         stores.push((port.name.clone(), cache));
                         let given = port.name.replacen("new_", "given_", 1);
                         keeps.push((port.name.clone(), self.slot(&given, 0)));
@@ -228,6 +220,29 @@ impl Host<'_> {
         Ok(steps)
     }
 
+    /// The function that computes logits from what a call gives, if that is for the host to do.
+    fn head(&mut self, call: &CallFacts, head: &HeadFacts) -> Result<Vec<Step>, String> {
+        let last = call.functions.last().map(|name| &self.functions[name]);
+        let outputs = last.map(|ports| &ports.outputs[..]).unwrap_or_default();
+        let given = outputs.iter().find(|port| port.role == heads::INPUT);
+        let (HeadFacts::Host(_), Some(port)) = (head, given) else {
+            return Ok(Vec::new());
+        };
+        let shape: Option<Vec<usize>> = port.shape.iter().copied().collect();
+        let input = Input {
+            name: heads::INPUT.to_owned(),
+            dtype: dtype(port)?,
+            shape: shape.ok_or_else(|| format!("`{}`: expected a fixed shape", port.name))?,
+            feed: Feed::Slot(self.slot(heads::INPUT, 0)),
+        };
+        Ok(vec![Step {
+            function: heads::FUNCTION.to_owned(),
+            inputs: vec![input],
+            keeps: Vec::new(),
+            stores: Vec::new(),
+        }])
+    }
+
     /// What an input is set to, by its role.
     fn feed(
         &mut self,
@@ -236,7 +251,7 @@ impl Host<'_> {
         (dtype, shape): (DType, &[usize]),
     ) -> Result<Feed, String> {
         let table = |n_rows: usize| {
-            let table = self.tables.get(&port.name);
+            let table = self.tables.get(&port.name).map(|table| &table.rows);
             let table = table.ok_or("expected a table, found none")?;
             if table.n_rows() >= n_rows {
                 return Ok(table.clone());
@@ -271,11 +286,11 @@ impl Host<'_> {
             "token_row" => Feed::TokenColumns(table(self.sizes.0)?),
             "position_row" => Feed::PositionColumns(table(self.sizes.1)?),
             "key_cache" | "value_cache" => {
-                Feed::Cache(self.cache(&port.name, (dtype, &port.shape), true))
+                Feed::Cache(self.cache(&port.name, (dtype, &port.shape, call.lanes), true)?)
             }
             "streaming_key_cache" | "streaming_value_cache" => {
                 let facts = self.streaming()?;
-                let idx = self.cache(&port.name, (dtype, &port.shape), true);
+                let idx = self.cache(&port.name, (dtype, &port.shape, call.lanes), true)?;
                 if call.context == self.sizes.1 {
                     self.caches[idx].kept = facts.kept(call.context);
                 }
@@ -289,7 +304,9 @@ impl Host<'_> {
             }
             role => return Err(format!("the role `{role}` is not that of an input")),
         };
-        let n = call.tokens;
+        let n = call.tokens.saturating_mul(call.lanes);
+        // Lanes have a mask each.
+        let masks = [call.lanes, call.tokens];
         let columns = |table: &Arc<dyn Rows>| {
             let at = if port.name.starts_with("rotary_") {
                 2
@@ -305,10 +322,12 @@ impl Host<'_> {
             Feed::Mask { window, kept } if port.role != "sliding_mask" => {
                 let rows = window.and(self.streaming);
                 let rows = rows.map_or(kept.ring, |facts| facts.rows(self.sizes.1, call.context));
-                *shape == [1, 1, n, rows + n]
+                *shape == [1, masks[0], masks[1], rows + call.tokens]
             }
             Feed::Mask { .. } => {
-                shape.len() == 4 && n_columns(2) == n && n_columns(3) <= call.context + n
+                shape.len() == 4
+                    && shape[1..3] == masks
+                    && n_columns(3) <= call.context + call.tokens
             }
             Feed::LastToken => *shape == [1, 1, 1, n],
             Feed::TokenColumns(table) | Feed::PositionColumns(table) => {
@@ -364,29 +383,45 @@ impl Host<'_> {
     fn cache(
         &mut self,
         name: &str,
-        (dtype, shape): (DType, &[Option<usize>]),
+        (dtype, shape, lanes): (DType, &[Option<usize>], usize),
         is_input: bool,
-    ) -> usize {
+    ) -> Result<usize, String> {
         let dim = |at: usize| shape.get(at).copied().flatten().unwrap_or(0);
         // Outputs have a row for each token of the call, and shorter contexts fewer rows.
         let n_rows = if is_input { dim(2) } else { 0 };
+        let n_heads = dim(1) / lanes.max(1);
+        if n_heads * lanes != dim(1) {
+            return Err(format!(
+                "expected heads of {lanes} lanes in `{name}`, found {}",
+                dims(shape)
+            ));
+        }
         if let Some(at) = self.caches.iter().position(|cache| cache.name == name) {
-            let cache = &mut self.caches[at];
-            cache.n_rows = cache.n_rows.max(n_rows);
-            if cache.kept == Kept::ring(cache.kept.ring) {
-                cache.kept = Kept::ring(cache.n_rows);
+            let known = &mut self.caches[at];
+            if (known.n_heads, known.row, known.dtype) != (n_heads, dim(3), dtype) {
+                return Err(format!(
+                    "expected {} heads of {} {} elements in `{name}`, found {}",
+                    known.n_heads,
+                    known.row,
+                    known.dtype.name(),
+                    dims(shape)
+                ));
             }
-            return at;
+            known.n_rows = known.n_rows.max(n_rows);
+            if known.kept == Kept::ring(known.kept.ring) {
+                known.kept = Kept::ring(known.n_rows);
+            }
+            return Ok(at);
         }
         self.caches.push(Cache {
             name: name.to_owned(),
             n_rows,
             kept: Kept::ring(n_rows),
-            n_heads: dim(1),
+            n_heads,
             row: dim(3),
             dtype,
         });
-        self.caches.len() - 1
+        Ok(self.caches.len() - 1)
     }
 
     /// The slot `name`, which begins as so many zero bytes.

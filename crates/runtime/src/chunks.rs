@@ -13,12 +13,12 @@ use thane_mil::opset::Opset;
 use thane_mil::package::{Package, Partial, Summary};
 use thane_mil::program::{Function, Program};
 
-use crate::calls::Tables;
 use crate::contract::{Contract, Facts, GENERATOR, Generates, Ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::hash_tree;
 use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, read_checked_manifest};
 use crate::package_contents::{PackageContents, read_contents};
+use crate::tables::Tables;
 
 /// What a folder of chunks holds.
 pub struct Chunks {

@@ -6,14 +6,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use thane_engine::chain::Kept;
 use thane_mil::program::{Function, Program, ValueId};
 use thane_mil::types::Type;
-use thane_models::{
-    EncoderInfo, Encoding, Fixed, FixedCall, Given, Info, NormForm, Poolings, Streaming,
-    StreamingCache,
-};
+use thane_models::{EncoderInfo, Encoding, Fixed, Info, NormForm, Poolings};
 
+pub use crate::call_facts::{
+    CallFacts, Calls, GivenFacts, HeadFacts, HostHeadFacts, StreamingFacts,
+};
 use crate::error::ContractError;
 use crate::files::FileHash;
 
@@ -56,7 +55,8 @@ impl Contract {
         let has = |ports: &[Port], role: &str| ports.iter().any(|port| port.role == role);
         let functions = fixed.calls.iter().flat_map(|call| &call.functions);
         let mut ports = functions.filter_map(|name| self.functions.get(name));
-        ports.any(|p| has(&p.inputs, "hidden_states") || !has(&p.outputs, "logits"))
+        let given = fixed.head.role();
+        ports.any(|p| has(&p.inputs, "hidden_states") || !has(&p.outputs, given))
     }
 
     /// The first number of the model that a cache or logits contradict, in words.
@@ -138,94 +138,10 @@ pub struct Generates {
     pub fixed: Option<Calls>,
 }
 
-/// How functions of fixed length are called.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Calls {
-    /// Tokens that sliding-window layers see; null if there are no such layers.
-    pub window: Option<usize>,
-    /// What the caches of the roles `streaming_key_cache` and `streaming_value_cache` keep; null if
-    /// there are none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub streaming: Option<StreamingFacts>,
-    /// The ways to process tokens.
-    pub calls: Vec<CallFacts>,
-}
-
-/// What caches hold that do not hold all tokens: first the sinks, then a ring of the last tokens,
-/// then the means of older ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StreamingFacts {
-    /// Number of first tokens, which are always seen.
-    pub sinks: usize,
-    /// A token sees those less than so many positions before it.
-    pub window: usize,
-    /// Rows of the ring: position q, not among the sinks, is in row sinks + (q - sinks) modulo
-    /// ring.
-    pub ring: usize,
-    /// Older tokens are seen as means of so many; null if they are not seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pool: Option<usize>,
-}
-
-impl StreamingFacts {
-    /// The tokens that the rows of a cache of a call of `context` tokens hold.
-    pub fn kept(&self, context: usize) -> Kept {
-        if self.holds_all(context) {
-            return Kept {
-                sinks: self.sinks,
-                ring: context.saturating_sub(self.sinks),
-                pool: self.pool,
-            };
-        }
-        Kept {
-            sinks: self.sinks,
-            ring: self.ring,
-            pool: self.pool,
-        }
-    }
-
-    /// Rows of such a cache, in a model of a context of `longest`.
-    pub fn rows(&self, longest: usize, context: usize) -> usize {
-        if self.holds_all(context) {
-            return context;
-        }
-        let older = longest.saturating_sub(self.sinks);
-        let pooled = self.pool.map_or(0, |n| older.div_ceil(n.max(1)));
-        self.sinks.saturating_add(self.ring).saturating_add(pooled)
-    }
-
-    /// Whether the ring is not needed. Older tokens are means even then.
-    fn holds_all(&self, context: usize) -> bool {
-        self.pool.is_none() && self.sinks.saturating_add(self.ring) >= context
-    }
-}
-
-/// A way to process tokens by functions of fixed length.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct CallFacts {
-    /// Number of tokens. If there are fewer, others that mean nothing follow them.
-    pub tokens: usize,
-    /// Tokens that the cache holds.
-    pub context: usize,
-    /// The tokens whose logits it gives.
-    pub logits: GivenFacts,
-    /// The functions to call in this order, one for each chunk of layers.
-    pub functions: Vec<String>,
-}
-
-/// The tokens whose logits a call gives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GivenFacts {
-    /// The last one's.
-    Last,
-    /// Each one's.
-    Each,
-}
-
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 /// What an embedding model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -304,7 +220,8 @@ pub struct Port {
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
     /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
-    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `per_layer_vectors`,
+    /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `final_hidden_states`,
+    /// `per_layer_vectors`,
     /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
     /// `streaming_mask`, `streaming_key_cache`, `streaming_value_cache`;
     /// `new_convolution_cache`, `new_recurrent_state`; `pool_matrix`, `embedding`.
@@ -337,68 +254,6 @@ impl From<Generates> for Info {
             cache_bytes: facts.cache_bytes,
             recurrent: facts.recurrent,
             fixed: facts.fixed.map(Fixed::from),
-        }
-    }
-}
-
-impl From<StreamingCache> for StreamingFacts {
-    fn from(cache: StreamingCache) -> Self {
-        Self {
-            sinks: cache.seen.sinks,
-            window: cache.seen.window,
-            ring: cache.ring,
-            pool: cache.seen.pool,
-        }
-    }
-}
-
-impl From<StreamingFacts> for StreamingCache {
-    fn from(facts: StreamingFacts) -> Self {
-        Self {
-            seen: Streaming {
-                sinks: facts.sinks,
-                window: facts.window,
-                pool: facts.pool,
-            },
-            ring: facts.ring,
-        }
-    }
-}
-
-impl From<&Fixed> for Calls {
-    fn from(fixed: &Fixed) -> Self {
-        let call = |call: &FixedCall| CallFacts {
-            tokens: call.tokens,
-            context: call.context,
-            logits: match call.given {
-                Given::Last => GivenFacts::Last,
-                Given::Each => GivenFacts::Each,
-            },
-            functions: call.functions.clone(),
-        };
-        Self {
-            window: fixed.window,
-            streaming: fixed.streaming.map(StreamingFacts::from),
-            calls: fixed.calls.iter().map(call).collect(),
-        }
-    }
-}
-
-impl From<Calls> for Fixed {
-    fn from(calls: Calls) -> Self {
-        let call = |call: CallFacts| FixedCall {
-            tokens: call.tokens,
-            context: call.context,
-            given: match call.logits {
-                GivenFacts::Last => Given::Last,
-                GivenFacts::Each => Given::Each,
-            },
-            functions: call.functions,
-        };
-        Self {
-            window: calls.window,
-            streaming: calls.streaming.map(StreamingCache::from),
-            calls: calls.calls.into_iter().map(call).collect(),
         }
     }
 }
@@ -533,6 +388,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "streaming_mask" => "streaming_mask",
         "pool_matrix" => "pool_matrix",
         "hidden_states" | "output_hidden_states" => "hidden_states",
+        "final_hidden_states" => "final_hidden_states",
         "per_layer_vectors" | "output_per_layer_vectors" => "per_layer_vectors",
         "embedding" | "per_layer_embedding" if is_input => "token_row",
         "position_embedding" => "position_row",

@@ -38,14 +38,27 @@ pub enum RuntimeError {
     /// A bundle of another project is damaged, or its parts do not fit together.
     #[error(transparent)]
     Foreign(Box<ForeignError>),
-    /// A bundle gives only the most likely token, and something else was asked for.
+    /// A model gives only the most likely token, and something else was asked for.
     #[error(
-        "{}: the bundle gives only the most likely token, and {option} needs the logits of all",
+        "{}: the model gives only the most likely token, and {option} needs the logits of all",
         path.display()
     )]
     GreedyOnly {
-        /// The bundle.
+        /// The bundle or package.
         path: PathBuf,
+        /// The option that needs more.
+        option: &'static str,
+    },
+    /// A package gives only the greatest logits, and something needs more of them.
+    #[error(
+        "{}: the model gives only the {n} greatest logits of a token, and {option} needs more",
+        path.display()
+    )]
+    GreatestOnly {
+        /// The package.
+        path: PathBuf,
+        /// Number of logits.
+        n: usize,
         /// The option that needs more.
         option: &'static str,
     },

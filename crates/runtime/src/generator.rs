@@ -1,7 +1,6 @@
 //! Generates answers: messages become tokens by the chat template, and tokens become text.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
 
 use thane_engine::generate::{Answer, Limits, Session, generate};
 use thane_engine::sample::{SampleOptions, Sampler};
@@ -12,6 +11,7 @@ use thane_mil::backend::Backend;
 use thane_mil::budget::{Budget, Reservation};
 
 use crate::error::RuntimeError;
+use crate::known::Known;
 use crate::language::{Language, TOKENIZER_BYTES};
 use crate::language_model::{LanguageModel, LanguageOptions};
 use crate::opened::Model;
@@ -36,8 +36,8 @@ pub struct Generator {
     session: Session,
     sampler: Sampler,
     template: Option<ChatTemplate>,
-    /// The bundle, if it gives only the most likely token.
-    greedy_bundle: Option<PathBuf>,
+    /// The logits that the model gives, if not all.
+    known: Option<Known>,
 }
 
 /// A conversation as tokens.
@@ -77,8 +77,8 @@ impl LanguageModel {
         sampling: SampleOptions,
         in_parallel: bool,
     ) -> Result<Generator, RuntimeError> {
-        let greedy_bundle = self.greedy_bundle();
-        check_greedy(greedy_bundle.as_deref(), &sampling)?;
+        let known = self.known();
+        check_known(known.as_ref(), &sampling)?;
         let sampler = Sampler::new(sampling)?;
         let (language, session) = if in_parallel {
             std::thread::scope(|scope| {
@@ -102,7 +102,7 @@ impl LanguageModel {
             session,
             sampler,
             template: None,
-            greedy_bundle,
+            known,
         })
     }
 }
@@ -142,7 +142,7 @@ impl Generator {
 
     /// Samples with these options from now on.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
-        check_greedy(self.greedy_bundle.as_deref(), &options)?;
+        check_known(self.known.as_ref(), &options)?;
         self.sampler = Sampler::new(options)?;
         Ok(())
     }
@@ -283,20 +283,9 @@ impl Generator {
     }
 }
 
-/// Refuses options that need the logits of all tokens, if `bundle` gives only the most likely one.
-fn check_greedy(bundle: Option<&Path>, options: &SampleOptions) -> Result<(), RuntimeError> {
-    let Some(path) = bundle else { return Ok(()) };
-    let option = match options {
-        o if o.temperature > 0.0 => "a temperature above 0",
-        o if o.repetition_penalty != 1.0 => "a repetition penalty",
-        o if o.presence_penalty != 0.0 => "a presence penalty",
-        o if o.frequency_penalty != 0.0 => "a frequency penalty",
-        _ => return Ok(()),
-    };
-    Err(RuntimeError::GreedyOnly {
-        path: path.to_owned(),
-        option,
-    })
+/// Refuses options that need more logits than the model gives.
+fn check_known(known: Option<&Known>, options: &SampleOptions) -> Result<(), RuntimeError> {
+    known.map_or(Ok(()), |known| known.check(options))
 }
 
 /// 1 if the first message is a system message, otherwise 0.

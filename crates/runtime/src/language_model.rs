@@ -14,18 +14,20 @@ use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
 
-use crate::calls::{self, Tables};
+use crate::calls;
 use crate::chunks;
-use crate::contract::{Facts, ports};
+use crate::contract::{Facts, HeadFacts, HostHeadFacts, ports};
 use crate::error::{ContractError, LanguageError, RuntimeError, Task};
 use crate::foreign::ForeignBundle;
+use crate::heads;
+use crate::known::Known;
 use crate::language::{Language, LanguageData};
 use crate::manifest::read_manifest;
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
 use crate::package_contents::{PackageContents, read_contents};
 use crate::passes::compile;
-use crate::tables;
+use crate::tables::{self, Tables};
 
 /// The program that is made of a language model.
 #[derive(Clone, Debug)]
@@ -379,26 +381,38 @@ impl LanguageModel {
         self.program.function(name).is_some()
     }
 
-    /// An error if the model gives only the most likely token; `what` needs the logits of all.
+    /// An error if the model gives only some of the logits; `what` needs all of them.
     pub fn require_all_logits(&self, what: &'static str) -> Result<(), RuntimeError> {
-        match self.greedy_bundle() {
-            Some(path) => Err(RuntimeError::GreedyOnly { path, option: what }),
+        match self.known() {
+            Some(known) => Err(known.lacks(what)),
             None => Ok(()),
         }
     }
 
-    /// The path of a bundle that gives only the most likely token.
-    pub(crate) fn greedy_bundle(&self) -> Option<PathBuf> {
-        match &self.origin {
-            Origin::Foreign(bundle) if bundle.is_greedy() => Some(self.path.clone()),
+    /// How many of the greatest logits the model gives; `None` if it gives all.
+    pub fn n_known(&self) -> Option<usize> {
+        match (&self.origin, &self.info.fixed) {
+            (Origin::Foreign(bundle), _) => bundle.n_known(),
+            (_, Some(fixed)) => HeadFacts::from(&fixed.head).n_known(),
             _ => None,
         }
+    }
+
+    /// The logits that the model gives, if not all.
+    pub(crate) fn known(&self) -> Option<Known> {
+        let (path, context) = (self.path.clone(), self.info.context);
+        self.n_known().map(|n| Known { path, n, context })
     }
 
     /// The model on a backend. Its instances have the functions [`Self::has_function`] says, and
     /// take any number of tokens.
     pub fn load(&self, backend: &dyn Backend) -> Result<Arc<dyn Executable>, RuntimeError> {
-        let program = backend.load(&self.program)?;
+        let fixed = self.info.fixed.as_ref();
+        let with_head = match fixed.map(|fixed| (&fixed.head).into()) {
+            Some(HeadFacts::Host(head)) => Some(self.with_host_head(&head)?),
+            _ => None,
+        };
+        let program = backend.load(with_head.as_ref().unwrap_or(&self.program))?;
         Ok(match &self.origin {
             Origin::Foreign(bundle) => {
                 Arc::new(ChainExecutable::new(program, bundle.chain.clone()))
@@ -408,6 +422,22 @@ impl LanguageModel {
                 Some(fixed) => Arc::new(ChainExecutable::new(program, self.chain(fixed)?)),
             },
         })
+    }
+
+    /// The program with the function that computes logits from final hidden states.
+    fn with_host_head(&self, head: &HostHeadFacts) -> Result<Program, RuntimeError> {
+        let functions = self.program.functions().iter();
+        let mut outputs = functions.flat_map(|f| f.body().outputs.iter().map(|v| f.value(*v)));
+        let states = outputs.find(|output| output.name == heads::INPUT);
+        let states = states.and_then(|output| output.ty.tensor());
+        let states = states.map_or(DType::Fp16, |ty| ty.dtype);
+        let with = (&self.tables, self.info.vocab_size, states);
+        heads::with_head(&self.program, head, with).map_err(|what| self.fault(what))
+    }
+
+    fn fault(&self, what: String) -> RuntimeError {
+        let path = self.path.clone();
+        ContractError::Model { path, what }.into()
     }
 
     /// Whether the calls of functions of fixed length fit together, with the tables that they need.
@@ -422,11 +452,7 @@ impl LanguageModel {
     fn chain(&self, fixed: &Fixed) -> Result<Arc<Chain>, RuntimeError> {
         let sizes = (self.info.vocab_size, self.info.context);
         let chain = calls::chain(&fixed.into(), &ports(&self.program)?, &self.tables, sizes);
-        let chain = chain.map_err(|what| ContractError::Model {
-            path: self.path.clone(),
-            what,
-        })?;
-        Ok(Arc::new(chain))
+        Ok(Arc::new(chain.map_err(|what| self.fault(what))?))
     }
 
     /// Refuses a program that lacks one of these functions, as packages may.

@@ -27,6 +27,7 @@
 
 mod bundle_reader;
 mod bundle_writer;
+mod call_facts;
 mod calls;
 mod chunks;
 pub mod contract;
@@ -36,7 +37,9 @@ pub mod files;
 mod foreign;
 mod generator;
 mod golden;
+mod heads;
 mod interface;
+mod known;
 mod language;
 mod language_model;
 pub mod manifest;

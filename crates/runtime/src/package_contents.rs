@@ -12,12 +12,11 @@ use thane_mil::package::{self, Content, Item};
 use thane_mil::program::Program;
 use thane_models::Table;
 
-use crate::calls::Tables;
 use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
 use crate::language::{LanguageData, TokenizerData};
-use crate::tables;
+use crate::tables::{self, Tables};
 
 const CONTRACT: &str = "contract.json";
 const LANGUAGE: &str = "language.json";

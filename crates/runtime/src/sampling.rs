@@ -102,8 +102,9 @@ impl LanguageModel {
     pub fn recommended_sampling(&self) -> Result<Option<Recommended>, RuntimeError> {
         match &self.origin {
             Origin::Checkpoint(checkpoint) => Recommended::by(checkpoint),
-            Origin::Package(_) => Ok(None),
-            Origin::Foreign(bundle) => Ok(bundle.is_greedy().then(Recommended::greedy)),
+            Origin::Package(_) | Origin::Foreign(_) => {
+                Ok((self.n_known() == Some(1)).then(Recommended::greedy))
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Tables that a host looks up for functions of fixed length: in memory, and as NumPy files beside
 //! the program.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,23 +12,38 @@ use thane_mil::package::{Content, Item};
 use thane_mil::types::DType;
 use thane_models::Table;
 
-use crate::calls::Tables;
 use crate::contract::AUTHOR;
 use crate::error::{ContractError, RuntimeError};
 use crate::foreign::NumpyRows;
 
+/// The tables that the host looks up, by the input that they are for.
+pub type Tables = BTreeMap<String, HostTable>;
+
+/// A table that the host looks up.
+#[derive(Clone)]
+pub struct HostTable {
+    /// Its rows.
+    pub rows: Arc<dyn Rows>,
+    /// Element type: fp16 or fp32.
+    pub dtype: DType,
+    /// All rows, one after another.
+    pub data: Data,
+}
+
 /// The tables that a lowering gave.
 pub fn of_model(tables: &[Table]) -> Tables {
-    let rows = |table: &Table| -> Arc<dyn Rows> {
-        Arc::new(DataRows {
+    let host = |table: &Table| HostTable {
+        rows: Arc::new(DataRows {
             data: table.data.clone(),
             n_rows: table.n_rows,
             n_columns: table.n_columns,
             dtype: table.dtype,
             scales: table.scales.clone(),
-        })
+        }),
+        dtype: table.dtype,
+        data: table.data.clone(),
     };
-    tables.iter().map(|t| (t.input.clone(), rows(t))).collect()
+    tables.iter().map(|t| (t.input.clone(), host(t))).collect()
 }
 
 /// The file of the table for an input.
@@ -66,22 +82,30 @@ pub fn items(tables: &[Table]) -> Vec<Item> {
 }
 
 /// Maps the table of an input, and the scales beside it if its numbers are int8.
-pub fn open(file: &Path) -> Result<Arc<dyn Rows>, RuntimeError> {
+pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
     let rows = NumpyRows::open(file)?;
-    if !rows.is_int8() {
-        return Ok(Arc::new(rows));
-    }
+    let (dtype, data) = (rows.dtype(), Data::Bytes(rows.bytes()));
+    let rows: Arc<dyn Rows> = if rows.is_int8() {
+        Arc::new(scaled(file, rows)?)
+    } else {
+        Arc::new(rows)
+    };
+    Ok(HostTable { rows, dtype, data })
+}
+
+/// int8 rows with the scales of the file beside theirs.
+fn scaled(file: &Path, rows: NumpyRows) -> Result<ScaledRows, RuntimeError> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let beside = file.with_file_name(file_name(&format!("{stem}{SCALES}")));
     let scales = NumpyRows::open(&beside)?;
-    if (scales.n_rows(), scales.n_columns()) != (rows.n_rows(), 1) {
-        return Err(RuntimeError::from(ContractError::Table {
-            path: beside,
-            expected: rows.n_rows(),
-            found: (scales.n_rows(), scales.n_columns()),
-        }));
+    if (scales.n_rows(), scales.n_columns()) == (rows.n_rows(), 1) {
+        return Ok(ScaledRows { rows, scales });
     }
-    Ok(Arc::new(ScaledRows { rows, scales }))
+    Err(RuntimeError::from(ContractError::Table {
+        path: beside,
+        expected: rows.n_rows(),
+        found: (scales.n_rows(), scales.n_columns()),
+    }))
 }
 
 /// int8 rows with a scale each.

@@ -14,7 +14,7 @@ use crate::judged::FunctionAudit;
 use crate::latency::LoadRisk;
 use crate::place::Backend;
 use crate::rule::Effect;
-use crate::target::Target;
+use crate::target::{Chip, Target};
 use crate::view::View;
 
 /// What is chosen.
@@ -31,6 +31,20 @@ pub struct Form {
     pub limit: Option<usize>,
     /// Tokens of a prompt in a call.
     pub block: usize,
+    /// Where logits are computed, and what is given of them.
+    pub head: Head,
+}
+
+/// Where a decoder's logits are computed, and what the program gives of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Head {
+    /// In the program, which gives all.
+    #[default]
+    Logits,
+    /// In the program, which gives so many of the greatest and their tokens.
+    Greatest(usize),
+    /// By the caller on the CPU, from the final hidden states.
+    Host,
 }
 
 /// What is decided already; `None` is to be chosen.
@@ -46,6 +60,8 @@ pub struct Pinned {
     pub chunks: bool,
     /// As in [`Form`].
     pub block: Option<usize>,
+    /// As in [`Form`].
+    pub head: Option<Head>,
 }
 
 /// What a form is chosen for.
@@ -63,8 +79,10 @@ pub enum Goal {
 /// A way to process tokens by functions of a program.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// Number of tokens.
+    /// Number of tokens of each sequence.
     pub tokens: usize,
+    /// Number of sequences.
+    pub lanes: usize,
     /// Tokens that the cache holds.
     pub context: usize,
     /// Bytes of that cache.
@@ -79,13 +97,17 @@ pub struct Built {
     pub program: Program,
     /// Its calls.
     pub calls: Vec<Call>,
+    /// Bytes of the output matrix, if the caller computes the logits of a token.
+    pub host_bytes: f64,
 }
 
 /// The predicted price of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PricedCall {
-    /// Number of tokens.
+    /// Number of tokens of each sequence.
     pub tokens: usize,
+    /// Number of sequences.
+    pub lanes: usize,
     /// Tokens that the cache holds.
     pub context: usize,
     /// Milliseconds of all its functions.
@@ -98,6 +120,13 @@ pub struct PricedCall {
     pub ops: usize,
     /// Ops on the Neural Engine.
     pub engine_ops: usize,
+}
+
+impl PricedCall {
+    /// Tokens of all sequences in a second.
+    pub fn tokens_per_second(&self) -> f64 {
+        (self.tokens * self.lanes) as f64 / self.ms * 1e3
+    }
 }
 
 /// The predicted price of a form.
@@ -120,14 +149,26 @@ pub struct Priced {
 impl Priced {
     /// The call of one token in the greatest context.
     pub fn decode(&self) -> Option<&PricedCall> {
-        let calls = self.calls.iter().filter(|call| call.tokens == 1);
+        self.of_one_token().max_by_key(|call| call.context)
+    }
+
+    /// The call of a token each of several sequences, in the greatest context.
+    pub fn lanes(&self) -> Option<&PricedCall> {
+        let calls = self.calls.iter().filter(|call| call.lanes > 1);
         calls.max_by_key(|call| call.context)
+    }
+
+    /// The calls of one token of one sequence.
+    fn of_one_token(&self) -> impl Iterator<Item = &PricedCall> {
+        let calls = self.calls.iter();
+        calls.filter(|call| call.tokens == 1 && call.lanes == 1)
     }
 
     /// Milliseconds of a token of a prompt, in the greatest context.
     pub fn prefill_ms(&self) -> Option<f64> {
         let context = self.decode()?.context;
-        let calls = self.calls.iter().filter(|call| call.context == context);
+        let calls = self.calls.iter().filter(|call| call.lanes == 1);
+        let calls = calls.filter(|call| call.context == context);
         let each = calls.map(|call| call.ms / call.tokens as f64);
         each.min_by(f64::total_cmp)
     }
@@ -135,7 +176,7 @@ impl Priced {
     /// Milliseconds of a token of an answer, if the cache is filled from empty to full: each token
     /// takes the shortest context that holds it.
     pub fn mean_decode_ms(&self) -> f64 {
-        let mut calls: Vec<&PricedCall> = self.calls.iter().filter(|c| c.tokens == 1).collect();
+        let mut calls: Vec<&PricedCall> = self.of_one_token().collect();
         calls.sort_by_key(|call| call.context);
         let (mut from, mut sum) = (0, 0.0);
         for call in calls {
@@ -158,17 +199,21 @@ impl Priced {
 /// Price a program for a target.
 pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
     let gbps = target.chip.activation_gbps.value * 1e9;
+    let host_ms = built.host_bytes / host_rate(target.chip) * 1e3;
     let mut risk = LoadRisk::None;
     let mut loaded = 0.0;
     let mut weight_bytes = 0.0f64;
     let mut calls = Vec::new();
     for call in &built.calls {
+        // Of a prompt, the caller computes the logits of the last token only.
+        let host_ms = if call.tokens == 1 { host_ms } else { 0.0 };
         let mut priced = PricedCall {
             tokens: call.tokens,
+            lanes: call.lanes,
             context: call.context,
-            ms: 0.0,
-            interval_ms: (0.0, 0.0),
-            floor_ms: call.cache_bytes / gbps * 1e3,
+            ms: host_ms,
+            interval_ms: (host_ms / HOST_SPREAD, host_ms * HOST_SPREAD),
+            floor_ms: host_ms + call.cache_bytes / gbps * 1e3,
             ops: 0,
             engine_ops: 0,
         };
@@ -220,6 +265,23 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
         loaded_bytes: loaded,
         weight_bytes,
     }
+}
+
+/// By what factor the time of logits on the host may be wrong. Espresso's product on one core, the
+/// only one that is published, takes 2.6 times what [`host_rate`] says.
+const HOST_SPREAD: f64 = 2.6;
+
+/// Bytes of a matrix that the CPU reads in a second for its product with one vector.
+///
+/// No measurement of such a product by chip is known. The segmenter's own table, measured on M4 and
+/// M6, has 56.7 GiB/s for the CPU and 68 for the engine (M6 study, macOS 27); where less was
+/// measured for the engine of a chip, the CPU is taken to be as much slower. Espresso reports 22 ms
+/// for the head of Qwen2.5-1.5B, 467 MB, which is 21 GB/s on one core (pull request 41).
+fn host_rate(chip: &Chip) -> f64 {
+    const GIB: f64 = 1_073_741_824.0;
+    let table = &chip.family.segmenter;
+    let as_engine = chip.weight_gbps.value * 1e9 * table.cpu_gibps / table.ane_gibps;
+    as_engine.min(table.cpu_gibps * GIB)
 }
 
 /// A decision, with the forms that it was made among.
@@ -274,6 +336,7 @@ pub fn choose<E>(
         contexts: pinned.contexts.clone().unwrap_or_default(),
         limit: None,
         block: pinned.block.unwrap_or(DEFAULT_BLOCK.min(least)),
+        head: pinned.head.unwrap_or_default(),
     };
     let mut price = |form: Form| Ok(price(form.clone(), &build(&form)?, target));
     let mut search = Search {
@@ -303,6 +366,9 @@ pub fn choose<E>(
     });
     if !pinned.chunks {
         search.cut(by_time, target);
+    }
+    if pinned.head.is_none() {
+        search.place_head(by_time);
     }
     if pinned.block.is_none() {
         search.decide("block", Goal::Throughput, |form| {
@@ -379,6 +445,36 @@ impl<E> Search<'_, E> {
         }
     }
 
+    /// Leaves the logits to the caller if that is fast enough, since their price there is less
+    /// certain. A program that gives the greatest logit only is priced beside it, and is for the
+    /// user to choose: nothing else can be sampled from it.
+    fn place_head(&mut self, goal: Goal) {
+        let mut tried = vec![self.best.clone()];
+        for head in [Head::Host, Head::Greatest(1)] {
+            let form = Form {
+                head,
+                ..self.best.form.clone()
+            };
+            tried.extend((self.price)(form));
+        }
+        if tried.len() == 1 {
+            return;
+        }
+        let by_cost = |a: &Priced, b: &Priced| a.cost(goal).total_cmp(&b.cost(goal));
+        let on_host = tried.iter().position(|t| t.form.head == Head::Host);
+        let wins = on_host.filter(|at| {
+            let (host, engine) = (&tried[*at], &tried[0]);
+            let gain = 1.0 - host.cost(goal) / engine.cost(goal);
+            let loads = host.load_risk <= engine.load_risk;
+            loads && (gain >= LEAST_GAIN || host.load_risk < engine.load_risk)
+        });
+        self.best = tried.remove(wins.unwrap_or(0));
+        tried.sort_by(by_cost);
+        tried.insert(0, self.best.clone());
+        let what = "head";
+        self.steps.push(Step { what, tried });
+    }
+
     /// Cuts the model until each program can be loaded, or no cut helps.
     fn cut(&mut self, goal: Goal, target: &Target) {
         let most = target.release.program_bytes(target.is_mobile()).low * SLACK;
@@ -451,6 +547,14 @@ impl Form {
             "tables inside"
         };
         let mut text = format!("{cache}, {tables}, block {}", self.block);
+        match self.head {
+            Head::Logits => {}
+            Head::Greatest(1) => text += ", argmax in the program",
+            Head::Greatest(n) => {
+                let _ = write!(text, ", top {n} in the program");
+            }
+            Head::Host => text += ", logits on the host",
+        }
         if !self.contexts.is_empty() {
             let lengths: Vec<String> = self.contexts.iter().map(usize::to_string).collect();
             let _ = write!(text, ", shorter contexts {}", lengths.join(", "));

@@ -23,6 +23,8 @@ mod look;
 mod memory;
 mod messages;
 mod modes;
+mod modes_heads;
+mod modes_lanes;
 mod outputs;
 mod package;
 mod pip;

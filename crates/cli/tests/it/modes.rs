@@ -10,7 +10,7 @@ use thane_engine::generate::Session;
 use thane_mil::backend::{Executable, Instance};
 use thane_mil::literal::f16_to_f32;
 use thane_mil::types::DType;
-use thane_models::{AttentionForm, CacheForm, DecoderEngine, Lookup, Split, Streaming};
+use thane_models::{AttentionForm, CacheForm, DecoderEngine, Head, Lookup, Split, Streaming};
 use thane_runtime::{LanguageModel, LanguageOptions, Model, PackageOptions};
 
 use crate::decoder::{
@@ -81,6 +81,25 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
             DecoderEngine {
                 lookup: Lookup::Host,
                 block: Some(16),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, logits on the host, two chunks, verify 4",
+            DecoderEngine {
+                cache: explicit,
+                head: Head::Host,
+                split: Split::Into(2),
+                verify: Some(4),
+                ..plain.clone()
+            },
+        ),
+        (
+            "explicit, tables and logits on the host",
+            DecoderEngine {
+                cache: explicit,
+                lookup: Lookup::Host,
+                head: Head::Host,
                 ..plain
             },
         ),

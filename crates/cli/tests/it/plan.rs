@@ -45,7 +45,7 @@ fn flags_pin_what_they_decide() {
         "--contexts",
         "16",
     ];
-    let pins = [&pins[..], &["--split", "2"]].concat();
+    let pins = [&pins[..], &["--split", "2", "--head", "logits"]].concat();
     let pinned = plan(
         &home,
         &[&["--target", "a19", "--context", "64"], &pins[..]].concat(),

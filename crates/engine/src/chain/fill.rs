@@ -80,12 +80,10 @@ pub(super) fn fill(
             let seen = Seen {
                 n_rows: width.saturating_sub(n),
                 position,
-                window: window.unwrap_or(usize::MAX),
+                window: *window,
                 kept: *kept,
             };
-            floats(bytes, input.dtype, |at| {
-                seen.score(at / width, at % width).unwrap_or(MASKED_SCORE)
-            });
+            floats(bytes, input.dtype, |at| seen.score(at / width, at % width));
         }
         Feed::WriteBegin => ints(bytes, [0, 0, int(position), 0]),
         Feed::WriteEnd => ints(bytes, [0, 0, int(position + n), 0]),
@@ -113,21 +111,27 @@ pub(super) fn fill(
 }
 
 /// What the tokens of a call see.
-struct Seen {
+pub(super) struct Seen {
     /// Rows of the cache, which come before the tokens of the call.
-    n_rows: usize,
+    pub n_rows: usize,
     /// Position of the first token.
-    position: usize,
-    window: usize,
-    kept: Kept,
+    pub position: usize,
+    pub window: Option<usize>,
+    pub kept: Kept,
 }
 
 impl Seen {
-    /// What is added to the score of column `key` for token `i` of the call; `None` if it is not
-    /// seen.
-    fn score(&self, i: usize, key: usize) -> Option<f32> {
+    /// What is added to the score of column `key` for token `i` of the call.
+    pub fn score(&self, i: usize, key: usize) -> f32 {
+        self.shown(i, key).unwrap_or(MASKED_SCORE)
+    }
+
+    /// The same; `None` if it is not seen.
+    fn shown(&self, i: usize, key: usize) -> Option<f32> {
         let Kept { sinks, ring, pool } = self.kept;
-        let first = self.kept.first_seen(self.position + i, self.window);
+        let first = self
+            .kept
+            .first_seen(self.position + i, self.window.unwrap_or(usize::MAX));
         let is_seen = |at: usize| at < sinks || at >= first;
         if key >= self.n_rows {
             let j = key - self.n_rows;
@@ -158,7 +162,7 @@ fn int(n: usize) -> i32 {
     i32::try_from(n).unwrap_or(i32::MAX)
 }
 
-fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
+pub(super) fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
     let cells = bytes.as_chunks_mut::<4>().0.iter_mut();
     cells
         .zip(values)
@@ -166,7 +170,7 @@ fn ints(bytes: &mut [u8], values: impl IntoIterator<Item = i32>) {
 }
 
 /// Sets each element, counted from 0, to a value in fp16 or fp32.
-fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f32) {
+pub(super) fn floats(bytes: &mut [u8], dtype: DType, value: impl Fn(usize) -> f32) {
     if dtype == DType::Fp16 {
         let cells = bytes.as_chunks_mut::<2>().0.iter_mut().enumerate();
         cells.for_each(|(at, cell)| *cell = f64_to_f16(f64::from(value(at))).to_ne_bytes());
@@ -193,7 +197,7 @@ fn table_rows(
 }
 
 /// Sets an input [.., columns, n] to rows of a table, one for each of n tokens.
-fn table_columns(
+pub(super) fn table_columns(
     bytes: &mut [u8],
     input: &Input,
     table: &dyn Rows,

@@ -1,55 +1,18 @@
-//! Runs a chain on any backend.
+//! One sequence of a chain: its caches, and how its tokens become calls.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use thane_mil::backend::{Executable, Instance, RunError, View};
-use thane_mil::literal::f16_to_f32;
+use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::types::DType;
 
 use super::fill::{Host, Place, fill};
+use super::given::Given;
 use super::store::{HostCache, Pending};
-use super::{Cache, Chain, Gives, Logits, Need, Step};
+use super::{Cache, Chain, Gives, Need, Step};
 
-/// The program of a chain, prepared for one machine.
-///
-/// Its instances have the functions `prefill` (any number of tokens, logits of the last), `decode`
-/// (one token) and `verify` (logits of every token).
-pub struct ChainExecutable {
-    program: Arc<dyn Executable>,
-    chain: Arc<Chain>,
-}
-
-impl ChainExecutable {
-    /// The chain over a program that has its functions.
-    pub fn new(program: Arc<dyn Executable>, chain: Arc<Chain>) -> Self {
-        Self { program, chain }
-    }
-}
-
-impl Executable for ChainExecutable {
-    fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
-        let chain = self.chain.clone();
-        Ok(Box::new(ChainInstance {
-            program: self.program.instantiate()?,
-            slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
-            caches: chain.caches.iter().map(HostCache::new).collect(),
-            pending: Pending::default(),
-            n_written: 0,
-            parts: Vec::new(),
-            length: None,
-            is_broken: false,
-            chain,
-            input_ids: Vec::new(),
-            position: [0; 4],
-            tokens: Vec::new(),
-            logits: Vec::new(),
-            shape: [1, 0, 0],
-        }))
-    }
-}
-
-struct ChainInstance {
+/// A sequence of a chain.
+pub(super) struct ChainInstance {
     program: Box<dyn Instance>,
     chain: Arc<Chain>,
     slots: Vec<Vec<u8>>,
@@ -58,8 +21,8 @@ struct ChainInstance {
     pending: Pending,
     /// The position behind the last that was ever stored since the caches were empty.
     n_written: usize,
-    /// Logits of parts of the vocabulary, as the last call gave them.
-    parts: Vec<Part>,
+    /// What the last call gave of the logits.
+    given: Given,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
     length: Option<usize>,
     /// Whether a call failed and left what cannot go back: tokens are computed again.
@@ -98,8 +61,7 @@ impl Instance for ChainInstance {
         if !["prefill", "decode", "verify"].contains(&function) {
             return Err(RunError::NoFunction(function.to_owned()));
         }
-        let position = usize::try_from(i32::from_ne_bytes(self.position));
-        self.go_back_to(position.unwrap_or(usize::MAX))?;
+        self.go_back_to_given()?;
         self.logits.clear();
         let need = if function == "verify" {
             Need::Each
@@ -157,7 +119,82 @@ impl Instance for ChainInstance {
     }
 }
 
+/// What calls of several sequences do with one of them.
 impl ChainInstance {
+    /// A sequence that begins, with an instance of the program.
+    pub fn new(program: Box<dyn Instance>, chain: Arc<Chain>) -> Self {
+        Self {
+            program,
+            slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
+            caches: chain.caches.iter().map(HostCache::new).collect(),
+            pending: Pending::default(),
+            n_written: 0,
+            given: Given::default(),
+            length: None,
+            is_broken: false,
+            chain,
+            input_ids: Vec::new(),
+            position: [0; 4],
+            tokens: Vec::new(),
+            logits: Vec::new(),
+            shape: [1, 0, 0],
+        }
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> Arc<Chain> {
+        self.chain.clone()
+    }
+
+    /// Number of tokens that were given for the next call.
+    pub fn n_given(&self) -> usize {
+        self.input_ids.len() / 4
+    }
+
+    /// The caches, which hold all tokens before the next call.
+    pub fn caches(&self) -> &[HostCache] {
+        &self.caches
+    }
+
+    /// Makes the caches hold what comes before the token of the next call. Returns that token and
+    /// its position.
+    pub fn begin_token(&mut self) -> Result<(u32, usize), RunError> {
+        let position = self.go_back_to_given()?;
+        self.accept(position);
+        self.pending.begin(position, 1);
+        let ids = self.input_ids.as_chunks::<4>().0;
+        let token = ids.first().map(|id| u32::from_ne_bytes(*id));
+        let token = token.ok_or_else(|| RunError::NoInput("input_ids".to_owned()))?;
+        Ok((token, position))
+    }
+
+    /// Keeps the token's rows for a cache.
+    pub fn keep_rows(&mut self, cache: usize, rows: &[u8]) {
+        self.pending.push(cache, rows.to_vec());
+    }
+
+    /// Ends the call of `token`, whose logits `append` gives.
+    pub fn end_token(
+        &mut self,
+        token: u32,
+        append: impl FnOnce(&mut Vec<f32>) -> Result<(), RunError>,
+    ) -> Result<(), RunError> {
+        self.tokens.push(token);
+        self.logits.clear();
+        append(&mut self.logits)?;
+        self.shape = [1, 1, self.chain.vocab_size];
+        Ok(())
+    }
+}
+
+impl ChainInstance {
+    /// Makes the caches hold the tokens before the given position, which is returned.
+    fn go_back_to_given(&mut self) -> Result<usize, RunError> {
+        let position = usize::try_from(i32::from_ne_bytes(self.position)).unwrap_or(usize::MAX);
+        self.go_back_to(position)?;
+        Ok(position)
+    }
+
     /// Makes the caches hold the first `n` of their tokens.
     fn go_back_to(&mut self, n: usize) -> Result<(), RunError> {
         if n > self.tokens.len() {
@@ -212,7 +249,7 @@ impl ChainInstance {
                 n: call.n_tokens,
             };
             self.pending.begin(begin, all.len());
-            self.parts.clear();
+            self.given.clear();
             let ran = call
                 .steps
                 .iter()
@@ -226,16 +263,15 @@ impl ChainInstance {
             self.tokens.extend_from_slice(now);
             rest = later;
             let is_last = rest.is_empty() && need == Need::Last;
-            if call.gives == Gives::Hidden && (is_last || need == Need::Each) {
-                chain
-                    .head
+            if call.gives != Gives::Nothing && (is_last || need == Need::Each) {
+                call.head
                     .iter()
                     .try_for_each(|step| self.run_step(step, place))?;
             }
             match call.gives {
                 Gives::Each if need == Need::Each => self.read_logits(&chain, again..all.len())?,
                 Gives::Each if is_last => self.read_logits(&chain, all.len() - 1..all.len())?,
-                Gives::Last | Gives::Hidden if is_last || need == Need::Each => {
+                Gives::Last if is_last || need == Need::Each => {
                     self.read_logits(&chain, 0..1)?;
                 }
                 _ => {}
@@ -281,14 +317,8 @@ impl ChainInstance {
             fill(bytes, input, place, host)?;
         }
         self.program.run(&step.function)?;
-        if let Logits::Joined(outputs) = &self.chain.logits {
-            // Steps before the head have no such outputs.
-            for output in outputs {
-                if let Ok(view) = self.program.output(output) {
-                    self.parts.push(Part::of(&view));
-                }
-            }
-        }
+        self.given
+            .collect(self.program.as_ref(), &self.chain.logits);
         for (output, slot) in &step.keeps {
             let bytes = self.program.output(output)?.bytes;
             let slot = &mut self.slots[*slot];
@@ -302,78 +332,15 @@ impl ChainInstance {
         Ok(())
     }
 
-    /// Appends the logits that the last step gave, of the tokens `rows` of its call.
+    /// Appends the logits of the tokens `rows` of the last call.
     fn read_logits(&mut self, chain: &Chain, rows: Range<usize>) -> Result<(), RunError> {
-        let start = self.logits.len();
-        match &chain.logits {
-            Logits::Joined(outputs) => {
-                if self.parts.is_empty() {
-                    return Err(RunError::NoOutput(outputs.join(", ")));
-                }
-                for row in rows.clone() {
-                    for part in &self.parts {
-                        let n = part.values.len() / part.n_rows.max(1);
-                        let values = part.values.get(row * n..(row + 1) * n);
-                        self.logits.extend_from_slice(values.unwrap_or_default());
-                    }
-                }
-            }
-            Logits::Greatest {
-                tokens,
-                logits,
-                slices,
-            } => {
-                let values = Part::of(&self.program.output(logits)?).values;
-                let ids = self.program.output(tokens)?.bytes.as_chunks::<4>().0;
-                self.logits
-                    .resize(start + chain.vocab_size, f32::NEG_INFINITY);
-                let row = &mut self.logits[start..];
-                let mut first = 0;
-                for ((id, value), n) in ids.iter().zip(values).zip(slices) {
-                    let id = usize::try_from(i32::from_ne_bytes(*id)).unwrap_or(usize::MAX);
-                    let token = first + id;
-                    first += n;
-                    // A row of NaN has no greatest element, and its index means nothing.
-                    if id < *n && token < row.len() {
-                        row[token] = value;
-                    }
-                }
-            }
-        }
-        let expected = rows.len() * chain.vocab_size;
-        match self.logits.len() - start {
-            n if n == expected => Ok(()),
-            n => Err(RunError::Chain(format!(
-                "expected {expected} logits, found {n}"
-            ))),
-        }
+        let kind = (&chain.logits, chain.vocab_size);
+        let mut rows = rows.into_iter();
+        rows.try_for_each(|row| self.given.append(row, kind, &mut self.logits))
     }
 }
 
 /// Bytes of an element.
 fn view_size(bytes: &[u8], shape: &[usize]) -> usize {
     bytes.len() / shape.iter().product::<usize>().max(1)
-}
-
-/// An output [1, rows, columns] of logits; one row if it has another shape.
-struct Part {
-    values: Vec<f32>,
-    n_rows: usize,
-}
-
-impl Part {
-    fn of(view: &View<'_>) -> Self {
-        let n_rows = match view.shape {
-            [1, n, _] => (*n).max(1),
-            _ => 1,
-        };
-        let values = if view.dtype == DType::Fp16 {
-            let cells = view.bytes.as_chunks::<2>().0.iter();
-            cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
-        } else {
-            let cells = view.bytes.as_chunks::<4>().0.iter();
-            cells.map(|b| f32::from_ne_bytes(*b)).collect()
-        };
-        Self { values, n_rows }
-    }
 }

@@ -12,8 +12,11 @@
 //!                     masks, positions, rows of tables ──^ ──────────────────^
 //! ```
 
+mod executable;
 mod fill;
+mod given;
 mod instance;
+mod lanes;
 mod store;
 
 use std::ops::Range;
@@ -21,7 +24,7 @@ use std::sync::Arc;
 
 use thane_mil::types::DType;
 
-pub use instance::ChainExecutable;
+pub use executable::ChainExecutable;
 
 /// How the functions of a bundle process tokens.
 pub struct Chain {
@@ -32,8 +35,11 @@ pub struct Chain {
     /// The ways to process tokens. One of them takes a single token at every position below
     /// `context` and gives its logits or leaves what the head needs.
     pub calls: Vec<Call>,
-    /// Runs after the last token, whose logits are wanted.
-    pub head: Vec<Step>,
+    /// The ways to process a token each of several sequences, as many as a call has tokens, each
+    /// with caches of its own. Inputs of caches and outputs that belong into them are those of all
+    /// sequences, one after another: [1, sequences * heads, rows, row]; masks are
+    /// [1, sequences, 1, rows + 1].
+    pub lanes: Vec<Call>,
     /// What the last step gives.
     pub logits: Logits,
     /// Bytes of each slot. A slot holds an output until the next step that gives it.
@@ -136,6 +142,8 @@ pub struct Call {
     pub positions: Range<usize>,
     /// What it gives.
     pub gives: Gives,
+    /// Functions that run after the others where logits are wanted.
+    pub head: Vec<Step>,
     /// Which of the states of [`Chain::states`] it has.
     pub length: usize,
     /// The functions, in order.
@@ -147,8 +155,6 @@ pub struct Call {
 pub enum Gives {
     /// Nothing: a further token has to be processed before logits are known.
     Nothing,
-    /// What the head needs for the logits of the last token.
-    Hidden,
     /// Logits of the last token.
     Last,
     /// Logits of each token.
@@ -156,6 +162,7 @@ pub enum Gives {
 }
 
 /// One function and its inputs.
+#[derive(Clone)]
 pub struct Step {
     /// Name of the function in the program.
     pub function: String,
@@ -168,6 +175,7 @@ pub struct Step {
 }
 
 /// An input of a function.
+#[derive(Clone)]
 pub struct Input {
     /// Name.
     pub name: String,
@@ -253,12 +261,27 @@ pub enum Logits {
         /// Number of tokens in each slice.
         slices: Vec<usize>,
     },
+    /// The greatest logits of each token, and their tokens: outputs [1, tokens of the call, n].
+    /// Steps that have them follow each other, too: each gives those of a part of the vocabulary.
+    /// The logits of all other tokens are minus infinity.
+    Top {
+        /// The output with tokens, int32.
+        tokens: String,
+        /// The output with logits.
+        logits: String,
+        /// Number of logits that are known in the whole vocabulary.
+        n: usize,
+    },
 }
 
 impl Logits {
-    /// Whether only the greatest logits are known.
-    pub fn is_greedy(&self) -> bool {
-        matches!(self, Self::Greatest { .. })
+    /// How many of the greatest logits are known; `None` if all are.
+    pub fn n_known(&self) -> Option<usize> {
+        match self {
+            Self::Joined(_) => None,
+            Self::Greatest { .. } => Some(1),
+            Self::Top { n, .. } => Some(*n),
+        }
     }
 }
 

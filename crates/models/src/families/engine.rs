@@ -10,7 +10,9 @@ use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::{FixedFunction, Kept, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
-use crate::{CacheForm, DecoderEngine, Fixed, FixedCall, Split, StreamingCache, Table};
+use crate::{
+    CacheForm, DecoderEngine, Fixed, FixedCall, FixedHead, Head, Split, StreamingCache, Table,
+};
 
 /// The functions of a decoder, and what is needed to call them.
 pub(super) struct Built {
@@ -33,7 +35,8 @@ pub(super) fn engine_functions(
     context: usize,
     shared: &SharedConstants,
 ) -> Result<Built, ModelError> {
-    let chunks = chunks(&engine.split, decoder)?;
+    let head = head(engine, decoder)?;
+    let chunks = chunks(engine, decoder)?;
     let contexts = contexts(&engine.contexts, context)?;
     let modes = modes(decoder, engine, contexts[0])?;
     let ring = ring(decoder, engine, &modes).filter(|rows| *rows < context);
@@ -62,33 +65,14 @@ pub(super) fn engine_functions(
                 let chunk = (chunks.len() > 1).then(|| format!("chunk{}_", i + 1));
                 let chunk = chunk.unwrap_or_default();
                 let name = format!("{chunk}{}{suffix}", mode.name());
-                let lowering = Lowering {
-                    context: of_context,
-                    cache: engine.float,
-                    residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
-                    fixed: Some(FixedFunction {
-                        given: mode.given(),
-                        tokens,
-                        context: of_context,
-                        most_context: context,
-                        layers: part.layers.clone(),
-                        n_layers: decoder.layers.len(),
-                        head: part.head.clone(),
-                        cache: engine.cache,
-                        state: format!("{chunk}kv_cache{suffix}"),
-                        // Has one size, whatever the context.
-                        recurrent_state: format!("{chunk}recurrent_cache"),
-                        attends: decoder.layers[part.layers.clone()]
-                            .iter()
-                            .any(Layer::attends),
-                        lookup: engine.lookup,
-                        int8_tables: engine.int8_tables,
-                        window: decoder.window(),
-                        ring,
-                        kept: kept.clone(),
-                        tile: engine.attention.tile,
-                    }),
+                let of = Place {
+                    part,
+                    chunk: &chunk,
+                    mode: (mode, tokens),
+                    contexts: (of_context, context),
+                    suffix: &suffix,
                 };
+                let lowering = lowering(decoder, engine, &of, (ring, &kept));
                 let graph = Graph::new(&name, shared.clone(), form);
                 let (function, tables) =
                     decoder.decoder_function(graph, weights, mode, &lowering)?;
@@ -100,8 +84,10 @@ pub(super) fn engine_functions(
                 }
                 names.push(name);
             }
+            let lanes = if mode == Mode::Lanes { tokens } else { 1 };
             calls.push(FixedCall {
-                tokens,
+                tokens: tokens / lanes,
+                lanes,
                 context: of_context,
                 given: mode.given(),
                 functions: names,
@@ -111,9 +97,85 @@ pub(super) fn engine_functions(
     built.fixed = Some(Fixed {
         window: decoder.window(),
         streaming: kept.map(|kept| kept.cache),
+        head,
         calls,
     });
     Ok(built)
+}
+
+/// A function among those of a decoder.
+struct Place<'a> {
+    part: &'a Chunk,
+    /// Prefix of its package.
+    chunk: &'a str,
+    /// With the number of tokens.
+    mode: (Mode, usize),
+    /// Its context, and the greatest.
+    contexts: (usize, usize),
+    /// Suffix of its context.
+    suffix: &'a str,
+}
+
+/// How a function is lowered.
+fn lowering(
+    decoder: &Transformer,
+    engine: &DecoderEngine,
+    of: &Place<'_>,
+    (ring, kept): (Option<usize>, &Option<Kept>),
+) -> Lowering {
+    let Place {
+        part,
+        chunk,
+        mode: (mode, tokens),
+        contexts: (context, most_context),
+        suffix,
+    } = *of;
+    Lowering {
+        context,
+        cache: engine.float,
+        residual_divisor: engine.residual_divisor.unwrap_or(decoder.residual_divisor),
+        fixed: Some(FixedFunction {
+            given: mode.given(),
+            tokens,
+            in_lanes: mode == Mode::Lanes,
+            context,
+            most_context,
+            layers: part.layers.clone(),
+            n_layers: decoder.layers.len(),
+            head: part.head.clone(),
+            gives: engine.head,
+            cache: engine.cache,
+            state: format!("{chunk}kv_cache{suffix}"),
+            // Has one size, whatever the context.
+            recurrent_state: format!("{chunk}recurrent_cache"),
+            attends: decoder.layers[part.layers.clone()]
+                .iter()
+                .any(Layer::attends),
+            lookup: engine.lookup,
+            int8_tables: engine.int8_tables,
+            window: decoder.window(),
+            ring,
+            kept: kept.clone(),
+            tile: engine.attention.tile,
+        }),
+    }
+}
+
+/// What the last functions give, and what the caller makes of it.
+fn head(engine: &DecoderEngine, decoder: &Transformer) -> Result<FixedHead, ModelError> {
+    Ok(match engine.head {
+        Head::Logits => FixedHead::Logits,
+        Head::Argmax => FixedHead::Greatest(1),
+        Head::Top(0) => {
+            return Err(ModelError::unsupported(
+                "top",
+                0,
+                "expected at least one logit",
+            ));
+        }
+        Head::Top(n) => FixedHead::Greatest(n.min(decoder.vocab_size)),
+        Head::Host => FixedHead::Host(decoder.host_head(engine)),
+    })
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
@@ -142,12 +204,28 @@ fn modes(
         });
     }
     match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
-        None => Ok(modes),
+        None => {
+            check_lanes(decoder, engine)?;
+            modes.extend(engine.lanes.map(|n| (Mode::Lanes, n)));
+            Ok(modes)
+        }
         Some((mode, asked)) => Err(ModelError::Block {
             function: mode.name(),
             asked: *asked,
             context: least,
         }),
+    }
+}
+
+/// Sequences side by side need caches that the caller fills, each at a position of its own.
+fn check_lanes(decoder: &Transformer, engine: &DecoderEngine) -> Result<(), ModelError> {
+    let most = DecoderEngine::MOST_LANES;
+    match engine.lanes {
+        None => Ok(()),
+        Some(asked) if !(2..=most).contains(&asked) => Err(ModelError::Lanes { asked, most }),
+        Some(_) if engine.cache == CacheForm::State => Err(ModelError::LanesOfState),
+        Some(_) if decoder.recurrent_elements(true) != 0 => Err(ModelError::LanesOfRecurrent),
+        Some(_) => Ok(()),
     }
 }
 
@@ -157,7 +235,8 @@ fn ring(decoder: &Transformer, engine: &DecoderEngine, modes: &[(Mode, usize)]) 
     let window = decoder
         .window()
         .filter(|_| engine.cache == CacheForm::Explicit)?;
-    let most = modes.iter().map(|(_, n)| *n).max()?;
+    let in_order = modes.iter().filter(|(mode, _)| *mode != Mode::Lanes);
+    let most = in_order.map(|(_, n)| *n).max()?;
     Some((window + most).next_multiple_of(32))
 }
 
@@ -172,6 +251,10 @@ fn kept(
     let fault = |what: String| Err(ModelError::AttentionForm(what));
     if asked.tile.is_some_and(|tile| tile == 0 || tile % 32 != 0) {
         return fault("expected --attention-tile of a multiple of 32".to_owned());
+    }
+    let has_heads = asked.tile.is_some() || !asked.retrieval_heads.is_empty();
+    if engine.lanes.is_some() && has_heads {
+        return fault("lanes have no --attention-tile and no --retrieval-heads yet".to_owned());
     }
     let Some(seen) = asked.streaming else {
         return Ok(None);
@@ -226,9 +309,10 @@ struct Chunk {
 }
 
 /// The chunks of a decoder.
-fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError> {
+fn chunks(engine: &DecoderEngine, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError> {
     let (n_layers, all) = (decoder.layers.len(), 0..decoder.vocab_size);
-    let (ranges, head_is_apart) = match split {
+    let is_on_host = engine.head == Head::Host;
+    let (ranges, head_is_apart) = match &engine.split {
         Split::Whole => (std::iter::once(0..n_layers).collect(), false),
         Split::Into(n) if *n == 0 || *n > n_layers => {
             return Err(ModelError::SplitInto {
@@ -240,8 +324,9 @@ fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError
             let at = |i: usize| i * n_layers / n;
             ((0..*n).map(|i| at(i)..at(i + 1)).collect(), false)
         }
+        Split::Ranges { head: true, .. } if is_on_host => return Err(ModelError::NoHeadToCut),
         Split::Ranges { layers, head } => (layers.clone(), *head),
-        Split::Within(bytes) => return Ok(within(*bytes, decoder)),
+        Split::Within(bytes) => return Ok(within(*bytes, decoder, is_on_host)),
     };
     check_ranges(&ranges, n_layers)?;
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
@@ -268,11 +353,14 @@ fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelErr
 }
 
 /// As few chunks as have at most so many bytes of weights each, of about equal size. A layer or row
-/// that has more is a chunk by itself.
-fn within(most: usize, decoder: &Transformer) -> Vec<Chunk> {
+/// that has more is a chunk by itself. A head on the host counts nothing.
+fn within(most: usize, decoder: &Transformer, head_is_on_host: bool) -> Vec<Chunk> {
     let size = DType::Fp16.bits() / 8;
     let of_layer = |i: usize| decoder.layers[i].weight_elements().saturating_mul(size);
-    let head = decoder.vocab_size.saturating_mul(decoder.hidden) * size;
+    let head = match head_is_on_host {
+        true => 0,
+        false => decoder.vocab_size.saturating_mul(decoder.hidden) * size,
+    };
     let n_layers = decoder.layers.len();
     let fill = |most: usize| {
         let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -301,7 +389,9 @@ fn within(most: usize, decoder: &Transformer) -> Vec<Chunk> {
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
     let vocab = decoder.vocab_size;
     match chunks.last_mut() {
-        Some(last) if last_bytes.saturating_add(head) <= most => last.head = Some(0..vocab),
+        Some(last) if head_is_on_host || last_bytes.saturating_add(head) <= most => {
+            last.head = Some(0..vocab);
+        }
         _ => {
             let n = head.div_ceil(most.max(1)).clamp(1, vocab.max(1));
             // Parts of a multiple of 64 rows.

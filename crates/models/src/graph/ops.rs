@@ -148,6 +148,13 @@ impl Graph {
         self.op(op, op, [("x", x), ("axes", axes), ("keep_dims", keep)])
     }
 
+    /// The index of the greatest element of `x` along `axis`, which remains as a dimension of 1.
+    pub fn argmax(&mut self, x: ValueId, axis: i32) -> ValueResult {
+        let (axis, keep) = (self.int(axis)?, self.bool(true)?);
+        let args = [("x", x), ("axis", axis), ("keep_dims", keep)];
+        self.op("reduce_argmax", "argmax", args)
+    }
+
     /// The number of axes of `x` from `axis` to the last one.
     pub fn rank_from(&self, x: ValueId, axis: i32) -> usize {
         let rank = self.shape(x).len();

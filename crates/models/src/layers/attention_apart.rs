@@ -44,7 +44,10 @@ impl Attention {
         let heads = self.project_heads(g, w, module, x, (inputs, past.shared.is_none()))?;
         let new = match (heads.own, past.shared) {
             (Some([k, v]), _) => {
-                let new = [self.as_rows(g, k)?, self.as_rows(g, v)?];
+                let new = match past.in_lanes {
+                    true => [self.as_lanes(g, k)?, self.as_lanes(g, v)?],
+                    false => [self.as_rows(g, k)?, self.as_rows(g, v)?],
+                };
                 if past.streaming.is_none() {
                     past.new.borrow_mut().push(new);
                 }
@@ -55,6 +58,7 @@ impl Attention {
             (None, None) => [past.keys, past.values],
         };
         let attended = match past.streaming {
+            None if past.in_lanes => self.attend_in_lanes(g, heads.q, new, past, inputs.mask)?,
             None => self.attend_apart(g, heads.q, new, past, inputs.mask)?,
             Some(streaming) => {
                 self.attend_by_heads(g, heads.q, new, (past, inputs.mask), streaming)?

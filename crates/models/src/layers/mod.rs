@@ -4,6 +4,7 @@ pub mod activation;
 pub mod attention;
 mod attention_apart;
 mod attention_channels;
+mod attention_lanes;
 mod attention_variants;
 pub mod decoder;
 pub mod delta_net;

@@ -58,6 +58,9 @@ pub struct Apart<'a> {
     /// Keys and values of the call's tokens, [1, kv_heads, tokens, head_dim], if an earlier layer
     /// made them; the layer has none of its own then.
     pub shared: Option<[ValueId; 2]>,
+    /// Whether each token is of a sequence of its own, with a cache of its own: tensors have
+    /// sequences * kv_heads instead of kv_heads, and one token.
+    pub in_lanes: bool,
     /// Receives the layer's own keys and values, which are stored at the end of the function.
     pub new: &'a RefCell<Vec<[ValueId; 2]>>,
     /// The heads that see only a part of the tokens, which have a cache of their own.

@@ -143,8 +143,8 @@ impl Rotation {
 pub struct Rotary {
     cos: ValueId,
     sin: ValueId,
-    /// Whether there is a row for each rotated element, as [`Rotation::cosines`] has them. Pairs are
-    /// then element i and element i + half.
+    /// Whether there is a row for each rotated element, as [`Rotation::cosines`] has them. Pairs
+    /// are then element i and element i + half.
     whole: bool,
     /// Factors of the queries, [tokens, 1], or [1, tokens] in the channel layout.
     queries: Option<ValueId>,

@@ -6,6 +6,7 @@
 
 pub mod config;
 pub mod gguf;
+mod head;
 mod layer;
 pub mod mixture;
 
@@ -16,7 +17,7 @@ use thane_mil::program::{Function, ValueId};
 use crate::Table;
 use crate::error::ModelError;
 use crate::graph::Graph;
-use crate::layers::attention::{Attention, Remembered, soft_capped};
+use crate::layers::attention::{Attention, Remembered};
 use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode, fixed};
 use crate::layers::encoder::{self, Direction, EncoderPlan};
 use crate::layers::norm::Norm;
@@ -160,39 +161,14 @@ impl Transformer {
         })?;
         let h = io.leave(g_, h)?;
         let result = match io.head(self.vocab_size) {
+            Some(_) if io.has_head_on_host() => {
+                self.add_head_tables(g_, w, (&io, options));
+                self.final_norm(g_, w, h)?
+            }
             Some(rows) => self.head(g_, w, h, rows)?,
             None => h,
         };
         io.finish(g, result)
-    }
-
-    /// The logits of hidden states, for a range of tokens.
-    fn head(
-        &self,
-        g: &mut Graph,
-        w: &Weights<'_>,
-        h: ValueId,
-        rows: Range<usize>,
-    ) -> Result<ValueId, ModelError> {
-        let h = self.final_norm(g, w, h)?;
-        g.at_module("lm_head");
-        let module = if self.tied {
-            "model.embed_tokens"
-        } else {
-            "lm_head"
-        };
-        let weight = w.stored_rows(module, rows.clone(), [self.vocab_size, self.hidden]);
-        let bias = self
-            .head_bias
-            .then(|| w.bias_rows("lm_head", rows, self.vocab_size));
-        let mut logits = g.linear("product", h, &weight, bias.as_ref())?;
-        if self.logits_factor != 1.0 {
-            logits = g.scale(logits, self.logits_factor)?;
-        }
-        if let Some(cap) = self.logits_soft_cap {
-            logits = soft_capped(g, logits, cap)?;
-        }
-        Ok(logits)
     }
 
     /// Declares the states that hold the keys and values of these layers, and what others remember,

@@ -75,7 +75,8 @@ fn token_by_token(context: usize, steps: Vec<Step>) -> Call {
     Call {
         n_tokens: 1,
         positions: 0..context,
-        gives: Gives::Hidden,
+        gives: Gives::Last,
+        head: Vec::new(),
         padded: false,
         length: 0,
         steps,
@@ -122,7 +123,7 @@ pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
         context,
         vocab_size,
         calls: vec![token_by_token(context, steps)],
-        head: Vec::new(),
+        lanes: Vec::new(),
         logits,
         caches: Vec::new(),
         rings: Vec::new(),

@@ -99,7 +99,12 @@ impl ForeignBundle {
 
     /// Whether the bundle gives only the most likely token, so that nothing else can be sampled.
     pub fn is_greedy(&self) -> bool {
-        self.chain.logits.is_greedy()
+        self.n_known() == Some(1)
+    }
+
+    /// How many of the greatest logits the bundle gives; `None` if it gives all.
+    pub fn n_known(&self) -> Option<usize> {
+        self.chain.logits.n_known()
     }
 
     /// Tokenizer and chat template; `None` if there are none.

@@ -8,6 +8,7 @@ use thane_engine::chain::Rows;
 use thane_mil::data::Bytes;
 use thane_mil::literal::f16_to_f32;
 use thane_mil::package;
+use thane_mil::types::DType;
 
 use super::fault::ForeignError;
 
@@ -116,6 +117,20 @@ impl NumpyRows {
     /// Whether the numbers are int8.
     pub fn is_int8(&self) -> bool {
         self.size == 1
+    }
+
+    /// The elements, row by row.
+    pub fn bytes(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        match self.size {
+            1 => DType::Int8,
+            2 => DType::Fp16,
+            _ => DType::Fp32,
+        }
     }
 
     /// Number of pairs (column i and i + half the columns) with an angle other than 0 in a table of

@@ -5,7 +5,8 @@ use thane_mil::program::ValueId;
 use thane_mil::types::{TensorType, Type};
 
 use super::Mask;
-use super::fixed::{FixedFunction, Io};
+use super::fixed::Io;
+use super::function::FixedFunction;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{
@@ -46,7 +47,7 @@ impl Kept {
 
 impl FixedFunction {
     /// Rows of the cache of a layer with this mask.
-    fn rows(&self, mask: Mask) -> usize {
+    pub fn rows(&self, mask: Mask) -> usize {
         match (mask, self.ring, &self.kept) {
             (Mask::Sliding, Some(ring), _) => ring.min(self.context),
             (Mask::Streaming, _, Some(kept)) => kept.rows(self.context),
@@ -146,6 +147,7 @@ impl Io {
             keys: past.keys,
             values: past.values,
             context: f.rows(mask),
+            in_lanes: f.in_lanes,
             shared: past.new,
             new: &self.new,
             streaming,
@@ -168,7 +170,10 @@ impl Io {
             _ => ("full_mask", &self.full),
         };
         cell.get().unwrap_or_else(|| {
-            let seen = [1, 1, f.tokens, f.rows(mask) + f.tokens];
+            let seen = match f.in_lanes {
+                true => [1, f.tokens, 1, f.rows(mask) + 1],
+                false => [1, 1, f.tokens, f.rows(mask) + f.tokens],
+            };
             let input = g.input(name, TensorType::new(g.form().float, seen));
             cell.set(Some(input));
             input
@@ -219,7 +224,12 @@ impl Io {
         (attention, mask): (&Attention, Mask),
     ) -> [ValueId; 2] {
         let rows = self.function.rows(mask);
-        let shape = [1, attention.n_kv_heads, rows, attention.head_dim];
+        let shape = [
+            1,
+            self.function.lanes() * attention.n_kv_heads,
+            rows,
+            attention.head_dim,
+        ];
         ["k", "v"].map(|part| {
             let ty = TensorType::new(g.form().float, shape);
             g.input(&format!("{part}_cache_{}", numbered(layer, mask)), ty)
@@ -240,12 +250,9 @@ impl Io {
             return Err(ModelError::SharedAcrossChunks { layer });
         }
         let [keys, values] = self.cache_inputs(g, layer, (attention, mask));
-        let shape = [
-            1,
-            attention.n_kv_heads,
-            self.function.tokens,
-            attention.head_dim,
-        ];
+        let lanes = self.function.lanes();
+        let tokens = self.function.tokens / lanes;
+        let shape = [1, lanes * attention.n_kv_heads, tokens, attention.head_dim];
         let new = ["k", "v"].map(|part| {
             let ty = TensorType::new(g.form().float, shape);
             g.input(&format!("given_{part}_{layer}"), ty)

@@ -34,9 +34,10 @@ use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use super::caches::{Kept, numbered};
+use super::caches::numbered;
+use super::function::FixedFunction;
 use super::recurrent::Recurrent;
-use super::{Mask, Mode};
+use super::{Mask, head};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
@@ -45,47 +46,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
-use crate::{CacheForm, Given, Lookup, Table};
-
-/// What a function of fixed length computes.
-#[derive(Clone, Debug)]
-pub struct FixedFunction {
-    /// Which tokens' logits it gives.
-    pub given: Given,
-    /// Number of tokens.
-    pub tokens: usize,
-    /// Number of tokens that the cache holds.
-    pub context: usize,
-    /// The greatest such number of all functions, for which tables are made.
-    pub most_context: usize,
-    /// The layers.
-    pub layers: Range<usize>,
-    /// Number of layers of the model.
-    pub n_layers: usize,
-    /// The rows of the output head that it has, if any.
-    pub head: Option<Range<usize>>,
-    /// Where the cache is.
-    pub cache: CacheForm,
-    /// Name of the state that holds the cache.
-    pub state: String,
-    /// Name of the state that holds what layers without attention remember.
-    pub recurrent_state: String,
-    /// Whether any of the layers attends.
-    pub attends: bool,
-    /// Who looks up embeddings and rotations.
-    pub lookup: Lookup,
-    /// Whether the rows of tokens that the caller looks up are int8.
-    pub int8_tables: bool,
-    /// Window of sliding-window layers, in tokens.
-    pub window: Option<usize>,
-    /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
-    /// than the context.
-    pub ring: Option<usize>,
-    /// What full-attention layers keep, if not all tokens.
-    pub kept: Option<Kept>,
-    /// Rows of the cache that are multiplied at once, if not all.
-    pub tile: Option<usize>,
-}
+use crate::{CacheForm, Given, Head, Lookup, Table};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
@@ -395,25 +356,31 @@ impl Io {
         self.function.head.clone()
     }
 
+    /// Whether the caller computes the logits from the final hidden states.
+    pub fn has_head_on_host(&self) -> bool {
+        self.function.gives == Head::Host
+    }
+
+    /// Adds a table that the caller needs for what the function gives.
+    pub fn add_table(&self, table: Table) {
+        self.tables.borrow_mut().push(table);
+    }
+
     /// Finishes the function. `result` is [1, vocabulary, 1, tokens], or the hidden states if
-    /// another chunk follows. Also returns the tables that the caller looks up.
+    /// another chunk follows or the caller computes the logits. Also returns the tables that the
+    /// caller looks up.
     pub fn finish(
         self,
         mut g: Graph,
         result: ValueId,
     ) -> Result<(Function, Vec<Table>), ModelError> {
-        let result = if self.function.head.is_some() {
-            let n = self.function.n_given();
-            let rows = if n == 1 {
-                result
-            } else {
-                g.transpose(result, &[0, 3, 2, 1])?
-            };
-            ("logits".to_owned(), g.reshape(rows, &[1, n as i32, -1])?)
-        } else {
-            ("output_hidden_states".to_owned(), result)
+        let mut outputs = match &self.function.head {
+            Some(rows) => {
+                let f = &self.function;
+                head::outputs(&mut g, f.gives, (result, rows, f.n_given()))?
+            }
+            None => vec![("output_hidden_states".to_owned(), result)],
         };
-        let mut outputs = vec![result];
         let vectors = self.vectors.get();
         outputs.extend(vectors.map(|v| ("output_per_layer_vectors".to_owned(), v)));
         if self.function.cache == CacheForm::Explicit {
@@ -426,30 +393,5 @@ impl Io {
         }
         let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|(n, v)| (&**n, *v)).collect();
         Ok((g.finish_all(&outputs), self.tables.take()))
-    }
-}
-
-impl FixedFunction {
-    /// Whether it has the last of the layers.
-    fn ends_layers(&self) -> bool {
-        self.layers.end == self.n_layers && !self.layers.is_empty()
-    }
-
-    /// Number of tokens whose logits are given.
-    fn n_given(&self) -> usize {
-        match self.given {
-            Given::Last => 1,
-            Given::Each => self.tokens,
-        }
-    }
-}
-
-impl Mode {
-    /// Which tokens' logits a function of fixed length gives.
-    pub fn given(self) -> Given {
-        match self {
-            Mode::Prefill | Mode::Decode => Given::Last,
-            Mode::Verify => Given::Each,
-        }
     }
 }

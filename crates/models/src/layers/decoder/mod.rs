@@ -8,6 +8,8 @@
 mod caches;
 pub mod fixed;
 mod flexible;
+mod function;
+mod head;
 mod recurrent;
 
 use std::ops::Range;
@@ -19,12 +21,12 @@ use super::attention::{Attention, AttentionInputs, Remembered};
 use super::delta_net::{DeltaInputs, DeltaNet};
 use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
-use crate::Table;
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
+use crate::{Given, Table};
 pub use caches::Kept;
-pub use fixed::FixedFunction;
+pub use function::FixedFunction;
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 const MASKED_SCORE: f32 = -1e4;
@@ -38,6 +40,8 @@ pub enum Mode {
     Decode,
     /// Any number of tokens, or a few in functions of fixed length; gives the logits of each token.
     Verify,
+    /// A token each of several sequences, in functions of fixed length; gives the logits of each.
+    Lanes,
 }
 
 impl Mode {
@@ -47,6 +51,15 @@ impl Mode {
             Mode::Prefill => "prefill",
             Mode::Decode => "decode",
             Mode::Verify => "verify",
+            Mode::Lanes => "decode_lanes",
+        }
+    }
+
+    /// Which tokens' logits a function of fixed length gives.
+    pub fn given(self) -> Given {
+        match self {
+            Mode::Prefill | Mode::Decode => Given::Last,
+            Mode::Verify | Mode::Lanes => Given::Each,
         }
     }
 }
@@ -244,6 +257,18 @@ impl Io {
         match self {
             Self::Flexible(_) => Some(0..n_rows),
             Self::Fixed(io) => io.head(),
+        }
+    }
+
+    /// Whether the caller computes the logits from the final hidden states.
+    pub fn has_head_on_host(&self) -> bool {
+        matches!(self, Self::Fixed(io) if io.has_head_on_host())
+    }
+
+    /// Adds a table that the caller needs for what the function gives.
+    pub fn add_table(&self, table: Table) {
+        if let Self::Fixed(io) = self {
+            io.add_table(table);
         }
     }
 

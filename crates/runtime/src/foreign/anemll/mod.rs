@@ -141,11 +141,14 @@ fn finish(
     let (n_layers, window) = check_chunks(p, &infer)?;
     let plain_end = plain_end(p, &parts, &infer, window)?;
     let mut build = Builder::new(&parts);
-    let calls = build.calls(p, &infer, plain_end)?;
+    let mut calls = build.calls(p, &infer, plain_end)?;
     let head = match parts.head {
         Some(head) => vec![build.step(head, "main", 1, false)?],
         None => Vec::new(),
     };
+    let give = |call: &&mut Call| call.gives != Gives::Nothing;
+    let giving = calls.iter_mut().filter(give);
+    giving.for_each(|call| call.head.clone_from(&head));
     let (giver, function) = match parts.head {
         Some(head) => (head, "main"),
         None => (infer[0], "infer"),
@@ -159,7 +162,7 @@ fn finish(
         context: p.context,
         vocab_size,
         calls,
-        head,
+        lanes: Vec::new(),
         logits,
         caches: Vec::new(),
         rings: Vec::new(),
@@ -287,11 +290,12 @@ impl<'a, 'b> Builder<'a, 'b> {
             n_tokens,
             positions,
             gives: if gives_hidden {
-                Gives::Hidden
+                Gives::Last
             } else {
                 Gives::Nothing
             },
             padded: false,
+            head: Vec::new(),
             length: 0,
             steps,
         })

@@ -1,0 +1,48 @@
+//! What a model that gives only its greatest logits cannot do.
+
+use std::path::PathBuf;
+
+use thane_engine::sample::SampleOptions;
+
+use crate::error::RuntimeError;
+
+/// The logits that a model gives, if not all.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    /// The model.
+    pub path: PathBuf,
+    /// Number of the greatest logits of a token.
+    pub n: usize,
+    /// Tokens that the cache holds.
+    pub context: usize,
+}
+
+impl Known {
+    /// Refuses options that need more logits.
+    pub fn check(&self, options: &SampleOptions) -> Result<(), RuntimeError> {
+        let needed = options.n_greatest(self.context);
+        // The most likely token is the same whichever logits are known beside it.
+        let needed = needed.or((options.temperature == 0.0 && !options.penalizes()).then_some(1));
+        if needed.is_some_and(|needed| needed <= self.n) {
+            return Ok(());
+        }
+        let is_one = self.n == 1;
+        Err(self.lacks(match options {
+            o if o.repetition_penalty != 1.0 => "a repetition penalty",
+            o if o.presence_penalty != 0.0 => "a presence penalty",
+            o if o.frequency_penalty != 0.0 => "a frequency penalty",
+            _ if is_one => "a temperature above 0",
+            o if o.top_k == 0 => "a temperature above 0 without top-k",
+            _ => "such a top-k",
+        }))
+    }
+
+    /// The failure of `option`, which needs more logits.
+    pub fn lacks(&self, option: &'static str) -> RuntimeError {
+        let path = self.path.clone();
+        match self.n {
+            1 => RuntimeError::GreedyOnly { path, option },
+            n => RuntimeError::GreatestOnly { path, n, option },
+        }
+    }
+}
