@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use thane_mil::types::DType;
-use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Split};
+use thane_models::{CacheForm, DecoderEngine, Interface, Lookup, NormForm, Split};
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
 #[derive(Clone, Debug, clap::Args)]
@@ -77,6 +77,7 @@ impl FormFlags {
             cache: self.kv.map_or(CacheForm::State, Cache::form),
             lookup: self.lookup.map_or(Lookup::Inside, Who::form),
             split: self.split.clone().unwrap_or_default(),
+            interface: Interface::Thane,
         }
     }
 }

@@ -10,7 +10,10 @@ use crate::graph::{Form, Graph, Layout, SharedConstants};
 use crate::layers::decoder::{FixedFunction, Lowering, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
-use crate::{CacheForm, DecoderEngine, Fixed, FixedCall, Split, Table};
+use crate::{Anemll, CacheForm, DecoderEngine, Fixed, FixedCall, Split, Table};
+
+/// Bytes of an element of weights.
+const FP16_BYTES: usize = 2;
 
 /// The functions of a decoder, and what is needed to call them.
 pub(super) struct Built {
@@ -22,6 +25,8 @@ pub(super) struct Built {
     pub cache: DType,
     /// How functions of fixed length are called.
     pub fixed: Option<Fixed>,
+    /// What an ANEMLL bundle says of the model.
+    pub anemll: Option<Anemll>,
 }
 
 /// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
@@ -47,6 +52,7 @@ pub(super) fn engine_functions(
         tables: Vec::new(),
         cache: engine.float,
         fixed: None,
+        anemll: None,
     };
     let mut calls = Vec::new();
     for &of_context in &contexts {
@@ -83,6 +89,7 @@ pub(super) fn engine_functions(
                         lookup: engine.lookup,
                         window: decoder.window(),
                         ring,
+                        interface: engine.interface,
                     }),
                 };
                 let graph = Graph::new(&name, shared.clone(), form);
@@ -112,7 +119,7 @@ pub(super) fn engine_functions(
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
-fn modes(
+pub(super) fn modes(
     decoder: &Transformer,
     engine: &DecoderEngine,
     least: usize,
@@ -193,7 +200,7 @@ fn chunks(split: &Split, decoder: &Transformer) -> Result<Vec<Chunk>, ModelError
 }
 
 /// Ranges must follow each other from the first layer to the last.
-fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelError> {
+pub(super) fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelError> {
     let starts = chunks.iter().map(|chunk| chunk.start);
     let ends = std::iter::once(0).chain(chunks.iter().map(|chunk| chunk.end));
     let follow = starts.zip(ends).all(|(start, end)| start == end);
@@ -210,9 +217,32 @@ fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelErr
 /// As few chunks as have at most so many bytes of weights each, of about equal size. A layer or row
 /// that has more is a chunk by itself.
 fn within(most: usize, decoder: &Transformer) -> Vec<Chunk> {
-    let size = DType::Fp16.bits() / 8;
-    let of_layer = |i: usize| decoder.layers[i].weight_elements().saturating_mul(size);
-    let head = decoder.vocab_size.saturating_mul(decoder.hidden) * size;
+    let n_layers = decoder.layers.len();
+    let (ranges, last_bytes) = layers_within(most, decoder);
+    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
+    let vocab = decoder.vocab_size;
+    let head = vocab.saturating_mul(decoder.hidden) * FP16_BYTES;
+    match chunks.last_mut() {
+        Some(last) if last_bytes.saturating_add(head) <= most => last.head = Some(0..vocab),
+        _ => {
+            let n = head.div_ceil(most.max(1)).clamp(1, vocab.max(1));
+            // Parts of a multiple of 64 rows.
+            let rows = vocab.div_ceil(n).next_multiple_of(64);
+            let parts = (0..n).map(|i| i * rows..((i + 1) * rows).min(vocab));
+            let parts = parts.filter(|rows| !rows.is_empty());
+            chunks.extend(parts.map(|rows| Chunk::of_head(n_layers, rows)));
+        }
+    }
+    chunks
+}
+
+/// As few ranges of layers as have at most so many bytes of weights each, of about equal size, and
+/// the bytes of the last one. A layer that has more is a range by itself.
+pub(super) fn layers_within(most: usize, decoder: &Transformer) -> (Vec<Range<usize>>, usize) {
+    let of_layer = |i: usize| {
+        let elements = decoder.layers[i].weight_elements();
+        elements.saturating_mul(FP16_BYTES)
+    };
     let n_layers = decoder.layers.len();
     let fill = |most: usize| {
         let mut ranges: Vec<Range<usize>> = Vec::new();
@@ -230,28 +260,14 @@ fn within(most: usize, decoder: &Transformer) -> Vec<Chunk> {
         }
         (ranges, bytes)
     };
-    // The smallest bound that needs no more chunks makes them about equal.
+    // The smallest bound that needs no more ranges makes them about equal.
     let (n, _) = fill(most);
     let all: usize = (0..n_layers).map(of_layer).sum();
     let even = all.div_ceil(n.len().max(1));
     let step = (most.saturating_sub(even) / 16).max(1);
     let mut bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
     let bound = bounds.find(|bound| fill(*bound).0.len() == n.len());
-    let (ranges, last_bytes) = fill(bound.unwrap_or(most));
-    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
-    let vocab = decoder.vocab_size;
-    match chunks.last_mut() {
-        Some(last) if last_bytes.saturating_add(head) <= most => last.head = Some(0..vocab),
-        _ => {
-            let n = head.div_ceil(most.max(1)).clamp(1, vocab.max(1));
-            // Parts of a multiple of 64 rows.
-            let rows = vocab.div_ceil(n).next_multiple_of(64);
-            let parts = (0..n).map(|i| i * rows..((i + 1) * rows).min(vocab));
-            let parts = parts.filter(|rows| !rows.is_empty());
-            chunks.extend(parts.map(|rows| Chunk::of_head(n_layers, rows)));
-        }
-    }
-    chunks
+    fill(bound.unwrap_or(most))
 }
 
 impl Chunk {

@@ -8,6 +8,7 @@ pub mod config;
 pub mod gguf;
 mod layer;
 pub mod mixture;
+mod parts;
 
 use std::ops::Range;
 
@@ -110,7 +111,7 @@ impl Transformer {
             None => Io::flexible(g_, mode, self.extent(options)?)?,
             Some(function) => {
                 self.refuse_for_engine()?;
-                Io::fixed(g_, function)?
+                Io::fixed(g_, function, &self.layers[0].attention)?
             }
         };
         let layers = match &options.fixed {
@@ -161,6 +162,7 @@ impl Transformer {
         let h = io.leave(g_, h)?;
         let result = match io.head(self.vocab_size) {
             Some(rows) => self.head(g_, w, h, rows)?,
+            None if io.gives_normalized() => self.final_norm(g_, w, h)?,
             None => h,
         };
         io.finish(g, result)
@@ -175,6 +177,17 @@ impl Transformer {
         rows: Range<usize>,
     ) -> Result<ValueId, ModelError> {
         let h = self.final_norm(g, w, h)?;
+        self.logits(g, w, h, rows)
+    }
+
+    /// The logits of normalized hidden states, for a range of tokens.
+    fn logits(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        h: ValueId,
+        rows: Range<usize>,
+    ) -> Result<ValueId, ModelError> {
         g.at_module("lm_head");
         let module = if self.tied {
             "model.embed_tokens"

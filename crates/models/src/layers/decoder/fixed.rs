@@ -43,7 +43,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
-use crate::{CacheForm, Given, Lookup, Table};
+use crate::{CacheForm, Given, Interface, Lookup, Table};
 
 /// What a function of fixed length computes.
 #[derive(Clone, Debug)]
@@ -77,6 +77,8 @@ pub struct FixedFunction {
     /// Rows of the caches of sliding-window layers, if the caller has them as rings of fewer rows
     /// than the context.
     pub ring: Option<usize>,
+    /// Whose names, shapes and calls the function has.
+    pub interface: Interface,
 }
 
 /// The inputs of a function and the values that all layers share.
@@ -420,21 +422,7 @@ impl Io {
             None => self.cache_inputs(g, layer, (attention, mask)),
             Some(state) => {
                 let past = self.past(g, state)?;
-                let mut part = |slot: usize| -> ValueResult {
-                    let (begin, end) = (
-                        g.ints(&[slot as i32, 0, 0, 0])?,
-                        g.ints(&[slot as i32 + 1, 0, 0, 0])?,
-                    );
-                    let but_first = g.bools(&[false, true, true, true])?;
-                    let args = [
-                        ("x", past),
-                        ("begin", begin),
-                        ("end", end),
-                        ("begin_mask", but_first),
-                        ("end_mask", but_first),
-                    ];
-                    g.op("slice_by_index", "past", args)
-                };
+                let mut part = |row: usize| g.element("past", past, 0, row);
                 [part(2 * slot)?, part(2 * slot + 1)?]
             }
         };
@@ -573,7 +561,7 @@ impl FixedFunction {
     }
 
     /// Whether it has the last of the layers.
-    fn ends_layers(&self) -> bool {
+    pub(super) fn ends_layers(&self) -> bool {
         self.layers.end == self.n_layers && !self.layers.is_empty()
     }
 
