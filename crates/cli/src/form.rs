@@ -156,6 +156,8 @@ pub enum Form {
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.
     Engine,
+    /// A folder for apps that run bundles of ANEMLL.
+    Anemll,
 }
 
 /// The values of `--norm`.
