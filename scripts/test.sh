@@ -97,6 +97,10 @@ convert_decoders() { # folder
     done
     "$thane" convert --quiet --force --form engine --context 64 --block 8 --contexts 24 --verify 3 --split 0-1,1-2,head \
         tests/models/tiny/llama-bias -o "$1/chunks-state" || return
+    for model in llama-bias qwen2 qwen3 gemma3; do
+        "$thane" convert --quiet --force --form anemll --context 64 --block 8 --split 2 "tests/models/tiny/$model" \
+            -o "$1/chunks-anemll-$model" || return
+    done
 }
 
 venv=target/oracle-venv

@@ -10,7 +10,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Options, Split, build};
+use thane_models::{CacheForm, DecoderEngine, Interface, Lookup, NormForm, Options, Split, build};
 
 use crate::Rng;
 
@@ -74,6 +74,11 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
             Split::Whole
         } else {
             Split::Within(4096)
+        },
+        interface: if rng.below(4) == 0 {
+            Interface::Anemll
+        } else {
+            Interface::Thane
         },
         ..DecoderEngine::default()
     };

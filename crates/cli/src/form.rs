@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use thane_mil::types::DType;
 use thane_models::{
-    AttentionForm, CacheForm, DecoderEngine, Head, Lookup, NormForm, Split, Streaming,
+    AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Split, Streaming,
 };
 
 /// The form of programs for the Neural Engine; flags of every verb that writes one.
@@ -181,6 +181,7 @@ impl FormFlags {
             attention: self.attention.form(),
             head: self.head.unwrap_or_default(),
             lanes: self.lanes,
+            interface: Interface::Thane,
         }
     }
 }
@@ -279,6 +280,8 @@ pub enum Form {
     Portable,
     /// fp16, features in channels, fixed lengths: for the Neural Engine.
     Engine,
+    /// A folder for apps that run bundles of ANEMLL.
+    Anemll,
 }
 
 /// The values of `--norm`.

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use thane_mil::package::Partial;
+use thane_runtime::{ForeignLayout, is_anemll_file};
 
 use crate::exit::{Code, Failure};
 
@@ -17,6 +18,8 @@ pub enum Kind {
     Compiled,
     /// A folder of packages.
     Folder,
+    /// A bundle of ANEMLL.
+    Anemll,
 }
 
 impl Kind {
@@ -39,6 +42,7 @@ impl Kind {
             Self::Package => "package",
             Self::Compiled => "compiled model",
             Self::Folder => "folder of packages",
+            Self::Anemll => "ANEMLL bundle",
         }
     }
 
@@ -48,19 +52,24 @@ impl Kind {
             Self::Text => path.is_file() && path.extension().is_some_and(|e| e == "mil"),
             Self::Package => path.join("Manifest.json").is_file(),
             Self::Compiled => path.join("coremldata.bin").is_file(),
-            Self::Folder => {
-                let entries = fs::read_dir(path).into_iter().flatten().flatten();
-                let names: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
-                // An empty folder, or one that only has packages and their manifest.
-                let is_manifest =
-                    |path: &Path| path.file_name().is_some_and(|name| name == "manifest.json");
-                path.is_dir()
-                    && names
-                        .iter()
-                        .all(|path| is_package(path) || is_manifest(path))
+            Self::Folder => holds_only(path, |name| name == "manifest.json"),
+            Self::Anemll => {
+                let is_bundle = ForeignLayout::of(path) == Some(ForeignLayout::Anemll);
+                holds_only(path, |name| is_bundle && is_anemll_file(name))
             }
         }
     }
+}
+
+/// Whether a path is a folder that holds nothing but packages and such files.
+fn holds_only(path: &Path, is_file: impl Fn(&str) -> bool) -> bool {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    let mut paths = entries.map(|entry| entry.path());
+    let is_named = |path: &Path| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(&is_file)
+    };
+    path.is_dir() && paths.all(|path| is_package(&path) || is_named(&path))
 }
 
 /// The failure of an output whose extension is that of another kind.

@@ -94,6 +94,10 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
         // The families write legal programs, so the numbers in the file are to blame.
         RuntimeError::Compile { .. } => vec![CHECK.to_owned()],
         RuntimeError::NoContract { path, task } => of_no_contract(path, *task),
+        RuntimeError::BundleOfFile { .. } => vec![
+            "the model's Hugging Face folder, or hf:org/name".to_owned(),
+            "--form engine, for a package that has a tokenizer of its own".to_owned(),
+        ],
         RuntimeError::EmbedsOnly { path } => vec![format!("thane embed {} TEXT", path.display())],
         RuntimeError::GeneratesOnly { path } => {
             vec![format!("thane run {} PROMPT", path.display())]
@@ -209,6 +213,7 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
                 "--contexts from 1 to {context}, or a longer --context"
             )]
         }
+        ModelError::Anemll(_) => vec!["--form engine".to_owned()],
         ModelError::SplitInto { n_layers, .. } => vec![format!("--split 1 to {n_layers}")],
         ModelError::Split { n_layers, .. } => vec![format!(
             "--split 2, or --split 0-{},{}-{n_layers}",

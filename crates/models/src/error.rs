@@ -222,6 +222,9 @@ pub enum ModelError {
          on CPU and GPU"
     )]
     EngineForm(&'static str),
+    /// An ANEMLL bundle cannot have this.
+    #[error("an ANEMLL bundle cannot have {0}: leave it out, or choose the form engine")]
+    Anemll(String),
     /// The files of an embedding model do not name a pooling.
     #[error(
         "modules.json is missing, so the pooling of token vectors is unknown: choose mean, cls, \
@@ -257,6 +260,11 @@ fn nearest(found: &str, supported: &[&str]) -> String {
 }
 
 impl ModelError {
+    /// An ANEMLL bundle cannot have this.
+    pub(crate) fn anemll(what: impl Into<String>) -> Self {
+        Self::Anemll(what.into())
+    }
+
     /// The value of a key is not supported.
     pub(crate) fn unsupported(key: &str, value: impl ToString, reason: &str) -> Self {
         Self::Unsupported {

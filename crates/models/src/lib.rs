@@ -102,6 +102,8 @@ pub struct DecoderEngine {
     pub lanes: Option<usize>,
     /// How attention reads the cache.
     pub attention: AttentionForm,
+    /// Whose names, shapes and calls functions have.
+    pub interface: Interface,
 }
 
 /// How attention reads the cache.
@@ -149,6 +151,16 @@ pub enum Head {
     Top(usize),
     /// None: the caller multiplies the final hidden states by the output matrix, a table.
     Host,
+}
+
+/// Whose names, shapes and calls the functions of a decoder for the Neural Engine have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interface {
+    /// Those of this project.
+    Thane,
+    /// Those of ANEMLL bundles: `embeddings`, `chunk1_infer`, `chunk1_prefill` and on, and `head`.
+    /// [`Split::Whole`] stands for as few chunks as have at most [`Anemll::MOST_CHUNK_BYTES`] each.
+    Anemll,
 }
 
 /// How layers are cut into chunks.
@@ -254,6 +266,7 @@ impl Default for DecoderEngine {
             attention: AttentionForm::default(),
             head: Head::Logits,
             lanes: None,
+            interface: Interface::Thane,
         }
     }
 }
@@ -288,6 +301,31 @@ pub struct Model {
     pub stored: Vec<StoredWeight>,
     /// Tables that callers of functions of fixed length look up.
     pub tables: Vec<Table>,
+    /// What an ANEMLL bundle says of the model, if functions are those of such a bundle.
+    pub anemll: Option<Anemll>,
+}
+
+/// What an ANEMLL bundle says of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Anemll {
+    /// Begin of the names of packages.
+    pub prefix: &'static str,
+    /// Class of the tokenizer in transformers.
+    pub tokenizer_class: &'static str,
+    /// Tokens of a call of `prefill`.
+    pub block: usize,
+    /// Number of chunks of layers.
+    pub n_chunks: usize,
+    /// Rows of each slice of the output head.
+    pub head_slices: Vec<usize>,
+    /// Window of sliding-window layers in tokens, if the model has such layers.
+    pub window: Option<usize>,
+}
+
+impl Anemll {
+    /// Bytes of fp16 weights that the layers of a chunk have at most by default, the limit of
+    /// ANEMLL 0.3.5 where it chooses the number of chunks.
+    pub const MOST_CHUNK_BYTES: usize = 950_000_000;
 }
 
 /// The properties of a language model, from its files and options.

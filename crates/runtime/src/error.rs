@@ -162,6 +162,16 @@ pub enum RuntimeError {
          (.mlpackage), or have the program look them up"
     )]
     TablesOfCompiled,
+    /// A bundle was requested of a file, which has no tokenizer files that could be copied.
+    #[error(
+        "{}: expected a Hugging Face folder, whose tokenizer files are a part of an ANEMLL bundle, \
+         found a file",
+        path.display()
+    )]
+    BundleOfFile {
+        /// The file.
+        path: PathBuf,
+    },
     /// Some functions were requested of a model that is cut into several packages.
     #[error("packages of a model that is cut hold all functions")]
     FunctionsOfChunks,

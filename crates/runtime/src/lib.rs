@@ -19,12 +19,13 @@
 //! Start at [`Model`]. A model becomes a [`LanguageModel`] and a running [`Generator`], or a
 //! running [`Embedder`], on any [`Backend`](thane_mil::backend::Backend). [`LanguageModel::write`]
 //! and [`Model::write_bundle`] write Core ML packages with a [`contract`], by which such a package
-//! can be opened like a checkpoint.
+//! can be opened like a checkpoint. [`Model::write_anemll`] writes a bundle for ANEMLL's apps.
 //!
 //! This crate knows no flags, prints nothing, and reads no environment variable: options are
 //! structs, and an [`Observer`] follows long operations.
 #![deny(missing_docs)]
 
+mod anemll_writer;
 mod bundle_reader;
 mod bundle_writer;
 mod call_facts;
@@ -55,6 +56,7 @@ mod sampling;
 mod sentencepiece;
 mod tables;
 
+pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
 pub use embedder::{EmbedOptions, Embedder, TextEncoder, Tokens};

@@ -11,7 +11,9 @@ use thane_mil::program::{Arg, Function};
 use thane_mil::types::DType;
 use thane_runtime::contract::{Contract, Facts};
 use thane_runtime::manifest::{is_bundle, read_checked_manifest};
-use thane_runtime::{LanguageOptions, Model, is_package, read_contents};
+use thane_runtime::{
+    ForeignBundle, ForeignLayout, LanguageOptions, Model, is_package, read_contents,
+};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome, even_unread};
@@ -22,6 +24,8 @@ use crate::source;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A package, a compiled model, a folder of packages that convert wrote, or a .mil file.
+    ///
+    /// A bundle of ANEMLL or CoreML-LLM is checked too.
     package: PathBuf,
 }
 
@@ -64,6 +68,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.busy("reading the package");
     if is_folder {
         folder(&args.package, &mut report);
+    } else if !is_package(&args.package) && ForeignLayout::of(&args.package).is_some() {
+        foreign_bundle(&args.package, &mut report);
     } else {
         package(&args.package, &mut report);
     }
@@ -98,6 +104,18 @@ fn folder(path: &Path, report: &mut Report<'_>) {
             }
         }
         Ok(None) => {}
+        Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
+    }
+}
+
+/// Checks the packages of another project's bundle, and whether they fit together.
+fn foreign_bundle(path: &Path, report: &mut Report<'_>) {
+    match ForeignBundle::open(path) {
+        Ok(bundle) => {
+            for part in &bundle.parts {
+                look(&part.path, &part.package, report);
+            }
+        }
         Err(e) => report.errors.push(format!("{:#}", anyhow::Error::new(e))),
     }
 }

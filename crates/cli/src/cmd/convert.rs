@@ -8,8 +8,8 @@ use thane_mil::opset::Opset;
 use thane_mil::types::DType;
 use thane_models::{DecoderEngine, Split};
 use thane_runtime::{
-    LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask, WrittenBundle,
-    WrittenPackage,
+    AnemllOptions, LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask,
+    WrittenBundle, WrittenPackage,
 };
 
 use crate::app::App;
@@ -31,7 +31,8 @@ pub struct Args {
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
-    /// A name such as model.mlmodelc writes a compiled model.
+    /// A name such as model.mlmodelc writes a compiled model. Several packages are written into a
+    /// folder.
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
     /// Replace a package that exists.
@@ -42,9 +43,10 @@ pub struct Args {
     /// Generate answers or embed texts [default: what the model is made for].
     #[arg(long, value_name = "TASK", hide_possible_values = true, value_enum)]
     task: Option<Task>,
-    /// Form of the program: portable for every machine, engine for the Neural Engine.
+    /// Form of the program: portable, engine (for the Neural Engine), or anemll.
     ///
-    /// The default is portable for generate, unless --target is given, and engine for embed.
+    /// portable runs on every machine, anemll is a folder for apps of ANEMLL. The default is
+    /// portable for generate, unless --target is given, and engine for embed.
     #[arg(long, value_name = "FORM", hide_possible_values = true, value_enum)]
     form: Option<Form>,
     #[command(flatten)]
@@ -78,6 +80,11 @@ pub struct Args {
 }
 
 impl Args {
+    /// Whether a bundle of ANEMLL is written.
+    fn is_anemll(&self) -> bool {
+        self.form == Some(Form::Anemll)
+    }
+
     /// Whether flags say that layers are cut into several packages.
     fn is_split(&self) -> bool {
         self.embedding.form.split.as_ref().is_some_and(is_split)
@@ -168,6 +175,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     out::check_made(&args.out, kind(args, task)?, args.force, &[&model.path])?;
     let _writing = app.interrupt.writing(&args.out);
     match task {
+        Task::Generate if args.is_anemll() => anemll(args, &model, app),
         Task::Generate => generate(args, model, app),
         Task::Embed => embed(args, &model, app),
     }
@@ -240,6 +248,12 @@ fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
 
 /// Refuses an output whose extension is not that of a package or a compiled model.
 fn named_well(args: &Args) -> Outcome {
+    if args.is_anemll() {
+        return match is_model_file(&args.out) {
+            true => Err(out::misnamed(&args.out, "a folder", "-o FOLDER")),
+            false => Ok(()),
+        };
+    }
     let is_package = args.out.extension().is_some_and(|e| e == "mlpackage");
     let is_folder = args.embedding.layout == bundle::Layout::Folder || args.is_split();
     // Whether the model is cut may depend on its size.
@@ -288,6 +302,7 @@ fn kind(args: &Args, task: Task) -> Result<Kind, Failure> {
             Err(Failure::new(Code::Usage, error).remedy("-o PACKAGE.mlpackage"))
         }
         Task::Embed if args.embedding.layout == bundle::Layout::Folder => Ok(Kind::Folder),
+        Task::Generate if args.is_anemll() => Ok(Kind::Anemll),
         Task::Generate if args.is_split() => Ok(Kind::Folder),
         Task::Generate if is_compiled(&args.out) => Ok(Kind::Compiled),
         _ => Ok(Kind::Package),
@@ -309,7 +324,7 @@ fn is_compiled(out: &Path) -> bool {
 fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEngine>, Failure> {
     let flags = &args.embedding.form;
     match (args.form, &args.target) {
-        (Some(Form::Engine), _) => Ok(Some(flags.decoder())),
+        (Some(Form::Engine | Form::Anemll), _) => Ok(Some(flags.decoder())),
         (Some(Form::Portable), _) | (None, None) => Ok(None),
         (None, Some(target)) => {
             let by = (target, args.goal.unwrap_or_default());
@@ -364,6 +379,29 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     say(&model.name, &written, (args, is_portable), app)
 }
 
+/// Writes a bundle of ANEMLL.
+fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
+    let given = [
+        ("--functions", !args.functions.is_empty()),
+        ("--opset", args.opset.is_some()),
+        ("--min-os", args.min_os.is_some()),
+    ];
+    if let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given) {
+        let error = anyhow::anyhow!(
+            "{flag} chooses what a package holds, and an ANEMLL bundle holds all functions in the \
+             opset of ios18"
+        );
+        return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
+    }
+    let options = AnemllOptions {
+        replace: args.force,
+        context: args.context,
+        engine: args.embedding.form.decoder(),
+    };
+    let written = model.write_anemll(&args.out, &options, app.output.as_ref())?;
+    say(&model.name, &written, (args, false), app)
+}
+
 /// Names the flag by which the opset was chosen.
 fn unwritten(error: RuntimeError, args: &Args) -> Failure {
     match error {
@@ -413,7 +451,7 @@ impl<'a> Embeds<'a> {
 }
 
 fn embed(args: &Args, model: &Model, app: &App) -> Outcome {
-    if args.form == Some(Form::Portable) {
+    if args.form.is_some_and(|form| form != Form::Engine) {
         let error =
             anyhow::anyhow!("packages of embedding models are written for the Neural Engine only");
         return Err(Failure::new(Code::Usage, error)

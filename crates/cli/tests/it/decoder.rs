@@ -174,9 +174,8 @@ fn likeliest(logits: &[f32]) -> u32 {
 
 /// The worst error over prompts of many lengths, one session for all of them, and over decoding
 /// from the middle of the longest.
-fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
-    let model = engine(name, file);
-    let mut session = session(&model, numerics);
+pub fn worst(name: &str, model: &LanguageModel, numerics: Numerics) -> f64 {
+    let mut session = session(model, numerics);
     let mut worst = 0.0f64;
     // The longest and the shortest.
     for (ids, logits) in sequences(name).into_iter().rev().step_by(2) {
@@ -196,54 +195,56 @@ fn worst(name: &str, file: &str, numerics: Numerics) -> f64 {
 
 /// transformers itself, with the same checkpoints in torch.float16, is 0.4e-2 to 1.9e-2 off at the
 /// worst position of those that it reads.
-const BOUND: f64 = 2.5e-2;
+pub const BOUND: f64 = 2.5e-2;
 
 #[test]
 fn logits_are_those_of_the_reference() {
     let mut bad = false;
     for (name, file) in &cases() {
         let found = [Numerics::F32, Numerics::Ane(Effects::default())]
-            .map(|numerics| worst(name, file, numerics));
+            .map(|numerics| worst(name, &engine(name, file), numerics));
         println!("{name}: f32 {:.1e}, ane {:.1e}", found[0], found[1]);
         bad |= found.iter().any(|e| *e > BOUND);
     }
     assert!(!bad, "more than {BOUND}");
 }
 
+/// Generates until the cache is full, and compares the likeliest tokens with those of the portable
+/// form. Returns the number of tokens, and of those that are another that is as likely.
+pub fn compare_tokens(name: &str, portable: &LanguageModel, model: &LanguageModel) -> [usize; 2] {
+    let (mut n_steps, mut n_ties) = (0, 0);
+    let mut a = session(portable, Numerics::F32);
+    let mut b = session(model, Numerics::F32);
+    for (ids, _) in sequences(name).into_iter().skip(1) {
+        let mut pair = [&mut a, &mut b].map(|s| s.feed(&ids, &|| false).unwrap().unwrap());
+        let n = CONTEXT - ids.len();
+        for step in 0..n {
+            let [ours, theirs] = pair.each_ref().map(|logits| likeliest(logits));
+            // Where two tokens are as likely, fp16 may take the other.
+            let reference = &pair[0];
+            let norm = reference.iter().map(|v| v * v).sum::<f32>().sqrt();
+            let gap = (reference[ours as usize] - reference[theirs as usize]) / norm;
+            let place = format!("{name}, {} tokens, step {step}", ids.len());
+            assert!(gap <= BOUND as f32, "{place}: {gap}");
+            (n_steps, n_ties) = (n_steps + 1, n_ties + usize::from(ours != theirs));
+            pair = [&mut a, &mut b].map(|s| s.decode(ours).unwrap().into_owned());
+        }
+        let error = b.decode(0).unwrap_err().to_string();
+        assert!(
+            error.contains("the context of 64 tokens"),
+            "{name}: {error}"
+        );
+    }
+    [n_steps, n_ties]
+}
+
 #[test]
 fn greedy_tokens_are_those_of_the_portable_form() {
     let (mut n_steps, mut n_ties) = (0, 0);
     for (name, file) in &cases() {
-        let (portable, engine) = (model(name, file, None), engine(name, file));
-        let (mut a, mut b) = (
-            session(&portable, Numerics::F32),
-            session(&engine, Numerics::F32),
-        );
-        for (ids, _) in sequences(name).into_iter().skip(1) {
-            let mut pair = [&mut a, &mut b].map(|s| s.feed(&ids, &|| false).unwrap().unwrap());
-            let n = CONTEXT - ids.len();
-            for step in 0..n {
-                let [ours, theirs] = pair.each_ref().map(|logits| likeliest(logits));
-                // Where two tokens are as likely, fp16 may take the other.
-                let reference = &pair[0];
-                let norm = reference.iter().map(|v| v * v).sum::<f32>().sqrt();
-                let gap = (reference[ours as usize] - reference[theirs as usize]) / norm;
-                assert!(
-                    gap <= BOUND as f32,
-                    "{name}, {} tokens, step {step}: {gap}",
-                    ids.len()
-                );
-                (n_steps, n_ties) = (n_steps + 1, n_ties + usize::from(ours != theirs));
-                pair = [&mut a, &mut b].map(|s| s.decode(ours).unwrap().into_owned());
-            }
-            assert!(
-                b.decode(0)
-                    .unwrap_err()
-                    .to_string()
-                    .contains("the context of 64 tokens"),
-                "{name}"
-            );
-        }
+        let portable = model(name, file, None);
+        let [steps, ties] = compare_tokens(name, &portable, &engine(name, file));
+        (n_steps, n_ties) = (n_steps + steps, n_ties + ties);
     }
     println!("{n_ties} of {n_steps} tokens are another that is as likely");
     assert!(n_ties * 50 < n_steps, "{n_ties} of {n_steps}");

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 #![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
 
+mod anemll;
 mod audit;
 mod audit_forms;
 mod buckets;

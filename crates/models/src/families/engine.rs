@@ -11,8 +11,12 @@ use crate::layers::decoder::{FixedFunction, Kept, Lowering, Mask, Mode};
 use crate::transformer::{Layer, Transformer};
 use crate::weights::Weights;
 use crate::{
-    CacheForm, DecoderEngine, Fixed, FixedCall, FixedHead, Head, Split, StreamingCache, Table,
+    Anemll, CacheForm, DecoderEngine, Fixed, FixedCall, FixedHead, Head, Lookup, Split,
+    StreamingCache, Table,
 };
+
+/// Bytes of an element of weights.
+const FP16_BYTES: usize = 2;
 
 /// The functions of a decoder, and what is needed to call them.
 pub(super) struct Built {
@@ -24,6 +28,8 @@ pub(super) struct Built {
     pub cache: DType,
     /// How functions of fixed length are called.
     pub fixed: Option<Fixed>,
+    /// What an ANEMLL bundle says of the model.
+    pub anemll: Option<Anemll>,
 }
 
 /// Builds the functions of a decoder for the Neural Engine: for each context length, mode and chunk
@@ -51,6 +57,7 @@ pub(super) fn engine_functions(
         tables: Vec::new(),
         cache: engine.float,
         fixed: None,
+        anemll: None,
     };
     let mut calls = Vec::new();
     for &of_context in &contexts {
@@ -157,6 +164,7 @@ fn lowering(
             ring,
             kept: kept.clone(),
             tile: engine.attention.tile,
+            interface: engine.interface,
         }),
     }
 }
@@ -179,7 +187,7 @@ fn head(engine: &DecoderEngine, decoder: &Transformer) -> Result<FixedHead, Mode
 }
 
 /// The kinds of functions with their numbers of tokens. `least` is the shortest context.
-fn modes(
+pub(super) fn modes(
     decoder: &Transformer,
     engine: &DecoderEngine,
     least: usize,
@@ -326,7 +334,7 @@ fn chunks(engine: &DecoderEngine, decoder: &Transformer) -> Result<Vec<Chunk>, M
         }
         Split::Ranges { head: true, .. } if is_on_host => return Err(ModelError::NoHeadToCut),
         Split::Ranges { layers, head } => (layers.clone(), *head),
-        Split::Within(bytes) => return Ok(within(*bytes, decoder, is_on_host)),
+        Split::Within(bytes) => return Ok(within(*bytes, decoder, engine)),
     };
     check_ranges(&ranges, n_layers)?;
     let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
@@ -338,7 +346,7 @@ fn chunks(engine: &DecoderEngine, decoder: &Transformer) -> Result<Vec<Chunk>, M
 }
 
 /// Ranges must follow each other from the first layer to the last.
-fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelError> {
+pub(super) fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelError> {
     let starts = chunks.iter().map(|chunk| chunk.start);
     let ends = std::iter::once(0).chain(chunks.iter().map(|chunk| chunk.end));
     let follow = starts.zip(ends).all(|(start, end)| start == end);
@@ -353,43 +361,26 @@ fn check_ranges(chunks: &[Range<usize>], n_layers: usize) -> Result<(), ModelErr
 }
 
 /// As few chunks as have at most so many bytes of weights each, of about equal size. A layer or row
-/// that has more is a chunk by itself. A head on the host counts nothing.
-fn within(most: usize, decoder: &Transformer, head_is_on_host: bool) -> Vec<Chunk> {
-    let size = DType::Fp16.bits() / 8;
-    let of_layer = |i: usize| decoder.layers[i].weight_elements().saturating_mul(size);
-    let head = match head_is_on_host {
-        true => 0,
-        false => decoder.vocab_size.saturating_mul(decoder.hidden) * size,
-    };
+/// that has more is a chunk by itself. A head on the host counts nothing, and the embedding counts
+/// if the program looks it up.
+fn within(most: usize, decoder: &Transformer, engine: &DecoderEngine) -> Vec<Chunk> {
     let n_layers = decoder.layers.len();
-    let fill = |most: usize| {
-        let mut ranges: Vec<Range<usize>> = Vec::new();
-        let mut bytes = 0usize;
-        for i in 0..n_layers {
-            let layer = of_layer(i);
-            match ranges.last_mut() {
-                Some(last) if bytes.saturating_add(layer) <= most => last.end = i + 1,
-                _ => {
-                    ranges.push(i..i + 1);
-                    bytes = 0;
-                }
-            }
-            bytes = bytes.saturating_add(layer);
-        }
-        (ranges, bytes)
-    };
-    // The smallest bound that needs no more chunks makes them about equal.
-    let (n, _) = fill(most);
-    let all: usize = (0..n_layers).map(of_layer).sum();
-    let even = all.div_ceil(n.len().max(1));
-    let step = (most.saturating_sub(even) / 16).max(1);
-    let mut bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
-    let bound = bounds.find(|bound| fill(*bound).0.len() == n.len());
-    let (ranges, last_bytes) = fill(bound.unwrap_or(most));
-    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
     let vocab = decoder.vocab_size;
+    let matrix = vocab
+        .saturating_mul(decoder.hidden)
+        .saturating_mul(FP16_BYTES);
+    let embedding = match engine.lookup {
+        Lookup::Inside => matrix,
+        Lookup::Host => 0,
+    };
+    let (ranges, last_bytes) = layers_within(most, embedding, decoder);
+    // A tied head is the matrix that the embedding is.
+    let shares = decoder.tied && ranges.len() == 1 && engine.lookup == Lookup::Inside;
+    let is_free = engine.head == Head::Host || shares;
+    let head = if is_free { 0 } else { matrix };
+    let mut chunks: Vec<Chunk> = ranges.into_iter().map(Chunk::of_layers).collect();
     match chunks.last_mut() {
-        Some(last) if head_is_on_host || last_bytes.saturating_add(head) <= most => {
+        Some(last) if is_free || last_bytes.saturating_add(head) <= most => {
             last.head = Some(0..vocab);
         }
         _ => {
@@ -402,6 +393,48 @@ fn within(most: usize, decoder: &Transformer, head_is_on_host: bool) -> Vec<Chun
         }
     }
     chunks
+}
+
+/// As few ranges of layers as have at most so many bytes of weights each, of about equal size, and
+/// the bytes of the last one. A layer that has more is a range by itself. The first range also has
+/// `before` bytes.
+pub(super) fn layers_within(
+    most: usize,
+    before: usize,
+    decoder: &Transformer,
+) -> (Vec<Range<usize>>, usize) {
+    let of_layer = |i: usize| {
+        let elements = decoder.layers[i].weight_elements();
+        elements.saturating_mul(FP16_BYTES)
+    };
+    let n_layers = decoder.layers.len();
+    let fill = |most: usize| {
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        let mut bytes = before;
+        for i in 0..n_layers {
+            let layer = of_layer(i);
+            match ranges.last_mut() {
+                Some(last) if bytes.saturating_add(layer) <= most => last.end = i + 1,
+                None => ranges.push(i..i + 1),
+                Some(_) => {
+                    ranges.push(i..i + 1);
+                    bytes = 0;
+                }
+            }
+            bytes = bytes.saturating_add(layer);
+        }
+        (ranges, bytes)
+    };
+    // The smallest bound that needs no more ranges makes them about equal.
+    let (n, _) = fill(most);
+    let all = (0..n_layers)
+        .map(of_layer)
+        .fold(before, usize::saturating_add);
+    let even = all.div_ceil(n.len().max(1));
+    let step = (most.saturating_sub(even) / 16).max(1);
+    let mut bounds = (0..16).map(|i| even.saturating_add(i * step).min(most));
+    let bound = bounds.find(|bound| fill(*bound).0.len() == n.len());
+    fill(bound.unwrap_or(most))
 }
 
 impl Chunk {

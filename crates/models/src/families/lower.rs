@@ -6,6 +6,7 @@ use thane_mil::program::{Arg, Function, Program};
 use thane_mil::types::DType;
 
 use super::Encoder;
+use super::anemll;
 use super::engine::{Built, engine_functions};
 use super::keys::check_size;
 use crate::checkpoint::SentenceConfig;
@@ -18,7 +19,7 @@ use crate::layers::encoder::{EncoderPlan, Encoding, Extent, Head};
 use crate::numbers;
 use crate::transformer::Transformer;
 use crate::weights::Weights;
-use crate::{Info, Model, Options, Pooling};
+use crate::{Info, Interface, Model, Options, Pooling};
 
 /// Constants of up to this many bytes (norms and biases) are checked for NaN and infinity when a
 /// program is built; larger tensors are checked when they are used.
@@ -71,7 +72,12 @@ pub(super) fn lower(
                 tables: Vec::new(),
                 cache: options.cache,
                 fixed: None,
+                anemll: None,
             }
+        }
+        Some(engine) if engine.interface == Interface::Anemll => {
+            let form = (engine, context);
+            anemll::functions(&architecture, decoder, weights, form, &shared)?
         }
         Some(engine) => engine_functions(decoder, weights, engine, context, &shared)?,
     };
@@ -99,6 +105,7 @@ pub(super) fn lower(
         notes: weights.notes(),
         stored,
         tables: built.tables,
+        anemll: built.anemll,
     })
 }
 

@@ -1,6 +1,7 @@
 //! The model families, one file each, and the list of all families. Start reading at [`llama`];
 //! adding a family takes one file, its `mod` line, and its line in [`FAMILIES`].
 
+mod anemll;
 mod bert;
 mod cohere;
 mod distilbert;

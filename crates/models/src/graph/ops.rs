@@ -224,6 +224,26 @@ impl Graph {
         self.op("slice_by_index", "last", args)
     }
 
+    /// The element `idx` along `axis`, which remains as a dimension of 1.
+    pub fn element(&mut self, name: &str, x: ValueId, axis: usize, idx: usize) -> ValueResult {
+        let rank = self.shape(x).len();
+        let corner = |at: usize| -> Vec<i32> {
+            let of_axis = |i: usize| if i == axis { at as i32 } else { 0 };
+            (0..rank).map(of_axis).collect()
+        };
+        let all_but_axis: Vec<bool> = (0..rank).map(|i| i != axis).collect();
+        let (begin, end) = (self.ints(&corner(idx))?, self.ints(&corner(idx + 1))?);
+        let all_but_axis = self.bools(&all_but_axis)?;
+        let args = [
+            ("x", x),
+            ("begin", begin),
+            ("end", end),
+            ("begin_mask", all_but_axis),
+            ("end_mask", all_but_axis),
+        ];
+        self.op("slice_by_index", name, args)
+    }
+
     /// Splits `x` into two halves along `axis`.
     pub fn halves(&mut self, x: ValueId, axis: i32) -> Result<[ValueId; 2], BuildError> {
         let halves = self.split(x, 2, axis)?;

@@ -29,6 +29,17 @@ impl Transformer {
         rows: Range<usize>,
     ) -> Result<ValueId, ModelError> {
         let h = self.final_norm(g, w, h)?;
+        self.logits(g, w, h, rows)
+    }
+
+    /// The logits of normalized hidden states, for a range of tokens.
+    pub(super) fn logits(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        h: ValueId,
+        rows: Range<usize>,
+    ) -> Result<ValueId, ModelError> {
         g.at_module("lm_head");
         let weight = w.stored_rows(
             self.head_module(),

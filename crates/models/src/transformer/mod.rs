@@ -9,6 +9,7 @@ pub mod gguf;
 mod head;
 mod layer;
 pub mod mixture;
+mod parts;
 
 use std::ops::Range;
 
@@ -111,7 +112,7 @@ impl Transformer {
             None => Io::flexible(g_, mode, self.extent(options)?)?,
             Some(function) => {
                 self.refuse_for_engine()?;
-                Io::fixed(g_, function)?
+                Io::fixed(g_, function, &self.layers[0].attention)?
             }
         };
         let layers = match &options.fixed {
@@ -166,6 +167,7 @@ impl Transformer {
                 self.final_norm(g_, w, h)?
             }
             Some(rows) => self.head(g_, w, h, rows)?,
+            None if io.gives_normalized() => self.final_norm(g_, w, h)?,
             None => h,
         };
         io.finish(g, result)

@@ -6,6 +6,9 @@ use std::collections::{BTreeSet, HashSet};
 use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::{DType, Type};
 
+/// Rows that an update is believed to write at most: twice the layers of any known model.
+const MOST_ROWS: usize = 1024;
+
 /// Number of rows of the constant table that the input `input` selects rows of; the least, if there
 /// are several tables.
 pub(super) fn table_rows(f: &Function, inputs: &[&str]) -> Option<usize> {
@@ -26,7 +29,7 @@ pub(super) fn table_rows(f: &Function, inputs: &[&str]) -> Option<usize> {
 }
 
 /// The rows (indices of the first axis) of the state `name` that a function writes; `None` if the
-/// program does not say it plainly.
+/// program does not say it plainly. A value that is stored may be made by several updates.
 pub(super) fn written_rows(f: &Function, name: &str) -> Option<BTreeSet<usize>> {
     let mut rows = BTreeSet::new();
     for op in ops(f).filter(|op| op.def.name == "coreml_update_state") {
@@ -34,14 +37,24 @@ pub(super) fn written_rows(f: &Function, name: &str) -> Option<BTreeSet<usize>> 
         if f.value(state).name != name {
             continue;
         }
-        let update = f.definer(op.value_arg("value")?)?;
-        if update.def.name != "slice_update" {
-            return None;
+        let is_update = |op: &&Op| op.def.name == "slice_update";
+        let mut update = f.definer(op.value_arg("value")?).filter(is_update)?;
+        loop {
+            let n_rows = f.value(update.value_arg("x")?).ty.tensor()?.shape.first()?;
+            let row = |param| {
+                let at = first_int(f, update.arg(param)?, 8)?;
+                usize::try_from(at).ok()
+            };
+            let begin = row("begin")?;
+            let most = n_rows.known()?.min(begin.saturating_add(MOST_ROWS));
+            // An end that the op does not look at may be 0.
+            let end = row("end").unwrap_or(0).min(most);
+            rows.extend(begin..end.max(begin.saturating_add(1)));
+            match f.definer(update.value_arg("x")?).filter(is_update) {
+                Some(earlier) => update = earlier,
+                None => break,
+            }
         }
-        let begin = update
-            .arg("begin")
-            .and_then(|begin| first_int(f, begin, 8))?;
-        rows.insert(usize::try_from(begin).ok()?);
     }
     Some(rows)
 }

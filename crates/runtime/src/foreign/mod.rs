@@ -25,6 +25,7 @@ use thane_models::Info;
 use crate::error::RuntimeError;
 use crate::language::LanguageData;
 
+pub(crate) use anemll::META as ANEMLL_META;
 pub use fault::ForeignError;
 pub use part::ForeignPart;
 pub(crate) use tables::NumpyRows;
@@ -42,7 +43,7 @@ impl ForeignLayout {
     /// The layout of a folder; `None` if it is none of these.
     pub fn of(folder: &Path) -> Option<Self> {
         let has = |name: &str| folder.join(name).is_file();
-        if has(anemll::META) {
+        if has(ANEMLL_META) {
             Some(Self::Anemll)
         } else if has(coreml_llm::CONFIG) {
             Some(Self::CoreMlLlm)
@@ -89,7 +90,7 @@ impl ForeignBundle {
             None => Err(ForeignError::new(folder, "folder")
                 .found(format!(
                     "expected {} or {}, found neither",
-                    anemll::META,
+                    ANEMLL_META,
                     coreml_llm::CONFIG
                 ))
                 .remedy("the folder of an ANEMLL or CoreML-LLM bundle")

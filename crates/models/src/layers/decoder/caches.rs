@@ -6,66 +6,14 @@ use thane_mil::types::{TensorType, Type};
 
 use super::Mask;
 use super::fixed::Io;
-use super::function::FixedFunction;
+use super::function::{Streams, numbered};
+use crate::CacheForm;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::{
     Apart, Attention, AttentionInputs, Past, Remembered, StreamingHeads,
 };
 use crate::layers::rope::Rotary;
-use crate::{CacheForm, StreamingCache};
-
-/// What full-attention layers keep of the tokens before a call, if not all of them.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// What the caches hold.
-    pub cache: StreamingCache,
-    /// Rows of the means of older tokens.
-    pub pooled: usize,
-    /// Key heads that see all tokens nevertheless, layer by layer; empty if there are none.
-    pub retrieval_heads: Vec<Vec<bool>>,
-}
-
-/// Which heads of a layer see only what is kept.
-enum Streams<'a> {
-    No,
-    All,
-    /// All key heads but those that are marked.
-    AllBut(&'a [bool]),
-}
-
-impl Kept {
-    /// Rows of a cache of `context` tokens.
-    fn rows(&self, context: usize) -> usize {
-        let rows = self.cache.seen.sinks + self.cache.ring;
-        if self.cache.seen.pool.is_none() {
-            return rows.min(context);
-        }
-        rows + self.pooled
-    }
-}
-
-impl FixedFunction {
-    /// Rows of the cache of a layer with this mask.
-    pub fn rows(&self, mask: Mask) -> usize {
-        match (mask, self.ring, &self.kept) {
-            (Mask::Sliding, Some(ring), _) => ring.min(self.context),
-            (Mask::Streaming, _, Some(kept)) => kept.rows(self.context),
-            _ => self.context,
-        }
-    }
-
-    fn streams(&self, layer: usize, mask: Mask) -> Streams<'_> {
-        let Some(kept) = self.kept.as_ref().filter(|_| mask == Mask::Full) else {
-            return Streams::No;
-        };
-        match kept.retrieval_heads.get(layer) {
-            Some(heads) if heads.iter().all(|keeps_all| *keeps_all) => Streams::No,
-            Some(heads) if heads.contains(&true) => Streams::AllBut(heads),
-            _ => Streams::All,
-        }
-    }
-}
 
 impl Io {
     /// Whether the cache is a state.
@@ -261,13 +209,5 @@ impl Io {
         let shared = Remembered { keys, values, new };
         self.shared.borrow_mut().insert(layer, shared);
         Ok(shared)
-    }
-}
-
-/// How the caches of a layer are numbered: those of heads that see only what is kept are apart.
-pub(super) fn numbered(layer: usize, mask: Mask) -> String {
-    match mask {
-        Mask::Streaming => format!("stream_{layer}"),
-        _ => layer.to_string(),
     }
 }

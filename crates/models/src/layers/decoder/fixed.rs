@@ -34,8 +34,7 @@ use thane_mil::data::Data;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType};
 
-use super::caches::numbered;
-use super::function::FixedFunction;
+use super::function::{FixedFunction, numbered};
 use super::recurrent::Recurrent;
 use super::{Mask, head};
 use crate::checkpoint::Tensor;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use super::caches::Kept;
-use crate::{CacheForm, Given, Head, Lookup};
+use super::Mask;
+use crate::{CacheForm, Given, Head, Interface, Lookup, StreamingCache};
 
 /// What a function of fixed length computes.
 #[derive(Clone, Debug)]
@@ -47,6 +47,8 @@ pub struct FixedFunction {
     pub kept: Option<Kept>,
     /// Rows of the cache that are multiplied at once, if not all.
     pub tile: Option<usize>,
+    /// Whose names, shapes and calls the function has.
+    pub interface: Interface,
 }
 
 impl FixedFunction {
@@ -66,5 +68,65 @@ impl FixedFunction {
             Given::Last => 1,
             Given::Each => self.tokens,
         }
+    }
+}
+
+/// What full-attention layers keep of the tokens before a call, if not all of them.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// What the caches hold.
+    pub cache: StreamingCache,
+    /// Rows of the means of older tokens.
+    pub pooled: usize,
+    /// Key heads that see all tokens nevertheless, layer by layer; empty if there are none.
+    pub retrieval_heads: Vec<Vec<bool>>,
+}
+
+/// Which heads of a layer see only what is kept.
+pub enum Streams<'a> {
+    No,
+    All,
+    /// All key heads but those that are marked.
+    AllBut(&'a [bool]),
+}
+
+impl Kept {
+    /// Rows of a cache of `context` tokens.
+    fn rows(&self, context: usize) -> usize {
+        let rows = self.cache.seen.sinks + self.cache.ring;
+        if self.cache.seen.pool.is_none() {
+            return rows.min(context);
+        }
+        rows + self.pooled
+    }
+}
+
+impl FixedFunction {
+    /// Rows of the cache of a layer with this mask.
+    pub fn rows(&self, mask: Mask) -> usize {
+        match (mask, self.ring, &self.kept) {
+            (Mask::Sliding, Some(ring), _) => ring.min(self.context),
+            (Mask::Streaming, _, Some(kept)) => kept.rows(self.context),
+            _ => self.context,
+        }
+    }
+
+    pub fn streams(&self, layer: usize, mask: Mask) -> Streams<'_> {
+        let Some(kept) = self.kept.as_ref().filter(|_| mask == Mask::Full) else {
+            return Streams::No;
+        };
+        match kept.retrieval_heads.get(layer) {
+            Some(heads) if heads.iter().all(|keeps_all| *keeps_all) => Streams::No,
+            Some(heads) if heads.contains(&true) => Streams::AllBut(heads),
+            _ => Streams::All,
+        }
+    }
+}
+
+/// How the caches of a layer are numbered: those of heads that see only what is kept are apart.
+pub fn numbered(layer: usize, mask: Mask) -> String {
+    match mask {
+        Mask::Streaming => format!("stream_{layer}"),
+        _ => layer.to_string(),
     }
 }

@@ -3,8 +3,10 @@
 //!
 //! Functions of module [`flexible`] take any number of tokens and compute masks and angles
 //! themselves. Functions of module [`fixed`], for the Neural Engine, take a fixed number of tokens,
-//! and the caller passes integers and everything that depends on the position.
+//! and the caller passes integers and everything that depends on the position. Those of module
+//! [`anemll`] have the names and shapes of ANEMLL bundles.
 
+pub mod anemll;
 mod caches;
 pub mod fixed;
 mod flexible;
@@ -23,13 +25,15 @@ use super::rope::{Rotary, Rotation};
 use super::short_conv::{ConvInputs, ShortConv};
 use crate::checkpoint::Tensor;
 use crate::error::ModelError;
-use crate::graph::{Graph, ValueResult};
-use crate::{Given, Table};
-pub use caches::Kept;
-pub use function::FixedFunction;
+use crate::graph::Graph;
+use crate::{Given, Interface, Table};
+pub use function::{FixedFunction, Kept};
 
 /// The score of a masked key: far below any real score, and finite in fp16.
 const MASKED_SCORE: f32 = -1e4;
+
+/// Layers that ANEMLL bundles cannot have.
+const NO_ATTENTION: &str = "layers without attention";
 
 /// A function of a decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +116,8 @@ pub enum Io {
     Flexible(flexible::Io),
     /// A function of a fixed number of tokens.
     Fixed(Box<fixed::Io>),
+    /// A function of a chunk in an ANEMLL bundle.
+    Anemll(Box<anemll::Io>),
 }
 
 impl Io {
@@ -120,9 +126,17 @@ impl Io {
         Ok(Self::Flexible(flexible::Io::new(g, mode, extent)?))
     }
 
-    /// Declares the inputs of a function of fixed length.
-    pub fn fixed(g: &mut Graph, function: &FixedFunction) -> Result<Self, ModelError> {
-        Ok(Self::Fixed(Box::new(fixed::Io::new(g, function)?)))
+    /// Declares the inputs of a function of fixed length of a model whose layers have this
+    /// attention.
+    pub fn fixed(
+        g: &mut Graph,
+        function: &FixedFunction,
+        attention: &Attention,
+    ) -> Result<Self, ModelError> {
+        Ok(match function.interface {
+            Interface::Thane => Self::Fixed(Box::new(fixed::Io::new(g, function)?)),
+            Interface::Anemll => Self::Anemll(Box::new(anemll::Io::new(g, function, attention)?)),
+        })
     }
 
     /// Cosines and sines of the model's rotation number `idx` at the positions of the tokens.
@@ -134,6 +148,7 @@ impl Io {
         match self {
             Self::Flexible(io) => io.rotary(g, rotation),
             Self::Fixed(io) => io.rotary(g, (idx, rotation)),
+            Self::Anemll(io) => io.rotary(g, rotation),
         }
     }
 
@@ -145,9 +160,10 @@ impl Io {
         table: &Tensor,
         factor: f32,
         positions: Option<&Tensor>,
-    ) -> ValueResult {
+    ) -> Result<ValueId, ModelError> {
         let io = match self {
-            Self::Fixed(io) => return io.enter(g, table, factor, positions),
+            Self::Fixed(io) => return Ok(io.enter(g, table, factor, positions)?),
+            Self::Anemll(io) => return Ok(io.enter(g)?),
             Self::Flexible(io) => io,
         };
         g.at_module("model.embed_tokens");
@@ -158,7 +174,7 @@ impl Io {
         g.at_module("model.embed_positions");
         let table = g.weight_for_residual(positions)?;
         let positions = io.embed_positions(g, table)?;
-        g.add(rows, positions)
+        Ok(g.add(rows, positions)?)
     }
 
     /// The inputs of the attention of layer `layer`, which may use the keys and values of an
@@ -178,6 +194,7 @@ impl Io {
             Self::Fixed(io) => {
                 io.attention_inputs(g, layer, attention, rotary, (mask, shares, shared))
             }
+            Self::Anemll(io) => io.attention_inputs(g, layer, rotary, mask),
         }
     }
 
@@ -188,9 +205,10 @@ impl Io {
         g: &mut Graph,
         table: &Tensor,
         (name, factor): (&str, f32),
-    ) -> ValueResult {
+    ) -> Result<ValueId, ModelError> {
         let io = match self {
-            Self::Fixed(io) => return io.rows_of_tokens(g, table, (name, factor)),
+            Self::Fixed(io) => return Ok(io.rows_of_tokens(g, table, (name, factor))?),
+            Self::Anemll(_) => return Err(ModelError::anemll("embeddings of each layer")),
             Self::Flexible(io) => io,
         };
         let table = g.weight(table)?;
@@ -198,13 +216,13 @@ impl Io {
         if factor == 1.0 {
             return Ok(rows);
         }
-        g.scale(rows, factor)
+        Ok(g.scale(rows, factor)?)
     }
 
     /// The vectors of per-layer embeddings that an earlier chunk gives, if there is one.
     pub fn given_vectors(&self, g: &mut Graph, n_features: usize) -> Option<ValueId> {
         match self {
-            Self::Flexible(_) => None,
+            Self::Flexible(_) | Self::Anemll(_) => None,
             Self::Fixed(io) => io.given_vectors(g, n_features),
         }
     }
@@ -226,6 +244,7 @@ impl Io {
         match self {
             Self::Flexible(io) => io.conv_inputs(g, layer, conv),
             Self::Fixed(io) => io.conv_inputs(g, layer, conv),
+            Self::Anemll(_) => Err(ModelError::anemll(NO_ATTENTION)),
         }
     }
 
@@ -239,6 +258,7 @@ impl Io {
         match self {
             Self::Flexible(io) => io.delta_inputs(g, layer, delta),
             Self::Fixed(io) => io.delta_inputs(g, layer, delta),
+            Self::Anemll(_) => Err(ModelError::anemll(NO_ATTENTION)),
         }
     }
 
@@ -249,6 +269,7 @@ impl Io {
             // The last layer has already dropped the other tokens.
             Self::Flexible(_) => Ok(hidden),
             Self::Fixed(io) => io.leave(g, hidden),
+            Self::Anemll(io) => io.leave(g, hidden),
         }
     }
 
@@ -257,6 +278,7 @@ impl Io {
         match self {
             Self::Flexible(_) => Some(0..n_rows),
             Self::Fixed(io) => io.head(),
+            Self::Anemll(_) => None,
         }
     }
 
@@ -272,12 +294,18 @@ impl Io {
         }
     }
 
+    /// Whether a function without a head gives normalized hidden states.
+    pub fn gives_normalized(&self) -> bool {
+        matches!(self, Self::Anemll(io) if io.gives_normalized())
+    }
+
     /// Finishes the function: its result is the logits, or the hidden states where it has no head.
     /// Also returns the tables that the caller looks up.
     pub fn finish(self, g: Graph, result: ValueId) -> Result<(Function, Vec<Table>), ModelError> {
         match self {
             Self::Flexible(io) => Ok((io.finish(g, result), Vec::new())),
             Self::Fixed(io) => io.finish(g, result),
+            Self::Anemll(io) => Ok((io.finish(g, result)?, Vec::new())),
         }
     }
 }

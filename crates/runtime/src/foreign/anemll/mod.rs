@@ -20,7 +20,7 @@ use fit::{check_block, check_chunks, logits};
 use parameters::Parameters;
 
 /// The file that names the parts.
-pub(super) const META: &str = "meta.yaml";
+pub(crate) const META: &str = "meta.yaml";
 
 /// Reads and checks the bundle in `folder`.
 pub(super) fn open(folder: &Path) -> Result<ForeignBundle, RuntimeError> {
