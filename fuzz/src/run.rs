@@ -10,7 +10,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{CacheForm, DecoderEngine, Lookup, NormForm, Options, Split, build};
+use thane_models::{CacheForm, DecoderEngine, Head, Lookup, NormForm, Options, Split, build};
 
 use crate::Rng;
 
@@ -75,6 +75,13 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
         } else {
             Split::Within(4096)
         },
+        head: match rng.below(4) {
+            0 => Head::Argmax,
+            1 => Head::Top(rng.below(9)),
+            2 => Head::Host,
+            _ => Head::Logits,
+        },
+        lanes: (rng.below(4) == 0).then_some(3),
         ..DecoderEngine::default()
     };
     let engine = (rng.below(3) == 0).then_some(form);
