@@ -10,7 +10,10 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, Dim, TensorType, Type};
 use thane_mil::valid;
 use thane_models::checkpoint::{Checkpoint, Source};
-use thane_models::{CacheForm, DecoderEngine, Interface, Lookup, NormForm, Options, Split, build};
+use thane_models::{
+    AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Options, Split,
+    Streaming, build,
+};
 
 use crate::Rng;
 
@@ -79,6 +82,23 @@ pub fn run_model(checkpoint: &Checkpoint, rng: &mut Rng) {
             Interface::Anemll
         } else {
             Interface::Thane
+        },
+        head: match rng.below(4) {
+            0 => Head::Argmax,
+            1 => Head::Top(rng.below(9)),
+            2 => Head::Host,
+            _ => Head::Logits,
+        },
+        lanes: (rng.below(4) == 0).then_some(3),
+        int8_tables: rng.below(2) == 0,
+        attention: AttentionForm {
+            tile: None,
+            streaming: (rng.below(4) == 0).then(|| Streaming {
+                sinks: rng.below(3),
+                window: 3 + rng.below(3),
+                pool: (rng.below(2) == 0).then(|| rng.below(4)),
+            }),
+            retrieval_heads: Vec::new(),
         },
         ..DecoderEngine::default()
     };

@@ -76,7 +76,8 @@ def rows(args, name):
                 yield f"| {name} | {target} | {context} | {fault} | | | | | | |\n"
                 break
             try:
-                more = ["--kv", "state", "--lookup", "inside", "--contexts", str(context), "--split", "1"]
+                more = ["--kv", "state", "--lookup", "inside", "--contexts", str(context), "--split", "1",
+                        "--head", "logits"]
                 before = f"{plan(args, model, target, context, *more)['decode_ms']:.2f}"
             except ValueError:
                 before = "-"

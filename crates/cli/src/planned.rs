@@ -327,7 +327,7 @@ pub fn table(choice: &Choice) -> String {
 }
 
 fn row(what: &str, form: &str, [ms, floor, mean, prompt, engine]: [&str; 5]) -> String {
-    format!("{what:<17}{form:<43}{ms:>7}{floor:>8}{mean:>8}{prompt:>10}{engine:>7}\n")
+    format!("{what:<17}{form:<44}{ms:>6}{floor:>8}{mean:>8}{prompt:>10}{engine:>7}\n")
 }
 
 fn line(what: &str, priced: &Priced) -> String {
@@ -350,8 +350,11 @@ fn short(priced: &Priced) -> String {
     let cache = if form.explicit { "explicit" } else { "state" };
     let tables = if form.host { "host" } else { "inside" };
     let mut text = format!("{cache}, {tables}, block {}", form.block);
-    if form.head != Head::Logits {
-        text += &format!(", {}", head_name(form.head));
+    match form.head {
+        Head::Logits => {}
+        // The tables may be on the host, too.
+        Head::Host => text += ", cpu",
+        head @ Head::Greatest(_) => text += &format!(", {}", head_name(head)),
     }
     for context in &form.contexts {
         text += &format!(", +{context}");

@@ -267,8 +267,8 @@ pub fn price(form: Form, built: &Built, target: &Target) -> Priced {
     }
 }
 
-/// By what factor the time of logits on the host may be wrong. Espresso's product on one core, the
-/// only one that is published, takes 2.6 times what [`host_rate`] says.
+/// By what factor the time of logits on the host may be wrong. Espresso's product, the only one
+/// that is published, takes about 2.6 times what [`host_rate`] says.
 const HOST_SPREAD: f64 = 2.6;
 
 /// Bytes of a matrix that the CPU reads in a second for its product with one vector.
@@ -276,7 +276,8 @@ const HOST_SPREAD: f64 = 2.6;
 /// No measurement of such a product by chip is known. The segmenter's own table, measured on M4 and
 /// M6, has 56.7 GiB/s for the CPU and 68 for the engine (M6 study, macOS 27); where less was
 /// measured for the engine of a chip, the CPU is taken to be as much slower. Espresso reports 22 ms
-/// for the head of Qwen2.5-1.5B, 467 MB, which is 21 GB/s on one core (pull request 41).
+/// for the head of Qwen2.5-1.5B, 467 MB, which is 21 GB/s, in tiles widened to fp32 (pull request
+/// 41).
 fn host_rate(chip: &Chip) -> f64 {
     const GIB: f64 = 1_073_741_824.0;
     let table = &chip.family.segmenter;

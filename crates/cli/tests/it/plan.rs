@@ -289,3 +289,29 @@ fn models_that_have_no_such_form_are_refused() {
     let args = ["plan", experts.to_str().unwrap(), "--target", "m4"];
     assert_ends(&home.run(&args), 2, &["mixtures of experts"]);
 }
+
+#[test]
+fn heads_and_lanes_are_priced() {
+    let home = Home::new();
+    let lanes = ["--kv", "explicit", "--lanes", "8", "--for", "throughput"];
+    let report = plan(&home, &[&["--target", "m4"], &lanes[..]].concat());
+    let decisions = report["decisions"].as_array().unwrap();
+    let head = decisions.iter().find(|d| d["decided"] == "head").unwrap();
+    let tried = head["tried"].as_array().unwrap();
+    let mut heads: Vec<&str> = tried.iter().map(|t| t["head"].as_str().unwrap()).collect();
+    // What was chosen comes first. A head that gives one token only is for the user to choose.
+    assert_eq!(heads[0], report["chosen"]["head"]);
+    assert_ne!(heads[0], "argmax");
+    heads.sort_unstable();
+    assert_eq!(heads, ["argmax", "host", "logits"]);
+    assert_eq!(report["chosen"]["lanes"], 8);
+    assert!(report["chosen"]["lanes_tokens_per_s"].as_f64().unwrap() > 0.0);
+    let pinned = plan(&home, &["--target", "m4", "--head", "top40"]);
+    assert_eq!(pinned["chosen"]["head"], "top40");
+    assert!(pinned["chosen"]["lanes"].is_null());
+    let state = ["--kv", "state", "--lanes", "8"];
+    let model = chat_folder();
+    let args = ["plan", model.to_str().unwrap(), "--target", "m4"];
+    let output = home.run(&[&args[..], &state].concat());
+    assert_ends(&output, 2, &["written at one position", "--kv explicit"]);
+}

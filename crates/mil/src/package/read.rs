@@ -67,13 +67,29 @@ fn manifest(files: Files<'_>) -> Result<Manifest, PackageError> {
         return Err(PackageError::unusable(path, not_a_folder(path)));
     }
     if !files.has(FILE_NAME) {
-        return Err(PackageError::unusable(
-            path,
-            format!("has no {FILE_NAME}: it is not a package, or its copy is incomplete"),
-        ));
+        let what = packages_in(path).unwrap_or_else(|| {
+            format!("has no {FILE_NAME}: it is not a package, or its copy is incomplete")
+        });
+        return Err(PackageError::unusable(path, what));
     }
     let (_, text) = files.read(Path::new(""), Path::new(FILE_NAME), MAX_BYTES)?;
     Manifest::parse(&text, &path.join(FILE_NAME))
+}
+
+/// Explains that a folder has packages, if it has some.
+fn packages_in(folder: &Path) -> Option<String> {
+    let names = fs::read_dir(folder).ok()?.filter_map(Result::ok);
+    let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let mut names: Vec<String> = names.filter(|name| name.ends_with(".mlpackage")).collect();
+    names.sort_unstable();
+    let n_more = names.len().saturating_sub(3);
+    names.truncate(3);
+    let more = match n_more {
+        0 => String::new(),
+        n => format!(" and {n} more"),
+    };
+    let listed = names.join(", ");
+    (!names.is_empty()).then(|| format!("is a folder of packages, expected one: {listed}{more}"))
 }
 
 /// Explains why a file is not a package.

@@ -176,7 +176,10 @@ impl Bench<'_> {
         let longest = self.prompts()?.into_iter().max().unwrap_or(0);
         let model = Model::open(spec, &self.app.hub, self.app.output.as_ref())?;
         // The context of a package is fixed.
-        let is_package = matches!(model.files, Files::Package | Files::Foreign(_));
+        let is_package = matches!(
+            model.files,
+            Files::Package | Files::Bundle | Files::Foreign(_)
+        );
         let flags = ProgramFlags {
             context: (!is_package).then_some(longest + answer),
             numerics: self.args.numerics,
