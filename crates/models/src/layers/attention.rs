@@ -6,6 +6,7 @@ use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, Dim, TensorType, Type};
 
+use super::activation::sigmoid;
 use super::norm::{Norm, RmsNorm};
 use super::rope::Rotary;
 use crate::graph::{Graph, Layout, ValueResult};
@@ -280,7 +281,7 @@ impl Attention {
         let attended = match gate {
             None => attended,
             Some(gate) => {
-                let open = g.op("sigmoid", "open", [("x", gate)])?;
+                let open = sigmoid(g, gate)?;
                 g.mul(attended, open)?
             }
         };

@@ -211,6 +211,7 @@ impl Io {
         g.at_module("rotary");
         let context = self.function.most_context;
         let tables = rotation.tables(context);
+        let n = self.function.tokens;
         let mut part = |name: &str, values: &[f32]| -> ValueResult {
             let n_columns = values.len() / context;
             let Some(positions) = self.positions else {
@@ -220,18 +221,19 @@ impl Io {
                 };
                 let data = Data::owned(g.bytes_of(values));
                 let rows = ([context, n_columns], false);
-                return Ok(self.looked_up(g, &name, rows, data, true));
+                let columns = self.looked_up(g, &name, rows, data, true);
+                return Rotary::laid_out(g, columns, n_columns, n);
             };
             let table = g.floats(values, &[context, n_columns])?;
             let rows = g.gather(table, positions)?; // [tokens, columns]
-            g.transpose(rows, &[1, 0])
+            Rotary::laid_out(g, rows, n_columns, n)
         };
         let waves = [part("cos", &tables.cos)?, part("sin", &tables.sin)?];
         let queries = match &tables.queries {
             None => None,
             Some(factors) => Some(part("queries", factors)?),
         };
-        Ok(Rotary::whole(rotation, waves, queries))
+        Ok(Rotary::whole(rotation, n, waves, queries))
     }
 
     /// The hidden states that enter the layers: embeddings times `factor`, plus those of the
