@@ -27,6 +27,7 @@
 
 mod bundle_reader;
 mod bundle_writer;
+mod calibrate;
 mod calls;
 mod chunks;
 pub mod contract;
@@ -54,6 +55,7 @@ mod tables;
 
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
+pub use calibrate::{Calibration, calibrate};
 pub use embedder::{EmbedOptions, Embedder, TextEncoder, Tokens};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};
