@@ -1,6 +1,7 @@
 //! Decoders in the Neural Engine's form: the numbers of transformers, the tokens of the portable
 //! form, from the package that is written.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -247,6 +248,38 @@ fn greedy_tokens_are_those_of_the_portable_form() {
     }
     println!("{n_ties} of {n_steps} tokens are another that is as likely");
     assert!(n_ties * 50 < n_steps, "{n_ties} of {n_steps}");
+}
+
+#[test]
+fn a_text_decides_how_fp16_is_kept_from_overflowing() {
+    let home = Home::new();
+    let (path, file, folder) = (home.path("a.mlpackage"), home.path("text"), chat_folder());
+    let convert = |more: &[&str]| {
+        let args = ["convert", text(&folder), "--context", "64", "--force", "-o"];
+        home.run(&[&args[..], &[text(&path), "--calibrate", text(&file)], more].concat())
+    };
+    fs::write(&file, "Why is the sky blue? ".repeat(60)).unwrap();
+    let chosen = convert(&["--form", "engine"]);
+    let said = String::from_utf8_lossy(&chosen.stderr).into_owned();
+    assert!(chosen.status.success(), "{said}");
+    assert!(
+        said.contains(" in 256 tokens: --residual-divisor "),
+        "{said}"
+    );
+    let pinned = convert(&["--form", "engine", "--residual-divisor", "64"]);
+    let said = String::from_utf8_lossy(&pinned.stderr).into_owned();
+    assert!(
+        said.contains("--residual-divisor 64 --norm scaled"),
+        "{said}"
+    );
+    let refused = [
+        "--calibrate is for programs of the Neural Engine",
+        "--form engine",
+    ];
+    assert_ends(&convert(&[]), 2, &refused);
+    fs::write(&file, "").unwrap();
+    let short = ["expected a text of two tokens or more", "some 200 words"];
+    assert_ends(&convert(&["--form", "engine"]), 2, &short);
 }
 
 /// The tied head and the embedding, and all that two functions have in common, are stored once; the

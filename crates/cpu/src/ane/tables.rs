@@ -49,8 +49,7 @@ fn sigmoid(x: f64) -> f64 {
 }
 
 fn by_table(f: fn(f64) -> f64, x: f64) -> f64 {
-    // A number that is none stays none.
-    if !(x.abs() < END) {
+    if x.is_nan() || x.abs() >= END {
         return f(x);
     }
     let point = |at: f64| nearest(f(at / PER_UNIT), false);
