@@ -218,7 +218,10 @@ impl<'a> Lockstep<'a> {
                 shapes
             }
             Kind::Fused(
-                Fused::RmsNorm { x, .. } | Fused::LayerNorm { x, .. } | Fused::Softmax { x },
+                Fused::RmsNorm { x, .. }
+                | Fused::BoundedNorm { x, .. }
+                | Fused::LayerNorm { x, .. }
+                | Fused::Softmax { x },
             ) if self.is_joined(*x) => self.join(*x)?,
             Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)
                 if self.is_joined(*x) || self.is_joined(*y) =>

@@ -28,6 +28,7 @@
 mod anemll_writer;
 mod bundle_reader;
 mod bundle_writer;
+mod calibrate;
 mod call_facts;
 mod calls;
 mod chunks;
@@ -59,6 +60,7 @@ mod tables;
 pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
+pub use calibrate::{Calibration, calibrate};
 pub use embedder::{EmbedOptions, Embedder, TextEncoder, Tokens};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};

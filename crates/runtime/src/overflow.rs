@@ -1,11 +1,11 @@
 //! Finds the first op of a portable program whose results fp16 cannot hold. With fp16 numerics, an
 //! overflow gives a meaningless answer and no error.
 
-use thane_cpu::ane::{self, Effects};
+use thane_cpu::ane::{self, CompareError, Effects};
 use thane_kernels::Isa;
-use thane_mil::backend::View;
+use thane_mil::backend::{RunError, View};
 use thane_mil::budget::Budget;
-use thane_mil::program::Program;
+use thane_mil::program::{Function, Program};
 use thane_mil::types::DType;
 
 use crate::language_model::LanguageModel;
@@ -35,37 +35,49 @@ pub fn first_overflow(
     if model.is_for_engine() {
         return None;
     }
-    let program = &model.program;
     let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
-    let (name, tokens) = match (program.function("prefill"), program.function("verify")) {
-        (Some(_), _) => ("prefill", tokens),
-        (None, Some(_)) => ("verify", tokens),
-        (None, None) => ("decode", tokens.get(..1)?),
+    let (report, _) = compared(model, tokens, Effects::default(), options).ok()?;
+    let found = report.first_overflow.as_ref()?;
+    Some(report.op(found).to_string())
+}
+
+/// A portable program on a prompt of these tokens, in f32 and with `effects`, op by op; and its
+/// function.
+pub fn compared<'m>(
+    model: &'m LanguageModel,
+    tokens: &[u32],
+    effects: Effects,
+    options: OverflowOptions,
+) -> Result<(ane::Report, &'m Function), CompareError> {
+    let program = &model.program;
+    let has = |name: &str| program.function(name).is_some();
+    let (name, n) = match (has("prefill"), has("verify")) {
+        (true, _) => ("prefill", tokens.len()),
+        (false, true) => ("verify", tokens.len()),
+        (false, false) => ("decode", tokens.len().min(1)),
     };
-    let alone = Program::new(vec![program.function(name)?.clone()]);
-    let ids: Vec<u8> = tokens
-        .iter()
-        .flat_map(|token| token.to_ne_bytes())
-        .collect();
+    let missing = || RunError::NoFunction(name.to_owned());
+    let function = program.function(name).ok_or_else(missing)?;
+    let alone = Program::new(vec![function.clone()]);
+    let ids: Vec<u8> = tokens[..n].iter().flat_map(|t| t.to_ne_bytes()).collect();
     let position = 0i32.to_ne_bytes();
     let view = |shape, bytes| View {
         dtype: DType::Int32,
         shape,
         bytes,
     };
-    let shape = [1, tokens.len()];
+    let shape = [1, n];
     let inputs = [
         ("input_ids", view(&shape[..], &ids[..])),
         ("position", view(&[1], &position)),
     ];
     let options = ane::Options {
-        effects: Effects::default(),
+        effects,
         n_threads: options.n_threads,
         isa: options.isa,
         budget: options.budget,
         ..ane::Options::default()
     };
-    let report = ane::compare(&alone, name, &inputs, &[], &options).ok()?;
-    let found = report.first_overflow.as_ref()?;
-    Some(report.op(found).to_string())
+    let report = ane::compare(&alone, name, &inputs, &[], &options)?;
+    Ok((report, function))
 }

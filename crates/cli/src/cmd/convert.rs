@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::audit::subject::Build;
 use crate::audit::values;
 use crate::audit::verdict::{self, Verdict};
+use crate::calibrate::calibrated;
 use crate::embed::bundle;
 use crate::exit::{Code, Failure, Outcome};
 use crate::form::Form;
@@ -54,6 +55,12 @@ pub struct Args {
     /// Context length in tokens [default: the model's, at most 8192].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
+    /// Choose --residual-divisor and --norm by what the model computes of this text.
+    ///
+    /// The first 256 tokens are computed in f32. Norms get their native form, which has fewer ops,
+    /// if fp16 holds their squares with a margin.
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
     /// Functions to write [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     functions: Vec<String>,
@@ -203,15 +210,16 @@ fn task(args: &Args, model: &Model, app: &App) -> Result<Task, Failure> {
 fn refuse_flags_of_others(args: &Args, task: Task) -> Result<(), Failure> {
     let flags = &args.embedding;
     let given = match task {
-        Task::Generate => [
+        Task::Generate => vec![
             ("--buckets", !flags.buckets.is_empty()),
             ("--no-flexible", flags.no_flexible),
             ("--layout folder", flags.layout == bundle::Layout::Folder),
             ("--chunks", flags.chunks),
             ("--pooling", flags.pooling.is_some()),
         ],
-        Task::Embed => [
+        Task::Embed => vec![
             ("--context", args.context.is_some()),
+            ("--calibrate", args.calibrate.is_some()),
             ("--functions", !args.functions.is_empty()),
             ("--opset", args.opset.is_some()),
             ("--min-os", args.min_os.is_some()),
@@ -344,12 +352,18 @@ fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEn
 fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let engine = engine_form(args, &model, app)?;
     let is_portable = engine.is_none();
-    if let (None, Some(flag)) = (&engine, args.embedding.form.given()) {
+    let calibrates = args.calibrate.is_some().then_some("--calibrate");
+    let given = args.embedding.form.given().or(calibrates);
+    if let (None, Some(flag)) = (&engine, given) {
         let error = anyhow::anyhow!(
             "{flag} is for programs of the Neural Engine, and this one is portable"
         );
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
+    let engine = match (engine, &args.calibrate) {
+        (Some(engine), Some(text)) => Some(calibrated(engine, (&args.model, text), app)?),
+        (engine, _) => engine,
+    };
     // States of packages are fp16.
     let options = LanguageOptions {
         context: args.context,

@@ -70,6 +70,20 @@ struct Parting {
     first_overflow: Option<String>,
     /// Null if no error exceeds the tolerance.
     first_loss: Option<String>,
+    /// The residual stream behind each layer.
+    layers: Vec<Layer>,
+}
+
+/// The last result of a layer, and how far it is from f32.
+#[derive(Serialize)]
+struct Layer {
+    /// The module of the checkpoint, such as `model.layers.3`.
+    layer: String,
+    result: String,
+    /// The norm of the difference over the norm of the result in f32.
+    drift: f64,
+    /// The largest magnitude in f32.
+    largest: f64,
 }
 
 /// Parses `NAME=on` or `NAME=off`.
@@ -168,6 +182,16 @@ fn say(report: &Report<'_>, app: &App) -> Outcome {
             .say(&or_nothing(&parting.first_overflow, "overflows"));
         app.output
             .say(&or_nothing(&parting.first_loss, "loses accuracy"));
+        for layer in &parting.layers {
+            let Layer {
+                layer,
+                drift,
+                largest,
+                ..
+            } = layer;
+            app.output
+                .say(&format!("{layer}: drift {drift:.1e}, at most {largest:.4}"));
+        }
     }
     let rows = report.outputs.iter().chain(&report.states);
     let line = |r: &Row| {
@@ -243,7 +267,14 @@ fn parting(
             )
         })
     };
+    let layers = report.layers().into_iter().map(|(layer, last)| Layer {
+        layer: layer.to_owned(),
+        result: last.result.clone(),
+        drift: last.drift,
+        largest: last.largest,
+    });
     Ok(Parting {
+        layers: layers.collect(),
         first_overflow: say("overflows", &report.first_overflow),
         first_loss: say("loses accuracy", &report.first_loss),
     })

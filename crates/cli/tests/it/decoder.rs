@@ -1,6 +1,7 @@
 //! Decoders in the Neural Engine's form: the numbers of transformers, the tokens of the portable
 //! form, from the package that is written.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -25,8 +26,8 @@ pub const BLOCK: usize = 7;
 
 /// Each checkpoint with the extension of its file, which has a golden beside it.
 pub fn cases() -> Vec<(String, &'static str)> {
-    let folders = std::fs::read_dir(models().join("tiny")).unwrap();
-    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+    let folders = fs::read_dir(models().join("tiny")).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
     let folders = folders.map(|entry| (format!("tiny/{}", name(entry.unwrap())), ""));
     // Rotary pairs side by side, and every quantized type, which this form has as fp16.
     let pairs = "tiny-gguf/llama-quantised";
@@ -79,8 +80,8 @@ pub fn sequences(name: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
         stem = models().join(folder).join("golden");
     }
     let json: Value =
-        serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
-    let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
+        serde_json::from_slice(&fs::read(stem.with_extension("json")).unwrap()).unwrap();
+    let bytes = fs::read(stem.with_extension("bin")).unwrap();
     let floats: Vec<f32> = bytes
         .as_chunks::<4>()
         .0
@@ -250,6 +251,38 @@ fn greedy_tokens_are_those_of_the_portable_form() {
     assert!(n_ties * 50 < n_steps, "{n_ties} of {n_steps}");
 }
 
+#[test]
+fn a_text_decides_how_fp16_is_kept_from_overflowing() {
+    let home = Home::new();
+    let (path, file, folder) = (home.path("a.mlpackage"), home.path("text"), chat_folder());
+    let convert = |more: &[&str]| {
+        let args = ["convert", text(&folder), "--context", "64", "--force", "-o"];
+        home.run(&[&args[..], &[text(&path), "--calibrate", text(&file)], more].concat())
+    };
+    fs::write(&file, "Why is the sky blue? ".repeat(60)).unwrap();
+    let chosen = convert(&["--form", "engine"]);
+    let said = String::from_utf8_lossy(&chosen.stderr).into_owned();
+    assert!(chosen.status.success(), "{said}");
+    assert!(
+        said.contains(" in 256 tokens: --residual-divisor "),
+        "{said}"
+    );
+    let pinned = convert(&["--form", "engine", "--residual-divisor", "64"]);
+    let said = String::from_utf8_lossy(&pinned.stderr).into_owned();
+    assert!(
+        said.contains("--residual-divisor 64 --norm scaled"),
+        "{said}"
+    );
+    let refused = [
+        "--calibrate is for programs of the Neural Engine",
+        "--form engine",
+    ];
+    assert_ends(&convert(&[]), 2, &refused);
+    fs::write(&file, "").unwrap();
+    let short = ["expected a text of two tokens or more", "some 200 words"];
+    assert_ends(&convert(&["--form", "engine"]), 2, &short);
+}
+
 /// The tied head and the embedding, and all that two functions have in common, are stored once; the
 /// tokens are those of the checkpoint.
 #[test]
@@ -323,10 +356,10 @@ fn packages_hold_weights_once_and_run() {
             .collect::<Vec<_>>(),
         ["prefill", "decode"]
     );
-    let weights = std::fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin"))
+    let weights = fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin"))
         .unwrap()
         .len();
-    let stored = std::fs::metadata(folder.join("model.safetensors"))
+    let stored = fs::metadata(folder.join("model.safetensors"))
         .unwrap()
         .len();
     assert!(

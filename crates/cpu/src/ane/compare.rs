@@ -82,6 +82,12 @@ pub struct OpReport {
     pub max_abs_error: f64,
     /// That over the largest finite number of the result in f32.
     pub max_relative_error: f64,
+    /// The norm of the difference over the norm of the result in f32, as far as both are finite.
+    pub drift: f64,
+    /// The largest finite magnitude in f32.
+    pub largest: f64,
+    /// The least finite magnitude in f32.
+    pub least: f64,
     /// Elements that are finite in f32 and here are not.
     pub n_overflows: usize,
     /// Numbers that were flushed to zero.
@@ -125,6 +131,22 @@ pub struct Report {
 }
 
 impl Report {
+    /// The last result of each layer, which is the residual stream behind it. Programs from
+    /// packages have layers in the names of results only.
+    pub fn layers(&self) -> Vec<(&str, &OpReport)> {
+        let mut layers: Vec<(&str, &OpReport)> = Vec::new();
+        for op in &self.ops {
+            let Some(layer) = layer_of(&op.place).or(layer_of(&op.result)) else {
+                continue;
+            };
+            match layers.iter_mut().find(|(name, _)| *name == layer) {
+                Some((_, last)) => *last = op,
+                None => layers.push((layer, op)),
+            }
+        }
+        layers
+    }
+
     /// What a finding is about.
     pub fn op(&self, finding: &Finding) -> &OpReport {
         &self.ops[finding.index]
@@ -344,6 +366,9 @@ impl Lockstep<'_> {
             n_values: ours.len(),
             max_abs_error: measure.max_abs_error,
             max_relative_error: measure.relative(),
+            drift: measure.drift(),
+            largest: measure.size,
+            least: measure.least,
             n_overflows: measure.n_overflows,
             n_flushed: self.ours.tally.flushed,
             worst: measure.worst,
@@ -436,6 +461,10 @@ struct Measure {
     max_abs_error: f64,
     /// The largest finite number that is expected.
     size: f64,
+    /// The least finite magnitude that is expected.
+    least: f64,
+    /// The sums of squares of what is expected and of the difference.
+    squares: [f64; 2],
     n_overflows: usize,
     worst: usize,
     expected: f64,
@@ -453,6 +482,8 @@ impl Measure {
         let mut out = Self {
             max_abs_error: 0.0,
             size: 0.0,
+            least: f64::INFINITY,
+            squares: [0.0; 2],
             n_overflows: 0,
             worst: 0,
             expected: 0.0,
@@ -474,8 +505,11 @@ impl Measure {
             return;
         }
         self.size = self.size.max(expected.abs());
+        self.least = self.least.min(expected.abs());
         self.n_overflows += usize::from(!found.is_finite());
         let error = if found.is_finite() {
+            self.squares[0] += expected * expected;
+            self.squares[1] += (found - expected).powi(2);
             (found - expected).abs()
         } else {
             f64::INFINITY
@@ -486,6 +520,15 @@ impl Measure {
         }
     }
 
+    fn drift(&self) -> f64 {
+        let [size, error] = self.squares;
+        if error == 0.0 {
+            0.0
+        } else {
+            (error / size).sqrt()
+        }
+    }
+
     fn relative(&self) -> f64 {
         if self.max_abs_error == 0.0 {
             0.0
@@ -493,6 +536,24 @@ impl Measure {
             self.max_abs_error / self.size
         }
     }
+}
+
+/// Words that the number of a layer follows.
+const LAYERS: [&str; 5] = ["layers", "layer", "blocks", "block", "h"];
+
+/// The layer in the name of a module, such as `model.layers.3`, or of a result, such as `layers_3`.
+fn layer_of(name: &str) -> Option<&str> {
+    let (mut end, mut before) = (0, "");
+    for part in name.split(['.', '_']) {
+        end += part.len();
+        let is_number = !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if is_number && LAYERS.contains(&before) {
+            return Some(&name[..end]);
+        }
+        end += 1;
+        before = part;
+    }
+    None
 }
 
 /// The name of the largest constant among what an op takes.

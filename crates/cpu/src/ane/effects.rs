@@ -5,6 +5,9 @@
 //!   `data/06_numerics`; M4 (h16g) and M6 (h18g), macOS 27.0.1, October 2026. Convolutions and
 //!   element-wise ops on chosen fp16 bits, shown to run on the engine.
 //! - AF: sbryngelson/ANEForge, `docs/numeric-cliffs.md`; M2 Pro and M5, macOS 26.
+//! - FO: anemll-forge, `ANE_DELTANET_NUMERICS.md`; M6, macOS 27.
+//! - OX: oxinfer; M5 Max, macOS 26.
+//! - QA: True2456/qwen-ane, `ANE-REFERENCE.md`; M5 Max, macOS 26 and 27.
 
 /// What a claim about the hardware rests on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +116,15 @@ effects! {
     slice_saturation "slice-saturation" Measured false
         "AF: M1 and M2 Pro, macOS 26; not on M4 and M5"
         "slices that do not begin at 0 of the last axis make what is beyond 4094 infinite";
+    sigmoid_table "sigmoid-table" Measured true
+        "M6S: a table of 33 points from -8 to 8 and lines between them; M4 and M6. QA: off by 4e-2 of a small result; M5 Max. A survey of M5 finds at most 11 units in the last place"
+        "sigmoid is a line between its fp16 values at multiples of 1/2 from -8 to 8; beyond, and without it, it is exact";
+    silu_table "silu-table" Measured true
+        "M6S: off by up to 1.5e-2; M4 and M6. FO, OX: by 12 % where |x| < 0.5; M6, M5 Max. A table as that of sigmoid is off by 1.56e-2 and by 11 to 14 % at 1/4"
+        "silu is a line between its fp16 values at multiples of 1/2 from -8 to 8; beyond, and without it, it is exact";
+    softplus_overflow "softplus-overflow" Measured true
+        "FO: softplus is 0 above about 11, where exp(x) leaves fp16; M6, macOS 27. QA: wrong above 10.4; M5 Max, macOS 26 and 27"
+        "softplus of a number whose exponential is beyond fp16 (11.09) is zero";
 }
 
 /// There is no effect of this name.

@@ -2,9 +2,9 @@
 //! its accumulator.
 //!
 //! What the engine does is in [`Effects`], a switch each, with its source. What is not modeled:
-//! which ops the engine runs at all (every op is taken to), the tables that it has for sigmoid,
-//! tanh, exp and their like (these are computed exactly and rounded), products of int8 by int8,
-//! transposed convolution (rounded after, summed as elsewhere), and the order of sums.
+//! which ops the engine runs at all (every op is taken to), its tables for tanh, exp, gelu and
+//! their like (these are computed exactly and rounded), products of int8 by int8, transposed
+//! convolution (rounded after, summed as elsewhere), and the order of sums.
 //!
 //! [`compare()`] runs a function in f32 and so, side by side, and says where they part. Start at
 //! [`Effects`].
@@ -15,6 +15,7 @@ mod conv;
 mod effects;
 mod half;
 mod product;
+mod tables;
 
 use std::sync::Arc;
 
@@ -90,31 +91,36 @@ pub(crate) fn evaluate(
         .filter(|(p, _)| ["x", "y", "weight", "bias"].contains(&p.name));
     let floats =
         types.iter().all(is_float) && operands.filter_map(|(_, a)| a.as_ref()).all(is_number);
-    let results = match find(def.name).filter(|_| floats) {
-        Some(eval) => {
-            // The mask alone is read by the plain function's own code.
-            let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
-            mask.into_iter()
-                .flatten()
-                .try_for_each(|mask| compute_with(mask, effects, pool))?;
-            evaluate::compute(
-                (context, def),
-                &types,
-                &args,
-                pool,
-                false,
-                &mut |call, out| eval(call, out, effects, tally),
-            )?
-        }
-        None => {
-            args.iter_mut()
-                .flatten()
-                .try_for_each(|arg| compute_with(arg, effects, pool))?;
-            evaluate::compute((context, def), &types, &args, pool, false, &mut |c, o| {
-                (plain.eval)(c, o)
-            })?
-        }
-    };
+    let results =
+        match find(def.name).filter(|_| floats) {
+            Some(eval) => {
+                // The mask alone is read by the plain function's own code.
+                let mask = def.param_index("attn_mask").and_then(|i| args.get_mut(i));
+                mask.into_iter()
+                    .flatten()
+                    .try_for_each(|mask| compute_with(mask, effects, pool))?;
+                evaluate::compute(
+                    (context, def),
+                    &types,
+                    &args,
+                    pool,
+                    false,
+                    &mut |call, out| eval(call, out, effects, tally),
+                )?
+            }
+            None => {
+                args.iter_mut()
+                    .flatten()
+                    .try_for_each(|arg| compute_with(arg, effects, pool))?;
+                let table = tables::find(def.name, effects);
+                evaluate::compute((context, def), &types, &args, pool, false, &mut |c, o| {
+                    match table {
+                        Some(table) => tables::apply(c, o, table),
+                        None => (plain.eval)(c, o),
+                    }
+                })?
+            }
+        };
     let rounded = results.into_iter().zip(&types).map(|(mut tensor, ty)| {
         let n = tensor.len();
         if let Some(Buffer::F32(v)) = Arc::get_mut(&mut tensor.data) {

@@ -36,6 +36,12 @@ impl Frame<'_> {
             }
             Fused::Gather { indices, weight } => self.gather(*indices, weight)?,
             Fused::RmsNorm { x, weight, epsilon } => self.rms_norm(*x, weight, *epsilon)?,
+            Fused::BoundedNorm {
+                x,
+                weight,
+                epsilon,
+                most,
+            } => self.bounded_norm(*x, weight, [*epsilon, *most])?,
             Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style)?,
             Fused::RopeRows {
                 x,
@@ -161,6 +167,26 @@ impl Frame<'_> {
             weight.len(),
             &mut out[..n],
         );
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    fn bounded_norm(
+        &mut self,
+        x: ValueId,
+        weight: &Tensor,
+        [epsilon, most]: [f32; 2],
+    ) -> Result<Tensor, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let (x, n_cols) = (floats(self.get(x)?)?, weight.len());
+        let rows = x
+            .chunks(n_cols.max(1))
+            .zip(out[..n].chunks_mut(n_cols.max(1)));
+        for (row, out) in rows {
+            let largest = row.iter().fold(most, |most, v| most.max(v.abs()));
+            let epsilon = epsilon * (largest / most).powi(2);
+            rms_norm(self.context, row, weight.f32s(), epsilon, n_cols, out);
+        }
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 

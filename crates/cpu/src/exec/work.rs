@@ -86,7 +86,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::TopLinear { .. } => "linear, top k",
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
-        Fused::RmsNorm { .. } => "rms norm",
+        Fused::RmsNorm { .. } | Fused::BoundedNorm { .. } => "rms norm",
         Fused::Rope { .. } | Fused::RopeRows { .. } => "rope",
         Fused::Gated { .. } => "gated activation",
         Fused::Append { .. } => "append to cache",

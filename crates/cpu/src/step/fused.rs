@@ -40,6 +40,14 @@ pub enum Fused {
         weight: Tensor,
         epsilon: f32,
     },
+    /// As `RmsNorm`, where epsilon is for rows whose largest magnitude is at most `most`; for
+    /// others it is larger by the square of the ratio.
+    BoundedNorm {
+        x: ValueId,
+        weight: Tensor,
+        epsilon: f32,
+        most: f32,
+    },
     /// Pairs of x rotated.
     Rope {
         x: ValueId,
@@ -403,6 +411,7 @@ impl Fused {
             Fused::Linear { x, .. }
             | Fused::TopLinear { x, .. }
             | Fused::RmsNorm { x, .. }
+            | Fused::BoundedNorm { x, .. }
             | Fused::Softmax { x }
             | Fused::Depthwise { x, .. }
             | Fused::LayerNorm { x, .. }

@@ -41,6 +41,38 @@ impl Graph {
         self.weight_of_rank(tensor, rank, 1.0)
     }
 
+    /// Like [`Self::vector`], of `(number + plus) * factor` for every number.
+    pub fn vector_plus(
+        &mut self,
+        tensor: &Tensor,
+        rank: usize,
+        plus: f32,
+        factor: f32,
+    ) -> ValueResult {
+        if plus == 0.0 && factor == 1.0 {
+            return self.vector(tensor, rank);
+        }
+        let name = format!("{}+{plus}", tensor.name);
+        let key = (name.clone(), rank, factor.to_bits());
+        if let Some(value) = self.weights.get(&key) {
+            return Ok(*value);
+        }
+        self.note_use(tensor, factor.recip());
+        let stored = dense(tensor).to_vec();
+        let stored = stored.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        let numbers: Vec<f32> = stored.map(|v| (v + plus) * factor).collect();
+        let data = Data::owned(self.bytes_of(&numbers));
+        let data = self.derive(&format!("{name}*{factor}"), data);
+        let ones = rank.saturating_sub(tensor.shape.len());
+        let shape = tensor.shape.iter().copied();
+        let ty = TensorType::new(self.form.float, shape.chain(std::iter::repeat_n(1, ones)));
+        let value = self
+            .builder
+            .constant(&tensor.name, Literal::Tensor(ty, data))?;
+        self.weights.insert(key, value);
+        Ok(value)
+    }
+
     /// Like [`Self::weight`], with every number divided by `divisor`.
     pub fn divided_weight(&mut self, tensor: &Tensor, divisor: f32) -> ValueResult {
         self.weight_of_rank(tensor, tensor.shape.len(), divisor)

@@ -1,5 +1,6 @@
 //! Products with several matrices at once, whose rows become one constant.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use thane_mil::data::{Data, Packed, Source};
@@ -13,6 +14,7 @@ use crate::checkpoint::Tensor;
 use crate::quant;
 
 /// A matrix, as a part of a joined one.
+#[derive(Clone)]
 pub struct Part {
     /// The matrix [rows, columns].
     pub weight: Tensor,
@@ -32,6 +34,16 @@ impl Part {
             bias,
             divisor: 1.0,
             rows: None,
+        }
+    }
+
+    /// The rows `range` of those that are taken.
+    pub fn within(&self, range: Range<usize>) -> Self {
+        let rows = self.rows.as_ref();
+        let rows = range.map(|i| rows.map_or(i, |rows| rows[i]));
+        Self {
+            rows: Some(rows.collect()),
+            ..self.clone()
         }
     }
 

@@ -35,6 +35,11 @@ impl Form {
         float: DType::Fp32,
         norm: NormForm::Native,
     };
+
+    /// Whether the program is for the Neural Engine.
+    pub fn is_for_engine(&self) -> bool {
+        self.float == DType::Fp16 || self.layout == Layout::Channels
+    }
 }
 
 /// Which axis holds the features of a token.
@@ -76,6 +81,7 @@ pub struct Graph {
     place: String,
     form: Form,
     residual_divisor: f32,
+    small: Option<ValueId>,
 }
 
 impl Graph {
@@ -90,6 +96,7 @@ impl Graph {
             place: String::new(),
             form,
             residual_divisor: 1.0,
+            small: None,
         }
     }
 
@@ -107,6 +114,17 @@ impl Graph {
     /// The divisor of the residual stream.
     pub fn residual_divisor(&self) -> f32 {
         self.residual_divisor
+    }
+
+    /// Notes that the elements of `x` may be so small that fp16 loses their squares: embeddings of
+    /// some models are 0.02 on average.
+    pub fn set_small(&mut self, x: ValueId) {
+        self.small = Some(x);
+    }
+
+    /// Whether [`Self::set_small`] named `x`.
+    pub fn is_small(&self, x: ValueId) -> bool {
+        self.small == Some(x)
     }
 
     /// The axis of the features in the layout of this graph.
@@ -152,6 +170,14 @@ impl Graph {
             .ty
             .tensor_or_state()
             .map_or(&[], |t| &t.shape)
+    }
+
+    /// Number of elements of `x` along `axis`, which may count from the end; 1 if only the call
+    /// knows.
+    pub fn len_along(&self, x: ValueId, axis: i32) -> usize {
+        let shape = self.shape(x);
+        let at = shape.len().wrapping_sub(self.rank_from(x, axis));
+        shape.get(at).and_then(|dim| dim.known()).unwrap_or(1)
     }
 
     /// Adds an op with one result. Its name is the current module followed by `name`.

@@ -60,7 +60,8 @@ impl Graph {
         self.product(name, x, weight, bias, self.residual_divisor)
     }
 
-    fn product(
+    /// Like [`Self::linear`], of a weight and a bias that are divided by `divisor`.
+    pub fn product(
         &mut self,
         name: &str,
         x: ValueId,

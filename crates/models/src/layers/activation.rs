@@ -3,7 +3,7 @@
 use thane_mil::program::ValueId;
 
 use crate::error::ModelError;
-use crate::graph::{Graph, ValueResult};
+use crate::graph::{Form, Graph, ValueResult};
 
 /// An activation function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,9 +83,32 @@ impl Activation {
         })
     }
 
+    /// What the weights that make the activation's operand are divided by, so that
+    /// [`Self::apply_to_divided`] saves an op.
+    pub fn divisor(self, form: Form) -> f32 {
+        if self == Self::Silu && form.is_for_engine() {
+            2.0
+        } else {
+            1.0
+        }
+    }
+
+    /// Like [`Self::apply`], for an `x` that was divided by [`Self::divisor`].
+    pub fn apply_to_divided(self, g: &mut Graph, x: ValueId) -> ValueResult {
+        if self.divisor(g.form()) == 1.0 {
+            self.apply(g, x)
+        } else {
+            half_silu(g, x)
+        }
+    }
+
     /// Applies the activation to each element.
     pub fn apply(self, g: &mut Graph, x: ValueId) -> ValueResult {
         match self {
+            Self::Silu if g.form().is_for_engine() => {
+                let half = g.scale(x, 0.5)?;
+                half_silu(g, half)
+            }
             Self::Silu => g.op("silu", "active", [("x", x)]),
             Self::GeluTanh => gelu(g, x, "TANH_APPROXIMATION"),
             Self::GeluErf => gelu(g, x, "EXACT"),
@@ -109,7 +132,7 @@ impl Activation {
                 let alpha = g.float(0.01)?;
                 g.op("leaky_relu", "active", [("x", x), ("alpha", alpha)])
             }
-            Self::Sigmoid => g.op("sigmoid", "active", [("x", x)]),
+            Self::Sigmoid => sigmoid(g, x),
             Self::HardSwish => {
                 let (alpha, beta) = (g.float(1.0 / 6.0)?, g.float(0.5)?);
                 let args = [("x", x), ("alpha", alpha), ("beta", beta)];
@@ -133,6 +156,16 @@ impl Activation {
             Self::Tanh => g.op("tanh", "active", [("x", x)]),
             Self::Linear => Ok(x),
         }
+    }
+}
+
+/// `sigmoid(x)`, by tanh in programs for the Neural Engine.
+pub fn sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
+    if g.form().is_for_engine() {
+        let half = g.scale(x, 0.5)?;
+        half_sigmoid(g, half)
+    } else {
+        g.op("sigmoid", "open", [("x", x)])
     }
 }
 

@@ -4,6 +4,7 @@ use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, Dim};
 
+use super::activation::sigmoid;
 use super::norm::{Norm, RmsNorm};
 pub use super::past::{Apart, Cache, Past, Remembered, StreamingHeads};
 use super::rope::Rotary;
@@ -213,7 +214,7 @@ impl Attention {
         let attended = match gate {
             None => attended,
             Some(gate) => {
-                let open = g.op("sigmoid", "open", [("x", gate)])?;
+                let open = sigmoid(g, gate)?;
                 g.mul(attended, open)?
             }
         };

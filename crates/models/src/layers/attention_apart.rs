@@ -2,31 +2,59 @@
 //! call are apart.
 //!
 //! Queries and keys of all heads are one tensor up to the products, so that norm and rotation are
-//! done once. Pairs of elements that are rotated together, where a checkpoint stores them side by
-//! side, are moved into the halves of a head by taking the rows of the projections in another
-//! order: queries and keys are permuted alike, which their products do not see.
+//! done once. The rows of the projections are taken in the order of the key heads: the queries that
+//! share a key head, this key head, its value head. So one product makes all of them, and the
+//! queries that are rows of one product later lie together. In functions of one token, the elements
+//! of a head are the last axis, as the products want them. Pairs of elements that are rotated
+//! together, where a checkpoint stores them side by side, are moved into the halves of a head by
+//! taking the rows of the projections in another order: queries and keys are permuted alike, which
+//! their products do not see.
 
 use std::sync::Arc;
 
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
+use super::activation::half_sigmoid;
 use super::attention::{Apart, Attention, AttentionInputs, QkNorm, Remembered, Span, soft_capped};
 use super::norm::Norm;
+use super::rope::Rotary;
 use crate::graph::{Graph, Part, ValueResult};
 use crate::weights::Weights;
 
-/// A norm, the modules of its weights with their numbers of heads, and the order of a head's
-/// elements.
-type HeadNorm<'a> = (QkNorm, &'a [(&'a str, usize)], Option<&'a [usize]>);
+/// A norm, and the modules of its weights with their numbers of heads.
+type HeadNorm<'a> = (QkNorm, &'a [(&'a str, usize)]);
+
+/// The rows of queries, keys and values, of those that a layer projects.
+type Parts = [Option<Part>; 3];
+
+/// Queries, keys and values, as [`Heads`] has them, of those that a layer projects.
+type Projected = (ValueId, Option<ValueId>, Option<ValueId>);
+
+/// How heads are rotated, and the layout that their number of tokens calls for: with heads of
+/// `head_dim` elements [.., head_dim, tokens], and [.., head_dim] for one token.
+#[derive(Clone, Copy)]
+struct Turn<'a> {
+    rotary: Option<&'a Rotary>,
+    /// The order of a head's elements, if not that of the checkpoint.
+    order: Option<&'a [usize]>,
+    n_tokens: usize,
+}
+
+impl Turn<'_> {
+    fn is_one(self) -> bool {
+        self.n_tokens == 1
+    }
+}
 
 /// What a layer's projections give.
 struct Heads {
-    /// Queries [1, heads, head_dim, tokens], normalized, rotated and scaled.
+    /// Queries [1, kv_heads, group * tokens, head_dim], normalized, rotated and scaled.
     q: ValueId,
-    /// Keys and values of the call's tokens, likewise; none if the layer has those of another one.
+    /// Keys and values of the call's tokens, [1, kv_heads, tokens, head_dim]; none if the layer has
+    /// those of another one.
     own: Option<[ValueId; 2]>,
-    /// Gates [1, heads * head_dim, 1, tokens].
+    /// Half the gates, [1, heads * head_dim, 1, tokens].
     gate: Option<ValueId>,
 }
 
@@ -43,10 +71,12 @@ impl Attention {
     ) -> Result<(ValueId, Option<Remembered>), BuildError> {
         let heads = self.project_heads(g, w, module, x, (inputs, past.shared.is_none()))?;
         let new = match (heads.own, past.shared) {
-            (Some([k, v]), _) => {
-                let new = match past.in_lanes {
-                    true => [self.as_lanes(g, k)?, self.as_lanes(g, v)?],
-                    false => [self.as_rows(g, k)?, self.as_rows(g, v)?],
+            (Some(own), _) => {
+                let new = if past.in_lanes {
+                    let [k, v] = own;
+                    [self.as_lanes(g, k)?, self.as_lanes(g, v)?]
+                } else {
+                    own
                 };
                 if past.streaming.is_none() {
                     past.new.borrow_mut().push(new);
@@ -67,7 +97,7 @@ impl Attention {
         let attended = match heads.gate {
             None => attended,
             Some(gate) => {
-                let open = g.op("sigmoid", "open", [("x", gate)])?;
+                let open = half_sigmoid(g, gate)?;
                 g.mul(attended, open)?
             }
         };
@@ -92,143 +122,221 @@ impl Attention {
         x: ValueId,
         (inputs, has_own): (AttentionInputs<'_>, bool),
     ) -> Result<Heads, BuildError> {
-        let d = self.head_dim;
-        let [h, kv] = [self.n_heads, self.n_kv_heads].map(|n| n as i32);
-        let order = inputs.rotary.and_then(|rotary| rotary.order(d));
-        let normed_together = self.qk_norm.is_none_or(|norm| norm.span != Span::AllHeads);
+        let order = inputs.rotary.and_then(|rotary| rotary.order(self.head_dim));
+        let turn = Turn {
+            rotary: inputs.rotary,
+            order: order.as_deref(),
+            n_tokens: g.len_along(x, -1),
+        };
         // The scale is part of the norm's weight, or of the projection if no bit is lost.
         let exact = self.scale.log2().fract() == 0.0 && self.qk_norm.is_none();
-        let mut parts = vec![Part {
+        let q = Part {
             divisor: if exact {
                 self.scale.recip() as f32
             } else {
                 1.0
             },
             ..self.part(w, module, "q_proj", order.as_deref())
-        }];
-        if has_own {
-            parts.push(self.part(w, module, "k_proj", order.as_deref()));
-        }
-        let both = g.joined_product("qk_proj", x, &parts)?;
-        let v = if has_own && !self.keys_are_values {
-            let part = self.part(w, module, "v_proj", None);
-            let v = g.joined_product("v_proj", x, &[part])?;
-            Some(g.reshape(v, &[1, kv, d as i32, -1])?)
-        } else {
-            None
         };
+        let k = has_own.then(|| self.part(w, module, "k_proj", order.as_deref()));
+        let has_values = has_own && !self.keys_are_values;
+        let v = has_values.then(|| self.part(w, module, "v_proj", None));
         let gate = if self.gated {
-            let part = self.part(w, module, "gate", None);
+            let part = Part {
+                divisor: 2.0,
+                ..self.part(w, module, "gate", None)
+            };
             Some(g.joined_product("gate", x, &[part])?)
         } else {
             None
         };
-        let all = if has_own { h + kv } else { h };
-        let (q, k, raw) = if normed_together {
-            let both = g.reshape(both, &[1, all, d as i32, -1])?;
-            let turned = self.norm_and_rotate(g, w, module, both, (inputs, order.as_deref()))?;
-            let (q, k) = self.parted(g, turned, has_own)?;
-            let raw = match (has_own, v) {
-                (true, None) => self.parted(g, both, true)?.1,
-                _ => None,
-            };
-            (q, k, raw)
+        let spans_all = self.qk_norm.is_some_and(|qk| qk.span == Span::AllHeads);
+        let (q, k, v) = if spans_all {
+            self.project_apart(g, w, module, x, ([Some(q), k, v], turn))?
         } else {
-            self.normed_apart(g, w, module, both, (inputs, order.as_deref(), has_own))?
-        };
-        let q = match inputs.rotary.and_then(|rotary| rotary.queries()) {
-            None => q,
-            Some(factors) => g.mul(q, factors)?,
+            self.project_together(g, w, module, x, ([Some(q), k, v], turn))?
         };
         let q = if exact || self.scale == 1.0 || self.qk_norm.is_some() {
             q
         } else {
             g.scale(q, self.scale as f32)?
         };
-        let v = match (v.or(raw), self.v_norm) {
-            (Some(v), Some(norm)) => Some(norm.without_weight(g, v, 2)?),
+        let v = match (v, self.v_norm) {
+            (Some(v), Some(norm)) => Some(norm.without_weight(g, v, 3)?),
             (v, _) => v,
         };
         let own = k.zip(v).map(|(k, v)| [k, v]);
         Ok(Heads { q, own, gate })
     }
 
-    /// Queries and, if there are any, keys, of one tensor.
-    fn parted(
-        &self,
-        g: &mut Graph,
-        both: ValueId,
-        has_keys: bool,
-    ) -> Result<(ValueId, Option<ValueId>), BuildError> {
-        if !has_keys {
-            return Ok((both, None));
-        }
-        let sizes = [self.n_heads as i32, self.n_kv_heads as i32];
-        let parts = g.split_sizes(both, &sizes, 1)?;
-        Ok((parts[0], Some(parts[1])))
-    }
-
-    /// Queries and keys whose norm spans all heads: each is normalized, split and rotated by
-    /// itself. Also gives the keys before the norm.
-    #[allow(clippy::type_complexity)] // one caller, which names the parts
-    fn normed_apart(
+    /// Makes queries, keys and values by one product, in the order of the key heads.
+    fn project_together(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
-        both: ValueId,
-        (inputs, order, has_own): (AttentionInputs<'_>, Option<&[usize]>, bool),
-    ) -> Result<(ValueId, Option<ValueId>, Option<ValueId>), BuildError> {
-        let counts = [self.n_heads, self.n_kv_heads];
-        let counts = if has_own { &counts[..] } else { &counts[..1] };
-        let sizes: Vec<i32> = counts.iter().map(|n| (n * self.head_dim) as i32).collect();
-        let parts = if has_own {
-            g.split_sizes(both, &sizes, 1)?
+        x: ValueId,
+        (parts, turn): (Parts, Turn<'_>),
+    ) -> Result<Projected, BuildError> {
+        let (d, kv, group) = (self.head_dim, self.n_kv_heads, self.group());
+        let (has_keys, has_values) = (parts[1].is_some(), parts[2].is_some());
+        let of_head = |head: usize| {
+            let parts = parts.iter().zip([group, 1, 1]);
+            parts.filter_map(move |(part, n)| {
+                let rows = head * n * d..(head + 1) * n * d;
+                part.as_ref().map(|part| part.within(rows))
+            })
+        };
+        let rows: Vec<Part> = (0..kv).flat_map(of_head).collect();
+        let all = g.joined_product("qkv_proj", x, &rows)?;
+        // Heads of a key head that are rotated, and all.
+        let turned = group + usize::from(has_keys);
+        let (both, v) = if has_values {
+            let all = self.by_key_head(g, all, turned + 1, turn)?;
+            let unit = if turn.is_one() { 1 } else { d as i32 };
+            let parts = g.split_sizes(all, &[turned as i32 * unit, unit], 2)?;
+            (parts[0], Some(self.as_rows(g, parts[1], turn)?))
         } else {
-            vec![both]
+            (self.by_key_head(g, all, turned, turn)?, None)
         };
-        let mut turned = Vec::new();
-        for ((part, n), name) in parts.iter().zip(counts).zip(["q_norm", "k_norm"]) {
-            let heads = [(name, *n)];
-            let part = match self.qk_norm {
-                None => *part,
-                Some(qk) => self.normed_heads(g, w, module, *part, (qk, &heads, order))?,
-            };
-            let part = g.reshape(part, &[1, *n as i32, self.head_dim as i32, -1])?;
-            turned.push(match inputs.rotary {
-                None => part,
-                Some(rotary) => rotary.apply(g, part)?,
-            });
-        }
-        let raw = match parts.get(1) {
-            Some(k) => Some(g.reshape(*k, &[1, self.n_kv_heads as i32, self.head_dim as i32, -1])?),
-            None => None,
+        let both = if turn.is_one() {
+            both
+        } else {
+            g.reshape(both, &[1, (kv * turned) as i32, d as i32, -1])?
         };
-        Ok((turned[0], turned.get(1).copied(), raw))
+        let heads = [
+            ("q_norm", self.n_heads),
+            ("k_norm", if has_keys { kv } else { 0 }),
+        ];
+        let rotated = self.norm_and_rotate(g, w, module, both, (&heads, turn))?;
+        let (q, k) = self.parted(g, rotated, (has_keys, turn))?;
+        let v = match v {
+            None if has_keys => self.parted(g, both, (true, turn))?.1,
+            v => v,
+        };
+        Ok((self.scaled_by_position(g, q, turn)?, k, v))
     }
 
-    /// Norm and rotation of heads, in the order of the model. Queries come first, then keys.
+    /// A product as `heads` heads for each key head: [1, kv_heads, heads * head_dim, tokens], or
+    /// [1, kv_heads, heads, head_dim] for one token.
+    fn by_key_head(&self, g: &mut Graph, x: ValueId, heads: usize, turn: Turn<'_>) -> ValueResult {
+        let (kv, heads, d) = (self.n_kv_heads as i32, heads as i32, self.head_dim as i32);
+        if turn.is_one() {
+            g.reshape(x, &[1, kv, heads, d])
+        } else {
+            g.reshape(x, &[1, kv, heads * d, -1])
+        }
+    }
+
+    /// Queries and, if there are any, keys, as [`Heads`] has them, of `both` [1, kv_heads * heads,
+    /// head_dim, tokens], or [1, kv_heads, heads, head_dim] for one token.
+    fn parted(
+        &self,
+        g: &mut Graph,
+        both: ValueId,
+        (has_keys, turn): (bool, Turn<'_>),
+    ) -> Result<(ValueId, Option<ValueId>), BuildError> {
+        let (d, kv) = (self.head_dim as i32, self.n_kv_heads as i32);
+        let both = if turn.is_one() {
+            both
+        } else {
+            let rows = g.transpose(both, &[0, 1, 3, 2])?;
+            g.reshape(rows, &[1, kv, -1, d])?
+        };
+        if !has_keys {
+            return Ok((both, None));
+        }
+        let [group, n] = [self.group(), turn.n_tokens].map(|n| n as i32);
+        let parts = g.split_sizes(both, &[group * n, n], 2)?;
+        Ok((parts[0], Some(parts[1])))
+    }
+
+    /// Queries as [`Heads`] has them, times the factors of their positions, if the model has some.
+    fn scaled_by_position(&self, g: &mut Graph, q: ValueId, turn: Turn<'_>) -> ValueResult {
+        let Some(factors) = turn.rotary.and_then(Rotary::queries) else {
+            return Ok(q);
+        };
+        if turn.is_one() {
+            return g.mul(q, factors);
+        }
+        let [h, kv, d] = [self.n_heads, self.n_kv_heads, self.head_dim].map(|n| n as i32);
+        let n = turn.n_tokens as i32;
+        let q = g.reshape(q, &[1, h, n, d])?;
+        let factors = g.reshape(factors, &[n, 1])?;
+        let q = g.mul(q, factors)?;
+        g.reshape(q, &[1, kv, -1, d])
+    }
+
+    /// Like [`Self::project_together`], of a model whose norm of queries and keys spans all heads:
+    /// each is projected, normalized and rotated by itself.
+    fn project_apart(
+        &self,
+        g: &mut Graph,
+        w: &Weights<'_>,
+        module: &str,
+        x: ValueId,
+        (parts, turn): (Parts, Turn<'_>),
+    ) -> Result<Projected, BuildError> {
+        let (d, kv) = (self.head_dim as i32, self.n_kv_heads);
+        let split = |g: &mut Graph, x, n: usize| match turn.n_tokens {
+            1 => g.reshape(x, &[1, n as i32, 1, d]),
+            _ => g.reshape(x, &[1, n as i32, d, -1]),
+        };
+        let names = [("q_proj", "q_norm", self.n_heads), ("k_proj", "k_norm", kv)];
+        let [q, k, v] = parts;
+        let (mut rows, mut raw) = (Vec::new(), None);
+        for (part, (name, norm, n)) in [q, k].into_iter().zip(names) {
+            let Some(part) = part else { continue };
+            let product = g.joined_product(name, x, &[part])?;
+            let normed = match self.qk_norm {
+                None => product,
+                Some(qk) => self.normed_heads(g, w, module, product, ((qk, &[(norm, n)]), turn))?,
+            };
+            let heads = split(g, normed, n)?;
+            let heads = match turn.rotary {
+                None => heads,
+                Some(rotary) => rotary.apply(g, heads)?,
+            };
+            rows.push(self.as_rows(g, heads, turn)?);
+            raw = Some((product, n));
+        }
+        let v = match (v, raw) {
+            (Some(v), _) => Some((g.joined_product("v_proj", x, &[v])?, kv)),
+            (None, Some(raw)) if rows.len() > 1 => Some(raw),
+            _ => None,
+        };
+        let v = match v {
+            None => None,
+            Some((v, n)) => {
+                let heads = split(g, v, n)?;
+                Some(self.as_rows(g, heads, turn)?)
+            }
+        };
+        let q = g.reshape(rows[0], &[1, kv as i32, -1, d])?;
+        Ok((
+            self.scaled_by_position(g, q, turn)?,
+            rows.get(1).copied(),
+            v,
+        ))
+    }
+
+    /// Norm and rotation of heads, in the order of the model.
     fn norm_and_rotate(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         module: &str,
         x: ValueId,
-        (inputs, order): (AttentionInputs<'_>, Option<&[usize]>),
+        (heads, turn): (&[(&str, usize)], Turn<'_>),
     ) -> ValueResult {
-        let all = g.shape(x)[1].known().unwrap_or_default();
-        let heads = [
-            ("q_norm", self.n_heads),
-            ("k_norm", all.saturating_sub(self.n_heads)),
-        ];
         let norm = |g: &mut Graph, x, after: bool| match self.qk_norm {
             Some(qk) if qk.after_rotation == after => {
-                self.normed_heads(g, w, module, x, (qk, &heads, order))
+                self.normed_heads(g, w, module, x, ((qk, heads), turn))
             }
             _ => Ok(x),
         };
         let x = norm(g, x, false)?;
-        let x = match inputs.rotary {
+        let x = match turn.rotary {
             None => x,
             Some(rotary) => rotary.apply(g, x)?,
         };
@@ -243,67 +351,88 @@ impl Attention {
         w: &Weights<'_>,
         module: &str,
         x: ValueId,
-        (qk, heads, order): HeadNorm<'_>,
+        ((qk, heads), turn): (HeadNorm<'_>, Turn<'_>),
     ) -> ValueResult {
-        let d = self.head_dim;
-        let spans_all = qk.span == Span::AllHeads;
-        let axis = if spans_all { 1 } else { 2 };
-        let normed = match qk.norm {
-            Norm::Rms(norm) => norm.without_weight(g, x, axis)?,
-            Norm::Layer { norm, .. } => norm.without_weight(g, x, axis)?,
+        let shape = g.shape(x).iter().map(|dim| dim.known().unwrap_or(1));
+        let mut shape: Vec<usize> = shape.collect();
+        let axis = match (qk.span, turn.n_tokens) {
+            (Span::AllHeads, _) => 1,
+            (_, 1) => 3,
+            _ => 2,
         };
-        let plus = match qk.norm {
-            Norm::Rms(norm) if norm.plus_one => 1.0,
-            _ => 0.0,
-        };
-        let numbers = |g: &Graph, parameter: &str, plus: f32| {
-            let mut all: Vec<f32> = Vec::new();
-            for (name, n) in heads.iter().filter(|(_, n)| *n > 0) {
-                let name = format!("{module}.{name}");
-                let scale = if name.ends_with("q_norm") {
-                    self.scale as f32
-                } else {
-                    1.0
-                };
-                let shape = match qk.span {
-                    Span::Head => vec![d],
-                    Span::AllHeads => vec![n * d],
-                    Span::OwnHead => vec![*n, d],
-                };
-                g.note_use(&w.get(&name, parameter, &shape), 1.0);
-                let stored = w.numbers(&name, parameter, &shape);
-                // A fault is reported by `Weights::finish`.
-                let stored = stored.unwrap_or_else(|| vec![1.0; d]);
-                for head in 0..*n {
-                    let elements = (0..d).map(|i| order.map_or(i, |order| order[i]));
-                    all.extend(elements.map(|i| {
-                        let at = (head * d + i) % stored.len();
-                        (stored[at] + plus) * scale
-                    }));
-                }
+        if axis != 3 {
+            shape[3] = 1;
+        }
+        let (normed, factor, plus) = match qk.norm {
+            Norm::Rms(norm) => {
+                let (normed, factor) = norm.up_to_factor(g, x, axis)?;
+                (normed, factor, if norm.plus_one { 1.0 } else { 0.0 })
             }
-            all
+            Norm::Layer { norm, .. } => (norm.without_weight(g, x, axis)?, 1.0, 0.0),
         };
-        let n: usize = heads.iter().map(|(_, n)| n).sum();
-        let shape = if spans_all {
-            [1, n * d, 1, 1]
-        } else {
-            [1, n, d, 1]
-        };
-        let weight = numbers(g, "weight", plus);
-        let bias = match qk.norm {
-            Norm::Layer { bias: true, .. } => Some(numbers(g, "bias", 0.0)),
-            _ => None,
-        };
+        let weight = ("weight", plus, factor);
+        let weight = self.norm_numbers(g, w, module, weight, ((qk, heads), turn.order));
         let weight = g.floats(&weight, &shape)?;
         let scaled = g.mul(normed, weight)?;
-        match bias {
-            None => Ok(scaled),
-            Some(bias) => {
-                let bias = g.floats(&bias, &shape)?;
-                g.add(scaled, bias)
-            }
-        }
+        let Norm::Layer { bias: true, .. } = qk.norm else {
+            return Ok(scaled);
+        };
+        let bias = ("bias", 0.0, 1.0);
+        let bias = self.norm_numbers(g, w, module, bias, ((qk, heads), turn.order));
+        let bias = g.floats(&bias, &shape)?;
+        g.add(scaled, bias)
+    }
+
+    /// `(number + plus) * factor` of a parameter of these modules, for each element of each head:
+    /// for every key head the queries that share it, then itself.
+    fn norm_numbers(
+        &self,
+        g: &Graph,
+        w: &Weights<'_>,
+        module: &str,
+        (parameter, plus, factor): (&str, f32, f32),
+        ((qk, heads), order): (HeadNorm<'_>, Option<&[usize]>),
+    ) -> Vec<f32> {
+        let d = self.head_dim;
+        let of_module = |(name, n): &(&str, usize)| -> Vec<f32> {
+            let scale = match *name {
+                "q_norm" => self.scale as f32,
+                _ => 1.0,
+            };
+            let shape = match qk.span {
+                Span::Head => vec![d],
+                Span::AllHeads => vec![n * d],
+                Span::OwnHead => vec![*n, d],
+            };
+            let name = format!("{module}.{name}");
+            g.note_use(&w.get(&name, parameter, &shape), factor.recip());
+            // A fault is reported by `Weights::finish`.
+            let stored = w.numbers(&name, parameter, &shape);
+            let stored = stored.unwrap_or_else(|| vec![1.0; d]);
+            let number = |at: usize| {
+                let i = order.map_or(at % d, |order| order[at % d]);
+                (stored[(at / d * d + i) % stored.len()] + plus) * scale * factor
+            };
+            (0..n * d).map(number).collect()
+        };
+        let of_modules: Vec<_> = heads
+            .iter()
+            .filter(|(_, n)| *n > 0)
+            .map(of_module)
+            .collect();
+        let n_groups = if of_modules.len() > 1 {
+            self.n_kv_heads
+        } else {
+            1
+        };
+        let group = |i| {
+            let part = move |all: &Vec<f32>| {
+                let len = all.len() / n_groups;
+                all[i * len..(i + 1) * len].to_vec()
+            };
+            of_modules.iter().flat_map(part).collect::<Vec<f32>>()
+        };
+        (0..n_groups).flat_map(group).collect()
     }
 
     /// The rows of a projection, as a part of a joined product. `order` is that of the elements of
@@ -348,10 +477,10 @@ impl Attention {
     }
 
     /// `x` [1, heads, head_dim, tokens] with a row for each token: [1, heads, tokens, head_dim].
-    pub(super) fn as_rows(&self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let heads = g.shape(x)[1].known().unwrap_or_default();
-        if tokens(g, x) == 1 {
-            return g.reshape(x, &[1, heads as i32, 1, self.head_dim as i32]);
+    /// For one token, `x` is that already.
+    fn as_rows(&self, g: &mut Graph, x: ValueId, turn: Turn<'_>) -> ValueResult {
+        if turn.is_one() {
+            return Ok(x);
         }
         g.transpose(x, &[0, 1, 3, 2])
     }
@@ -368,11 +497,9 @@ impl Attention {
         if let Some(tile) = past.tile.filter(|tile| *tile < past.context) {
             return self.attend_by_tiles(g, q, [k, v], (past, tile), mask);
         }
-        let [h, kv, d] = [self.n_heads, self.n_kv_heads, self.head_dim].map(|n| n as i32);
-        let n = tokens(g, q);
+        let [h, kv] = [self.n_heads, self.n_kv_heads].map(|n| n as i32);
+        let n = g.len_along(q, 2) / self.group();
         let many = n > 1;
-        let q = self.as_rows(g, q)?;
-        let q = g.reshape(q, &[1, kv, -1, d])?; // [1, kv_heads, group * tokens, head_dim]
         let yes = g.bool(true)?;
         let mut product = |name: &str, keys| {
             let args = [("x", q), ("y", keys), ("transpose_y", yes)];
@@ -419,10 +546,4 @@ impl Attention {
         let x = g.transpose(x, &[0, 1, 3, 2])?;
         g.reshape(x, &[1, h * d, 1, n as i32])
     }
-}
-
-/// The length of the last axis.
-pub(super) fn tokens(g: &Graph, x: ValueId) -> usize {
-    let shape = g.shape(x);
-    shape.last().and_then(|dim| dim.known()).unwrap_or(1)
 }

@@ -8,17 +8,17 @@
 use thane_mil::program::ValueId;
 
 use super::attention::{Apart, Attention, soft_capped};
-use super::attention_apart::tokens;
 use crate::graph::{Graph, ValueResult};
 
 impl Attention {
-    /// `x` [1, heads, head_dim, sequences] as [1, sequences * heads, 1, head_dim].
+    /// `x` [1, heads, sequences, head_dim] as [1, sequences * heads, 1, head_dim].
     pub(super) fn as_lanes(&self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let rows = g.transpose(x, &[0, 3, 1, 2])?; // [1, sequences, heads, head_dim]
+        let rows = g.transpose(x, &[0, 2, 1, 3])?; // [1, sequences, heads, head_dim]
         g.reshape(rows, &[1, -1, 1, self.head_dim as i32])
     }
 
-    /// The products. The queries that share a key head are rows of one product.
+    /// The products of queries [1, kv_heads, group * sequences, head_dim]. The queries that share a
+    /// key head are rows of one product.
     pub(super) fn attend_in_lanes(
         &self,
         g: &mut Graph,
@@ -28,8 +28,9 @@ impl Attention {
         mask: ValueId,
     ) -> ValueResult {
         let [h, kv, d] = [self.n_heads, self.n_kv_heads, self.head_dim].map(|n| n as i32);
-        let n = tokens(g, q) as i32;
-        let q = g.transpose(q, &[0, 3, 1, 2])?; // [1, sequences, heads, head_dim]
+        let n = (g.len_along(q, 2) / self.group()) as i32;
+        let q = g.reshape(q, &[1, h, n, d])?;
+        let q = g.transpose(q, &[0, 2, 1, 3])?; // [1, sequences, heads, head_dim]
         let q = g.reshape(q, &[1, n * kv, -1, d])?;
         let yes = g.bool(true)?;
         let mut product = |name: &str, keys| {

@@ -5,13 +5,13 @@ use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
 use super::attention::{Apart, Attention, StreamingHeads, soft_capped};
-use super::attention_apart::tokens;
 use crate::graph::{Graph, ValueResult};
 
 impl Attention {
-    /// The products, in tiles of `tile` rows of the cache. All tiles have one maximum, and sums are
-    /// divided at the end: `sum_t exp(s_t - max) v_t / sum_t exp(s_t - max)`. An op of many
-    /// columns leaves the Neural Engine or takes longer than its parts (Forge, M6).
+    /// The products of queries [1, kv_heads, group * tokens, head_dim], in tiles of `tile` rows of
+    /// the cache. All tiles have one maximum, and sums are divided at the end: `sum_t exp(s_t - max)
+    /// v_t / sum_t exp(s_t - max)`. An op of many columns leaves the Neural Engine or takes longer
+    /// than its parts (Forge, M6).
     pub(super) fn attend_by_tiles(
         &self,
         g: &mut Graph,
@@ -20,10 +20,8 @@ impl Attention {
         (past, tile): (Apart<'_>, usize),
         mask: ValueId,
     ) -> ValueResult {
-        let [h, kv, d] = [self.n_heads, self.n_kv_heads, self.head_dim].map(|n| n as i32);
-        let n = tokens(g, q);
-        let q = self.as_rows(g, q)?;
-        let q = g.reshape(q, &[1, kv, -1, d])?; // [1, kv_heads, group * tokens, head_dim]
+        let [h, kv] = [self.n_heads, self.n_kv_heads].map(|n| n as i32);
+        let n = g.len_along(q, 2) / self.group();
         let n_tiles = past.context.div_ceil(tile);
         let size = |i: usize| tile.min(past.context - i * tile) as i32;
         let sizes: Vec<i32> = (0..n_tiles).map(size).collect();
@@ -96,12 +94,12 @@ impl Attention {
         (past, mask): (Apart<'_>, ValueId),
         streaming: StreamingHeads<'_>,
     ) -> ValueResult {
-        let group = self.n_heads / self.n_kv_heads.max(1);
+        let group = self.group();
         let retrieval = streaming.retrieval;
         let [q, k, v] = [
-            by_kind(g, q, retrieval, group)?,
-            by_kind(g, k, retrieval, 1)?,
-            by_kind(g, v, retrieval, 1)?,
+            by_kind(g, q, retrieval)?,
+            by_kind(g, k, retrieval)?,
+            by_kind(g, v, retrieval)?,
         ];
         let n_full = retrieval.iter().filter(|keeps_all| **keeps_all).count();
         let kept = Apart {
@@ -140,16 +138,10 @@ fn added(g: &mut Graph, sum: Option<ValueId>, x: ValueId) -> ValueResult {
     }
 }
 
-/// The heads of `x` [1, heads, ..] that see all tokens, and those that do not. Each key head has
-/// `group` of them.
-fn by_kind(
-    g: &mut Graph,
-    x: ValueId,
-    retrieval: &[bool],
-    group: usize,
-) -> Result<[ValueId; 2], BuildError> {
+/// The key heads of `x` [1, kv_heads, ..] that see all tokens, and those that do not.
+fn by_kind(g: &mut Graph, x: ValueId, retrieval: &[bool]) -> Result<[ValueId; 2], BuildError> {
     let runs: Vec<&[bool]> = retrieval.chunk_by(|a, b| a == b).collect();
-    let sizes: Vec<i32> = runs.iter().map(|run| (run.len() * group) as i32).collect();
+    let sizes: Vec<i32> = runs.iter().map(|run| run.len() as i32).collect();
     let parts = g.split_sizes(x, &sizes, 1)?;
     let mut of_kind = |keeps_all: bool| {
         let all = runs.iter().zip(&parts);

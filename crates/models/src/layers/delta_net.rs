@@ -412,8 +412,8 @@ impl DeltaNet {
             epsilon: SQUARES_EPSILON / self.key_dim as f32,
             plus_one: false,
         };
-        let normed = norm.without_weight(g, x, -1)?;
-        let factors = g.floats(&vec![factor; self.key_dim], &[self.key_dim])?;
+        let (normed, rest) = norm.up_to_factor(g, x, -1)?;
+        let factors = g.floats(&vec![factor * rest; self.key_dim], &[self.key_dim])?;
         g.mul(normed, factors)
     }
 

@@ -7,7 +7,7 @@
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
-use super::activation::Activation;
+use super::activation::{Activation, sigmoid};
 use super::mlp::Mlp;
 use crate::checkpoint::Tensor;
 use crate::graph::{Graph, ValueResult};
@@ -141,7 +141,7 @@ impl Experts {
         };
         weight.shape = vec![1, self.hidden];
         let gate = g.linear("gate", x, &weight, None)?;
-        let gate = g.op("sigmoid", "open", [("x", gate)])?;
+        let gate = sigmoid(g, gate)?;
         g.mul(shared, gate)
     }
 }

@@ -38,13 +38,15 @@ impl Mlp {
         g.at_module(module);
         let inner = self.intermediate;
         // The matrix of which these are some rows, its first row, and the number of all rows.
-        let project = |g: &mut Graph, name: &str, (matrix, first, all): (&str, usize, usize)| {
+        let project = |g: &mut Graph, name: &str, part: (&str, usize, usize), divisor: f32| {
+            let (matrix, first, all) = part;
             let matrix = format!("{module}.{matrix}");
             let rows = first..first + inner;
             let weight = w.rows(&matrix, rows.clone(), [all, self.hidden]);
             let bias = self.bias.then(|| w.bias_rows(&matrix, rows, all));
-            g.linear(name, x, &weight, bias.as_ref())
+            g.product(name, x, &weight, bias.as_ref(), divisor)
         };
+        let divisor = self.activation.divisor(g.form());
         let (gate, up) = match self.kind {
             MlpKind::Gated => (Some(("gate_proj", 0, inner)), ("up_proj", 0, inner)),
             MlpKind::Joined => {
@@ -55,14 +57,14 @@ impl Mlp {
         };
         let gated = match gate {
             Some(gate) => {
-                let gate = project(g, "gate_proj", gate)?; // [1, tokens, intermediate]
-                let up = project(g, "up_proj", up)?;
-                let active = self.activation.apply(g, gate)?;
+                let gate = project(g, "gate_proj", gate, divisor)?; // [1, tokens, intermediate]
+                let up = project(g, "up_proj", up, 1.0)?;
+                let active = self.activation.apply_to_divided(g, gate)?;
                 g.mul(active, up)?
             }
             None => {
-                let up = project(g, "up_proj", up)?;
-                self.activation.apply(g, up)?
+                let up = project(g, "up_proj", up, divisor)?;
+                self.activation.apply_to_divided(g, up)?
             }
         };
         let down = format!("{module}.down_proj");

@@ -143,9 +143,9 @@ impl Rotation {
 pub struct Rotary {
     cos: ValueId,
     sin: ValueId,
-    /// Whether there is a row for each rotated element, as [`Rotation::cosines`] has them. Pairs
-    /// are then element i and element i + half.
-    whole: bool,
+    /// The axis of a head's elements, if there is a row for each rotated element, as
+    /// [`Rotation::cosines`] has them. Pairs are then element i and element i + half.
+    whole: Option<i32>,
     /// Factors of the queries, [tokens, 1], or [1, tokens] in the channel layout.
     queries: Option<ValueId>,
     n_pairs: usize,
@@ -182,7 +182,7 @@ impl Rotary {
         Ok(Self {
             cos,
             sin,
-            whole: false,
+            whole: None,
             queries,
             n_pairs: frequencies.len(),
             style: rotation.style,
@@ -228,20 +228,37 @@ impl Rotary {
         Ok(Self {
             cos,
             sin,
-            whole: false,
+            whole: None,
             queries,
             n_pairs: frequencies.len(),
             style: rotation.style,
         })
     }
 
-    /// Cosines and sines [rotated, tokens] of `rotation`, with factors of the queries [1, tokens].
-    /// Heads must have their elements in [`Self::order`].
-    pub fn whole(rotation: &Rotation, [cos, sin]: [ValueId; 2], queries: Option<ValueId>) -> Self {
+    /// Numbers of `n_tokens` positions, given as [tokens, columns] or [1, 1, columns, tokens], as
+    /// [`Self::whole`] takes them: [1, columns] of one token, else with the tokens last.
+    pub fn laid_out(g: &mut Graph, x: ValueId, n_columns: usize, n_tokens: usize) -> ValueResult {
+        match (g.shape(x).len(), n_tokens) {
+            (2, 1) => Ok(x),
+            (2, _) => g.transpose(x, &[1, 0]),
+            (_, 1) => g.reshape(x, &[1, n_columns as i32]),
+            _ => Ok(x),
+        }
+    }
+
+    /// Cosines and sines of `rotation`, and factors of the queries, as [`Self::laid_out`] gives
+    /// them. Heads must have their elements in [`Self::order`], along axis
+    /// 2, or 3 in functions of one token.
+    pub fn whole(
+        rotation: &Rotation,
+        n_tokens: usize,
+        [cos, sin]: [ValueId; 2],
+        queries: Option<ValueId>,
+    ) -> Self {
         Self {
             cos,
             sin,
-            whole: true,
+            whole: Some(if n_tokens == 1 { 3 } else { 2 }),
             queries,
             n_pairs: rotation.n_pairs(),
             style: rotation.style,
@@ -284,12 +301,12 @@ impl Rotary {
     /// Rotates `x` [batch, heads, tokens, head_dim], or [1, heads, head_dim, tokens] in the channel
     /// layout.
     pub fn apply(&self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let (axis, at) = if g.form().layout == Layout::Rows {
-            (-1, 3)
-        } else {
-            (2, 2)
+        let axis = match (self.whole, g.form().layout) {
+            (Some(axis), _) => axis,
+            (None, Layout::Rows) => -1,
+            (None, Layout::Channels) => 2,
         };
-        let head_dim = g.shape(x)[at].known().unwrap_or_default();
+        let head_dim = g.len_along(x, axis);
         let rotated = 2 * self.n_pairs;
         if rotated >= head_dim {
             return self.apply_to_all(g, x, axis);
@@ -302,7 +319,7 @@ impl Rotary {
 
     /// Rotates all elements of the heads, which lie along `axis`.
     fn apply_to_all(&self, g: &mut Graph, x: ValueId, axis: i32) -> ValueResult {
-        if self.whole {
+        if self.whole.is_some() {
             let [a, b] = g.halves(x, axis)?;
             let partners = g.join("concat", &[b, a], axis)?;
             let (kept, turned) = (g.mul(x, self.cos)?, g.mul(partners, self.sin)?);

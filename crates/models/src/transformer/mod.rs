@@ -380,6 +380,9 @@ impl Transformer {
         inputs: impl Fn(&mut Graph, usize, Option<Remembered>) -> Result<LayerInputs<'a>, ModelError>,
     ) -> Result<ValueId, ModelError> {
         let mut remembered = vec![None; self.layers.len()];
+        if layers.start == 0 {
+            g.set_small(h);
+        }
         for (at, i) in layers.enumerate() {
             let layer = &self.layers[i];
             let name = format!("model.layers.{i}");

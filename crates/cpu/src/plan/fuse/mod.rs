@@ -16,7 +16,7 @@ use attention::{attend, attend_by_row, attention, rows_attention};
 use conv::{activated_conv, conv_rows, pool_rows};
 use delta_rule::{delta_rule, depthwise};
 use experts::{experts, softmax};
-use norm::{rms_norm, scaled_norm};
+use norm::{bounded_norm, rms_norm, scaled_norm};
 use past::{past_attention, state_update};
 use recurrent::recurrent;
 use rope::{rope_half, rope_interleaved, rope_rows};
@@ -72,6 +72,7 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("half_linear", "linear", half_linear),
     Pattern::new("rms_norm", "mul", rms_norm),
     Pattern::new("scaled_norm", "mul", scaled_norm),
+    Pattern::new("bounded_norm", "mul", bounded_norm),
     Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
     Pattern::new("residual", "add", residual),

@@ -5,7 +5,7 @@ use thane_mil::program::{Op, OpId, ValueId};
 use super::{Found, constant_arg, is_float32, made_by, one};
 use crate::plan::Planner;
 use crate::step::Fused;
-use crate::tensor::Tensor;
+use crate::tensor::{Buffer, Tensor};
 
 /// `mul(mul(x, rsqrt(reduce_mean(mul(x, x), [-1], keep))), weight)`.
 pub(super) fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
@@ -98,6 +98,55 @@ pub(super) fn scaled_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>>
             x,
             weight,
             epsilon: root_of_epsilon * root_of_epsilon,
+        },
+    )
+}
+
+/// As [`scaled_norm`] without r: with `m = maximum(reduce_max(abs(x)), most)` and `s = x / m`,
+/// `mul(mul(s, rsqrt(reduce_sum_square(s), epsilon)), weight)`.
+pub(super) fn bounded_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (normed_id, normed) = made_by(p, op.value_arg("x")?, "mul")?;
+    let (scaled, inverse) = (normed.value_arg("x")?, normed.value_arg("y")?);
+    let (scaled_id, division) = made_by(p, scaled, "real_div")?;
+    let x = division.value_arg("x")?;
+    let (inverse_id, rsqrt) = made_by(p, inverse, "rsqrt")?;
+    let epsilon = *f.literal_arg(rsqrt, "epsilon")?.to_floats()?.first()?;
+    let (sum_id, sum) = made_by(p, rsqrt.value_arg("x")?, "reduce_sum_square")?;
+    let (most_id, floored) = made_by(p, division.value_arg("y")?, "maximum")?;
+    let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
+    let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
+    let rank = f.value(x).ty.tensor()?.rank() as i64;
+    let is_by_row = |op: &Op| {
+        let axes = f.literal_arg(op, "axes")?.to_ints()?;
+        let keeps = f.literal_arg(op, "keep_dims")?.to_ints()? == [1];
+        Some(keeps && (axes == [-1] || axes == [rank - 1]))
+    };
+    let fits = sum.value_arg("x") == Some(scaled)
+        && abs.value_arg("x") == Some(x)
+        && is_by_row(sum)?
+        && is_by_row(largest)?
+        && is_float32(p, x);
+    let most = number(p, floored, "y")?;
+    if !fits || most <= 0.0 || epsilon <= 0.0 {
+        return None;
+    }
+    let mut weight = row_weight(p, op.value_arg("y")?, x)?;
+    let n = weight.len() as f32;
+    let mut numbers = weight.f32s()?.to_vec();
+    numbers.iter_mut().for_each(|v| *v /= n.sqrt());
+    weight.data = Buffer::F32(numbers.into()).into();
+    one(
+        root,
+        vec![
+            normed_id, scaled_id, inverse_id, sum_id, most_id, largest_id, abs_id,
+        ],
+        Fused::BoundedNorm {
+            x,
+            weight,
+            epsilon: epsilon * most * most / n,
+            most,
         },
     )
 }

@@ -98,10 +98,12 @@ impl Io {
     pub fn rotary(&self, g: &mut Graph, rotation: &Rotation) -> Result<Rotary, ModelError> {
         g.at_module("rotary");
         let context = self.function.context;
+        let n = self.function.tokens;
         let mut part = |values: &[f32]| -> ValueResult {
-            let table = g.floats(values, &[context, values.len() / context])?;
+            let n_columns = values.len() / context;
+            let table = g.floats(values, &[context, n_columns])?;
             let rows = g.gather(table, self.positions)?; // [tokens, columns]
-            g.transpose(rows, &[1, 0])
+            Rotary::laid_out(g, rows, n_columns, n)
         };
         let waves = [
             part(&rotation.cosines(context))?,
@@ -111,7 +113,7 @@ impl Io {
             None => None,
             Some(factors) => Some(part(&factors())?),
         };
-        Ok(Rotary::whole(rotation, waves, queries))
+        Ok(Rotary::whole(rotation, n, waves, queries))
     }
 
     /// The hidden states that enter the layers, [1, hidden, 1, tokens].

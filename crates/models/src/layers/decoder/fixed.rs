@@ -154,6 +154,7 @@ impl Io {
         g.at_module("rotary");
         let context = self.function.most_context;
         let n_rotated = 2 * rotation.n_pairs();
+        let n = self.function.tokens;
         let mut part = |name: &str, n_columns, values: &dyn Fn() -> Vec<f32>| -> ValueResult {
             let key = format!("rotary/{idx}/{name}");
             let data = g.derive_with(&key, |g| Data::owned(g.bytes_of(&values())));
@@ -163,11 +164,12 @@ impl Io {
                     _ => format!("rotary_{name}_{idx}"),
                 };
                 let rows = ([context, n_columns], false);
-                return Ok(self.looked_up(g, &name, rows, (data, None), true));
+                let columns = self.looked_up(g, &name, rows, (data, None), true);
+                return Rotary::laid_out(g, columns, n_columns, n);
             };
             let table = g.table(name, [context, n_columns], data)?;
             let rows = g.gather(table, positions)?; // [tokens, columns]
-            g.transpose(rows, &[1, 0])
+            Rotary::laid_out(g, rows, n_columns, n)
         };
         let waves = [
             part("cos", n_rotated, &|| rotation.cosines(context))?,
@@ -177,7 +179,7 @@ impl Io {
             None => None,
             Some(factors) => Some(part("queries", 1, &factors)?),
         };
-        Ok(Rotary::whole(rotation, waves, queries))
+        Ok(Rotary::whole(rotation, n, waves, queries))
     }
 
     /// The hidden states that enter the layers: embeddings times `factor`, plus those of the

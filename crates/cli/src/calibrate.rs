@@ -1,0 +1,78 @@
+//! `--calibrate`: the form of a decoder for the Neural Engine, as far as a text decides it.
+
+use std::path::Path;
+
+use thane_engine::text::EncodeOptions;
+use thane_models::{DecoderEngine, NormForm};
+use thane_runtime::{LanguageOptions, Model, OverflowOptions, TOKENIZER_BYTES, calibrate};
+
+use crate::app::App;
+use crate::exit::{Code, Failure};
+use crate::{model, source};
+
+/// Tokens of the text that are computed.
+const MOST_TOKENS: usize = 256;
+
+/// The form with the divisor of the residual stream and the form of norms that `text` calls for,
+/// where the flags leave them open.
+pub fn calibrated(
+    engine: DecoderEngine,
+    (name, text): (&str, &Path),
+    app: &App,
+) -> Result<DecoderEngine, Failure> {
+    let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let (text_read, _held) = source::read_text(text, &app.budget).map_err(bad)?;
+    let portable = Model::from_files(app.hub.resolve(name)?)?;
+    let options = LanguageOptions {
+        context: Some(MOST_TOKENS),
+        ..LanguageOptions::default()
+    };
+    let portable = portable.language_model(&options, app.output.as_ref())?;
+    let what = || format!("the tokens of {}", text.display());
+    let bytes = text_read.len().saturating_mul(TOKENIZER_BYTES);
+    let held = app.budget.reserve(bytes, what).map_err(|e| bad(e.into()))?;
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: false,
+    };
+    let tokens = portable.language()?.tokenizer.encode(&text_read, options);
+    let mut tokens = tokens.map_err(|e| bad(e.into()))?;
+    drop(held);
+    tokens.truncate(MOST_TOKENS);
+    if tokens.len() < 2 {
+        let error = anyhow::anyhow!(
+            "--calibrate: expected a text of two tokens or more, found {} in {}",
+            tokens.len(),
+            text.display()
+        );
+        return Err(bad(error).remedy("a text as the model will see it, of some 200 words"));
+    }
+    app.output.busy("calibrating");
+    let options = OverflowOptions {
+        n_threads: model::n_threads(None),
+        isa: app.isa,
+        budget: app.budget.clone(),
+    };
+    let found = calibrate(&portable, &tokens, options);
+    app.output.clear();
+    let found = found.map_err(|e| Failure::new(Code::Other, e))?;
+    let divisor = engine.residual_divisor.unwrap_or(found.divisor);
+    // A divisor that a flag pins is not the one that norms were judged with.
+    let judged = divisor == found.divisor && engine.norm == NormForm::Scaled;
+    let norm = if judged { found.norm } else { engine.norm };
+    let form = match norm {
+        NormForm::Native => "native",
+        NormForm::Cat => "cat",
+        NormForm::Scaled => "scaled",
+    };
+    app.output.say(&format!(
+        "the residual stream reaches {:.1} in {} tokens: --residual-divisor {divisor} --norm \
+         {form}",
+        found.largest, found.n_tokens
+    ));
+    Ok(DecoderEngine {
+        residual_divisor: Some(divisor),
+        norm,
+        ..engine
+    })
+}
