@@ -315,7 +315,7 @@ pub fn table(choice: &Choice) -> String {
     let mut text = row(
         "decision",
         "form",
-        ["ms", "x floor", "mean ms", "prompt ms", "engine"],
+        ["ms", "x floor", "mean", "prompt", "engine"],
     );
     for step in &choice.steps {
         for (at, tried) in step.tried.iter().enumerate() {
@@ -327,7 +327,7 @@ pub fn table(choice: &Choice) -> String {
 }
 
 fn row(what: &str, form: &str, [ms, floor, mean, prompt, engine]: [&str; 5]) -> String {
-    format!("{what:<17}{form:<44}{ms:>6}{floor:>8}{mean:>8}{prompt:>10}{engine:>7}\n")
+    format!("{what:<17}{form:<44}{ms:>6}{floor:>8}{mean:>7}{prompt:>7}{engine:>7}\n")
 }
 
 fn line(what: &str, priced: &Priced) -> String {

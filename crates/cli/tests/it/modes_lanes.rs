@@ -11,6 +11,9 @@ use crate::fixture::{Home, assert_ends, chat_folder, json};
 /// Bound of the relative difference, whose sums have other orders.
 const BOUND: f64 = 1e-5;
 
+/// Bound of the relative difference from transformers.
+const REFERENCE_BOUND: f64 = 1e-3;
+
 fn engine() -> DecoderEngine {
     DecoderEngine {
         block: Some(BLOCK),
@@ -61,7 +64,7 @@ fn each_lane_of_all_families_is_that_sequence_alone() {
         if is_recurrent(name) {
             continue;
         }
-        let (ids, _) = sequences(name).pop().unwrap();
+        let (ids, golden) = sequences(name).pop().unwrap();
         // Five sequences of different tokens and lengths: one more than there are lanes.
         let texts: Vec<&[u32]> = (0..5).map(|i| &ids[i..ids.len() - 2 * i]).collect();
         let cpu = Cpu::new(Numerics::F32, 1);
@@ -76,6 +79,11 @@ fn each_lane_of_all_families_is_that_sequence_alone() {
                 logits.collect()
             })
             .collect();
+        // The reference is transformers itself.
+        let reference = golden.chunks(golden.len() / ids.len());
+        for (found, golden) in expected[0].iter().zip(reference) {
+            assert!(error(found, golden) < REFERENCE_BOUND, "{name}");
+        }
         for (form, engine) in forms() {
             let model = model(name, file, Some(engine));
             let mut sessions = model.sessions(&cpu, texts.len()).unwrap();
@@ -182,6 +190,24 @@ fn packages_with_lanes_are_written_measured_and_refused() {
     assert_eq!(json(&measured)["figures"][0]["batch"], 4);
     let measured = home.run(&[&bench[..7], &lengths, &["--profile"]].concat());
     assert_ends(&measured, 0, &["decode_la"]);
+    // A folder of packages is measured likewise.
+    let folder = home.path("chunks");
+    let folder = folder.to_str().unwrap();
+    let context = CONTEXT.to_string();
+    let cut = [
+        "convert",
+        checkpoint,
+        "--form",
+        "engine",
+        "--context",
+        &context,
+        "-o",
+        folder,
+    ];
+    let output = home.run(&[&cut[..], &explicit, &["--block", "8", "--split", "2"]].concat());
+    assert_ends(&output, 0, &[]);
+    let of_folder = [&bench[..2], &[folder], &bench[3..], &lengths].concat();
+    assert_ends(&home.run(&of_folder), 0, &[]);
     for (model, more, said) in [
         (checkpoint, &["--lanes", "4"][..], "--kv explicit"),
         (
