@@ -26,8 +26,8 @@ pub const BLOCK: usize = 7;
 
 /// Each checkpoint with the extension of its file, which has a golden beside it.
 pub fn cases() -> Vec<(String, &'static str)> {
-    let folders = std::fs::read_dir(models().join("tiny")).unwrap();
-    let name = |entry: std::fs::DirEntry| entry.file_name().into_string().unwrap();
+    let folders = fs::read_dir(models().join("tiny")).unwrap();
+    let name = |entry: fs::DirEntry| entry.file_name().into_string().unwrap();
     let folders = folders.map(|entry| (format!("tiny/{}", name(entry.unwrap())), ""));
     // Rotary pairs side by side, and every quantized type, which this form has as fp16.
     let pairs = "tiny-gguf/llama-quantised";
@@ -80,8 +80,8 @@ pub fn sequences(name: &str) -> Vec<(Vec<u32>, Vec<f32>)> {
         stem = models().join(folder).join("golden");
     }
     let json: Value =
-        serde_json::from_slice(&std::fs::read(stem.with_extension("json")).unwrap()).unwrap();
-    let bytes = std::fs::read(stem.with_extension("bin")).unwrap();
+        serde_json::from_slice(&fs::read(stem.with_extension("json")).unwrap()).unwrap();
+    let bytes = fs::read(stem.with_extension("bin")).unwrap();
     let floats: Vec<f32> = bytes
         .as_chunks::<4>()
         .0
@@ -355,10 +355,10 @@ fn packages_hold_weights_once_and_run() {
             .collect::<Vec<_>>(),
         ["prefill", "decode"]
     );
-    let weights = std::fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin"))
+    let weights = fs::metadata(path.join("Data/com.apple.CoreML/weights/weight.bin"))
         .unwrap()
         .len();
-    let stored = std::fs::metadata(folder.join("model.safetensors"))
+    let stored = fs::metadata(folder.join("model.safetensors"))
         .unwrap()
         .len();
     assert!(
