@@ -14,7 +14,7 @@ use thane_models::Table;
 
 use crate::contract::AUTHOR;
 use crate::error::{ContractError, RuntimeError};
-use crate::foreign::NumpyRows;
+use crate::foreign::{ForeignError, NumpyRows};
 
 /// The tables that the host looks up, by the input that they are for.
 pub type Tables = BTreeMap<String, HostTable>;
@@ -83,7 +83,7 @@ pub fn items(tables: &[Table]) -> Vec<Item> {
 
 /// Maps the table of an input, and the scales beside it if its numbers are int8.
 pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
-    let rows = NumpyRows::open(file)?;
+    let rows = own_rows(file)?;
     let (dtype, data) = (rows.dtype(), Data::Bytes(rows.bytes()));
     let rows: Arc<dyn Rows> = if rows.is_int8() {
         Arc::new(scaled(file, rows)?)
@@ -93,11 +93,17 @@ pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
     Ok(HostTable { rows, dtype, data })
 }
 
+/// Maps a table that this program wrote.
+fn own_rows(file: &Path) -> Result<NumpyRows, ForeignError> {
+    let again = "thane convert the model again, and copy the package whole";
+    NumpyRows::open(file).map_err(|fault| fault.remedy(again))
+}
+
 /// int8 rows with the scales of the file beside theirs.
 fn scaled(file: &Path, rows: NumpyRows) -> Result<ScaledRows, RuntimeError> {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
     let beside = file.with_file_name(file_name(&format!("{stem}{SCALES}")));
-    let scales = NumpyRows::open(&beside)?;
+    let scales = own_rows(&beside)?;
     if (scales.n_rows(), scales.n_columns()) == (rows.n_rows(), 1) {
         return Ok(ScaledRows { rows, scales });
     }
