@@ -175,6 +175,10 @@ fn one() -> usize {
     1
 }
 
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
 fn is_one(n: &usize) -> bool {
     *n == 1
 }

@@ -304,7 +304,23 @@ impl Host<'_> {
             }
             role => return Err(format!("the role `{role}` is not that of an input")),
         };
+        if self.fits(&feed, port, call, shape) {
+            return Ok(feed);
+        }
+        Err(format!(
+            "shape {shape:?} does not fit a call of {} tokens, a context of {} and its table",
+            call.tokens.saturating_mul(call.lanes),
+            call.context
+        ))
+    }
+
+    /// Whether an input has the shape that goes with what it is set to.
+    fn fits(&self, feed: &Feed, port: &Port, call: &CallFacts, shape: &[usize]) -> bool {
+        let n_columns = |at: usize| shape.get(at).copied().unwrap_or(0);
         let n = call.tokens.saturating_mul(call.lanes);
+        let with_call = |rows: usize| rows.saturating_add(call.tokens);
+        let streaming = self.streaming;
+        let rows_of = |facts: StreamingFacts| facts.rows(self.sizes.1, call.context);
         // Lanes have a mask each.
         let masks = [call.lanes, call.tokens];
         let columns = |table: &Arc<dyn Rows>| {
@@ -315,48 +331,35 @@ impl Host<'_> {
             };
             n_columns(at) == table.n_columns()
         };
-        let fits = match &feed {
+        match feed {
             Feed::Tokens => *shape == [1, n],
             Feed::Positions => *shape == [n],
             // Sliding-window layers may keep fewer rows than the context.
             Feed::Mask { window, kept } if port.role != "sliding_mask" => {
-                let rows = window.and(self.streaming);
-                let rows = rows.map_or(kept.ring, |facts| facts.rows(self.sizes.1, call.context));
-                *shape == [1, masks[0], masks[1], rows + call.tokens]
+                let rows = window.and(streaming).map_or(kept.ring, rows_of);
+                *shape == [1, masks[0], masks[1], with_call(rows)]
             }
             Feed::Mask { .. } => {
-                shape.len() == 4
-                    && shape[1..3] == masks
-                    && n_columns(3) <= call.context + call.tokens
+                shape.len() == 4 && shape[1..3] == masks && n_columns(3) <= with_call(call.context)
             }
             Feed::LastToken => *shape == [1, 1, 1, n],
             Feed::TokenColumns(table) | Feed::PositionColumns(table) => {
                 shape.last() == Some(&n) && columns(table)
             }
             Feed::Cache(_) if port.role.starts_with("streaming") => {
-                let rows = self
-                    .streaming
-                    .map(|facts| facts.rows(self.sizes.1, call.context));
-                rows == Some(n_columns(2))
+                streaming.map(rows_of) == Some(n_columns(2))
             }
             Feed::Cache(_) => {
                 let rows = n_columns(2);
                 rows == call.context || (self.window.is_some() && rows < call.context)
             }
             _ => true,
-        };
-        if fits {
-            return Ok(feed);
         }
-        Err(format!(
-            "shape {shape:?} does not fit a call of {n} tokens, a context of {} and its table",
-            call.context
-        ))
     }
 
     /// The caches that keep fewer tokens than the context.
     fn rings(&self, context: usize) -> Vec<Ring> {
-        let streams = |cache: &&Cache| cache.kept.sinks + cache.kept.pool.unwrap_or(0) > 0;
+        let streams = |cache: &&Cache| cache.kept.sinks > 0 || cache.kept.pool.is_some();
         let rows = self.caches.iter().filter(|cache| !streams(cache));
         let rows = rows.map(|cache| cache.n_rows);
         let n_rows = rows.filter(|n| *n < context).min();
