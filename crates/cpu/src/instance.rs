@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use thane_mil::backend::{Instance, Limits, RunError, View};
+use thane_mil::backend::{Instance, Limits, RunError, View, of_op};
 use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::program::OpId;
 use thane_mil::types::{DType, Dim, TensorType};
@@ -298,11 +298,9 @@ pub fn run_error(plan: &Plan, op: OpId, reason: String, refused: Option<OverBudg
     let f = &plan.function;
     let op = f.op(op);
     if let Some(source) = refused {
-        let result = op.results.first().map_or("", |r| &f.value(*r).name);
-        let place = format!(
-            "{}: op `{}` that makes `{result}` (from `{}`)",
-            f.name, op.def.name, op.origin.place
-        );
+        let result = op.results.first().map(|r| &*f.value(*r).name);
+        let op = of_op(op.def.name, result, &op.origin.place.to_string());
+        let place = format!("{}: {op}", f.name);
         return RunError::OverBudget { place, source };
     }
     RunError::Op {

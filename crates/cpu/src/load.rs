@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use thane_kernels::{BlockType, Isa};
-use thane_mil::backend::{Backend, Batch, Executable, Instance, LoadError, LoadOptions, RunError};
+use thane_mil::backend::{
+    Backend, Batch, Executable, Instance, LoadError, LoadOptions, RunError, of_op,
+};
 use thane_mil::budget::OverBudget;
 use thane_mil::program::{Function, OpId, Program};
 use thane_mil::types::{TensorType, Type};
@@ -168,7 +170,7 @@ fn load_error(
     });
     match refused {
         Some(source) => LoadError::OverBudget {
-            place: format!("{}: op `{name}` (from `{place}`)", function.name),
+            place: format!("{}: {}", function.name, of_op(&name, None, &place)),
             source,
         },
         None => LoadError::Op {

@@ -373,7 +373,7 @@ pub enum RunError {
 
 /// An op for messages: `op `add` that makes `y` (from `layers.0`)`. Programs of others do not say
 /// where an op is from; an error before the first op names none.
-fn of_op(op: &str, result: Option<&str>, place: &str) -> String {
+pub fn of_op(op: &str, result: Option<&str>, place: &str) -> String {
     if op.is_empty() {
         return String::new();
     }

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use thane_kernels::Isa;
-use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View};
+use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View, of_op};
 use thane_mil::budget::Budget;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
@@ -175,17 +175,13 @@ impl fmt::Display for Report {
 
 impl fmt::Display for OpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "op `{}` that makes `{}` (from `{}`",
-            self.name, self.result, self.place
-        )?;
+        f.write_str(&of_op(&self.name, Some(&self.result), &self.place))?;
         if let Some(tensor) = &self.tensor {
-            write!(f, ", with `{tensor}`")?;
+            write!(f, " with `{tensor}`")?;
         }
         write!(
             f,
-            "): element {} is {}, {} in f32",
+            ": element {} is {}, {} in f32",
             self.worst, self.found, self.expected
         )?;
         if self.n_overflows > 0 {

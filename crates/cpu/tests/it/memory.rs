@@ -50,7 +50,7 @@ fn the_values_of_a_run_are_bounded_together() {
     let error = run(instance.as_mut()).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "main: op `tile` that makes `y7` (from ``) does not fit in memory"
+        "main: op `tile` that makes `y7` does not fit in memory"
     );
     let RunError::OverBudget { source, .. } = error else {
         panic!("{error}")

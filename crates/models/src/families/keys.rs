@@ -21,6 +21,7 @@ pub(crate) fn reject_unknown_keys(
 /// other software.
 pub(crate) const IGNORED_KEYS: &[&str] = &[
     "_attn_implementation",
+    "_model_name_or_path",
     "_name_or_path",
     "architectures",
     "attention_dropout",
@@ -42,6 +43,7 @@ pub(crate) const IGNORED_KEYS: &[&str] = &[
     "torch_dtype",
     "transformers.js_config",
     "transformers_version",
+    "unk_token_id",
     "unsloth_fixed",
     "unsloth_version",
     "use_cache",
