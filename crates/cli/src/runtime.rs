@@ -113,7 +113,8 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             .collect(),
         RuntimeError::Foreign(fault) => vec![fault.remedy.clone()],
         RuntimeError::GreedyOnly { .. } => vec![
-            "thane run with --temperature 0 and without penalties, or a bundle that gives logits"
+            "thane run with --temperature 0 and without penalties, or what gives all logits: thane \
+             convert --head logits"
                 .to_owned(),
         ],
         RuntimeError::GreatestOnly { n, .. } => vec![format!(

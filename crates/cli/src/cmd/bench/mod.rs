@@ -75,7 +75,8 @@ enum What {
     Decode,
     /// Decode throughput of a batch: tokens of all answers per second.
     Batch,
-    /// Latency of a call that computes the logits of several tokens, as speculative decoding does.
+    /// Latency of the logits of several tokens, as speculative decoding needs them. A package
+    /// without the function verify computes them one by one.
     Verify,
     /// Embedding throughput: texts per second.
     Embed,
