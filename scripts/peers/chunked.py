@@ -36,7 +36,7 @@ def checked(args, name):
     model, out = args.folder / name, args.folder / f"{name}-chunks"
     for path in (model, out):
         shutil.rmtree(path, ignore_errors=True)
-    if name in ZEROS or name not in full_size.MODELS:
+    if name in ZEROS:
         planned.make(name, model)
     else:
         full_size.in_child(full_size.make, name, model)
@@ -70,7 +70,7 @@ def checked(args, name):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--only", default=",".join(planned.ALL))
+    parser.add_argument("--only", default=",".join(full_size.MODELS))
     parser.add_argument("--target", default="a19")
     parser.add_argument("--audit", default="m4,a19")
     parser.add_argument("--context", type=int, default=2048)
@@ -84,8 +84,8 @@ def main():
     )
     table += "".join(checked(args, name) for name in args.only.split(","))
     about = (
-        f"Packages for {args.target} at a context of {args.context:,}, with all functions, which coremltools loads"
-        " (`scripts/peers/chunked.py`):\n\n")
+        f"Packages for {args.target} at a context of {args.context:,}, with all functions, which coremltools loads\n"
+        "(`scripts/peers/chunked.py`):\n\n")
     if args.write is None:
         return
     page = args.write.read_text()
