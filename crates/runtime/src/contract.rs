@@ -106,6 +106,7 @@ impl Contract {
 /// What the model is, by its task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "task", rename_all = "snake_case")]
+#[expect(clippy::large_enum_variant, reason = "one for each package")]
 pub enum Facts {
     /// A language model.
     Generate(Generates),
@@ -138,10 +139,6 @@ pub struct Generates {
     pub fixed: Option<Calls>,
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
 /// What an embedding model is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

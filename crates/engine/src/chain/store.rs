@@ -92,9 +92,9 @@ fn store_mean(rows: &mut [u8], kept: Kept, position: usize, (row, dtype): (usize
         let begin = kept.row(at) * row;
         let cells = rows.get(begin..begin + row).unwrap_or_default();
         for (sum, cell) in sums.iter_mut().zip(cells.chunks(size.max(1))) {
-            *sum += match cell {
-                &[a, b] => f16_to_f32(u16::from_ne_bytes([a, b])),
-                &[a, b, c, d] => f32::from_ne_bytes([a, b, c, d]),
+            *sum += match *cell {
+                [a, b] => f16_to_f32(u16::from_ne_bytes([a, b])),
+                [a, b, c, d] => f32::from_ne_bytes([a, b, c, d]),
                 _ => 0.0,
             };
         }
