@@ -26,6 +26,7 @@ mod messages;
 mod modes;
 mod modes_heads;
 mod modes_lanes;
+mod modes_rings;
 mod outputs;
 mod package;
 mod pip;
