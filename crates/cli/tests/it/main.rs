@@ -24,6 +24,7 @@ mod look;
 mod memory;
 mod messages;
 mod modes;
+mod modes_contract;
 mod modes_heads;
 mod modes_lanes;
 mod modes_rings;
