@@ -108,8 +108,13 @@ fn heads(path: &str) -> Result<Heads, String> {
     let read = || -> io::Result<String> {
         let mut text = String::new();
         File::open(path)?
-            .take(MOST_BYTES)
+            .take(MOST_BYTES + 1)
             .read_to_string(&mut text)?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(io::Error::other(format!(
+                "expected at most {MOST_BYTES} bytes"
+            )));
+        }
         Ok(text)
     };
     let text = read().map_err(|e| format!("{path}: {e}"))?;

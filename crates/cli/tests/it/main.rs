@@ -25,6 +25,7 @@ mod memory;
 mod messages;
 mod modes;
 mod modes_contract;
+mod modes_flags;
 mod modes_heads;
 mod modes_lanes;
 mod modes_rings;
