@@ -52,6 +52,32 @@ fn a_window_holds_the_tokens_of_a_sequence_and_not_of_all_lanes() {
     assert_ends(&convert(&home, &window("7")), 2, &[said]);
 }
 
+#[test]
+fn calibration_reads_the_start_of_a_text_and_keeps_what_flags_say() {
+    let home = Home::new();
+    let file = home.path("text.txt");
+    // A character of three bytes goes beyond the part that is read.
+    fs::write(&file, "some words ".repeat(5957) + "a" + &"€".repeat(9)).unwrap();
+    let calibrate = ["--calibrate", text(&file)];
+    assert_ends(
+        &convert(&home, &calibrate),
+        0,
+        &["256 tokens", "--norm native"],
+    );
+    let scaled = [&calibrate[..], &["--norm", "scaled"]].concat();
+    assert_ends(&convert(&home, &scaled), 0, &["--norm scaled"]);
+    fs::write(&file, b"some words \xff").unwrap();
+    assert_ends(
+        &convert(&home, &calibrate),
+        2,
+        &["text.txt", "expected UTF-8"],
+    );
+    if cfg!(target_os = "linux") {
+        // No end: only its start is read.
+        assert_ends(&convert(&home, &["--calibrate", "/dev/zero"]), 0, &[]);
+    }
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
