@@ -22,7 +22,7 @@ CASES = {
     "window": {"checkpoint": "qwen3", "sinks": 3, "window": 9},
     "pool": {"checkpoint": "qwen3", "sinks": 2, "window": 10, "pool": 4},
     "heads": {"checkpoint": "qwen3", "sinks": 1, "window": 9, "retrieval": [[0, 1], [1, 1]]},
-    "heads-pool": {"checkpoint": "llama-bias", "sinks": 0, "window": 8, "pool": 3, "retrieval": [[1, 0], [0, 1], [0, 0]]},
+    "heads-pool": {"checkpoint": "llama-bias", "sinks": 0, "window": 8, "pool": 3, "retrieval": [[1, 0], [0, 1]]},
     "capped": {"checkpoint": "gemma2", "sinks": 2, "window": 12, "pool": 5},
 }
 

@@ -17,9 +17,9 @@ pub struct FormFlags {
     #[arg(long, value_name = "K", value_parser = divisor)]
     pub residual_divisor: Option<f32>,
     /// Form of root mean square norms: scaled cannot overflow, native has fewer ops, cat is a layer
-    /// norm.
-    #[arg(long, value_name = "HOW", value_enum, default_value_t = Norm::Scaled)]
-    pub norm: Norm,
+    /// norm [default: scaled].
+    #[arg(long, value_name = "HOW", value_enum)]
+    pub norm: Option<Norm>,
     /// Tokens of a prompt per call of prefill [default: 64, or the context if that is less].
     #[arg(long, value_name = "TOKENS")]
     pub block: Option<usize>,
@@ -108,8 +108,13 @@ fn heads(path: &str) -> Result<Heads, String> {
     let read = || -> io::Result<String> {
         let mut text = String::new();
         File::open(path)?
-            .take(MOST_BYTES)
+            .take(MOST_BYTES + 1)
             .read_to_string(&mut text)?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(io::Error::other(format!(
+                "expected at most {MOST_BYTES} bytes"
+            )));
+        }
         Ok(text)
     };
     let text = read().map_err(|e| format!("{path}: {e}"))?;
@@ -139,7 +144,7 @@ impl FormFlags {
     pub fn given(&self) -> Option<&'static str> {
         let flags = [
             ("--residual-divisor", self.residual_divisor.is_some()),
-            ("--norm", self.norm != Norm::Scaled),
+            ("--norm", self.norm.is_some()),
             ("--block", self.block.is_some()),
         ];
         let flags = flags.into_iter().chain(self.of_decoder());
@@ -165,12 +170,17 @@ impl FormFlags {
         ]
     }
 
+    /// The form of root mean square norms.
+    pub fn norm_form(&self) -> NormForm {
+        self.norm.unwrap_or(Norm::Scaled).form()
+    }
+
     /// The form of a decoder that these flags stand for.
     pub fn decoder(&self) -> DecoderEngine {
         DecoderEngine {
             block: self.block,
             residual_divisor: self.residual_divisor,
-            norm: self.norm.form(),
+            norm: self.norm_form(),
             float: DType::Fp16,
             verify: self.verify,
             contexts: self.contexts.clone(),

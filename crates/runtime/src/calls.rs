@@ -54,7 +54,7 @@ pub fn chain(
                 }
             }
         }
-        check_lanes(facts)?;
+        check_call(facts)?;
         let kind = if facts.lanes > 1 {
             &mut lanes
         } else {
@@ -86,6 +86,7 @@ pub fn chain(
         return Err("expected a function of one token, found none: convert with decode".to_owned());
     }
     let rings = host.rings(context);
+    check_rings(&rings, &all)?;
     Ok(Chain {
         context,
         vocab_size,
@@ -104,8 +105,17 @@ pub fn chain(
     })
 }
 
-/// Sequences side by side have one token each.
-fn check_lanes(call: &CallFacts) -> Result<(), String> {
+/// A call has functions, each once. Sequences side by side have one token each.
+fn check_call(call: &CallFacts) -> Result<(), String> {
+    let mut names: Vec<&String> = call.functions.iter().collect();
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() || names.len() < call.functions.len() {
+        return Err(format!(
+            "expected a call of functions that differ, found {:?} for {} tokens",
+            call.functions, call.tokens
+        ));
+    }
     let fits = call.tokens > 0 && (call.lanes == 1 || (call.lanes > 1 && call.tokens == 1));
     if fits && (call.lanes == 1 || call.logits == GivenFacts::Each) {
         return Ok(());
@@ -117,6 +127,21 @@ fn check_lanes(call: &CallFacts) -> Result<(), String> {
         call.lanes,
         call.functions.join(", ")
     ))
+}
+
+/// Caches that do not keep all tokens keep what the first token of a call attends to, with the
+/// tokens of the call.
+fn check_rings(rings: &[Ring], calls: &[Call]) -> Result<(), String> {
+    let most = calls.iter().map(|call| call.n_tokens).max().unwrap_or(1);
+    let misfit = |ring: &&Ring| ring.window.saturating_add(most) > ring.n_rows;
+    match rings.iter().find(misfit) {
+        None => Ok(()),
+        Some(Ring { n_rows, window }) => Err(format!(
+            "expected caches that keep {n_rows} tokens to have a window and a pool of at most {} \
+             tokens, since calls have up to {most}, found {window}",
+            n_rows.saturating_sub(most)
+        )),
+    }
 }
 
 /// How outputs become logits.
@@ -268,7 +293,7 @@ impl Host<'_> {
                 kept: Kept::ring(call.context),
             },
             "sliding_mask" => Feed::Mask {
-                window: self.window,
+                window: Some(self.sliding_window()?),
                 kept: Kept::ring(n_columns(3).saturating_sub(call.tokens)),
             },
             "streaming_mask" => {
@@ -304,18 +329,17 @@ impl Host<'_> {
             }
             role => return Err(format!("the role `{role}` is not that of an input")),
         };
-        if self.fits(&feed, port, call, shape) {
-            return Ok(feed);
-        }
-        Err(format!(
-            "shape {shape:?} does not fit a call of {} tokens, a context of {} and its table",
-            call.tokens.saturating_mul(call.lanes),
-            call.context
-        ))
+        self.check_shape(&feed, port, (call, shape))?;
+        Ok(feed)
     }
 
-    /// Whether an input has the shape that goes with what it is set to.
-    fn fits(&self, feed: &Feed, port: &Port, call: &CallFacts, shape: &[usize]) -> bool {
+    /// Whether an input has the shape of what it is set to.
+    fn check_shape(
+        &self,
+        feed: &Feed,
+        port: &Port,
+        (call, shape): (&CallFacts, &[usize]),
+    ) -> Result<(), String> {
         let n_columns = |at: usize| shape.get(at).copied().unwrap_or(0);
         let n = call.tokens.saturating_mul(call.lanes);
         let with_call = |rows: usize| rows.saturating_add(call.tokens);
@@ -331,7 +355,7 @@ impl Host<'_> {
             };
             n_columns(at) == table.n_columns()
         };
-        match feed {
+        let fits = match feed {
             Feed::Tokens => *shape == [1, n],
             Feed::Positions => *shape == [n],
             // Sliding-window layers may keep fewer rows than the context.
@@ -347,14 +371,28 @@ impl Host<'_> {
                 shape.last() == Some(&n) && columns(table)
             }
             Feed::Cache(_) if port.role.starts_with("streaming") => {
-                streaming.map(rows_of) == Some(n_columns(2))
+                let rows = self.streaming()?.rows(self.sizes.1, call.context);
+                if rows != n_columns(2) {
+                    return Err(format!(
+                        "expected {rows} rows, which `streaming` says, found {}",
+                        n_columns(2)
+                    ));
+                }
+                true
             }
             Feed::Cache(_) => {
                 let rows = n_columns(2);
                 rows == call.context || (self.window.is_some() && rows < call.context)
             }
             _ => true,
+        };
+        if fits {
+            return Ok(());
         }
+        Err(format!(
+            "shape {shape:?} does not fit a call of {n} tokens, a context of {} and its table",
+            call.context
+        ))
     }
 
     /// The caches that keep fewer tokens than the context.
@@ -377,10 +415,17 @@ impl Host<'_> {
     fn streaming(&self) -> Result<StreamingFacts, String> {
         let facts = self.streaming;
         let facts = facts.ok_or("expected `streaming` in the contract, found none")?;
-        if facts.pool == Some(0) || facts.ring == 0 {
-            return Err("expected `ring` and `pool` of 1 or more in `streaming`".to_owned());
+        if facts.pool == Some(0) || facts.ring == 0 || facts.window == 0 {
+            let what = "expected `window`, `ring` and `pool` of 1 or more in `streaming`";
+            return Err(what.to_owned());
         }
         Ok(facts)
+    }
+
+    /// What a contract says of layers that see the last tokens only.
+    fn sliding_window(&self) -> Result<usize, String> {
+        let window = self.window.filter(|window| *window > 0);
+        window.ok_or_else(|| "expected a `window` of 1 or more in the contract".to_owned())
     }
 
     fn cache(
@@ -427,7 +472,6 @@ impl Host<'_> {
         Ok(self.caches.len() - 1)
     }
 
-    /// The slot `name`, which begins as so many zero bytes.
     /// Refuses caches that are larger than a state may be, before they are allocated.
     fn check_sizes(&self) -> Result<(), String> {
         let most = Limits::default().state_bytes;
@@ -445,6 +489,7 @@ impl Host<'_> {
         Ok(())
     }
 
+    /// The slot `name`, which begins as so many zero bytes.
     fn slot(&mut self, name: &str, n_bytes: usize) -> usize {
         if let Some(at) = self.slots.iter().position(|(slot, _)| slot == name) {
             return at;

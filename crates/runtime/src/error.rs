@@ -451,6 +451,17 @@ pub enum ContractError {
         /// Rows and columns of the scales.
         found: (usize, usize),
     },
+    /// A table of floats has scales, which only int8 has.
+    #[error(
+        "{}: expected int8, since the file of its scales is beside it, found {dtype}; convert again",
+        path.display()
+    )]
+    ScalesOfFloats {
+        /// The file.
+        path: PathBuf,
+        /// Element type of the table.
+        dtype: &'static str,
+    },
     /// A number of the model is not that of the program.
     #[error("{}: contract.json: {what}; convert again", path.display())]
     Model {

@@ -80,10 +80,10 @@ pub fn check_outputs(
                     _ => return wrong(format!("the greatest logits [1, {n_rows}, ..]"), port),
                 }
             }
-            match values.iter().zip(&tokens).find(|(a, b)| a.shape != b.shape) {
-                Some((a, b)) => wrong(format!("as many tokens as logits {}", dims(&a.shape)), b),
-                None => Ok(()),
+            if let Some((a, b)) = values.iter().zip(&tokens).find(|(a, b)| a.shape != b.shape) {
+                return wrong(format!("as many tokens as logits {}", dims(&a.shape)), b);
             }
+            check_n_greatest(*n, &tokens, (&whole, vocab_size))
         }
         HeadFacts::Host(head) => {
             let (matrix, _) = checked(head, tables, vocab_size)?;
@@ -103,6 +103,23 @@ pub fn check_outputs(
             }
         }
     }
+}
+
+/// The `n` greatest logits are among what parts of the vocabulary give: each part gives as many, or
+/// all of its logits if it has fewer.
+fn check_n_greatest(
+    n: usize,
+    tokens: &[&Port],
+    (whole, vocab_size): (&str, usize),
+) -> Result<(), String> {
+    let n_columns = tokens.iter().filter_map(|port| *port.shape.last()?);
+    let most = n_columns.clone().max().unwrap_or(0);
+    if most >= n || n_columns.fold(0, usize::saturating_add) == vocab_size {
+        return Ok(());
+    }
+    Err(format!(
+        "expected the {n} greatest logits of a call of {whole}, found {most}"
+    ))
 }
 
 /// `program` with the function that computes logits, [1, n, vocabulary] in fp32, from the final
@@ -166,6 +183,13 @@ pub fn checked<'t>(
             "expected {vocab_size} rows in the table {name}.npy, one for each token, found {rows}"
         ))
     };
+    let fits = |x: f32| x.is_normal();
+    if !fits(head.factor) || head.soft_cap.is_some_and(|x| !fits(x) || x < 0.0) {
+        return Err(format!(
+            "expected a finite factor of logits, and a soft cap above 0 or none, found {} and {:?}",
+            head.factor, head.soft_cap
+        ));
+    }
     let matrix = found(&head.matrix)?;
     let bias = head.bias.as_ref().map(found).transpose()?;
     match bias.map(|bias| bias.rows.n_columns()) {

@@ -2,7 +2,7 @@
 //! the program.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_engine::chain::Rows;
@@ -85,8 +85,14 @@ pub fn items(tables: &[Table]) -> Vec<Item> {
 pub fn open(file: &Path) -> Result<HostTable, RuntimeError> {
     let rows = own_rows(file)?;
     let (dtype, data) = (rows.dtype(), Data::Bytes(rows.bytes()));
+    let scales = scales_beside(file);
     let rows: Arc<dyn Rows> = if rows.is_int8() {
-        Arc::new(scaled(file, rows)?)
+        Arc::new(scaled(scales, rows)?)
+    } else if scales.exists() {
+        return Err(RuntimeError::from(ContractError::ScalesOfFloats {
+            path: file.to_owned(),
+            dtype: dtype.name(),
+        }));
     } else {
         Arc::new(rows)
     };
@@ -99,10 +105,14 @@ fn own_rows(file: &Path) -> Result<NumpyRows, ForeignError> {
     NumpyRows::open(file).map_err(|fault| fault.remedy(again))
 }
 
-/// int8 rows with the scales of the file beside theirs.
-fn scaled(file: &Path, rows: NumpyRows) -> Result<ScaledRows, RuntimeError> {
+/// Where the scales of a table are if its numbers are int8.
+fn scales_beside(file: &Path) -> PathBuf {
     let stem = file.file_stem().unwrap_or_default().to_string_lossy();
-    let beside = file.with_file_name(file_name(&format!("{stem}{SCALES}")));
+    file.with_file_name(file_name(&format!("{stem}{SCALES}")))
+}
+
+/// int8 rows with the scales of the file beside theirs.
+fn scaled(beside: PathBuf, rows: NumpyRows) -> Result<ScaledRows, RuntimeError> {
     let scales = own_rows(&beside)?;
     if (scales.n_rows(), scales.n_columns()) == (rows.n_rows(), 1) {
         return Ok(ScaledRows { rows, scales });

@@ -361,7 +361,10 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
     let engine = match (engine, &args.calibrate) {
-        (Some(engine), Some(text)) => Some(calibrated(engine, (&args.model, text), app)?),
+        (Some(engine), Some(text)) => {
+            let form = (engine, args.embedding.form.norm.is_some());
+            Some(calibrated(form, (&args.model, text), app)?)
+        }
         (engine, _) => engine,
     };
     // States of packages are fp16.

@@ -73,7 +73,7 @@ impl Flags {
             },
             pooling: self.pooling,
             residual_divisor: self.form.residual_divisor,
-            norm: self.form.norm.form(),
+            norm: self.form.norm_form(),
         }
     }
 }

@@ -229,7 +229,8 @@ impl ChainInstance {
         let mut rest = tokens;
         while !rest.is_empty() {
             let position = self.tokens.len();
-            let (call, begin) = chain.call(position, rest.len(), need).ok_or_else(|| {
+            let at = (position, self.n_written.max(position));
+            let (call, begin) = chain.call(at, rest.len(), need).ok_or_else(|| {
                 RunError::Chain(format!(
                     "no function takes the token at position {position}: the context holds {} \
                      tokens",

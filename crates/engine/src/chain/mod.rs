@@ -110,7 +110,7 @@ impl Ring {
     /// Whether tokens at `position` and after can be computed while `n` tokens are stored: all that
     /// they attend to is still there.
     fn keeps(self, position: usize, n: usize) -> bool {
-        n <= self.n_rows || position + self.n_rows + 1 >= n + self.window
+        n <= self.n_rows || position + self.n_rows + 1 >= n.saturating_add(self.window)
     }
 }
 
@@ -298,9 +298,16 @@ enum Need {
 
 impl Chain {
     /// The call that processes the next of `n_left` tokens, the first of which has `position`, and
-    /// the position at which it begins: earlier if a call of whole blocks would pass the end. The
+    /// the position at which it begins: earlier if a call of whole blocks would pass the end, and
+    /// caches that were written up to `n_written` still keep what the tokens before attend to. The
     /// shortest context is taken, and of its calls the one that does most, with least in vain.
-    fn call(&self, position: usize, n_left: usize, need: Need) -> Option<(&Call, usize)> {
+    fn call(
+        &self,
+        (position, n_written): (usize, usize),
+        n_left: usize,
+        need: Need,
+    ) -> Option<(&Call, usize)> {
+        let is_kept = |begin: usize| self.rings.iter().all(|ring| ring.keeps(begin, n_written));
         let fitting = self.calls.iter().filter_map(|call| {
             let n = call.n_tokens;
             let ends = n >= n_left;
@@ -319,7 +326,8 @@ impl Chain {
             };
             let holds = call.positions.contains(&begin)
                 && position < call.positions.end
-                && begin + n <= call.positions.end;
+                && begin + n <= call.positions.end
+                && (begin == position || is_kept(begin));
             (gives && is_whole && leaves && holds).then_some((call, begin))
         });
         fitting.min_by_key(|(call, begin)| {

@@ -257,8 +257,10 @@ fn kept(
 ) -> Result<Option<Kept>, ModelError> {
     let asked = &engine.attention;
     let fault = |what: String| Err(ModelError::AttentionForm(what));
-    if asked.tile.is_some_and(|tile| tile == 0 || tile % 32 != 0) {
-        return fault("expected --attention-tile of a multiple of 32".to_owned());
+    if let Some(tile) = asked.tile.filter(|tile| *tile == 0 || tile % 32 != 0) {
+        return fault(format!(
+            "expected --attention-tile of a multiple of 32, found {tile}"
+        ));
     }
     let has_heads = asked.tile.is_some() || !asked.retrieval_heads.is_empty();
     if engine.lanes.is_some() && has_heads {
@@ -273,15 +275,25 @@ fn kept(
                 .to_owned(),
         );
     }
-    let most = modes.iter().map(|(_, n)| *n).max().unwrap_or(1);
-    if seen.pool.is_some_and(|n| n == 0 || n > context) {
-        return fault(format!("expected --attention-pool from 1 to {context}"));
+    // A lane has one token.
+    let in_order = modes.iter().filter(|(mode, _)| *mode != Mode::Lanes);
+    let most = in_order.map(|(_, n)| *n).max().unwrap_or(1);
+    if let Some(n) = seen.pool.filter(|n| *n == 0 || *n > context) {
+        return fault(format!(
+            "expected --attention-pool from 1 to {context}, found {n}"
+        ));
     }
     if seen.window < most || seen.sinks.saturating_add(seen.window) > context {
         return fault(format!(
             "expected --attention-window from {most}, the most tokens of a call, to the context of \
-             {context} less the sinks, found {}",
-            seen.window
+             {context} less the sinks, found {} with {} sinks",
+            seen.window, seen.sinks
+        ));
+    }
+    let (n_layers, n_lines) = (decoder.layers.len(), asked.retrieval_heads.len());
+    if n_lines > n_layers {
+        return fault(format!(
+            "expected a line for each of {n_layers} layers in --retrieval-heads, found {n_lines}"
         ));
     }
     let layers = decoder.layers.iter().enumerate();

@@ -9,9 +9,9 @@ use crate::graph::{Graph, ValueResult};
 
 impl Attention {
     /// The products of queries [1, kv_heads, group * tokens, head_dim], in tiles of `tile` rows of
-    /// the cache. All tiles have one maximum, and sums are divided at the end: `sum_t exp(s_t - max)
-    /// v_t / sum_t exp(s_t - max)`. An op of many columns leaves the Neural Engine or takes longer
-    /// than its parts (Forge, M6).
+    /// the cache. All tiles have one maximum, and sums are divided at the end:
+    /// `sum_t exp(s_t - max) v_t / sum_t exp(s_t - max)`. An op of many columns leaves the Neural
+    /// Engine or takes longer than its parts (Forge, M6).
     pub(super) fn attend_by_tiles(
         &self,
         g: &mut Graph,

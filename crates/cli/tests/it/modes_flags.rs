@@ -1,0 +1,83 @@
+//! Flags of decoders for the Neural Engine that name files.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use crate::fixture::{Home, assert_ends, chat_folder};
+
+fn convert(home: &Home, flags: &[&str]) -> Output {
+    let (checkpoint, out) = (chat_folder(), home.path("flags.mlpackage"));
+    let fixed = ["convert", text(&checkpoint), "--form", "engine", "--force"];
+    let sizes = ["--context", "64", "--block", "8", "-o", text(&out)];
+    home.run(&[&fixed[..], &sizes, flags].concat())
+}
+
+#[test]
+fn files_of_retrieval_heads_are_those_of_the_model() {
+    let home = Home::new();
+    let file = home.path("heads.tsv");
+    let long = "1 ".repeat(1 << 20);
+    for (lines, said) in [
+        ("0.9 0.1\n0.2 1\n", None),
+        (
+            "0.9 0.1\n0.2 1\n0 1\n",
+            Some("a line for each of 2 layers in --retrieval-heads, found 3"),
+        ),
+        ("0.9 0.1\n", Some("2 key heads of layer 1")),
+        (&long, Some("expected at most 1048576 bytes")),
+    ] {
+        fs::write(&file, lines).unwrap();
+        let heads = ["--retrieval-heads", text(&file)];
+        let window = ["--kv", "explicit", "--attention-window", "8"];
+        let output = convert(
+            &home,
+            &[window, [heads[0], heads[1], "--head", "logits"]].concat(),
+        );
+        match said {
+            None => assert_ends(&output, 0, &[]),
+            Some(said) => assert_ends(&output, 2, &[said]),
+        }
+    }
+}
+
+/// A lane has one token, so the window may have fewer tokens than there are lanes.
+#[test]
+fn a_window_holds_the_tokens_of_a_sequence_and_not_of_all_lanes() {
+    let home = Home::new();
+    let lanes = ["--kv", "explicit", "--lanes", "32"];
+    let window = |n| [&lanes[..], &["--attention-window", n]].concat();
+    assert_ends(&convert(&home, &window("8")), 0, &["decode_lanes"]);
+    let said = "from 8, the most tokens of a call";
+    assert_ends(&convert(&home, &window("7")), 2, &[said]);
+}
+
+#[test]
+fn calibration_reads_the_start_of_a_text_and_keeps_what_flags_say() {
+    let home = Home::new();
+    let file = home.path("text.txt");
+    // A character of three bytes goes beyond the part that is read.
+    fs::write(&file, "some words ".repeat(5957) + "a" + &"€".repeat(9)).unwrap();
+    let calibrate = ["--calibrate", text(&file)];
+    assert_ends(
+        &convert(&home, &calibrate),
+        0,
+        &["256 tokens", "--norm native"],
+    );
+    let scaled = [&calibrate[..], &["--norm", "scaled"]].concat();
+    assert_ends(&convert(&home, &scaled), 0, &["--norm scaled"]);
+    fs::write(&file, b"some words \xff").unwrap();
+    assert_ends(
+        &convert(&home, &calibrate),
+        2,
+        &["text.txt", "expected UTF-8"],
+    );
+    if cfg!(target_os = "linux") {
+        // No end: only its start is read.
+        assert_ends(&convert(&home, &["--calibrate", "/dev/zero"]), 0, &[]);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
