@@ -72,6 +72,13 @@ pub fn calibrated(
          {form}",
         found.largest, found.n_tokens
     ));
+    if divisor < found.divisor || (norm == NormForm::Native && found.norm == NormForm::Scaled) {
+        app.output.say(&format!(
+            "this text calls for --residual-divisor {} --norm scaled: with the flags that were \
+             given, fp16 may overflow",
+            found.divisor
+        ));
+    }
     Ok(DecoderEngine {
         residual_divisor: Some(divisor),
         norm,

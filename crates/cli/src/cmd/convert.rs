@@ -410,10 +410,18 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
         );
         return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
     }
+    let flags = &args.embedding.form;
+    let engine = match &args.calibrate {
+        None => flags.decoder(),
+        Some(text) => {
+            let form = (flags.decoder(), flags.norm.is_some());
+            calibrated(form, (&args.model, text), app)?
+        }
+    };
     let options = AnemllOptions {
         replace: args.force,
         context: args.context,
-        engine: args.embedding.form.decoder(),
+        engine,
     };
     let written = model.write_anemll(&args.out, &options, app.output.as_ref())?;
     say(&model.name, &written, (args, false), app)
