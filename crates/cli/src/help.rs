@@ -37,6 +37,16 @@ const PAGES: &[Page] = &[
         ],
     },
     Page {
+        verb: "serve",
+        common: &[
+            "host", "port", "slots", "context", "numerics", "threads", "api-key",
+        ],
+        examples: [
+            "thane serve smollm2-135m minilm",
+            "thane serve smollm2-135m --port 9000 --slots 8 --context 4096",
+        ],
+    },
+    Page {
         verb: "pull",
         common: &["check"],
         examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"],

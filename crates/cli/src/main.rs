@@ -30,6 +30,7 @@ struct Cli {
 enum Verb {
     #[command(alias = "chat")]
     Run(cmd::run::Args),
+    Serve(cmd::serve::Args),
     Pull(cmd::pull::Args),
     #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
@@ -59,6 +60,7 @@ enum Verb {
 fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
     match verb {
         Verb::Run(args) => cmd::run::run(args, app),
+        Verb::Serve(args) => cmd::serve::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),

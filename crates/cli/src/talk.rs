@@ -59,8 +59,8 @@ impl<'a> Talk<'a> {
 
     /// Parses the chat template and begins with a system message, if there is one.
     pub fn use_template(&mut self, system: Option<&str>) -> Outcome {
-        self.generator.use_template()?;
-        match (self.generator.has_template(), system) {
+        self.generator.prompts.use_template()?;
+        match (self.generator.prompts.has_template(), system) {
             (true, system) => self
                 .messages
                 .extend(system.map(|text| Message::new("system", text))),
@@ -93,7 +93,7 @@ impl<'a> Talk<'a> {
 
     /// Begins a new conversation with this system message, or with none.
     pub fn set_system(&mut self, text: Option<&str>) {
-        if !self.generator.has_template() {
+        if !self.generator.prompts.has_template() {
             return self
                 .app
                 .output
@@ -131,7 +131,7 @@ impl<'a> Talk<'a> {
         let before = self.messages.clone();
         match self.answer(question, None) {
             Ok((_, answer)) => {
-                if self.generator.has_template() {
+                if self.generator.prompts.has_template() {
                     self.messages.push(Message::new("assistant", &answer.text));
                 }
                 // An interrupted answer is as long as the user wanted it.
@@ -187,8 +187,8 @@ impl<'a> Talk<'a> {
 
     fn encode(&mut self, prompt: String) -> Result<Vec<u32>, Failure> {
         self.say_what_is_lost(&prompt);
-        if !self.generator.has_template() {
-            return Ok(self.generator.encode_prompt(&prompt)?);
+        if !self.generator.prompts.has_template() {
+            return Ok(self.generator.prompts.encode_prompt(&prompt)?);
         }
         self.messages.push(Message::new("user", prompt));
         let conversation = self.generator.encode_conversation(&mut self.messages)?;

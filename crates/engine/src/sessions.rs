@@ -47,6 +47,17 @@ impl Sessions {
         self.sequences.len()
     }
 
+    /// Number of tokens that the cache of a sequence can hold; 0 without sequences.
+    pub fn context(&self) -> usize {
+        self.sequences.first().map_or(0, Sequence::context)
+    }
+
+    /// The number of tokens at the start of `prompt` that the cache of sequence `idx` holds. The
+    /// last token never counts, because its logits must be computed.
+    pub fn n_cached(&self, idx: usize, prompt: &[u32]) -> Result<usize, GenerateError> {
+        self.sequence(idx).map(|sequence| sequence.n_cached(prompt))
+    }
+
     /// The tokens in the cache of sequence `idx`.
     pub fn tokens(&self, idx: usize) -> Result<&[u32], GenerateError> {
         self.sequence(idx).map(Sequence::tokens)

@@ -4,38 +4,28 @@ use std::ops::ControlFlow;
 
 use thane_engine::generate::{Answer, Limits, Session, generate};
 use thane_engine::sample::{SampleOptions, Sampler};
-use thane_engine::text::{
-    ChatTemplate, EncodeOptions, Message, StreamOptions, TemplateError, TextStream, Tokenizer,
-};
+use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
 use thane_mil::backend::Backend;
-use thane_mil::budget::{Budget, Reservation};
 
 use crate::error::RuntimeError;
 use crate::known::Known;
-use crate::language::{Language, TOKENIZER_BYTES};
 use crate::language_model::{LanguageModel, LanguageOptions};
 use crate::opened::Model;
+use crate::prompt_encoder::PromptEncoder;
 use crate::sampling::Sampling;
 
 /// A running language model with its tokenizer.
 ///
 /// The KV cache stays filled between calls, so a conversation only computes its new tokens.
 pub struct Generator {
-    /// Tokenizer and source of the chat template.
-    pub language: Language,
+    /// Tokenizer and chat template.
+    pub prompts: PromptEncoder,
     /// Most tokens of an answer.
     pub max_tokens: usize,
     /// Texts that end an answer; they are not part of it.
     pub stop: Vec<String>,
-    /// Whether control tokens that are spelled out in messages, such as `<|im_end|>`, act as
-    /// control tokens. Otherwise they are text.
-    pub allow_special_tokens: bool,
-    /// Limits the memory for tokenizing.
-    pub budget: Budget,
-    name: String,
     session: Session,
     sampler: Sampler,
-    template: Option<ChatTemplate>,
     /// The logits that the model gives, if not all.
     known: Option<Known>,
 }
@@ -65,7 +55,7 @@ impl LanguageModel {
         let recommended = self.recommended_sampling()?;
         let sampling = Sampling::default().choose(recommended, false);
         let mut generator = self.start(backend, sampling.options, true)?;
-        generator.use_template()?;
+        generator.prompts.use_template()?;
         Ok(generator)
     }
 
@@ -93,15 +83,11 @@ impl LanguageModel {
             (self.language()?, self.session(backend)?)
         };
         Ok(Generator {
-            language,
+            prompts: PromptEncoder::new(language, self.name.clone()),
             max_tokens: Generator::MAX_TOKENS,
             stop: Vec::new(),
-            allow_special_tokens: false,
-            budget: Budget::unlimited(),
-            name: self.name.clone(),
             session,
             sampler,
-            template: None,
             known,
         })
     }
@@ -111,23 +97,9 @@ impl Generator {
     /// Most tokens of an answer by default.
     pub const MAX_TOKENS: usize = 1024;
 
-    /// Parses the chat template, if the model has one.
-    pub fn use_template(&mut self) -> Result<(), RuntimeError> {
-        if let Some(source) = &self.language.template {
-            let template = source.parse().map_err(|e| self.template_error(e))?;
-            self.template = Some(template);
-        }
-        Ok(())
-    }
-
-    /// Whether messages can be answered.
-    pub fn has_template(&self) -> bool {
-        self.template.is_some()
-    }
-
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.language.tokenizer
+        self.prompts.tokenizer()
     }
 
     /// Tokens that the KV cache can hold.
@@ -169,7 +141,7 @@ impl Generator {
         prompt: &str,
         on_text: impl FnMut(&str),
     ) -> Result<Answer, RuntimeError> {
-        let tokens = self.encode_prompt(prompt)?;
+        let tokens = self.prompts.encode_prompt(prompt)?;
         self.run_to_end(&tokens, on_text)
     }
 
@@ -195,9 +167,9 @@ impl Generator {
         let options = StreamOptions {
             stop: self.stop.clone(),
             skip_special: true,
-            strip_space_prefix: self.template.is_some(),
+            strip_space_prefix: self.prompts.has_template(),
         };
-        let tokenizer = &self.language.tokenizer;
+        let tokenizer = self.prompts.tokenizer();
         let mut stream = TextStream::new(tokenizer, options);
         let limits = Limits {
             max_tokens: self.max_tokens,
@@ -214,17 +186,6 @@ impl Generator {
         )?)
     }
 
-    /// The tokens of a text, with those that the tokenizer adds. Control tokens that are spelled
-    /// out act as such.
-    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, RuntimeError> {
-        let options = EncodeOptions {
-            add_special: true,
-            parse_special: true,
-        };
-        let _held = self.reserve(prompt)?;
-        Ok(self.tokenizer().encode(prompt, options)?)
-    }
-
     /// The tokens of a conversation. Drops the oldest question and its answer, but no system
     /// message, until the context has room for an answer; dropped messages are removed from
     /// `messages`.
@@ -237,7 +198,7 @@ impl Generator {
         let room = self.max_tokens.clamp(1, (context / 4).max(1));
         let oldest = n_system(messages);
         loop {
-            let tokens = self.encode_messages(messages)?;
+            let tokens = self.prompts.encode_messages(messages)?;
             let is_last = messages.len() < oldest + 3;
             if tokens.len() + room <= context || is_last {
                 return Ok(Conversation { tokens, n_dropped });
@@ -245,40 +206,6 @@ impl Generator {
             // Both a question and its answer, so that the roles still alternate.
             messages.drain(oldest..oldest + 2);
             n_dropped += 2;
-        }
-    }
-
-    /// The tokens of messages, as the chat template renders them.
-    fn encode_messages(&self, messages: &[Message]) -> Result<Vec<u32>, RuntimeError> {
-        let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
-        let rendered = template
-            .render(messages, true)
-            .map_err(|e| self.template_error(e))?;
-        let _held = self.reserve(&rendered.text)?;
-        let tokens = if self.allow_special_tokens {
-            let options = EncodeOptions {
-                add_special: false,
-                parse_special: true,
-            };
-            self.tokenizer().encode(&rendered.text, options)
-        } else {
-            self.tokenizer().encode_rendered(&rendered)
-        };
-        Ok(tokens?)
-    }
-
-    /// The memory that the tokenizer takes for a text. A template may render a long one.
-    fn reserve(&self, text: &str) -> Result<Reservation, RuntimeError> {
-        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
-        Ok(self.budget.reserve(n_bytes, || {
-            format!("the tokens of a prompt of {} bytes", text.len())
-        })?)
-    }
-
-    fn template_error(&self, source: TemplateError) -> RuntimeError {
-        RuntimeError::Template {
-            model: self.name.clone(),
-            source,
         }
     }
 }

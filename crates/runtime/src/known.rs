@@ -8,7 +8,7 @@ use crate::error::RuntimeError;
 
 /// The logits that a model gives, if not all.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub struct Known {
     /// The model.
     pub path: PathBuf,
     /// Number of the greatest logits of a token.

@@ -399,7 +399,7 @@ impl LanguageModel {
     }
 
     /// The logits that the model gives, if not all.
-    pub(crate) fn known(&self) -> Option<Known> {
+    pub fn known(&self) -> Option<Known> {
         let (path, context) = (self.path.clone(), self.info.context);
         self.n_known().map(|n| Known { path, n, context })
     }

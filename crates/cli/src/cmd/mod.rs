@@ -21,5 +21,6 @@ pub mod pull;
 pub mod rerank;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod show;
 pub mod verify;

@@ -129,8 +129,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.clear();
     generator.max_tokens = args.max_tokens;
     generator.stop.clone_from(&args.stop);
-    generator.allow_special_tokens = args.allow_special_tokens;
-    generator.budget = app.budget.clone();
+    generator.prompts.allow_special_tokens = args.allow_special_tokens;
+    generator.prompts.budget = app.budget.clone();
     let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &model, generator));
     if !args.raw {
         talk.use_template(args.system.as_deref())?;

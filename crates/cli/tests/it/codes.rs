@@ -202,6 +202,10 @@ const USAGE: &[&str] = &[
     "walk",
     "run",
     "run GGUF hello --bogus",
+    "serve",
+    "serve GONE.gguf --port 0",
+    "serve GGUF --port 0 --host 0.0.0.0",
+    "serve GGUF --port 0 --json",
     "pull nosuch",
     "ls --bogus",
     "show GONE.gguf",
@@ -374,8 +378,11 @@ fn every_verb_is_in_the_table() {
             let is_there = table
                 .iter()
                 .any(|case| case.split(' ').next() == Some(verb));
-            // What is pulled and removed is in tests of its own, with a cache.
-            assert!(is_there || ["pull", "rm"].contains(&verb), "{verb}");
+            // What is pulled and removed is in tests of its own, with a cache; so is a server.
+            assert!(
+                is_there || ["pull", "rm", "serve"].contains(&verb),
+                "{verb}"
+            );
         }
     }
 }

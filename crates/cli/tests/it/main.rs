@@ -39,6 +39,8 @@ mod refusals;
 mod rerank;
 mod run;
 mod schema;
+mod serve;
+mod serve_client;
 mod server;
 mod talk;
 mod tidy;

@@ -43,7 +43,7 @@ fn crates_know_nothing_of_what_they_must_not_know() {
     let rules: &[(&[&str], &[&str], &str)] = &[
         (
             &[
-                "mil", "kernels", "models", "cpu", "compile", "audit", "engine",
+                "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "serve",
             ],
             &["std::fs", "File::open"],
             "only mil::package, models::checkpoint, hub, texts, runtime and cli touch files",
@@ -51,7 +51,7 @@ fn crates_know_nothing_of_what_they_must_not_know() {
         (
             &[
                 "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "texts",
-                "runtime",
+                "runtime", "serve",
             ],
             &["std::env::", "env::var"],
             "only cli reads the environment",
@@ -59,7 +59,7 @@ fn crates_know_nothing_of_what_they_must_not_know() {
         (
             &[
                 "mil", "kernels", "models", "cpu", "compile", "audit", "engine", "hub", "texts",
-                "runtime",
+                "runtime", "serve",
             ],
             &["println!", "eprintln!", "process::exit"],
             "only cli prints and exits",

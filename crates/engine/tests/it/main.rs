@@ -10,6 +10,7 @@ mod embed;
 mod files;
 mod hostile;
 mod sample;
+mod schedule;
 mod sessions;
 mod small;
 mod top;

@@ -1,0 +1,128 @@
+//! `thane serve`: an HTTP server for language and embedding models.
+
+use std::cell::Cell;
+use std::collections::HashSet;
+use std::time::Duration;
+
+use thane_runtime::Model;
+use thane_serve::{ListenError, ModelOptions, Options, Served, Server, listen};
+
+use crate::app::App;
+use crate::exit::{Code, Failure, Outcome};
+use crate::model::RunFlags;
+
+/// Serve models over HTTP, with the routes of OpenAI's API.
+///
+/// Language models answer /v1/chat/completions and /v1/completions, embedding models
+/// /v1/embeddings; /v1/models lists them. Prints the address once the models are loaded. Ctrl-C
+/// stops the server: running answers have 10 seconds to finish. docs/serve.md has the fields.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.
+    #[arg(required = true, value_name = "MODEL")]
+    models: Vec<String>,
+    /// Address to serve at; one that other machines can reach needs --api-key.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// Port to serve at; 0 takes any free one.
+    #[arg(long, value_name = "N", default_value_t = 8080)]
+    port: u16,
+    /// Answers of a model that run side by side.
+    ///
+    /// Each has a KV cache of its own, whose memory is taken as it fills.
+    #[arg(long, value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    slots: u16,
+    /// Most requests that wait for a model; more are refused with status 429.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: u16,
+    /// Key that clients must send (Authorization: Bearer KEY).
+    ///
+    /// Other users of this machine can see flags; they cannot see the variable
+    /// THANE_SERVE_API_KEY, which does the same.
+    #[arg(long, value_name = "KEY")]
+    api_key: Option<String>,
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+/// How long the program may take to end after the first Ctrl-C, beyond the time of the answers.
+const GRACE: Duration = Duration::from_secs(2);
+
+pub fn run(args: &Args, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Err(Failure::no_json("a server"));
+    }
+    if args
+        .api_key
+        .as_deref()
+        .is_some_and(|key| key.trim().is_empty())
+    {
+        let error = anyhow::anyhow!("expected a key that is not empty, found an empty --api-key");
+        return Err(Failure::new(Code::Usage, error).remedy("--api-key with a long random text"));
+    }
+    // Before models are loaded, which takes long.
+    let has_key = args.api_key.is_some();
+    let listener = listen(&args.host, args.port, has_key).map_err(of_listen)?;
+    let models = models(args, app)?;
+    let address = listener.local_addr()?;
+    let options = Options {
+        api_key: args.api_key.clone(),
+        ..Options::default()
+    };
+    let grace = options.grace;
+    let server = Server::new(listener, models, options)?;
+    app.output.clear();
+    app.output.data(&format!("http://{address}\n"))?;
+    let _cooperative = app.interrupt.cooperate(Some(grace + GRACE));
+    let is_said = Cell::new(false);
+    server.run(&|| {
+        let is_stopped = app.interrupt.is_set();
+        if is_stopped && !is_said.replace(true) {
+            app.output
+                .say("thane: stopping; running answers finish first");
+        }
+        is_stopped
+    })?;
+    Ok(())
+}
+
+/// Loads the models and starts their threads.
+fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
+    let backend = args.flags.backend(app);
+    let options = ModelOptions {
+        language: args.flags.program.options(false),
+        n_slots: usize::from(args.slots),
+        n_queue: usize::from(args.queue),
+        budget: app.budget.clone(),
+    };
+    let mut ids = HashSet::new();
+    let mut models = Vec::with_capacity(args.models.len());
+    for spec in &args.models {
+        let model = Model::open(spec, &app.hub, app.output.as_ref())?;
+        let path = model.path.display().to_string();
+        let served = Served::start(model, &backend, &options, app.output.as_ref())
+            .map_err(|e| Failure::from(e).naming(&path, spec))?;
+        if !ids.insert(served.id().to_owned()) {
+            let error = anyhow::anyhow!(
+                "expected models with different names, found `{}` twice",
+                served.id()
+            );
+            let failure = Failure::new(Code::Usage, error);
+            return Err(failure.remedy("a link with another name to one of the folders or files"));
+        }
+        models.push(served);
+    }
+    Ok(models)
+}
+
+/// A port that another program has is the machine's state; the rest is in the flags.
+fn of_listen(error: ListenError) -> Failure {
+    let remedy = match &error {
+        ListenError::Host { .. } => "--host 127.0.0.1",
+        ListenError::NoKey { .. } => "--api-key KEY, or --host 127.0.0.1",
+        ListenError::InUse { .. } => "--port 0, which takes a free one, or another --port",
+        ListenError::Open { .. } => "--port 8080, or another above 1023",
+    };
+    Failure::new(Code::Usage, error).remedy(remedy)
+}

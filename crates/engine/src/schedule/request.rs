@@ -1,0 +1,65 @@
+//! What a caller asks of a [`Scheduler`](super::Scheduler), and what it hears.
+
+use std::sync::Arc;
+
+use crate::generate::{FinishReason, GenerateError};
+use crate::sample::SampleOptions;
+
+/// A prompt to answer.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Token ids of the prompt.
+    pub prompt: Vec<u32>,
+    /// How tokens are chosen. The seed belongs to this request alone.
+    pub sampling: SampleOptions,
+    /// Most tokens of the answer. An answer also ends where the cache of its sequence is full.
+    pub max_tokens: usize,
+    /// The answer ends before the first occurrence of any of these texts.
+    pub stop: Vec<String>,
+    /// The answer ends before any of these tokens, beside those that end a turn.
+    pub stop_tokens: Vec<u32>,
+    /// Whether the space that encoding adds before a text is dropped: on for an answer, off for a
+    /// text that continues the prompt.
+    pub strip_space_prefix: bool,
+}
+
+/// Identifies a request of one scheduler. Ids grow in the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RequestId(pub(super) u64);
+
+/// The tokens of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that a cache already held.
+    pub cached_tokens: usize,
+    /// Tokens of the answer, without the one that ended the turn.
+    pub answer_tokens: usize,
+}
+
+/// What happened to a request in one step.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A piece of the answer that no later token can change.
+    Text(String),
+    /// The answer is complete; nothing follows.
+    Done(FinishReason, Usage),
+    /// The backend or the sampler failed; nothing follows.
+    Failed(Arc<GenerateError>),
+}
+
+/// How much one step computes.
+#[derive(Clone, Copy, Debug)]
+pub struct StepLimits {
+    /// Most prompt tokens of a step in which answers are also decoded, over all sequences. The time
+    /// of these tokens is the longest pause of a running answer.
+    pub prompt_tokens: usize,
+}
+
+impl Default for StepLimits {
+    /// 64: enough rows to read each weight once for many tokens, and few enough for short pauses.
+    fn default() -> Self {
+        Self { prompt_tokens: 64 }
+    }
+}

@@ -1,0 +1,317 @@
+//! Many requests over one program: whatever arrives and is cancelled when, each answer equals the
+//! answer of the request alone.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thane_cpu::{Cpu, Numerics};
+use thane_engine::generate::{FinishReason, Limits, Session, generate};
+use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits, Usage};
+use thane_engine::sessions::Sessions;
+use thane_engine::text::{StreamOptions, TextStream, Tokenizer, TokenizerConfig};
+use thane_mil::backend::{Backend, Executable};
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Info, Options, build};
+
+const CONTEXT: usize = 160;
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
+
+struct Model {
+    executable: Arc<dyn Executable>,
+    info: Info,
+    tokenizer: Tokenizer,
+}
+
+/// A checkpoint on the CPU, with the tokenizer of `tiny-chat`: what tokens spell does not matter.
+fn model(name: &str) -> Model {
+    let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
+    let options = Options {
+        context: Some(CONTEXT),
+        ..Options::default()
+    };
+    let built = build(&checkpoint, &options).unwrap();
+    let json = std::fs::read(models().join("tiny-chat/tokenizer.json")).unwrap();
+    let config = TokenizerConfig {
+        n_vocab: 282,
+        ..TokenizerConfig::default()
+    };
+    Model {
+        executable: Cpu::new(Numerics::F32, 1).load(&built.program).unwrap(),
+        info: built.info,
+        tokenizer: Tokenizer::from_json(&json, config).unwrap(),
+    }
+}
+
+impl Model {
+    fn scheduler(&self, n_slots: usize, prompt_tokens: usize) -> Scheduler<'_> {
+        let batch = self.executable.instantiate_batch(n_slots).unwrap();
+        let sessions = Sessions::new(batch, CONTEXT, self.info.vocab_size);
+        let sessions = sessions.with_recurrence(self.info.recurrent);
+        Scheduler::new(sessions, &self.tokenizer, StepLimits { prompt_tokens })
+    }
+
+    /// The answer of a request that has the program for itself.
+    fn alone(&self, request: &Request) -> Answer {
+        let instance = self.executable.instantiate().unwrap();
+        let mut session = Session::new(instance, CONTEXT, self.info.vocab_size)
+            .with_recurrence(self.info.recurrent);
+        let options = StreamOptions {
+            stop: request.stop.clone(),
+            ..StreamOptions::default()
+        };
+        let answer = generate(
+            &mut session,
+            &mut Sampler::new(request.sampling.clone()).unwrap(),
+            &mut TextStream::new(&self.tokenizer, options),
+            &request.prompt,
+            &Limits {
+                max_tokens: request.max_tokens,
+                is_end: &|token| {
+                    self.tokenizer.is_end(token) || request.stop_tokens.contains(&token)
+                },
+                interrupted: &|| false,
+            },
+            &mut |_| ControlFlow::Continue(()),
+        )
+        .unwrap();
+        (answer.text, answer.finish_reason, answer.tokens.len())
+    }
+}
+
+/// Text, finish reason and number of tokens.
+type Answer = (String, FinishReason, usize);
+
+/// xorshift64*: the same programs in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+
+    fn request(&mut self, n_vocab: usize) -> Request {
+        // Few different beginnings, so that prompts share them.
+        let shared = 3 + self.below(3);
+        let n_shared = self.below(40);
+        let mut prompt: Vec<u32> = (0..n_shared).map(|k| ((k * shared) % 97) as u32).collect();
+        let n_own = 1 + self.below(90);
+        prompt.extend((0..n_own).map(|_| self.below(n_vocab) as u32));
+        let stop = match self.below(3) {
+            0 => vec!["e".to_owned(), "th".to_owned()],
+            _ => Vec::new(),
+        };
+        Request {
+            prompt,
+            sampling: SampleOptions {
+                temperature: if self.below(3) == 0 { 0.5 } else { 0.0 },
+                seed: self.below(1000) as u64,
+                ..SampleOptions::default()
+            },
+            max_tokens: self.below(60),
+            stop,
+            stop_tokens: vec![self.below(n_vocab) as u32],
+            strip_space_prefix: true,
+        }
+    }
+}
+
+/// What a test keeps of the requests that it submitted.
+#[derive(Default)]
+struct Log {
+    submitted: BTreeMap<RequestId, Request>,
+    texts: BTreeMap<RequestId, String>,
+    done: BTreeMap<RequestId, (FinishReason, Usage)>,
+}
+
+impl Log {
+    fn note(&mut self, events: Vec<(RequestId, Event)>) {
+        for (id, event) in events {
+            assert!(
+                !self.done.contains_key(&id),
+                "{id:?} ended before {event:?}"
+            );
+            match event {
+                Event::Text(text) => self.texts.entry(id).or_default().push_str(&text),
+                Event::Done(reason, usage) => {
+                    assert!(self.done.insert(id, (reason, usage)).is_none())
+                }
+                Event::Failed(error) => panic!("{id:?}: {error}"),
+            }
+        }
+    }
+
+    /// Compares each answer with the answer of its request alone.
+    fn check(&self, model: &Model, what: &str) {
+        for (id, (reason, usage)) in &self.done {
+            let request = &self.submitted[id];
+            let text = self.texts.get(id).cloned().unwrap_or_default();
+            let found = (text, *reason, usage.answer_tokens);
+            assert_eq!(found, model.alone(request), "{what}, {id:?}: {request:?}");
+            assert_eq!(usage.prompt_tokens, request.prompt.len());
+            assert!(usage.cached_tokens < usage.prompt_tokens);
+        }
+    }
+}
+
+#[test]
+fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
+    let mut reasons = Vec::new();
+    let mut n_cached = 0;
+    // Attention only, and with recurrent states, which cannot go back.
+    for (name, seeds) in [("tiny-chat", 1..9), ("tiny/qwen3_5", 9..11)] {
+        let model = model(name);
+        for seed in seeds {
+            let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
+            let (n_slots, budget) = (1 + random.below(5), 1 + random.below(70));
+            let what = format!("{name}, program {seed}, {n_slots} slots, budget {budget}");
+            let mut scheduler = model.scheduler(n_slots, budget);
+            let mut log = Log::default();
+            let mut cancelled = 0;
+            let mut n_left = 24;
+            while n_left > 0 || !scheduler.is_idle() {
+                while n_left > 0 && random.below(4) == 0 {
+                    n_left -= 1;
+                    let request = random.request(model.info.vocab_size);
+                    let id = scheduler.submit(request.clone()).unwrap();
+                    log.submitted.insert(id, request);
+                }
+                if random.below(20) == 0 && !log.submitted.is_empty() {
+                    let at = random.below(log.submitted.len());
+                    let id = *log.submitted.keys().nth(at).unwrap();
+                    let was_done = log.done.contains_key(&id);
+                    let found = scheduler.cancel(id);
+                    assert!(!(found && was_done), "{what}: cancelled after its end");
+                    cancelled += usize::from(found);
+                    assert!(!scheduler.cancel(id), "{what}: cancelled twice");
+                }
+                log.note(scheduler.step());
+            }
+            assert_eq!(scheduler.n_running() + scheduler.n_waiting(), 0, "{what}");
+            assert_eq!(log.done.len() + cancelled, 24, "{what}");
+            log.check(&model, &what);
+            reasons.extend(log.done.values().map(|(reason, _)| *reason));
+            n_cached += log
+                .done
+                .values()
+                .map(|(_, u)| u.cached_tokens)
+                .sum::<usize>();
+        }
+    }
+    for reason in [FinishReason::Stop, FinishReason::Length] {
+        assert!(reasons.contains(&reason), "{reason:?} occurred");
+    }
+    assert!(n_cached > 100, "prompts shared {n_cached} tokens");
+}
+
+fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
+    Request {
+        prompt,
+        sampling: SampleOptions::default(),
+        max_tokens,
+        stop: Vec::new(),
+        stop_tokens: Vec::new(),
+        strip_space_prefix: true,
+    }
+}
+
+/// Tokens that all end nothing soon.
+fn prompt(n: usize) -> Vec<u32> {
+    (0..n).map(|k| ((k * k * 5 + 31) % 97) as u32).collect()
+}
+
+#[test]
+fn a_long_prompt_blocks_no_running_answer() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.scheduler(2, 16);
+    let running = scheduler.submit(greedy(prompt(4), 40)).unwrap();
+    scheduler.step();
+    let long = scheduler.submit(greedy(prompt(150), 1)).unwrap();
+    let mut n_steps = 0;
+    let mut answer_tokens = 1;
+    let mut log = Log::default();
+    while !log.done.contains_key(&long) {
+        assert!(
+            !log.done.contains_key(&running),
+            "the answer is long enough"
+        );
+        log.note(scheduler.step());
+        n_steps += 1;
+        answer_tokens += 1;
+    }
+    // 150 tokens by 16.
+    assert_eq!(n_steps, 10);
+    while !log.done.contains_key(&running) {
+        log.note(scheduler.step());
+        answer_tokens += 1;
+    }
+    // Each step of the long prompt gave the running answer a token.
+    let (_, usage) = log.done[&running];
+    assert!(
+        usage.answer_tokens.abs_diff(answer_tokens) <= 1,
+        "{usage:?}"
+    );
+}
+
+#[test]
+fn a_turn_finds_the_slot_of_its_conversation() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.scheduler(3, 64);
+    let mut run = |prompt: Vec<u32>| {
+        let id = scheduler.submit(greedy(prompt, 3)).unwrap();
+        let mut log = Log::default();
+        while !scheduler.is_idle() {
+            log.note(scheduler.step());
+        }
+        log.done[&id].1
+    };
+    let other: Vec<u32> = prompt(30).iter().map(|token| token + 100).collect();
+    assert_eq!(run(prompt(40)).cached_tokens, 0);
+    assert_eq!(run(other).cached_tokens, 0);
+    let usage = run([prompt(40), vec![200, 201]].concat());
+    assert_eq!((usage.prompt_tokens, usage.cached_tokens), (42, 40));
+    // The same again: only its last token is computed.
+    assert_eq!(run(prompt(40)).cached_tokens, 39);
+}
+
+#[test]
+fn a_cancelled_request_frees_its_slot_for_the_next_step() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.scheduler(1, 64);
+    let first = scheduler.submit(greedy(prompt(5), 100)).unwrap();
+    let second = scheduler.submit(greedy(prompt(9), 2)).unwrap();
+    scheduler.step();
+    assert_eq!((scheduler.n_running(), scheduler.n_waiting()), (1, 1));
+    assert!(scheduler.cancel(first));
+    let mut log = Log::default();
+    log.note(scheduler.step());
+    log.note(scheduler.step());
+    assert_eq!(log.done.keys().collect::<Vec<_>>(), [&second]);
+    assert!(scheduler.is_idle());
+    assert!(scheduler.step().is_empty());
+}
+
+#[test]
+fn a_request_that_cannot_run_is_refused() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.scheduler(1, 64);
+    let mut refused = |request: Request| scheduler.submit(request).unwrap_err().to_string();
+    assert!(refused(greedy(Vec::new(), 1)).contains("at least one token"));
+    let error = refused(greedy(prompt(CONTEXT), 1));
+    assert!(
+        error.contains("the context of 160 tokens") && error.contains("found 160"),
+        "{error}"
+    );
+    let mut request = greedy(prompt(3), 1);
+    request.sampling.temperature = -1.0;
+    assert!(refused(request).contains("temperature"));
+    assert!(scheduler.is_idle());
+}

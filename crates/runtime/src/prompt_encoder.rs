@@ -1,0 +1,97 @@
+//! Turns messages and texts into the tokens of prompts.
+
+use thane_engine::text::{ChatTemplate, EncodeOptions, Message, TemplateError, Tokenizer};
+use thane_mil::budget::{Budget, Reservation};
+
+use crate::error::RuntimeError;
+use crate::language::{Language, TOKENIZER_BYTES};
+
+/// Tokenizer and chat template of a language model.
+pub struct PromptEncoder {
+    /// Tokenizer and source of the chat template.
+    pub language: Language,
+    /// Whether control tokens that are spelled out in messages, such as `<|im_end|>`, act as
+    /// control tokens. Otherwise they are text.
+    pub allow_special_tokens: bool,
+    /// Limits the memory for tokenizing.
+    pub budget: Budget,
+    name: String,
+    template: Option<ChatTemplate>,
+}
+
+impl PromptEncoder {
+    /// The encoder of the model `name`, without its chat template.
+    pub fn new(language: Language, name: impl Into<String>) -> Self {
+        Self {
+            language,
+            allow_special_tokens: false,
+            budget: Budget::unlimited(),
+            name: name.into(),
+            template: None,
+        }
+    }
+
+    /// Parses the chat template, if the model has one.
+    pub fn use_template(&mut self) -> Result<(), RuntimeError> {
+        if let Some(source) = &self.language.template {
+            let template = source.parse().map_err(|e| self.template_error(e))?;
+            self.template = Some(template);
+        }
+        Ok(())
+    }
+
+    /// Whether messages can be encoded.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.language.tokenizer
+    }
+
+    /// The tokens of a text, with those that the tokenizer adds. Control tokens that are spelled
+    /// out act as such.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, RuntimeError> {
+        let options = EncodeOptions {
+            add_special: true,
+            parse_special: true,
+        };
+        let _held = self.reserve(prompt)?;
+        Ok(self.tokenizer().encode(prompt, options)?)
+    }
+
+    /// The tokens of messages, as the chat template renders them.
+    pub fn encode_messages(&self, messages: &[Message]) -> Result<Vec<u32>, RuntimeError> {
+        let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
+        let rendered = template
+            .render(messages, true)
+            .map_err(|e| self.template_error(e))?;
+        let _held = self.reserve(&rendered.text)?;
+        let tokens = if self.allow_special_tokens {
+            let options = EncodeOptions {
+                add_special: false,
+                parse_special: true,
+            };
+            self.tokenizer().encode(&rendered.text, options)
+        } else {
+            self.tokenizer().encode_rendered(&rendered)
+        };
+        Ok(tokens?)
+    }
+
+    /// The memory that the tokenizer takes for a text. A template may render a long one.
+    fn reserve(&self, text: &str) -> Result<Reservation, RuntimeError> {
+        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
+        Ok(self.budget.reserve(n_bytes, || {
+            format!("the tokens of a prompt of {} bytes", text.len())
+        })?)
+    }
+
+    fn template_error(&self, source: TemplateError) -> RuntimeError {
+        RuntimeError::Template {
+            model: self.name.clone(),
+            source,
+        }
+    }
+}

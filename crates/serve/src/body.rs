@@ -1,0 +1,151 @@
+//! Reads the body of a request and takes its fields one by one. What no route takes is refused by
+//! name, because it could change the answer.
+
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Body as _;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
+
+use crate::error::ApiError;
+
+/// How long a client may take to send a body.
+const READ_TIME: Duration = Duration::from_secs(30);
+
+/// The fields of a request that no one has taken yet.
+#[derive(Debug)]
+pub(crate) struct Fields(Map<String, Value>);
+
+impl Fields {
+    /// Reads a JSON object of at most `max_bytes`.
+    pub async fn read(body: Body, max_bytes: usize) -> Result<Self, ApiError> {
+        let too_large = || {
+            let message = format!("expected a body of at most {max_bytes} bytes, found more");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+        };
+        if body.size_hint().lower() > max_bytes as u64 {
+            return Err(too_large());
+        }
+        let read = tokio::time::timeout(READ_TIME, Limited::new(body, max_bytes).collect()).await;
+        let slow = |_| {
+            let message = format!("expected the body within {} s", READ_TIME.as_secs());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+        };
+        match read.map_err(slow)? {
+            Ok(body) => Self::parse(&body.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+            Err(_) => Err(ApiError::invalid("the body ended before its length")),
+        }
+    }
+
+    fn parse(body: &Bytes) -> Result<Self, ApiError> {
+        match serde_json::from_slice(body) {
+            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            Ok(other) => Err(ApiError::invalid(format!(
+                "expected a JSON object, found {}",
+                kind(&other)
+            ))),
+            Err(error) => Err(ApiError::invalid(format!("the body is not JSON: {error}"))),
+        }
+    }
+
+    /// Takes a field; `None` if it is missing or null.
+    pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        match self.0.remove(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(value) => serde_json::from_value(value)
+                .map(Some)
+                .map_err(|e| ApiError::field(name, format!("`{name}`: {e}"))),
+        }
+    }
+
+    /// Takes a field that must be there.
+    pub fn require<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
+        let taken = self.take(name)?;
+        taken.ok_or_else(|| {
+            ApiError::field(name, format!("expected the field `{name}`, found none"))
+        })
+    }
+
+    /// Refuses fields that are left, apart from those in `ignored`, which do not change the answer,
+    /// those in `neutral` with the value beside them, and null.
+    pub fn finish(mut self, ignored: &[&str], neutral: &[(&str, Value)]) -> Result<(), ApiError> {
+        self.0.retain(|name, value| {
+            let is_neutral = |(n, v): &(&str, Value)| n == name && is_same(v, value);
+            !(value.is_null() || ignored.contains(&name.as_str()) || neutral.iter().any(is_neutral))
+        });
+        let Some((name, value)) = self.0.iter().next() else {
+            return Ok(());
+        };
+        let message = match neutral.iter().find(|(n, _)| n == name) {
+            Some((_, only)) => format!("`{name}`: expected {only}, found {}", shown(value)),
+            None => format!("the field `{name}` is not supported"),
+        };
+        Err(ApiError::field(name, message).with_code("unsupported_parameter"))
+    }
+}
+
+/// Whether values are equal; 0 and 0.0 are.
+fn is_same(a: &Value, b: &Value) -> bool {
+    let numbers = a.as_f64().zip(b.as_f64());
+    numbers.map_or(a == b, |(a, b)| a == b)
+}
+
+/// A value as an error shows it.
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Bool(_) | Value::Number(_) => value.to_string(),
+        _ => kind(value).to_owned(),
+    }
+}
+
+/// What a value is.
+pub(crate) fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_is_refused_by_name() {
+        let check = |body: Value| {
+            let mut fields = Fields::parse(&Bytes::from(body.to_string())).unwrap();
+            fields.take::<String>("a").unwrap();
+            let neutral = [("n", json!(1)), ("list", json!([]))];
+            match fields.finish(&["user"], &neutral) {
+                Ok(()) => "fine".to_owned(),
+                Err(error) => error.body()["error"]["message"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
+            }
+        };
+        assert_eq!(
+            check(json!({"a": "x", "user": 3, "n": 1.0, "list": [], "z": null})),
+            "fine"
+        );
+        assert_eq!(check(json!({"n": 2})), "`n`: expected 1, found 2");
+        assert_eq!(
+            check(json!({"list": [1]})),
+            "`list`: expected [], found a list"
+        );
+        assert_eq!(
+            check(json!({"tools": []})),
+            "the field `tools` is not supported"
+        );
+    }
+}

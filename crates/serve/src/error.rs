@@ -1,0 +1,121 @@
+//! Errors in the shape of OpenAI's API: `{"error": {message, type, param, code}}`.
+
+use std::error::Error;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
+use serde_json::{Value, json};
+
+/// A refusal or failure of a request.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    status: StatusCode,
+    message: String,
+    /// The field at fault.
+    param: Option<String>,
+    code: Option<&'static str>,
+    /// Seconds after which the same request may succeed.
+    retry_after: Option<u32>,
+}
+
+impl ApiError {
+    pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+        }
+    }
+
+    /// The client can change the request.
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// A field has a value that it cannot have.
+    pub fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::invalid(message).with_param(param)
+    }
+
+    /// A failure of the server, not of the request.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, message)
+    }
+
+    pub fn with_param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    pub fn with_code(mut self, code: &'static str) -> Self {
+        self.code = Some(code);
+        self
+    }
+
+    pub fn retry_after(mut self, seconds: u32) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
+        let kind = match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        };
+        json!({"error": {
+            "message": self.message,
+            "type": kind,
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response<Body> {
+        let mut response = json_response(&self.body());
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let bearer = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, bearer);
+        }
+        response
+    }
+}
+
+/// An answer of JSON.
+pub(crate) fn json_response(body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+/// The error of a model whose thread has ended.
+pub(crate) fn stopped() -> ApiError {
+    ApiError::failed("the model has stopped because of a failure: restart the server")
+}
+
+/// An error with its causes in a line. Some errors repeat their cause in their own text.
+pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
+    let mut said = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let text = cause.to_string();
+        if !said.ends_with(&text) {
+            said = format!("{said}: {text}");
+        }
+        next = cause.source();
+    }
+    said
+}

@@ -1,0 +1,181 @@
+//! What is checked before any route: the `Host` header, the key, and that bodies are JSON.
+//!
+//! A page of another site that a browser shows can send requests to 127.0.0.1. It cannot read the
+//! answers, because no header allows it to (CORS is off). A site whose name resolves to 127.0.0.1
+//! (DNS rebinding) could, so on loopback addresses the `Host` header must name this machine. A page
+//! can send text, but JSON only after a question that no route answers, so bodies must be declared
+//! as JSON.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::http::uri::{Authority, Uri};
+use axum::http::{HeaderMap, Method, Response, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::IntoResponse;
+use sha2::{Digest, Sha256};
+
+use crate::error::ApiError;
+
+/// What requests must have.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    /// SHA-256 of the key, if there is one.
+    key: Option<[u8; 32]>,
+    /// Whether the `Host` header must name this machine.
+    only_local_names: bool,
+}
+
+impl Guard {
+    pub fn new(key: Option<&str>, is_loopback: bool) -> Self {
+        Self {
+            key: key.map(|key| Sha256::digest(key).into()),
+            only_local_names: is_loopback,
+        }
+    }
+
+    fn check(&self, uri: &Uri, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+        self.check_host(uri, headers)?;
+        // Whoever watches the server has no key.
+        if uri.path() != "/health" {
+            self.check_key(headers)?;
+        }
+        if *method == Method::POST {
+            check_json(headers)?;
+        }
+        Ok(())
+    }
+
+    /// A request may also name the host in its first line.
+    fn check_host(&self, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+        let in_headers = headers.get_all(header::HOST).iter();
+        let mut hosts: Vec<&str> = in_headers.map(|h| h.to_str().unwrap_or("")).collect();
+        if hosts.len() != 1 {
+            let found = hosts.len();
+            let message = format!("expected one Host header, found {found}");
+            return Err(ApiError::invalid(message));
+        }
+        hosts.extend(uri.authority().map(Authority::as_str));
+        if !self.only_local_names || hosts.into_iter().all(is_local) {
+            return Ok(());
+        }
+        let message = "expected a Host header that names this machine (localhost, 127.0.0.1 or \
+                       [::1]), found another name";
+        Err(ApiError::new(StatusCode::FORBIDDEN, message))
+    }
+
+    fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let given = headers.get(header::AUTHORIZATION);
+        let given = given.and_then(|value| value.to_str().ok());
+        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        let found = given.unwrap_or_default();
+        if is_equal(key, &Sha256::digest(found.trim()).into()) {
+            return Ok(());
+        }
+        let message = match given {
+            Some(_) => "the API key is not the one that this server was started with",
+            None => "expected the header Authorization: Bearer KEY, found none",
+        };
+        Err(ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key"))
+    }
+}
+
+/// Compares hashes in a time that does not depend on where they differ.
+fn is_equal(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    let differing = a.iter().zip(b).fold(0, |sum, (a, b)| sum | (a ^ b));
+    std::hint::black_box(differing) == 0
+}
+
+/// Whether a `Host` header names this machine, with any port.
+fn is_local(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let is_name = name.eq_ignore_ascii_case("localhost");
+    let ip = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    let ip = ip.unwrap_or(name).parse::<std::net::IpAddr>();
+    is_name || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let given = headers.get(header::CONTENT_TYPE);
+    let given = given
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or("none");
+    let kind = given.split(';').next().unwrap_or_default().trim();
+    if kind.eq_ignore_ascii_case("application/json") {
+        return Ok(());
+    }
+    let message = format!("expected the header Content-Type: application/json, found {given}");
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+}
+
+/// Lets requests pass that have what is needed.
+pub(crate) async fn guard(
+    State(guard): State<Arc<Guard>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let checked = guard.check(request.uri(), request.method(), request.headers());
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(error) => error.into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_this_machine_are_local() {
+        for host in [
+            "localhost",
+            "LOCALHOST:80",
+            "127.0.0.1:8080",
+            "127.1.2.3",
+            "[::1]:8080",
+            "[::1]",
+        ] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in [
+            "",
+            "example.com",
+            "localhost.example.com:80",
+            "127.0.0.1.nip.io",
+            "10.0.0.1:80",
+        ] {
+            assert!(!is_local(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_asked_for_where_there_is_one() {
+        let headers = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::AUTHORIZATION, value.parse().unwrap());
+            headers
+        };
+        let guard = Guard::new(Some("secret"), false);
+        guard.check_key(&headers("Bearer secret")).unwrap();
+        for value in [
+            "Bearer Secret",
+            "Bearer",
+            "secret",
+            "Basic secret",
+            "Bearer secret2",
+        ] {
+            let error = guard.check_key(&headers(value)).unwrap_err();
+            let response = error.into_response();
+            assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{value}");
+        }
+        guard.check_key(&HeaderMap::new()).unwrap_err();
+        Guard::new(None, false)
+            .check_key(&HeaderMap::new())
+            .unwrap();
+    }
+}

@@ -1,0 +1,27 @@
+//! Serves language and embedding models over HTTP, with the routes of OpenAI's API.
+//!
+//! Each model has a thread of its own, which alone touches the model ([`answers`] for language
+//! models, [`vectors`] for embedding models). One thread handles all connections; it encodes
+//! prompts on a few more. A request waits in the queue of its model; a client that disconnects
+//! frees its place before the next step of the model.
+//!
+//! Start at [`Server`]. A route is a file of `routes`, with a line in [`routes::router`]; `guard`
+//! holds what is checked before any route. This crate knows no flags and prints nothing.
+#![deny(missing_docs)]
+
+mod answers;
+mod body;
+mod error;
+mod guard;
+mod listen;
+mod model;
+mod places;
+mod routes;
+mod server;
+mod shape;
+mod stream;
+mod vectors;
+
+pub use listen::{ListenError, listen};
+pub use model::{ModelOptions, Served};
+pub use server::{Options, Server};

@@ -1,0 +1,111 @@
+//! A model that is served: its name, and its thread.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use thane_mil::backend::Backend;
+use thane_mil::budget::Budget;
+use thane_runtime::{
+    EmbedOptions, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RuntimeError, Task,
+};
+
+use crate::answers::{Answers, Parts};
+use crate::places::Places;
+use crate::vectors::Embeddings;
+
+/// How models are served.
+#[derive(Clone, Debug)]
+pub struct ModelOptions {
+    /// The program of a language model.
+    pub language: LanguageOptions,
+    /// Answers of a language model that run side by side; each has a KV cache.
+    pub n_slots: usize,
+    /// Most requests that wait for a model; more are refused.
+    pub n_queue: usize,
+    /// Limits the memory for tokenizing and for vectors.
+    pub budget: Budget,
+}
+
+/// A running model.
+pub struct Served {
+    pub(crate) id: String,
+    pub(crate) task: Kind,
+}
+
+/// What a model does.
+pub(crate) enum Kind {
+    /// Answers prompts.
+    Answers(Answers),
+    /// Embeds texts.
+    Embeds(Embeddings),
+}
+
+impl Served {
+    /// Loads a model on a backend and starts its thread. The name that clients use is the model's,
+    /// without the folders of a path.
+    pub fn start(
+        model: Model,
+        backend: &dyn Backend,
+        options: &ModelOptions,
+        observer: &dyn Observer,
+    ) -> Result<Self, RuntimeError> {
+        let path = model.path.clone();
+        let id = name_of(&model);
+        let unstarted = |source: io::Error| RuntimeError::Read { path, source };
+        let task = match model.task()? {
+            Task::Embed => {
+                let options_of = EmbedOptions::default();
+                let embedder = model.embedding_model(&options_of, backend, observer)?;
+                let prompt = Prompt::choose(None, &embedder.info)?;
+                let (n_queue, budget) = (options.n_queue, options.budget.clone());
+                let started = Embeddings::start(embedder, prompt, n_queue, budget);
+                Kind::Embeds(started.map_err(unstarted)?)
+            }
+            Task::Generate => {
+                let model = model.language_model(&options.language, observer)?;
+                let mut prompts = PromptEncoder::new(model.language()?, id.clone());
+                prompts.budget = options.budget.clone();
+                prompts.use_template()?;
+                // Errors name the model as its clients do.
+                let known = model.known().map(|mut known| {
+                    known.path = PathBuf::from(&id);
+                    known
+                });
+                let started = Answers::start(Parts {
+                    prompts,
+                    sessions: model.sessions(backend, options.n_slots)?,
+                    n_vocab: model.info.vocab_size,
+                    recommended: model.recommended_sampling()?,
+                    known,
+                    n_queue: options.n_queue,
+                });
+                Kind::Answers(started.map_err(unstarted)?)
+            }
+        };
+        Ok(Self { id, task })
+    }
+
+    /// The name that clients use.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(crate) fn places(&self) -> &Places {
+        match &self.task {
+            Kind::Answers(answers) => &answers.places,
+            Kind::Embeds(embeddings) => &embeddings.places,
+        }
+    }
+}
+
+/// The name of a model without the folders of a path, which are nobody's business.
+fn name_of(model: &Model) -> String {
+    let given = Path::new(&model.name);
+    let is_path = given == model.path || model.name.contains(std::path::MAIN_SEPARATOR);
+    let is_hub = model.name.starts_with("hf:");
+    let last = model.path.file_name().filter(|_| is_path && !is_hub);
+    last.map_or_else(
+        || model.name.clone(),
+        |name| name.to_string_lossy().into_owned(),
+    )
+}

@@ -1,0 +1,40 @@
+//! How many requests a model takes at once.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::error::ApiError;
+
+/// The requests that a model takes: those that run and those that wait.
+pub(crate) struct Places {
+    free: Arc<Semaphore>,
+    n: usize,
+}
+
+impl Places {
+    pub fn new(n: usize) -> Self {
+        Self {
+            free: Arc::new(Semaphore::new(n)),
+            n,
+        }
+    }
+
+    /// A place, which is free again when the result is dropped. With all places taken, the request
+    /// is refused.
+    pub fn take(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
+            let n = self.n;
+            let message = format!("the queue of the model is full: {n} requests run or wait");
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
+                .with_code("queue_full")
+                .retry_after(1)
+        })
+    }
+
+    /// Number of places that are taken.
+    pub fn n_taken(&self) -> usize {
+        self.n - self.free.available_permits()
+    }
+}

@@ -1,0 +1,131 @@
+//! Accepts connections until the server is to stop, and lets running answers finish.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::sync::Semaphore;
+
+use crate::guard::Guard;
+use crate::model::Served;
+use crate::routes::{App, router};
+
+/// Limits of a server.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The key that clients must send; `None` for no key.
+    pub api_key: Option<String>,
+    /// Most bytes of the body of a request.
+    pub max_body_bytes: usize,
+    /// Most connections; more wait until one is closed.
+    pub max_connections: usize,
+    /// How long running answers may take after the server is to stop.
+    pub grace: Duration,
+}
+
+impl Default for Options {
+    /// 4 MiB: 2,048 texts of 512 tokens, or a prompt of a million. 256 connections: each may hold a
+    /// body.
+    fn default() -> Self {
+        Self {
+            api_key: None,
+            max_body_bytes: 4 << 20,
+            max_connections: 256,
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A server with its models.
+pub struct Server {
+    listener: TcpListener,
+    router: Router,
+    options: Options,
+}
+
+impl Server {
+    /// Time in which a client must send the head of a request; an idle connection is closed after
+    /// it.
+    const HEAD_TIME: Duration = Duration::from_secs(30);
+    /// Bytes of the head of a request.
+    const HEAD_BYTES: usize = 64 << 10;
+    /// Threads that encode prompts.
+    const ENCODERS: usize = 4;
+
+    /// A server on an open port.
+    pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
+        let is_loopback = listener.local_addr()?.ip().is_loopback();
+        let guard = Guard::new(options.api_key.as_deref(), is_loopback);
+        let app = App::new(models, options.max_body_bytes);
+        Ok(Self {
+            listener,
+            router: router(app, guard),
+            options,
+        })
+    }
+
+    /// Serves until `is_stopped` returns true, which is asked several times a second. Then the port
+    /// is closed, idle connections end, and running answers finish within [`Options::grace`].
+    pub fn run(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .max_blocking_threads(Self::ENCODERS)
+            .build()?;
+        let served = runtime.block_on(self.serve(is_stopped));
+        // A prompt that is still being encoded has nobody who waits for it.
+        runtime.shutdown_background();
+        served
+    }
+
+    async fn serve(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+        self.listener.set_nonblocking(true)?;
+        let listener = tokio::net::TcpListener::from_std(self.listener)?;
+        let places = Arc::new(Semaphore::new(self.options.max_connections));
+        let graceful = GracefulShutdown::new();
+        loop {
+            let accepted = async {
+                let place = Arc::clone(&places).acquire_owned().await;
+                (listener.accept().await, place)
+            };
+            let (accepted, place) = tokio::select! {
+                accepted = accepted => accepted,
+                () = stop(is_stopped) => break,
+            };
+            let Ok((stream, _)) = accepted else {
+                // Too many open files, most likely: some will be closed.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            };
+            // Pieces of answers are small, and none waits for the next.
+            let _ = stream.set_nodelay(true);
+            let service = TowerToHyperService::new(self.router.clone());
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(Self::HEAD_TIME)
+                .max_buf_size(Self::HEAD_BYTES)
+                .serve_connection(TokioIo::new(stream), service);
+            let connection = graceful.watch(connection);
+            tokio::spawn(async move {
+                // The client's connection, and the client's failure.
+                let _ = connection.await;
+                drop(place);
+            });
+        }
+        drop(listener);
+        let _ = tokio::time::timeout(self.options.grace, graceful.shutdown()).await;
+        Ok(())
+    }
+}
+
+async fn stop(is_stopped: &dyn Fn() -> bool) {
+    while !is_stopped() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}

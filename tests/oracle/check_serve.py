@@ -1,0 +1,136 @@
+"""The official client of OpenAI's API, unchanged, against `thane serve` on tiny models: chat with
+and without a stream, completions, embeddings, models, and the exceptions of errors.
+
+Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected
+vectors those of `thane embed`.
+
+    python3 tests/oracle/check_serve.py target/debug/thane
+
+Needs openai. Without it, the script says so and ends with 0.
+"""
+
+import base64
+import json
+import pathlib
+import signal
+import struct
+import subprocess
+import sys
+
+try:
+    import openai
+except ImportError:
+    print("skipped: openai is not installed (pip install openai)")
+    sys.exit(0)
+
+MODELS = pathlib.Path(__file__).parent.parent / "models"
+CHAT, BERT = MODELS / "tiny-chat", MODELS / "tiny-embed/bert-mean"
+KEY = "a key"
+
+
+def same(name, found, expected):
+    if found != expected:
+        sys.exit(f"{name}: expected {expected!r}, found {found!r}")
+    print(f"{name}: ok")
+
+
+def raises(name, kind, call, **expected):
+    try:
+        call()
+    except kind as error:
+        found = {key: getattr(error, key) for key in expected}
+        return same(name, found, expected)
+    sys.exit(f"{name}: expected {kind.__name__}, found an answer")
+
+
+def chats(client):
+    cases = json.loads((CHAT / "expected.json").read_text())["conversations"]
+    for at, case in enumerate(cases):
+        fields = {
+            "model": "tiny-chat",
+            "messages": case["messages"],
+            "temperature": 0,
+            "max_completion_tokens": len(case["tokens"]),
+        }
+        answer = client.chat.completions.create(**fields)
+        same(f"chat {at}", answer.choices[0].message.content, case["text"])
+        usage = answer.usage
+        found = (usage.prompt_tokens, usage.completion_tokens)
+        same(f"usage {at}", found, (len(case["ids"]), len(case["tokens"])))
+        options = {"include_usage": True}
+        chunks = list(client.chat.completions.create(**fields, stream=True, stream_options=options))
+        text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+        same(f"stream {at}", text, case["text"])
+        same(f"stream usage {at}", chunks[-1].usage.completion_tokens, len(case["tokens"]))
+        reasons = [c.choices[0].finish_reason for c in chunks if c.choices]
+        same(f"finish reason {at}", reasons[-1], answer.choices[0].finish_reason)
+        same(f"reasons before {at}", set(reasons[:-1]), {None})
+    # The helper of the client that accumulates a stream; it raises if an answer is cut.
+    whole = {"model": "tiny-chat", "messages": cases[0]["messages"], "temperature": 0}
+    with client.chat.completions.stream(**whole) as stream:
+        final = stream.get_final_completion()
+    same("accumulated", final.choices[0].message.content, cases[0]["text"])
+
+
+def completions(client):
+    fields = {"model": "tiny-chat", "prompt": "the sea", "max_tokens": 12, "temperature": 0}
+    whole = client.completions.create(**fields)
+    chunks = list(client.completions.create(**fields, stream=True))
+    text = "".join(chunk.choices[0].text for chunk in chunks)
+    same("completion", text, whole.choices[0].text)
+    same("finish reason", chunks[-1].choices[0].finish_reason, whole.choices[0].finish_reason)
+
+
+def embeddings(client, thane):
+    texts = ["a cat", "the sea is deep"]
+    args = [thane, "embed", "--json", "--quiet", "--numerics", "f32", str(BERT), *texts]
+    expected = json.loads(subprocess.run(args, check=True, capture_output=True).stdout)
+    as_f32 = lambda rows: [struct.pack(f"<{len(row)}f", *row) for row in rows]
+    for form in ["float", "base64", openai.NOT_GIVEN]:
+        found = client.embeddings.create(model="bert-mean", input=texts, encoding_format=form)
+        rows = [row.embedding for row in found.data]
+        if form == "base64":
+            # Asked for by name, the client leaves it as it is.
+            packed = [base64.b64decode(row) for row in rows]
+            rows = [struct.unpack(f"<{len(row) // 4}f", row) for row in packed]
+        same(f"embeddings {form}", as_f32(rows), as_f32(expected["embeddings"]))
+    found = client.embeddings.create(model="bert-mean", input=[2, 5, 3], dimensions=4)
+    same("tokens and dimensions", (len(found.data[0].embedding), found.usage.prompt_tokens), (4, 3))
+
+
+def errors(client, address):
+    hello = [{"role": "user", "content": "hello"}]
+    chat = lambda **fields: client.chat.completions.create(**{"model": "tiny-chat", "messages": hello, **fields})
+    raises("no such model", openai.NotFoundError, lambda: chat(model="gpt-4o"), param="model", code="model_not_found")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    unsupported = {"param": "tools", "code": "unsupported_parameter"}
+    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), **unsupported)
+    raises("n", openai.BadRequestError, lambda: chat(n=2), param="n")
+    long = [{"role": "user", "content": "x " * 2000}]
+    raises("long prompt", openai.BadRequestError, lambda: chat(messages=long), code="context_length_exceeded")
+    other = openai.OpenAI(base_url=f"{address}/v1", api_key="another", max_retries=0)
+    raises("wrong key", openai.AuthenticationError, other.models.list, status_code=401)
+
+
+def main():
+    thane = sys.argv[1]
+    flags = ["--port", "0", "--context", "512", "--numerics", "f32", "--api-key", KEY]
+    server = subprocess.Popen([thane, "serve", CHAT, BERT, *flags], stdout=subprocess.PIPE, text=True)
+    try:
+        address = server.stdout.readline().strip()
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=60)
+        same("models", [model.id for model in client.models.list()], ["tiny-chat", "bert-mean"])
+        same("model", client.models.retrieve("bert-mean").owned_by, "thane")
+        chats(client)
+        completions(client)
+        embeddings(client, thane)
+        errors(client, address)
+        server.send_signal(signal.SIGINT)
+        same("exit code", server.wait(timeout=20), 0)
+    finally:
+        server.kill()
+    print(f"openai {openai.__version__}: all ok")
+
+
+if __name__ == "__main__":
+    main()
