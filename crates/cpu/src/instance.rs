@@ -299,7 +299,7 @@ pub fn run_error(plan: &Plan, op: OpId, reason: String, refused: Option<OverBudg
     let op = f.op(op);
     if let Some(source) = refused {
         let result = op.results.first().map(|r| &*f.value(*r).name);
-        let op = of_op(op.def.name, result, &op.origin.place.to_string());
+        let op = of_op(op.def.name, result, op.origin.place.as_ref());
         let place = format!("{}: {op}", f.name);
         return RunError::OverBudget { place, source };
     }

@@ -175,7 +175,7 @@ impl fmt::Display for Report {
 
 impl fmt::Display for OpReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&of_op(&self.name, Some(&self.result), &self.place))?;
+        f.write_str(&of_op(self.name, Some(&self.result), &self.place))?;
         if let Some(tensor) = &self.tensor {
             write!(f, " with `{tensor}`")?;
         }
