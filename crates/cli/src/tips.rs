@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn only_near_names_are_suggested() {
         for (arguments, tip) in [
-            (&["serve", "x"][..], None),
+            (&["walk", "x"][..], None),
             (&["audit", "x", "--fail", "1"], None),
             (&["audti", "x"], Some("'audit'")),
             (&["bench", "decode", "x", "--context", "5"], None),

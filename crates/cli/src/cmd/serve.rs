@@ -21,7 +21,7 @@ pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.
     #[arg(required = true, value_name = "MODEL")]
     models: Vec<String>,
-    /// Address to serve at; one that other machines can reach needs --api-key.
+    /// Address; one that others reach needs --api-key.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Port to serve at; 0 takes any free one.
