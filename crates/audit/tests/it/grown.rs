@@ -263,9 +263,9 @@ fn elsewhere(f: &Function, audit: &Audit) -> Vec<&'static str> {
 fn encoders_live_on_the_engine_as_published() {
     // pplx-embed 0.6B on M4 Max, macOS 26: 99.3 to 99.8 % (CoreML-LLM, pull request 169), with
     // look-ups of words and positions inside, as here. EmbeddingGemma 300M: 1950 of 1954 ops (its
-    // README), whose masks and positions come from the host; here they are computed inside, 27 ops
-    // of integers and look-ups.
-    for (growth, length, least) in [(PPLX, 512, 0.993), (GEMMA, 128, 0.99)] {
+    // README), whose masks and positions come from the host; here they are computed inside, 25 ops
+    // of integers and look-ups among 2,213.
+    for (growth, length, least) in [(PPLX, 512, 0.993), (GEMMA, 128, 0.988)] {
         let (_folder, program) = program(&growth, &[length]);
         let audit = judge(&program, "m4-max+macos26");
         let f = &program.functions()[0];
