@@ -24,7 +24,7 @@ use crate::profile;
 /// A figure is the median of several rounds, with minimum and maximum.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to measure.
+    /// Measure.
     #[arg(value_enum)]
     what: What,
     /// A path, hf:org/name[/file][@revision], or a name of the catalog; for predict a package.
