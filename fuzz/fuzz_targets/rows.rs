@@ -38,8 +38,10 @@ fuzz_target!(|data: &[u8]| {
         let Ok(rows) = texts.rows() else { continue };
         let mut last = 0;
         for row in rows.take(MOST_ROWS).flatten() {
+            // A carriage return alone ends a row of CSV, and not a line, by which rows are numbered.
+            let shares_line = *kind == b'c' && row.number == last;
             assert!(
-                row.number > last,
+                row.number > last || shares_line,
                 "row {} comes behind row {last}",
                 row.number
             );
