@@ -38,7 +38,7 @@ fuzz_target!(|data: &[u8]| {
         let Ok(rows) = texts.rows() else { continue };
         let mut last = 0;
         for row in rows.take(MOST_ROWS).flatten() {
-            // A carriage return alone ends a row of CSV, and not a line, by which rows are numbered.
+            // A carriage return alone ends a row of CSV, and no line; rows have numbers of lines.
             let shares_line = *kind == b'c' && row.number == last;
             assert!(
                 row.number > last || shares_line,
