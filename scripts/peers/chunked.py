@@ -2,13 +2,14 @@
 package, and what the audit finds.
 
     PYTHON scripts/peers/chunked.py FOLDER [--only NAME,..] [--target a19] [--audit m4,a19] [--context 2048]
-        [--thane target/release/thane] [--write docs/forms.md]
+        [--direct NAME=PACKAGES,..] [--thane target/release/thane] [--write docs/forms.md]
 
 For each model, one at a time, FOLDER gets a checkpoint with random weights (full_size.py; that of Gemma 4 has zeros,
 as a hole in the file, to save 9 GB of disk) and what `thane convert --target` writes. coremltools builds each program
 anew, which infers each type and reads each constant (tests/oracle/check_packages.py). `thane audit` must find no error
 for each chip, and gives the ops and bytes of the largest program. PYTHON has torch, transformers and coremltools
-(`packages-env` of setup.sh). Needs 12 GB of disk and 12 GB of memory for Gemma 4.
+(`packages-env` of setup.sh). Models of --direct are also converted, cut into so many packages, for direct access to
+the engine, for which the audit judges them. Needs 12 GB of disk and 12 GB of memory for Gemma 4.
 """
 
 import argparse
@@ -31,8 +32,8 @@ def thane(args, *command):
     return run.stdout
 
 
-def checked(args, name):
-    """The row of a model."""
+def checked(args, name, n_direct=None):
+    """The row of a model; with n_direct, of its packages for direct access to the engine."""
     model, out = args.folder / name, args.folder / f"{name}-chunks"
     for path in (model, out):
         shutil.rmtree(path, ignore_errors=True)
@@ -41,6 +42,9 @@ def checked(args, name):
     else:
         full_size.in_child(full_size.make, name, model)
     form = ["--target", args.target, "--context", args.context]
+    direct = ["--direct"] if n_direct else []
+    if n_direct:
+        form += [*direct, "--split", n_direct]
     chosen = json.loads(thane(args, "plan", model, "--json", *form))["chosen"]
     if chosen["programs"] == 1:
         out = out.with_suffix(".mlpackage")
@@ -52,7 +56,7 @@ def checked(args, name):
     gigabytes = max(sum(f.stat().st_size for f in p.rglob("*.bin")) for p in packages) / 1e9
     errors, ops, on_engine = [], 0, []
     for chip in args.audit.split(","):
-        report = json.loads(thane(args, "audit", out, "--target", chip, "--json"))
+        report = json.loads(thane(args, "audit", out, "--target", chip, "--json", *direct))
         (target,) = report["targets"]
         errors.append(target["errors"])
         ops = max(function["ops"] for function in target["functions"])
@@ -60,7 +64,7 @@ def checked(args, name):
     shutil.rmtree(out)
     chips = ", ".join(f"{chip} {n}" for chip, n in zip(args.audit.split(","), errors))
     row = (
-        f"| {name} | {len(packages)} | {gigabytes:.2f} | {ops} | {values} | {chips} |"
+        f"| {name}{', direct access' if n_direct else ''} | {len(packages)} | {gigabytes:.2f} | {ops} | {values} | {chips} |"
         f" {min(on_engine):.1f} % |\n"
     )
     print(row, end="", flush=True)
@@ -74,6 +78,7 @@ def main():
     parser.add_argument("--target", default="a19")
     parser.add_argument("--audit", default="m4,a19")
     parser.add_argument("--context", type=int, default=2048)
+    parser.add_argument("--direct", default="Qwen2.5-0.5B=3")
     parser.add_argument("--thane", default="target/release/thane")
     parser.add_argument("--write", type=pathlib.Path)
     args = parser.parse_args()
@@ -82,7 +87,9 @@ def main():
         "| model | packages | GB of the largest | ops of the largest function | values that coremltools checks |"
         " errors of the audit | on the engine, at least |\n|---|---|---|---|---|---|---|\n"
     )
-    table += "".join(checked(args, name) for name in args.only.split(","))
+    table += "".join(checked(args, name) for name in args.only.split(",") if name)
+    direct = [pair.split("=") for pair in args.direct.split(",") if pair]
+    table += "".join(checked(args, name, int(n)) for name, n in direct)
     about = (
         f"Packages for {args.target} at a context of {args.context:,}, with all functions, which coremltools loads\n"
         "(`scripts/peers/chunked.py`):\n\n")

@@ -25,8 +25,8 @@ SMOLLM2 = {
 ALL = {"SmolLM2-135M": ("LlamaConfig", SMOLLM2)} | {name: MODELS[name] for name in MODELS}
 BEGIN, END = "<!-- planned.py: begin -->\n", "<!-- planned.py: end -->\n"
 HEAD = (
-    "| model | chip | context | form | decode ms, before | decode ms | tokens/s | times the floor | ops a layer | on the engine |\n"
-    "|---|---|---|---|---|---|---|---|---|---|\n"
+    "| model | chip | context | form | decode ms, before | decode ms | tokens/s | times the floor | ops a layer | on the engine | GB loaded |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
 
@@ -73,7 +73,7 @@ def rows(args, name):
             try:
                 chosen = plan(args, model, target, context)
             except ValueError as fault:
-                yield f"| {name} | {target} | {context} | {fault} | | | | | | |\n"
+                yield f"| {name} | {target} | {context} | {fault} | | | | | | | |\n"
                 break
             try:
                 more = ["--kv", "state", "--lookup", "inside", "--contexts", str(context), "--split", "1",
@@ -84,7 +84,8 @@ def rows(args, name):
             ms, floor = chosen["decode_ms"], chosen["floor_ms"]
             yield (
                 f"| {name} | {target} | {context} | {chosen['form']} | {before} | {ms:.2f} | {1e3 / ms:.0f}"
-                f" | {ms / floor:.2f} | {chosen['decode_ops'] / n_layers:.0f} | {chosen['on_engine']:.0f} % |\n"
+                f" | {ms / floor:.2f} | {chosen['decode_ops'] / n_layers:.0f} | {chosen['on_engine']:.0f} %"
+                f" | {chosen['loaded_bytes'] / 1e9:.2f} |\n"
             )
 
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
 
+use thane_audit::target::{Route, Target};
 use thane_mil::types::DType;
 use thane_models::{
     AttentionForm, CacheForm, DecoderEngine, Head, Interface, Lookup, NormForm, Split, Streaming,
@@ -52,6 +53,10 @@ pub struct FormFlags {
     /// app computes logits on the CPU [default: logits].
     #[arg(long, value_name = "WHAT", value_parser = head)]
     pub head: Option<Head>,
+    /// For direct access to the engine, without Core ML: calls of 32 tokens for one too, copies of
+    /// outputs that are read, logits in parts; has --kv explicit and --lookup host.
+    #[arg(long)]
+    pub direct: bool,
     #[command(flatten)]
     pub attention: AttentionFlags,
 }
@@ -140,7 +145,8 @@ fn heads(path: &str) -> Result<Heads, String> {
 }
 
 impl FormFlags {
-    /// The first flag that differs from its default.
+    /// The first flag that differs from its default, but for `--direct`, which packages can be
+    /// judged by, too.
     pub fn given(&self) -> Option<&'static str> {
         let flags = [
             ("--residual-divisor", self.residual_divisor.is_some()),
@@ -148,12 +154,12 @@ impl FormFlags {
             ("--block", self.block.is_some()),
         ];
         let flags = flags.into_iter().chain(self.of_decoder());
-        let mut given = flags.filter(|(_, is_given)| *is_given);
+        let mut given = flags.filter(|(name, is_given)| *is_given && *name != "--direct");
         given.next().map(|(name, _)| name)
     }
 
     /// The flags that only decoders have, and whether they differ from their defaults.
-    pub fn of_decoder(&self) -> [(&'static str, bool); 9] {
+    pub fn of_decoder(&self) -> [(&'static str, bool); 10] {
         [
             ("--verify", self.verify.is_some()),
             ("--contexts", !self.contexts.is_empty()),
@@ -167,6 +173,7 @@ impl FormFlags {
             ),
             ("--head", self.head.is_some()),
             ("--lanes", self.lanes.is_some()),
+            ("--direct", self.direct),
         ]
     }
 
@@ -184,14 +191,34 @@ impl FormFlags {
             float: DType::Fp16,
             verify: self.verify,
             contexts: self.contexts.clone(),
-            cache: self.kv.map_or(CacheForm::State, Cache::form),
-            lookup: self.lookup.map_or(Lookup::Inside, Who::form),
+            cache: self.kv.map_or(self.usual().0, Cache::form),
+            lookup: self.lookup.map_or(self.usual().1, Who::form),
             int8_tables: self.lookup == Some(Who::HostInt8),
             split: self.split.clone().unwrap_or_default(),
             attention: self.attention.form(),
             head: self.head.unwrap_or_default(),
             lanes: self.lanes,
             interface: Interface::Thane,
+            direct: self.direct.then_some(DecoderEngine::MOST_DIRECT_LOGITS),
+        }
+    }
+
+    /// A target, with the route that the program is for.
+    pub fn routed(&self, target: Target) -> Target {
+        match self.direct {
+            true => Target {
+                route: Route::Direct,
+                ..target
+            },
+            false => target,
+        }
+    }
+
+    /// Where the cache is, and who looks up rows, if no flag says it.
+    fn usual(&self) -> (CacheForm, Lookup) {
+        match self.direct {
+            true => (CacheForm::Explicit, Lookup::Host),
+            false => (CacheForm::State, Lookup::Inside),
         }
     }
 }

@@ -53,13 +53,22 @@ pub fn choose(
         );
         return Err(Failure::new(Code::Usage, error).remedy("--target a19, or a later system"));
     }
+    // Without Core ML, there is one way for most.
     let pinned = Pinned {
-        explicit: flags.kv.map(|kv| kv.form() == CacheForm::Explicit),
-        host: flags.lookup.map(|who| who.form() == Lookup::Host),
+        explicit: pin(
+            flags,
+            flags.kv.map(|kv| kv.form() == CacheForm::Explicit),
+            true,
+        ),
+        host: pin(
+            flags,
+            flags.lookup.map(|who| who.form() == Lookup::Host),
+            true,
+        ),
         contexts: (!flags.contexts.is_empty()).then(|| flags.contexts.clone()),
         chunks: flags.split.is_some(),
-        block: flags.block,
-        head: flags.head.map(head_form),
+        block: pin(flags, flags.block, DecoderEngine::DIRECT_COLUMNS),
+        head: pin(flags, flags.head.map(head_form), Head::Logits),
     };
     // A context that the model cannot have, and a form that its family cannot have, are errors of
     // the first build.
@@ -111,6 +120,11 @@ pub fn choose(
     let choice = form::choose(info.context, &pinned, (target, goal.goal()), &mut build)?;
     let engine = engine(&choice.chosen.form, flags);
     Ok((choice, engine))
+}
+
+/// What a flag says, or what a program without Core ML has.
+fn pin<T>(flags: &FormFlags, said: Option<T>, direct: T) -> Option<T> {
+    said.or(flags.direct.then_some(direct))
 }
 
 /// Bytes of the caches that functions read.

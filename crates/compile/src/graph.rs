@@ -72,6 +72,12 @@ impl<'a> Aliases<'a> {
         self.targets[value.index()].unwrap_or(value)
     }
 
+    /// Whether a result of `op` is an output, and `value` has further uses than by `op`.
+    pub fn is_shared_output(&self, op: &Op, value: ValueId) -> bool {
+        let is_output = op.results.iter().any(|r| self.is_output[r.index()]);
+        is_output && self.n_uses[self.resolve(value).index()] > 1
+    }
+
     /// Let the values `to` stand for the results of `op`, in order, and remove it.
     pub fn replace(&mut self, id: OpId, op: &Op, to: &[ValueId]) -> Outcome {
         if op.results.iter().all(|r| self.n_uses[r.index()] == 0) {

@@ -174,6 +174,9 @@ pub enum ModelError {
     /// Options of attention that do not fit the model or each other.
     #[error("attention of the Neural Engine form: {0}")]
     AttentionForm(String),
+    /// What programs that are called without Core ML cannot have.
+    #[error("a program for direct access to the engine: {0}")]
+    Direct(String),
     /// So many sequences side by side cannot be.
     #[error(
         "expected 2 to {most} lanes, sequences that a call takes side by side, found {asked}: one \

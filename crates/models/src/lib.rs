@@ -104,6 +104,11 @@ pub struct DecoderEngine {
     pub attention: AttentionForm,
     /// Whose names, shapes and calls functions have.
     pub interface: Interface,
+    /// Set if the program is called without Core ML, to the most logits that an output has, such
+    /// as [`Self::MOST_DIRECT_LOGITS`]. Tokens of a call are a multiple of
+    /// [`Self::DIRECT_COLUMNS`], one token is a call of `prefill`, and outputs are copies where
+    /// other ops read them.
+    pub direct: Option<usize>,
 }
 
 /// How attention reads the cache.
@@ -245,6 +250,13 @@ impl DecoderEngine {
     /// Greatest number of tokens of a call where layers have delta nets.
     pub const MOST_DELTA_BLOCK: usize = 32;
 
+    /// Of what the last axis of inputs and outputs is a multiple without Core ML: 64 bytes of fp16.
+    pub const DIRECT_COLUMNS: usize = 32;
+
+    /// Greatest number of logits of an output without Core ML, the longest axis that the engine
+    /// has.
+    pub const MOST_DIRECT_LOGITS: usize = 65_536;
+
     /// Greatest number of sequences in a call. On an M3 Max, 128 columns take 1.2 times as long as
     /// one (Espresso), and caches grow with each sequence.
     pub const MOST_LANES: usize = 128;
@@ -267,6 +279,7 @@ impl Default for DecoderEngine {
             head: Head::Logits,
             lanes: None,
             interface: Interface::Thane,
+            direct: None,
         }
     }
 }

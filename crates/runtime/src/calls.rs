@@ -82,8 +82,10 @@ pub fn chain(
             "expected functions of a context of {context}, found {lengths:?}"
         ));
     }
-    if !all.iter().any(|call| call.n_tokens == 1) {
-        return Err("expected a function of one token, found none: convert with decode".to_owned());
+    if !all.iter().any(|call| call.n_tokens == 1 || call.padded) {
+        return Err(
+            "expected a function that takes one token, found none: convert with decode".to_owned(),
+        );
     }
     let rings = host.rings(context);
     check_rings(&rings, &all)?;
@@ -92,7 +94,7 @@ pub fn chain(
         vocab_size,
         calls: all,
         lanes,
-        logits: logits(&calls.head),
+        logits: logits(&calls.head, (&present, functions)),
         slot_bytes: host.slots.into_iter().map(|(_, n_bytes)| n_bytes).collect(),
         caches: host.caches,
         states: states
@@ -145,14 +147,28 @@ fn check_rings(rings: &[Ring], calls: &[Call]) -> Result<(), String> {
 }
 
 /// How outputs become logits.
-fn logits(head: &HeadFacts) -> Logits {
+fn logits(
+    head: &HeadFacts,
+    (calls, functions): (&[&CallFacts], &BTreeMap<String, Ports>),
+) -> Logits {
     match head {
         HeadFacts::Greatest(n) => Logits::Top {
             tokens: "top_tokens".to_owned(),
             logits: "top_logits".to_owned(),
             n: *n,
         },
-        HeadFacts::Logits | HeadFacts::Host(_) => Logits::Joined(vec!["logits".to_owned()]),
+        HeadFacts::Host(_) => Logits::Joined(vec!["logits".to_owned()]),
+        HeadFacts::Logits => {
+            let called = calls.iter().flat_map(|call| &call.functions);
+            let outputs = called.flat_map(|name| &functions[name].outputs);
+            let mut names: Vec<String> = Vec::new();
+            for port in outputs.filter(|port| port.role == "logits") {
+                if !names.contains(&port.name) {
+                    names.push(port.name.clone());
+                }
+            }
+            Logits::Joined(names)
+        }
     }
 }
 

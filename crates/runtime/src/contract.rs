@@ -84,7 +84,7 @@ impl Contract {
                 let (what, stated, axis) = match port.role.as_str() {
                     "key_cache" | "value_cache" | "key_value_cache" => ("context", context, 2),
                     // Several functions may give a part each.
-                    "logits" if is_alone => ("vocabulary", facts.vocabulary, 1),
+                    "logits" if is_alone && port.name == "logits" => ("vocabulary", facts.vocabulary, 1),
                     _ => return None,
                 };
                 let found = *port.shape.get(port.shape.len().checked_sub(axis)?)?;
@@ -376,6 +376,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "input_ids" => "tokens",
         "position" | "positions" => "position",
         "logits" => "logits",
+        name if name.starts_with("logits_") => "logits",
         "top_logits" => "top_logits",
         "top_tokens" => "top_tokens",
         "write_begin" | "write_end" => "cache_slot",

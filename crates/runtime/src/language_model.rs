@@ -371,7 +371,9 @@ impl LanguageModel {
                 let present = |name: &String| self.program.function(name).is_some();
                 let whole = |call: &&FixedCall| call.functions.iter().all(present);
                 let mut calls = fixed.calls.iter().filter(whole);
-                calls.any(|call| call.tokens == 1)
+                // One token may be padded, which layers that remember all tokens must not see.
+                let pads = !self.info.recurrent;
+                calls.any(|call| call.lanes == 1 && (call.tokens == 1 || pads))
             }
             None => matches!(self.origin, Origin::Foreign(_)),
         };

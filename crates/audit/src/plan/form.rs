@@ -147,7 +147,7 @@ pub struct Priced {
 }
 
 impl Priced {
-    /// The call of one token in the greatest context.
+    /// The call that takes one token, in the greatest context.
     pub fn decode(&self) -> Option<&PricedCall> {
         self.of_one_token().max_by_key(|call| call.context)
     }
@@ -158,10 +158,11 @@ impl Priced {
         calls.max_by_key(|call| call.context)
     }
 
-    /// The calls of one token of one sequence.
+    /// The calls that take one token of one sequence: those of fewest tokens.
     fn of_one_token(&self) -> impl Iterator<Item = &PricedCall> {
-        let calls = self.calls.iter();
-        calls.filter(|call| call.tokens == 1 && call.lanes == 1)
+        let calls = self.calls.iter().filter(|call| call.lanes == 1);
+        let fewest = calls.clone().map(|call| call.tokens).min();
+        calls.filter(move |call| Some(call.tokens) == fewest)
     }
 
     /// Milliseconds of a token of a prompt, in the greatest context.

@@ -151,7 +151,12 @@ fn is_rewritten(rule: &str) -> bool {
 }
 
 fn remedy(t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> String {
-    let audit = format!("thane audit {} --target {}", path.display(), t.short());
+    let direct = if t.route == "direct" { " --direct" } else { "" };
+    let audit = format!(
+        "thane audit {} --target {}{direct}",
+        path.display(),
+        t.short()
+    );
     if is_portable && t.ane_ops < t.ops {
         return format!(
             "--form engine, which is written for the Neural Engine; {audit} says what keeps this \

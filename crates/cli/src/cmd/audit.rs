@@ -11,7 +11,7 @@ use thane_audit::form::{concise, html, json, mil, sarif, text};
 use thane_audit::labeled::score;
 use thane_audit::report::require::{self, Deny, Requirements};
 use thane_audit::report::{self, ContextRow, Report, Scope, Subject, baseline, compare, length};
-use thane_audit::target::{Route, Target, Units};
+use thane_audit::target::{Target, Units};
 use thane_mil::package::read_small;
 
 use crate::app::App;
@@ -51,11 +51,8 @@ pub struct Args {
     target: Vec<Target>,
     /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
-    #[arg(long, value_name = "UNITS", value_parser = values::units)]
+    #[arg(long, value_name = "UNITS", value_parser = values::units, conflicts_with = "direct")]
     units: Option<Units>,
-    /// Predict for the direct route to the Neural Engine, without Core ML.
-    #[arg(long, conflicts_with = "units")]
-    direct: bool,
     /// Report this function only.
     #[arg(long, value_name = "NAME")]
     function: Option<String>,
@@ -356,11 +353,7 @@ fn targets(args: &Args) -> Vec<Target> {
     };
     for target in &mut targets {
         target.units = args.units.unwrap_or(target.units);
-        target.route = if args.direct {
-            Route::Direct
-        } else {
-            Route::CoreMl
-        };
+        *target = args.embedding.form.routed(*target);
     }
     // The same target twice says nothing more.
     let mut seen = Vec::new();

@@ -7,7 +7,7 @@ use serde::Serialize;
 use thane_audit::Severity;
 use thane_audit::bisect::{BisectError, Part, Wanted, bisect};
 use thane_audit::report::require::Deny;
-use thane_audit::target::{Route, Target, Units};
+use thane_audit::target::{Target, Units};
 use thane_mil::package::{Package, write_source};
 use thane_mil::text::{Blobs, print};
 
@@ -38,11 +38,8 @@ pub struct Args {
     target: Option<Target>,
     /// Compute units that Core ML may use: cpuAndNeuralEngine, all, cpuAndGPU or cpuOnly [default:
     /// cpuAndNeuralEngine].
-    #[arg(long, value_name = "UNITS", value_parser = values::units)]
+    #[arg(long, value_name = "UNITS", value_parser = values::units, conflicts_with = "direct")]
     units: Option<Units>,
-    /// Predict for the direct route to the Neural Engine, without Core ML.
-    #[arg(long, conflicts_with = "units")]
-    direct: bool,
     /// Where to write the part: a package, or a .mil file.
     #[arg(short, long, value_name = "Y")]
     out: PathBuf,
@@ -78,11 +75,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     place::check(&args.out, args.force, &args.subject)?;
     let mut target = args.target.unwrap_or_else(Target::usual);
     target.units = args.units.unwrap_or(target.units);
-    target.route = if args.direct {
-        Route::Direct
-    } else {
-        Route::CoreMl
-    };
+    target = args.embedding.form.routed(target);
     let build = Build {
         context: None,
         embedding: &args.embedding,

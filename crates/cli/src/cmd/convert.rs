@@ -158,7 +158,8 @@ struct Report<'a> {
 
 /// Audits the package that was written, and prints the verdict on stderr.
 fn audited(args: &Args, is_portable: bool, app: &App) -> Option<Verdict> {
-    let target = args.target.unwrap_or_else(Target::usual);
+    let form = &args.embedding.form;
+    let target = form.routed(args.target.unwrap_or_else(Target::usual));
     let build = Build {
         context: None,
         embedding: &args.embedding,
@@ -335,6 +336,7 @@ fn engine_form(args: &Args, model: &Model, app: &App) -> Result<Option<DecoderEn
         (Some(Form::Engine | Form::Anemll), _) => Ok(Some(flags.decoder())),
         (Some(Form::Portable), _) | (None, None) => Ok(None),
         (None, Some(target)) => {
+            let target = &flags.routed(*target);
             let by = (target, args.goal.unwrap_or_default());
             let checkpoint = model.checkpoint()?;
             let (choice, engine) = planned::choose(checkpoint, args.context, flags, by, app)?;
@@ -353,7 +355,9 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     let engine = engine_form(args, &model, app)?;
     let is_portable = engine.is_none();
     let calibrates = args.calibrate.is_some().then_some("--calibrate");
-    let given = args.embedding.form.given().or(calibrates);
+    let form = &args.embedding.form;
+    let direct = form.direct.then_some("--direct");
+    let given = form.given().or(calibrates).or(direct);
     if let (None, Some(flag)) = (&engine, given) {
         let error = anyhow::anyhow!(
             "{flag} is for programs of the Neural Engine, and this one is portable"

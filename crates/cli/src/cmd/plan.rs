@@ -43,18 +43,19 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let files = app.hub.resolve(&args.model)?;
     let model = Model::from_files(files)?;
     let checkpoint = model.checkpoint()?;
-    let by = (&args.target, args.goal);
+    let target = args.form.routed(args.target);
+    let by = (&target, args.goal);
     let (choice, _) = planned::choose(checkpoint, args.context, &args.form, by, app)?;
     if app.output.is_json() {
         return Ok(app.output.json(&Report {
             model: &model.name,
-            target: args.target.to_string(),
+            target: target.to_string(),
             chosen: Row::from(&choice.chosen),
             decisions: choice.steps.iter().map(Decision::from).collect(),
         })?);
     }
     let text = planned::table(&choice);
-    for sentence in planned::sentences(&choice, &args.target) {
+    for sentence in planned::sentences(&choice, &target) {
         app.output.say(&sentence);
     }
     Ok(app.output.data(&text)?)

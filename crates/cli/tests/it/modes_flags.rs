@@ -78,6 +78,52 @@ fn calibration_reads_the_start_of_a_text_and_keeps_what_flags_say() {
     }
 }
 
+/// A program without Core ML says the same, and the audit finds nothing but rows that the sizes of
+/// the tiny model do not fill.
+#[test]
+fn programs_for_direct_access_are_written_run_and_judged() {
+    let home = Home::new();
+    let checkpoint = chat_folder();
+    let out = home.path("direct.mlpackage");
+    let convert = |flags: &[&str]| {
+        let fixed = [
+            "convert",
+            text(&checkpoint),
+            "--form",
+            "engine",
+            "--direct",
+            "-o",
+            text(&out),
+        ];
+        home.run(&[&fixed[..], &["--force", "--context", "64"], flags].concat())
+    };
+    for (flags, said) in [
+        (
+            &["--block", "8"][..],
+            "a multiple of 32 in prefill, found 8",
+        ),
+        (&["--kv", "state"], "--kv explicit and --lookup host"),
+        (&["--head", "argmax"], "--head logits"),
+    ] {
+        assert_ends(&convert(flags), 2, &[said]);
+    }
+    assert_ends(&convert(&[]), 0, &["1 function: prefill", "--direct"]);
+    let run = |model: &str| {
+        let sampled = ["--max-tokens", "9", "--temperature", "0"];
+        let all = ["run", model, "hello there", "--numerics", "f32"];
+        let output = home.run(&[&all[..], &sampled].concat());
+        assert_ends(&output, 0, &[]);
+        output.stdout
+    };
+    assert_eq!(run(text(&out)), run(text(&checkpoint)));
+    let audit = home.run(&["audit", text(&out), "--direct", "--json"]);
+    let report: serde_json::Value = serde_json::from_slice(&audit.stdout).unwrap();
+    let findings = report["targets"][0]["findings"].as_array().unwrap();
+    let errors = findings.iter().filter(|f| f["severity"] == "error");
+    let rules: Vec<&str> = errors.filter_map(|f| f["rule"].as_str()).collect();
+    assert!(rules.iter().all(|rule| *rule == "ANE062"), "{rules:?}");
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }

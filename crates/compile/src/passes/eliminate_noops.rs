@@ -25,8 +25,10 @@
 //! ```
 //!
 //! Also `cast` to the type that it has, `add` of -0.0 (or integer 0), `sub` of +0.0, and `real_div`
-//! by 1.0. Adding +0.0 is not a no-op, because +0.0 turns -0.0 into +0.0; neither is subtracting
-//! -0.0. A shape with a symbol is left alone, because the pass cannot prove it equal.
+//! by 1.0. An `identity` that is an output stays where other ops read what it copies, because
+//! programs that are called without Core ML need the copy. Adding +0.0 is not a no-op, because +0.0
+//! turns -0.0 into +0.0; neither is subtracting -0.0. A shape with a symbol is left alone, because
+//! the pass cannot prove it equal.
 
 use thane_mil::literal::Literal;
 use thane_mil::program::{Function, Op, ValueId};
@@ -75,6 +77,12 @@ fn run(f: &Function) -> Vec<Site> {
         let outcome = match rule(f, op) {
             None => continue,
             Some(Found::Not(reason)) => Outcome::Refused(reason),
+            // Without Core ML, an output that is also read gets wrong numbers (ANE153).
+            Some(Found::Same(value))
+                if op.def.name == "identity" && aliases.is_shared_output(op, value) =>
+            {
+                continue;
+            }
             Some(Found::Same(value)) => aliases.replace(id, op, &[value]),
         };
         sites.push(Site { op: id, outcome });

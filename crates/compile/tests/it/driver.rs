@@ -172,6 +172,28 @@ fn an_empty_program_goes_through() {
     );
 }
 
+/// A copy that is given, of what other ops read, is what programs without Core ML need.
+#[test]
+fn an_identity_stays_where_it_gives_what_other_ops_read() {
+    let text = "program(1.3) { func main<ios18>(tensor<fp32, [2]> x) {
+        tensor<fp32, [2]> a = relu(x = x);
+        tensor<fp32, [2]> copy = identity(x = a);
+        tensor<fp32, [2]> b = exp(x = a);
+        tensor<fp32, [2]> only = identity(x = b);
+    } -> (copy, only); }";
+    let program = parse(text, &|_, _, _| None).unwrap();
+    let options = Options {
+        verify: true,
+        stop_after: None,
+    };
+    let (better, _) = run(program, &options).unwrap();
+    let text = print(&better, &mut Blobs::default());
+    assert!(
+        text.contains("copy = identity(x = a)") && text.matches("identity").count() == 1,
+        "{text}"
+    );
+}
+
 /// What a branch gives may be a value of the outside that a pass takes away, and an input may stand
 /// for it.
 #[test]

@@ -241,7 +241,7 @@ impl ChainInstance {
             self.move_states(&chain, call.length)?;
             // Tokens that are computed again come first.
             let again = position - begin;
-            let n_now = (call.n_tokens - again).min(rest.len());
+            let n_now = call.n_done((begin, position), rest.len(), need);
             let (now, later) = rest.split_at(n_now);
             let all = [&self.tokens[begin..], now].concat();
             let place = Place {

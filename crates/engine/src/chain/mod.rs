@@ -32,8 +32,8 @@ pub struct Chain {
     pub context: usize,
     /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
-    /// The ways to process tokens. One of them takes a single token at every position below
-    /// `context` and gives its logits or leaves what the head needs.
+    /// The ways to process tokens. One of them takes a single token, possibly padded, at every
+    /// position below `context` and gives its logits or leaves what the head needs.
     pub calls: Vec<Call>,
     /// The ways to process a token each of several sequences, as many as a call has tokens, each
     /// with caches of its own. Inputs of caches and outputs that belong into them are those of all
@@ -148,6 +148,19 @@ pub struct Call {
     pub length: usize,
     /// The functions, in order.
     pub steps: Vec<Step>,
+}
+
+impl Call {
+    /// How many of `n_left` tokens, the first of which has `position`, a call processes that begins
+    /// at `begin`.
+    fn n_done(&self, (begin, position): (usize, usize), n_left: usize, need: Need) -> usize {
+        let most = match (need, self.gives) {
+            // The last of them is the only one whose logits it gives.
+            (Need::Each, Gives::Last) => 1,
+            _ => n_left,
+        };
+        (begin + self.n_tokens).saturating_sub(position).min(most)
+    }
 }
 
 /// What a call gives.
@@ -314,9 +327,12 @@ impl Chain {
             let gives = match need {
                 Need::Nothing => true,
                 Need::Last => !ends || call.gives != Gives::Nothing,
-                Need::Each => call.gives == Gives::Each || (n == 1 && call.gives != Gives::Nothing),
+                Need::Each => {
+                    call.gives == Gives::Each
+                        || (call.gives == Gives::Last && (n == 1 || call.padded))
+                }
             };
-            let is_whole = n <= n_left || (call.padded && n_left > 1);
+            let is_whole = n <= n_left || call.padded;
             // Where nothing is given, a token must be left for a call that gives something.
             let leaves = call.gives != Gives::Nothing || n < n_left || need == Need::Nothing;
             let begin = if call.padded {
@@ -331,7 +347,7 @@ impl Chain {
             (gives && is_whole && leaves && holds).then_some((call, begin))
         });
         fitting.min_by_key(|(call, begin)| {
-            let done = (begin + call.n_tokens).saturating_sub(position).min(n_left);
+            let done = call.n_done((*begin, position), n_left, need);
             let holds_all = position + n_left <= call.positions.end;
             let vain = call.n_tokens - done.min(call.n_tokens);
             (!holds_all, call.positions.end, usize::MAX - done, vain)

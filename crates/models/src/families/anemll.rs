@@ -106,6 +106,7 @@ pub(super) fn functions(
                     kept: None,
                     tile: engine.attention.tile,
                     interface: engine.interface,
+                    direct: None,
                 }),
             };
             let name = if *mode == Mode::Decode {
@@ -148,6 +149,7 @@ fn refuse(decoder: &Transformer, engine: &DecoderEngine) -> Result<(), ModelErro
         ("shorter contexts", !engine.contexts.is_empty()),
         ("another output head", engine.head != Head::Logits),
         ("lanes", engine.lanes.is_some()),
+        ("calls without Core ML", engine.direct.is_some()),
         (
             "attention to a part of the tokens",
             engine.attention.streaming.is_some(),

@@ -45,6 +45,7 @@ pub(super) fn engine_functions(
     let chunks = chunks(engine, decoder)?;
     let contexts = contexts(&engine.contexts, context)?;
     let modes = modes(decoder, engine, contexts[0])?;
+    check_direct(decoder, engine, &modes)?;
     let ring = ring(decoder, engine, &modes).filter(|rows| *rows < context);
     let kept = kept(decoder, engine, &modes, context)?;
     let form = Form {
@@ -165,6 +166,7 @@ fn lowering(
             kept: kept.clone(),
             tile: engine.attention.tile,
             interface: engine.interface,
+            direct: engine.direct,
         }),
     }
 }
@@ -199,8 +201,15 @@ pub(super) fn modes(
     } else {
         DecoderEngine::DEFAULT_BLOCK
     };
-    let block = engine.block.unwrap_or(usual.min(least));
-    let mut modes = vec![(Mode::Prefill, block), (Mode::Decode, 1)];
+    let usual = match engine.direct.is_some() {
+        true => DecoderEngine::DIRECT_COLUMNS,
+        false => usual.min(least),
+    };
+    let block = engine.block.unwrap_or(usual);
+    let mut modes = vec![(Mode::Prefill, block)];
+    if engine.direct.is_none() {
+        modes.push((Mode::Decode, 1));
+    }
     modes.extend(engine.verify.map(|n| (Mode::Verify, n)));
     let most = DecoderEngine::MOST_DELTA_BLOCK;
     let mut all = modes.iter();
@@ -222,6 +231,40 @@ pub(super) fn modes(
             asked: *asked,
             context: least,
         }),
+    }
+}
+
+/// Without Core ML, the tokens of a call fill rows of 64 bytes. Where heads, contexts or logits do
+/// not, the audit says so.
+fn check_direct(
+    decoder: &Transformer,
+    engine: &DecoderEngine,
+    modes: &[(Mode, usize)],
+) -> Result<(), ModelError> {
+    if engine.direct.is_none() {
+        return Ok(());
+    }
+    let fault = |what: String| Err(ModelError::Direct(what));
+    if engine.cache == CacheForm::State || engine.lookup == Lookup::Inside {
+        return fault("it has --kv explicit and --lookup host".to_owned());
+    }
+    if decoder.recurrent_elements(true) != 0 {
+        return fault(
+            "layers with convolutions and delta nets need calls of one token, whose rows do not \
+             fill 64 bytes"
+                .to_owned(),
+        );
+    }
+    if engine.head != Head::Logits {
+        return fault("it has --head logits".to_owned());
+    }
+    let n = DecoderEngine::DIRECT_COLUMNS;
+    match modes.iter().find(|(_, tokens)| tokens % n != 0) {
+        None => Ok(()),
+        Some((mode, tokens)) => fault(format!(
+            "tokens of a call fill rows of 64 bytes: expected a multiple of {n} in {}, found {tokens}",
+            mode.name()
+        )),
     }
 }
 

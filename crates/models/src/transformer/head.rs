@@ -20,16 +20,17 @@ const MATRIX: &str = "output_matrix";
 const BIAS: &str = "output_bias";
 
 impl Transformer {
-    /// The logits of hidden states, for a range of tokens.
+    /// The logits of hidden states, for ranges of tokens.
     pub(super) fn head(
         &self,
         g: &mut Graph,
         w: &Weights<'_>,
         h: ValueId,
-        rows: Range<usize>,
-    ) -> Result<ValueId, ModelError> {
+        parts: Vec<Range<usize>>,
+    ) -> Result<Vec<ValueId>, ModelError> {
         let h = self.final_norm(g, w, h)?;
-        self.logits(g, w, h, rows)
+        let parts = parts.into_iter();
+        parts.map(|rows| self.logits(g, w, h, rows)).collect()
     }
 
     /// The logits of normalized hidden states, for a range of tokens.

@@ -161,16 +161,16 @@ impl Transformer {
             Ok(LayerInputs::Attention(inputs))
         })?;
         let h = io.leave(g_, h)?;
-        let result = match io.head(self.vocab_size) {
-            Some(_) if io.has_head_on_host() => {
+        let results = match io.head_parts(self.vocab_size) {
+            _ if io.has_head_on_host() => {
                 self.add_head_tables(g_, w, (&io, options));
-                self.final_norm(g_, w, h)?
+                vec![self.final_norm(g_, w, h)?]
             }
-            Some(rows) => self.head(g_, w, h, rows)?,
-            None if io.gives_normalized() => self.final_norm(g_, w, h)?,
-            None => h,
+            parts if !parts.is_empty() => self.head(g_, w, h, parts)?,
+            _ if io.gives_normalized() => vec![self.final_norm(g_, w, h)?],
+            _ => vec![h],
         };
-        io.finish(g, result)
+        io.finish(g, &results)
     }
 
     /// Declares the states that hold the keys and values of these layers, and what others remember,

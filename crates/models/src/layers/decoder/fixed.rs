@@ -45,7 +45,7 @@ use crate::layers::delta_net::{DeltaInputs, DeltaNet};
 use crate::layers::recent::Part;
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
-use crate::{CacheForm, Given, Head, Lookup, Table};
+use crate::{CacheForm, Head, Lookup, Table};
 
 /// The inputs of a function and the values that all layers share.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Io {
         });
         let positions =
             (inside && attends).then(|| g.input("positions", TensorType::new(DType::Int32, [n])));
-        let picks = function.given == Given::Last && n > 1 && function.ends_layers();
+        let picks = function.picks();
         let last_token = picks.then(|| g.input("last_token", TensorType::new(float, [1, 1, 1, n])));
         Ok(Self {
             function: function.clone(),
@@ -194,12 +194,7 @@ impl Io {
         let f = &self.function;
         let hidden = table.shape[1];
         if f.layers.start > 0 {
-            let n = if f.layers.is_empty() {
-                f.n_given()
-            } else {
-                f.tokens
-            };
-            let shape = [1, hidden, 1, n];
+            let shape = [1, hidden, 1, f.n_passed()];
             return Ok(g.input("hidden_states", TensorType::new(g.form().float, shape)));
         }
         g.at_module("model.embed_tokens");
@@ -352,14 +347,14 @@ impl Io {
         Ok(self.needed_tokens(g, hidden)?)
     }
 
-    /// The rows of the output head that the function has, if any.
-    pub fn head(&self) -> Option<Range<usize>> {
-        self.function.head.clone()
+    /// The rows of the output head that the function has, in the parts that outputs have.
+    pub fn head_parts(&self) -> Vec<Range<usize>> {
+        self.function.head_parts()
     }
 
     /// Whether the caller computes the logits from the final hidden states.
     pub fn has_head_on_host(&self) -> bool {
-        self.function.gives == Head::Host
+        self.function.gives == Head::Host && self.function.head.is_some()
     }
 
     /// Adds a table that the caller needs for what the function gives.
@@ -367,21 +362,29 @@ impl Io {
         self.tables.borrow_mut().push(table);
     }
 
-    /// Finishes the function. `result` is [1, vocabulary, 1, tokens], or the hidden states if
-    /// another chunk follows or the caller computes the logits. Also returns the tables that the
-    /// caller looks up.
+    /// Finishes the function. `results` are parts [1, tokens of the vocabulary, 1, tokens] of the
+    /// logits, or the hidden states if another chunk follows or the caller computes the logits.
+    /// Also returns the tables that the caller looks up.
     pub fn finish(
         self,
         mut g: Graph,
-        result: ValueId,
+        results: &[ValueId],
     ) -> Result<(Function, Vec<Table>), ModelError> {
-        let mut outputs = match &self.function.head {
-            Some(rows) => {
-                let f = &self.function;
-                head::outputs(&mut g, f.gives, (result, rows, f.n_given()))?
-            }
-            None => vec![("output_hidden_states".to_owned(), result)],
-        };
+        let f = &self.function;
+        let parts = f.head_parts();
+        let mut given = Vec::new();
+        for (i, (result, rows)) in results.iter().zip(&parts).enumerate() {
+            let of_part = head::outputs(&mut g, f.gives, (*result, rows, f.n_given()))?;
+            let several = |name: String| format!("{name}_{i}");
+            given.extend(of_part.into_iter().map(|(name, value)| match parts.len() {
+                1 => (name, value),
+                _ => (several(name), value),
+            }));
+        }
+        if parts.is_empty() {
+            given.push(("output_hidden_states".to_owned(), results[0]));
+        }
+        let mut outputs = Vec::new();
         let vectors = self.vectors.get();
         outputs.extend(vectors.map(|v| ("output_per_layer_vectors".to_owned(), v)));
         if self.function.cache == CacheForm::Explicit {
@@ -392,7 +395,15 @@ impl Io {
             }
             outputs.extend(self.recurrent.outputs());
         }
-        let outputs: Vec<(&str, ValueId)> = outputs.iter().map(|(n, v)| (&**n, *v)).collect();
+        if self.function.direct.is_some() {
+            // Other ops of the call read these, too, which needs a copy without Core ML.
+            g.at_module("");
+            for (_, value) in &mut outputs {
+                *value = g.op("identity", "given", [("x", *value)])?;
+            }
+        }
+        given.append(&mut outputs);
+        let outputs: Vec<(&str, ValueId)> = given.iter().map(|(n, v)| (&**n, *v)).collect();
         Ok((g.finish_all(&outputs), self.tables.take()))
     }
 }

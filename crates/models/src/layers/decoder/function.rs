@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Mask;
-use crate::{CacheForm, Given, Head, Interface, Lookup, StreamingCache};
+use crate::{CacheForm, DecoderEngine, Given, Head, Interface, Lookup, StreamingCache};
 
 /// What a function of fixed length computes.
 #[derive(Clone, Debug)]
@@ -49,6 +49,8 @@ pub struct FixedFunction {
     pub tile: Option<usize>,
     /// Whose names, shapes and calls the function has.
     pub interface: Interface,
+    /// Set if it is called without Core ML, to the most logits that an output has.
+    pub direct: Option<usize>,
 }
 
 impl FixedFunction {
@@ -60,6 +62,40 @@ impl FixedFunction {
     /// Whether it has the last of the layers.
     pub fn ends_layers(&self) -> bool {
         self.layers.end == self.n_layers && !self.layers.is_empty()
+    }
+
+    /// The rows of the output head, in the parts that outputs have.
+    pub fn head_parts(&self) -> Vec<Range<usize>> {
+        let Some(rows) = self.head.clone() else {
+            return Vec::new();
+        };
+        let Some(most) = self.direct else {
+            return vec![rows];
+        };
+        let n = rows.len().div_ceil(most.max(1));
+        let part = rows.len().div_ceil(n.max(1));
+        let part = part.next_multiple_of(DecoderEngine::DIRECT_COLUMNS);
+        let starts = rows.clone().step_by(part.max(1));
+        starts.map(|i| i..(i + part).min(rows.end)).collect()
+    }
+
+    /// Whether it picks the token whose logits are given among those of the call. Without Core ML,
+    /// all tokens are passed to a head that is apart, which fill its rows.
+    pub fn picks(&self) -> bool {
+        let is_last = if self.direct.is_some() {
+            self.head.is_some()
+        } else {
+            self.ends_layers()
+        };
+        self.given == Given::Last && self.tokens > 1 && is_last
+    }
+
+    /// Number of tokens whose hidden states an earlier chunk gives.
+    pub fn n_passed(&self) -> usize {
+        match self.layers.is_empty() && self.direct.is_none() {
+            true => self.n_given(),
+            false => self.tokens,
+        }
     }
 
     /// Number of tokens whose logits are given.

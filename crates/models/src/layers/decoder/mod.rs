@@ -273,12 +273,13 @@ impl Io {
         }
     }
 
-    /// The rows of the output head, of `n_rows`, that the function has; `None` if it has none.
-    pub fn head(&self, n_rows: usize) -> Option<Range<usize>> {
+    /// The rows of the output head, of `n_rows`, that the function has, in the parts that outputs
+    /// have.
+    pub fn head_parts(&self, n_rows: usize) -> Vec<Range<usize>> {
         match self {
-            Self::Flexible(_) => Some(0..n_rows),
-            Self::Fixed(io) => io.head(),
-            Self::Anemll(_) => None,
+            Self::Flexible(_) => vec![0..n_rows],
+            Self::Fixed(io) => io.head_parts(),
+            Self::Anemll(_) => Vec::new(),
         }
     }
 
@@ -299,13 +300,17 @@ impl Io {
         matches!(self, Self::Anemll(io) if io.gives_normalized())
     }
 
-    /// Finishes the function: its result is the logits, or the hidden states where it has no head.
-    /// Also returns the tables that the caller looks up.
-    pub fn finish(self, g: Graph, result: ValueId) -> Result<(Function, Vec<Table>), ModelError> {
+    /// Finishes the function: its results are the parts of the logits, or the hidden states where
+    /// it has no head. Also returns the tables that the caller looks up.
+    pub fn finish(
+        self,
+        g: Graph,
+        results: &[ValueId],
+    ) -> Result<(Function, Vec<Table>), ModelError> {
         match self {
-            Self::Flexible(io) => Ok((io.finish(g, result), Vec::new())),
-            Self::Fixed(io) => io.finish(g, result),
-            Self::Anemll(io) => Ok((io.finish(g, result)?, Vec::new())),
+            Self::Flexible(io) => Ok((io.finish(g, results[0]), Vec::new())),
+            Self::Fixed(io) => io.finish(g, results),
+            Self::Anemll(io) => Ok((io.finish(g, results[0])?, Vec::new())),
         }
     }
 }
