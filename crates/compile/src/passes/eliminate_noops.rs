@@ -64,6 +64,8 @@ static RULES: &[(&str, Rule)] = &[
     ("real_div", real_div),
 ];
 
+/// ANE153 of the audit.
+const COPY: &str = "it gives a copy of what other ops read, which is needed without Core ML";
 const SIGNED_ZERO: &str = "a zero of this sign changes the sign of a zero that it is added to";
 
 fn run(f: &Function) -> Vec<Site> {
@@ -77,11 +79,10 @@ fn run(f: &Function) -> Vec<Site> {
         let outcome = match rule(f, op) {
             None => continue,
             Some(Found::Not(reason)) => Outcome::Refused(reason),
-            // Without Core ML, an output that is also read gets wrong numbers (ANE153).
             Some(Found::Same(value))
                 if op.def.name == "identity" && aliases.is_shared_output(op, value) =>
             {
-                continue;
+                Outcome::Refused(COPY)
             }
             Some(Found::Same(value)) => aliases.replace(id, op, &[value]),
         };
