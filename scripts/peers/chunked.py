@@ -2,14 +2,15 @@
 package, and what the audit finds.
 
     PYTHON scripts/peers/chunked.py FOLDER [--only NAME,..] [--target a19] [--audit m4,a19] [--context 2048]
-        [--direct NAME=PACKAGES,..] [--thane target/release/thane] [--write docs/forms.md]
+        [--more NAME:FLAGS ..] [--thane target/release/thane] [--write docs/forms.md]
 
 For each model, one at a time, FOLDER gets a checkpoint with random weights (full_size.py; that of Gemma 4 has zeros,
 as a hole in the file, to save 9 GB of disk) and what `thane convert --target` writes. coremltools builds each program
 anew, which infers each type and reads each constant (tests/oracle/check_packages.py). `thane audit` must find no error
 for each chip, and gives the ops and bytes of the largest program. PYTHON has torch, transformers and coremltools
-(`packages-env` of setup.sh). Models of --direct are also converted, cut into so many packages, for direct access to
-the engine, for which the audit judges them. Needs 12 GB of disk and 12 GB of memory for Gemma 4.
+(`packages-env` of setup.sh). Each --more is another row, of a model with flags of convert: by default Qwen2.5 for
+direct access to the engine, for which the audit judges it then, and Gemma 4 in the chunks that CoreML-LLM ships or
+tried. Needs 12 GB of disk and 12 GB of memory for Gemma 4.
 """
 
 import argparse
@@ -32,8 +33,14 @@ def thane(args, *command):
     return run.stdout
 
 
-def checked(args, name, n_direct=None):
-    """The row of a model; with n_direct, of its packages for direct access to the engine."""
+MORE = ["Qwen2.5-0.5B:--direct --split 3"] + [
+    f"Gemma-4-E2B:--split {split}"
+    for split in ("0-8,8-15,15-25,25-35", "0-8,8-25,25-35", "0-15,15-35", "0-35")
+]
+
+
+def checked(args, name, flags=()):
+    """The row of a model that is converted with these flags."""
     model, out = args.folder / name, args.folder / f"{name}-chunks"
     for path in (model, out):
         shutil.rmtree(path, ignore_errors=True)
@@ -42,9 +49,8 @@ def checked(args, name, n_direct=None):
     else:
         full_size.in_child(full_size.make, name, model)
     form = ["--target", args.target, "--context", args.context]
-    direct = ["--direct"] if n_direct else []
-    if n_direct:
-        form += [*direct, "--split", n_direct]
+    form += flags
+    direct = [flag for flag in flags if flag == "--direct"]
     chosen = json.loads(thane(args, "plan", model, "--json", *form))["chosen"]
     if chosen["programs"] == 1:
         out = out.with_suffix(".mlpackage")
@@ -64,7 +70,7 @@ def checked(args, name, n_direct=None):
     shutil.rmtree(out)
     chips = ", ".join(f"{chip} {n}" for chip, n in zip(args.audit.split(","), errors))
     row = (
-        f"| {name}{', direct access' if n_direct else ''} | {len(packages)} | {gigabytes:.2f} | {ops} | {values} | {chips} |"
+        f"| {' '.join([name, *flags])} | {len(packages)} | {gigabytes:.2f} | {ops} | {values} | {chips} |"
         f" {min(on_engine):.1f} % |\n"
     )
     print(row, end="", flush=True)
@@ -78,7 +84,7 @@ def main():
     parser.add_argument("--target", default="a19")
     parser.add_argument("--audit", default="m4,a19")
     parser.add_argument("--context", type=int, default=2048)
-    parser.add_argument("--direct", default="Qwen2.5-0.5B=3")
+    parser.add_argument("--more", nargs="*", default=MORE)
     parser.add_argument("--thane", default="target/release/thane")
     parser.add_argument("--write", type=pathlib.Path)
     args = parser.parse_args()
@@ -88,8 +94,8 @@ def main():
         " errors of the audit | on the engine, at least |\n|---|---|---|---|---|---|---|\n"
     )
     table += "".join(checked(args, name) for name in args.only.split(",") if name)
-    direct = [pair.split("=") for pair in args.direct.split(",") if pair]
-    table += "".join(checked(args, name, int(n)) for name, n in direct)
+    for name, _, flags in (more.partition(":") for more in args.more):
+        table += checked(args, name, flags.split())
     about = (
         f"Packages for {args.target} at a context of {args.context:,}, with all functions, which coremltools loads\n"
         "(`scripts/peers/chunked.py`):\n\n")

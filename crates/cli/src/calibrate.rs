@@ -1,5 +1,6 @@
 //! `--calibrate`: the form of a decoder for the Neural Engine, as far as a text decides it.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -7,7 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use thane_engine::text::EncodeOptions;
 use thane_models::{DecoderEngine, NormForm};
-use thane_runtime::{LanguageOptions, Model, OverflowOptions, calibrate};
+use thane_runtime::{Calibration, LanguageOptions, Model, OverflowOptions, calibrate};
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
@@ -19,45 +20,54 @@ const MOST_TOKENS: usize = 256;
 /// Bytes of the text that are read: more than so many tokens have.
 const MOST_BYTES: u64 = 1 << 16;
 
+/// A text of many kinds, for models that no other text is given for.
+const USUAL_TEXT: &str = include_str!("calibration.txt");
+
 /// The form with the divisor of the residual stream and the form of norms that `text` calls for,
 /// where the flags leave them open. `pins_norm` says whether a flag gives the form of norms.
+///
+/// Without a text, one of this program decides the divisor alone: whether squares fit depends more
+/// on what users will give the model. Where it cannot be computed, the divisor of the family stays.
 pub fn calibrated(
     (engine, pins_norm): (DecoderEngine, bool),
-    (name, text): (&str, &Path),
+    (name, text): (&str, Option<&Path>),
     app: &App,
 ) -> Result<DecoderEngine, Failure> {
-    let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
-    let text_read = read_start(text).map_err(bad)?;
-    let portable = Model::from_files(app.hub.resolve(name)?)?;
-    let options = LanguageOptions {
-        context: Some(MOST_TOKENS),
-        ..LanguageOptions::default()
+    let Some(path) = text else {
+        if engine.residual_divisor.is_some() {
+            return Ok(engine);
+        }
+        return Ok(match computed(name, USUAL_TEXT, app) {
+            Ok(found) => {
+                app.output.say(&format!(
+                    "the residual stream reaches {:.1} in {} tokens: --residual-divisor {}",
+                    found.largest, found.n_tokens, found.stream_divisor
+                ));
+                DecoderEngine {
+                    residual_divisor: Some(found.stream_divisor),
+                    ..engine
+                }
+            }
+            Err(fault) => {
+                app.output.say(&format!(
+                    "no text could be computed, so --residual-divisor is that of the family: {fault}"
+                ));
+                engine
+            }
+        });
     };
-    let portable = portable.language_model(&options, app.output.as_ref())?;
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: false,
-    };
-    let tokens = portable.language()?.tokenizer.encode(&text_read, options);
-    let mut tokens = tokens.map_err(|e| bad(e.into()))?;
-    tokens.truncate(MOST_TOKENS);
-    if tokens.len() < 2 {
-        let error = anyhow::anyhow!(
-            "--calibrate: expected a text of two tokens or more, found {} in {}",
-            tokens.len(),
-            text.display()
-        );
-        return Err(bad(error).remedy("a text as the model will see it, of some 200 words"));
-    }
-    app.output.busy("calibrating");
-    let options = OverflowOptions {
-        n_threads: model::n_threads(None),
-        isa: app.isa,
-        budget: app.budget.clone(),
-    };
-    let found = calibrate(&portable, &tokens, options);
-    app.output.clear();
-    let found = found.map_err(|e| Failure::new(Code::Other, e))?;
+    let text = read_start(path).map_err(|e| Failure::new(Code::Usage, e))?;
+    let found = computed(name, &text, app).map_err(|fault| match fault {
+        Fault::Short(n) => {
+            let error = anyhow::anyhow!(
+                "--calibrate: expected a text of two tokens or more, found {n} in {}",
+                path.display()
+            );
+            Failure::new(Code::Usage, error)
+                .remedy("a text as the model will see it, of some 200 words")
+        }
+        Fault::Other(failure) => failure,
+    })?;
     let divisor = engine.residual_divisor.unwrap_or(found.divisor);
     // A divisor that a flag pins is not the one that norms were judged with.
     let judged = divisor == found.divisor && !pins_norm;
@@ -84,6 +94,60 @@ pub fn calibrated(
         norm,
         ..engine
     })
+}
+
+/// Why a text was not computed.
+enum Fault {
+    /// It has so few tokens.
+    Short(usize),
+    Other(Failure),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Short(n) => write!(f, "the text has {n} tokens"),
+            Self::Other(failure) => write!(f, "{}", failure.error()),
+        }
+    }
+}
+
+impl From<Failure> for Fault {
+    fn from(failure: Failure) -> Self {
+        Self::Other(failure)
+    }
+}
+
+/// What the model named `name` computes of the start of a text.
+fn computed(name: &str, text: &str, app: &App) -> Result<Calibration, Fault> {
+    let portable = Model::from_files(app.hub.resolve(name).map_err(Failure::from)?);
+    let options = LanguageOptions {
+        context: Some(MOST_TOKENS),
+        ..LanguageOptions::default()
+    };
+    let portable = portable.map_err(Failure::from)?;
+    let portable = portable.language_model(&options, app.output.as_ref());
+    let portable = portable.map_err(Failure::from)?;
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: false,
+    };
+    let language = portable.language().map_err(Failure::from)?;
+    let tokens = language.tokenizer.encode(text, options);
+    let mut tokens = tokens.map_err(|e| Failure::new(Code::Usage, e))?;
+    tokens.truncate(MOST_TOKENS);
+    if tokens.len() < 2 {
+        return Err(Fault::Short(tokens.len()));
+    }
+    app.output.busy("calibrating");
+    let options = OverflowOptions {
+        n_threads: model::n_threads(None),
+        isa: app.isa,
+        budget: app.budget.clone(),
+    };
+    let found = calibrate(&portable, &tokens, options);
+    app.output.clear();
+    Ok(found.map_err(|e| Failure::new(Code::Other, e))?)
 }
 
 /// The first [`MOST_BYTES`] of a text.

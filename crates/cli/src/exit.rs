@@ -128,6 +128,12 @@ impl Failure {
         self
     }
 
+    /// The error, with its causes.
+    pub fn error(&self) -> &anyhow::Error {
+        &self.error
+    }
+
+    /// The exit code.
     pub fn code(&self) -> Code {
         self.code
     }

@@ -14,7 +14,8 @@ use thane_models::{
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Programs for the Neural Engine (--form engine, --task embed)")]
 pub struct FormFlags {
-    /// Divide the residual stream by K, so that fp16 can hold it [default: what the family needs].
+    /// Divide the residual stream by K, so that fp16 can hold it [default: convert computes it,
+    /// other verbs take what the family is known to need].
     #[arg(long, value_name = "K", value_parser = divisor)]
     pub residual_divisor: Option<f32>,
     /// Form of root mean square norms: scaled cannot overflow, native has fewer ops, cat is a layer

@@ -35,7 +35,9 @@ pub struct Calibration {
     pub n_tokens: usize,
     /// The largest magnitude of the residual stream.
     pub largest: f64,
-    /// The divisor of the stream.
+    /// The least divisor of the stream.
+    pub stream_divisor: f32,
+    /// The divisor of the stream that the form of norms needs.
     pub divisor: f32,
     /// The form of norms.
     pub norm: NormForm,
@@ -59,10 +61,12 @@ pub fn calibrate(
     let native = powers
         .iter()
         .find(|d| !norms.is_empty() && norms.iter().all(|norm| norm.fits(**d)));
-    let divisor = native.or(powers.first()).copied().unwrap_or(MOST);
+    let first = powers.first().copied().unwrap_or(MOST);
+    let divisor = native.copied().unwrap_or(first);
     Ok(Calibration {
         n_tokens: tokens.len(),
         largest,
+        stream_divisor: first as f32,
         divisor: divisor as f32,
         norm: match native {
             Some(_) => NormForm::Native,

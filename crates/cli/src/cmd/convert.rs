@@ -55,7 +55,8 @@ pub struct Args {
     /// Context length in tokens [default: the model's, at most 8192].
     #[arg(long, value_name = "N")]
     context: Option<usize>,
-    /// Choose --residual-divisor and --norm by what the model computes of this text.
+    /// Choose --residual-divisor and --norm by what the model computes of this text [default:
+    /// --residual-divisor, by a text of Thane's own].
     ///
     /// The first 256 tokens are computed in f32. Norms get their native form, which has fewer ops,
     /// if fp16 holds their squares with a margin.
@@ -364,13 +365,8 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         );
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
-    let engine = match (engine, &args.calibrate) {
-        (Some(engine), Some(text)) => {
-            let form = (engine, args.embedding.form.norm.is_some());
-            Some(calibrated(form, (&args.model, text), app)?)
-        }
-        (engine, _) => engine,
-    };
+    let calibrated = |engine| calibrated_form(args, engine, app);
+    let engine = engine.map(calibrated).transpose()?;
     // States of packages are fp16.
     let options = LanguageOptions {
         context: args.context,
@@ -400,6 +396,17 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
     say(&model.name, &written, (args, is_portable), app)
 }
 
+/// The form, with what a text decides.
+fn calibrated_form(
+    args: &Args,
+    engine: DecoderEngine,
+    app: &App,
+) -> Result<DecoderEngine, Failure> {
+    let pins_norm = args.embedding.form.norm.is_some();
+    let text = args.calibrate.as_deref();
+    calibrated((engine, pins_norm), (&args.model, text), app)
+}
+
 /// Writes a bundle of ANEMLL.
 fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
     let given = [
@@ -415,13 +422,7 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
     }
     let flags = &args.embedding.form;
-    let engine = match &args.calibrate {
-        None => flags.decoder(),
-        Some(text) => {
-            let form = (flags.decoder(), flags.norm.is_some());
-            calibrated(form, (&args.model, text), app)?
-        }
-    };
+    let engine = calibrated_form(args, flags.decoder(), app)?;
     let options = AnemllOptions {
         replace: args.force,
         context: args.context,
