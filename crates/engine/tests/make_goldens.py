@@ -750,37 +750,96 @@ def jinja_goldens():
 
 # ---------------------------------------------------------------- sampling
 
-def distribution(logits, history, o):
+def dry_penalties(history, o):
+    """DRY by its definition: for each token, the longest end of the history that occurs before it, quadratic."""
+    last = history if o["last_n"] is None else history[len(history) - min(o["last_n"], len(history)):]
+    n, longest = len(last), {}
+    reach = next((i for i, t in enumerate(reversed(last)) if t in o["breakers"]), n)
+    for j in range(1, n):
+        length = 0
+        while length < min(j, reach) and last[j - 1 - length] == last[n - 1 - length]:
+            length += 1
+        if length >= o["allowed_length"] and last[j] not in o["breakers"]:
+            longest[last[j]] = max(length, longest.get(last[j], 0))
+    return {t: o["multiplier"] * o["base"] ** (n - o["allowed_length"]) for t, n in longest.items()}
+
+
+def filtered(x, o, mu, xtc):
+    """The ids that remain of logits x and their probabilities. `mu` is mirostat's limit, `xtc` whether XTC strikes."""
+    import numpy as np
+    softmax = lambda v: np.exp(v - v.max()) / np.exp(v - v.max()).sum()
+    keep = np.argsort(-x, kind="stable")
+    if o["mirostat"]:
+        p = softmax(x[keep] / o["temperature"])
+        over = np.flatnonzero(-np.log2(p) > mu)
+        keep = keep[:max(1, over[0] if len(over) else len(keep))]
+    else:
+        if o["top_k"]:
+            keep = keep[:o["top_k"]]
+        if o["typical_p"] < 1:
+            p = softmax(x[keep])
+            order = np.argsort(np.abs(-np.log(p) - -(p * np.log(p)).sum()), kind="stable")
+            n = int(np.searchsorted(np.cumsum(p[order]), o["typical_p"], side="right")) + 1
+            keep = keep[np.sort(order[:n])]
+        if o["top_p"] < 1:
+            sums = np.cumsum(softmax(x[keep]))
+            keep = keep[:int(np.searchsorted(sums, o["top_p"], side="left")) + 1]
+        if o["min_p"]:
+            p = softmax(x[keep])
+            keep = keep[p >= o["min_p"] * p.max()]
+        if xtc:
+            top = np.flatnonzero(softmax(x[keep]) >= o["xtc_threshold"])
+            keep = keep[top[-1]:] if len(top) else keep
+    keep = np.sort(keep)
+    return keep, softmax(x[keep] / o["temperature"])
+
+
+def penalized(logits, history, o):
     import numpy as np
     x = np.array(logits, dtype=np.float32).astype(np.float64)
+    for t, bias in o["logit_bias"]:
+        x[t] += bias
     last = history if o["repeat_last_n"] is None else history[len(history) - min(o["repeat_last_n"], len(history)):]
     for t in sorted(set(last)):
         x[t] = x[t] / o["repetition_penalty"] if x[t] > 0 else x[t] * o["repetition_penalty"]
         x[t] -= o["frequency_penalty"] * last.count(t) + o["presence_penalty"]
+    if o["dry"]["multiplier"]:
+        for t, penalty in dry_penalties(history, o["dry"]).items():
+            x[t] -= penalty
+    return x
+
+
+def distribution(logits, history, o):
+    import numpy as np
+    x = penalized(logits, history, o)
     if o["temperature"] == 0:
-        p = np.zeros_like(x)
-        p[np.argmax(x)] = 1
-        return p
-    x = x / o["temperature"]
-    keep = np.argsort(-x, kind="stable")
-    if o["top_k"]:
-        keep = keep[:o["top_k"]]
-    softmax = lambda v: np.exp(v - v.max()) / np.exp(v - v.max()).sum()
-    if o["top_p"] < 1:
-        sums = np.cumsum(softmax(x[keep]))
-        keep = keep[:int(np.searchsorted(sums, o["top_p"], side="left")) + 1]
-    if o["min_p"]:
-        p = softmax(x[keep])
-        keep = keep[p >= o["min_p"] * p.max()]
-    out = np.zeros_like(x)
-    out[keep] = softmax(x[keep])
+        return np.array([int(np.argmax(x))]), np.array([1.0])
+    mu = 2 * o["mirostat"]["tau"] if o["mirostat"] else 0
+    return filtered(x, o, mu, o["xtc_probability"] == 1)
+
+
+def drawn(logits, history, o, seed, n):
+    """n tokens drawn one after another from the same logits, each put behind the history."""
+    units = iter([int(v) / 2 ** 64 for v in xoshiro(seed, 2 * n)])
+    mu, out = 2 * o["mirostat"]["tau"] if o["mirostat"] else 0, []
+    for _ in range(n):
+        x = penalized(logits, history + out, o)
+        strikes = o["xtc_probability"] > 0 and not o["mirostat"] and next(units) < o["xtc_probability"]
+        ids, p = filtered(x, o, mu, strikes)
+        import numpy as np
+        at = min(int(np.searchsorted(np.cumsum(p), next(units), side="right")), len(p) - 1)
+        if o["mirostat"]:
+            mu -= o["mirostat"]["eta"] * (-np.log2(p[at]) - o["mirostat"]["tau"])
+        out.append(int(ids[at]))
     return out
 
 
 def sampling_goldens():
     import numpy as np
     rng = np.random.Generator(np.random.PCG64(20260201))
-    base = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+    dry = {"multiplier": 0.0, "base": 1.75, "allowed_length": 2, "last_n": None, "breakers": []}
+    base = {"temperature": 1.0, "top_k": 0, "typical_p": 1.0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.0,
+            "xtc_threshold": 0.1, "mirostat": None, "dry": dry, "logit_bias": [], "repetition_penalty": 1.0,
             "presence_penalty": 0.0, "frequency_penalty": 0.0, "repeat_last_n": None}
     variants = [{}, {"temperature": 0.0}, {"temperature": 0.3}, {"temperature": 2.5}, {"top_k": 1}, {"top_k": 5},
                 {"top_k": 10000}, {"top_p": 0.9}, {"top_p": 0.05}, {"top_p": 0.999, "temperature": 3.0}, {"min_p": 0.1},
@@ -789,17 +848,31 @@ def sampling_goldens():
                 {"presence_penalty": -0.5, "frequency_penalty": -0.1}, {"repeat_last_n": 0, "presence_penalty": 9.0},
                 {"temperature": 0.0, "repetition_penalty": 1.8},
                 {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1,
-                 "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 30}]
+                 "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 30},
+                {"typical_p": 0.9}, {"typical_p": 0.2, "temperature": 1.5}, {"typical_p": 0.7, "top_k": 12, "top_p": 0.9},
+                {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"xtc_probability": 1.0, "xtc_threshold": 0.6},
+                {"xtc_probability": 1.0, "xtc_threshold": 0.02, "top_k": 20, "temperature": 2.0},
+                {"mirostat": {"tau": 2.0, "eta": 0.1}}, {"mirostat": {"tau": 0.01, "eta": 0.2}, "temperature": 1.7},
+                {"logit_bias": [[3, 4.5], [7, -100.0]], "top_k": 10}, {"logit_bias": [[0, 50.0]], "temperature": 0.0},
+                {"dry": {**dry, "multiplier": 0.8}}, {"dry": {**dry, "multiplier": 1.5, "base": 1.2, "last_n": 25}},
+                {"dry": {**dry, "multiplier": 0.8, "breakers": [5]}, "temperature": 0.5},
+                {"dry": {**dry, "multiplier": 0.5, "allowed_length": 1, "breakers": [2, 9]}, "repetition_penalty": 1.1}]
     cases = []
     for index, variant in enumerate(variants):
         n = 300 if index % 3 else 40
         logits = [float(v) for v in rng.normal(0, 3, n).round(3)]
         history = [int(v) for v in rng.integers(0, 30, 40)]
         options = {**base, **variant}
-        p = distribution(logits, history, options)
-        cases.append({"options": options, "logits": logits, "history": history,
-                      "ids": [int(i) for i in np.flatnonzero(p)],
-                      "p": [float(f"{v:.8g}") for v in p[np.flatnonzero(p)]]})
+        if options["dry"]["multiplier"]:
+            # Repeats 1 to 5 tokens, some after a breaker, so that lengths differ.
+            history = (history[:4] + [5] + history[4:9] + [11] + history[5:9] + [12]) * 2 + history[:3]
+        ids, p = distribution(logits, history, options)
+        ids, p = ids[p > 1e-45], p[p > 1e-45]  # What fp32 can tell from 0.
+        case = {"options": options, "logits": logits, "history": history, "ids": [int(i) for i in ids],
+                "p": [float(f"{v:.8g}") for v in p]}
+        if options["temperature"]:
+            case["drawn"] = drawn(logits, history, options, index, 24)
+        cases.append(case)
     return cases
 
 

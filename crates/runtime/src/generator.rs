@@ -2,8 +2,9 @@
 
 use std::ops::ControlFlow;
 
+use thane_engine::choose::Chooser;
 use thane_engine::generate::{Answer, Limits, Session, generate};
-use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::sample::SampleOptions;
 use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
 use thane_mil::backend::Backend;
 
@@ -25,7 +26,7 @@ pub struct Generator {
     /// Texts that end an answer; they are not part of it.
     pub stop: Vec<String>,
     session: Session,
-    sampler: Sampler,
+    chooser: Chooser,
     /// The logits that the model gives, if not all.
     known: Option<Known>,
 }
@@ -69,7 +70,7 @@ impl LanguageModel {
     ) -> Result<Generator, RuntimeError> {
         let known = self.known();
         check_known(known.as_ref(), &sampling)?;
-        let sampler = Sampler::new(sampling)?;
+        let chooser = Chooser::new(sampling)?;
         let (language, session) = if in_parallel {
             std::thread::scope(|scope| {
                 let language = scope.spawn(|| self.language());
@@ -87,7 +88,7 @@ impl LanguageModel {
             max_tokens: Generator::MAX_TOKENS,
             stop: Vec::new(),
             session,
-            sampler,
+            chooser,
             known,
         })
     }
@@ -115,7 +116,7 @@ impl Generator {
     /// Samples with these options from now on.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
         check_known(self.known.as_ref(), &options)?;
-        self.sampler = Sampler::new(options)?;
+        self.chooser = Chooser::new(options)?;
         Ok(())
     }
 
@@ -167,6 +168,7 @@ impl Generator {
         let options = StreamOptions {
             stop: self.stop.clone(),
             skip_special: true,
+            shown: Vec::new(),
             strip_space_prefix: self.prompts.has_template(),
         };
         let tokenizer = self.prompts.tokenizer();
@@ -178,7 +180,7 @@ impl Generator {
         };
         Ok(generate(
             &mut self.session,
-            &mut self.sampler,
+            &mut self.chooser,
             &mut stream,
             tokens,
             &limits,

@@ -49,8 +49,9 @@ fn data(value: &Value) -> Bytes {
 
 impl EventStream {
     fn note(&mut self, event: Option<Event>) {
-        self.is_over = !matches!(event, Some(Event::Text(_)));
+        self.is_over = matches!(event, None | Some(Event::Done(..) | Event::Failed(_)));
         match event {
+            Some(Event::Scored(_) | Event::Logprob(_)) => {}
             Some(Event::Text(text)) => self.ready.push_back(data(&self.shape.piece(&text))),
             Some(Event::Done(reason, usage)) => {
                 self.ready.push_back(data(&self.shape.last_chunk(reason)));

@@ -92,6 +92,7 @@ impl Wish {
             seed: fields
                 .take::<i64>("seed")?
                 .map_or(number, i64::cast_unsigned),
+            ..Sampling::default()
         };
         let choice = sampling.choose(answers.recommended.clone(), api == Api::Chat);
         if let Some(known) = &answers.known {
@@ -163,8 +164,8 @@ pub(super) async fn answer(
         sampling: wish.sampling,
         max_tokens: max_tokens.unwrap_or(usize::MAX),
         stop: wish.stop,
-        stop_tokens: Vec::new(),
         strip_space_prefix: api == Api::Chat,
+        ..Request::default()
     };
     let events = answers.submit(request, prompt.place)?;
     let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
@@ -188,6 +189,7 @@ async fn whole(
     let mut text = String::new();
     loop {
         match events.recv().await {
+            Some(Event::Scored(_) | Event::Logprob(_)) => {}
             Some(Event::Text(piece)) => text.push_str(&piece),
             Some(Event::Done(reason, usage)) => {
                 return Ok(json_response(&shape.whole(&text, reason, &usage)));
