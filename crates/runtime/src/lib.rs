@@ -39,6 +39,7 @@ pub mod files;
 mod foreign;
 mod generator;
 mod golden;
+mod grammar;
 mod heads;
 mod interface;
 mod known;
@@ -67,6 +68,7 @@ pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_N
 pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};
 pub use generator::{Conversation, Generator, n_system};
 pub use golden::compare_goldens;
+pub use grammar::{GrammarSource, Grammars};
 pub use interface::interface;
 pub use known::Known;
 pub use language::{Language, LanguageData, TOKENIZER_BYTES, TemplateSource, TokenizerData};

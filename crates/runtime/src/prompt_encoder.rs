@@ -1,9 +1,13 @@
 //! Turns messages and texts into the tokens of prompts.
 
+use std::sync::Arc;
+
+use thane_engine::choose::Grammar;
 use thane_engine::text::{ChatTemplate, EncodeOptions, Message, TemplateError, Tokenizer};
 use thane_mil::budget::{Budget, Reservation};
 
 use crate::error::RuntimeError;
+use crate::grammar::{GrammarSource, Grammars};
 use crate::language::{Language, TOKENIZER_BYTES};
 
 /// Tokenizer and chat template of a language model.
@@ -16,6 +20,7 @@ pub struct PromptEncoder {
     /// Limits the memory for tokenizing.
     pub budget: Budget,
     name: String,
+    grammars: Grammars,
     template: Option<ChatTemplate>,
 }
 
@@ -23,6 +28,7 @@ impl PromptEncoder {
     /// The encoder of the model `name`, without its chat template.
     pub fn new(language: Language, name: impl Into<String>) -> Self {
         Self {
+            grammars: Grammars::new(Arc::clone(&language.tokenizer)),
             language,
             allow_special_tokens: false,
             budget: Budget::unlimited(),
@@ -38,6 +44,11 @@ impl PromptEncoder {
             self.template = Some(template);
         }
         Ok(())
+    }
+
+    /// A grammar over the model's tokens. Compiled grammars are kept.
+    pub fn grammar(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
+        Ok(self.grammars.compile(source)?)
     }
 
     /// Whether messages can be encoded.
