@@ -56,6 +56,7 @@ impl<'t> Running<'t> {
         let reason = self.next(logits, tokenizer, context, text)?;
         if reason.is_some() {
             text.push_str(&self.stream.finish());
+            self.usage.stop_idx = self.stream.stop_idx();
         }
         Ok(reason)
     }
