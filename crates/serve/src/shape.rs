@@ -1,8 +1,12 @@
 //! The JSON of answers: `chat.completion`, `text_completion` and the chunks of both.
 
+use axum::body::Bytes;
 use serde_json::{Value, json};
 use thane_engine::generate::FinishReason;
 use thane_engine::schedule::Usage;
+
+use crate::error::ApiError;
+use crate::stream::{Render, data};
 
 /// Which API an answer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +29,8 @@ pub(crate) struct Shape {
     pub include_usage: bool,
 }
 
-impl Shape {
-    /// The whole answer.
-    pub fn whole(&self, text: &str, reason: FinishReason, usage: &Usage) -> Value {
+impl Render for Shape {
+    fn whole(&mut self, text: &str, reason: FinishReason, usage: &Usage) -> Value {
         let reason = finish_reason(reason);
         let (object, choice) = match self.api {
             Api::Chat => (
@@ -49,31 +52,34 @@ impl Shape {
         whole
     }
 
-    /// The chunk before the first piece of a chat, which has the role.
-    pub fn first_chunk(&self) -> Option<Value> {
-        let delta = json!({"role": "assistant", "content": ""});
-        (self.api == Api::Chat).then(|| self.chunk(delta, "", Value::Null))
+    fn first(&mut self) -> Vec<Bytes> {
+        let role = self.chunk(json!({"role": "assistant", "content": ""}), "", Value::Null);
+        let is_chat = self.api == Api::Chat;
+        is_chat.then(|| data(&role)).into_iter().collect()
     }
 
-    /// A piece of the answer.
-    pub fn piece(&self, text: &str) -> Value {
-        self.chunk(json!({"content": text}), text, Value::Null)
+    fn piece(&mut self, text: &str) -> Bytes {
+        data(&self.chunk(json!({"content": text}), text, Value::Null))
     }
 
-    /// The chunk that says why the answer ended.
-    pub fn last_chunk(&self, reason: FinishReason) -> Value {
-        self.chunk(json!({}), "", finish_reason(reason).into())
-    }
-
-    /// The chunk after the last one, if the client asked for it.
-    pub fn usage_chunk(&self, usage: &Usage) -> Option<Value> {
-        self.include_usage.then(|| {
+    fn last(&mut self, reason: FinishReason, usage: &Usage) -> Vec<Bytes> {
+        let reason = finish_reason(reason).into();
+        let mut frames = vec![data(&self.chunk(json!({}), "", reason))];
+        if self.include_usage {
             let mut chunk = self.object(self.chunk_name(), json!([]));
             chunk["usage"] = usage_json(usage);
-            chunk
-        })
+            frames.push(data(&chunk));
+        }
+        frames.push(Bytes::from_static(b"data: [DONE]\n\n"));
+        frames
     }
 
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        data(&error.body())
+    }
+}
+
+impl Shape {
     fn chunk(&self, delta: Value, text: &str, reason: Value) -> Value {
         let choice = match self.api {
             Api::Chat => {

@@ -40,6 +40,7 @@ mod rerank;
 mod run;
 mod schema;
 mod serve;
+mod serve_anthropic;
 mod serve_client;
 mod server;
 mod talk;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::fixture::{assert_ends, chat_folder, json as report, stderr};
 use crate::serve_client::{Answer, Server, with};
 
-fn conversations() -> Vec<Value> {
+pub fn conversations() -> Vec<Value> {
     let text = std::fs::read(chat_folder().join("expected.json")).unwrap();
     let json: Value = serde_json::from_slice(&text).unwrap();
     json["conversations"].as_array().unwrap().clone()

@@ -187,6 +187,23 @@ impl Answer {
     }
 }
 
+/// The events of a stream whose names are also in their data.
+pub fn named_events(answer: Answer) -> Vec<Value> {
+    assert!(
+        answer.head.contains("content-type: text/event-stream"),
+        "{}",
+        answer.head
+    );
+    let text = answer.text();
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+        data
+    };
+    text.split_terminator("\n\n").map(event).collect()
+}
+
 /// An object with these fields too.
 pub fn with(mut object: Value, fields: Value) -> Value {
     let Value::Object(fields) = fields else {

@@ -59,7 +59,7 @@ impl Default for Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(pub(super) u64);
 
-/// The tokens of a request.
+/// The tokens of a request, and what ended its answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Tokens of the prompt.
@@ -68,6 +68,8 @@ pub struct Usage {
     pub cached_tokens: usize,
     /// Tokens of the answer, without the one that ended the turn.
     pub answer_tokens: usize,
+    /// Index in [`Request::stop`] of the text that ended the answer.
+    pub stop_idx: Option<usize>,
 }
 
 /// What happened to a request in one step.

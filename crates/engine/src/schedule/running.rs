@@ -93,6 +93,7 @@ impl<'t> Running<'t> {
         let reason = self.next(logits, context, &mut text, events);
         if matches!(reason, Ok(Some(_))) {
             text.push_str(&self.stream.finish());
+            self.usage.stop_idx = self.stream.stop_idx();
         }
         if !text.is_empty() {
             events.push((self.id, Event::Text(text)));

@@ -6,18 +6,17 @@ use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_engine::sample::{SampleError, SampleOptions, Sampler};
-use thane_engine::schedule::{Event, Request};
+use thane_engine::schedule::Request;
 use thane_runtime::{RuntimeError, Sampling};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{App, now_s};
 use crate::answers::Answers;
 use crate::body::Fields;
-use crate::error::{ApiError, error_chain, json_response, stopped};
+use crate::error::{ApiError, error_chain};
 use crate::model::{Kind, Served};
 use crate::shape::{Api, Shape};
-use crate::stream::stream;
+use crate::stream::respond;
 
 /// Fields that do not change an answer.
 pub(super) const IGNORED: &[&str] = &[
@@ -73,8 +72,7 @@ pub(super) fn language_model(model: &Served) -> Result<&Answers, ApiError> {
 }
 
 impl Wish {
-    /// Takes the fields. What the client leaves out is as the model's files recommend, then as
-    /// `thane run` has it. Without a seed, each request has another.
+    /// Takes the fields. Without a seed, each request has another.
     pub fn take(
         fields: &mut Fields,
         answers: &Answers,
@@ -94,11 +92,7 @@ impl Wish {
                 .map_or(number, i64::cast_unsigned),
             ..Sampling::default()
         };
-        let choice = sampling.choose(answers.recommended.clone(), api == Api::Chat);
-        if let Some(known) = &answers.known {
-            known.check(&choice.options).map_err(invalid)?;
-        }
-        Sampler::new(choice.options.clone()).map_err(|e| of_sampling(&e))?;
+        let sampling = choose(&sampling, answers, api == Api::Chat)?;
         let stop = match fields.take("stop")? {
             None => Vec::new(),
             Some(Stop::One(text)) => vec![text],
@@ -119,7 +113,7 @@ impl Wish {
         }
         let include_usage = options.unwrap_or_default().include_usage.unwrap_or(false);
         Ok(Self {
-            sampling: choice.options,
+            sampling,
             stop,
             is_stream,
             include_usage,
@@ -147,18 +141,11 @@ pub(super) async fn answer(
     prompt: Encoded,
 ) -> Result<Response<Body>, ApiError> {
     let answers = language_model(model)?;
-    let (n, context) = (prompt.tokens.len(), answers.context);
-    if n >= context {
-        let message = format!(
-            "expected a prompt shorter than the context of {context} tokens, found {n} tokens"
-        );
-        let param = if api == Api::Chat {
-            "messages"
-        } else {
-            "prompt"
-        };
-        return Err(ApiError::field(param, message).with_code("context_length_exceeded"));
-    }
+    let param = match api {
+        Api::Chat => "messages",
+        Api::Text => "prompt",
+    };
+    check_length(answers, prompt.tokens.len(), param)?;
     let request = Request {
         prompt: prompt.tokens,
         sampling: wish.sampling,
@@ -176,30 +163,35 @@ pub(super) async fn answer(
         model: model.id.clone(),
         include_usage: wish.include_usage,
     };
-    if wish.is_stream {
-        return Ok(stream(shape, events));
-    }
-    whole(&shape, events).await
+    respond(shape, events, wish.is_stream).await
 }
 
-async fn whole(
-    shape: &Shape,
-    mut events: UnboundedReceiver<Event>,
-) -> Result<Response<Body>, ApiError> {
-    let mut text = String::new();
-    loop {
-        match events.recv().await {
-            Some(Event::Scored(_) | Event::Logprob(_)) => {}
-            Some(Event::Text(piece)) => text.push_str(&piece),
-            Some(Event::Done(reason, usage)) => {
-                return Ok(json_response(&shape.whole(&text, reason, &usage)));
-            }
-            Some(Event::Failed(error)) => {
-                return Err(ApiError::failed(error_chain(error.as_ref())));
-            }
-            None => return Err(stopped()),
-        }
+/// Refuses a prompt that leaves no room for an answer.
+pub(super) fn check_length(answers: &Answers, n: usize, param: &str) -> Result<(), ApiError> {
+    let context = answers.context;
+    if n < context {
+        return Ok(());
     }
+    let message =
+        format!("expected a prompt shorter than the context of {context} tokens, found {n} tokens");
+    Err(ApiError::field(param, message).with_code("context_length_exceeded"))
+}
+
+/// The sampling options of a request: what the client leaves out is as the model's files recommend,
+/// then as `thane run` has it.
+pub(super) fn choose(
+    sampling: &Sampling,
+    answers: &Answers,
+    is_chat: bool,
+) -> Result<SampleOptions, ApiError> {
+    let options = sampling
+        .choose(answers.recommended.clone(), is_chat)
+        .options;
+    if let Some(known) = &answers.known {
+        known.check(&options).map_err(invalid)?;
+    }
+    Sampler::new(options.clone()).map_err(|e| of_sampling(&e))?;
+    Ok(options)
 }
 
 /// Runs the encoding of a prompt beside the connections.
