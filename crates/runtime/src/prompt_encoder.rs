@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use thane_engine::choose::Grammar;
-use thane_engine::text::{ChatTemplate, EncodeOptions, Message, TemplateError, Tokenizer};
+use thane_engine::text::{
+    ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
+};
 use thane_mil::budget::{Budget, Reservation};
 
+use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
 use crate::grammar::{GrammarSource, Grammars};
 use crate::language::{Language, TOKENIZER_BYTES};
@@ -74,10 +77,31 @@ impl PromptEncoder {
 
     /// The tokens of messages, as the chat template renders them.
     pub fn encode_messages(&self, messages: &[Message]) -> Result<Vec<u32>, RuntimeError> {
+        let rendered = self.render(messages, &TemplateInput::default())?;
+        self.encode_rendered(&rendered)
+    }
+
+    /// Messages as text, as the chat template renders them with tools and other variables.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        given: &TemplateInput,
+    ) -> Result<Rendered, RuntimeError> {
         let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
-        let rendered = template
-            .render(messages, true)
-            .map_err(|e| self.template_error(e))?;
+        let rendered = template.render_with(messages, true, given);
+        rendered.map_err(|e| self.template_error(e))
+    }
+
+    /// How the model writes calls of tools, and what it thinks.
+    pub fn syntax(&self) -> ChatSyntax {
+        let template = self.language.template.as_ref();
+        template.map_or_else(ChatSyntax::default, |template| {
+            ChatSyntax::of(&template.text, self.tokenizer())
+        })
+    }
+
+    /// The tokens of rendered messages.
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, RuntimeError> {
         let _held = self.reserve(&rendered.text)?;
         let tokens = if self.allow_special_tokens {
             let options = EncodeOptions {
@@ -86,7 +110,7 @@ impl PromptEncoder {
             };
             self.tokenizer().encode(&rendered.text, options)
         } else {
-            self.tokenizer().encode_rendered(&rendered)
+            self.tokenizer().encode_rendered(rendered)
         };
         Ok(tokens?)
     }
