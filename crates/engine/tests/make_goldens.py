@@ -545,6 +545,84 @@ def chat_goldens(smollm2_template):
     return {"now": now, "templates": templates, "cases": cases}
 
 
+# ---------------------------------------------------------------- tools
+
+# How templates of families with tools are written: JSON of tools, calls in a loop, results in turns of their own.
+TOOLS_JSON = r"""{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- "# Tools\n<tools>" }}
+    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- "\n</tools>\n<tool_call>\n{\"name\": <f>, \"arguments\": <a>}\n</tool_call><|im_end|>\n" }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {{- '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {{- '<think>\n' + message.reasoning_content.strip('\n') + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- message.content }}
+        {%- for tool_call in message.tool_calls or [] %}
+            {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\n<tool_call>\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
+            {%- if tool_call.arguments is string %}{{- tool_call.arguments }}{%- else %}{{- tool_call.arguments | tojson }}{%- endif %}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != 'tool') %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response id="' + message.tool_call_id + '">\n' + message.content + '\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != 'tool') %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
+{%- endif %}"""
+TOOLS_BRACES = r"""{%- macro argument(value) -%}
+    {%- if value is string -%}<escape>{{ value }}<escape>
+    {%- elif value is boolean -%}{{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%}{ {%- for k, v in value | dictsort %}{{ k }}:{{ argument(v) }}{{ ',' if not loop.last }}{% endfor -%} }
+    {%- elif value is sequence -%}[{%- for v in value %}{{ argument(v) }}{{ ',' if not loop.last }}{% endfor -%}]
+    {%- else -%}{{ value }}{%- endif -%}
+{%- endmacro -%}
+{{ bos_token }}{% for tool in tools or [] %}{% set f = tool['function'] %}declaration:{{ f['name'] }}
+{%- for name, p in f['parameters']['properties'] | dictsort %} {{ name }}:{{ p['type'] | upper }}{{ p }}{% endfor %}
+{% endfor %}{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}
+{%- for c in m.get('tool_calls') or [] %}call:{{ c['function']['name'] }}{{ argument(c['function']['arguments']) }}{{ c.id }}{% endfor %}
+{% endfor %}{{ depth | default('none') }}{{ extra | tojson(indent=2) if extra is defined }}"""
+
+
+def tool_goldens():
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    tools = [{"type": "function", "function": {
+        "name": "get_weather", "description": "It's \"hot\" or <cold>: \u00e9", "strict": None, "parameters": {
+            "type": "object", "required": ["city"], "properties": {
+                "days": {"type": "integer", "minimum": -1.5, "default": 3},
+                "city": {"type": "string", "enum": ["Paris", "R\u00f6m"]}}}}}]
+    arguments = {"city": "Paris <|im_end|>", "days": 3, "deep": {"b": [1, -2.5, True, None], "a": {}}, "t": 1e20}
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    user = {"role": "user", "content": "Rain?"}
+    asks = {"role": "assistant", "content": "", "reasoning_content": "\nhm\n", "tool_calls": [call, call]}
+    result = {"role": "tool", "content": "{\"rain\": true}", "tool_call_id": "call_1"}
+    talks = [[user], [{"role": "system", "content": "Be brief."}, user], [user, asks, result],
+             [user, asks, result, {**result, "tool_call_id": "call_2"}, {"role": "assistant", "content": "Yes"}, user]]
+    cases = []
+    templates = {"json": TOOLS_JSON, "braces": TOOLS_BRACES}
+    variants = [([], {}), (tools, {}), (tools, {"enable_thinking": False}),
+                (tools * 2, {"enable_thinking": True, "depth": 3, "extra": {"a": ["x", 1], "b": None}})]
+    for name, source in templates.items():
+        template = _compile_jinja_template(source)
+        for talk in talks:
+            for given, variables in variants:
+                text = template.render(messages=talk, add_generation_prompt=True, bos_token="<s>", eos_token="</s>",
+                                       tools=given or None, documents=None, **variables)
+                cases.append({"name": name, "messages": talk, "tools": given, "variables": variables, "text": text})
+    return {"templates": templates, "cases": cases}
+
+
 # ---------------------------------------------------------------- Jinja
 
 # Each line is a template; what jinja2 refuses is to be refused.
@@ -920,6 +998,7 @@ def main():
         if old.is_file():
             template = json.loads(old.read_text(encoding="utf-8"))["templates"].get("smollm2")
     write_json("chat.json", chat_goldens(template))
+    write_json("tools.json", tool_goldens())
     write_json("jinja.json", jinja_goldens())
     if folder and (Path(folder) / GEMMA3).is_file():
         path = Path(folder) / GEMMA3
