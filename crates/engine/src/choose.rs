@@ -67,6 +67,16 @@ impl Chosen {
 }
 
 impl Chooser {
+    /// Samples with other options from now on.
+    ///
+    /// # Errors
+    ///
+    /// If an option is out of range.
+    pub fn set_sampling(&mut self, sampling: SampleOptions) -> Result<(), SampleError> {
+        self.sampler = Sampler::new(sampling)?;
+        Ok(())
+    }
+
     /// Refuses sampling options that are out of range.
     pub fn new(sampling: SampleOptions) -> Result<Self, SampleError> {
         Ok(Self {
@@ -79,19 +89,14 @@ impl Chooser {
     }
 
     /// Holds answers to a grammar.
-    #[must_use]
-    pub fn with_grammar(self, grammar: Option<Arc<dyn Grammar>>) -> Self {
-        Self { grammar, ..self }
+    pub fn set_grammar(&mut self, grammar: Option<Arc<dyn Grammar>>) {
+        self.grammar = grammar;
     }
 
     /// Tells the log probability of each token, with those of the `n` most likely ones; `None` for
     /// nothing of it.
-    #[must_use]
-    pub fn with_logprobs(self, n: Option<usize>) -> Self {
-        Self {
-            n_logprobs: n,
-            ..self
-        }
+    pub fn set_logprobs(&mut self, n: Option<usize>) {
+        self.n_logprobs = n;
     }
 
     /// Begins an answer.

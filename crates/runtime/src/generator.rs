@@ -9,6 +9,7 @@ use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
 use thane_mil::backend::Backend;
 
 use crate::error::RuntimeError;
+use crate::grammar::GrammarSource;
 use crate::known::Known;
 use crate::language_model::{LanguageModel, LanguageOptions};
 use crate::opened::Model;
@@ -116,8 +117,32 @@ impl Generator {
     /// Samples with these options from now on.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
         check_known(self.known.as_ref(), &options)?;
-        self.chooser = Chooser::new(options)?;
+        Ok(self.chooser.set_sampling(options)?)
+    }
+
+    /// Holds answers to a grammar from now on. It holds for a whole answer, so a model whose chat
+    /// template can ask it to think is asked not to.
+    pub fn set_grammar(&mut self, source: &GrammarSource) -> Result<(), RuntimeError> {
+        self.check_all_known("a grammar")?;
+        self.chooser
+            .set_grammar(Some(self.prompts.grammar(source)?));
+        let thinks = ("enable_thinking".to_owned(), false.into());
+        self.prompts.variables.extend([thinks]);
         Ok(())
+    }
+
+    /// Tells the log probability of each token of an answer from now on, with those of the `n` most
+    /// likely ones.
+    pub fn set_logprobs(&mut self, n: usize) -> Result<(), RuntimeError> {
+        self.check_all_known("log probabilities")?;
+        self.chooser.set_logprobs(Some(n));
+        Ok(())
+    }
+
+    /// Refuses what needs all logits if the model gives only some.
+    fn check_all_known(&self, what: &'static str) -> Result<(), RuntimeError> {
+        let known = self.known.as_ref();
+        known.map_or(Ok(()), |known| Err(known.lacks(what)))
     }
 
     /// Answers the last of `messages`. Calls `on_text` with each piece of the answer as it becomes

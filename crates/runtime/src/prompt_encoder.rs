@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde_json::{Map, Value};
 use thane_engine::choose::Grammar;
 use thane_engine::text::{
     ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
@@ -22,6 +23,8 @@ pub struct PromptEncoder {
     pub allow_special_tokens: bool,
     /// Limits the memory for tokenizing.
     pub budget: Budget,
+    /// Variables of the chat template, such as `enable_thinking`.
+    pub variables: Map<String, Value>,
     name: String,
     grammars: Grammars,
     template: Option<ChatTemplate>,
@@ -35,6 +38,7 @@ impl PromptEncoder {
             language,
             allow_special_tokens: false,
             budget: Budget::unlimited(),
+            variables: Map::new(),
             name: name.into(),
             template: None,
         }
@@ -77,7 +81,11 @@ impl PromptEncoder {
 
     /// The tokens of messages, as the chat template renders them.
     pub fn encode_messages(&self, messages: &[Message]) -> Result<Vec<u32>, RuntimeError> {
-        let rendered = self.render(messages, &TemplateInput::default())?;
+        let given = TemplateInput {
+            variables: self.variables.clone(),
+            ..TemplateInput::default()
+        };
+        let rendered = self.render(messages, &given)?;
         self.encode_rendered(&rendered)
     }
 

@@ -223,8 +223,8 @@ fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
                 seed,
                 ..SampleOptions::default()
             };
-            let chooser = Chooser::new(options).unwrap();
-            let mut chooser = chooser.with_grammar(Some(Arc::clone(&grammar)));
+            let mut chooser = Chooser::new(options).unwrap();
+            chooser.set_grammar(Some(Arc::clone(&grammar)));
             chooser.begin().unwrap();
             let mut tokens = Vec::new();
             let mut is_over = false;

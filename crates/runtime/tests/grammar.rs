@@ -28,9 +28,8 @@ fn answer(grammar: &Arc<dyn Grammar>, tokenizer: &Tokenizer, seed: u64) -> (Opti
         seed,
         ..SampleOptions::default()
     };
-    let mut chooser = Chooser::new(options)
-        .unwrap()
-        .with_grammar(Some(Arc::clone(grammar)));
+    let mut chooser = Chooser::new(options).unwrap();
+    chooser.set_grammar(Some(Arc::clone(grammar)));
     chooser.begin().unwrap();
     let (mut tokens, mut n_forced) = (Vec::new(), 0);
     let mut state = seed;

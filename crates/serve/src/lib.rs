@@ -11,6 +11,7 @@
 
 mod answers;
 mod body;
+mod choices;
 mod dialect;
 mod error;
 mod guard;

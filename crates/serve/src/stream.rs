@@ -87,9 +87,17 @@ fn stream<R: Render>(mut render: R, events: UnboundedReceiver<Event>) -> Respons
         events,
         is_over: false,
     };
-    let mut response = Response::new(Body::new(body));
-    let headers = response.headers_mut();
+    let mut response = event_stream(Body::new(body));
     let kind = HeaderValue::from_static(R::STREAM_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The response with a stream of server-sent events.
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("text/event-stream");
     headers.insert(header::CONTENT_TYPE, kind);
     let no_cache = HeaderValue::from_static("no-cache");
     headers.insert(header::CACHE_CONTROL, no_cache);

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -23,9 +24,15 @@ impl Server {
     }
 
     pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let models = [chat_folder(), crate::embed::model("bert-mean")];
+        Self::start_models(&models, flags, variables)
+    }
+
+    /// Serves models by their paths.
+    pub fn start_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
-        let (chat, bert) = (chat_folder(), crate::embed::model("bert-mean"));
-        let models = ["serve", chat.to_str().unwrap(), bert.to_str().unwrap()];
+        let models = models.iter().map(|path| path.to_str().unwrap());
+        let models: Vec<&str> = ["serve"].into_iter().chain(models).collect();
         let mut child = home
             .thane(&[&models[..], &["--port", "0", "--context", "512"], flags].concat())
             .envs(variables.iter().copied())

@@ -37,9 +37,9 @@ impl<'t> Running<'t> {
             shown: request.shown_tokens,
             strip_space_prefix: request.strip_space_prefix,
         };
-        let mut chooser = Chooser::new(request.sampling)?
-            .with_grammar(request.grammar)
-            .with_logprobs(request.logprobs);
+        let mut chooser = Chooser::new(request.sampling)?;
+        chooser.set_grammar(request.grammar);
+        chooser.set_logprobs(request.logprobs);
         chooser.begin()?;
         let ends = tokenizer.end_ids().iter().chain(&request.stop_tokens);
         Ok(Self {

@@ -66,12 +66,12 @@ impl Model {
             stop: request.stop.clone(),
             ..StreamOptions::default()
         };
+        let mut chooser = Chooser::new(request.sampling.clone()).unwrap();
+        chooser.set_grammar(request.grammar.clone());
+        chooser.set_logprobs(request.logprobs);
         generate(
             &mut session,
-            &mut Chooser::new(request.sampling.clone())
-                .unwrap()
-                .with_grammar(request.grammar.clone())
-                .with_logprobs(request.logprobs),
+            &mut chooser,
             &mut TextStream::new(&self.tokenizer, options),
             &request.prompt,
             &Limits {

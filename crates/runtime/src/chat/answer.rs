@@ -16,7 +16,7 @@ pub enum Part {
 
 /// Finds the parts of an answer. Text is passed on as soon as no later text can make it a part of
 /// something else.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct AnswerParser {
     syntax: ChatSyntax,
     tools: Vec<Tool>,

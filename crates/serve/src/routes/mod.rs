@@ -5,8 +5,11 @@ mod ask;
 mod chat;
 mod completions;
 mod embeddings;
+mod format;
 mod generate;
 mod models;
+mod sampling;
+mod tools;
 mod turns;
 
 use std::sync::Arc;
