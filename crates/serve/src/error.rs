@@ -1,4 +1,6 @@
-//! Errors in the shape of OpenAI's API: `{"error": {message, type, param, code}}`.
+//! Errors, by default in the shape of OpenAI's API: `{"error": {message, type, param, code}}`. The
+//! response keeps the error, so that `guard` can show it in the shape of another API
+//! ([`Dialect`](crate::dialect::Dialect)).
 
 use std::error::Error;
 
@@ -8,7 +10,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 /// A refusal or failure of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     status: StatusCode,
     message: String,
@@ -60,6 +62,14 @@ impl ApiError {
         self
     }
 
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// The body of the answer.
     pub fn body(&self) -> Value {
         let kind = match self.status {
@@ -89,6 +99,7 @@ impl IntoResponse for ApiError {
             let bearer = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, bearer);
         }
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -16,6 +16,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use sha2::{Digest, Sha256};
 
+use crate::dialect::Dialect;
 use crate::error::ApiError;
 
 /// What requests must have.
@@ -67,9 +68,10 @@ impl Guard {
 
     fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
         let Some(key) = &self.key else { return Ok(()) };
-        let given = headers.get(header::AUTHORIZATION);
-        let given = given.and_then(|value| value.to_str().ok());
-        let given = given.and_then(|value| value.strip_prefix("Bearer "));
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        // Clients of Anthropic's API send the key in a header of its own.
+        let given = bearer.or_else(|| text("x-api-key"));
         let found = given.unwrap_or_default();
         if is_equal(key, &Sha256::digest(found.trim()).into()) {
             return Ok(());
@@ -113,17 +115,22 @@ fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 
-/// Lets requests pass that have what is needed.
+/// Lets requests pass that have what is needed, and shows errors as the API of the path does.
 pub(crate) async fn guard(
     State(guard): State<Arc<Guard>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
     let checked = guard.check(request.uri(), request.method(), request.headers());
-    match checked {
+    let dialect = Dialect::of(request.uri().path());
+    let mut response = match checked {
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
+    };
+    if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        *response.body_mut() = Body::from(dialect.error(&error).to_string());
     }
+    response
 }
 
 #[cfg(test)]
@@ -173,6 +180,9 @@ mod tests {
             let response = error.into_response();
             assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{value}");
         }
+        let mut headers = HeaderMap::new();
+        headers.insert("x-api-key", "secret".parse().unwrap());
+        guard.check_key(&headers).unwrap();
         guard.check_key(&HeaderMap::new()).unwrap_err();
         Guard::new(None, false)
             .check_key(&HeaderMap::new())

@@ -11,6 +11,8 @@
 
 mod answers;
 mod body;
+mod choices;
+mod dialect;
 mod error;
 mod guard;
 mod listen;

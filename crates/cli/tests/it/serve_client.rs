@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -23,9 +24,15 @@ impl Server {
     }
 
     pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let models = [chat_folder(), crate::embed::model("bert-mean")];
+        Self::start_models(&models, flags, variables)
+    }
+
+    /// Serves models by their paths.
+    pub fn start_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
-        let (chat, bert) = (chat_folder(), crate::embed::model("bert-mean"));
-        let models = ["serve", chat.to_str().unwrap(), bert.to_str().unwrap()];
+        let models = models.iter().map(|path| path.to_str().unwrap());
+        let models: Vec<&str> = ["serve"].into_iter().chain(models).collect();
         let mut child = home
             .thane(&[&models[..], &["--port", "0", "--context", "512"], flags].concat())
             .envs(variables.iter().copied())
@@ -185,6 +192,23 @@ impl Answer {
         assert!(error.get("code").is_some(), "{error}");
         error["message"].as_str().unwrap().to_owned()
     }
+}
+
+/// The events of a stream whose names are also in their data.
+pub fn named_events(answer: Answer) -> Vec<Value> {
+    assert!(
+        answer.head.contains("content-type: text/event-stream"),
+        "{}",
+        answer.head
+    );
+    let text = answer.text();
+    let event = |event: &str| {
+        let (name, data) = event.split_once('\n').unwrap();
+        let data: Value = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+        assert_eq!(name.strip_prefix("event: "), data["type"].as_str());
+        data
+    };
+    text.split_terminator("\n\n").map(event).collect()
 }
 
 /// An object with these fields too.

@@ -12,6 +12,8 @@ pub struct StreamOptions {
     pub stop: Vec<String>,
     /// Hides control tokens.
     pub skip_special: bool,
+    /// Control tokens that are shown although others are hidden, such as those around tool calls.
+    pub shown: Vec<u32>,
     /// Drops the first space if encoding adds one before a text. On for an answer, off if the text
     /// continues a prompt.
     pub strip_space_prefix: bool,
@@ -22,6 +24,7 @@ impl Default for StreamOptions {
         Self {
             stop: Vec::new(),
             skip_special: true,
+            shown: Vec::new(),
             strip_space_prefix: true,
         }
     }
@@ -33,6 +36,7 @@ pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     stop: Vec<String>,
     skip_special: bool,
+    shown: Vec<u32>,
     /// The next byte is the first, and a space there is dropped.
     at_start: bool,
     /// The first bytes of an incomplete character.
@@ -40,6 +44,7 @@ pub struct TextStream<'a> {
     /// Text that may turn out to begin a stop string.
     held: String,
     stopped: bool,
+    stop_idx: Option<usize>,
 }
 
 impl<'a> TextStream<'a> {
@@ -47,22 +52,22 @@ impl<'a> TextStream<'a> {
     pub fn new(tokenizer: &'a Tokenizer, options: StreamOptions) -> Self {
         Self {
             tokenizer,
-            stop: options
-                .stop
-                .into_iter()
-                .filter(|stop| !stop.is_empty())
-                .collect(),
+            stop: options.stop,
             skip_special: options.skip_special,
+            shown: options.shown,
             at_start: options.strip_space_prefix && tokenizer.has_space_prefix(),
             bytes: Vec::new(),
             held: String::new(),
             stopped: false,
+            stop_idx: None,
         }
     }
 
     /// Appends a token; returns the text that no later token can change, if there is any.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        if self.stopped || (self.skip_special && self.tokenizer.is_special(id)) {
+        let is_hidden =
+            |id| self.skip_special && self.tokenizer.is_special(id) && !self.shown.contains(&id);
+        if self.stopped || is_hidden(id) {
             return None;
         }
         let mut token = self.tokenizer.token_bytes(id);
@@ -96,6 +101,11 @@ impl<'a> TextStream<'a> {
         self.stopped
     }
 
+    /// Index of the stop string that ended the text: of two at one place, the first.
+    pub fn stop_idx(&self) -> Option<usize> {
+        self.stop_idx
+    }
+
     /// Moves complete characters from `bytes` to `held`; bytes that cannot become a character
     /// become U+FFFD.
     fn take_characters(&mut self) {
@@ -122,14 +132,15 @@ impl<'a> TextStream<'a> {
 
     /// Returns the text that can be shown, or `all` text.
     fn release(&mut self, all: bool) -> Option<String> {
-        if let Some(at) = self
-            .stop
-            .iter()
-            .filter_map(|stop| self.held.find(stop.as_str()))
-            .min()
-        {
+        let stops = self.stop.iter().enumerate();
+        let found = stops
+            .filter(|(_, stop)| !stop.is_empty())
+            .filter_map(|(idx, stop)| Some((self.held.find(stop.as_str())?, idx)))
+            .min();
+        if let Some((at, idx)) = found {
             self.held.truncate(at);
             self.stopped = true;
+            self.stop_idx = Some(idx);
         }
         let keep = if all || self.stopped {
             0
@@ -268,6 +279,27 @@ mod tests {
         // Text is shown as soon as it can no longer begin the stop string.
         let (out, _) = pieces(&tokenizer, &["\nUser:"], [hello, us, hello]);
         assert_eq!(out, ["Hello", "", "\nUs Hello", ""]);
+    }
+
+    #[test]
+    fn the_stop_string_that_came_first_is_known() {
+        let tokenizer = tokenizer(&[]);
+        for (stop, idx) in [
+            (vec!["", "c", "b"], Some(2)),
+            (vec!["bc", "b"], Some(1)),
+            (vec!["x"], None),
+        ] {
+            let options = StreamOptions {
+                stop: stop.iter().map(|&stop| stop.to_owned()).collect(),
+                ..StreamOptions::default()
+            };
+            let mut stream = TextStream::new(&tokenizer, options);
+            for byte in *b"abc" {
+                stream.push(u32::from(byte));
+            }
+            stream.finish();
+            assert_eq!(stream.stop_idx(), idx, "{stop:?}");
+        }
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! The routes. A route is a file here and a line in [`router`].
 
+mod anthropic;
+mod ask;
 mod chat;
 mod completions;
 mod embeddings;
+mod format;
 mod generate;
 mod models;
+mod sampling;
+mod tools;
+mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -78,6 +84,8 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         .route("/v1/chat/completions", post(chat::create))
         .route("/v1/completions", post(completions::create))
         .route("/v1/embeddings", post(embeddings::create))
+        .route("/v1/messages", post(anthropic::create))
+        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(Arc::new(guarded), guard))

@@ -1,0 +1,72 @@
+//! Whose API a path belongs to, and how that API shows errors.
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+
+use crate::error::ApiError;
+
+/// An API with its own shape of errors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// `{"error": {message, type, param, code}}`.
+    OpenAi,
+    /// `{"type": "error", "error": {type, message}}`.
+    Anthropic,
+}
+
+impl Dialect {
+    /// The API of a path; OpenAI's if no other has it.
+    pub fn of(path: &str) -> Self {
+        let is_within = |folder: &str| {
+            let rest = path.strip_prefix(folder);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if is_within("/v1/messages") {
+            Self::Anthropic
+        } else {
+            Self::OpenAi
+        }
+    }
+
+    /// An error as this API shows it.
+    pub fn error(self, error: &ApiError) -> Value {
+        let message = error.message();
+        match self {
+            Self::OpenAi => error.body(),
+            Self::Anthropic => json!({
+                "type": "error",
+                "error": {"type": anthropic_type(error.status()), "message": message},
+            }),
+        }
+    }
+}
+
+fn anthropic_type(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_server_error() => "api_error",
+        _ => "invalid_request_error",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_have_the_errors_of_their_api() {
+        for (path, dialect) in [
+            ("/v1/messages", Dialect::Anthropic),
+            ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/v1/messages2", Dialect::OpenAi),
+            ("/v1/chat/completions", Dialect::OpenAi),
+            ("/nothing", Dialect::OpenAi),
+        ] {
+            assert_eq!(Dialect::of(path), dialect, "{path}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What every API asks of a language model. A route reads its own fields into an [`Ask`], and turns
+//! the events of the answer into its own shape ([`Render`](crate::stream::Render)).
+
+use std::sync::Arc;
+
+use thane_engine::schedule::{Event, Request};
+use thane_runtime::{Message, Sampling};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::generate::{check_length, choose, encode};
+use crate::answers::Answers;
+use crate::error::ApiError;
+
+/// Most texts that can end an answer.
+const MAX_STOPS: usize = 16;
+
+/// A request to a language model.
+pub(super) struct Ask {
+    pub prompt: Prompt,
+    pub sampling: Sampling,
+    /// Texts that end the answer.
+    pub stop: Vec<String>,
+    /// Most tokens of the answer; `None` for what the context allows.
+    pub max_tokens: Option<usize>,
+}
+
+/// What is answered.
+pub(super) enum Prompt {
+    /// Messages, as the chat template renders them.
+    Messages(Vec<Message>),
+    /// A text that is continued.
+    Text(String),
+}
+
+/// An answer that was begun.
+pub(super) struct Begun {
+    pub events: UnboundedReceiver<Event>,
+    /// Tokens of the prompt.
+    pub n_prompt: usize,
+}
+
+impl Prompt {
+    /// The tokens of a prompt. Errors name the field `param`.
+    pub async fn encode(self, answers: &Answers) -> Result<Vec<u32>, ApiError> {
+        let prompts = Arc::clone(&answers.prompts);
+        match self {
+            Self::Messages(messages) => encode(move || prompts.encode_messages(&messages)).await,
+            Self::Text(text) => encode(move || prompts.encode_prompt(&text)).await,
+        }
+    }
+}
+
+impl Ask {
+    /// Queues the request. Errors of stops and of the prompt name the fields `params`.
+    pub async fn begin(
+        self,
+        answers: &Answers,
+        (prompt_param, stop_param): (&str, &str),
+    ) -> Result<Begun, ApiError> {
+        let is_chat = matches!(self.prompt, Prompt::Messages(_));
+        let sampling = choose(&self.sampling, answers, is_chat)?;
+        check_stops(&self.stop, stop_param)?;
+        let place = answers.places.take()?;
+        let prompt = self.prompt.encode(answers).await?;
+        let n_prompt = prompt.len();
+        check_length(answers, n_prompt, prompt_param)?;
+        if n_prompt == 0 {
+            let message = format!("`{prompt_param}`: expected at least one token, found none");
+            return Err(ApiError::field(prompt_param, message));
+        }
+        let request = Request {
+            prompt,
+            sampling,
+            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            stop: self.stop,
+            strip_space_prefix: is_chat,
+            ..Request::default()
+        };
+        let events = answers.submit(request, place)?;
+        Ok(Begun { events, n_prompt })
+    }
+}
+
+fn check_stops(stop: &[String], param: &str) -> Result<(), ApiError> {
+    let refused = |expected: &str, found: &str| {
+        let message = format!("`{param}`: expected {expected}, found {found}");
+        Err(ApiError::field(param, message))
+    };
+    if stop.len() > MAX_STOPS {
+        let expected = format!("at most {MAX_STOPS} texts");
+        return refused(&expected, &stop.len().to_string());
+    }
+    if stop.iter().any(String::is_empty) {
+        return refused("texts that are not empty", "an empty one");
+    }
+    Ok(())
+}

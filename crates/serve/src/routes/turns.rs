@@ -1,0 +1,186 @@
+//! Messages of a conversation, as APIs beside OpenAI's chat write them: texts, or lists of parts
+//! that are texts, by roles.
+
+use serde_json::{Map, Value};
+use thane_runtime::Message;
+
+use crate::body::kind;
+use crate::error::ApiError;
+
+/// How an API writes messages.
+pub(super) struct Turns {
+    /// The field that has the list.
+    pub field: &'static str,
+    /// The names of roles, each with the one that chat templates know.
+    pub roles: &'static [(&'static str, &'static str)],
+    /// Types of parts that are texts.
+    pub parts: &'static [&'static str],
+    /// Fields of a message, and of a part, that do not change the answer.
+    pub ignored: &'static [&'static str],
+}
+
+impl Turns {
+    /// The messages of a list, which may be empty.
+    pub fn read(&self, list: &Value) -> Result<Vec<Message>, ApiError> {
+        let Value::Array(list) = list else {
+            return Err(refused(self.field, "a list of messages", kind(list)));
+        };
+        let places = (0..).map(|idx| format!("{}[{idx}]", self.field));
+        let messages = list.iter().zip(places);
+        messages
+            .map(|(message, place)| self.message(message, &place))
+            .collect()
+    }
+
+    fn message(&self, value: &Value, place: &str) -> Result<Message, ApiError> {
+        let Value::Object(fields) = value else {
+            return Err(refused(place, "an object", kind(value)));
+        };
+        let given = fields.get("role").and_then(Value::as_str);
+        let known = self.roles.iter().find(|(name, _)| Some(*name) == given);
+        let Some((_, role)) = known else {
+            let names: Vec<&str> = self.roles.iter().map(|(name, _)| *name).collect();
+            let found = given.map_or("none".to_owned(), |role| format!("`{role}`"));
+            let place = format!("{place}.role");
+            return Err(refused(&place, &one_of(&names), &found));
+        };
+        self.check_rest(fields, &["role", "content"], place)?;
+        let content = fields.get("content").unwrap_or(&Value::Null);
+        let text = self.text(content, &format!("{place}.content"))?;
+        Ok(Message::new(*role, text))
+    }
+
+    /// The text of a string, or of a list of parts.
+    pub fn text(&self, content: &Value, place: &str) -> Result<String, ApiError> {
+        let parts = match content {
+            Value::String(text) => return Ok(text.clone()),
+            Value::Array(parts) if !self.parts.is_empty() => parts,
+            _ if self.parts.is_empty() => return Err(refused(place, "a string", kind(content))),
+            _ => return Err(refused(place, "a string or a list of texts", kind(content))),
+        };
+        let parts = parts.iter().enumerate();
+        parts
+            .map(|(idx, part)| self.part(part, &format!("{place}[{idx}]")))
+            .collect()
+    }
+
+    fn part<'p>(&self, part: &'p Value, place: &str) -> Result<&'p str, ApiError> {
+        let Value::Object(fields) = part else {
+            return Err(refused(place, "an object", kind(part)));
+        };
+        let found = fields.get("type").and_then(Value::as_str).unwrap_or("none");
+        if !self.parts.contains(&found) {
+            let place = format!("{place}.type");
+            return Err(refused(&place, &one_of(self.parts), &format!("`{found}`")));
+        }
+        self.check_rest(fields, &["type", "text"], place)?;
+        let text = fields.get("text").unwrap_or(&Value::Null);
+        let place = || format!("{place}.text");
+        text.as_str()
+            .ok_or_else(|| refused(&place(), "a string", kind(text)))
+    }
+
+    /// Refuses what a template would have to be told.
+    fn check_rest(
+        &self,
+        fields: &Map<String, Value>,
+        known: &[&str],
+        place: &str,
+    ) -> Result<(), ApiError> {
+        let is_empty = |value: &Value| match value {
+            Value::Null => true,
+            Value::Array(list) => list.is_empty(),
+            _ => false,
+        };
+        let unknown = fields.iter().find(|(name, value)| {
+            let name = name.as_str();
+            !known.contains(&name) && !self.ignored.contains(&name) && !is_empty(value)
+        });
+        let Some((name, _)) = unknown else {
+            return Ok(());
+        };
+        let param = format!("{place}.{name}");
+        let message = format!("the field `{param}` is not supported");
+        Err(ApiError::field(param, message).with_code("unsupported_parameter"))
+    }
+}
+
+fn refused(place: &str, expected: &str, found: &str) -> ApiError {
+    let message = format!("`{place}`: expected {expected}, found {found}");
+    ApiError::field(place, message)
+}
+
+/// `a, b or c`.
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [before @ .., last] if !before.is_empty() => format!("{} or {last}", before.join(", ")),
+        _ => names.concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const TURNS: Turns = Turns {
+        field: "messages",
+        roles: &[("developer", "system"), ("user", "user")],
+        parts: &["text"],
+        ignored: &["cache_control"],
+    };
+
+    #[test]
+    fn messages_are_texts_with_a_role() {
+        let list = json!([
+            {"role": "developer", "content": "Be brief."},
+            {"role": "user", "images": [], "content": [
+                {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+                {"type": "text", "text": "b"},
+            ]},
+        ]);
+        let expected = [
+            Message::new("system", "Be brief."),
+            Message::new("user", "ab"),
+        ];
+        assert_eq!(TURNS.read(&list).unwrap(), expected);
+    }
+
+    #[test]
+    fn other_messages_are_refused_by_place() {
+        for (list, said) in [
+            (
+                json!("hi"),
+                "`messages`: expected a list of messages, found a string",
+            ),
+            (
+                json!(["hi"]),
+                "`messages[0]`: expected an object, found a string",
+            ),
+            (
+                json!([{"role": "tool"}]),
+                "`messages[0].role`: expected developer or user, found `tool`",
+            ),
+            (
+                json!([{"role": "user"}]),
+                "`messages[0].content`: expected a string or a list",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "image"}]}]),
+                "`messages[0].content[0].type`: expected text, found `image`",
+            ),
+            (
+                json!([{"role": "user", "content": [{"type": "text"}]}]),
+                "`messages[0].content[0].text`: expected a string, found null",
+            ),
+            (
+                json!([{"role": "user", "content": "x", "images": ["aGk="]}]),
+                "the field `messages[0].images` is not supported",
+            ),
+        ] {
+            let error = TURNS.read(&list).unwrap_err();
+            assert!(error.message().starts_with(said), "{}", error.message());
+        }
+    }
+}
