@@ -11,6 +11,7 @@
 
 mod answers;
 mod body;
+mod counts;
 mod error;
 mod guard;
 mod listen;

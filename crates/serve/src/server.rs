@@ -23,6 +23,8 @@ pub struct Options {
     pub api_key: Option<String>,
     /// Most bytes of the body of a request.
     pub max_body_bytes: usize,
+    /// Bytes of memory that the process has, if the system says so.
+    pub resident_bytes: fn() -> Option<u64>,
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -36,6 +38,7 @@ impl Default for Options {
         Self {
             api_key: None,
             max_body_bytes: 4 << 20,
+            resident_bytes: || None,
             max_connections: 256,
             grace: Duration::from_secs(10),
         }
@@ -62,7 +65,7 @@ impl Server {
     pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
         let guard = Guard::new(options.api_key.as_deref(), is_loopback);
-        let app = App::new(models, options.max_body_bytes);
+        let app = App::new(models, options.max_body_bytes, options.resident_bytes);
         Ok(Self {
             listener,
             router: router(app, guard),

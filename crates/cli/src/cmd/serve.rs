@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 use thane_runtime::Model;
 use thane_serve::{ListenError, ModelOptions, Options, Served, Server, listen};
 
@@ -68,6 +69,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let address = listener.local_addr()?;
     let options = Options {
         api_key: args.api_key.clone(),
+        resident_bytes,
         ..Options::default()
     };
     let grace = options.grace;
@@ -114,6 +116,15 @@ fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
         models.push(served);
     }
     Ok(models)
+}
+
+/// Memory of this process, where the system says.
+fn resident_bytes() -> Option<u64> {
+    let id = sysinfo::get_current_pid().ok()?;
+    let mut system = System::new();
+    let of_memory = ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, of_memory);
+    Some(system.process(id)?.memory())
 }
 
 /// A port that another program has is the machine's state; the rest is in the flags.

@@ -41,6 +41,7 @@ mod run;
 mod schema;
 mod serve;
 mod serve_client;
+mod serve_page;
 mod server;
 mod talk;
 mod tidy;

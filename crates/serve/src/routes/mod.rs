@@ -4,6 +4,7 @@ mod chat;
 mod completions;
 mod embeddings;
 mod generate;
+mod metrics;
 mod models;
 
 use std::sync::Arc;
@@ -24,16 +25,22 @@ use crate::model::Served;
 pub(crate) struct App {
     models: Vec<Served>,
     max_body_bytes: usize,
+    resident_bytes: fn() -> Option<u64>,
     /// When the server started, in seconds since 1970.
     started: u64,
     n_requests: AtomicU64,
 }
 
 impl App {
-    pub fn new(models: Vec<Served>, max_body_bytes: usize) -> Self {
+    pub fn new(
+        models: Vec<Served>,
+        max_body_bytes: usize,
+        resident_bytes: fn() -> Option<u64>,
+    ) -> Self {
         Self {
             models,
             max_body_bytes,
+            resident_bytes,
             started: now_s(),
             n_requests: AtomicU64::new(0),
         }
@@ -72,6 +79,7 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         )
     };
     Router::new()
+        .route("/metrics", get(metrics::show))
         .route("/health", get(models::health))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::retrieve))
