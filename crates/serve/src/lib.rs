@@ -21,6 +21,7 @@ mod routes;
 mod server;
 mod shape;
 mod stream;
+mod upload;
 mod vectors;
 
 pub use listen::{ListenError, listen};

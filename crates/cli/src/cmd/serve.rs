@@ -69,6 +69,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let address = listener.local_addr()?;
     let options = Options {
         api_key: args.api_key.clone(),
+        budget: app.budget.clone(),
         resident_bytes,
         ..Options::default()
     };

@@ -1,8 +1,153 @@
-//! What `thane serve` has beside its API: metrics.
+//! What `thane serve` has beside its API: audits of uploads, metrics.
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
 
-use crate::serve_client::Server;
+use crate::fixture::{assert_ends, stdout};
+use crate::serve_client::{Answer, Server};
+
+const INVALID: &str = "invalid_request_error";
+const PACKAGE: &str = "ios16_half.mlpackage";
+
+fn packages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages")
+}
+
+/// Files below a folder, by their paths in it.
+fn files(folder: &Path, inside: &str, out: &mut Vec<(String, Vec<u8>)>) {
+    for entry in fs::read_dir(folder.join(inside)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let inside = format!("{inside}/{name}");
+        let path = folder.join(&inside);
+        if path.is_dir() {
+            files(folder, &inside, out);
+        } else {
+            out.push((inside, fs::read(path).unwrap()));
+        }
+    }
+}
+
+fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in files {
+        let options = SimpleFileOptions::default();
+        zip.start_file(name.as_str(), options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+/// An archive as Finder makes it: the package, and a folder of what only Finder knows.
+fn archive_of_package() -> Vec<u8> {
+    let mut found = Vec::new();
+    files(&packages(), PACKAGE, &mut found);
+    found.push((format!("__MACOSX/{PACKAGE}/._Manifest.json"), vec![1]));
+    found.push((format!("{PACKAGE}/.DS_Store"), vec![2]));
+    archive(&found)
+}
+
+fn upload(server: &Server, query: &str, body: &[u8]) -> Answer {
+    let head = format!(
+        "POST /audit{query} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/zip\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    server.send(&head, body)
+}
+
+#[test]
+fn an_uploaded_package_is_audited_as_audit_does() {
+    let server = Server::start(&[]);
+    let body = archive_of_package();
+    let package = packages().join(PACKAGE);
+    let audit = |format: &str| {
+        let args = ["audit", package.to_str().unwrap(), "--format", format];
+        let output = server
+            .home
+            .run(&[&args[..], &["--target", "m4,a19+ios26"]].concat());
+        assert_ends(&output, 0, &[]);
+        stdout(&output)
+    };
+    let named = |text: &str| text.replace(package.to_str().unwrap(), PACKAGE);
+    // A plus is a plus, spelled out or not.
+    for query in [
+        "?target=m4,a19+ios26",
+        "?target=m4%2Ca19%2bios26&format=json",
+    ] {
+        let answer = upload(&server, query, &body);
+        assert_eq!(answer.status, 200, "{query}");
+        assert_eq!(answer.text(), named(&audit("json")));
+    }
+    let answer = upload(&server, "?target=m4,a19+ios26&format=html", &body);
+    let head = answer.head.clone();
+    assert!(head.contains("content-type: text/html"), "{head}");
+    assert!(head.contains("content-security-policy: sandbox"), "{head}");
+    assert_eq!(answer.text(), named(&audit("html")));
+}
+
+#[test]
+fn uploads_that_are_no_packages_are_refused() {
+    let server = Server::start(&[]);
+    let body = archive_of_package();
+    let nothing = archive(&[("readme.txt".to_owned(), vec![1])]);
+    let broken = archive(&[("a.mlpackage/Manifest.json".to_owned(), b"{".to_vec())]);
+    for (query, body, param, said) in [
+        (
+            "",
+            &b"hello"[..],
+            Value::Null,
+            "expected a zip archive of a .mlpackage",
+        ),
+        ("", &nothing, Value::Null, "found neither file"),
+        ("", &broken, Value::Null, "a.mlpackage/Manifest.json"),
+        ("?target=m99", &body, json!("target"), "`target`: \"m99\""),
+        (
+            "?target=m4,m4,m4,m4,m4,m4,m4,m4,m4",
+            &body,
+            json!("target"),
+            "at most 8",
+        ),
+        (
+            "?format=pdf",
+            &body,
+            json!("format"),
+            "expected json or html",
+        ),
+        ("?fix=1", &body, json!("fix"), "`fix` is not supported"),
+    ] {
+        let message = upload(&server, query, body).refused(400, INVALID, param);
+        assert!(message.contains(said), "{query}: {message}");
+    }
+    let message = server
+        .post("/audit", "{}", "")
+        .refused(415, INVALID, Value::Null);
+    assert!(
+        message.contains("Content-Type: application/zip"),
+        "{message}"
+    );
+    let head = |rest: &str| {
+        format!(
+            "POST /audit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/zip\r\n{rest}\r\n\r\n"
+        )
+    };
+    let large = head("Content-Length: 600000000");
+    let message = server.send(&large, "").refused(413, INVALID, Value::Null);
+    assert!(message.contains("at most 512 MiB"), "{message}");
+    let chunked = head("Transfer-Encoding: chunked");
+    server.send(&chunked, "").refused(411, INVALID, Value::Null);
+    // What is left of --memory bounds an upload too.
+    let small = Server::start(&["--memory", "100MB"]);
+    let large = head("Content-Length: 200000000");
+    let message = small.send(&large, "").refused(413, INVALID, Value::Null);
+    assert!(message.contains("the upload needs"), "{message}");
+    // None of them keeps the turn.
+    assert_eq!(upload(&server, "", &body).status, 200);
+}
 
 /// The value of a line of the metrics.
 #[track_caller]

@@ -1,5 +1,6 @@
 //! The routes. A route is a file here and a line in [`router`].
 
+mod audit;
 mod chat;
 mod completions;
 mod embeddings;
@@ -20,11 +21,13 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::model::Served;
+use crate::upload::Uploads;
 
 /// What handlers share.
 pub(crate) struct App {
     models: Vec<Served>,
     max_body_bytes: usize,
+    uploads: Uploads,
     resident_bytes: fn() -> Option<u64>,
     /// When the server started, in seconds since 1970.
     started: u64,
@@ -35,11 +38,13 @@ impl App {
     pub fn new(
         models: Vec<Served>,
         max_body_bytes: usize,
+        uploads: Uploads,
         resident_bytes: fn() -> Option<u64>,
     ) -> Self {
         Self {
             models,
             max_body_bytes,
+            uploads,
             resident_bytes,
             started: now_s(),
             n_requests: AtomicU64::new(0),
@@ -79,6 +84,7 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         )
     };
     Router::new()
+        .route("/audit", post(audit::create))
         .route("/metrics", get(metrics::show))
         .route("/health", get(models::health))
         .route("/v1/models", get(models::list))
