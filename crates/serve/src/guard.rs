@@ -37,8 +37,7 @@ impl Guard {
 
     fn check(&self, uri: &Uri, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         self.check_host(uri, headers)?;
-        // Whoever watches the server has no key.
-        if uri.path() != "/health" {
+        if !is_open(uri.path(), method) {
             self.check_key(headers)?;
         }
         if *method == Method::POST {
@@ -98,6 +97,12 @@ fn is_local(host: &str) -> bool {
     let ip = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
     let ip = ip.unwrap_or(name).parse::<std::net::IpAddr>();
     is_name || ip.is_ok_and(|ip| ip.is_loopback())
+}
+
+/// Whether a route needs no key: whoever watches the server has none, and the page asks for it.
+fn is_open(path: &str, method: &Method) -> bool {
+    let is_page = path == "/" || path.starts_with("/page/");
+    path == "/health" || is_page && matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// An archive is not what a page of another site can send unasked either.

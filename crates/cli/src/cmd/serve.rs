@@ -15,8 +15,9 @@ use crate::model::RunFlags;
 /// Serve models over HTTP, with the routes of OpenAI's API.
 ///
 /// Language models answer /v1/chat/completions and /v1/completions, embedding models
-/// /v1/embeddings; /v1/models lists them. Prints the address once the models are loaded. Ctrl-C
-/// stops the server: running answers have 10 seconds to finish. docs/serve.md has the fields.
+/// /v1/embeddings; /v1/models lists them. The address, printed once the models are loaded, opens a
+/// page with a chat, similarity of texts, audits of models and live charts. Ctrl-C stops the
+/// server: running answers have 10 seconds to finish. docs/serve.md has the fields.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.

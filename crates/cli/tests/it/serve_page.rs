@@ -1,4 +1,5 @@
-//! What `thane serve` has beside its API: audits of uploads, metrics.
+//! What `thane serve` has beside its API: the page, audits of uploads, metrics. How the page works
+//! is checked in a browser (`tests/oracle/check_serve_page.py`).
 
 use std::fs;
 use std::io::{Cursor, Write};
@@ -147,6 +148,46 @@ fn uploads_that_are_no_packages_are_refused() {
     assert!(message.contains("the upload needs"), "{message}");
     // None of them keeps the turn.
     assert_eq!(upload(&server, "", &body).status, 200);
+}
+
+#[test]
+fn the_page_needs_no_key_and_the_rest_does() {
+    let server = Server::start_with(&["--host", "0.0.0.0"], &[("THANE_SERVE_API_KEY", "secret")]);
+    let page = server.get("/", "");
+    let head = page.head.clone();
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; script-src 'self' 'sha256-",
+        "frame-ancestors 'none'",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(head.contains(header), "{header}: {head}");
+    }
+    let page = page.text();
+    // What the page names is there, and nothing else.
+    let linked: Vec<&str> = page
+        .split("\"/page/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert_eq!(linked, ["style.css", "main.js"]);
+    for name in linked {
+        assert_eq!(server.get(&format!("/page/{name}"), "").status, 200);
+    }
+    for path in ["/page/nothing.js", "/page/..%2findex.html"] {
+        server.get(path, "").refused(404, INVALID, Value::Null);
+    }
+    for path in ["/metrics", "/page", "/v1/models"] {
+        server
+            .get(path, "")
+            .refused(401, "authentication_error", Value::Null);
+    }
+    server
+        .post("/", "{}", "")
+        .refused(401, "authentication_error", Value::Null);
+    let key = "Authorization: Bearer secret\r\n";
+    assert_eq!(server.get("/metrics", key).status, 200);
 }
 
 /// The value of a line of the metrics.

@@ -7,6 +7,7 @@ mod embeddings;
 mod generate;
 mod metrics;
 mod models;
+mod page;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,6 +85,8 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         )
     };
     Router::new()
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
         .route("/audit", post(audit::create))
         .route("/metrics", get(metrics::show))
         .route("/health", get(models::health))
