@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use zip::ZipWriter;
@@ -44,11 +45,12 @@ fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
 }
 
 /// An archive as Finder makes it: the package, and a folder of what only Finder knows.
-fn archive_of_package() -> Vec<u8> {
+fn archive_of(package: &Path) -> Vec<u8> {
+    let name = package.file_name().unwrap().to_str().unwrap();
     let mut found = Vec::new();
-    files(&packages(), PACKAGE, &mut found);
-    found.push((format!("__MACOSX/{PACKAGE}/._Manifest.json"), vec![1]));
-    found.push((format!("{PACKAGE}/.DS_Store"), vec![2]));
+    files(package.parent().unwrap(), name, &mut found);
+    found.push((format!("__MACOSX/{name}/._Manifest.json"), vec![1]));
+    found.push((format!("{name}/.DS_Store"), vec![2]));
     archive(&found)
 }
 
@@ -64,37 +66,47 @@ fn upload(server: &Server, query: &str, body: &[u8]) -> Answer {
 #[test]
 fn an_uploaded_package_is_audited_as_audit_does() {
     let server = Server::start(&[]);
-    let body = archive_of_package();
-    let package = packages().join(PACKAGE);
-    let audit = |format: &str| {
-        let args = ["audit", package.to_str().unwrap(), "--format", format];
-        let output = server
-            .home
-            .run(&[&args[..], &["--target", "m4,a19+ios26"]].concat());
-        assert_ends(&output, 0, &[]);
-        stdout(&output)
-    };
-    let named = |text: &str| text.replace(package.to_str().unwrap(), PACKAGE);
-    // A plus is a plus, spelled out or not.
-    for query in [
-        "?target=m4,a19+ios26",
-        "?target=m4%2Ca19%2bios26&format=json",
-    ] {
-        let answer = upload(&server, query, &body);
-        assert_eq!(answer.status, 200, "{query}");
-        assert_eq!(answer.text(), named(&audit("json")));
+    // What Thane says of its own package beside the program counts too.
+    let own = server.home.path("own.mlpackage");
+    let (bert, own_path) = (crate::embed::model("bert-mean"), own.to_str().unwrap());
+    let convert = ["convert", bert.to_str().unwrap(), "-o", own_path];
+    let flags = ["--task", "embed", "--buckets", "8,24"];
+    assert_ends(&server.home.run(&[&convert[..], &flags].concat()), 0, &[]);
+    for package in [packages().join(PACKAGE), own] {
+        let path = package.to_str().unwrap();
+        let name = package.file_name().unwrap().to_str().unwrap();
+        let expected = |format: &str| {
+            let args = [
+                "audit",
+                path,
+                "--target",
+                "m4,a19+ios26",
+                "--format",
+                format,
+            ];
+            let output = server.home.run(&args);
+            assert_ends(&output, 0, &[]);
+            stdout(&output).replace(path, name)
+        };
+        let body = archive_of(&package);
+        // A plus is a plus, spelled out or not.
+        for query in ["m4,a19+ios26", "m4%2Ca19%2bios26&format=json"] {
+            let answer = upload(&server, &format!("?target={query}"), &body);
+            assert_eq!(answer.status, 200, "{query}");
+            assert_eq!(answer.text(), expected("json"));
+        }
+        let answer = upload(&server, "?target=m4,a19+ios26&format=html", &body);
+        let head = answer.head.clone();
+        assert!(head.contains("content-type: text/html"), "{head}");
+        assert!(head.contains("content-security-policy: sandbox"), "{head}");
+        assert_eq!(answer.text(), expected("html"));
     }
-    let answer = upload(&server, "?target=m4,a19+ios26&format=html", &body);
-    let head = answer.head.clone();
-    assert!(head.contains("content-type: text/html"), "{head}");
-    assert!(head.contains("content-security-policy: sandbox"), "{head}");
-    assert_eq!(answer.text(), named(&audit("html")));
 }
 
 #[test]
 fn uploads_that_are_no_packages_are_refused() {
     let server = Server::start(&[]);
-    let body = archive_of_package();
+    let body = archive_of(&packages().join(PACKAGE));
     let nothing = archive(&[("readme.txt".to_owned(), vec![1])]);
     let broken = archive(&[("a.mlpackage/Manifest.json".to_owned(), b"{".to_vec())]);
     for (query, body, param, said) in [
@@ -245,4 +257,28 @@ fn metrics_count_what_passes() {
         !text.contains("thane_cache_slots{model=\"bert-mean\"}"),
         "{text}"
     );
+}
+
+#[test]
+fn a_client_that_leaves_is_counted_and_runs_no_more() {
+    // These numerics are slow.
+    let server = Server::start(&["--numerics", "ane"]);
+    let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
+    let mut answer = server.post("/v1/completions", &body.to_string(), "");
+    answer.chunk().unwrap();
+    let until = |line: &str, expected: f64| {
+        let start = Instant::now();
+        while metric(&server.get("/metrics", "").text(), line) != expected {
+            assert!(start.elapsed() < Duration::from_secs(60), "{line}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let running = "thane_requests_running{model=\"tiny-chat\"}";
+    until(running, 1.0);
+    drop(answer);
+    until(
+        "thane_requests_total{model=\"tiny-chat\",outcome=\"cancelled\"}",
+        1.0,
+    );
+    until(running, 0.0);
 }

@@ -13,6 +13,9 @@ use thane_audit::form::{html, json};
 use thane_audit::report::{Scope, Subject, build};
 use thane_audit::target::{Route, Target, Units};
 use thane_mil::budget::Budget;
+use thane_runtime::contract::Facts;
+use thane_runtime::facts_of_files;
+use thane_runtime::manifest::catch_all;
 
 use super::App;
 use crate::body::collect;
@@ -76,8 +79,15 @@ fn audit(
     budget: &Budget,
 ) -> Result<String, ApiError> {
     let unpacked = unpack(archive, max_bytes, budget)?;
-    let subject = Subject::from_files(&unpacked.name, &unpacked.files);
-    let subject = subject.map_err(|e| ApiError::invalid(error_chain(&e)))?;
+    let (name, files) = (&unpacked.name, &unpacked.files);
+    let mut subject =
+        Subject::from_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
+    let facts = facts_of_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
+    if matches!(facts, Some(Facts::Embed(facts)) if facts.flexible) {
+        for part in &mut subject.parts {
+            part.catch_all = catch_all(&part.program);
+        }
+    }
     let report = build(&subject, &wish.targets, Scope::default());
     let printed = match wish.is_html {
         true => html::print(&report),
