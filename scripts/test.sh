@@ -208,8 +208,15 @@ step "accuracy of predictions" python3 scripts/accuracy.py --check "$thane"
 step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
     step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
+    # Carries axe-core; what it depends on is for other browsers.
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps axe-playwright-python==0.1.8 ||
+        skip "axe on the page of the server" "pip could not install axe-playwright-python"
+    python=$venv/bin/python
+    [ -x "$python" ] || python=python3
+    step "page of the server" "$python" tests/oracle/check_serve_page.py "$thane" "$browser"
 else
     skip "page of an audit" "no Chromium here (apt-get install chromium)"
+    skip "page of the server" "no Chromium here (apt-get install chromium)"
 fi
 
 step "tables of measurements" python3 scripts/measurements.py --check

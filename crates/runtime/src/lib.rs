@@ -77,7 +77,7 @@ pub use language_model::{LanguageModel, LanguageOptions, Origin};
 pub use observer::{Note, Observer};
 pub use opened::{Files, Model, is_package};
 pub use overflow::{OverflowOptions, first_overflow};
-pub use package_contents::{PackageContents, items, read_contents, read_facts};
+pub use package_contents::{PackageContents, facts_of_files, items, read_contents, read_facts};
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use passes::{compile, has_states, in_opset};
 pub use prompt::Prompt;

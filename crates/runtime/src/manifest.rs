@@ -3,6 +3,7 @@
 use std::path::{Component, Path};
 
 use serde::{Deserialize, Serialize};
+use thane_mil::program::{Function, Program};
 
 use crate::contract::Facts;
 use crate::error::ContractError;
@@ -63,6 +64,23 @@ pub fn is_bundle(path: &Path) -> bool {
 /// length.
 pub fn function_length(function: &str) -> Option<usize> {
     function.rsplit('_').next()?.parse().ok()
+}
+
+/// The function of flexible length beside those of buckets: it takes what is too long for them.
+pub fn catch_all(program: &Program) -> Option<String> {
+    let has_length = |f: &Function| function_length(&f.name).is_some();
+    let functions = program.functions();
+    let any = functions
+        .iter()
+        .find(|f| !has_length(f) && is_flexible(f))?;
+    functions.iter().any(has_length).then(|| any.name.clone())
+}
+
+/// Whether an input of a function has no fixed shape.
+pub fn is_flexible(function: &Function) -> bool {
+    let inputs = function.body().inputs.iter();
+    let mut types = inputs.filter_map(|input| function.value(*input).ty.tensor());
+    types.any(|ty| ty.known_shape().is_none())
 }
 
 /// Reads the manifest of a folder without a check of any other file; `None` if there is none.

@@ -5,9 +5,11 @@
 //! program must be what the contract says.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thane_mil::data::Bytes;
 use thane_mil::package::{self, Content, Item};
 use thane_mil::program::Program;
 use thane_models::Table;
@@ -172,6 +174,19 @@ pub fn read_facts(path: &Path) -> Result<Option<Facts>, RuntimeError> {
         .map(|contract| contract.model))
 }
 
+/// As [`read_facts`], of a package whose files are in memory, by their paths inside it.
+pub fn facts_of_files(
+    name: &str,
+    files: &BTreeMap<String, Bytes>,
+) -> Result<Option<Facts>, RuntimeError> {
+    let inside = format!("Data/{AUTHOR}/{CONTRACT}");
+    let Some(json) = files.get(&inside) else {
+        return Ok(None);
+    };
+    let contract = parse_contract(&Path::new(name).join(&inside), json.as_slice())?;
+    Ok(Some(contract.model))
+}
+
 /// Compares the hashes of a package's files with those of its contract.
 fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
     let found = hash_data(path).map_err(|source| ContractError::Read {
@@ -194,11 +209,15 @@ fn check_files(path: &Path, contract: &Contract) -> Result<(), ContractError> {
 }
 
 fn read_contract(file: &Path) -> Result<Contract, ContractError> {
+    parse_contract(file, &read(file)?)
+}
+
+fn parse_contract(file: &Path, json: &[u8]) -> Result<Contract, ContractError> {
     let json_error = |source| ContractError::Json {
         path: file.to_owned(),
         source,
     };
-    let json: serde_json::Value = serde_json::from_slice(&read(file)?).map_err(json_error)?;
+    let json: serde_json::Value = serde_json::from_slice(json).map_err(json_error)?;
     let schema = json["schema"].as_u64();
     if schema != Some(u64::from(SCHEMA)) {
         return Err(ContractError::Schema {

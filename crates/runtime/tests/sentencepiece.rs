@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::Value;
 use thane_engine::text::{EncodeOptions, Tokenizer};
@@ -22,7 +23,7 @@ fn here(name: &str) -> PathBuf {
 }
 
 /// The tokenizer of a checkpoint with this vocabulary and this `tokenizer_config.json`.
-fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Tokenizer, String> {
+fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Arc<Tokenizer>, String> {
     let folder = tempfile::tempdir().unwrap();
     let tiny = here("../../../tests/models/tiny/llama-bias");
     for name in ["config.json", "model.safetensors"] {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
@@ -11,6 +12,7 @@ use thane_runtime::{Known, PromptEncoder, Recommended};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
 use crate::places::Places;
 
@@ -26,6 +28,9 @@ pub(crate) struct Answers {
     /// The logits that the model gives, if not all.
     pub known: Option<Known>,
     pub places: Places,
+    /// Answers that run side by side.
+    pub n_slots: usize,
+    pub counts: Arc<Counts>,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -34,6 +39,7 @@ struct Job {
     request: Request,
     events: UnboundedSender<Event>,
     place: OwnedSemaphorePermit,
+    arrived: Instant,
 }
 
 /// What the thread needs.
@@ -52,10 +58,12 @@ impl Answers {
         let (jobs, waiting) = mpsc::channel();
         let prompts = Arc::new(parts.prompts);
         let (sessions, of_thread) = (parts.sessions, Arc::clone(&prompts));
+        let counts = Arc::new(Counts::default());
+        let counted = Arc::clone(&counts);
         let (n_slots, context) = (sessions.n_sequences(), sessions.context());
         std::thread::Builder::new()
             .name("answers".to_owned())
-            .spawn(move || work(sessions, &of_thread, &waiting))?;
+            .spawn(move || work(sessions, &of_thread, &waiting, &counted))?;
         Ok(Self {
             prompts,
             context,
@@ -63,6 +71,8 @@ impl Answers {
             recommended: parts.recommended,
             known: parts.known,
             places: Places::new(n_slots + parts.n_queue),
+            n_slots,
+            counts,
             jobs,
         })
     }
@@ -80,6 +90,7 @@ impl Answers {
             request,
             events,
             place,
+            arrived: Instant::now(),
         };
         self.jobs.send(job).map_err(|_| stopped())?;
         Ok(answer)
@@ -90,30 +101,45 @@ impl Answers {
 struct Listener {
     events: UnboundedSender<Event>,
     _place: OwnedSemaphorePermit,
+    arrived: Instant,
+    has_token: bool,
 }
 
 /// Runs the scheduler until the server is gone.
-fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>) {
+fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>, counts: &Counts) {
     let mut scheduler = Scheduler::new(sessions, prompts.tokenizer(), StepLimits::default());
     let mut listeners = BTreeMap::new();
     loop {
         if scheduler.is_idle() {
             let Ok(job) = jobs.recv() else { return };
-            submit(&mut scheduler, &mut listeners, job);
+            submit(&mut scheduler, &mut listeners, job, counts);
         }
         while let Ok(job) = jobs.try_recv() {
-            submit(&mut scheduler, &mut listeners, job);
+            submit(&mut scheduler, &mut listeners, job, counts);
         }
         listeners.retain(|id, listener: &mut Listener| {
             let is_heard = !listener.events.is_closed();
             if !is_heard {
                 scheduler.cancel(*id);
+                counts.cancelled.add(1);
             }
             is_heard
         });
-        for (id, event) in scheduler.step() {
+        // Requests may all have been cancelled.
+        let (start, has_work) = (Instant::now(), !scheduler.is_idle());
+        let events = scheduler.step();
+        if has_work {
+            counts.step.observe(start.elapsed());
+        }
+        counts.note_scheduled(&scheduler.totals(), scheduler.n_running());
+        for (id, event) in events {
             let is_last = matches!(event, Event::Done(..) | Event::Failed(_));
-            if let Some(listener) = listeners.get(&id) {
+            counts.note_end(&event);
+            if let Some(listener) = listeners.get_mut(&id) {
+                if !listener.has_token && !matches!(event, Event::Scored(_)) {
+                    listener.has_token = true;
+                    counts.first.observe(listener.arrived.elapsed());
+                }
                 // A client that has gone is seen before the next step.
                 let _ = listener.events.send(event);
             }
@@ -124,16 +150,24 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>)
     }
 }
 
-fn submit(scheduler: &mut Scheduler<'_>, listeners: &mut BTreeMap<RequestId, Listener>, job: Job) {
+fn submit(
+    scheduler: &mut Scheduler<'_>,
+    listeners: &mut BTreeMap<RequestId, Listener>,
+    job: Job,
+    counts: &Counts,
+) {
     match scheduler.submit(job.request) {
         Ok(id) => {
             let listener = Listener {
                 events: job.events,
                 _place: job.place,
+                arrived: job.arrived,
+                has_token: false,
             };
             listeners.insert(id, listener);
         }
         Err(error) => {
+            counts.failed.add(1);
             let _ = job.events.send(Event::Failed(Arc::new(error)));
         }
     }

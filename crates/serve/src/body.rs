@@ -26,19 +26,7 @@ impl Fields {
             let message = format!("expected a body of at most {max_bytes} bytes, found more");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
-        if body.size_hint().lower() > max_bytes as u64 {
-            return Err(too_large());
-        }
-        let read = tokio::time::timeout(READ_TIME, Limited::new(body, max_bytes).collect()).await;
-        let slow = |_| {
-            let message = format!("expected the body within {} s", READ_TIME.as_secs());
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
-        };
-        match read.map_err(slow)? {
-            Ok(body) => Self::parse(&body.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-            Err(_) => Err(ApiError::invalid("the body ended before its length")),
-        }
+        Self::parse(&collect(body, max_bytes, READ_TIME, too_large).await?)
     }
 
     fn parse(body: &Bytes) -> Result<Self, ApiError> {
@@ -85,6 +73,28 @@ impl Fields {
             None => format!("the field `{name}` is not supported"),
         };
         Err(ApiError::field(name, message).with_code("unsupported_parameter"))
+    }
+}
+
+/// Reads a body of at most `max_bytes`, which must be there within `time`.
+pub(crate) async fn collect(
+    body: Body,
+    max_bytes: usize,
+    time: Duration,
+    too_large: impl Fn() -> ApiError,
+) -> Result<Bytes, ApiError> {
+    if body.size_hint().lower() > max_bytes as u64 {
+        return Err(too_large());
+    }
+    let read = tokio::time::timeout(time, Limited::new(body, max_bytes).collect()).await;
+    let slow = |_| {
+        let message = format!("expected the body within {} s", time.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    };
+    match read.map_err(slow)? {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
+        Err(_) => Err(ApiError::invalid("the body ended before its length")),
     }
 }
 

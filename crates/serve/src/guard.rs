@@ -1,10 +1,10 @@
-//! What is checked before any route: the `Host` header, the key, and that bodies are JSON.
+//! What is checked before any route: the `Host` header, the key, and the type of the body.
 //!
 //! A page of another site that a browser shows can send requests to 127.0.0.1. It cannot read the
 //! answers, because no header allows it to (CORS is off). A site whose name resolves to 127.0.0.1
 //! (DNS rebinding) could, so on loopback addresses the `Host` header must name this machine. A page
-//! can send text, but JSON only after a question that no route answers, so bodies must be declared
-//! as JSON.
+//! can send text, but JSON or an archive only after a question that no route answers, so bodies
+//! must be declared as one of them.
 
 use std::sync::Arc;
 
@@ -38,12 +38,11 @@ impl Guard {
 
     fn check(&self, uri: &Uri, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         self.check_host(uri, headers)?;
-        // Whoever watches the server has no key.
-        if uri.path() != "/health" {
+        if !is_open(uri.path(), method) {
             self.check_key(headers)?;
         }
         if *method == Method::POST {
-            check_json(headers)?;
+            check_type(headers, uri.path())?;
         }
         Ok(())
     }
@@ -102,16 +101,27 @@ fn is_local(host: &str) -> bool {
     is_name || ip.is_ok_and(|ip| ip.is_loopback())
 }
 
-fn check_json(headers: &HeaderMap) -> Result<(), ApiError> {
+/// Whether a route needs no key: whoever watches the server has none, and the page asks for it.
+fn is_open(path: &str, method: &Method) -> bool {
+    let is_page = path == "/" || path.starts_with("/page/");
+    path == "/health" || is_page && matches!(*method, Method::GET | Method::HEAD)
+}
+
+/// An archive is not what a page of another site can send unasked either.
+fn check_type(headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
+    let expected = match path {
+        "/audit" => "application/zip",
+        _ => "application/json",
+    };
     let given = headers.get(header::CONTENT_TYPE);
     let given = given
         .and_then(|value| value.to_str().ok())
         .unwrap_or("none");
     let kind = given.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") {
+    if kind.eq_ignore_ascii_case(expected) {
         return Ok(());
     }
-    let message = format!("expected the header Content-Type: application/json, found {given}");
+    let message = format!("expected the header Content-Type: {expected}, found {given}");
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 

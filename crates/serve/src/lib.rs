@@ -12,6 +12,7 @@
 mod answers;
 mod body;
 mod choices;
+mod counts;
 mod dialect;
 mod error;
 mod guard;
@@ -22,6 +23,7 @@ mod routes;
 mod server;
 mod shape;
 mod stream;
+mod upload;
 mod vectors;
 
 pub use listen::{ListenError, listen};

@@ -10,6 +10,7 @@ use thane_runtime::{
 };
 
 use crate::answers::{Answers, Parts};
+use crate::counts::Counts;
 use crate::places::Places;
 use crate::vectors::Embeddings;
 
@@ -88,6 +89,13 @@ impl Served {
     /// The name that clients use.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    pub(crate) fn counts(&self) -> &Counts {
+        match &self.task {
+            Kind::Answers(answers) => &answers.counts,
+            Kind::Embeds(embeddings) => &embeddings.counts,
+        }
     }
 
     pub(crate) fn places(&self) -> &Places {

@@ -1,6 +1,7 @@
 //! How many requests a model takes at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::StatusCode;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -11,6 +12,7 @@ use crate::error::ApiError;
 pub(crate) struct Places {
     free: Arc<Semaphore>,
     n: usize,
+    n_refused: AtomicU64,
 }
 
 impl Places {
@@ -18,6 +20,7 @@ impl Places {
         Self {
             free: Arc::new(Semaphore::new(n)),
             n,
+            n_refused: AtomicU64::new(0),
         }
     }
 
@@ -25,12 +28,18 @@ impl Places {
     /// is refused.
     pub fn take(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
+            self.n_refused.fetch_add(1, Ordering::Relaxed);
             let n = self.n;
             let message = format!("the queue of the model is full: {n} requests run or wait");
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
                 .with_code("queue_full")
                 .retry_after(1)
         })
+    }
+
+    /// Number of requests that found no place.
+    pub fn n_refused(&self) -> u64 {
+        self.n_refused.load(Ordering::Relaxed)
     }
 
     /// Number of places that are taken.

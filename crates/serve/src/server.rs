@@ -10,11 +10,13 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use thane_mil::budget::Budget;
 use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
 use crate::model::Served;
 use crate::routes::{App, router};
+use crate::upload::Uploads;
 
 /// Limits of a server.
 #[derive(Clone, Debug)]
@@ -23,6 +25,12 @@ pub struct Options {
     pub api_key: Option<String>,
     /// Most bytes of the body of a request.
     pub max_body_bytes: usize,
+    /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
+    pub max_upload_bytes: usize,
+    /// Limits the memory for uploads.
+    pub budget: Budget,
+    /// Bytes of memory that the process has, if the system says so.
+    pub resident_bytes: fn() -> Option<u64>,
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -31,11 +39,14 @@ pub struct Options {
 
 impl Default for Options {
     /// 4 MiB: 2,048 texts of 512 tokens, or a prompt of a million. 256 connections: each may hold a
-    /// body.
+    /// body. 512 MiB: models of 250 million fp16 weights.
     fn default() -> Self {
         Self {
             api_key: None,
             max_body_bytes: 4 << 20,
+            max_upload_bytes: 512 << 20,
+            budget: Budget::unlimited(),
+            resident_bytes: || None,
             max_connections: 256,
             grace: Duration::from_secs(10),
         }
@@ -62,7 +73,13 @@ impl Server {
     pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
         let guard = Guard::new(options.api_key.as_deref(), is_loopback);
-        let app = App::new(models, options.max_body_bytes);
+        let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+        let app = App::new(
+            models,
+            options.max_body_bytes,
+            uploads,
+            options.resident_bytes,
+        );
         Ok(Self {
             listener,
             router: router(app, guard),

@@ -2,13 +2,15 @@
 //! batches of texts of similar length.
 
 use std::io;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use thane_engine::embed::{EmbedError, Watch, output};
 use thane_mil::budget::Budget;
 use thane_runtime::{Embedder, Prompt, TOKENIZER_BYTES};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
+use crate::counts::Counts;
 use crate::error::{ApiError, error_chain, stopped};
 use crate::places::Places;
 
@@ -37,6 +39,7 @@ pub(crate) struct Embeddings {
     /// Most tokens of an input.
     pub max_tokens: usize,
     pub places: Places,
+    pub counts: Arc<Counts>,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -51,6 +54,7 @@ pub(crate) struct Ask {
 struct Job {
     ask: Ask,
     answer: oneshot::Sender<Result<Vectors, ApiError>>,
+    arrived: Instant,
     _place: OwnedSemaphorePermit,
 }
 
@@ -68,7 +72,9 @@ impl Embeddings {
             embedder,
             prompt: prompt.text,
             budget,
+            counts: Arc::default(),
         };
+        let counts = Arc::clone(&worker.counts);
         std::thread::Builder::new()
             .name("embeddings".to_owned())
             .spawn(move || worker.run(&waiting))?;
@@ -76,6 +82,7 @@ impl Embeddings {
             dim,
             max_tokens,
             places: Places::new(1 + n_queue),
+            counts,
             jobs,
         })
     }
@@ -87,6 +94,7 @@ impl Embeddings {
         let job = Job {
             ask,
             answer,
+            arrived: Instant::now(),
             _place: place,
         };
         self.jobs.send(job).map_err(|_| stopped())?;
@@ -99,12 +107,18 @@ struct Worker {
     /// Put before each text.
     prompt: String,
     budget: Budget,
+    counts: Arc<Counts>,
 }
 
 impl Worker {
     fn run(&mut self, jobs: &mpsc::Receiver<Job>) {
         for job in jobs {
+            self.counts.running.set(1);
             let embedded = self.embed(&job.ask, &|| job.answer.is_closed());
+            let n_tokens = embedded
+                .as_ref()
+                .map(|found| found.as_ref().map(|v| v.n_tokens));
+            self.counts.note_vectors(n_tokens, job.arrived.elapsed());
             if let Some(embedded) = embedded.transpose() {
                 let _ = job.answer.send(embedded);
             }

@@ -9,12 +9,12 @@ use std::path::{Component, Path, PathBuf};
 use thane_audit::report::chain::ChainCall;
 use thane_audit::report::{Part, Subject};
 use thane_mil::package::{Package, PackageError, read_lines, read_source};
-use thane_mil::program::{Function, Program, ValueId};
+use thane_mil::program::{Function, Program};
 use thane_mil::text::Lines;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{EncoderInfo, Options};
 use thane_runtime::contract::Facts;
-use thane_runtime::manifest::{function_length, read_manifest};
+use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
     ForeignBundle, ForeignLayout, RuntimeError, compile, in_opset, interface, is_package,
     lower_for_engine, read_facts,
@@ -215,29 +215,6 @@ fn package(spec: &str, path: &Path, app: &App) -> Result<Subject, Failure> {
 fn read(path: &Path, app: &App) -> Result<Package, Failure> {
     app.output.explain(&format!("reading {}", path.display()));
     Package::open(path).map_err(|e| Failure::new(Code::Usage, e))
-}
-
-/// The function of flexible length beside the functions of buckets.
-fn catch_all(program: &Program) -> Option<String> {
-    let functions = program.functions();
-    let any = functions
-        .iter()
-        .find(|f| function_length(&f.name).is_none() && is_flexible(f))?;
-    functions
-        .iter()
-        .any(|f| function_length(&f.name).is_some())
-        .then(|| any.name.clone())
-}
-
-/// Whether an input has no fixed shape.
-fn is_flexible(f: &Function) -> bool {
-    let open = |v: &ValueId| {
-        f.value(*v)
-            .ty
-            .tensor()
-            .is_some_and(|t| t.known_shape().is_none())
-    };
-    f.body().inputs.iter().any(open)
 }
 
 /// The packages of a folder, in the order of names.

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 use thane_runtime::Model;
 use thane_serve::{ListenError, ModelOptions, Options, Served, Server, listen};
 
@@ -14,8 +15,9 @@ use crate::model::RunFlags;
 /// Serve models over HTTP, with the routes of OpenAI's API.
 ///
 /// Language models answer /v1/chat/completions and /v1/completions, embedding models
-/// /v1/embeddings; /v1/models lists them. Prints the address once the models are loaded. Ctrl-C
-/// stops the server: running answers have 10 seconds to finish. docs/serve.md has the fields.
+/// /v1/embeddings; /v1/models lists them. The address, printed once the models are loaded, opens a
+/// page with a chat, similarity of texts, audits of models and live charts. Ctrl-C stops the
+/// server: running answers have 10 seconds to finish. docs/serve.md has the fields.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.
@@ -68,6 +70,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let address = listener.local_addr()?;
     let options = Options {
         api_key: args.api_key.clone(),
+        budget: app.budget.clone(),
+        resident_bytes,
         ..Options::default()
     };
     let grace = options.grace;
@@ -114,6 +118,15 @@ fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
         models.push(served);
     }
     Ok(models)
+}
+
+/// Memory of this process, where the system says.
+fn resident_bytes() -> Option<u64> {
+    let id = sysinfo::get_current_pid().ok()?;
+    let mut system = System::new();
+    let of_memory = ProcessRefreshKind::nothing().with_memory();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, of_memory);
+    Some(system.process(id)?.memory())
 }
 
 /// A port that another program has is the machine's state; the rest is in the flags.

@@ -44,6 +44,7 @@ mod serve;
 mod serve_anthropic;
 mod serve_client;
 mod serve_openai;
+mod serve_page;
 mod server;
 mod talk;
 mod tidy;

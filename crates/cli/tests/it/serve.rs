@@ -345,7 +345,7 @@ fn bodies_that_no_route_takes_are_refused() {
     let chunked = head("Content-Type: application/json\r\nTransfer-Encoding: chunked");
     let chunk = format!("{:x}\r\n{}\r\n", 4 << 20, " ".repeat(4 << 20));
     server
-        .send(&chunked, &(chunk + "1\r\nx\r\n"))
+        .send(&chunked, chunk + "1\r\nx\r\n")
         .refused(413, INVALID, Value::Null);
     let form = head("Content-Type: text/plain\r\nContent-Length: 2");
     server.send(&form, "{}").refused(415, INVALID, Value::Null);

@@ -59,12 +59,12 @@ impl Server {
     }
 
     /// Sends a request, and waits for the head of the answer.
-    pub fn send(&self, head: &str, body: &str) -> Answer {
+    pub fn send(&self, head: &str, body: impl AsRef<[u8]>) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let patience = Duration::from_secs(60);
         stream.set_read_timeout(Some(patience)).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(body.as_bytes()).unwrap();
+        stream.write_all(body.as_ref()).unwrap();
         Answer::read(stream)
     }
 

@@ -34,6 +34,7 @@ pub struct Scheduler<'t> {
     waiting: VecDeque<Running<'t>>,
     n_requests: u64,
     n_steps: u64,
+    totals: Usage,
     /// Logits of one token, whose memory steps reuse.
     logits: Vec<f32>,
 }
@@ -62,6 +63,7 @@ impl<'t> Scheduler<'t> {
             waiting: VecDeque::new(),
             n_requests: 0,
             n_steps: 0,
+            totals: Usage::default(),
             logits: Vec::new(),
         }
     }
@@ -75,6 +77,11 @@ impl<'t> Scheduler<'t> {
     /// Number of requests that wait for a slot.
     pub fn n_waiting(&self) -> usize {
         self.waiting.len()
+    }
+
+    /// Tokens of all requests so far: prompts since they got a slot, and answers as they grow.
+    pub fn totals(&self) -> Usage {
+        self.totals
     }
 
     /// Whether no request runs or waits.
@@ -163,6 +170,8 @@ impl<'t> Scheduler<'t> {
                 Some(_) => 0,
                 None => cached_tokens,
             };
+            self.totals.prompt_tokens += running.usage.prompt_tokens;
+            self.totals.cached_tokens += running.usage.cached_tokens;
             self.slots[slot].running = Some(running);
         }
     }
@@ -212,12 +221,14 @@ impl<'t> Scheduler<'t> {
         if n_held.is_ok_and(|n| n < running.n_target()) {
             return;
         }
+        let n_before = running.usage.answer_tokens;
         let taken = self.sessions.logits(slot).and_then(|logits| {
             self.logits.clear();
             self.logits.extend_from_slice(&logits);
             let context = self.sessions.context();
             running.take(&mut self.logits, context, events)
         });
+        self.totals.answer_tokens += running.usage.answer_tokens - n_before;
         let end = match taken {
             Ok(None) => return,
             Ok(Some(reason)) => Event::Done(reason, running.usage),

@@ -2,12 +2,15 @@
 
 mod anthropic;
 mod ask;
+mod audit;
 mod chat;
 mod completions;
 mod embeddings;
 mod format;
 mod generate;
+mod metrics;
 mod models;
+mod page;
 mod sampling;
 mod tools;
 mod turns;
@@ -25,21 +28,31 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::model::Served;
+use crate::upload::Uploads;
 
 /// What handlers share.
 pub(crate) struct App {
     models: Vec<Served>,
     max_body_bytes: usize,
+    uploads: Uploads,
+    resident_bytes: fn() -> Option<u64>,
     /// When the server started, in seconds since 1970.
     started: u64,
     n_requests: AtomicU64,
 }
 
 impl App {
-    pub fn new(models: Vec<Served>, max_body_bytes: usize) -> Self {
+    pub fn new(
+        models: Vec<Served>,
+        max_body_bytes: usize,
+        uploads: Uploads,
+        resident_bytes: fn() -> Option<u64>,
+    ) -> Self {
         Self {
             models,
             max_body_bytes,
+            uploads,
+            resident_bytes,
             started: now_s(),
             n_requests: AtomicU64::new(0),
         }
@@ -78,6 +91,10 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         )
     };
     Router::new()
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
+        .route("/audit", post(audit::create))
+        .route("/metrics", get(metrics::show))
         .route("/health", get(models::health))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*id}", get(models::retrieve))

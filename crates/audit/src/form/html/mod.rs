@@ -16,8 +16,10 @@ use crate::report::{FunctionRow, Report, TargetRow};
 mod figure;
 mod layers;
 
-const CSS: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+/// The style sheet of every page, as it stands there: for hashes in a Content-Security-Policy.
+pub const STYLE: &str = concat!("\n", include_str!("page.css"));
+/// The script of every page, as it stands there.
+pub const SCRIPT: &str = concat!("\n", include_str!("page.js"));
 /// Places of a rule that stand in the page; the table of ops has all.
 const MOST_PLACES: usize = 50;
 /// Functions that get figures.
@@ -37,11 +39,11 @@ pub fn print(report: &Report) -> serde_json::Result<String> {
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n\
-         <title>Audit of {name}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n\
+         <title>Audit of {name}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n\
          <a class=\"skip\" href=\"#ops\">Skip to the table of ops</a>\n\
          <header><h1>Audit of <code>{name}</code></h1>\n{}{}{LEGEND}</header>\n<main>\n{}{targets}{}</main>\n\
          <footer><p>Predicted by {}, without a device. Times leave out {}.</p></footer>\n\
-         <script type=\"application/json\" id=\"data\">{data}</script>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
+         <script type=\"application/json\" id=\"data\">{data}</script>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
         about(report),
         summary(report),
         findings(report),

@@ -104,4 +104,16 @@
     if (next) { next.tabIndex = -1; next.focus(); }
   });
   choose();
+
+  // In a sandboxed frame, as `thane serve` shows reports, browsers do not follow links within it.
+  if (location.protocol === "blob:") {
+    document.addEventListener("click", (event) => {
+      const link = event.target.closest("a[href^='#']");
+      const place = link && document.querySelector(link.getAttribute("href"));
+      if (!place) return;
+      event.preventDefault();
+      place.scrollIntoView();
+      place.focus();
+    });
+  }
 })();

@@ -1,0 +1,284 @@
+//! What `thane serve` has beside its API: the page, audits of uploads, metrics. How the page works
+//! is checked in a browser (`tests/oracle/check_serve_page.py`).
+
+use std::fs;
+use std::io::{Cursor, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use zip::ZipWriter;
+use zip::write::SimpleFileOptions;
+
+use crate::fixture::{assert_ends, stdout};
+use crate::serve_client::{Answer, Server};
+
+const INVALID: &str = "invalid_request_error";
+const PACKAGE: &str = "ios16_half.mlpackage";
+
+fn packages() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages")
+}
+
+/// Files below a folder, by their paths in it.
+fn files(folder: &Path, inside: &str, out: &mut Vec<(String, Vec<u8>)>) {
+    for entry in fs::read_dir(folder.join(inside)).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let inside = format!("{inside}/{name}");
+        let path = folder.join(&inside);
+        if path.is_dir() {
+            files(folder, &inside, out);
+        } else {
+            out.push((inside, fs::read(path).unwrap()));
+        }
+    }
+}
+
+fn archive(files: &[(String, Vec<u8>)]) -> Vec<u8> {
+    let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+    for (name, bytes) in files {
+        let options = SimpleFileOptions::default();
+        zip.start_file(name.as_str(), options).unwrap();
+        zip.write_all(bytes).unwrap();
+    }
+    zip.finish().unwrap().into_inner()
+}
+
+/// An archive as Finder makes it: the package, and a folder of what only Finder knows.
+fn archive_of(package: &Path) -> Vec<u8> {
+    let name = package.file_name().unwrap().to_str().unwrap();
+    let mut found = Vec::new();
+    files(package.parent().unwrap(), name, &mut found);
+    found.push((format!("__MACOSX/{name}/._Manifest.json"), vec![1]));
+    found.push((format!("{name}/.DS_Store"), vec![2]));
+    archive(&found)
+}
+
+fn upload(server: &Server, query: &str, body: &[u8]) -> Answer {
+    let head = format!(
+        "POST /audit{query} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/zip\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    server.send(&head, body)
+}
+
+#[test]
+fn an_uploaded_package_is_audited_as_audit_does() {
+    let server = Server::start(&[]);
+    // What Thane says of its own package beside the program counts too.
+    let own = server.home.path("own.mlpackage");
+    let (bert, own_path) = (crate::embed::model("bert-mean"), own.to_str().unwrap());
+    let convert = ["convert", bert.to_str().unwrap(), "-o", own_path];
+    let flags = ["--task", "embed", "--buckets", "8,24"];
+    assert_ends(&server.home.run(&[&convert[..], &flags].concat()), 0, &[]);
+    for package in [packages().join(PACKAGE), own] {
+        let path = package.to_str().unwrap();
+        let name = package.file_name().unwrap().to_str().unwrap();
+        let expected = |format: &str| {
+            let args = [
+                "audit",
+                path,
+                "--target",
+                "m4,a19+ios26",
+                "--format",
+                format,
+            ];
+            let output = server.home.run(&args);
+            assert_ends(&output, 0, &[]);
+            stdout(&output).replace(path, name)
+        };
+        let body = archive_of(&package);
+        // A plus is a plus, spelled out or not.
+        for query in ["m4,a19+ios26", "m4%2Ca19%2bios26&format=json"] {
+            let answer = upload(&server, &format!("?target={query}"), &body);
+            assert_eq!(answer.status, 200, "{query}");
+            assert_eq!(answer.text(), expected("json"));
+        }
+        let answer = upload(&server, "?target=m4,a19+ios26&format=html", &body);
+        let head = answer.head.clone();
+        assert!(head.contains("content-type: text/html"), "{head}");
+        assert!(head.contains("content-security-policy: sandbox"), "{head}");
+        assert_eq!(answer.text(), expected("html"));
+    }
+}
+
+#[test]
+fn uploads_that_are_no_packages_are_refused() {
+    let server = Server::start(&[]);
+    let body = archive_of(&packages().join(PACKAGE));
+    let nothing = archive(&[("readme.txt".to_owned(), vec![1])]);
+    let broken = archive(&[("a.mlpackage/Manifest.json".to_owned(), b"{".to_vec())]);
+    for (query, body, param, said) in [
+        (
+            "",
+            &b"hello"[..],
+            Value::Null,
+            "expected a zip archive of a .mlpackage",
+        ),
+        ("", &nothing, Value::Null, "found neither file"),
+        ("", &broken, Value::Null, "a.mlpackage/Manifest.json"),
+        ("?target=m99", &body, json!("target"), "`target`: \"m99\""),
+        (
+            "?target=m4,m4,m4,m4,m4,m4,m4,m4,m4",
+            &body,
+            json!("target"),
+            "at most 8",
+        ),
+        (
+            "?format=pdf",
+            &body,
+            json!("format"),
+            "expected json or html",
+        ),
+        ("?fix=1", &body, json!("fix"), "`fix` is not supported"),
+    ] {
+        let message = upload(&server, query, body).refused(400, INVALID, param);
+        assert!(message.contains(said), "{query}: {message}");
+    }
+    let message = server
+        .post("/audit", "{}", "")
+        .refused(415, INVALID, Value::Null);
+    assert!(
+        message.contains("Content-Type: application/zip"),
+        "{message}"
+    );
+    let head = |rest: &str| {
+        format!(
+            "POST /audit HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/zip\r\n{rest}\r\n\r\n"
+        )
+    };
+    let large = head("Content-Length: 600000000");
+    let message = server.send(&large, "").refused(413, INVALID, Value::Null);
+    assert!(message.contains("at most 512 MiB"), "{message}");
+    let chunked = head("Transfer-Encoding: chunked");
+    server.send(&chunked, "").refused(411, INVALID, Value::Null);
+    // What is left of --memory bounds an upload too.
+    let small = Server::start(&["--memory", "100MB"]);
+    let large = head("Content-Length: 200000000");
+    let message = small.send(&large, "").refused(413, INVALID, Value::Null);
+    assert!(message.contains("the upload needs"), "{message}");
+    // None of them keeps the turn.
+    assert_eq!(upload(&server, "", &body).status, 200);
+}
+
+#[test]
+fn the_page_needs_no_key_and_the_rest_does() {
+    let server = Server::start_with(&["--host", "0.0.0.0"], &[("THANE_SERVE_API_KEY", "secret")]);
+    let page = server.get("/", "");
+    let head = page.head.clone();
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; script-src 'self' 'sha256-",
+        "frame-ancestors 'none'",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(head.contains(header), "{header}: {head}");
+    }
+    let page = page.text();
+    // What the page names is there, and nothing else.
+    let linked: Vec<&str> = page
+        .split("\"/page/")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    assert_eq!(linked, ["style.css", "main.js"]);
+    for name in linked {
+        assert_eq!(server.get(&format!("/page/{name}"), "").status, 200);
+    }
+    for path in ["/page/nothing.js", "/page/..%2findex.html"] {
+        server.get(path, "").refused(404, INVALID, Value::Null);
+    }
+    for path in ["/metrics", "/page", "/v1/models"] {
+        server
+            .get(path, "")
+            .refused(401, "authentication_error", Value::Null);
+    }
+    server
+        .post("/", "{}", "")
+        .refused(401, "authentication_error", Value::Null);
+    let key = "Authorization: Bearer secret\r\n";
+    assert_eq!(server.get("/metrics", key).status, 200);
+}
+
+/// The value of a line of the metrics.
+#[track_caller]
+fn metric(text: &str, line: &str) -> f64 {
+    let found = text
+        .lines()
+        .find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));
+    found
+        .unwrap_or_else(|| panic!("{line}: {text}"))
+        .parse()
+        .unwrap()
+}
+
+#[test]
+fn metrics_count_what_passes() {
+    let server = Server::start(&["--slots", "2"]);
+    let fields = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 7,
+        "temperature": 0});
+    let usage = |_| server.chat(fields.clone()).json()["usage"].clone();
+    let usages: Vec<Value> = (0..2).map(usage).collect();
+    let sum = |field: &str| {
+        let numbers = usages.iter().map(|usage| usage.pointer(field).unwrap());
+        numbers.map(|n| n.as_f64().unwrap()).sum::<f64>()
+    };
+    let body = json!({"model": "bert-mean", "input": ["a cat", "the sea"]}).to_string();
+    let embedded = server.post("/v1/embeddings", &body, "").json();
+    let text = server.get("/metrics", "").text();
+    let value = |line: &str| metric(&text, line);
+    let of_chat = |name: &str| value(&format!("thane_{name}{{model=\"tiny-chat\"}}"));
+    assert_eq!(of_chat("generated_tokens_total"), sum("/completion_tokens"));
+    assert_eq!(of_chat("prompt_tokens_total"), sum("/prompt_tokens"));
+    let cached = sum("/prompt_tokens_details/cached_tokens");
+    assert!(cached > 0.0, "{usages:?}");
+    assert_eq!(of_chat("prompt_tokens_cached_total"), cached);
+    assert_eq!(of_chat("cache_slots"), 2.0);
+    assert_eq!(
+        of_chat("requests_running") + of_chat("requests_waiting"),
+        0.0
+    );
+    assert_eq!(of_chat("time_to_first_token_seconds_count"), 2.0);
+    assert!(of_chat("time_to_first_token_seconds_sum") > 0.0);
+    // Every token is a step, beside those that only read a prompt.
+    assert!(of_chat("step_seconds_count") >= sum("/completion_tokens"));
+    let ended = "thane_requests_total{model=\"tiny-chat\",outcome=\"completed\"}";
+    assert_eq!(value(ended), 2.0);
+    let tokens = value("thane_prompt_tokens_total{model=\"bert-mean\"}");
+    assert_eq!(Some(tokens), embedded["usage"]["prompt_tokens"].as_f64());
+    assert_eq!(
+        value("thane_embed_seconds_bucket{model=\"bert-mean\",le=\"+Inf\"}"),
+        1.0
+    );
+    assert!(value("process_resident_memory_bytes") > 1e6);
+    assert!(
+        !text.contains("thane_cache_slots{model=\"bert-mean\"}"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_client_that_leaves_is_counted_and_runs_no_more() {
+    // These numerics are slow.
+    let server = Server::start(&["--numerics", "ane"]);
+    let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
+    let mut answer = server.post("/v1/completions", &body.to_string(), "");
+    answer.chunk().unwrap();
+    let until = |line: &str, expected: f64| {
+        let start = Instant::now();
+        while metric(&server.get("/metrics", "").text(), line) != expected {
+            assert!(start.elapsed() < Duration::from_secs(60), "{line}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let running = "thane_requests_running{model=\"tiny-chat\"}";
+    until(running, 1.0);
+    drop(answer);
+    until(
+        "thane_requests_total{model=\"tiny-chat\",outcome=\"cancelled\"}",
+        1.0,
+    );
+    until(running, 0.0);
+}

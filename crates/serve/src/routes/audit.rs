@@ -1,0 +1,159 @@
+//! `POST /audit`: predicts where the ops of an uploaded package run on Apple hardware, as
+//! `thane audit` does. The body is a zip archive; the answer is the report as JSON, or as a page
+//! with `format=html`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use percent_encoding::percent_decode_str;
+use thane_audit::form::{html, json};
+use thane_audit::report::{Scope, Subject, build};
+use thane_audit::target::{Route, Target, Units};
+use thane_mil::budget::Budget;
+use thane_runtime::contract::Facts;
+use thane_runtime::facts_of_files;
+use thane_runtime::manifest::catch_all;
+
+use super::App;
+use crate::body::collect;
+use crate::error::{ApiError, error_chain};
+use crate::upload::{too_large, unpack};
+
+/// How long a client may take to send an archive.
+const READ_TIME: Duration = Duration::from_secs(300);
+/// Most targets of a report.
+const MAX_TARGETS: usize = 8;
+
+/// What the query of the request asks for.
+#[derive(Debug, PartialEq)]
+struct Wish {
+    targets: Vec<Target>,
+    is_html: bool,
+}
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let wish = Wish::parse(query.as_deref().unwrap_or_default())?;
+    let max_bytes = app.uploads.max_bytes;
+    let n = declared_bytes(&headers)?;
+    if n > max_bytes {
+        return Err(too_large("an archive", max_bytes));
+    }
+    let turn = app.uploads.turn()?;
+    let budget = app.uploads.budget.clone();
+    // Its pieces, and the whole that is made of them.
+    let held = budget.reserve(2 * n, || "the upload".to_owned());
+    let held = held.map_err(|e| ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()))?;
+    let archive = collect(body, n, READ_TIME, || too_large("an archive", max_bytes)).await?;
+    let is_html = wish.is_html;
+    // Goes on if the client leaves, and keeps its turn until it ends.
+    let audited = tokio::task::spawn_blocking(move || {
+        let _kept = (turn, held);
+        audit(&archive, &wish, max_bytes, &budget)
+    });
+    let failed = |_| ApiError::failed("the package could not be audited");
+    Ok(response(audited.await.map_err(failed)??, is_html))
+}
+
+/// The length of the body, which must be known before memory is taken for it.
+fn declared_bytes(headers: &HeaderMap) -> Result<usize, ApiError> {
+    let length = headers.get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+    length.ok_or_else(|| {
+        let message = "expected the header Content-Length, found none";
+        ApiError::new(StatusCode::LENGTH_REQUIRED, message)
+    })
+}
+
+fn audit(
+    archive: &Bytes,
+    wish: &Wish,
+    max_bytes: usize,
+    budget: &Budget,
+) -> Result<String, ApiError> {
+    let unpacked = unpack(archive, max_bytes, budget)?;
+    let (name, files) = (&unpacked.name, &unpacked.files);
+    let mut subject =
+        Subject::from_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
+    let facts = facts_of_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
+    if matches!(facts, Some(Facts::Embed(facts)) if facts.flexible) {
+        for part in &mut subject.parts {
+            part.catch_all = catch_all(&part.program);
+        }
+    }
+    let report = build(&subject, &wish.targets, Scope::default());
+    let printed = match wish.is_html {
+        true => html::print(&report),
+        false => json::print(&report),
+    };
+    printed.map_err(|e| ApiError::failed(e.to_string()))
+}
+
+fn response(text: String, is_html: bool) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
+    let kind = match is_html {
+        true => "text/html; charset=utf-8",
+        false => "application/json",
+    };
+    for (name, value) in [
+        (header::CONTENT_TYPE, kind),
+        // Its page has scripts of its own, which are none of this server's.
+        (header::CONTENT_SECURITY_POLICY, "sandbox allow-scripts"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        let value = HeaderValue::from_static(value);
+        response.headers_mut().insert(name, value);
+    }
+    response
+}
+
+impl Wish {
+    /// Reads `target=m4,a19%2Bios26&format=html`. A plus is a plus.
+    fn parse(query: &str) -> Result<Self, ApiError> {
+        let mut wish = Self {
+            targets: Vec::new(),
+            is_html: false,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = percent_decode_str(value).decode_utf8_lossy();
+            match (name, &*value) {
+                ("target", names) => wish.targets = targets(names)?,
+                ("format", "html") => wish.is_html = true,
+                ("format", "json") => wish.is_html = false,
+                ("format", other) => {
+                    let message = format!("`format`: expected json or html, found `{other}`");
+                    return Err(ApiError::field("format", message));
+                }
+                (other, _) => {
+                    let message = format!("the parameter `{other}` is not supported");
+                    return Err(ApiError::field(other, message));
+                }
+            }
+        }
+        if wish.targets.is_empty() {
+            wish.targets.push(Target::usual());
+        }
+        Ok(wish)
+    }
+}
+
+fn targets(names: &str) -> Result<Vec<Target>, ApiError> {
+    let names: Vec<&str> = names.split(',').filter(|name| !name.is_empty()).collect();
+    if names.len() > MAX_TARGETS {
+        let n = names.len();
+        let message = format!("`target`: expected at most {MAX_TARGETS} targets, found {n}");
+        return Err(ApiError::field("target", message));
+    }
+    let parse = |name: &str| Target::parse(name, Units::default(), Route::default());
+    let targets = names.into_iter().map(parse).collect::<Result<_, _>>();
+    targets.map_err(|e| ApiError::field("target", format!("`target`: {e}")))
+}
