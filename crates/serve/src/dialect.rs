@@ -12,6 +12,10 @@ pub(crate) enum Dialect {
     OpenAi,
     /// `{"type": "error", "error": {type, message}}`.
     Anthropic,
+    /// `{"error": "the message"}`.
+    Ollama,
+    /// `{"error": {message, type, code}}`, where the code is the status.
+    Perplexity,
 }
 
 impl Dialect {
@@ -23,6 +27,10 @@ impl Dialect {
         };
         if is_within("/v1/messages") {
             Self::Anthropic
+        } else if is_within("/api") {
+            Self::Ollama
+        } else if is_within("/perplexity") {
+            Self::Perplexity
         } else {
             Self::OpenAi
         }
@@ -37,6 +45,11 @@ impl Dialect {
                 "type": "error",
                 "error": {"type": anthropic_type(error.status()), "message": message},
             }),
+            Self::Ollama => json!({"error": message}),
+            Self::Perplexity => {
+                let (kind, code) = (error.kind(), error.status().as_u16());
+                json!({"error": {"message": message, "type": kind, "code": code}})
+            }
         }
     }
 }
@@ -62,6 +75,8 @@ mod tests {
         for (path, dialect) in [
             ("/v1/messages", Dialect::Anthropic),
             ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/api/chat", Dialect::Ollama),
+            ("/perplexity/v1/embeddings", Dialect::Perplexity),
             ("/v1/messages2", Dialect::OpenAi),
             ("/v1/chat/completions", Dialect::OpenAi),
             ("/nothing", Dialect::OpenAi),

@@ -70,17 +70,21 @@ impl ApiError {
         &self.message
     }
 
-    /// The body of the answer.
-    pub fn body(&self) -> Value {
-        let kind = match self.status {
+    /// What kind of error it is, in OpenAI's API.
+    pub fn kind(&self) -> &'static str {
+        match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
-        };
+        }
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
         json!({"error": {
             "message": self.message,
-            "type": kind,
+            "type": self.kind(),
             "param": self.param,
             "code": self.code,
         }})

@@ -1,4 +1,5 @@
-//! Serves language and embedding models over HTTP, with the routes of OpenAI's API.
+//! Serves language and embedding models over HTTP, with the routes of OpenAI's API, Anthropic's,
+//! Ollama's and Perplexity's.
 //!
 //! Each model has a thread of its own, which alone touches the model ([`answers`] for language
 //! models, [`vectors`] for embedding models). One thread handles all connections; it encodes
@@ -10,8 +11,10 @@
 #![deny(missing_docs)]
 
 mod answers;
+mod batches;
 mod body;
 mod dialect;
+mod encoding;
 mod error;
 mod guard;
 mod listen;

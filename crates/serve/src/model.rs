@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RuntimeError, Task,
+    EmbedOptions, Encoding, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RuntimeError,
+    Task,
 };
 
 use crate::answers::{Answers, Parts};
@@ -22,6 +23,8 @@ pub struct ModelOptions {
     pub n_slots: usize,
     /// Most requests that wait for a model; more are refused.
     pub n_queue: usize,
+    /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
+    pub deterministic: bool,
     /// Limits the memory for tokenizing and for vectors.
     pub budget: Budget,
 }
@@ -29,6 +32,8 @@ pub struct ModelOptions {
 /// A running model.
 pub struct Served {
     pub(crate) id: String,
+    /// Name of the architecture in the model's files.
+    pub(crate) architecture: String,
     pub(crate) task: Kind,
 }
 
@@ -52,14 +57,24 @@ impl Served {
         let path = model.path.clone();
         let id = name_of(&model);
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
-        let task = match model.task()? {
+        let (architecture, task) = match model.task()? {
             Task::Embed => {
-                let options_of = EmbedOptions::default();
+                let options_of = EmbedOptions {
+                    more: vec![Encoding::Chunks, Encoding::Tokens],
+                    batch_tokens: if options.deterministic {
+                        1
+                    } else {
+                        EmbedOptions::BATCH_TOKENS
+                    },
+                    ..EmbedOptions::default()
+                };
                 let embedder = model.embedding_model(&options_of, backend, observer)?;
-                let prompt = Prompt::choose(None, &embedder.info)?;
+                // Also refuses a default prompt that cannot be used.
+                Prompt::choose(None, &embedder.info)?;
+                let architecture = embedder.info.architecture.clone();
                 let (n_queue, budget) = (options.n_queue, options.budget.clone());
-                let started = Embeddings::start(embedder, prompt, n_queue, budget);
-                Kind::Embeds(started.map_err(unstarted)?)
+                let started = Embeddings::start(embedder, n_queue, budget);
+                (architecture, Kind::Embeds(started.map_err(unstarted)?))
             }
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
@@ -79,15 +94,28 @@ impl Served {
                     known,
                     n_queue: options.n_queue,
                 });
-                Kind::Answers(started.map_err(unstarted)?)
+                let started = started.map_err(unstarted)?;
+                (model.info.architecture, Kind::Answers(started))
             }
         };
-        Ok(Self { id, task })
+        Ok(Self {
+            id,
+            architecture,
+            task,
+        })
     }
 
     /// The name that clients use.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Most tokens of a prompt with its answer, or of an input.
+    pub(crate) fn max_tokens(&self) -> usize {
+        match &self.task {
+            Kind::Answers(answers) => answers.context,
+            Kind::Embeds(embeddings) => embeddings.max_tokens,
+        }
     }
 
     pub(crate) fn places(&self) -> &Places {

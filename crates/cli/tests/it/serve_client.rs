@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -23,11 +24,17 @@ impl Server {
     }
 
     pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
+        let models = [chat_folder(), crate::embed::model("bert-mean")];
+        Self::of_models(&models, flags, variables)
+    }
+
+    /// Serves the models of these folders.
+    pub fn of_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
-        let (chat, bert) = (chat_folder(), crate::embed::model("bert-mean"));
-        let models = ["serve", chat.to_str().unwrap(), bert.to_str().unwrap()];
+        let models: Vec<&str> = models.iter().map(|m| m.to_str().unwrap()).collect();
+        let fixed = ["--port", "0", "--context", "512"];
         let mut child = home
-            .thane(&[&models[..], &["--port", "0", "--context", "512"], flags].concat())
+            .thane(&[&["serve"], &models[..], &fixed, flags].concat())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

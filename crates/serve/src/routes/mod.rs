@@ -7,6 +7,8 @@ mod completions;
 mod embeddings;
 mod generate;
 mod models;
+mod ollama;
+mod perplexity;
 mod turns;
 
 use std::sync::Arc;
@@ -83,6 +85,12 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         .route("/v1/embeddings", post(embeddings::create))
         .route("/v1/messages", post(anthropic::create))
         .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+        .route("/perplexity/v1/embeddings", post(perplexity::embeddings))
+        .route(
+            "/perplexity/v1/contextualizedembeddings",
+            post(perplexity::contextualized),
+        )
+        .merge(ollama::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(Arc::new(guarded), guard))
