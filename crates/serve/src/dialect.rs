@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, TOO_LARGE};
 
 /// An API with its own shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +16,21 @@ pub(crate) enum Dialect {
     Ollama,
     /// `{"error": {message, type, code}}`, where the code is the status.
     Perplexity,
+    /// Text Embeddings Inference: `{"error": "the message", "error_type": "Validation"}`.
+    Tei,
 }
+
+/// Paths of Text Embeddings Inference beside those below `/tei` and `/models`.
+const TEI_PATHS: &[&str] = &[
+    "/",
+    "/embed",
+    "/embed_all",
+    "/similarity",
+    "/tokenize",
+    "/decode",
+    "/info",
+    "/rerank",
+];
 
 impl Dialect {
     /// The API of a path; OpenAI's if no other has it.
@@ -31,8 +45,22 @@ impl Dialect {
             Self::Ollama
         } else if is_within("/perplexity") {
             Self::Perplexity
+        } else if TEI_PATHS.contains(&path) || is_within("/tei") || is_within("/models") {
+            Self::Tei
         } else {
             Self::OpenAi
+        }
+    }
+
+    /// The status of an error in this API.
+    pub fn status(self, error: &ApiError) -> StatusCode {
+        match (self, error.status()) {
+            (Self::Tei, StatusCode::BAD_REQUEST) if error.code() == Some(TOO_LARGE) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            (Self::Tei, StatusCode::BAD_REQUEST) => StatusCode::UNPROCESSABLE_ENTITY,
+            (Self::Tei, StatusCode::INTERNAL_SERVER_ERROR) => StatusCode::FAILED_DEPENDENCY,
+            (_, status) => status,
         }
     }
 
@@ -50,6 +78,7 @@ impl Dialect {
                 let (kind, code) = (error.kind(), error.status().as_u16());
                 json!({"error": {"message": message, "type": kind, "code": code}})
             }
+            Self::Tei => json!({"error": message, "error_type": tei_type(error.status())}),
         }
     }
 }
@@ -66,6 +95,14 @@ fn anthropic_type(status: StatusCode) -> &'static str {
     }
 }
 
+fn tei_type(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => "Overloaded",
+        status if status.is_server_error() => "Backend",
+        _ => "Validation",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +114,8 @@ mod tests {
             ("/v1/messages/count_tokens", Dialect::Anthropic),
             ("/api/chat", Dialect::Ollama),
             ("/perplexity/v1/embeddings", Dialect::Perplexity),
+            ("/", Dialect::Tei),
+            ("/tei/minilm/embed", Dialect::Tei),
             ("/v1/messages2", Dialect::OpenAi),
             ("/v1/chat/completions", Dialect::OpenAi),
             ("/nothing", Dialect::OpenAi),

@@ -9,6 +9,9 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
+/// The code of inputs that are longer, or more, than a model or a request may have.
+pub(crate) const TOO_LARGE: &str = "input_too_large";
+
 /// A refusal or failure of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -64,6 +67,10 @@ impl ApiError {
 
     pub fn status(&self) -> StatusCode {
         self.status
+    }
+
+    pub fn code(&self) -> Option<&'static str> {
+        self.code
     }
 
     pub fn message(&self) -> &str {

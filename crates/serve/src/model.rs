@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, Encoding, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RuntimeError,
-    Task,
+    EmbedOptions, Encoding, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RerankOptions,
+    RuntimeError, Task,
 };
 
 use crate::answers::{Answers, Parts};
+use crate::error::ApiError;
 use crate::places::Places;
+use crate::ranks::Ranks;
 use crate::vectors::Embeddings;
 
 /// How models are served.
@@ -43,6 +45,8 @@ pub(crate) enum Kind {
     Answers(Answers),
     /// Embeds texts.
     Embeds(Embeddings),
+    /// Scores texts for a query.
+    Ranks(Ranks),
 }
 
 impl Served {
@@ -57,6 +61,17 @@ impl Served {
         let path = model.path.clone();
         let id = name_of(&model);
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
+        let (n_queue, budget) = (options.n_queue, options.budget.clone());
+        if model.is_reranker()? {
+            let reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
+            let architecture = reranker.info.architecture.clone();
+            let started = Ranks::start(reranker, n_queue, budget).map_err(unstarted)?;
+            return Ok(Self {
+                id,
+                architecture,
+                task: Kind::Ranks(started),
+            });
+        }
         let (architecture, task) = match model.task()? {
             Task::Embed => {
                 let options_of = EmbedOptions {
@@ -72,14 +87,13 @@ impl Served {
                 // Also refuses a default prompt that cannot be used.
                 Prompt::choose(None, &embedder.info)?;
                 let architecture = embedder.info.architecture.clone();
-                let (n_queue, budget) = (options.n_queue, options.budget.clone());
                 let started = Embeddings::start(embedder, n_queue, budget);
                 (architecture, Kind::Embeds(started.map_err(unstarted)?))
             }
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
-                prompts.budget = options.budget.clone();
+                prompts.budget = budget;
                 prompts.use_template()?;
                 // Errors name the model as its clients do.
                 let known = model.known().map(|mut known| {
@@ -92,7 +106,7 @@ impl Served {
                     n_vocab: model.info.vocab_size,
                     recommended: model.recommended_sampling()?,
                     known,
-                    n_queue: options.n_queue,
+                    n_queue,
                 });
                 let started = started.map_err(unstarted)?;
                 (model.info.architecture, Kind::Answers(started))
@@ -105,6 +119,16 @@ impl Served {
         })
     }
 
+    /// The error of a route that another kind of model has.
+    pub(crate) fn wrong_kind(&self) -> ApiError {
+        let (kind, route) = match &self.task {
+            Kind::Answers(_) => ("a language model", "/v1/chat/completions"),
+            Kind::Embeds(_) => ("an embedding model", "/v1/embeddings"),
+            Kind::Ranks(_) => ("a reranker", "/v1/rerank"),
+        };
+        ApiError::field("model", format!("{} is {kind}: use {route}", self.id))
+    }
+
     /// The name that clients use.
     pub fn id(&self) -> &str {
         &self.id
@@ -115,6 +139,7 @@ impl Served {
         match &self.task {
             Kind::Answers(answers) => answers.context,
             Kind::Embeds(embeddings) => embeddings.max_tokens,
+            Kind::Ranks(ranks) => ranks.max_tokens,
         }
     }
 
@@ -122,6 +147,7 @@ impl Served {
         match &self.task {
             Kind::Answers(answers) => &answers.places,
             Kind::Embeds(embeddings) => &embeddings.places,
+            Kind::Ranks(ranks) => &ranks.places,
         }
     }
 }

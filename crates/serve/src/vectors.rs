@@ -7,13 +7,17 @@ use std::io;
 use std::sync::{Arc, mpsc};
 
 use thane_engine::embed::{Document, EmbedError, shorten};
+use thane_engine::text::EncodeOptions;
 use thane_mil::budget::Budget;
 use thane_runtime::{Embedder, EncoderInfo, Encoding, Prompt, TOKENIZER_BYTES, TextEncoder};
 use tokio::sync::oneshot;
 
 use crate::batches::{Job, Vectors, Work, Worker, at};
-use crate::error::{ApiError, error_chain, stopped};
+use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::places::Places;
+
+/// Most numbers of an answer with a vector for each token: they take 30 bytes each.
+const MAX_TOKEN_NUMBERS: usize = 1 << 22;
 
 /// Something to embed.
 #[derive(Debug)]
@@ -110,7 +114,7 @@ impl Embeddings {
     pub async fn embed(&self, ask: Ask) -> Result<Vectors, ApiError> {
         let place = self.places.take()?;
         let (dim, of_tokens) = (ask.dim, ask.of_tokens);
-        let encoder = self.encoder(&ask)?;
+        let encoder = self.encoder(ask.prompt.as_deref(), ask.cut)?;
         let (answer, vectors) = oneshot::channel();
         let encoded = tokio::task::spawn_blocking(move || {
             let work = encoder.encode(ask.inputs, of_tokens, &|| answer.is_closed());
@@ -126,8 +130,35 @@ impl Embeddings {
         vectors.await.map_err(|_| stopped())?
     }
 
-    /// Refuses work for which the program has no function.
+    /// The tokens of texts, with a prompt before each.
+    pub async fn tokenize(
+        &self,
+        texts: Vec<String>,
+        prompt: Option<&str>,
+        add_special: bool,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let encoder = self.encoder(prompt, None)?;
+        let encoded = tokio::task::spawn_blocking(move || {
+            let texts = texts.iter().enumerate();
+            texts
+                .map(|(idx, text)| encoder.encode_text(text, idx, add_special))
+                .collect()
+        });
+        let encoded = encoded.await;
+        encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?
+    }
+
+    /// Refuses work for which the program has no function, and token vectors that would take too
+    /// much of an answer.
     fn check(&self, work: &Work) -> Result<(), ApiError> {
+        if let Work::Tokens(sequences) = work {
+            let n: usize = sequences.iter().map(Vec::len).sum();
+            let most = MAX_TOKEN_NUMBERS / self.dim;
+            if n > most {
+                let message = format!("`inputs`: expected at most {most} tokens in all, found {n}");
+                return Err(ApiError::field("inputs", message).with_code(TOO_LARGE));
+            }
+        }
         let needed = match work {
             Work::Texts(_) => Encoding::Text,
             Work::Documents(_) => Encoding::Chunks,
@@ -143,13 +174,13 @@ impl Embeddings {
         Err(ApiError::field("model", message))
     }
 
-    fn encoder(&self, ask: &Ask) -> Result<InputEncoder, ApiError> {
-        let prompt = Prompt::choose(ask.prompt.as_deref(), &self.info);
+    fn encoder(&self, prompt: Option<&str>, cut: Option<Cut>) -> Result<InputEncoder, ApiError> {
+        let prompt = Prompt::choose(prompt, &self.info);
         let prompt = prompt.map_err(|e| ApiError::field("prompt_name", error_chain(&e)))?;
         Ok(InputEncoder {
             texts: Arc::clone(&self.texts),
             prompt: prompt.text,
-            cut: ask.cut,
+            cut,
             max_tokens: self.max_tokens,
             n_vocab: self.info.vocab_size,
             budget: self.budget.clone(),
@@ -197,9 +228,7 @@ impl InputEncoder {
     }
 
     fn text(&self, text: &str, idx: usize) -> Result<Vec<u32>, ApiError> {
-        let _held = self.reserve(text.len(), idx)?;
-        let whole = [self.prompt.as_str(), text].concat();
-        let mut tokens = self.texts.encode(&whole).map_err(|e| at(idx, &e))?;
+        let mut tokens = self.encode_text(text, idx, true)?;
         let around = self.texts.around();
         match self.cut {
             Some(Cut::End) => {
@@ -214,6 +243,18 @@ impl InputEncoder {
         }
         self.check_length(tokens.len(), idx)?;
         Ok(tokens)
+    }
+
+    /// The tokens of a text, however many.
+    fn encode_text(&self, text: &str, idx: usize, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let _held = self.reserve(text.len(), idx)?;
+        let whole = [self.prompt.as_str(), text].concat();
+        let options = EncodeOptions {
+            add_special,
+            parse_special: true,
+        };
+        let encoded = self.texts.tokenizer().encode(&whole, options);
+        encoded.map_err(|e| at(idx, &e))
     }
 
     fn tokens(&self, tokens: Vec<u32>, idx: usize) -> Result<Vec<u32>, ApiError> {
@@ -250,7 +291,8 @@ impl InputEncoder {
                     tokens,
                     max_tokens,
                 },
-            )),
+            )
+            .with_code(TOO_LARGE)),
             _ => Ok(()),
         }
     }

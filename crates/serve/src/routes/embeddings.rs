@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::App;
 use crate::body::Fields;
 use crate::encoding::{VectorEncoding, objects};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, TOO_LARGE, json_response};
 use crate::model::{Kind, Served};
 use crate::vectors::{Ask, Embeddings, Input};
 
 /// Most inputs of a request, as in OpenAI's API.
-const MAX_INPUTS: usize = 2048;
+pub(super) const MAX_INPUTS: usize = 2048;
 
 /// `input`.
 #[derive(Deserialize)]
@@ -24,7 +24,7 @@ const MAX_INPUTS: usize = 2048;
     untagged,
     expecting = "expected a string, a list of strings, a list of token ids, or a list of such lists"
 )]
-enum Inputs {
+pub(super) enum Inputs {
     Text(String),
     Texts(Vec<String>),
     Tokens(Vec<u32>),
@@ -60,10 +60,7 @@ pub(super) fn usage(n_tokens: usize) -> Value {
 pub(super) fn embedding_model(model: &Served) -> Result<&Embeddings, ApiError> {
     match &model.task {
         Kind::Embeds(embeddings) => Ok(embeddings),
-        Kind::Answers(_) => {
-            let message = format!("{} is a language model: use /v1/chat/completions", model.id);
-            Err(ApiError::field("model", message))
-        }
+        Kind::Answers(_) | Kind::Ranks(_) => Err(model.wrong_kind()),
     }
 }
 
@@ -77,7 +74,8 @@ pub(super) fn dimensions(asked: Option<usize>, embeddings: &Embeddings) -> Resul
     Err(ApiError::field("dimensions", message))
 }
 
-fn inputs(inputs: Inputs) -> Vec<Input> {
+/// Token ids, or texts.
+pub(super) fn inputs(inputs: Inputs) -> Vec<Input> {
     match inputs {
         Inputs::Text(text) => vec![Input::Text(text)],
         // Also an empty list, which has no kind.
@@ -93,7 +91,12 @@ pub(super) fn check_count(n: usize, most: usize, param: &str) -> Result<(), ApiE
         return Ok(());
     }
     let message = format!("`{param}`: expected 1 to {most} inputs, found {n}");
-    Err(ApiError::field(param, message))
+    let error = ApiError::field(param, message);
+    Err(if n > most {
+        error.with_code(TOO_LARGE)
+    } else {
+        error
+    })
 }
 
 /// A text or several.

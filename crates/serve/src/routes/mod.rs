@@ -9,6 +9,8 @@ mod generate;
 mod models;
 mod ollama;
 mod perplexity;
+mod rerank;
+mod tei;
 mod turns;
 
 use std::sync::Arc;
@@ -90,6 +92,8 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
             "/perplexity/v1/contextualizedembeddings",
             post(perplexity::contextualized),
         )
+        .route("/v1/rerank", post(rerank::create))
+        .merge(tei::routes())
         .merge(ollama::routes())
         .fallback(unknown)
         .method_not_allowed_fallback(method)

@@ -33,6 +33,7 @@ fn shown(model: &Served, started: u64) -> Value {
     let task = match &model.task {
         Kind::Answers(_) => "generate",
         Kind::Embeds(_) => "embed",
+        Kind::Ranks(_) => "rerank",
     };
     json!({
         "id": model.id,

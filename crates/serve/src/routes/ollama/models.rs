@@ -58,6 +58,7 @@ pub(super) async fn show(
             info[format!("{architecture}.embedding_length")] = embeddings.dim.into();
             ("embedding", None)
         }
+        Kind::Ranks(_) => ("rerank", None),
     };
     Ok(json_response(&json!({
         "template": template.unwrap_or_default(),
