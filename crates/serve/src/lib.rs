@@ -18,6 +18,7 @@ mod dialect;
 mod encoding;
 mod error;
 mod guard;
+mod kept;
 mod listen;
 mod model;
 mod places;

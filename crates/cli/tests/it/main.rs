@@ -44,6 +44,7 @@ mod serve_anthropic;
 mod serve_client;
 mod serve_ollama;
 mod serve_perplexity;
+mod serve_responses;
 mod serve_tei;
 mod serve_vectors;
 mod server;

@@ -30,6 +30,7 @@ const TURNS: Turns = Turns {
         ("assistant", "assistant"),
     ],
     parts: &[],
+    item_type: None,
     ignored: &["thinking"],
 };
 

@@ -4,28 +4,47 @@ mod embed;
 mod generate;
 mod models;
 
-use axum::Router;
-use axum::routing::{get, post};
 use serde_json::Value;
-use std::sync::Arc;
 
 use super::App;
+use super::table::Route;
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::model::Served;
 
 /// The routes, each with its whole path.
-pub(super) fn routes() -> Router<Arc<App>> {
-    Router::new()
-        .route("/api/generate", post(generate::generate))
-        .route("/api/chat", post(generate::chat))
-        .route("/api/embed", post(embed::embed))
-        .route("/api/embeddings", post(embed::embed_one))
-        .route("/api/tags", get(models::tags))
-        .route("/api/ps", get(models::ps))
-        .route("/api/show", post(models::show))
-        .route("/api/version", get(models::version))
-        .route("/api/pull", post(models::pull))
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post(
+            "/api/generate",
+            &["model"],
+            "Continues a prompt.",
+            generate::generate,
+        ),
+        Route::post("/api/chat", &["model"], "Answers messages.", generate::chat),
+        Route::post(
+            "/api/embed",
+            &["model", "input"],
+            "Embeds texts.",
+            embed::embed,
+        ),
+        Route::post(
+            "/api/embeddings",
+            &["model", "prompt"],
+            "Embeds a text.",
+            embed::embed_one,
+        ),
+        Route::post("/api/show", &["model"], "A model.", models::show),
+        Route::post(
+            "/api/pull",
+            &[],
+            "Refused: models are given on the command line.",
+            models::pull,
+        ),
+        Route::get("/api/tags", "The models.", models::tags),
+        Route::get("/api/ps", "The models that are loaded: all.", models::ps),
+        Route::get("/api/version", "The version of Thane.", models::version),
+    ]
 }
 
 /// The model of a request. Clients may write its name with the tag `latest`.

@@ -6,16 +6,15 @@ mod tokens;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
-use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
 use super::rerank::{reranker, sigmoid};
+use super::table::Route;
 use crate::body::Fields;
 use crate::error::{ApiError, json_response};
 use crate::model::{Kind, Served};
@@ -51,23 +50,43 @@ const PIPELINES: &[&str] = &[
 ];
 
 /// The routes, each with its whole path.
-pub(super) fn routes() -> Router<Arc<App>> {
+pub(super) fn routes() -> Vec<Route> {
     let at_root = ACTIONS
         .iter()
         .map(|(name, action)| (format!("/{name}"), *action));
     let at_root = at_root.chain([("/".to_owned(), Action::Default)]);
-    let routes = at_root.fold(Router::new(), |router, (path, action)| {
-        let call = move |State(app): State<Arc<App>>, body: Body| async move {
-            let fields = Fields::read(body, app.max_body_bytes).await?;
-            let model = default_model(&app, action, &path_of(action))?;
-            call(model, action, fields).await
-        };
-        router.route(&path, post(call))
-    });
+    let mut routes: Vec<Route> = at_root
+        .map(|(path, action)| {
+            let call = move |State(app): State<Arc<App>>, body: Body| async move {
+                let fields = Fields::read(body, app.max_body_bytes).await?;
+                let model = default_model(&app, action, &path_of(action))?;
+                call(model, action, fields).await
+            };
+            let (required, summary) = about_action(action);
+            Route::post(&path, required, summary, call)
+        })
+        .collect();
+    let summary = "What /embed, /rerank and the like do, with a model by its name.";
+    routes.extend([
+        Route::get("/info", "The model of /embed.", info_of_default),
+        Route::post("/tei/{*path}", &[], summary, of_model),
+        Route::get("/tei/{*path}", "MODEL/info and MODEL/health.", info),
+        Route::post("/models/{*path}", &[], summary, of_model),
+    ]);
     routes
-        .route("/info", get(info_of_default))
-        .route("/tei/{*path}", post(of_model).get(info))
-        .route("/models/{*path}", post(of_model))
+}
+
+/// The fields that an action needs, and what it does.
+fn about_action(action: Action) -> (&'static [&'static str], &'static str) {
+    match action {
+        Action::Default => (&[], "Embeds texts, or scores them, by the fields."),
+        Action::Embed => (&["inputs"], "Embeds texts or tokens."),
+        Action::EmbedAll => (&["inputs"], "Embeds each token of texts."),
+        Action::Similarity => (&["inputs"], "Compares a sentence with others."),
+        Action::Tokenize => (&["inputs"], "The tokens of texts."),
+        Action::Decode => (&["ids"], "The texts of tokens."),
+        Action::Rerank => (&["query", "texts"], "Scores texts for a query."),
+    }
 }
 
 fn path_of(action: Action) -> String {
