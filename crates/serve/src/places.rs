@@ -33,6 +33,11 @@ impl Places {
         })
     }
 
+    /// Number of places.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
     /// Number of places that are taken.
     pub fn n_taken(&self) -> usize {
         self.n - self.free.available_permits()
