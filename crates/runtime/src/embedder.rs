@@ -1,6 +1,7 @@
 //! Embeds texts: an embedding model on a backend, with its tokenizer.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use sha2::{Digest, Sha256};
@@ -27,6 +28,9 @@ pub struct EmbedOptions {
     pub pooling: Option<Poolings>,
     /// What has a vector: texts, chunks or tokens.
     pub encoding: Encoding,
+    /// What also has vectors, if the pooling allows it: functions of the same program. Packages
+    /// have what they were written with.
+    pub more: Vec<Encoding>,
     /// Most tokens of a text; `None` for what the model was made for.
     pub max_tokens: Option<usize>,
     /// Most tokens of a call of the program, padding included.
@@ -45,6 +49,7 @@ impl Default for EmbedOptions {
         Self {
             pooling: None,
             encoding: Encoding::Text,
+            more: Vec::new(),
             max_tokens: None,
             batch_tokens: Self::BATCH_TOKENS,
         }
@@ -61,7 +66,9 @@ pub struct Embedder {
     pub info: EncoderInfo,
     /// Embeds tokens.
     pub engine: embed::Embedder,
-    text: TextEncoder,
+    /// What has vectors.
+    pub encodings: Vec<Encoding>,
+    text: Arc<TextEncoder>,
 }
 
 /// The tokenizer of an embedding model, and the tokens that it puts around a text.
@@ -126,6 +133,34 @@ impl TextEncoder {
         };
         Ok(self.tokenizer.encode(text, options)?)
     }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    /// The tokens that the tokenizer puts around a text.
+    pub fn around(&self) -> &SpecialTokens {
+        &self.around
+    }
+
+    /// A document of chunks, joined by the model's separator.
+    pub fn document(&self, chunks: &[String]) -> Result<Document, RuntimeError> {
+        let separator = self.tokenizer.sep().ok_or(RuntimeError::NoSeparator)?;
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: true,
+        };
+        let mut pieces = Vec::with_capacity(chunks.len());
+        for (chunk, number) in chunks.iter().zip(1..) {
+            let ids = self.tokenizer.encode(chunk, options)?;
+            if ids.contains(&separator) {
+                return Err(RuntimeError::SeparatorInChunk { number, separator });
+            }
+            pieces.push(ids);
+        }
+        Ok(Document::join(&pieces, separator, &self.around))
+    }
 }
 
 impl Model {
@@ -166,15 +201,28 @@ impl Embedder {
         observer: &dyn Observer,
     ) -> Result<Self, RuntimeError> {
         let path = &checkpoint.path;
-        let encoder = thane_models::build_encoder(
-            checkpoint,
-            &EncoderOptions {
+        let build = |encoding| {
+            let options = EncoderOptions {
                 pooling: options.pooling,
-                encoding: options.encoding,
+                encoding,
                 ..EncoderOptions::default()
-            },
-        )
-        .map_err(|e| RuntimeError::model(path, e))?;
+            };
+            thane_models::build_encoder(checkpoint, &options)
+                .map_err(|e| RuntimeError::model(path, e))
+        };
+        let mut encodings = vec![options.encoding];
+        let mut encoder = build(options.encoding)?;
+        if encoder.info.pooling.modes().len() == 1 {
+            encodings.extend(&options.more);
+        }
+        if encodings.len() > 1 {
+            let more = options.more.iter().map(|encoding| build(*encoding));
+            let more = more.collect::<Result<Vec<_>, _>>()?;
+            let programs = more.iter().map(|encoder| &encoder.program);
+            let programs = [&encoder.program].into_iter().chain(programs);
+            let functions = programs.flat_map(|program| program.functions().iter().cloned());
+            encoder.program = Program::new(functions.collect());
+        }
         let text = TextEncoder::from_checkpoint(checkpoint, &encoder.info)?;
         let program = compile(encoder.program, path, observer)?;
         Ok(Self {
@@ -182,7 +230,8 @@ impl Embedder {
             path: path.clone(),
             engine: start(&program, &encoder.info, options, backend)?,
             info: encoder.info,
-            text,
+            encodings,
+            text: Arc::new(text),
         })
     }
 
@@ -222,13 +271,19 @@ impl Embedder {
             path: path.to_owned(),
             info,
             engine,
-            text,
+            encodings: vec![options.encoding],
+            text: Arc::new(text),
         })
     }
 
     /// Most tokens of a text.
     pub fn max_tokens(&self) -> usize {
         self.engine.limits().max_tokens
+    }
+
+    /// The tokenizer, for another thread.
+    pub fn text(&self) -> Arc<TextEncoder> {
+        Arc::clone(&self.text)
     }
 
     /// One vector for each text, in order. `prompt` names the prompt to put before each text:
@@ -269,7 +324,7 @@ impl Embedder {
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        let document = self.document(chunks)?;
+        let document = self.text.document(chunks)?;
         let (rows, dim) = (self.engine.chunks(&document)?, self.engine.dim());
         Ok(rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())
     }
@@ -303,27 +358,9 @@ impl Embedder {
         chunks: &[String],
         truncate: bool,
     ) -> Result<(Tokens, bool), RuntimeError> {
-        let mut document = self.document(chunks)?;
+        let mut document = self.text.document(chunks)?;
         let is_cut = truncate && document.shorten(self.max_tokens(), &self.text.around);
         Ok((Tokens::Chunks(document), is_cut))
-    }
-
-    fn document(&self, chunks: &[String]) -> Result<Document, RuntimeError> {
-        let TextEncoder { tokenizer, around } = &self.text;
-        let separator = tokenizer.sep().ok_or(RuntimeError::NoSeparator)?;
-        let options = EncodeOptions {
-            add_special: false,
-            parse_special: true,
-        };
-        let mut pieces = Vec::with_capacity(chunks.len());
-        for (chunk, number) in chunks.iter().zip(1..) {
-            let ids = tokenizer.encode(chunk, options)?;
-            if ids.contains(&separator) {
-                return Err(RuntimeError::SeparatorInChunk { number, separator });
-            }
-            pieces.push(ids);
-        }
-        Ok(Document::join(&pieces, separator, around))
     }
 
     /// A hash of the names, lengths and modification times of the model's files, which identifies

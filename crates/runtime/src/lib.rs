@@ -59,6 +59,7 @@ mod reranker;
 mod sampling;
 mod sentencepiece;
 mod tables;
+mod time;
 
 pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use bundle_reader::Bundle;
@@ -85,3 +86,5 @@ pub use prompt_encoder::PromptEncoder;
 pub use reranker::{Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Recommended, Sampling, SamplingChoice, SamplingSource};
 pub use thane_engine::text::{Message, TemplateInput};
+pub use thane_models::{EncoderInfo, Encoding};
+pub use time::rfc3339;

@@ -81,6 +81,15 @@ impl Model {
         }
     }
 
+    /// Whether the model scores pairs of texts: [`Model::reranker`] starts it.
+    pub fn is_reranker(&self) -> Result<bool, RuntimeError> {
+        match &self.files {
+            Files::Checkpoint(checkpoint) => thane_models::is_classifier(checkpoint)
+                .map_err(|e| RuntimeError::model(&self.path, e)),
+            Files::Package | Files::Bundle | Files::Foreign(_) => Ok(false),
+        }
+    }
+
     /// What the model does.
     pub fn task(&self) -> Result<Task, RuntimeError> {
         let embeds = match &self.files {

@@ -17,7 +17,11 @@ const READ_TIME: Duration = Duration::from_secs(30);
 
 /// The fields of a request that no one has taken yet.
 #[derive(Debug)]
-pub(crate) struct Fields(Map<String, Value>);
+pub(crate) struct Fields {
+    rest: Map<String, Value>,
+    /// What is before the names of fields in errors, such as `options.`.
+    prefix: String,
+}
 
 impl Fields {
     /// Reads a JSON object of at most `max_bytes`.
@@ -31,7 +35,10 @@ impl Fields {
 
     fn parse(body: &Bytes) -> Result<Self, ApiError> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Self(fields)),
+            Ok(Value::Object(rest)) => Ok(Self {
+                rest,
+                prefix: String::new(),
+            }),
             Ok(other) => Err(ApiError::invalid(format!(
                 "expected a JSON object, found {}",
                 kind(&other)
@@ -42,33 +49,49 @@ impl Fields {
 
     /// Takes a field; `None` if it is missing or null.
     pub fn take<T: DeserializeOwned>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
-        match self.0.remove(name) {
+        match self.rest.remove(name) {
             None | Some(Value::Null) => Ok(None),
-            Some(value) => serde_json::from_value(value)
-                .map(Some)
-                .map_err(|e| ApiError::field(name, format!("`{name}`: {e}"))),
+            Some(value) => serde_json::from_value(value).map(Some).map_err(|e| {
+                let name = self.full(name);
+                ApiError::field(&name, format!("`{name}`: {e}"))
+            }),
         }
+    }
+
+    /// Takes the fields of an object; none if the field is missing.
+    pub fn nested(&mut self, name: &str) -> Result<Self, ApiError> {
+        Ok(Self {
+            rest: self.take(name)?.unwrap_or_default(),
+            prefix: self.full(name) + ".",
+        })
+    }
+
+    /// The name of a field in errors.
+    fn full(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
     }
 
     /// Takes a field that must be there.
     pub fn require<T: DeserializeOwned>(&mut self, name: &str) -> Result<T, ApiError> {
         let taken = self.take(name)?;
-        taken.ok_or_else(|| {
-            ApiError::field(name, format!("expected the field `{name}`, found none"))
-        })
+        let name = self.full(name);
+        let missing = || format!("expected the field `{name}`, found none");
+        taken.ok_or_else(|| ApiError::field(&name, missing()))
     }
 
     /// Refuses fields that are left, apart from those in `ignored`, which do not change the answer,
     /// those in `neutral` with the value beside them, and null.
     pub fn finish(mut self, ignored: &[&str], neutral: &[(&str, Value)]) -> Result<(), ApiError> {
-        self.0.retain(|name, value| {
+        self.rest.retain(|name, value| {
             let is_neutral = |(n, v): &(&str, Value)| n == name && is_same(v, value);
             !(value.is_null() || ignored.contains(&name.as_str()) || neutral.iter().any(is_neutral))
         });
-        let Some((name, value)) = self.0.iter().next() else {
+        let Some((name, value)) = self.rest.iter().next() else {
             return Ok(());
         };
-        let message = match neutral.iter().find(|(n, _)| n == name) {
+        let only = neutral.iter().find(|(n, _)| n == name);
+        let name = self.full(name);
+        let message = match only {
             Some((_, only)) => format!("`{name}`: expected {only}, found {}", shown(value)),
             None => format!("the field `{name}` is not supported"),
         };

@@ -62,7 +62,6 @@ impl Counts {
 
     /// After a request for vectors of this many tokens; `None` if its client went away.
     pub fn note_vectors<E>(&self, n_tokens: Result<Option<usize>, E>, time: Duration) {
-        self.running.set(0);
         match n_tokens {
             Ok(Some(n_tokens)) => {
                 self.prompt_tokens.add(n_tokens as u64);

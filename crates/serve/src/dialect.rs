@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, TOO_LARGE};
 
 /// An API with its own shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,25 @@ pub(crate) enum Dialect {
     OpenAi,
     /// `{"type": "error", "error": {type, message}}`.
     Anthropic,
+    /// `{"error": "the message"}`.
+    Ollama,
+    /// `{"error": {message, type, code}}`, where the code is the status.
+    Perplexity,
+    /// Text Embeddings Inference: `{"error": "the message", "error_type": "Validation"}`.
+    Tei,
 }
+
+/// Paths of Text Embeddings Inference beside those below `/tei` and `/models`.
+const TEI_PATHS: &[&str] = &[
+    "/",
+    "/embed",
+    "/embed_all",
+    "/similarity",
+    "/tokenize",
+    "/decode",
+    "/info",
+    "/rerank",
+];
 
 impl Dialect {
     /// The API of a path; OpenAI's if no other has it.
@@ -23,8 +41,26 @@ impl Dialect {
         };
         if is_within("/v1/messages") {
             Self::Anthropic
+        } else if is_within("/api") {
+            Self::Ollama
+        } else if is_within("/perplexity") {
+            Self::Perplexity
+        } else if TEI_PATHS.contains(&path) || is_within("/tei") || is_within("/models") {
+            Self::Tei
         } else {
             Self::OpenAi
+        }
+    }
+
+    /// The status of an error in this API.
+    pub fn status(self, error: &ApiError) -> StatusCode {
+        match (self, error.status()) {
+            (Self::Tei, StatusCode::BAD_REQUEST) if error.code() == Some(TOO_LARGE) => {
+                StatusCode::PAYLOAD_TOO_LARGE
+            }
+            (Self::Tei, StatusCode::BAD_REQUEST) => StatusCode::UNPROCESSABLE_ENTITY,
+            (Self::Tei, StatusCode::INTERNAL_SERVER_ERROR) => StatusCode::FAILED_DEPENDENCY,
+            (_, status) => status,
         }
     }
 
@@ -37,6 +73,12 @@ impl Dialect {
                 "type": "error",
                 "error": {"type": anthropic_type(error.status()), "message": message},
             }),
+            Self::Ollama => json!({"error": message}),
+            Self::Perplexity => {
+                let (kind, code) = (error.kind(), error.status().as_u16());
+                json!({"error": {"message": message, "type": kind, "code": code}})
+            }
+            Self::Tei => json!({"error": message, "error_type": tei_type(error.status())}),
         }
     }
 }
@@ -53,6 +95,14 @@ fn anthropic_type(status: StatusCode) -> &'static str {
     }
 }
 
+fn tei_type(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::TOO_MANY_REQUESTS => "Overloaded",
+        status if status.is_server_error() => "Backend",
+        _ => "Validation",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,6 +112,10 @@ mod tests {
         for (path, dialect) in [
             ("/v1/messages", Dialect::Anthropic),
             ("/v1/messages/count_tokens", Dialect::Anthropic),
+            ("/api/chat", Dialect::Ollama),
+            ("/perplexity/v1/embeddings", Dialect::Perplexity),
+            ("/", Dialect::Tei),
+            ("/tei/minilm/embed", Dialect::Tei),
             ("/v1/messages2", Dialect::OpenAi),
             ("/v1/chat/completions", Dialect::OpenAi),
             ("/nothing", Dialect::OpenAi),

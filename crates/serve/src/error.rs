@@ -9,6 +9,9 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
+/// The code of inputs that are longer, or more, than a model or a request may have.
+pub(crate) const TOO_LARGE: &str = "input_too_large";
+
 /// A refusal or failure of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
@@ -66,21 +69,29 @@ impl ApiError {
         self.status
     }
 
+    pub fn code(&self) -> Option<&'static str> {
+        self.code
+    }
+
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The body of the answer.
-    pub fn body(&self) -> Value {
-        let kind = match self.status {
+    /// What kind of error it is, in OpenAI's API.
+    pub fn kind(&self) -> &'static str {
+        match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
-        };
+        }
+    }
+
+    /// The body of the answer.
+    pub fn body(&self) -> Value {
         json!({"error": {
             "message": self.message,
-            "type": kind,
+            "type": self.kind(),
             "param": self.param,
             "code": self.code,
         }})

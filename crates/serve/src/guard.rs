@@ -138,6 +138,7 @@ pub(crate) async fn guard(
         Err(error) => error.into_response(),
     };
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
+        *response.status_mut() = dialect.status(&error);
         *response.body_mut() = Body::from(dialect.error(&error).to_string());
     }
     response

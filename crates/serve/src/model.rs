@@ -6,12 +6,15 @@ use std::path::{Path, PathBuf};
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RuntimeError, Task,
+    EmbedOptions, Encoding, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RerankOptions,
+    RuntimeError, Task,
 };
 
 use crate::answers::{Answers, Parts};
 use crate::counts::Counts;
+use crate::error::ApiError;
 use crate::places::Places;
+use crate::ranks::Ranks;
 use crate::vectors::Embeddings;
 
 /// How models are served.
@@ -23,6 +26,8 @@ pub struct ModelOptions {
     pub n_slots: usize,
     /// Most requests that wait for a model; more are refused.
     pub n_queue: usize,
+    /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
+    pub deterministic: bool,
     /// Limits the memory for tokenizing and for vectors.
     pub budget: Budget,
 }
@@ -30,6 +35,8 @@ pub struct ModelOptions {
 /// A running model.
 pub struct Served {
     pub(crate) id: String,
+    /// Name of the architecture in the model's files.
+    pub(crate) architecture: String,
     pub(crate) task: Kind,
 }
 
@@ -39,6 +46,8 @@ pub(crate) enum Kind {
     Answers(Answers),
     /// Embeds texts.
     Embeds(Embeddings),
+    /// Scores texts for a query.
+    Ranks(Ranks),
 }
 
 impl Served {
@@ -53,19 +62,39 @@ impl Served {
         let path = model.path.clone();
         let id = name_of(&model);
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
-        let task = match model.task()? {
+        let (n_queue, budget) = (options.n_queue, options.budget.clone());
+        if model.is_reranker()? {
+            let reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
+            let architecture = reranker.info.architecture.clone();
+            let started = Ranks::start(reranker, n_queue, budget).map_err(unstarted)?;
+            return Ok(Self {
+                id,
+                architecture,
+                task: Kind::Ranks(started),
+            });
+        }
+        let (architecture, task) = match model.task()? {
             Task::Embed => {
-                let options_of = EmbedOptions::default();
+                let options_of = EmbedOptions {
+                    more: vec![Encoding::Chunks, Encoding::Tokens],
+                    batch_tokens: if options.deterministic {
+                        1
+                    } else {
+                        EmbedOptions::BATCH_TOKENS
+                    },
+                    ..EmbedOptions::default()
+                };
                 let embedder = model.embedding_model(&options_of, backend, observer)?;
-                let prompt = Prompt::choose(None, &embedder.info)?;
-                let (n_queue, budget) = (options.n_queue, options.budget.clone());
-                let started = Embeddings::start(embedder, prompt, n_queue, budget);
-                Kind::Embeds(started.map_err(unstarted)?)
+                // Also refuses a default prompt that cannot be used.
+                Prompt::choose(None, &embedder.info)?;
+                let architecture = embedder.info.architecture.clone();
+                let started = Embeddings::start(embedder, n_queue, budget);
+                (architecture, Kind::Embeds(started.map_err(unstarted)?))
             }
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
-                prompts.budget = options.budget.clone();
+                prompts.budget = budget;
                 prompts.use_template()?;
                 // Errors name the model as its clients do.
                 let known = model.known().map(|mut known| {
@@ -78,12 +107,27 @@ impl Served {
                     n_vocab: model.info.vocab_size,
                     recommended: model.recommended_sampling()?,
                     known,
-                    n_queue: options.n_queue,
+                    n_queue,
                 });
-                Kind::Answers(started.map_err(unstarted)?)
+                let started = started.map_err(unstarted)?;
+                (model.info.architecture, Kind::Answers(started))
             }
         };
-        Ok(Self { id, task })
+        Ok(Self {
+            id,
+            architecture,
+            task,
+        })
+    }
+
+    /// The error of a route that another kind of model has.
+    pub(crate) fn wrong_kind(&self) -> ApiError {
+        let (kind, route) = match &self.task {
+            Kind::Answers(_) => ("a language model", "/v1/chat/completions"),
+            Kind::Embeds(_) => ("an embedding model", "/v1/embeddings"),
+            Kind::Ranks(_) => ("a reranker", "/v1/rerank"),
+        };
+        ApiError::field("model", format!("{} is {kind}: use {route}", self.id))
     }
 
     /// The name that clients use.
@@ -95,6 +139,16 @@ impl Served {
         match &self.task {
             Kind::Answers(answers) => &answers.counts,
             Kind::Embeds(embeddings) => &embeddings.counts,
+            Kind::Ranks(ranks) => &ranks.counts,
+        }
+    }
+
+    /// Most tokens of a prompt with its answer, or of an input.
+    pub(crate) fn max_tokens(&self) -> usize {
+        match &self.task {
+            Kind::Answers(answers) => answers.context,
+            Kind::Embeds(embeddings) => embeddings.max_tokens,
+            Kind::Ranks(ranks) => ranks.max_tokens,
         }
     }
 
@@ -102,6 +156,7 @@ impl Served {
         match &self.task {
             Kind::Answers(answers) => &answers.places,
             Kind::Embeds(embeddings) => &embeddings.places,
+            Kind::Ranks(ranks) => &ranks.places,
         }
     }
 }

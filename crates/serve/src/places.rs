@@ -42,6 +42,11 @@ impl Places {
         self.n_refused.load(Ordering::Relaxed)
     }
 
+    /// Number of places.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
     /// Number of places that are taken.
     pub fn n_taken(&self) -> usize {
         self.n - self.free.available_permits()

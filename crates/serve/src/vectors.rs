@@ -1,35 +1,76 @@
-//! An embedding model and the thread that owns it. Requests are embedded one after another, each in
-//! batches of texts of similar length.
+//! An embedding model. Handlers turn inputs into tokens on a few threads; the thread that owns the
+//! model takes what is queued, up to a number of tokens, and embeds it together ([`batches`]).
+//!
+//! [`batches`]: crate::batches
 
 use std::io;
 use std::sync::{Arc, mpsc};
-use std::time::Instant;
 
-use thane_engine::embed::{EmbedError, Watch, output};
+use thane_engine::embed::{Document, EmbedError, shorten};
+use thane_engine::text::EncodeOptions;
 use thane_mil::budget::Budget;
-use thane_runtime::{Embedder, Prompt, TOKENIZER_BYTES};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use thane_runtime::{Embedder, EncoderInfo, Encoding, Prompt, TOKENIZER_BYTES, TextEncoder};
+use tokio::sync::oneshot;
 
+use crate::batches::{Job, Vectors, Work, Worker, at};
 use crate::counts::Counts;
-use crate::error::{ApiError, error_chain, stopped};
+use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::places::Places;
+
+/// Most numbers of an answer with a vector for each token: they take 30 bytes each.
+const MAX_TOKEN_NUMBERS: usize = 1 << 22;
 
 /// Something to embed.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// A text; the model's default prompt is put before it.
+    /// A text, with the prompt before it.
     Text(String),
     /// Token ids, used as they are.
     Tokens(Vec<u32>),
+    /// The chunks of a document, which share one pass.
+    Chunks(Vec<String>),
 }
 
-/// The vectors of a request.
+impl From<String> for Input {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+/// Which end of a text is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cut {
+    Start,
+    End,
+}
+
+/// What is asked of an embedding model.
 #[derive(Debug)]
-pub(crate) struct Vectors {
-    /// Vectors of [`Ask::dim`] elements, in the order of the inputs.
-    pub rows: Vec<f32>,
-    /// Tokens of all inputs.
-    pub n_tokens: usize,
+pub(crate) struct Ask {
+    /// All texts and tokens, or all chunks.
+    pub inputs: Vec<Input>,
+    /// How many elements of each vector to keep.
+    pub dim: usize,
+    /// What becomes of texts that are too long; `None` for an error.
+    pub cut: Option<Cut>,
+    /// The name of the prompt to put before texts; `None` for the model's default, an empty name
+    /// for none.
+    pub prompt: Option<String>,
+    /// Whether each token has a vector.
+    pub of_tokens: bool,
+}
+
+impl Ask {
+    /// Asks for one vector for each input, with the model's prompt.
+    pub fn new(inputs: Vec<Input>, dim: usize) -> Self {
+        Self {
+            inputs,
+            dim,
+            cut: None,
+            prompt: None,
+            of_tokens: false,
+        }
+    }
 }
 
 /// A handle to a running embedding model.
@@ -40,41 +81,22 @@ pub(crate) struct Embeddings {
     pub max_tokens: usize,
     pub places: Places,
     pub counts: Arc<Counts>,
+    pub info: EncoderInfo,
+    pub texts: Arc<TextEncoder>,
+    encodings: Vec<Encoding>,
+    budget: Budget,
     jobs: mpsc::Sender<Job>,
-}
-
-/// What is asked of an embedding model.
-#[derive(Debug)]
-pub(crate) struct Ask {
-    pub inputs: Vec<Input>,
-    /// How many elements of each vector to keep.
-    pub dim: usize,
-}
-
-struct Job {
-    ask: Ask,
-    answer: oneshot::Sender<Result<Vectors, ApiError>>,
-    arrived: Instant,
-    _place: OwnedSemaphorePermit,
 }
 
 impl Embeddings {
     /// Starts the thread. The places are those of the queue and of the request that runs.
-    pub fn start(
-        embedder: Embedder,
-        prompt: Prompt,
-        n_queue: usize,
-        budget: Budget,
-    ) -> io::Result<Self> {
+    pub fn start(embedder: Embedder, n_queue: usize, budget: Budget) -> io::Result<Self> {
         let (jobs, waiting) = mpsc::channel();
         let (dim, max_tokens) = (embedder.engine.dim(), embedder.max_tokens());
-        let mut worker = Worker {
-            embedder,
-            prompt: prompt.text,
-            budget,
-            counts: Arc::default(),
-        };
-        let counts = Arc::clone(&worker.counts);
+        let counts: Arc<Counts> = Arc::default();
+        let (info, texts) = (embedder.info.clone(), embedder.text());
+        let encodings = embedder.encodings.clone();
+        let mut worker = Worker::new(embedder, budget.clone(), Arc::clone(&counts));
         std::thread::Builder::new()
             .name("embeddings".to_owned())
             .spawn(move || worker.run(&waiting))?;
@@ -83,118 +105,199 @@ impl Embeddings {
             max_tokens,
             places: Places::new(1 + n_queue),
             counts,
+            info,
+            texts,
+            encodings,
+            budget,
             jobs,
         })
     }
 
     /// Embeds inputs when those that came earlier are done. If the caller is dropped, the work ends
     /// before the next call of the program.
-    pub async fn embed(&self, ask: Ask, place: OwnedSemaphorePermit) -> Result<Vectors, ApiError> {
+    pub async fn embed(&self, ask: Ask) -> Result<Vectors, ApiError> {
+        let place = self.places.take()?;
+        let (dim, of_tokens) = (ask.dim, ask.of_tokens);
+        let encoder = self.encoder(ask.prompt.as_deref(), ask.cut)?;
         let (answer, vectors) = oneshot::channel();
-        let job = Job {
-            ask,
-            answer,
-            arrived: Instant::now(),
-            _place: place,
-        };
+        let encoded = tokio::task::spawn_blocking(move || {
+            let work = encoder.encode(ask.inputs, of_tokens, &|| answer.is_closed());
+            (work, answer, place)
+        });
+        let encoded = encoded.await;
+        let (work, answer, place) =
+            encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?;
+        let work = work?;
+        self.check(&work)?;
+        let job = Job::new(work, dim, answer, place);
         self.jobs.send(job).map_err(|_| stopped())?;
         vectors.await.map_err(|_| stopped())?
     }
+
+    /// The tokens of texts, with a prompt before each.
+    pub async fn tokenize(
+        &self,
+        texts: Vec<String>,
+        prompt: Option<&str>,
+        add_special: bool,
+    ) -> Result<Vec<Vec<u32>>, ApiError> {
+        let encoder = self.encoder(prompt, None)?;
+        let encoded = tokio::task::spawn_blocking(move || {
+            let texts = texts.iter().enumerate();
+            texts
+                .map(|(idx, text)| encoder.encode_text(text, idx, add_special))
+                .collect()
+        });
+        let encoded = encoded.await;
+        encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?
+    }
+
+    /// Refuses work for which the program has no function, and token vectors that would take too
+    /// much of an answer.
+    fn check(&self, work: &Work) -> Result<(), ApiError> {
+        if let Work::Tokens(sequences) = work {
+            let n: usize = sequences.iter().map(Vec::len).sum();
+            let most = MAX_TOKEN_NUMBERS / self.dim;
+            if n > most {
+                let message = format!("`inputs`: expected at most {most} tokens in all, found {n}");
+                return Err(ApiError::field("inputs", message).with_code(TOO_LARGE));
+            }
+        }
+        let needed = match work {
+            Work::Texts(_) => Encoding::Text,
+            Work::Documents(_) => Encoding::Chunks,
+            Work::Tokens(_) => Encoding::Tokens,
+        };
+        if self.encodings.contains(&needed) {
+            return Ok(());
+        }
+        let message = format!(
+            "the model has no function `{}`: it pools in several ways, or is a package without it",
+            needed.function()
+        );
+        Err(ApiError::field("model", message))
+    }
+
+    fn encoder(&self, prompt: Option<&str>, cut: Option<Cut>) -> Result<InputEncoder, ApiError> {
+        let prompt = Prompt::choose(prompt, &self.info);
+        let prompt = prompt.map_err(|e| ApiError::field("prompt_name", error_chain(&e)))?;
+        Ok(InputEncoder {
+            texts: Arc::clone(&self.texts),
+            prompt: prompt.text,
+            cut,
+            max_tokens: self.max_tokens,
+            n_vocab: self.info.vocab_size,
+            budget: self.budget.clone(),
+        })
+    }
 }
 
-struct Worker {
-    embedder: Embedder,
+/// Turns inputs into tokens.
+struct InputEncoder {
+    texts: Arc<TextEncoder>,
     /// Put before each text.
     prompt: String,
+    cut: Option<Cut>,
+    max_tokens: usize,
+    n_vocab: usize,
     budget: Budget,
-    counts: Arc<Counts>,
 }
 
-impl Worker {
-    fn run(&mut self, jobs: &mpsc::Receiver<Job>) {
-        for job in jobs {
-            self.counts.running.set(1);
-            let embedded = self.embed(&job.ask, &|| job.answer.is_closed());
-            let n_tokens = embedded
-                .as_ref()
-                .map(|found| found.as_ref().map(|v| v.n_tokens));
-            self.counts.note_vectors(n_tokens, job.arrived.elapsed());
-            if let Some(embedded) = embedded.transpose() {
-                let _ = job.answer.send(embedded);
-            }
-        }
-    }
-
-    /// `None` if the client has gone.
-    fn embed(
-        &mut self,
-        ask: &Ask,
+impl InputEncoder {
+    /// The work of inputs. If the client goes, what was encoded so far, which nobody waits for.
+    fn encode(
+        &self,
+        inputs: Vec<Input>,
+        of_tokens: bool,
         is_gone: &dyn Fn() -> bool,
-    ) -> Result<Option<Vectors>, ApiError> {
-        let mut sequences = Vec::with_capacity(ask.inputs.len());
-        for (idx, input) in ask.inputs.iter().enumerate() {
+    ) -> Result<Work, ApiError> {
+        let (mut sequences, mut documents) = (Vec::new(), Vec::new());
+        for (idx, input) in inputs.into_iter().enumerate() {
             if is_gone() {
-                return Ok(None);
+                break;
             }
-            sequences.push(self.tokens(input, idx)?);
+            match input {
+                Input::Text(text) => sequences.push(self.text(&text, idx)?),
+                Input::Tokens(tokens) => sequences.push(self.tokens(tokens, idx)?),
+                Input::Chunks(chunks) => documents.push(self.chunks(&chunks, idx)?),
+            }
         }
-        let n_tokens = sequences.iter().map(Vec::len).sum();
-        let dim = self.embedder.engine.dim();
-        // As computed, as shortened and as written.
-        let n_bytes = sequences.len().saturating_mul(dim).saturating_mul(12);
-        let what = || format!("the vectors of {} inputs", sequences.len());
-        let reserved = self.budget.reserve(n_bytes, what);
-        let _held = reserved.map_err(|e| ApiError::failed(e.to_string()))?;
-        let mut watch = Watch {
-            interrupted: is_gone,
-            progress: &mut |_| {},
-        };
-        let rows = self.embedder.engine.texts(&sequences, &mut watch);
-        let rows = rows.map_err(|error| match error.index() {
-            Some(idx) => at(idx, &error),
-            None => ApiError::failed(error_chain(&error)),
-        })?;
-        Ok(rows.map(|rows| Vectors {
-            rows: output::shorten(rows, dim, ask.dim, self.embedder.info.normalize),
-            n_tokens,
-        }))
+        Ok(if !documents.is_empty() {
+            Work::Documents(documents)
+        } else if of_tokens {
+            Work::Tokens(sequences)
+        } else {
+            Work::Texts(sequences)
+        })
     }
 
-    fn tokens(&self, input: &Input, idx: usize) -> Result<Vec<u32>, ApiError> {
-        let tokens = match input {
-            Input::Text(text) => {
-                let what = || format!("the tokens of a text of {} bytes", text.len());
-                let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
-                let reserved = self.budget.reserve(n_bytes, what);
-                let _held = reserved.map_err(|e| at(idx, &e))?;
-                let whole = [self.prompt.as_str(), text].concat();
-                let encoded = self.embedder.tokenize_within(&whole, usize::MAX);
-                encoded.map_err(|e| at(idx, &e))?.0
+    fn text(&self, text: &str, idx: usize) -> Result<Vec<u32>, ApiError> {
+        let mut tokens = self.encode_text(text, idx, true)?;
+        let around = self.texts.around();
+        match self.cut {
+            Some(Cut::End) => {
+                shorten(&mut tokens, self.max_tokens, around.after.len());
             }
-            Input::Tokens(tokens) => tokens.clone(),
+            Some(Cut::Start) => {
+                let n_cut = tokens.len().saturating_sub(self.max_tokens);
+                let start = around.before.len().min(tokens.len() - n_cut);
+                tokens.drain(start..start + n_cut);
+            }
+            None => {}
+        }
+        self.check_length(tokens.len(), idx)?;
+        Ok(tokens)
+    }
+
+    /// The tokens of a text, however many.
+    fn encode_text(&self, text: &str, idx: usize, add_special: bool) -> Result<Vec<u32>, ApiError> {
+        let _held = self.reserve(text.len(), idx)?;
+        let whole = [self.prompt.as_str(), text].concat();
+        let options = EncodeOptions {
+            add_special,
+            parse_special: true,
         };
-        let n_vocab = self.embedder.info.vocab_size;
+        let encoded = self.texts.tokenizer().encode(&whole, options);
+        encoded.map_err(|e| at(idx, &e))
+    }
+
+    fn tokens(&self, tokens: Vec<u32>, idx: usize) -> Result<Vec<u32>, ApiError> {
+        let n_vocab = self.n_vocab;
         if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
             let message = format!("input[{idx}]: expected token ids below {n_vocab}, found {id}");
             return Err(ApiError::field("input", message));
         }
-        let max_tokens = self.embedder.max_tokens();
-        match tokens.len() {
-            0 => Err(at(idx, &EmbedError::Empty { index: idx })),
-            n if n > max_tokens => Err(at(
-                idx,
+        self.check_length(tokens.len(), idx)?;
+        Ok(tokens)
+    }
+
+    fn chunks(&self, chunks: &[String], idx: usize) -> Result<Document, ApiError> {
+        let _held = self.reserve(chunks.iter().map(String::len).sum(), idx)?;
+        let document = self.texts.document(chunks).map_err(|e| at(idx, &e))?;
+        self.check_length(document.tokens().len(), idx)?;
+        Ok(document)
+    }
+
+    fn reserve(&self, len: usize, idx: usize) -> Result<impl Sized + use<>, ApiError> {
+        let n_bytes = len.saturating_mul(TOKENIZER_BYTES);
+        let what = || format!("the tokens of a text of {len} bytes");
+        self.budget.reserve(n_bytes, what).map_err(|e| at(idx, &e))
+    }
+
+    fn check_length(&self, n: usize, index: usize) -> Result<(), ApiError> {
+        let max_tokens = self.max_tokens;
+        match n {
+            0 => Err(at(index, &EmbedError::Empty { index })),
+            tokens if tokens > max_tokens => Err(at(
+                index,
                 &EmbedError::TooLong {
-                    index: idx,
-                    tokens: n,
+                    index,
+                    tokens,
                     max_tokens,
                 },
-            )),
-            _ => Ok(tokens),
+            )
+            .with_code(TOO_LARGE)),
+            _ => Ok(()),
         }
     }
-}
-
-/// The error of one input.
-fn at(idx: usize, error: &(dyn std::error::Error + 'static)) -> ApiError {
-    ApiError::field("input", format!("input[{idx}]: {}", error_chain(error)))
 }

@@ -6,8 +6,9 @@ use serde::Serialize;
 
 use crate::app::App;
 use crate::exit::Outcome;
-use crate::output::{bytes, rfc3339};
+use crate::output::bytes;
 use thane_hub::{Cache, Listed};
+use thane_runtime::rfc3339;
 
 /// List the models in the caches.
 #[derive(Debug, clap::Args)]

@@ -38,6 +38,12 @@ pub struct Args {
     /// Most requests that wait for a model; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: u16,
+    /// Give a text the same vector, bit by bit, whatever else is asked.
+    ///
+    /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded
+    /// together, and the last digits depend on the company.
+    #[arg(long)]
+    deterministic: bool,
     /// Key that clients must send (Authorization: Bearer KEY).
     ///
     /// Other users of this machine can see flags; they cannot see the variable
@@ -98,6 +104,7 @@ fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
         language: args.flags.program.options(false),
         n_slots: usize::from(args.slots),
         n_queue: usize::from(args.queue),
+        deterministic: args.deterministic,
         budget: app.budget.clone(),
     };
     let mut ids = HashSet::new();

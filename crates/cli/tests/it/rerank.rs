@@ -18,7 +18,7 @@ pub fn model(name: &str) -> PathBuf {
         .unwrap()
 }
 
-fn golden(name: &str) -> Value {
+pub fn golden(name: &str) -> Value {
     serde_json::from_slice(&std::fs::read(model(name).join("golden.json")).unwrap()).unwrap()
 }
 

@@ -202,7 +202,20 @@ fn inputs_that_have_no_vectors_are_refused() {
     }
 }
 
-fn floats(rows: &Value) -> Vec<Vec<f32>> {
+/// Requires rows to differ by rounding only: what a text is embedded with changes last digits.
+#[track_caller]
+pub fn assert_near(found: &Value, expected: &Value) {
+    let (found, expected) = (floats(found), floats(expected));
+    assert_eq!(found.len(), expected.len());
+    for (found, expected) in found.iter().zip(&expected) {
+        assert_eq!(found.len(), expected.len());
+        let differences = found.iter().zip(expected).map(|(a, b)| (a - b).abs());
+        let most = differences.fold(0.0, f32::max);
+        assert!(most < 2e-6, "{most}: {found:?}");
+    }
+}
+
+pub fn floats(rows: &Value) -> Vec<Vec<f32>> {
     let row = |row: &Value| {
         row.as_array()
             .unwrap()
@@ -215,6 +228,13 @@ fn floats(rows: &Value) -> Vec<Vec<f32>> {
 
 /// fp32 numbers in base64.
 fn unpacked(text: &str) -> Vec<f32> {
+    let bytes = decoded(text);
+    let numbers = bytes.as_chunks().0.iter();
+    numbers.map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+/// Bytes in base64.
+pub fn decoded(text: &str) -> Vec<u8> {
     let digit = |c: u8| match c {
         b'A'..=b'Z' => c - b'A',
         b'a'..=b'z' => c - b'a' + 26,
@@ -234,11 +254,6 @@ fn unpacked(text: &str) -> Vec<f32> {
         }
     }
     bytes
-        .as_chunks()
-        .0
-        .iter()
-        .map(|b| f32::from_le_bytes(*b))
-        .collect()
 }
 
 #[test]

@@ -25,16 +25,16 @@ impl Server {
 
     pub fn start_with(flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let models = [chat_folder(), crate::embed::model("bert-mean")];
-        Self::start_models(&models, flags, variables)
+        Self::of_models(&models, flags, variables)
     }
 
-    /// Serves models by their paths.
-    pub fn start_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
+    /// Serves the models of these folders.
+    pub fn of_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
         let home = Home::new();
-        let models = models.iter().map(|path| path.to_str().unwrap());
-        let models: Vec<&str> = ["serve"].into_iter().chain(models).collect();
+        let models: Vec<&str> = models.iter().map(|m| m.to_str().unwrap()).collect();
+        let fixed = ["--port", "0", "--context", "512"];
         let mut child = home
-            .thane(&[&models[..], &["--port", "0", "--context", "512"], flags].concat())
+            .thane(&[&["serve"], &models[..], &fixed, flags].concat())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -367,7 +367,7 @@ fn weather() -> Value {
 #[test]
 fn tools_are_called_when_they_must_be() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start_models(&[with_tools(folder.path())], &["--numerics", "f32"], &[]);
+    let server = Server::of_models(&[with_tools(folder.path())], &["--numerics", "f32"], &[]);
     let base =
         json!({"messages": hello(), "tools": weather(), "temperature": 1.2, "max_tokens": 200});
     let named = json!({"type": "function", "function": {"name": "weather"}});
@@ -457,7 +457,7 @@ fn tools_are_called_when_they_must_be() {
 #[test]
 fn thoughts_are_no_part_of_the_content() {
     let folder = tempfile::tempdir().unwrap();
-    let server = Server::start_models(&[with_tools(folder.path())], &["--numerics", "f32"], &[]);
+    let server = Server::of_models(&[with_tools(folder.path())], &["--numerics", "f32"], &[]);
     let thinking = json!({"messages": hello(), "max_tokens": 12, "temperature": 0,
         "chat_template_kwargs": {"enable_thinking": true}});
     // The model never ends its thoughts, so all of its answer is one.

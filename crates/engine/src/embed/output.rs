@@ -209,7 +209,8 @@ pub fn shorten(rows: Vec<f32>, row_len: usize, dim: usize, normalize: bool) -> V
     out
 }
 
-fn to_unit_length(row: &mut [f32]) {
+/// Normalizes a vector to length 1; a vector of zeros stays as it is.
+pub fn to_unit_length(row: &mut [f32]) {
     let norm = row
         .iter()
         .map(|v| f64::from(*v).powi(2))

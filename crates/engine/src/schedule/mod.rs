@@ -93,8 +93,8 @@ impl<'t> Scheduler<'t> {
     ///
     /// # Errors
     ///
-    /// If the prompt is empty or leaves no room for an answer, sampling options are out of range, or
-    /// the grammar cannot be used.
+    /// If the prompt is empty or leaves no room for an answer, sampling options are out of range,
+    /// or the grammar cannot be used.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, GenerateError> {
         let (prompt, context) = (request.prompt.len(), self.sessions.context());
         if prompt == 0 {

@@ -350,6 +350,16 @@ pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelE
     Ok(encodes && (!answers || pools))
 }
 
+/// See [`crate::is_classifier`].
+pub(crate) fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
+    let Source::HuggingFace(folder) = &checkpoint.source else {
+        return Ok(false);
+    };
+    let classes = folder.config.opt_strs("architectures")?.unwrap_or_default();
+    let classifies = |class: &&str| class.ends_with("ForSequenceClassification");
+    Ok(classes.iter().any(classifies) && !folder.folder.join("modules.json").is_file())
+}
+
 /// Lowers a checkpoint of a language model; see [`crate::build`].
 pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model, ModelError> {
     let (weights, decoder, architecture) = match &checkpoint.source {

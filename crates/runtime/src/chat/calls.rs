@@ -101,8 +101,8 @@ fn braces_call(text: &str, quote: &'static str) -> Option<ToolCall> {
     literals.is_over().then_some(ToolCall { name, arguments })
 }
 
-/// `<function=f>` with `<parameter=x>` for each argument. Values are texts, unless the tool's schema
-/// wants something else.
+/// `<function=f>` with `<parameter=x>` for each argument. Values are texts, unless the schema wants
+/// something else.
 fn tag_calls(text: &str, tools: &[Tool]) -> Option<Vec<ToolCall>> {
     let mut calls = Vec::new();
     for function in text.split("<function=").skip(1) {

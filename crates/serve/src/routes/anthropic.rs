@@ -27,6 +27,7 @@ const TURNS: Turns = Turns {
         ("system", "system"),
     ],
     parts: &["text"],
+    item_type: None,
     ignored: &["cache_control", "citations"],
 };
 

@@ -82,10 +82,7 @@ struct StreamFields {
 pub(super) fn language_model(model: &Served) -> Result<&Answers, ApiError> {
     match &model.task {
         Kind::Answers(answers) => Ok(answers),
-        Kind::Embeds(_) => {
-            let message = format!("{} is an embedding model: use /v1/embeddings", model.id);
-            Err(ApiError::field("model", message))
-        }
+        Kind::Embeds(_) | Kind::Ranks(_) => Err(model.wrong_kind()),
     }
 }
 

@@ -102,7 +102,7 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 fn n_slots(model: &Served) -> Option<u64> {
     match &model.task {
         Kind::Answers(answers) => Some(answers.n_slots as u64),
-        Kind::Embeds(_) => None,
+        Kind::Embeds(_) | Kind::Ranks(_) => None,
     }
 }
 

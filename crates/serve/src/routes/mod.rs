@@ -1,4 +1,4 @@
-//! The routes. A route is a file here and a line in [`router`].
+//! The routes. A route is a file here and a line in [`routes`].
 
 mod anthropic;
 mod ask;
@@ -10,8 +10,14 @@ mod format;
 mod generate;
 mod metrics;
 mod models;
+mod ollama;
 mod page;
+mod perplexity;
+mod rerank;
+mod responses;
 mod sampling;
+mod table;
+mod tei;
 mod tools;
 mod turns;
 
@@ -22,13 +28,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use axum::Router;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::routing::{get, post};
 
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
+use crate::kept::Responses;
 use crate::model::Served;
 use crate::upload::Uploads;
+use table::Route;
 
 /// What handlers share.
 pub(crate) struct App {
@@ -39,6 +46,7 @@ pub(crate) struct App {
     /// When the server started, in seconds since 1970.
     started: u64,
     n_requests: AtomicU64,
+    responses: Arc<Responses>,
 }
 
 impl App {
@@ -55,6 +63,7 @@ impl App {
             resident_bytes,
             started: now_s(),
             n_requests: AtomicU64::new(0),
+            responses: Arc::default(),
         }
     }
 
@@ -81,6 +90,90 @@ impl App {
     }
 }
 
+/// All routes.
+fn routes() -> Vec<Route> {
+    let mut routes = vec![
+        Route::get("/", "The page.", page::index),
+        Route::get("/page/{file}", "A file of the page.", page::file),
+        Route::get(
+            "/metrics",
+            "Counts, as Prometheus reads them.",
+            metrics::show,
+        ),
+        Route::upload("/audit", "Audits an archive of a package.", audit::create),
+        Route::get("/health", "Whether the server answers.", models::health),
+        Route::get("/v1/models", "The models.", models::list),
+        Route::get("/v1/models/{*id}", "A model.", models::retrieve),
+        Route::post(
+            "/v1/chat/completions",
+            &["model", "messages"],
+            "Answers messages.",
+            chat::create,
+        ),
+        Route::post(
+            "/v1/completions",
+            &["model", "prompt"],
+            "Continues a text.",
+            completions::create,
+        ),
+        Route::post(
+            "/v1/responses",
+            &["model", "input"],
+            "Answers messages, and keeps the conversation.",
+            responses::create,
+        ),
+        Route::get(
+            "/v1/responses/{id}",
+            "A response that is kept.",
+            responses::retrieve,
+        ),
+        Route::delete(
+            "/v1/responses/{id}",
+            "Drops a response that is kept.",
+            responses::remove,
+        ),
+        Route::post(
+            "/v1/embeddings",
+            &["model", "input"],
+            "Embeds texts or tokens.",
+            embeddings::create,
+        ),
+        Route::post(
+            "/v1/rerank",
+            &["model", "query", "documents"],
+            "Scores documents for a query, as Cohere and Jina do.",
+            rerank::create,
+        ),
+        Route::post(
+            "/v1/messages",
+            &["model", "messages", "max_tokens"],
+            "Answers messages, in Anthropic's API.",
+            anthropic::create,
+        ),
+        Route::post(
+            "/v1/messages/count_tokens",
+            &["model", "messages"],
+            "Counts the tokens of messages, in Anthropic's API.",
+            anthropic::count_tokens,
+        ),
+        Route::post(
+            "/perplexity/v1/embeddings",
+            &["model", "input"],
+            "Embeds texts, in Perplexity's API.",
+            perplexity::embeddings,
+        ),
+        Route::post(
+            "/perplexity/v1/contextualizedembeddings",
+            &["model", "input"],
+            "Embeds the chunks of documents, in Perplexity's API.",
+            perplexity::contextualized,
+        ),
+    ];
+    routes.extend(tei::routes());
+    routes.extend(ollama::routes());
+    routes
+}
+
 /// All routes behind what is checked for each.
 pub(crate) fn router(app: App, guarded: Guard) -> Router {
     let unknown = || async { ApiError::new(StatusCode::NOT_FOUND, "there is no such route") };
@@ -90,19 +183,7 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
             "the route does not take this method",
         )
     };
-    Router::new()
-        .route("/", get(page::index))
-        .route("/page/{file}", get(page::file))
-        .route("/audit", post(audit::create))
-        .route("/metrics", get(metrics::show))
-        .route("/health", get(models::health))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{*id}", get(models::retrieve))
-        .route("/v1/chat/completions", post(chat::create))
-        .route("/v1/completions", post(completions::create))
-        .route("/v1/embeddings", post(embeddings::create))
-        .route("/v1/messages", post(anthropic::create))
-        .route("/v1/messages/count_tokens", post(anthropic::count_tokens))
+    table::router(routes())
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(Arc::new(guarded), guard))

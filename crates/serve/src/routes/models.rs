@@ -30,9 +30,10 @@ pub(super) async fn retrieve(
 }
 
 fn shown(model: &Served, started: u64) -> Value {
-    let (task, max_tokens) = match &model.task {
-        Kind::Answers(answers) => ("generate", answers.context),
-        Kind::Embeds(embeddings) => ("embed", embeddings.max_tokens),
+    let task = match &model.task {
+        Kind::Answers(_) => "generate",
+        Kind::Embeds(_) => "embed",
+        Kind::Ranks(_) => "rerank",
     };
     json!({
         "id": model.id,
@@ -40,6 +41,6 @@ fn shown(model: &Served, started: u64) -> Value {
         "created": started,
         "owned_by": "thane",
         "task": task,
-        "max_tokens": max_tokens,
+        "max_tokens": model.max_tokens(),
     })
 }

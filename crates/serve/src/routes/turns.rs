@@ -15,6 +15,8 @@ pub(super) struct Turns {
     pub roles: &'static [(&'static str, &'static str)],
     /// Types of parts that are texts.
     pub parts: &'static [&'static str],
+    /// The type of messages, in APIs whose lists also have other items.
+    pub item_type: Option<&'static str>,
     /// Fields of a message, and of a part, that do not change the answer.
     pub ignored: &'static [&'static str],
 }
@@ -36,6 +38,7 @@ impl Turns {
         let Value::Object(fields) = value else {
             return Err(refused(place, "an object", kind(value)));
         };
+        self.check_type(fields, place)?;
         let given = fields.get("role").and_then(Value::as_str);
         let known = self.roles.iter().find(|(name, _)| Some(*name) == given);
         let Some((_, role)) = known else {
@@ -44,10 +47,24 @@ impl Turns {
             let place = format!("{place}.role");
             return Err(refused(&place, &one_of(&names), &found));
         };
-        self.check_rest(fields, &["role", "content"], place)?;
+        self.check_rest(fields, &["role", "content", "type"], place)?;
         let content = fields.get("content").unwrap_or(&Value::Null);
         let text = self.text(content, &format!("{place}.content"))?;
         Ok(Message::new(*role, text))
+    }
+
+    /// Refuses items that are not messages; without a type, an item is one.
+    fn check_type(&self, fields: &Map<String, Value>, place: &str) -> Result<(), ApiError> {
+        let place = format!("{place}.type");
+        match (fields.get("type"), self.item_type) {
+            (None, _) => Ok(()),
+            (Some(found), Some(expected)) if found == expected => Ok(()),
+            (Some(found), Some(expected)) => Err(refused(&place, expected, &found.to_string())),
+            (Some(_), None) => {
+                let message = format!("the field `{place}` is not supported");
+                Err(ApiError::field(place, message).with_code("unsupported_parameter"))
+            }
+        }
     }
 
     /// The text of a string, or of a list of parts.
@@ -128,6 +145,7 @@ mod tests {
         field: "messages",
         roles: &[("developer", "system"), ("user", "user")],
         parts: &["text"],
+        item_type: Some("message"),
         ignored: &["cache_control"],
     };
 
@@ -135,7 +153,7 @@ mod tests {
     fn messages_are_texts_with_a_role() {
         let list = json!([
             {"role": "developer", "content": "Be brief."},
-            {"role": "user", "images": [], "content": [
+            {"type": "message", "role": "user", "images": [], "content": [
                 {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
                 {"type": "text", "text": "b"},
             ]},
@@ -157,6 +175,10 @@ mod tests {
             (
                 json!(["hi"]),
                 "`messages[0]`: expected an object, found a string",
+            ),
+            (
+                json!([{"type": "function_call"}]),
+                "`messages[0].type`: expected message, found \"function_call\"",
             ),
             (
                 json!([{"role": "tool"}]),

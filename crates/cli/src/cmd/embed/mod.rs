@@ -87,6 +87,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         encoding,
         max_tokens: args.vectors.max_length,
         batch_tokens: args.batch_tokens,
+        ..EmbedOptions::default()
     };
     let backend = model::cpu(args.numerics, args.threads, app);
     let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;

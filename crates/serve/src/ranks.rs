@@ -1,0 +1,139 @@
+//! A reranker and the thread that owns it. Requests are scored one after another, each in batches
+//! of pairs of similar length.
+
+use std::io;
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
+use thane_engine::embed::Watch;
+use thane_mil::budget::Budget;
+use thane_runtime::{Ranked, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::counts::Counts;
+use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::places::Places;
+
+/// A query and the texts to score for it.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub query: String,
+    pub texts: Vec<String>,
+    /// Whether pairs that are too long are cut; otherwise they are an error.
+    pub is_cut: bool,
+}
+
+/// The scores of a request.
+#[derive(Debug)]
+pub(crate) struct Ranking {
+    /// Best first.
+    pub ranked: Vec<Ranked>,
+    /// Tokens of all pairs.
+    pub n_tokens: usize,
+}
+
+/// A handle to a running reranker.
+pub(crate) struct Ranks {
+    /// Most tokens of a query and a text together.
+    pub max_tokens: usize,
+    pub places: Places,
+    pub counts: Arc<Counts>,
+    jobs: mpsc::Sender<Job>,
+}
+
+struct Job {
+    question: Question,
+    answer: oneshot::Sender<Result<Ranking, ApiError>>,
+    arrived: Instant,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Ranks {
+    /// Starts the thread. The places are those of the queue and of the request that runs.
+    pub fn start(mut reranker: Reranker, n_queue: usize, budget: Budget) -> io::Result<Self> {
+        let (jobs, waiting) = mpsc::channel::<Job>();
+        let max_tokens = reranker.max_tokens();
+        let counts: Arc<Counts> = Arc::default();
+        let counted = Arc::clone(&counts);
+        std::thread::Builder::new()
+            .name("ranks".to_owned())
+            .spawn(move || {
+                for job in waiting {
+                    counted.running.set(1);
+                    let is_gone = || job.answer.is_closed();
+                    let ranking = rank(&mut reranker, &budget, &job.question, &is_gone);
+                    let n_tokens = ranking.as_ref().map(|r| r.as_ref().map(|r| r.n_tokens));
+                    counted.note_vectors(n_tokens, job.arrived.elapsed());
+                    counted.running.set(0);
+                    if let Some(ranking) = ranking.transpose() {
+                        let _ = job.answer.send(ranking);
+                    }
+                }
+            })?;
+        Ok(Self {
+            max_tokens,
+            places: Places::new(1 + n_queue),
+            counts,
+            jobs,
+        })
+    }
+
+    /// Scores texts when the requests that came earlier are done. If the caller is dropped, the
+    /// work ends before the next call of the program.
+    pub async fn rank(&self, question: Question) -> Result<Ranking, ApiError> {
+        let place = self.places.take()?;
+        let (answer, ranking) = oneshot::channel();
+        let job = Job {
+            question,
+            answer,
+            arrived: Instant::now(),
+            _place: place,
+        };
+        self.jobs.send(job).map_err(|_| stopped())?;
+        ranking.await.map_err(|_| stopped())?
+    }
+}
+
+/// `None` if the client has gone.
+fn rank(
+    reranker: &mut Reranker,
+    budget: &Budget,
+    question: &Question,
+    is_gone: &dyn Fn() -> bool,
+) -> Result<Option<Ranking>, ApiError> {
+    let mut pairs = Vec::with_capacity(question.texts.len());
+    for (idx, text) in question.texts.iter().enumerate() {
+        if is_gone() {
+            return Ok(None);
+        }
+        let len = text.len().saturating_add(question.query.len());
+        let what = || format!("the tokens of texts of {len} bytes");
+        let reserved = budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what);
+        let _held = reserved.map_err(|e| at(idx, &e.to_string()))?;
+        let pair = reranker.tokenize(&question.query, text);
+        let pair = pair.map_err(|e| at(idx, &error_chain(&e)))?;
+        if pair.is_cut && !question.is_cut {
+            let most = reranker.max_tokens();
+            let said = format!("expected at most {most} tokens with the query, found more");
+            return Err(at(idx, &said).with_code(TOO_LARGE));
+        }
+        pairs.push(pair);
+    }
+    let n_tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();
+    let mut watch = Watch {
+        interrupted: is_gone,
+        progress: &mut |_| {},
+    };
+    let failed = |error: RuntimeError| ApiError::failed(error_chain(&error));
+    let ranked = reranker.score(&pairs, &mut watch).map_err(failed)?;
+    Ok(ranked.map(|mut ranked| {
+        sort_ranked(&mut ranked);
+        Ranking { ranked, n_tokens }
+    }))
+}
+
+/// The error of one text.
+fn at(idx: usize, said: &str) -> ApiError {
+    let place = format!("texts[{idx}]");
+    ApiError::field(&place, format!("{place}: {said}"))
+}

@@ -1,0 +1,70 @@
+//! `POST /api/embed` and the older `POST /api/embeddings`.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::json;
+
+use super::super::App;
+use super::super::embeddings::{dimensions, embedding_model, texts};
+use super::{LOAD_OPTIONS, model_of, ns};
+use crate::body::Fields;
+use crate::error::{ApiError, json_response};
+use crate::vectors::{Ask, Cut};
+
+pub(super) async fn embed(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let arrived = Instant::now();
+    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let model = model_of(&app, &mut fields)?;
+    let embeddings = embedding_model(model)?;
+    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let inputs = texts(&mut fields, "input")?;
+    let is_cut: bool = fields.take("truncate")?.unwrap_or(true);
+    finish(fields)?;
+    let ask = Ask {
+        cut: is_cut.then_some(Cut::End),
+        ..Ask::new(inputs, dim)
+    };
+    let vectors = embeddings.embed(ask).await?;
+    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
+    Ok(json_response(&json!({
+        "model": model.id,
+        "embeddings": rows,
+        "total_duration": ns(arrived.elapsed()),
+        "load_duration": ns(Duration::ZERO),
+        "prompt_eval_count": vectors.n_tokens,
+    })))
+}
+
+/// One text, as `prompt`.
+pub(super) async fn embed_one(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let embeddings = embedding_model(model_of(&app, &mut fields)?)?;
+    let prompt: String = fields.require("prompt")?;
+    finish(fields)?;
+    let ask = Ask {
+        cut: Some(Cut::End),
+        ..Ask::new(vec![prompt.into()], embeddings.dim)
+    };
+    let vectors = embeddings.embed(ask).await?;
+    Ok(json_response(&json!({"embedding": vectors.rows})))
+}
+
+/// Refuses what is left. Options of sampling have nothing to do with vectors.
+fn finish(mut fields: Fields) -> Result<(), ApiError> {
+    let options = fields.nested("options")?;
+    options.finish(
+        &[LOAD_OPTIONS, &["num_ctx", "temperature", "seed"]].concat(),
+        &[],
+    )?;
+    fields.finish(&["keep_alive"], &[])
+}

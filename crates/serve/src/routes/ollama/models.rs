@@ -1,0 +1,91 @@
+//! `/api/tags`, `/api/ps`, `/api/show`, `/api/version` and `/api/pull`.
+
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{Response, StatusCode};
+use serde_json::{Value, json};
+use thane_runtime::rfc3339;
+
+use super::super::App;
+use super::model_of;
+use crate::body::Fields;
+use crate::error::{ApiError, json_response};
+use crate::model::{Kind, Served};
+
+/// The models that were given to the server.
+pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
+    let started = rfc3339(UNIX_EPOCH + Duration::from_secs(app.started));
+    let models = app.models.iter().map(|model| {
+        let mut row = row(model);
+        row["modified_at"] = json!(started);
+        row
+    });
+    json_response(&json!({"models": models.collect::<Vec<_>>()}))
+}
+
+/// All models are loaded.
+pub(super) async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
+    let models = app.models.iter().map(|model| {
+        let mut row = row(model);
+        row["context_length"] = model.max_tokens().into();
+        row
+    });
+    json_response(&json!({"models": models.collect::<Vec<_>>()}))
+}
+
+pub(super) async fn show(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let model = model_of(&app, &mut fields)?;
+    fields.finish(
+        &["verbose"],
+        &[("options", json!({})), ("system", json!(""))],
+    )?;
+    let architecture = &model.architecture;
+    let mut info = json!({"general.architecture": architecture});
+    info[format!("{architecture}.context_length")] = model.max_tokens().into();
+    let (capability, template) = match &model.task {
+        Kind::Answers(answers) => {
+            let template = answers.prompts.language.template.as_ref();
+            ("completion", template.map(|source| source.text.as_str()))
+        }
+        Kind::Embeds(embeddings) => {
+            info[format!("{architecture}.embedding_length")] = embeddings.dim.into();
+            ("embedding", None)
+        }
+        Kind::Ranks(_) => ("rerank", None),
+    };
+    Ok(json_response(&json!({
+        "template": template.unwrap_or_default(),
+        "parameters": "",
+        "details": details(model),
+        "model_info": info,
+        "capabilities": [capability],
+    })))
+}
+
+/// Some clients look for the version of Ollama whose features they want; this is Thane's.
+pub(super) async fn version() -> Response<Body> {
+    json_response(&json!({"version": env!("CARGO_PKG_VERSION")}))
+}
+
+/// Models are given on the command line.
+pub(super) async fn pull() -> ApiError {
+    let message = "models cannot be pulled through the API: start the server with the model, \
+                   `thane serve MODEL`";
+    ApiError::new(StatusCode::FORBIDDEN, message)
+}
+
+fn row(model: &Served) -> Value {
+    json!({"name": model.id, "model": model.id, "details": details(model)})
+}
+
+fn details(model: &Served) -> Value {
+    let family = &model.architecture;
+    json!({"family": family, "families": [family]})
+}

@@ -1,0 +1,114 @@
+//! Perplexity's API, below `/perplexity`: embeddings of texts, and of the chunks of documents.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde_json::{Value, json};
+
+use super::App;
+use super::embeddings::{Texts, check_count, dimensions, embedding_model, usage};
+use crate::body::Fields;
+use crate::encoding::{VectorEncoding, objects};
+use crate::error::{ApiError, json_response};
+use crate::vectors::{Ask, Input};
+
+/// Most texts or documents of a request, as in the API.
+const MAX_INPUTS: usize = 512;
+
+/// Most chunks of all documents, as in the API.
+const MAX_CHUNKS: usize = 16_000;
+
+pub(super) async fn embeddings(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let model = app.model_of(&mut fields)?;
+    let embeddings = embedding_model(model)?;
+    let encoding = encoding(&mut fields)?;
+    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let inputs = fields.require::<Texts>("input")?.inputs();
+    fields.finish(&[], &[])?;
+    check_count(inputs.len(), MAX_INPUTS, "input")?;
+    for (idx, input) in inputs.iter().enumerate() {
+        if matches!(input, Input::Text(text) if text.is_empty()) {
+            return Err(empty(&format!("input[{idx}]")));
+        }
+    }
+    let vectors = embeddings.embed(Ask::new(inputs, dim)).await?;
+    Ok(json_response(&json!({
+        "object": "list",
+        "data": objects(&vectors.rows, dim, encoding),
+        "model": model.id,
+        "usage": usage(vectors.n_tokens),
+    })))
+}
+
+pub(super) async fn contextualized(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let model = app.model_of(&mut fields)?;
+    let embeddings = embedding_model(model)?;
+    let encoding = encoding(&mut fields)?;
+    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let documents: Vec<Vec<String>> = fields.require("input")?;
+    fields.finish(&[], &[])?;
+    check_documents(&documents)?;
+    let inputs = documents.into_iter().map(Input::Chunks).collect();
+    let vectors = embeddings.embed(Ask::new(inputs, dim)).await?;
+    let mut rest = vectors.rows.as_slice();
+    let mut data = Vec::with_capacity(vectors.n_rows.len());
+    for (index, n) in vectors.n_rows.iter().enumerate() {
+        let (rows, after) = rest.split_at(n * dim);
+        rest = after;
+        let chunks = objects(rows, dim, encoding);
+        data.push(json!({"object": "list", "index": index, "data": chunks}));
+    }
+    Ok(json_response(&json!({
+        "object": "list",
+        "data": data,
+        "model": model.id,
+        "usage": usage(vectors.n_tokens),
+    })))
+}
+
+/// int8 by default. Numbers are not part of this API.
+fn encoding(fields: &mut Fields) -> Result<VectorEncoding, ApiError> {
+    let given: Option<Value> = fields.take("encoding_format")?;
+    match given.as_ref().map(|value| value.as_str().unwrap_or("")) {
+        None | Some("base64_int8") => Ok(VectorEncoding::Base64Int8),
+        Some("base64_binary") => Ok(VectorEncoding::Base64Binary),
+        Some(other) => {
+            let message = format!(
+                "`encoding_format`: expected base64_int8 or base64_binary, found `{other}`"
+            );
+            Err(ApiError::field("encoding_format", message))
+        }
+    }
+}
+
+fn check_documents(documents: &[Vec<String>]) -> Result<(), ApiError> {
+    check_count(documents.len(), MAX_INPUTS, "input")?;
+    let n_chunks = documents.iter().map(Vec::len).sum();
+    check_count(n_chunks, MAX_CHUNKS, "input")?;
+    for (idx, chunks) in documents.iter().enumerate() {
+        let place = format!("input[{idx}]");
+        if chunks.is_empty() {
+            let message = format!("`{place}`: expected at least one chunk, found none");
+            return Err(ApiError::field(place, message));
+        }
+        if let Some(chunk) = chunks.iter().position(String::is_empty) {
+            return Err(empty(&format!("{place}[{chunk}]")));
+        }
+    }
+    Ok(())
+}
+
+fn empty(place: &str) -> ApiError {
+    let message = format!("`{place}`: expected a text that is not empty, found an empty one");
+    ApiError::field(place, message)
+}

@@ -1,0 +1,141 @@
+//! `embed`, `embed_all` and `similarity`.
+
+use axum::body::Body;
+use axum::http::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thane_engine::embed::output::to_unit_length;
+use thane_engine::embed::similarity::Similarity;
+
+use super::super::embeddings::{MAX_INPUTS, check_count, dimensions, embedding_model, inputs};
+use crate::body::Fields;
+use crate::error::{ApiError, json_response};
+use crate::model::Served;
+use crate::vectors::{Ask, Cut, Embeddings, Input};
+
+/// The inputs of `similarity`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Compared {
+    source_sentence: String,
+    sentences: Vec<String>,
+}
+
+/// Calls of `huggingface_hub` say what they want by their inputs.
+pub(super) async fn by_fields(
+    model: &Served,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
+    let given: Value = fields.require("inputs")?;
+    if !given.is_object() {
+        return vectors(model, given, fields).await;
+    }
+    let compared = serde_json::from_value(given)
+        .map_err(|e| ApiError::field("inputs", format!("`inputs`: {e}")))?;
+    similarity(model, compared, fields).await
+}
+
+pub(super) async fn embed(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
+    let given = fields.require("inputs")?;
+    vectors(model, given, fields).await
+}
+
+async fn vectors(
+    model: &Served,
+    given: Value,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
+    let embeddings = embedding_model(model)?;
+    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let ask = ask(&mut fields, inputs_of(given)?, dim)?;
+    let is_normal = fields.take("normalize")?.unwrap_or(true);
+    fields.finish(&[], &[("encoding_format", json!("float"))])?;
+    if embeddings.info.normalize && !is_normal {
+        let message = "`normalize`: expected true, because the model itself normalizes its \
+                       vectors, found false";
+        return Err(ApiError::field("normalize", message));
+    }
+    let mut vectors = embeddings.embed(ask).await?;
+    let mut rows = vectors.rows.chunks_exact_mut(dim);
+    if is_normal && !embeddings.info.normalize {
+        rows.by_ref().for_each(to_unit_length);
+    }
+    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
+    Ok(json_response(&json!(rows)))
+}
+
+/// A vector for each token, those that the tokenizer adds included.
+pub(super) async fn embed_all(
+    model: &Served,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
+    let embeddings = embedding_model(model)?;
+    let dim = embeddings.dim;
+    let given = inputs_of(fields.require("inputs")?)?;
+    let ask = Ask {
+        of_tokens: true,
+        ..ask(&mut fields, given, dim)?
+    };
+    fields.finish(&[], &[])?;
+    let vectors = embeddings.embed(ask).await?;
+    let mut rest = vectors.rows.as_slice();
+    let texts = vectors.n_rows.iter().map(|n| {
+        let (rows, after) = rest.split_at(n * dim);
+        rest = after;
+        rows.chunks_exact(dim).collect::<Vec<&[f32]>>()
+    });
+    let texts: Vec<_> = texts.collect();
+    Ok(json_response(&json!(texts)))
+}
+
+/// The cosine of a sentence and each of some others.
+pub(super) async fn similarity(
+    model: &Served,
+    compared: Compared,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
+    let embeddings: &Embeddings = embedding_model(model)?;
+    let mut parameters = fields.nested("parameters")?;
+    fields.finish(&[], &[])?;
+    check_count(compared.sentences.len(), MAX_INPUTS - 1, "inputs")?;
+    let texts = [compared.source_sentence]
+        .into_iter()
+        .chain(compared.sentences);
+    let texts = texts.map(Input::Text).collect();
+    let ask = ask(&mut parameters, texts, embeddings.dim)?;
+    parameters.finish(&[], &[])?;
+    let vectors = embeddings.embed(ask).await?;
+    let mut rows = vectors.rows.chunks_exact(embeddings.dim);
+    let source = rows.next().unwrap_or_default();
+    let cosines: Vec<f32> = rows
+        .map(|row| Similarity::Cosine.compare(source, row) as f32)
+        .collect();
+    Ok(json_response(&json!(cosines)))
+}
+
+fn inputs_of(given: Value) -> Result<Vec<Input>, ApiError> {
+    let given = serde_json::from_value(given)
+        .map_err(|e| ApiError::field("inputs", format!("`inputs`: {e}")))?;
+    let given = inputs(given);
+    check_count(given.len(), MAX_INPUTS, "inputs")?;
+    Ok(given)
+}
+
+/// What all these routes take beside their inputs.
+fn ask(fields: &mut Fields, inputs: Vec<Input>, dim: usize) -> Result<Ask, ApiError> {
+    let is_cut = fields.take("truncate")?.unwrap_or(false);
+    let direction: Option<String> = fields.take("truncation_direction")?;
+    let cut = match direction.map(|side| side.to_lowercase()).as_deref() {
+        None | Some("right") => Cut::End,
+        Some("left") => Cut::Start,
+        Some(other) => {
+            let message = format!("`truncation_direction`: expected left or right, found {other}");
+            return Err(ApiError::field("truncation_direction", message));
+        }
+    };
+    Ok(Ask {
+        cut: is_cut.then_some(cut),
+        prompt: fields.take("prompt_name")?,
+        ..Ask::new(inputs, dim)
+    })
+}
