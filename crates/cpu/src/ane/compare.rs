@@ -201,8 +201,8 @@ impl fmt::Display for Cause {
 }
 
 /// Run `function` twice on the same inputs and states, but once without effects, which is f32.
-/// States that are not given are zeros; values
-/// are held until their last use, so this takes the memory of two runs.
+/// States that are not given are zeros; values are held until their last use, so this takes the
+/// memory of two runs.
 pub fn compare(
     program: &Program,
     function: &str,
