@@ -1,7 +1,8 @@
 //! Turns prompts into answers and texts into vectors, on any backend: tokenizers and chat templates
 //! ([`text`]), sampling ([`sample`]), prefill and decode of one sequence ([`generate`]) or of many
-//! ([`sessions`]), requests that share them ([`schedule`]), functions of fixed length and chains of
-//! packages ([`chain`]), and embeddings ([`embed`]).
+//! ([`sessions`]), prompts that are kept beside their sequences ([`pages`]), requests that share
+//! sequences ([`schedule`]), functions of fixed length and chains of packages ([`chain`]), and
+//! embeddings ([`embed`]).
 //!
 //! This crate does not know which backend runs a program, and it reads no files: the caller passes
 //! plain data.
@@ -12,6 +13,7 @@ pub mod choose;
 pub mod embed;
 mod error;
 pub mod generate;
+pub mod pages;
 pub mod sample;
 pub mod schedule;
 mod sequence;

@@ -10,12 +10,14 @@ use std::borrow::Cow;
 use thane_mil::backend::{Batch, RunError};
 
 use crate::error::GenerateError;
+use crate::pages::Pages;
 use crate::sequence::Sequence;
 
 /// Running copies of a language model and the tokens in their caches.
 pub struct Sessions {
     batch: Box<dyn Batch>,
     sequences: Vec<Sequence>,
+    pages: Option<Pages>,
 }
 
 /// A sequence index and tokens for that sequence.
@@ -27,7 +29,11 @@ impl Sessions {
         let sequences = (0..batch.n_instances())
             .map(|_| Sequence::new(context, vocab_size))
             .collect();
-        Self { batch, sequences }
+        Self {
+            batch,
+            sequences,
+            pages: None,
+        }
     }
 
     /// The sessions of a program with recurrent states, if `recurrent` is true: such states hold
@@ -40,6 +46,65 @@ impl Sessions {
             sequences: sequences.collect(),
             ..self
         }
+    }
+
+    /// The sessions with pages of their prompts, from which any sequence can take what another has
+    /// computed. Recurrent states, which have no rows for each token, have no use for them.
+    pub fn with_pages(self, pages: Pages) -> Self {
+        let recurrent = self.sequences.iter().any(Sequence::is_recurrent);
+        Self {
+            pages: (!recurrent).then_some(pages),
+            ..self
+        }
+    }
+
+    /// Whether prompts are kept in pages.
+    pub fn has_pages(&self) -> bool {
+        self.pages.is_some()
+    }
+
+    /// The pages, if there are any.
+    pub fn pages(&mut self) -> Option<&mut Pages> {
+        self.pages.as_mut()
+    }
+
+    /// The number of tokens at the start of `prompt` that pages hold.
+    pub fn n_paged(&mut self, prompt: &[u32]) -> usize {
+        let n = self.pages.as_mut().map_or(0, |pages| pages.n_known(prompt));
+        n.min(prompt.len().saturating_sub(1))
+    }
+
+    /// Makes the cache of sequence `idx` hold what pages have of a prompt, if that is more than it
+    /// holds.
+    pub fn restore(&mut self, idx: usize, prompt: &[u32]) -> Result<(), GenerateError> {
+        let n_paged = self.n_paged(prompt);
+        let sequence = self.sequence_mut(idx)?;
+        let n_cached = sequence.n_cached(prompt);
+        let n_paged = n_paged.min(sequence.context());
+        if n_paged <= n_cached {
+            return Ok(());
+        }
+        sequence.begin(prompt).map_err(|e| sequence_error(idx, e))?;
+        let Some(pages) = &mut self.pages else {
+            return Ok(());
+        };
+        let instance = self.batch.instance_mut(idx)?;
+        let end = pages.load(prompt, n_cached..n_paged, instance)?;
+        self.sequences[idx].extend(&prompt[n_cached..end]);
+        Ok(())
+    }
+
+    /// Keeps the tokens of sequence `idx` in pages.
+    pub fn keep(&mut self, idx: usize) -> Result<(), GenerateError> {
+        let n = self.sequences.len();
+        let sequence = self
+            .sequences
+            .get(idx)
+            .ok_or(RunError::NoInstance { idx, n })?;
+        if let Some(pages) = &mut self.pages {
+            pages.save(sequence.tokens(), self.batch.instance(idx)?)?;
+        }
+        Ok(())
     }
 
     /// The number of sequences.

@@ -11,6 +11,9 @@
 //!
 //! The caller owns the loop: it submits and cancels between steps, and hands events to whoever
 //! asked. Start at [`Scheduler`].
+//!
+//! With [pages](crate::pages), a prompt is taken from what any request computed before, and a
+//! request waits where another one computes the beginning of its prompt.
 
 mod request;
 mod running;
@@ -22,6 +25,7 @@ pub use request::{Event, Request, RequestId, StepLimits, Usage};
 use running::Running;
 
 use crate::generate::GenerateError;
+use crate::pages::{PAGE_TOKENS, Pages};
 use crate::sessions::Sessions;
 use crate::text::Tokenizer;
 
@@ -66,6 +70,11 @@ impl<'t> Scheduler<'t> {
             totals: Usage::default(),
             logits: Vec::new(),
         }
+    }
+
+    /// The pages of the sessions, if they have any.
+    pub fn pages(&mut self) -> Option<&mut Pages> {
+        self.sessions.pages()
     }
 
     /// Number of requests that have a slot.
@@ -151,29 +160,59 @@ impl<'t> Scheduler<'t> {
 
     /// Gives free slots to waiting requests.
     fn admit(&mut self) {
-        while let Some(waiting) = self.waiting.front() {
-            let free = (0..self.slots.len()).filter(|i| self.slots[*i].running.is_none());
+        let mut at = 0;
+        while let Some(waiting) = self.waiting.get(at)
+            && self.slots.iter().any(|slot| slot.running.is_none())
+        {
+            let n_paged = self.sessions.n_paged(&waiting.history);
             let n_cached = |slot: usize| self.sessions.n_cached(slot, &waiting.history);
+            let free = (0..self.slots.len()).filter(|i| self.slots[*i].running.is_none());
             let key = |slot: &usize| {
-                let rest = waiting.history.len() - n_cached(*slot).unwrap_or(0);
+                // What pages hold costs little in any slot.
+                let n_held = n_cached(*slot).unwrap_or(0).max(n_paged);
+                let rest = waiting.history.len() - n_held;
                 (rest, self.slots[*slot].freed_at, *slot)
             };
-            let Some(slot) = free.min_by_key(key) else {
+            let Some((rest, _, slot)) = free.map(|slot| key(&slot)).min() else {
                 return;
             };
-            let cached_tokens = n_cached(slot).unwrap_or(0);
-            let Some(mut running) = self.waiting.pop_front() else {
+            let n_held = waiting.history.len() - rest;
+            if self.n_coming(&waiting.history) > n_held {
+                at += 1;
+                continue;
+            }
+            let Some(mut running) = self.waiting.remove(at) else {
                 return;
             };
+            if running.n_scored.is_none() {
+                // What cannot be restored is computed.
+                let _ = self.sessions.restore(slot, &running.history);
+            }
             // Each token of a prompt that is scored is computed.
             running.usage.cached_tokens = match running.n_scored {
                 Some(_) => 0,
-                None => cached_tokens,
+                None => self.sessions.n_cached(slot, &running.history).unwrap_or(0),
             };
             self.totals.prompt_tokens += running.usage.prompt_tokens;
             self.totals.cached_tokens += running.usage.cached_tokens;
             self.slots[slot].running = Some(running);
         }
+    }
+
+    /// Tokens at the start of `prompt` that pages will hold soon, because a running request computes
+    /// them now.
+    fn n_coming(&self, prompt: &[u32]) -> usize {
+        if !self.sessions.has_pages() {
+            return 0;
+        }
+        let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
+        let prefilling = running.filter(|running| running.usage.answer_tokens == 0);
+        let common = prefilling.map(|running| {
+            let both = running.history.iter().zip(prompt);
+            let n = both.take_while(|(a, b)| a == b).count();
+            n.min(prompt.len() - 1) / PAGE_TOKENS * PAGE_TOKENS
+        });
+        common.max().unwrap_or(0)
     }
 
     /// What the next step computes: a token of each answer, and prompt tokens within the budget,
@@ -222,6 +261,10 @@ impl<'t> Scheduler<'t> {
             return;
         }
         let n_before = running.usage.answer_tokens;
+        if n_before == 0 && running.n_scored.is_none() {
+            // Others may begin with the same prompt at once.
+            let _ = self.sessions.keep(slot);
+        }
         let taken = self.sessions.logits(slot).and_then(|logits| {
             self.logits.clear();
             self.logits.extend_from_slice(&logits);
@@ -249,13 +292,15 @@ impl<'t> Scheduler<'t> {
         for (slot, _) in targets {
             let ended = self.slots[*slot].running.as_ref().map(|running| running.id);
             events.extend(ended.map(|id| (id, Event::Failed(Arc::clone(&error)))));
-            self.free(*slot);
             // A slot that cannot be reset has no sequence, and so no request can get it.
             let _ = self.sessions.reset(*slot);
+            self.free(*slot);
         }
     }
 
     fn free(&mut self, slot: usize) {
+        // The next turn of the conversation begins with this one.
+        let _ = self.sessions.keep(slot);
         self.slots[slot] = Slot {
             running: None,
             freed_at: self.n_steps,

@@ -9,6 +9,7 @@ mod data;
 mod embed;
 mod files;
 mod hostile;
+mod pages;
 mod sample;
 mod schedule;
 mod sessions;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::choose::{Chooser, Constraint, Grammar, GrammarError};
 use thane_engine::generate::{Answer, FinishReason, Limits, Session, generate};
+use thane_engine::pages::{PAGE_TOKENS, Pages};
 use thane_engine::sample::{SampleOptions, TokenLogprob};
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits, Usage};
 use thane_engine::sessions::Sessions;
@@ -17,20 +18,22 @@ use thane_mil::backend::{Backend, Executable};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Options, build};
 
-const CONTEXT: usize = 160;
+pub const CONTEXT: usize = 160;
+/// Bytes of a page of `tiny-chat`: keys and values of 2 layers, 2 heads of 16, in fp32.
+pub const PAGE_BYTES: usize = PAGE_TOKENS * 2 * 2 * 2 * 16 * 4;
 
 fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
 }
 
-struct Model {
+pub struct Model {
     executable: Arc<dyn Executable>,
     info: Info,
     tokenizer: Tokenizer,
 }
 
 /// A checkpoint on the CPU, with the tokenizer of `tiny-chat`: what tokens spell does not matter.
-fn model(name: &str) -> Model {
+pub fn model(name: &str) -> Model {
     let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
     let options = Options {
         context: Some(CONTEXT),
@@ -50,11 +53,31 @@ fn model(name: &str) -> Model {
 }
 
 impl Model {
-    fn scheduler(&self, n_slots: usize, prompt_tokens: usize) -> Scheduler<'_> {
+    pub fn scheduler(&self, n_slots: usize, prompt_tokens: usize) -> Scheduler<'_> {
+        let limits = StepLimits { prompt_tokens };
+        Scheduler::new(self.sessions(n_slots), &self.tokenizer, limits)
+    }
+
+    /// A scheduler with pages.
+    pub fn paged(&self, n_slots: usize, prompt_tokens: usize, pages: Pages) -> Scheduler<'_> {
+        let limits = StepLimits { prompt_tokens };
+        let sessions = self.sessions(n_slots).with_pages(pages);
+        Scheduler::new(sessions, &self.tokenizer, limits)
+    }
+
+    fn sessions(&self, n_slots: usize) -> Sessions {
         let batch = self.executable.instantiate_batch(n_slots).unwrap();
         let sessions = Sessions::new(batch, CONTEXT, self.info.vocab_size);
-        let sessions = sessions.with_recurrence(self.info.recurrent);
-        Scheduler::new(sessions, &self.tokenizer, StepLimits { prompt_tokens })
+        sessions.with_recurrence(self.info.recurrent)
+    }
+
+    /// Pages of at most `limit` bytes in all.
+    pub fn pages(&self, limit: usize) -> Pages {
+        let instance = self.executable.instantiate().unwrap();
+        let layers = 0..self.info.n_layers;
+        let names = layers.flat_map(|i| [format!("k_cache_{i}"), format!("v_cache_{i}")]);
+        let states: Vec<String> = names.filter(|n| instance.state(n).is_ok()).collect();
+        Pages::new(instance.as_ref(), &states, limit).unwrap()
     }
 
     /// The answer of a request that has the program for itself.
@@ -144,9 +167,9 @@ impl Random {
     fn request(&mut self, n_vocab: usize) -> Request {
         // Few different beginnings, so that prompts share them.
         let shared = 3 + self.below(3);
-        let n_shared = self.below(40);
+        let n_shared = self.below(100);
         let mut prompt: Vec<u32> = (0..n_shared).map(|k| ((k * shared) % 97) as u32).collect();
-        let n_own = 1 + self.below(90);
+        let n_own = 1 + self.below(50);
         prompt.extend((0..n_own).map(|_| self.below(n_vocab) as u32));
         let stop = match self.below(3) {
             0 => vec!["e".to_owned(), "th".to_owned()],
@@ -177,16 +200,16 @@ impl Random {
 
 /// What a test keeps of the requests that it submitted.
 #[derive(Default)]
-struct Log {
+pub struct Log {
     submitted: BTreeMap<RequestId, Request>,
-    texts: BTreeMap<RequestId, String>,
+    pub texts: BTreeMap<RequestId, String>,
     logprobs: BTreeMap<RequestId, Vec<TokenLogprob>>,
     scored: BTreeMap<RequestId, Vec<TokenLogprob>>,
-    done: BTreeMap<RequestId, (FinishReason, Usage)>,
+    pub done: BTreeMap<RequestId, (FinishReason, Usage)>,
 }
 
 impl Log {
-    fn note(&mut self, events: Vec<(RequestId, Event)>) {
+    pub fn note(&mut self, events: Vec<(RequestId, Event)>) {
         for (id, event) in events {
             assert!(
                 !self.done.contains_key(&id),
@@ -246,7 +269,12 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
             let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
             let (n_slots, budget) = (1 + random.below(5), 1 + random.below(70));
             let what = format!("{name}, program {seed}, {n_slots} slots, budget {budget}");
-            let mut scheduler = model.scheduler(n_slots, budget);
+            let mut scheduler = match seed % 3 {
+                0 => model.scheduler(n_slots, budget),
+                // Room for three pages, or for all.
+                1 => model.paged(n_slots, budget, model.pages(3 * PAGE_BYTES)),
+                _ => model.paged(n_slots, budget, model.pages(1 << 30)),
+            };
             let mut log = Log::default();
             let mut cancelled = 0;
             let mut n_left = 24;
@@ -285,7 +313,7 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
     assert!(n_cached > 100, "prompts shared {n_cached} tokens");
 }
 
-fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
+pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
         sampling: SampleOptions::default(),
@@ -295,7 +323,7 @@ fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
 }
 
 /// Tokens that all end nothing soon.
-fn prompt(n: usize) -> Vec<u32> {
+pub fn prompt(n: usize) -> Vec<u32> {
     (0..n).map(|k| ((k * k * 5 + 31) % 97) as u32).collect()
 }
 

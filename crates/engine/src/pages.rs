@@ -1,0 +1,370 @@
+//! Keys and values of tokens beside the caches of sequences, so that a prompt need not be computed
+//! again after its sequence has gone.
+//!
+//! Pages of [`PAGE_TOKENS`] tokens form a prefix tree: a page stands for its tokens and all tokens
+//! before them, so prompts that begin alike share pages. A sequence takes pages by copying them
+//! into its cache, which costs a hundredth of computing them. The pages that were not used for
+//! longest are dropped first, the last page of a prefix before those that lead to it; a
+//! [`PageStore`] may keep them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use thane_mil::backend::{Instance, RunError};
+
+/// Tokens of a page.
+pub const PAGE_TOKENS: usize = 64;
+
+/// Keeps pages beyond memory. A page is named by all tokens up to its end, which begin a sequence.
+pub trait PageStore: Send {
+    /// Whether it has a page.
+    fn has(&mut self, tokens: &[u32]) -> bool;
+
+    /// The bytes of a page; `None` if it has none, or if they are not those that were put.
+    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>>;
+
+    /// Keeps a page, if it can.
+    fn put(&mut self, tokens: &[u32], bytes: &[u8]);
+}
+
+/// The pages of a model.
+pub struct Pages {
+    caches: Vec<Rows>,
+    /// Bytes of a page.
+    page_bytes: usize,
+    /// Most bytes of all pages.
+    limit: usize,
+    /// The first is the root, which has no tokens; `None` for those that were dropped.
+    nodes: Vec<Option<Node>>,
+    unused: Vec<usize>,
+    /// Nodes by their last use. A node is used after those behind it, so the first has none.
+    by_use: BTreeSet<(u64, usize)>,
+    clock: u64,
+    store: Option<Box<dyn PageStore>>,
+}
+
+/// A state [1, heads, context, row] of keys or values.
+struct Rows {
+    state: String,
+    n_heads: usize,
+    context: usize,
+    row_bytes: usize,
+}
+
+/// A page.
+struct Node {
+    parent: usize,
+    tokens: Vec<u32>,
+    bytes: Vec<u8>,
+    children: BTreeMap<Vec<u32>, usize>,
+    used: u64,
+    is_stored: bool,
+}
+
+const ROOT: usize = 0;
+
+impl Pages {
+    /// No pages yet, of at most `limit` bytes in all, of the states that hold keys and values.
+    ///
+    /// # Errors
+    ///
+    /// If the instance has no such state, or one of another shape than [1, heads, context, row].
+    pub fn new(instance: &dyn Instance, states: &[String], limit: usize) -> Result<Self, RunError> {
+        let caches = states.iter().map(|name| {
+            let view = instance.state(name)?;
+            let [1, n_heads, context, row] = *view.shape else {
+                return Err(RunError::Shape {
+                    name: name.clone(),
+                    expected: "[1, heads, context, row]".to_owned(),
+                    given: view.shape.to_vec(),
+                });
+            };
+            Ok(Rows {
+                state: name.clone(),
+                n_heads,
+                context,
+                row_bytes: row * view.dtype.bits() / 8,
+            })
+        });
+        let caches = caches.collect::<Result<Vec<Rows>, RunError>>()?;
+        let of_token = |rows: &Rows| rows.n_heads * rows.row_bytes;
+        Ok(Self {
+            page_bytes: PAGE_TOKENS * caches.iter().map(of_token).sum::<usize>(),
+            caches,
+            limit,
+            nodes: vec![Some(Node {
+                parent: ROOT,
+                tokens: Vec::new(),
+                bytes: Vec::new(),
+                children: BTreeMap::new(),
+                used: 0,
+                is_stored: true,
+            })],
+            unused: Vec::new(),
+            by_use: BTreeSet::new(),
+            clock: 0,
+            store: None,
+        })
+    }
+
+    /// The same, with a store for what does not stay in memory.
+    pub fn with_store(self, store: Box<dyn PageStore>) -> Self {
+        Self {
+            store: Some(store),
+            ..self
+        }
+    }
+
+    /// Bytes of all pages in memory.
+    pub fn n_bytes(&self) -> usize {
+        self.by_use.len() * self.page_bytes
+    }
+
+    /// Number of tokens at the start of `tokens` that pages hold.
+    pub fn n_known(&mut self, tokens: &[u32]) -> usize {
+        let (n_pages, _) = self.walk(tokens);
+        let Some(store) = &mut self.store else {
+            return n_pages * PAGE_TOKENS;
+        };
+        let rest = n_pages..tokens.len() / PAGE_TOKENS;
+        let stored = rest.map(|i| &tokens[..(i + 1) * PAGE_TOKENS]);
+        let n_stored = stored.take_while(|tokens| store.has(tokens)).count();
+        (n_pages + n_stored) * PAGE_TOKENS
+    }
+
+    /// Copies the rows of `tokens[range]` to the states of `instance`, as far as pages have them.
+    /// Returns the end of what was copied.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be written.
+    pub fn load(
+        &mut self,
+        tokens: &[u32],
+        range: Range<usize>,
+        instance: &mut dyn Instance,
+    ) -> Result<usize, RunError> {
+        let mut at = ROOT;
+        let mut end = range.start;
+        let mut path = Vec::new();
+        for (i, page) in tokens[..range.end].chunks(PAGE_TOKENS).enumerate() {
+            let start = i * PAGE_TOKENS;
+            // The last page may be wanted in part.
+            let whole = tokens.get(start..start + PAGE_TOKENS);
+            let Some(whole) = whole else { break };
+            let known = self.node(at).children.get(whole).copied();
+            let next = match known {
+                Some(next) => next,
+                None => {
+                    let prefix = &tokens[..start + PAGE_TOKENS];
+                    let stored = self.store.as_mut().and_then(|store| store.get(prefix));
+                    let Some(bytes) = stored.filter(|bytes| bytes.len() == self.page_bytes) else {
+                        break;
+                    };
+                    self.insert(at, whole.to_vec(), bytes, true)
+                }
+            };
+            let wanted = range.start.max(start)..start + page.len();
+            if !wanted.is_empty() {
+                self.copy_out(next, start, wanted.clone(), instance)?;
+                end = wanted.end;
+            }
+            path.push(next);
+            at = next;
+        }
+        self.touch(&path);
+        self.shrink();
+        Ok(end)
+    }
+
+    /// Keeps the whole pages of `tokens`, whose rows are in the states of `instance`.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be read.
+    pub fn save(&mut self, tokens: &[u32], instance: &dyn Instance) -> Result<(), RunError> {
+        if self.page_bytes > self.limit || self.page_bytes == 0 {
+            return Ok(());
+        }
+        let (mut at, mut path) = (ROOT, Vec::new());
+        for (i, page) in tokens.as_chunks::<PAGE_TOKENS>().0.iter().enumerate() {
+            let known = self.node(at).children.get(&page[..]).copied();
+            at = match known {
+                Some(next) => next,
+                None => {
+                    let bytes = self.copy_in(i * PAGE_TOKENS, instance)?;
+                    self.insert(at, page.to_vec(), bytes, false)
+                }
+            };
+            path.push(at);
+        }
+        self.touch(&path);
+        self.shrink();
+        Ok(())
+    }
+
+    /// Puts one page into the store that it does not have yet. Returns whether there was one.
+    pub fn store_one(&mut self) -> bool {
+        let is_new = |at: &usize| self.nodes[*at].as_ref().is_some_and(|node| !node.is_stored);
+        let mut latest = self.by_use.iter().rev().map(|(_, at)| *at);
+        let Some(at) = latest.find(is_new).filter(|_| self.store.is_some()) else {
+            return false;
+        };
+        self.put(at);
+        true
+    }
+
+    /// The pages in memory along `tokens`: how many, and the last.
+    fn walk(&self, tokens: &[u32]) -> (usize, usize) {
+        let (mut n, mut at) = (0, ROOT);
+        for page in tokens.as_chunks::<PAGE_TOKENS>().0 {
+            let Some(next) = self.node(at).children.get(&page[..]) else {
+                break;
+            };
+            (n, at) = (n + 1, *next);
+        }
+        (n, at)
+    }
+
+    fn node(&self, at: usize) -> &Node {
+        self.nodes[at].as_ref().unwrap_or_else(|| self.root())
+    }
+
+    /// What stands for a page that was dropped, of which no other page knows.
+    fn root(&self) -> &Node {
+        self.nodes[ROOT]
+            .as_ref()
+            .expect("the root is never dropped")
+    }
+
+    /// Adds a page behind `parent`.
+    fn insert(
+        &mut self,
+        parent: usize,
+        tokens: Vec<u32>,
+        bytes: Vec<u8>,
+        is_stored: bool,
+    ) -> usize {
+        let node = Node {
+            parent,
+            tokens: tokens.clone(),
+            bytes,
+            children: BTreeMap::new(),
+            used: 0,
+            is_stored,
+        };
+        let at = self.unused.pop().unwrap_or_else(|| {
+            self.nodes.push(None);
+            self.nodes.len() - 1
+        });
+        self.nodes[at] = Some(node);
+        if let Some(parent) = &mut self.nodes[parent] {
+            parent.children.insert(tokens, at);
+        }
+        self.by_use.insert((0, at));
+        at
+    }
+
+    /// Marks the pages of a prefix as used now, the first of them last.
+    fn touch(&mut self, path: &[usize]) {
+        for &at in path.iter().rev() {
+            self.clock += 1;
+            if let Some(node) = &mut self.nodes[at] {
+                self.by_use.remove(&(node.used, at));
+                node.used = self.clock;
+                self.by_use.insert((node.used, at));
+            }
+        }
+    }
+
+    /// Drops pages until the rest is within the limit.
+    fn shrink(&mut self) {
+        while self.n_bytes() > self.limit {
+            let Some(&(used, at)) = self.by_use.first() else {
+                return;
+            };
+            if self.store.is_some() {
+                self.put(at);
+            }
+            self.by_use.remove(&(used, at));
+            let Some(node) = self.nodes[at].take() else {
+                return;
+            };
+            if let Some(parent) = &mut self.nodes[node.parent] {
+                parent.children.remove(&node.tokens);
+            }
+            self.unused.push(at);
+        }
+    }
+
+    /// Puts a page into the store, if it is not there.
+    fn put(&mut self, at: usize) {
+        let mut pages = Vec::new();
+        let mut up = at;
+        while up != ROOT {
+            pages.push(up);
+            up = self.node(up).parent;
+        }
+        let pages = pages.iter().rev();
+        let tokens: Vec<u32> = pages.flat_map(|at| self.node(*at).tokens.clone()).collect();
+        let (Some(store), Some(node)) = (&mut self.store, &mut self.nodes[at]) else {
+            return;
+        };
+        if !node.is_stored {
+            store.put(&tokens, &node.bytes);
+            node.is_stored = true;
+        }
+    }
+
+    /// The rows of the page that begins at token `start`.
+    fn copy_in(&self, start: usize, instance: &dyn Instance) -> Result<Vec<u8>, RunError> {
+        let mut bytes = Vec::with_capacity(self.page_bytes);
+        for rows in &self.caches {
+            let from = instance.state(&rows.state)?.bytes;
+            for head in 0..rows.n_heads {
+                let of_head = rows.bytes(head, start..start + PAGE_TOKENS);
+                let part = from.get(of_head).ok_or_else(|| rows.misfit())?;
+                bytes.extend_from_slice(part);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Copies the rows of the tokens `wanted` out of the page that begins at `start`.
+    fn copy_out(
+        &self,
+        page: usize,
+        start: usize,
+        wanted: Range<usize>,
+        instance: &mut dyn Instance,
+    ) -> Result<(), RunError> {
+        let mut from = &self.node(page).bytes[..];
+        for rows in &self.caches {
+            let to = instance.state_mut(&rows.state)?;
+            for head in 0..rows.n_heads {
+                let (of_head, rest) = from
+                    .split_at_checked(PAGE_TOKENS * rows.row_bytes)
+                    .ok_or_else(|| rows.misfit())?;
+                from = rest;
+                let part =
+                    (wanted.start - start) * rows.row_bytes..(wanted.end - start) * rows.row_bytes;
+                let to = to.get_mut(rows.bytes(head, wanted.clone()));
+                let to = to.ok_or_else(|| rows.misfit())?;
+                to.copy_from_slice(&of_head[part]);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Rows {
+    /// Where the rows of these tokens are in the state.
+    fn bytes(&self, head: usize, tokens: Range<usize>) -> Range<usize> {
+        let at = |token: usize| (head * self.context + token) * self.row_bytes;
+        at(tokens.start)..at(tokens.end)
+    }
+
+    fn misfit(&self) -> RunError {
+        RunError::NoState(self.state.clone())
+    }
+}

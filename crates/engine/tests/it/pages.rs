@@ -1,0 +1,144 @@
+//! Prompts that are kept in pages beside their sequences.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use thane_engine::pages::{PAGE_TOKENS, PageStore};
+use thane_engine::schedule::{Scheduler, Usage};
+
+use crate::schedule::{Log, PAGE_BYTES, greedy, model, prompt};
+
+/// A prompt that has nothing in common with [`prompt`].
+fn other(n: usize) -> Vec<u32> {
+    prompt(n).iter().map(|token| token + 100).collect()
+}
+
+/// Runs a request alone; its tokens and its answer.
+fn run(scheduler: &mut Scheduler<'_>, prompt: Vec<u32>) -> (Usage, String) {
+    let id = scheduler.submit(greedy(prompt, 5)).unwrap();
+    let mut log = Log::default();
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    (log.done[&id].1, log.texts.remove(&id).unwrap_or_default())
+}
+
+#[test]
+fn a_prompt_outlives_its_sequence() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.paged(1, 64, model.pages(1 << 30));
+    let (first, answer) = run(&mut scheduler, prompt(130));
+    assert_eq!(first.cached_tokens, 0);
+    assert_eq!(run(&mut scheduler, other(70)).0.cached_tokens, 0);
+    let (again, same) = run(&mut scheduler, prompt(130));
+    assert_eq!((again.cached_tokens, same), (2 * PAGE_TOKENS, answer));
+    // The last token is computed, even where pages hold it.
+    run(&mut scheduler, other(70));
+    let (whole, _) = run(&mut scheduler, prompt(2 * PAGE_TOKENS));
+    assert_eq!(whole.cached_tokens, 2 * PAGE_TOKENS - 1);
+    // What a sequence holds itself counts beside pages.
+    let longer = [prompt(130), vec![7, 8]].concat();
+    run(&mut scheduler, prompt(130));
+    assert_eq!(run(&mut scheduler, longer).0.cached_tokens, 130);
+}
+
+#[test]
+fn the_pages_that_were_not_used_for_longest_are_dropped() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.paged(1, 64, model.pages(3 * PAGE_BYTES));
+    run(&mut scheduler, prompt(130));
+    run(&mut scheduler, other(70));
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), 3 * PAGE_BYTES);
+    // A fourth page: the second one of the first prompt goes, and the first one stays.
+    let third: Vec<u32> = prompt(70).iter().rev().copied().collect();
+    run(&mut scheduler, third);
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), 3 * PAGE_BYTES);
+    let n_known = |scheduler: &mut Scheduler<'_>, tokens: Vec<u32>| {
+        scheduler.pages().unwrap().n_known(&tokens)
+    };
+    assert_eq!(n_known(&mut scheduler, prompt(130)), PAGE_TOKENS);
+    assert_eq!(n_known(&mut scheduler, other(70)), PAGE_TOKENS);
+    // Without room for one page, none is kept.
+    let mut scheduler = model.paged(1, 64, model.pages(PAGE_BYTES - 1));
+    run(&mut scheduler, prompt(130));
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), 0);
+}
+
+#[test]
+fn requests_that_come_together_share_what_one_computes() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.paged(3, 64, model.pages(1 << 30));
+    let first = scheduler.submit(greedy(prompt(140), 5)).unwrap();
+    let second = scheduler.submit(greedy(prompt(140), 5)).unwrap();
+    // It has nothing in common with them, and need not wait.
+    let third = scheduler.submit(greedy(other(20), 1)).unwrap();
+    let mut log = Log::default();
+    log.note(scheduler.step());
+    assert!(log.done.contains_key(&third));
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    let cached = [first, second].map(|id| log.done[&id].1.cached_tokens);
+    assert_eq!(cached, [0, 2 * PAGE_TOKENS]);
+    assert_eq!(log.texts[&first], log.texts[&second]);
+    // A request that waits for another goes on if that one is cancelled.
+    let first = scheduler.submit(greedy(other(140), 5)).unwrap();
+    let second = scheduler.submit(greedy(other(140), 5)).unwrap();
+    scheduler.step();
+    assert!(scheduler.cancel(first));
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    assert!(log.done.contains_key(&second));
+}
+
+#[derive(Clone, Default)]
+struct Memory(Arc<Mutex<HashMap<Vec<u32>, Vec<u8>>>>);
+
+impl PageStore for Memory {
+    fn has(&mut self, tokens: &[u32]) -> bool {
+        self.0.lock().unwrap().contains_key(tokens)
+    }
+
+    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>> {
+        self.0.lock().unwrap().get(tokens).cloned()
+    }
+
+    fn put(&mut self, tokens: &[u32], bytes: &[u8]) {
+        let mut pages = self.0.lock().unwrap();
+        let known = pages.insert(tokens.to_vec(), bytes.to_vec());
+        assert!(known.is_none(), "put twice");
+    }
+}
+
+#[test]
+fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
+    let model = model("tiny-chat");
+    let memory = Memory::default();
+    let stored = |limit| model.pages(limit).with_store(Box::new(memory.clone()));
+    let mut scheduler = model.paged(1, 64, stored(2 * PAGE_BYTES));
+    let (_, answer) = run(&mut scheduler, prompt(130));
+    // These drop the pages of the first prompt from memory.
+    run(&mut scheduler, other(140));
+    assert_eq!(memory.0.lock().unwrap().len(), 2);
+    let (again, same) = run(&mut scheduler, prompt(130));
+    assert_eq!((again.cached_tokens, &same), (2 * PAGE_TOKENS, &answer));
+    while scheduler.pages().unwrap().store_one() {}
+    assert_eq!(memory.0.lock().unwrap().len(), 4);
+    // Another program.
+    let mut scheduler = model.paged(1, 64, stored(1 << 30));
+    let (later, same) = run(&mut scheduler, prompt(130));
+    assert_eq!((later.cached_tokens, &same), (2 * PAGE_TOKENS, &answer));
+    // A page of another size is not used.
+    for bytes in memory.0.lock().unwrap().values_mut() {
+        bytes.pop();
+    }
+    let mut scheduler = model.paged(1, 64, stored(1 << 30));
+    let id = scheduler.submit(greedy(prompt(130), 5)).unwrap();
+    let mut log = Log::default();
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    let damaged = (log.done[&id].1.cached_tokens, log.texts[&id].clone());
+    assert_eq!(damaged, (0, answer));
+}
