@@ -66,7 +66,7 @@ pub struct Global {
 }
 
 /// Parses a size such as `512MB`, `4GB`, `1.5 GiB` or `1000000`, in bytes.
-fn size(text: &str) -> Result<usize, String> {
+pub fn size(text: &str) -> Result<usize, String> {
     let units = [
         ("GiB", 1u64 << 30),
         ("MiB", 1 << 20),

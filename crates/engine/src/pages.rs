@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thane_mil::backend::{Instance, RunError};
+use thane_mil::budget::{Budget, Reservation};
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 64;
@@ -41,6 +42,7 @@ pub struct Pages {
     by_use: BTreeSet<(u64, usize)>,
     clock: u64,
     store: Option<Box<dyn PageStore>>,
+    budget: Budget,
 }
 
 /// A state [1, heads, context, row] of keys or values.
@@ -59,6 +61,8 @@ struct Node {
     children: BTreeMap<Vec<u32>, usize>,
     used: u64,
     is_stored: bool,
+    /// The memory of its bytes.
+    _held: Option<Reservation>,
 }
 
 const ROOT: usize = 0;
@@ -99,12 +103,19 @@ impl Pages {
                 children: BTreeMap::new(),
                 used: 0,
                 is_stored: true,
+                _held: None,
             })],
             unused: Vec::new(),
             by_use: BTreeSet::new(),
             clock: 0,
             store: None,
+            budget: Budget::default(),
         })
+    }
+
+    /// The same, as far as this budget has memory for them.
+    pub fn with_budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
     }
 
     /// The same, with a store for what does not stay in memory.
@@ -152,23 +163,26 @@ impl Pages {
             // The last page may be wanted in part.
             let whole = tokens.get(start..start + PAGE_TOKENS);
             let Some(whole) = whole else { break };
+            let wanted = range.start.max(start)..start + page.len();
             let known = self.node(at).children.get(whole).copied();
             let next = match known {
-                Some(next) => next,
+                Some(next) => {
+                    let bytes = &self.node(next).bytes;
+                    self.copy_out(bytes, start, wanted.clone(), instance)?;
+                    Some(next)
+                }
                 None => {
                     let prefix = &tokens[..start + PAGE_TOKENS];
                     let stored = self.store.as_mut().and_then(|store| store.get(prefix));
                     let Some(bytes) = stored.filter(|bytes| bytes.len() == self.page_bytes) else {
                         break;
                     };
-                    self.insert(at, whole.to_vec(), bytes, true)
+                    self.copy_out(&bytes, start, wanted.clone(), instance)?;
+                    self.insert(at, whole, (bytes, true))
                 }
             };
-            let wanted = range.start.max(start)..start + page.len();
-            if !wanted.is_empty() {
-                self.copy_out(next, start, wanted.clone(), instance)?;
-                end = wanted.end;
-            }
+            end = end.max(wanted.end);
+            let Some(next) = next else { break };
             path.push(next);
             at = next;
         }
@@ -189,14 +203,16 @@ impl Pages {
         let (mut at, mut path) = (ROOT, Vec::new());
         for (i, page) in tokens.as_chunks::<PAGE_TOKENS>().0.iter().enumerate() {
             let known = self.node(at).children.get(&page[..]).copied();
-            at = match known {
-                Some(next) => next,
+            let next = match known {
+                Some(next) => Some(next),
                 None => {
                     let bytes = self.copy_in(i * PAGE_TOKENS, instance)?;
-                    self.insert(at, page.to_vec(), bytes, false)
+                    self.insert(at, page, (bytes, false))
                 }
             };
-            path.push(at);
+            let Some(next) = next else { break };
+            path.push(next);
+            at = next;
         }
         self.touch(&path);
         self.shrink();
@@ -237,21 +253,23 @@ impl Pages {
             .expect("the root is never dropped")
     }
 
-    /// Adds a page behind `parent`.
+    /// Adds a page behind `parent`, if there is memory for it.
     fn insert(
         &mut self,
         parent: usize,
-        tokens: Vec<u32>,
-        bytes: Vec<u8>,
-        is_stored: bool,
-    ) -> usize {
+        tokens: &[u32],
+        (bytes, is_stored): (Vec<u8>, bool),
+    ) -> Option<usize> {
+        let what = || "prompts that are kept".to_owned();
+        let held = self.budget.reserve(self.page_bytes, what).ok()?;
         let node = Node {
             parent,
-            tokens: tokens.clone(),
+            tokens: tokens.to_vec(),
             bytes,
             children: BTreeMap::new(),
             used: 0,
             is_stored,
+            _held: Some(held),
         };
         let at = self.unused.pop().unwrap_or_else(|| {
             self.nodes.push(None);
@@ -259,10 +277,10 @@ impl Pages {
         });
         self.nodes[at] = Some(node);
         if let Some(parent) = &mut self.nodes[parent] {
-            parent.children.insert(tokens, at);
+            parent.children.insert(tokens.to_vec(), at);
         }
         self.by_use.insert((0, at));
-        at
+        Some(at)
     }
 
     /// Marks the pages of a prefix as used now, the first of them last.
@@ -330,27 +348,30 @@ impl Pages {
         Ok(bytes)
     }
 
-    /// Copies the rows of the tokens `wanted` out of the page that begins at `start`.
+    /// Copies the rows of the tokens `wanted` out of the page of these bytes that begins at
+    /// `start`.
     fn copy_out(
         &self,
-        page: usize,
+        bytes: &[u8],
         start: usize,
         wanted: Range<usize>,
         instance: &mut dyn Instance,
     ) -> Result<(), RunError> {
-        let mut from = &self.node(page).bytes[..];
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut from = bytes;
         for rows in &self.caches {
             let to = instance.state_mut(&rows.state)?;
+            let at = |token: usize| (token - start) * rows.row_bytes;
+            let part = at(wanted.start)..at(wanted.end);
             for head in 0..rows.n_heads {
-                let (of_head, rest) = from
-                    .split_at_checked(PAGE_TOKENS * rows.row_bytes)
-                    .ok_or_else(|| rows.misfit())?;
+                let split = from.split_at_checked(PAGE_TOKENS * rows.row_bytes);
+                let (of_head, rest) = split.ok_or_else(|| rows.misfit())?;
                 from = rest;
-                let part =
-                    (wanted.start - start) * rows.row_bytes..(wanted.end - start) * rows.row_bytes;
                 let to = to.get_mut(rows.bytes(head, wanted.clone()));
-                let to = to.ok_or_else(|| rows.misfit())?;
-                to.copy_from_slice(&of_head[part]);
+                to.ok_or_else(|| rows.misfit())?
+                    .copy_from_slice(&of_head[part.clone()]);
             }
         }
         Ok(())

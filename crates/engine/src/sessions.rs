@@ -58,6 +58,16 @@ impl Sessions {
         }
     }
 
+    /// Pages for the states of these names, which hold keys and values: at most `limit` bytes in
+    /// all.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such state, or no sequence.
+    pub fn new_pages(&self, states: &[String], limit: usize) -> Result<Pages, RunError> {
+        Pages::new(self.batch.instance(0)?, states, limit)
+    }
+
     /// Whether prompts are kept in pages.
     pub fn has_pages(&self) -> bool {
         self.pages.is_some()

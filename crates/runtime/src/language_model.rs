@@ -1,13 +1,16 @@
 //! A language model: its program, its tokenizer, and sessions on a backend.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use thane_engine::chain::{Chain, ChainExecutable};
 use thane_engine::generate::Session;
+use thane_engine::pages::PageStore;
 use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, Limits};
+use thane_mil::budget::Budget;
 use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -16,10 +19,12 @@ use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
 
 use crate::calls;
 use crate::chunks;
-use crate::contract::{Facts, HeadFacts, HostHeadFacts, ports};
+use crate::contract::{Facts, GENERATOR, HeadFacts, HostHeadFacts, ports};
 use crate::error::{ContractError, LanguageError, RuntimeError, Task};
+use crate::files::{FileHash, hash, walk};
 use crate::foreign::ForeignBundle;
 use crate::heads;
+use crate::interface::weight_files;
 use crate::known::Known;
 use crate::language::{Language, LanguageData};
 use crate::manifest::read_manifest;
@@ -361,6 +366,70 @@ impl LanguageModel {
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
         let sessions = Sessions::new(batch, context, vocab_size);
         Ok(sessions.with_recurrence(self.info.recurrent))
+    }
+
+    /// [`Self::sessions`] that keep prompts in pages of at most `limit` bytes in all. Functions of
+    /// fixed length and layers without attention have no pages.
+    pub fn paged_sessions(
+        &self,
+        backend: &dyn Backend,
+        n: usize,
+        (limit, budget): (usize, Budget),
+        store: Option<Box<dyn PageStore>>,
+    ) -> Result<Sessions, RuntimeError> {
+        let sessions = self.sessions(backend, n)?;
+        let states = self.program.function("decode").into_iter();
+        let states = states.flat_map(|f| f.body().inputs.iter().map(|v| &f.value(*v).name));
+        let is_cache =
+            |name: &&String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
+        let states: Vec<String> = states.filter(is_cache).cloned().collect();
+        if self.info.fixed.is_some() || self.info.recurrent || states.is_empty() || n == 0 {
+            return Ok(sessions);
+        }
+        let pages = sessions.new_pages(&states, limit);
+        let mut pages = pages
+            .map_err(|e| RuntimeError::Start(Box::new(e)))?
+            .with_budget(budget);
+        if let Some(store) = store {
+            pages = pages.with_store(store);
+        }
+        Ok(sessions.with_pages(pages))
+    }
+
+    /// What the keys and values of tokens depend on, for a cache that outlives the program: the
+    /// weights, the form of the program, and this program's version. `numerics` names the
+    /// arithmetic. Reads all weights.
+    pub fn cache_identity(&self, numerics: &str) -> Result<String, RuntimeError> {
+        let unread = |source: io::Error| RuntimeError::Read {
+            path: self.path.clone(),
+            source,
+        };
+        let paths = match &self.origin {
+            Origin::Checkpoint(checkpoint) => {
+                let config = checkpoint.path.join("config.json");
+                let mut paths = weight_files(checkpoint)?;
+                paths.extend(config.is_file().then_some(config));
+                paths
+            }
+            _ => {
+                let files = walk(&self.path).map_err(unread)?.into_iter();
+                files.map(|(name, _)| self.path.join(name)).collect()
+            }
+        };
+        let hashes = paths.iter().map(|path| hash(path, String::new()));
+        let hashes = hashes
+            .collect::<io::Result<Vec<FileHash>>>()
+            .map_err(unread)?;
+        let hashes: Vec<String> = hashes.into_iter().map(|hash| hash.sha256).collect();
+        let states = self.program.function("decode").into_iter();
+        let states =
+            states.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v).ty.to_string()));
+        let states: Vec<String> = states.collect();
+        Ok(format!(
+            "{GENERATOR} {numerics} {} {}",
+            hashes.join(" "),
+            states.join(" ")
+        ))
     }
 
     /// Whether an instance of the model has a function. Functions of fixed length, and bundles of

@@ -54,6 +54,7 @@ mod package_contents;
 mod package_writer;
 mod passes;
 mod prompt;
+mod prompt_cache;
 mod prompt_encoder;
 mod reranker;
 mod sampling;
@@ -82,6 +83,7 @@ pub use package_contents::{PackageContents, facts_of_files, items, read_contents
 pub use package_writer::{PackageOptions, WrittenPackage};
 pub use passes::{compile, has_states, in_opset};
 pub use prompt::Prompt;
+pub use prompt_cache::{Complain, PromptCache};
 pub use prompt_encoder::PromptEncoder;
 pub use reranker::{Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Recommended, Sampling, SamplingChoice, SamplingSource};

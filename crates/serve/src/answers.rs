@@ -6,6 +6,7 @@ use std::io;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
+use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
 use thane_runtime::{Known, PromptEncoder, Recommended};
@@ -111,7 +112,9 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
     let mut listeners = BTreeMap::new();
     loop {
         if scheduler.is_idle() {
-            let Ok(job) = jobs.recv() else { return };
+            let Some(job) = next(&mut scheduler, jobs) else {
+                return;
+            };
             submit(&mut scheduler, &mut listeners, job, counts);
         }
         while let Ok(job) = jobs.try_recv() {
@@ -146,6 +149,21 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
             if is_last {
                 listeners.remove(&id);
             }
+        }
+    }
+}
+
+/// The next request of an idle server, which stores prompts until it comes; `None` if the server is
+/// gone.
+fn next(scheduler: &mut Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
+    loop {
+        match jobs.try_recv() {
+            Ok(job) => return Some(job),
+            Err(mpsc::TryRecvError::Disconnected) => return None,
+            Err(mpsc::TryRecvError::Empty) => {}
+        }
+        if !scheduler.pages().is_some_and(Pages::store_one) {
+            return jobs.recv().ok();
         }
     }
 }

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use thane_engine::pages::PageStore;
+use thane_engine::sessions::Sessions;
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, Encoding, LanguageOptions, Model, Observer, Prompt, PromptEncoder, RerankOptions,
-    RuntimeError, Task,
+    EmbedOptions, Encoding, LanguageModel, LanguageOptions, Model, Observer, Prompt, PromptCache,
+    PromptEncoder, RerankOptions, RuntimeError, Task,
 };
 
 use crate::answers::{Answers, Parts};
@@ -28,8 +30,51 @@ pub struct ModelOptions {
     pub n_queue: usize,
     /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
     pub deterministic: bool,
-    /// Limits the memory for tokenizing and for vectors.
+    /// Limits the memory for tokenizing, for vectors, and for prompts that are kept.
     pub budget: Budget,
+    /// Where prompts are kept that no slot holds.
+    pub prompts: KeptPrompts,
+}
+
+/// Where the prompts of a language model are kept that no slot holds any more.
+#[derive(Clone, Debug)]
+pub struct KeptPrompts {
+    /// Most bytes of memory; 0 to keep none.
+    pub memory: usize,
+    /// A folder that has them beyond memory and beyond the program, and the most bytes there.
+    pub folder: Option<(PathBuf, u64)>,
+    /// The arithmetic of the backend, on which keys and values depend.
+    pub numerics: String,
+    /// Tells the user that the folder cannot be written.
+    pub complain: fn(&str),
+}
+
+impl KeptPrompts {
+    fn sessions(
+        &self,
+        model: &LanguageModel,
+        backend: &dyn Backend,
+        (n_slots, budget): (usize, Budget),
+    ) -> Result<Sessions, RuntimeError> {
+        if self.memory == 0 {
+            return model.sessions(backend, n_slots);
+        }
+        let store = match &self.folder {
+            None => None,
+            Some((folder, limit)) => {
+                let identity = model.cache_identity(&self.numerics)?;
+                let complain = self.complain;
+                let opened = PromptCache::open(folder, &identity, *limit, Box::new(complain));
+                let unread = |source| RuntimeError::Read {
+                    path: folder.clone(),
+                    source,
+                };
+                let store: Box<dyn PageStore> = Box::new(opened.map_err(unread)?);
+                Some(store)
+            }
+        };
+        model.paged_sessions(backend, n_slots, (self.memory, budget), store)
+    }
 }
 
 /// A running model.
@@ -94,7 +139,7 @@ impl Served {
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
-                prompts.budget = budget;
+                prompts.budget = budget.clone();
                 prompts.use_template()?;
                 // Errors name the model as its clients do.
                 let known = model.known().map(|mut known| {
@@ -103,7 +148,11 @@ impl Served {
                 });
                 let started = Answers::start(Parts {
                     prompts,
-                    sessions: model.sessions(backend, options.n_slots)?,
+                    sessions: options.prompts.sessions(
+                        &model,
+                        backend,
+                        (options.n_slots, budget),
+                    )?,
                     n_vocab: model.info.vocab_size,
                     recommended: model.recommended_sampling()?,
                     known,

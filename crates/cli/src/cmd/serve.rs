@@ -2,13 +2,14 @@
 
 use std::cell::Cell;
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 use thane_runtime::Model;
-use thane_serve::{ListenError, ModelOptions, Options, Served, Server, listen};
+use thane_serve::{KeptPrompts, ListenError, ModelOptions, Options, Served, Server, listen};
 
-use crate::app::App;
+use crate::app::{App, size};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::RunFlags;
 
@@ -44,6 +45,18 @@ pub struct Args {
     /// together, and the last digits depend on the company.
     #[arg(long)]
     deterministic: bool,
+    /// Memory, for each language model, for prompts that no slot holds any more; 0 keeps none.
+    ///
+    /// A prompt that begins like an earlier one is computed from where they part.
+    #[arg(long, value_name = "SIZE", default_value = "512MB", value_parser = size_or_none)]
+    prompt_memory: usize,
+    /// Also keep prompts in this folder, beyond that memory and for the next start.
+    #[arg(long, value_name = "FOLDER")]
+    prompt_cache: Option<PathBuf>,
+    /// Most bytes in that folder, for each language model.
+    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
+        requires = "prompt_cache")]
+    prompt_cache_size: usize,
     /// Key that clients must send (Authorization: Bearer KEY).
     ///
     /// Other users of this machine can see flags; they cannot see the variable
@@ -52,6 +65,14 @@ pub struct Args {
     api_key: Option<String>,
     #[command(flatten)]
     flags: RunFlags,
+}
+
+/// Parses a size, or 0.
+fn size_or_none(text: &str) -> Result<usize, String> {
+    match text.trim() {
+        "0" => Ok(0),
+        text => size(text),
+    }
 }
 
 /// How long the program may take to end after the first Ctrl-C, beyond the time of the answers.
@@ -106,6 +127,15 @@ fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
         n_queue: usize::from(args.queue),
         deterministic: args.deterministic,
         budget: app.budget.clone(),
+        prompts: KeptPrompts {
+            memory: args.prompt_memory,
+            folder: args
+                .prompt_cache
+                .clone()
+                .map(|folder| (folder, args.prompt_cache_size as u64)),
+            numerics: format!("{:?}", args.flags.program.numerics),
+            complain: |what| eprintln!("thane: {what}"),
+        },
     };
     let mut ids = HashSet::new();
     let mut models = Vec::with_capacity(args.models.len());

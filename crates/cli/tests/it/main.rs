@@ -47,6 +47,7 @@ mod serve_ollama;
 mod serve_openai;
 mod serve_page;
 mod serve_perplexity;
+mod serve_prompts;
 mod serve_responses;
 mod serve_tei;
 mod serve_vectors;

@@ -199,8 +199,8 @@ impl<'t> Scheduler<'t> {
         }
     }
 
-    /// Tokens at the start of `prompt` that pages will hold soon, because a running request computes
-    /// them now.
+    /// Tokens at the start of `prompt` that pages will hold soon, because a running request
+    /// computes them now.
     fn n_coming(&self, prompt: &[u32]) -> usize {
         if !self.sessions.has_pages() {
             return 0;

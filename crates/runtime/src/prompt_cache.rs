@@ -1,0 +1,261 @@
+//! Pages of prompts in a folder, so that they outlive the program.
+//!
+//! A file holds a page: a magic number, the sha256 of its bytes, and the bytes. Its name is the
+//! sha256 of all tokens up to its end, and the folder is that of the model. Files are written whole
+//! under another name first, so a program that is killed leaves nothing that passes for a page.
+//! What does not have its sha256 is deleted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use sha2::{Digest, Sha256};
+use thane_engine::pages::PageStore;
+
+const MAGIC: &[u8; 8] = b"THANEKV1";
+const HASH_BYTES: usize = 32;
+const HEAD_BYTES: u64 = (MAGIC.len() + HASH_BYTES) as u64;
+/// Ends the names of pages.
+const SUFFIX: &str = ".page";
+/// Most bytes of a page that is read: more than 64 tokens of any model take.
+const MOST_PAGE_BYTES: u64 = 1 << 30;
+
+/// The pages of one model in a folder, of at most so many bytes in all; those that were not used
+/// for longest are deleted first.
+pub struct PromptCache {
+    folder: PathBuf,
+    limit: u64,
+    n_bytes: u64,
+    /// Bytes and last use of each page, by name.
+    known: HashMap<String, (u64, u64)>,
+    /// Names by last use.
+    by_use: BTreeMap<u64, String>,
+    clock: u64,
+    /// Tells what could not be written, once.
+    complain: Option<Complain>,
+}
+
+/// Takes a sentence for the user.
+pub type Complain = Box<dyn FnOnce(&str) + Send>;
+
+impl PromptCache {
+    /// The pages of a model in `folder`, which is made if it does not exist. `model` says what the
+    /// pages depend on: they are not those of another model or arithmetic.
+    ///
+    /// # Errors
+    ///
+    /// If the folder cannot be made or read.
+    pub fn open(folder: &Path, model: &str, limit: u64, complain: Complain) -> io::Result<Self> {
+        let of_model = hex(&Sha256::digest(model));
+        let folder = folder.join(&of_model[..32]);
+        fs::create_dir_all(&folder)?;
+        let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
+        for entry in fs::read_dir(&folder)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let data = entry.metadata()?;
+            if !name.ends_with(SUFFIX) {
+                // What a program that was killed did not finish.
+                if name.ends_with(UNFINISHED) && is_old(&data) {
+                    let _ = fs::remove_file(entry.path());
+                }
+                continue;
+            }
+            let written = data.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+            found.push((written, name, data.len()));
+        }
+        found.sort();
+        let mut cache = Self {
+            folder,
+            limit,
+            n_bytes: 0,
+            known: HashMap::new(),
+            by_use: BTreeMap::new(),
+            clock: 0,
+            complain: Some(complain),
+        };
+        for (_, name, n_bytes) in found {
+            cache.note(&name, n_bytes);
+        }
+        cache.shrink();
+        Ok(cache)
+    }
+
+    /// Counts a page as used now.
+    fn note(&mut self, name: &str, n_bytes: u64) {
+        self.forget(name);
+        self.clock += 1;
+        self.n_bytes += n_bytes;
+        self.known.insert(name.to_owned(), (n_bytes, self.clock));
+        self.by_use.insert(self.clock, name.to_owned());
+    }
+
+    fn forget(&mut self, name: &str) {
+        if let Some((n_bytes, used)) = self.known.remove(name) {
+            self.n_bytes -= n_bytes;
+            self.by_use.remove(&used);
+        }
+    }
+
+    /// Deletes pages until the rest is within the limit.
+    fn shrink(&mut self) {
+        while self.n_bytes > self.limit
+            && let Some((_, name)) = self.by_use.pop_first()
+        {
+            self.forget(&name);
+            let _ = fs::remove_file(self.folder.join(name));
+        }
+    }
+
+    fn read(&self, name: &str) -> io::Result<Vec<u8>> {
+        let mut file = fs::File::open(self.folder.join(name))?;
+        let n_bytes = file.metadata()?.len();
+        if !(HEAD_BYTES..=MOST_PAGE_BYTES).contains(&n_bytes) {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let (mut magic, mut hash) = ([0; MAGIC.len()], [0; HASH_BYTES]);
+        file.read_exact(&mut magic)?;
+        file.read_exact(&mut hash)?;
+        let mut bytes = Vec::new();
+        file.take(MOST_PAGE_BYTES).read_to_end(&mut bytes)?;
+        if magic != *MAGIC || Sha256::digest(&bytes)[..] != hash {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let id = std::process::id();
+        let part = self.folder.join(format!("{name}.{id}{UNFINISHED}"));
+        let written = fs::File::create(&part).and_then(|mut file| {
+            file.write_all(MAGIC)?;
+            file.write_all(&Sha256::digest(bytes))?;
+            file.write_all(bytes)?;
+            fs::rename(&part, self.folder.join(name))
+        });
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        written
+    }
+}
+
+/// Ends the names of pages that are being written.
+const UNFINISHED: &str = ".part";
+
+/// Whether nobody is writing a file any more.
+fn is_old(data: &fs::Metadata) -> bool {
+    const AGE: u64 = 3600;
+    let age = data.modified().ok().and_then(|time| time.elapsed().ok());
+    age.is_some_and(|age| age.as_secs() > AGE)
+}
+
+/// The name of the page that ends with the last of these tokens.
+fn name_of(tokens: &[u32]) -> String {
+    let mut sha = Sha256::new();
+    tokens
+        .iter()
+        .for_each(|token| sha.update(token.to_le_bytes()));
+    hex(&sha.finalize()) + SUFFIX
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl PageStore for PromptCache {
+    fn has(&mut self, tokens: &[u32]) -> bool {
+        self.known.contains_key(&name_of(tokens))
+    }
+
+    fn get(&mut self, tokens: &[u32]) -> Option<Vec<u8>> {
+        let name = name_of(tokens);
+        let (n_bytes, _) = *self.known.get(&name)?;
+        match self.read(&name) {
+            Ok(bytes) => {
+                self.note(&name, n_bytes);
+                Some(bytes)
+            }
+            Err(_) => {
+                self.forget(&name);
+                let _ = fs::remove_file(self.folder.join(name));
+                None
+            }
+        }
+    }
+
+    fn put(&mut self, tokens: &[u32], bytes: &[u8]) {
+        let name = name_of(tokens);
+        match self.write(&name, bytes) {
+            Ok(()) => {
+                self.note(&name, HEAD_BYTES + bytes.len() as u64);
+                self.shrink();
+            }
+            Err(error) => {
+                if let Some(complain) = self.complain.take() {
+                    let place = self.folder.display();
+                    complain(&format!("{place}: prompts are not kept: {error}"));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(folder: &Path, limit: u64) -> PromptCache {
+        PromptCache::open(folder, "model", limit, Box::new(|_| {})).unwrap()
+    }
+
+    #[test]
+    fn pages_outlive_the_program_and_stay_within_the_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path(), 3 * (HEAD_BYTES + 100));
+        let pages: Vec<[u32; 3]> = (0..4).map(|i| [i, 7, 9]).collect();
+        for (i, page) in pages.iter().take(3).enumerate() {
+            cache.put(page, &[i as u8; 100]);
+        }
+        assert_eq!(cache.get(&pages[0]), Some(vec![0; 100]));
+        cache.put(&pages[3], &[3; 100]);
+        // The second was not used for longest.
+        let held: Vec<bool> = pages.iter().map(|page| cache.has(page)).collect();
+        assert_eq!(held, [true, false, true, true]);
+        let mut again = open(folder.path(), 1 << 20);
+        assert_eq!(again.get(&pages[3]), Some(vec![3; 100]));
+        assert_eq!(again.get(&pages[1]), None);
+        let other = PromptCache::open(folder.path(), "other", 1 << 20, Box::new(|_| {}));
+        assert!(!other.unwrap().has(&pages[3]));
+        let mut small = open(folder.path(), 150);
+        let held: Vec<bool> = pages.iter().map(|page| small.has(page)).collect();
+        assert_eq!(held.iter().filter(|held| **held).count(), 1);
+    }
+
+    #[test]
+    fn damaged_pages_are_deleted() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut cache = open(folder.path(), 1 << 20);
+        let tokens = [1, 2, 3];
+        let path = cache.folder.join(name_of(&tokens));
+        let whole = {
+            cache.put(&tokens, &[5; 100]);
+            fs::read(&path).unwrap()
+        };
+        let mut flipped = whole.clone();
+        flipped[90] ^= 1;
+        for damaged in [
+            &flipped[..],
+            &whole[..60],
+            &whole[..20],
+            &[],
+            &[whole.clone(), vec![0]].concat(),
+        ] {
+            fs::write(&path, damaged).unwrap();
+            let mut cache = open(folder.path(), 1 << 20);
+            assert_eq!((cache.get(&tokens), path.exists()), (None, false));
+        }
+    }
+}
