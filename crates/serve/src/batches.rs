@@ -35,6 +35,8 @@ pub(crate) struct Vectors {
     pub n_rows: Vec<usize>,
     /// Tokens of all inputs.
     pub n_tokens: usize,
+    /// Inputs that were cut.
+    pub n_cut: usize,
 }
 
 /// A request and who waits for its vectors.
@@ -90,6 +92,7 @@ impl Job {
             rows: output::shorten(rows, row_len, self.dim, embedder.info.normalize),
             n_rows: self.n_rows(),
             n_tokens: self.n_tokens(),
+            n_cut: 0,
         };
         let _ = self.answer.send(Ok(vectors));
     }
