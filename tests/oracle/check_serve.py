@@ -85,6 +85,8 @@ def completions(client):
 
 
 def responses(client):
+    params = openai.types.responses.response_create_params
+    serve_clients.documented("Routes", params.ResponseCreateParamsBase, openai.types.EmbeddingCreateParams)
     first, second = json.loads((CHAT / "expected.json").read_text())["conversations"][:2]
     fields = {"model": "tiny-chat", "temperature": 0, "max_output_tokens": len(first["tokens"])}
     answer = client.responses.create(input="hello", **fields)

@@ -9,9 +9,11 @@ and bytes those of `thane embed`, expected scores those of sentence-transformers
 
 import base64
 import contextlib
+import fnmatch
 import importlib
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ MODELS = pathlib.Path(__file__).parent.parent / "models"
 CHAT, BERT = MODELS / "tiny-chat", MODELS / "tiny-embed/bert-mean"
 CONTEXT, RERANKER = MODELS / "tiny-embed/qwen3-pplx-context", MODELS / "tiny-rerank/bert"
 PPLX, PPLX_CONTEXT = "pplx-embed-v1-0.6b", "pplx-embed-context-v1-0.6b"
+DOCS = MODELS.parent.parent / "docs/serve.md"
 TEXTS = ["a cat", "the sea is deep"]
 
 
@@ -61,7 +64,19 @@ def unpack(text, signed):
     return [int.from_bytes([b], "big", signed=signed) for b in base64.b64decode(text)]
 
 
+def documented(section, *schemas):
+    """Each field of the client's types must be in the tables of a section of docs/serve.md."""
+    parts = re.split(r"^## ", re.sub(r"```.*?```", "", DOCS.read_text(), flags=re.DOTALL), flags=re.MULTILINE)
+    (text,) = [part for part in parts if part.startswith(section)]
+    names = {re.split(r"\W*:", name)[0].split(".")[-1] for name in re.findall(r"`([^`]+)`", text)}
+    fields = {field for schema in schemas for field in getattr(schema, "model_fields", schema.__annotations__)}
+    missing = {f for f in fields if not any(fnmatch.fnmatch(f, name) for name in names)}
+    same(f"fields of {section} without a line", missing, set())
+
+
 def anthropic(module, address, key, thane):
+    params = module.types
+    documented("Anthropic", params.message_create_params.MessageCreateParamsBase, params.MessageCountTokensParams)
     client = module.Anthropic(base_url=address, api_key=key, max_retries=0, timeout=60)
     for at, case in enumerate(cases()):
         messages = [dict(m) for m in case["messages"]]
@@ -90,6 +105,9 @@ def anthropic(module, address, key, thane):
 
 
 def ollama(module, address, key, thane):
+    types = importlib.import_module("ollama._types")
+    requests = [types.ChatRequest, types.GenerateRequest, types.EmbedRequest, types.EmbeddingsRequest]
+    documented("Ollama", *requests, types.Options)
     client = module.Client(host=address, headers={"authorization": f"Bearer {key}"})
     for at, case in enumerate(cases()):
         options = {"temperature": 0, "num_predict": len(case["tokens"])}
@@ -129,6 +147,8 @@ def pplx_server(thane, key):
 
 
 def perplexity(module, _, key, thane):
+    types = module.types
+    documented("Perplexity", types.EmbeddingCreateParams, types.ContextualizedEmbeddingCreateParams)
     with pplx_server(thane, key) as address:
         client = module.Perplexity(base_url=address, api_key=key, max_retries=0, timeout=60)
         perplexity_embeddings(module, client, thane)
