@@ -26,6 +26,7 @@ const PAGES: &[Page] = &[
             "system",
             "max-tokens",
             "temperature",
+            "json-schema",
             "context",
             "raw",
             "numerics",

@@ -28,6 +28,7 @@ mod runtime;
 mod sampling;
 pub mod screen;
 mod source;
+mod structure;
 mod talk;
 mod tensors;
 pub mod variables;

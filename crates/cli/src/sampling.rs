@@ -51,6 +51,7 @@ impl SamplingFlags {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed,
+            ..Sampling::default()
         };
         Ok(sampling.choose(model.recommended_sampling()?, is_conversation))
     }

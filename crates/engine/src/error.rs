@@ -4,6 +4,11 @@ use thane_mil::backend::RunError;
 
 use crate::sample::SampleError;
 
+/// Why a grammar cannot be used, or not further.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the grammar: {0}")]
+pub struct GrammarError(pub String);
+
 /// Why text could not be generated.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
@@ -13,6 +18,9 @@ pub enum GenerateError {
     /// The sampler cannot use the options or the logits.
     #[error(transparent)]
     Sample(#[from] SampleError),
+    /// The grammar cannot be used, or not further.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// The prompt does not fit into the cache.
     #[error(
         "expected a prompt shorter than the context of {context} tokens, because the answer needs \

@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use thane_mil::backend::Instance;
 
+use crate::choose::{Chooser, Chosen};
 pub use crate::error::GenerateError;
-use crate::sample::Sampler;
+use crate::sample::TokenLogprob;
 use crate::sequence::Sequence;
 use crate::text::TextStream;
 use crate::top::Top;
@@ -240,6 +241,8 @@ pub struct Answer {
     pub tokens: Vec<u32>,
     /// The text.
     pub text: String,
+    /// The log probability of each token, if the chooser tells it.
+    pub logprobs: Vec<TokenLogprob>,
     /// Why the answer ended.
     pub finish_reason: FinishReason,
     /// The durations.
@@ -259,14 +262,14 @@ pub struct Limits<'a> {
 /// Generates the answer to a prompt of token ids.
 ///
 /// `on_text` receives each piece of text as soon as no later token can change the piece, and can
-/// interrupt the generation. `stream` decodes the tokens, and `sampler` chooses them.
+/// interrupt the generation. `stream` decodes the tokens, and `chooser` chooses them.
 ///
 /// # Errors
 ///
-/// If the prompt is empty or does not fit, or the backend or the sampler fails.
+/// If the prompt is empty or does not fit, or the backend, the sampler or the grammar fails.
 pub fn generate(
     session: &mut Session,
-    sampler: &mut Sampler,
+    chooser: &mut Chooser,
     stream: &mut TextStream<'_>,
     prompt: &[u32],
     limits: &Limits<'_>,
@@ -278,11 +281,13 @@ pub fn generate(
             context: session.context(),
         });
     }
+    chooser.begin()?;
     let start = Instant::now();
     let prefill_tokens = prompt.len() - session.n_cached(prompt);
     let mut answer = Answer {
         tokens: Vec::new(),
         text: String::new(),
+        logprobs: Vec::new(),
         finish_reason: FinishReason::Interrupted,
         timings: Timings {
             prefill_tokens,
@@ -299,7 +304,7 @@ pub fn generate(
         stream,
         on_text,
     };
-    let reason = decode(session, sampler, &mut writer, logits, start, limits)?;
+    let reason = decode(session, chooser, &mut writer, logits, start, limits)?;
     let Writer {
         mut answer,
         stream,
@@ -326,6 +331,34 @@ struct Writer<'a, 'b> {
 }
 
 impl Writer<'_, '_> {
+    /// Appends a chosen token and those that must follow; returns the reason if the answer ends.
+    fn push_all(
+        &mut self,
+        chosen: &Chosen,
+        context: usize,
+        limits: &Limits<'_>,
+    ) -> Option<FinishReason> {
+        for (token, is_complete) in chosen.tokens() {
+            if (limits.is_end)(token) {
+                return Some(FinishReason::Stop);
+            }
+            if let Some(reason) = self.push(token) {
+                return Some(reason);
+            }
+            if is_complete {
+                return Some(FinishReason::Stop);
+            }
+            if self.answer.tokens.len() == limits.max_tokens {
+                return Some(FinishReason::Length);
+            }
+            // The cache lacks the last token.
+            if self.history.len() > context {
+                return Some(FinishReason::Context);
+            }
+        }
+        None
+    }
+
     /// Appends one token; returns the reason if the answer ends with that token.
     fn push(&mut self, token: u32) -> Option<FinishReason> {
         self.answer.tokens.push(token);
@@ -342,7 +375,7 @@ impl Writer<'_, '_> {
 /// Samples and decodes until the answer ends.
 fn decode(
     session: &mut Session,
-    sampler: &mut Sampler,
+    chooser: &mut Chooser,
     writer: &mut Writer<'_, '_>,
     mut logits: Vec<f32>,
     start: Instant,
@@ -351,32 +384,37 @@ fn decode(
     if limits.max_tokens == 0 {
         return Ok(FinishReason::Length);
     }
-    let mut token = sampler.sample(&mut logits, &writer.history)?;
+    let mut chosen = chooser.choose(&mut logits, &writer.history, &[])?;
     writer.answer.timings.first_token = start.elapsed();
     let begin = Instant::now();
     loop {
-        if (limits.is_end)(token) {
-            return Ok(FinishReason::Stop);
+        let n_before = writer.history.len();
+        let reason = writer.push_all(&chosen, session.context(), limits);
+        if writer.history.len() > n_before {
+            writer.answer.logprobs.extend(chosen.logprob);
         }
-        if let Some(reason) = writer.push(token) {
+        if let Some(reason) = reason {
             return Ok(reason);
-        }
-        if writer.answer.tokens.len() == limits.max_tokens {
-            return Ok(FinishReason::Length);
-        }
-        if session.tokens().len() == session.context() {
-            return Ok(FinishReason::Context);
         }
         if (limits.interrupted)() {
             return Ok(FinishReason::Interrupted);
         }
-        // Reuses the memory of the logits: for a large vocabulary, the system would clear newly
-        // allocated memory page by page.
-        let n = sampler.n_greatest(writer.history.len());
-        logits.clear();
-        logits.extend_from_slice(&session.decode_greatest(token, n)?);
-        token = sampler.sample(&mut logits, &writer.history)?;
-        writer.answer.timings.decode_tokens += 1;
+        let n = chooser.n_greatest(writer.history.len());
+        match &writer.history[n_before..] {
+            [token] => {
+                // Reuses the memory of the logits: for a large vocabulary, the system would clear
+                // newly allocated memory page by page.
+                logits.clear();
+                logits.extend_from_slice(&session.decode_greatest(*token, n)?);
+            }
+            _ => match session.feed(&writer.history, limits.interrupted)? {
+                Some(found) => logits = found,
+                None => return Ok(FinishReason::Interrupted),
+            },
+        }
+        let n_new = writer.history.len() - n_before;
+        chosen = chooser.choose(&mut logits, &writer.history, &[])?;
+        writer.answer.timings.decode_tokens += n_new;
         writer.answer.timings.decode = begin.elapsed();
     }
 }

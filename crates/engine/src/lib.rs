@@ -8,6 +8,7 @@
 #![deny(missing_docs)]
 
 pub mod chain;
+pub mod choose;
 pub mod embed;
 mod error;
 pub mod generate;

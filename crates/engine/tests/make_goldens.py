@@ -545,6 +545,84 @@ def chat_goldens(smollm2_template):
     return {"now": now, "templates": templates, "cases": cases}
 
 
+# ---------------------------------------------------------------- tools
+
+# How templates of families with tools are written: JSON of tools, calls in a loop, results in turns of their own.
+TOOLS_JSON = r"""{%- if tools %}
+    {{- '<|im_start|>system\n' }}
+    {%- if messages[0].role == 'system' %}{{- messages[0].content + '\n\n' }}{%- endif %}
+    {{- "# Tools\n<tools>" }}
+    {%- for tool in tools %}{{- "\n" }}{{- tool | tojson }}{%- endfor %}
+    {{- "\n</tools>\n<tool_call>\n{\"name\": <f>, \"arguments\": <a>}\n</tool_call><|im_end|>\n" }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if message.role == 'user' %}
+        {{- '<|im_start|>user\n' + message.content + '<|im_end|>\n' }}
+    {%- elif message.role == 'assistant' %}
+        {{- '<|im_start|>assistant\n' }}
+        {%- if message.reasoning_content is defined and message.reasoning_content is not none %}
+            {{- '<think>\n' + message.reasoning_content.strip('\n') + '\n</think>\n\n' }}
+        {%- endif %}
+        {{- message.content }}
+        {%- for tool_call in message.tool_calls or [] %}
+            {%- if tool_call.function %}{%- set tool_call = tool_call.function %}{%- endif %}
+            {{- '\n<tool_call>\n{"name": "' }}{{- tool_call.name }}{{- '", "arguments": ' }}
+            {%- if tool_call.arguments is string %}{{- tool_call.arguments }}{%- else %}{{- tool_call.arguments | tojson }}{%- endif %}
+            {{- '}\n</tool_call>' }}
+        {%- endfor %}
+        {{- '<|im_end|>\n' }}
+    {%- elif message.role == 'tool' %}
+        {%- if loop.first or (messages[loop.index0 - 1].role != 'tool') %}{{- '<|im_start|>user' }}{%- endif %}
+        {{- '\n<tool_response id="' + message.tool_call_id + '">\n' + message.content + '\n</tool_response>' }}
+        {%- if loop.last or (messages[loop.index0 + 1].role != 'tool') %}{{- '<|im_end|>\n' }}{%- endif %}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+    {%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{%- endif %}
+{%- endif %}"""
+TOOLS_BRACES = r"""{%- macro argument(value) -%}
+    {%- if value is string -%}<escape>{{ value }}<escape>
+    {%- elif value is boolean -%}{{ 'true' if value else 'false' }}
+    {%- elif value is mapping -%}{ {%- for k, v in value | dictsort %}{{ k }}:{{ argument(v) }}{{ ',' if not loop.last }}{% endfor -%} }
+    {%- elif value is sequence -%}[{%- for v in value %}{{ argument(v) }}{{ ',' if not loop.last }}{% endfor -%}]
+    {%- else -%}{{ value }}{%- endif -%}
+{%- endmacro -%}
+{{ bos_token }}{% for tool in tools or [] %}{% set f = tool['function'] %}declaration:{{ f['name'] }}
+{%- for name, p in f['parameters']['properties'] | dictsort %} {{ name }}:{{ p['type'] | upper }}{{ p }}{% endfor %}
+{% endfor %}{% for m in messages %}{{ m['role'] }}:{{ m['content'] | trim }}
+{%- for c in m.get('tool_calls') or [] %}call:{{ c['function']['name'] }}{{ argument(c['function']['arguments']) }}{{ c.id }}{% endfor %}
+{% endfor %}{{ depth | default('none') }}{{ extra | tojson(indent=2) if extra is defined }}"""
+
+
+def tool_goldens():
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    tools = [{"type": "function", "function": {
+        "name": "get_weather", "description": "It's \"hot\" or <cold>: \u00e9", "strict": None, "parameters": {
+            "type": "object", "required": ["city"], "properties": {
+                "days": {"type": "integer", "minimum": -1.5, "default": 3},
+                "city": {"type": "string", "enum": ["Paris", "R\u00f6m"]}}}}}]
+    arguments = {"city": "Paris <|im_end|>", "days": 3, "deep": {"b": [1, -2.5, True, None], "a": {}}, "t": 1e20}
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": arguments}}
+    user = {"role": "user", "content": "Rain?"}
+    asks = {"role": "assistant", "content": "", "reasoning_content": "\nhm\n", "tool_calls": [call, call]}
+    result = {"role": "tool", "content": "{\"rain\": true}", "tool_call_id": "call_1"}
+    talks = [[user], [{"role": "system", "content": "Be brief."}, user], [user, asks, result],
+             [user, asks, result, {**result, "tool_call_id": "call_2"}, {"role": "assistant", "content": "Yes"}, user]]
+    cases = []
+    templates = {"json": TOOLS_JSON, "braces": TOOLS_BRACES}
+    variants = [([], {}), (tools, {}), (tools, {"enable_thinking": False}),
+                (tools * 2, {"enable_thinking": True, "depth": 3, "extra": {"a": ["x", 1], "b": None}})]
+    for name, source in templates.items():
+        template = _compile_jinja_template(source)
+        for talk in talks:
+            for given, variables in variants:
+                text = template.render(messages=talk, add_generation_prompt=True, bos_token="<s>", eos_token="</s>",
+                                       tools=given or None, documents=None, **variables)
+                cases.append({"name": name, "messages": talk, "tools": given, "variables": variables, "text": text})
+    return {"templates": templates, "cases": cases}
+
+
 # ---------------------------------------------------------------- Jinja
 
 # Each line is a template; what jinja2 refuses is to be refused.
@@ -750,37 +828,96 @@ def jinja_goldens():
 
 # ---------------------------------------------------------------- sampling
 
-def distribution(logits, history, o):
+def dry_penalties(history, o):
+    """DRY by its definition: for each token, the longest end of the history that occurs before it, quadratic."""
+    last = history if o["last_n"] is None else history[len(history) - min(o["last_n"], len(history)):]
+    n, longest = len(last), {}
+    reach = next((i for i, t in enumerate(reversed(last)) if t in o["breakers"]), n)
+    for j in range(1, n):
+        length = 0
+        while length < min(j, reach) and last[j - 1 - length] == last[n - 1 - length]:
+            length += 1
+        if length >= o["allowed_length"] and last[j] not in o["breakers"]:
+            longest[last[j]] = max(length, longest.get(last[j], 0))
+    return {t: o["multiplier"] * o["base"] ** (n - o["allowed_length"]) for t, n in longest.items()}
+
+
+def filtered(x, o, mu, xtc):
+    """The ids that remain of logits x and their probabilities. `mu` is mirostat's limit, `xtc` whether XTC strikes."""
+    import numpy as np
+    softmax = lambda v: np.exp(v - v.max()) / np.exp(v - v.max()).sum()
+    keep = np.argsort(-x, kind="stable")
+    if o["mirostat"]:
+        p = softmax(x[keep] / o["temperature"])
+        over = np.flatnonzero(-np.log2(p) > mu)
+        keep = keep[:max(1, over[0] if len(over) else len(keep))]
+    else:
+        if o["top_k"]:
+            keep = keep[:o["top_k"]]
+        if o["typical_p"] < 1:
+            p = softmax(x[keep])
+            order = np.argsort(np.abs(-np.log(p) - -(p * np.log(p)).sum()), kind="stable")
+            n = int(np.searchsorted(np.cumsum(p[order]), o["typical_p"], side="right")) + 1
+            keep = keep[np.sort(order[:n])]
+        if o["top_p"] < 1:
+            sums = np.cumsum(softmax(x[keep]))
+            keep = keep[:int(np.searchsorted(sums, o["top_p"], side="left")) + 1]
+        if o["min_p"]:
+            p = softmax(x[keep])
+            keep = keep[p >= o["min_p"] * p.max()]
+        if xtc:
+            top = np.flatnonzero(softmax(x[keep]) >= o["xtc_threshold"])
+            keep = keep[top[-1]:] if len(top) else keep
+    keep = np.sort(keep)
+    return keep, softmax(x[keep] / o["temperature"])
+
+
+def penalized(logits, history, o):
     import numpy as np
     x = np.array(logits, dtype=np.float32).astype(np.float64)
+    for t, bias in o["logit_bias"]:
+        x[t] += bias
     last = history if o["repeat_last_n"] is None else history[len(history) - min(o["repeat_last_n"], len(history)):]
     for t in sorted(set(last)):
         x[t] = x[t] / o["repetition_penalty"] if x[t] > 0 else x[t] * o["repetition_penalty"]
         x[t] -= o["frequency_penalty"] * last.count(t) + o["presence_penalty"]
+    if o["dry"]["multiplier"]:
+        for t, penalty in dry_penalties(history, o["dry"]).items():
+            x[t] -= penalty
+    return x
+
+
+def distribution(logits, history, o):
+    import numpy as np
+    x = penalized(logits, history, o)
     if o["temperature"] == 0:
-        p = np.zeros_like(x)
-        p[np.argmax(x)] = 1
-        return p
-    x = x / o["temperature"]
-    keep = np.argsort(-x, kind="stable")
-    if o["top_k"]:
-        keep = keep[:o["top_k"]]
-    softmax = lambda v: np.exp(v - v.max()) / np.exp(v - v.max()).sum()
-    if o["top_p"] < 1:
-        sums = np.cumsum(softmax(x[keep]))
-        keep = keep[:int(np.searchsorted(sums, o["top_p"], side="left")) + 1]
-    if o["min_p"]:
-        p = softmax(x[keep])
-        keep = keep[p >= o["min_p"] * p.max()]
-    out = np.zeros_like(x)
-    out[keep] = softmax(x[keep])
+        return np.array([int(np.argmax(x))]), np.array([1.0])
+    mu = 2 * o["mirostat"]["tau"] if o["mirostat"] else 0
+    return filtered(x, o, mu, o["xtc_probability"] == 1)
+
+
+def drawn(logits, history, o, seed, n):
+    """n tokens drawn one after another from the same logits, each put behind the history."""
+    units = iter([int(v) / 2 ** 64 for v in xoshiro(seed, 2 * n)])
+    mu, out = 2 * o["mirostat"]["tau"] if o["mirostat"] else 0, []
+    for _ in range(n):
+        x = penalized(logits, history + out, o)
+        strikes = o["xtc_probability"] > 0 and not o["mirostat"] and next(units) < o["xtc_probability"]
+        ids, p = filtered(x, o, mu, strikes)
+        import numpy as np
+        at = min(int(np.searchsorted(np.cumsum(p), next(units), side="right")), len(p) - 1)
+        if o["mirostat"]:
+            mu -= o["mirostat"]["eta"] * (-np.log2(p[at]) - o["mirostat"]["tau"])
+        out.append(int(ids[at]))
     return out
 
 
 def sampling_goldens():
     import numpy as np
     rng = np.random.Generator(np.random.PCG64(20260201))
-    base = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0,
+    dry = {"multiplier": 0.0, "base": 1.75, "allowed_length": 2, "last_n": None, "breakers": []}
+    base = {"temperature": 1.0, "top_k": 0, "typical_p": 1.0, "top_p": 1.0, "min_p": 0.0, "xtc_probability": 0.0,
+            "xtc_threshold": 0.1, "mirostat": None, "dry": dry, "logit_bias": [], "repetition_penalty": 1.0,
             "presence_penalty": 0.0, "frequency_penalty": 0.0, "repeat_last_n": None}
     variants = [{}, {"temperature": 0.0}, {"temperature": 0.3}, {"temperature": 2.5}, {"top_k": 1}, {"top_k": 5},
                 {"top_k": 10000}, {"top_p": 0.9}, {"top_p": 0.05}, {"top_p": 0.999, "temperature": 3.0}, {"min_p": 0.1},
@@ -789,17 +926,31 @@ def sampling_goldens():
                 {"presence_penalty": -0.5, "frequency_penalty": -0.1}, {"repeat_last_n": 0, "presence_penalty": 9.0},
                 {"temperature": 0.0, "repetition_penalty": 1.8},
                 {"temperature": 0.7, "top_k": 40, "top_p": 0.95, "min_p": 0.05, "repetition_penalty": 1.1,
-                 "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 30}]
+                 "frequency_penalty": 0.2, "presence_penalty": 0.1, "repeat_last_n": 30},
+                {"typical_p": 0.9}, {"typical_p": 0.2, "temperature": 1.5}, {"typical_p": 0.7, "top_k": 12, "top_p": 0.9},
+                {"xtc_probability": 1.0, "xtc_threshold": 0.05}, {"xtc_probability": 1.0, "xtc_threshold": 0.6},
+                {"xtc_probability": 1.0, "xtc_threshold": 0.02, "top_k": 20, "temperature": 2.0},
+                {"mirostat": {"tau": 2.0, "eta": 0.1}}, {"mirostat": {"tau": 0.01, "eta": 0.2}, "temperature": 1.7},
+                {"logit_bias": [[3, 4.5], [7, -100.0]], "top_k": 10}, {"logit_bias": [[0, 50.0]], "temperature": 0.0},
+                {"dry": {**dry, "multiplier": 0.8}}, {"dry": {**dry, "multiplier": 1.5, "base": 1.2, "last_n": 25}},
+                {"dry": {**dry, "multiplier": 0.8, "breakers": [5]}, "temperature": 0.5},
+                {"dry": {**dry, "multiplier": 0.5, "allowed_length": 1, "breakers": [2, 9]}, "repetition_penalty": 1.1}]
     cases = []
     for index, variant in enumerate(variants):
         n = 300 if index % 3 else 40
         logits = [float(v) for v in rng.normal(0, 3, n).round(3)]
         history = [int(v) for v in rng.integers(0, 30, 40)]
         options = {**base, **variant}
-        p = distribution(logits, history, options)
-        cases.append({"options": options, "logits": logits, "history": history,
-                      "ids": [int(i) for i in np.flatnonzero(p)],
-                      "p": [float(f"{v:.8g}") for v in p[np.flatnonzero(p)]]})
+        if options["dry"]["multiplier"]:
+            # Repeats 1 to 5 tokens, some after a breaker, so that lengths differ.
+            history = (history[:4] + [5] + history[4:9] + [11] + history[5:9] + [12]) * 2 + history[:3]
+        ids, p = distribution(logits, history, options)
+        ids, p = ids[p > 1e-45], p[p > 1e-45]  # What fp32 can tell from 0.
+        case = {"options": options, "logits": logits, "history": history, "ids": [int(i) for i in ids],
+                "p": [float(f"{v:.8g}") for v in p]}
+        if options["temperature"]:
+            case["drawn"] = drawn(logits, history, options, index, 24)
+        cases.append(case)
     return cases
 
 
@@ -847,6 +998,7 @@ def main():
         if old.is_file():
             template = json.loads(old.read_text(encoding="utf-8"))["templates"].get("smollm2")
     write_json("chat.json", chat_goldens(template))
+    write_json("tools.json", tool_goldens())
     write_json("jinja.json", jinja_goldens())
     if folder and (Path(folder) / GEMMA3).is_file():
         path = Path(folder) / GEMMA3

@@ -20,6 +20,7 @@
 //! # }
 //! ```
 
+pub mod chat;
 pub mod checkpoint;
 mod classifier;
 mod encoder;

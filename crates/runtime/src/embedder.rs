@@ -116,7 +116,7 @@ impl TextEncoder {
     }
 
     fn new(data: LanguageData, info: &EncoderInfo) -> Result<Self, LanguageError> {
-        let mut tokenizer = data.into_language()?.tokenizer;
+        let mut tokenizer = data.tokenizer.into_tokenizer()?;
         if info.lower_case {
             tokenizer.lower_case();
         }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use thane_compile::CompileError;
+use thane_engine::choose::GrammarError;
 use thane_engine::embed::EmbedError;
 use thane_engine::generate::GenerateError;
 use thane_engine::sample::SampleError;
@@ -220,6 +221,9 @@ pub enum RuntimeError {
     /// Generation failed.
     #[error(transparent)]
     Generate(Box<GenerateError>),
+    /// A grammar is not valid, or not supported.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// A sampling option is out of range.
     #[error(transparent)]
     Sample(#[from] SampleError),

@@ -2,12 +2,14 @@
 
 use std::ops::ControlFlow;
 
+use thane_engine::choose::Chooser;
 use thane_engine::generate::{Answer, Limits, Session, generate};
-use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::sample::SampleOptions;
 use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
 use thane_mil::backend::Backend;
 
 use crate::error::RuntimeError;
+use crate::grammar::GrammarSource;
 use crate::known::Known;
 use crate::language_model::{LanguageModel, LanguageOptions};
 use crate::opened::Model;
@@ -25,7 +27,7 @@ pub struct Generator {
     /// Texts that end an answer; they are not part of it.
     pub stop: Vec<String>,
     session: Session,
-    sampler: Sampler,
+    chooser: Chooser,
     /// The logits that the model gives, if not all.
     known: Option<Known>,
 }
@@ -69,7 +71,7 @@ impl LanguageModel {
     ) -> Result<Generator, RuntimeError> {
         let known = self.known();
         check_known(known.as_ref(), &sampling)?;
-        let sampler = Sampler::new(sampling)?;
+        let chooser = Chooser::new(sampling)?;
         let (language, session) = if in_parallel {
             std::thread::scope(|scope| {
                 let language = scope.spawn(|| self.language());
@@ -87,7 +89,7 @@ impl LanguageModel {
             max_tokens: Generator::MAX_TOKENS,
             stop: Vec::new(),
             session,
-            sampler,
+            chooser,
             known,
         })
     }
@@ -115,8 +117,32 @@ impl Generator {
     /// Samples with these options from now on.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
         check_known(self.known.as_ref(), &options)?;
-        self.sampler = Sampler::new(options)?;
+        Ok(self.chooser.set_sampling(options)?)
+    }
+
+    /// Holds answers to a grammar from now on. It holds for a whole answer, so a model whose chat
+    /// template can ask it to think is asked not to.
+    pub fn set_grammar(&mut self, source: &GrammarSource) -> Result<(), RuntimeError> {
+        self.check_all_known("a grammar")?;
+        self.chooser
+            .set_grammar(Some(self.prompts.grammar(source)?));
+        let thinks = ("enable_thinking".to_owned(), false.into());
+        self.prompts.variables.extend([thinks]);
         Ok(())
+    }
+
+    /// Tells the log probability of each token of an answer from now on, with those of the `n` most
+    /// likely ones.
+    pub fn set_logprobs(&mut self, n: usize) -> Result<(), RuntimeError> {
+        self.check_all_known("log probabilities")?;
+        self.chooser.set_logprobs(Some(n));
+        Ok(())
+    }
+
+    /// Refuses what needs all logits if the model gives only some.
+    fn check_all_known(&self, what: &'static str) -> Result<(), RuntimeError> {
+        let known = self.known.as_ref();
+        known.map_or(Ok(()), |known| Err(known.lacks(what)))
     }
 
     /// Answers the last of `messages`. Calls `on_text` with each piece of the answer as it becomes
@@ -167,6 +193,7 @@ impl Generator {
         let options = StreamOptions {
             stop: self.stop.clone(),
             skip_special: true,
+            shown: Vec::new(),
             strip_space_prefix: self.prompts.has_template(),
         };
         let tokenizer = self.prompts.tokenizer();
@@ -178,7 +205,7 @@ impl Generator {
         };
         Ok(generate(
             &mut self.session,
-            &mut self.sampler,
+            &mut self.chooser,
             &mut stream,
             tokens,
             &limits,

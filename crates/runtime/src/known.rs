@@ -21,8 +21,6 @@ impl Known {
     /// Refuses options that need more logits.
     pub fn check(&self, options: &SampleOptions) -> Result<(), RuntimeError> {
         let needed = options.n_greatest(self.context);
-        // The most likely token is the same whichever logits are known beside it.
-        let needed = needed.or((options.temperature == 0.0 && !options.penalizes()).then_some(1));
         if needed.is_some_and(|needed| needed <= self.n) {
             return Ok(());
         }
@@ -31,6 +29,9 @@ impl Known {
             o if o.repetition_penalty != 1.0 => "a repetition penalty",
             o if o.presence_penalty != 0.0 => "a presence penalty",
             o if o.frequency_penalty != 0.0 => "a frequency penalty",
+            o if o.dry.multiplier != 0.0 => "a DRY penalty",
+            o if !o.logit_bias.is_empty() => "a logit bias",
+            o if o.mirostat.is_some() && !is_one => "mirostat",
             _ if is_one => "a temperature above 0",
             o if o.top_k == 0 => "a temperature above 0 without top-k",
             _ => "such a top-k",

@@ -1,6 +1,7 @@
 //! The tokenizer and the chat template of a model, from the files of a checkpoint or of a package.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
@@ -19,7 +20,7 @@ pub const TOKENIZER_BYTES: usize = 450;
 /// A tokenizer, and the chat template that is parsed when a conversation needs it.
 pub struct Language {
     /// Turns text into tokens and back.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: Arc<Tokenizer>,
     /// Turns messages into text; `None` if the model has none.
     pub template: Option<TemplateSource>,
 }
@@ -111,13 +112,19 @@ impl LanguageData {
 
     /// Makes the tokenizer.
     pub fn into_language(self) -> Result<Language, LanguageError> {
-        let tokenizer = match self.tokenizer {
-            TokenizerData::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
-            TokenizerData::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
-        };
         Ok(Language {
-            tokenizer,
+            tokenizer: Arc::new(self.tokenizer.into_tokenizer()?),
             template: self.template,
+        })
+    }
+}
+
+impl TokenizerData {
+    /// Makes the tokenizer.
+    pub fn into_tokenizer(self) -> Result<Tokenizer, LanguageError> {
+        Ok(match self {
+            Self::Lists(vocab) => Tokenizer::from_vocab(vocab)?,
+            Self::Json { tokenizer, config } => Tokenizer::from_json(&tokenizer, config)?,
         })
     }
 }

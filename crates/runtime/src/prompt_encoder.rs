@@ -1,9 +1,17 @@
 //! Turns messages and texts into the tokens of prompts.
 
-use thane_engine::text::{ChatTemplate, EncodeOptions, Message, TemplateError, Tokenizer};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use thane_engine::choose::Grammar;
+use thane_engine::text::{
+    ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
+};
 use thane_mil::budget::{Budget, Reservation};
 
+use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
+use crate::grammar::{GrammarSource, Grammars};
 use crate::language::{Language, TOKENIZER_BYTES};
 
 /// Tokenizer and chat template of a language model.
@@ -15,7 +23,10 @@ pub struct PromptEncoder {
     pub allow_special_tokens: bool,
     /// Limits the memory for tokenizing.
     pub budget: Budget,
+    /// Variables of the chat template, such as `enable_thinking`.
+    pub variables: Map<String, Value>,
     name: String,
+    grammars: Grammars,
     template: Option<ChatTemplate>,
 }
 
@@ -23,9 +34,11 @@ impl PromptEncoder {
     /// The encoder of the model `name`, without its chat template.
     pub fn new(language: Language, name: impl Into<String>) -> Self {
         Self {
+            grammars: Grammars::new(Arc::clone(&language.tokenizer)),
             language,
             allow_special_tokens: false,
             budget: Budget::unlimited(),
+            variables: Map::new(),
             name: name.into(),
             template: None,
         }
@@ -38,6 +51,11 @@ impl PromptEncoder {
             self.template = Some(template);
         }
         Ok(())
+    }
+
+    /// A grammar over the model's tokens. Compiled grammars are kept.
+    pub fn grammar(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
+        Ok(self.grammars.compile(source)?)
     }
 
     /// Whether messages can be encoded.
@@ -63,10 +81,35 @@ impl PromptEncoder {
 
     /// The tokens of messages, as the chat template renders them.
     pub fn encode_messages(&self, messages: &[Message]) -> Result<Vec<u32>, RuntimeError> {
+        let given = TemplateInput {
+            variables: self.variables.clone(),
+            ..TemplateInput::default()
+        };
+        let rendered = self.render(messages, &given)?;
+        self.encode_rendered(&rendered)
+    }
+
+    /// Messages as text, as the chat template renders them with tools and other variables.
+    pub fn render(
+        &self,
+        messages: &[Message],
+        given: &TemplateInput,
+    ) -> Result<Rendered, RuntimeError> {
         let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
-        let rendered = template
-            .render(messages, true)
-            .map_err(|e| self.template_error(e))?;
+        let rendered = template.render_with(messages, true, given);
+        rendered.map_err(|e| self.template_error(e))
+    }
+
+    /// How the model writes calls of tools, and what it thinks.
+    pub fn syntax(&self) -> ChatSyntax {
+        let template = self.language.template.as_ref();
+        template.map_or_else(ChatSyntax::default, |template| {
+            ChatSyntax::of(&template.text, self.tokenizer())
+        })
+    }
+
+    /// The tokens of rendered messages.
+    pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, RuntimeError> {
         let _held = self.reserve(&rendered.text)?;
         let tokens = if self.allow_special_tokens {
             let options = EncodeOptions {
@@ -75,7 +118,7 @@ impl PromptEncoder {
             };
             self.tokenizer().encode(&rendered.text, options)
         } else {
-            self.tokenizer().encode_rendered(&rendered)
+            self.tokenizer().encode_rendered(rendered)
         };
         Ok(tokens?)
     }

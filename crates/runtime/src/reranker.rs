@@ -82,18 +82,17 @@ impl Model {
                 positions: info.n_positions,
             });
         }
-        let language = LanguageData::from_checkpoint(checkpoint, info.vocab_size)
+        let mut tokenizer = LanguageData::from_checkpoint(checkpoint, info.vocab_size)
             .and_then(|data| {
                 data.ok_or(LanguageError::NoTokenizer(
                     "it has no tokenizer: no tokenizer.json",
                 ))
             })
-            .and_then(LanguageData::into_language)
+            .and_then(|data| data.tokenizer.into_tokenizer())
             .map_err(|source| RuntimeError::Language {
                 path: path.clone(),
                 source,
             })?;
-        let mut tokenizer = language.tokenizer;
         if info.lower_case {
             tokenizer.lower_case();
         }

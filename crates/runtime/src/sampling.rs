@@ -2,7 +2,7 @@
 //! defaults.
 
 use serde_json::Value;
-use thane_engine::sample::SampleOptions;
+use thane_engine::sample::{Dry, Mirostat, SampleOptions};
 use thane_models::checkpoint::{Checkpoint, Gguf, MetadataError, Source};
 
 use crate::error::{LanguageError, RuntimeError};
@@ -20,12 +20,26 @@ pub struct Sampling {
     pub top_p: Option<f32>,
     /// Least probability of a token, relative to the most likely one.
     pub min_p: Option<f32>,
-    /// Divisor of the logits of the last 64 tokens; 1 is off.
+    /// How much of the typical tokens to choose from; 1 for all.
+    pub typical_p: f32,
+    /// Probability that XTC removes all but the least likely of the likely tokens; 0 is off.
+    pub xtc_probability: f32,
+    /// Probability from which XTC calls a token likely.
+    pub xtc_threshold: f32,
+    /// Mirostat 2 in place of top-k and all other filters; `None` is off.
+    pub mirostat: Option<Mirostat>,
+    /// Penalty of repeated sequences.
+    pub dry: Dry,
+    /// Added to the logits of these tokens.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Divisor of the logits of the last tokens; 1 is off.
     pub repetition_penalty: Option<f32>,
-    /// Subtracted from the logits of the last 64 tokens; 0 is off.
+    /// Subtracted from the logits of the last tokens; 0 is off.
     pub presence_penalty: f32,
-    /// Subtracted from a logit for each occurrence of its token in the last 64; 0 is off.
+    /// Subtracted from a logit for each occurrence of its token in the last tokens; 0 is off.
     pub frequency_penalty: f32,
+    /// Number of last tokens that the penalties consider; `None` for all.
+    pub repeat_last_n: Option<usize>,
     /// The same seed gives the same answer.
     pub seed: u64,
 }
@@ -38,9 +52,16 @@ impl Default for Sampling {
             top_k: None,
             top_p: None,
             min_p: None,
+            typical_p: default.typical_p,
+            xtc_probability: default.xtc_probability,
+            xtc_threshold: default.xtc_threshold,
+            mirostat: default.mirostat,
+            dry: default.dry,
+            logit_bias: default.logit_bias,
             repetition_penalty: None,
             presence_penalty: default.presence_penalty,
             frequency_penalty: default.frequency_penalty,
+            repeat_last_n: default.repeat_last_n,
             seed: default.seed,
         }
     }
@@ -220,10 +241,16 @@ impl Sampling {
                 .repetition_penalty
                 .or(from.repetition_penalty)
                 .unwrap_or(default.repetition_penalty),
+            typical_p: self.typical_p,
+            xtc_probability: self.xtc_probability,
+            xtc_threshold: self.xtc_threshold,
+            mirostat: self.mirostat,
+            dry: self.dry.clone(),
+            logit_bias: self.logit_bias.clone(),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
+            repeat_last_n: self.repeat_last_n,
             seed: self.seed,
-            ..default
         };
         let is_recommended = self.repetition_penalty.is_none() && from.repetition_penalty.is_some();
         SamplingChoice {

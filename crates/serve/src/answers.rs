@@ -112,7 +112,7 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>)
             is_heard
         });
         for (id, event) in scheduler.step() {
-            let is_last = !matches!(event, Event::Text(_));
+            let is_last = matches!(event, Event::Done(..) | Event::Failed(_));
             if let Some(listener) = listeners.get(&id) {
                 // A client that has gone is seen before the next step.
                 let _ = listener.events.send(event);

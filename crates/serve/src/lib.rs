@@ -14,6 +14,7 @@
 mod answers;
 mod batches;
 mod body;
+mod choices;
 mod dialect;
 mod encoding;
 mod error;

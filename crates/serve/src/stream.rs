@@ -60,6 +60,7 @@ async fn collect(
     let mut text = String::new();
     loop {
         match events.recv().await {
+            Some(Event::Scored(_) | Event::Logprob(_)) => {}
             Some(Event::Text(piece)) => text.push_str(&piece),
             Some(Event::Done(reason, usage)) => return Ok((text, reason, usage)),
             Some(Event::Failed(error)) => {
@@ -86,9 +87,17 @@ fn stream<R: Render>(mut render: R, events: UnboundedReceiver<Event>) -> Respons
         events,
         is_over: false,
     };
-    let mut response = Response::new(Body::new(body));
-    let headers = response.headers_mut();
+    let mut response = event_stream(Body::new(body));
     let kind = HeaderValue::from_static(R::STREAM_TYPE);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The response with a stream of server-sent events.
+pub(crate) fn event_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("text/event-stream");
     headers.insert(header::CONTENT_TYPE, kind);
     let no_cache = HeaderValue::from_static("no-cache");
     headers.insert(header::CACHE_CONTROL, no_cache);
@@ -108,8 +117,10 @@ pub(crate) fn named(event: &Value) -> Bytes {
 
 impl<R: Render> EventStream<R> {
     fn note(&mut self, event: Option<Event>) {
-        self.is_over = !matches!(event, Some(Event::Text(_)));
+        self.is_over = matches!(event, None | Some(Event::Done(..) | Event::Failed(_)));
         let error = match event {
+            // No API beside OpenAI's asks for them.
+            Some(Event::Scored(_) | Event::Logprob(_)) => return,
             Some(Event::Text(text)) => return self.ready.push_back(self.render.piece(&text)),
             Some(Event::Done(reason, usage)) => {
                 return self.ready.extend(self.render.last(reason, &usage));

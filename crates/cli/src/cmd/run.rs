@@ -5,6 +5,8 @@ use std::mem::ManuallyDrop;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
+use thane_engine::sample::TokenLogprob;
+use thane_engine::text::Tokenizer;
 use thane_runtime::{Generator, Model};
 
 use crate::app::App;
@@ -14,6 +16,7 @@ use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
 use crate::sampling::SamplingFlags;
+use crate::structure::StructureFlags;
 use crate::talk::Talk;
 
 /// Answer a prompt, or hold a conversation on a terminal.
@@ -50,6 +53,8 @@ pub struct Args {
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
+    structure: StructureFlags,
+    #[command(flatten)]
     sampling: SamplingFlags,
     #[command(flatten)]
     flags: RunFlags,
@@ -67,7 +72,47 @@ struct Report<'a> {
     /// `stop`: the model ended its turn or a stop string came; `length`: --max-tokens; `context`:
     /// the KV cache is full; `interrupted`.
     finish_reason: &'a str,
+    /// Of each token, with --logprobs.
+    logprobs: Option<Vec<Logprob>>,
     timings: Times,
+}
+
+/// What the model says of a token: before penalties, grammars and temperature.
+#[derive(Serialize)]
+struct Logprob {
+    token: u32,
+    /// The text of the token; what is no whole character is U+FFFD.
+    text: String,
+    /// Natural logarithm of the probability; null if the model excludes the token.
+    logprob: Option<f32>,
+    /// The most likely tokens, the likeliest first.
+    top: Vec<Top>,
+}
+
+/// A likely token.
+#[derive(Serialize)]
+struct Top {
+    token: u32,
+    text: String,
+    logprob: Option<f32>,
+}
+
+impl Logprob {
+    fn new(found: &TokenLogprob, tokenizer: &Tokenizer) -> Self {
+        let text = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+        let finite = |logprob: &f32| logprob.is_finite();
+        let top = |(token, logprob): &(u32, f32)| Top {
+            token: *token,
+            text: text(*token),
+            logprob: Some(*logprob).filter(finite),
+        };
+        Self {
+            token: found.token,
+            text: text(found.token),
+            logprob: found.logprob.filter(finite),
+            top: found.top.iter().map(top).collect(),
+        }
+    }
 }
 
 /// Seconds and rates of an answer.
@@ -103,6 +148,11 @@ impl Times {
 }
 
 pub fn run(args: &Args, app: &App) -> Outcome {
+    if args.structure.logprobs().is_some() && !app.output.is_json() {
+        let error = anyhow::anyhow!("--logprobs needs --json, which prints them");
+        return Err(Failure::new(Code::Usage, error).remedy("the same with --json"));
+    }
+    let grammar = args.structure.grammar(&app.budget)?;
     let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();
     let prompt = if talks {
         None
@@ -114,6 +164,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let options = match args.max_tokens {
         // Nothing is decoded after the first token.
         0 | 1 => args.flags.program.options(false),
+        _ if args.structure.needs_all_logits() => args.flags.program.options(false),
         _ => args.flags.program.sampling_options(&choice.options),
     };
     // The process ends with model and generator, and the system takes their memory back at once. To
@@ -131,6 +182,12 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     generator.stop.clone_from(&args.stop);
     generator.prompts.allow_special_tokens = args.allow_special_tokens;
     generator.prompts.budget = app.budget.clone();
+    if let Some(source) = &grammar {
+        generator.set_grammar(source)?;
+    }
+    if let Some(n) = args.structure.logprobs() {
+        generator.set_logprobs(n)?;
+    }
     let mut talk = ManuallyDrop::new(Talk::new(app, &flags, &model, generator));
     if !args.raw {
         talk.use_template(args.system.as_deref())?;
@@ -145,19 +202,30 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let (prompt_tokens, answer) = talk.once(prompt)?;
     profile::say(flags.profile.as_ref(), cpu, &app.output);
     if app.output.is_json() {
+        let shows = args.structure.logprobs().is_some();
+        let tokenizer = talk.generator.tokenizer();
+        let logprobs = answer.logprobs.iter();
+        let logprobs = logprobs.map(|found| Logprob::new(found, tokenizer));
+        let logprobs = shows.then(|| logprobs.collect());
         app.output
-            .json(&report(&model.name, &prompt_tokens, &answer))?;
+            .json(&report(&model.name, &prompt_tokens, &answer, logprobs))?;
     }
     talk.ended(&answer)
 }
 
-fn report<'a>(model: &'a str, prompt_tokens: &'a [u32], answer: &'a Answer) -> Report<'a> {
+fn report<'a>(
+    model: &'a str,
+    prompt_tokens: &'a [u32],
+    answer: &'a Answer,
+    logprobs: Option<Vec<Logprob>>,
+) -> Report<'a> {
     Report {
         model,
         prompt_tokens,
         tokens: &answer.tokens,
         text: &answer.text,
         finish_reason: answer.finish_reason.name(),
+        logprobs,
         timings: Times::new(&answer.timings),
     }
 }

@@ -113,7 +113,7 @@ fn verbs_that_read_a_model() {
     let (model, text) = (model.to_str().unwrap(), text.to_str().unwrap());
     let bundle = crate::foreign::bundle("anemll-rotating");
     let cases: [&[&str]; 5] = [
-        &["run", model, "hello"],
+        &["run", model, "hello", "--logprobs", "2"],
         &["show", model],
         &["inspect", &bundle],
         &["ops"],

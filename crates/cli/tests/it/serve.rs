@@ -278,9 +278,31 @@ fn fields_are_refused_by_name() {
     assert_eq!(message, "expected the field `messages`, found none");
     for (name, value, said) in [
         ("messages", json!([]), "at least one message"),
-        ("n", json!(2), "`n`: expected 1, found 2"),
-        ("tools", json!([{}]), "`tools`: expected []"),
-        ("logprobs", json!(true), "expected false, found true"),
+        ("n", json!(0), "`n`: expected 1 to 128, found 0"),
+        ("top_logprobs", json!(2), "needs `logprobs`"),
+        (
+            "logit_bias",
+            json!({"x": 1}),
+            "expected token ids below 282, found `x`",
+        ),
+        (
+            "logit_bias",
+            json!({"5": 200}),
+            "expected numbers from -100 to 100, found 200",
+        ),
+        ("mirostat", json!(1), "`mirostat`: expected 0 or 2, found 1"),
+        ("typical_p", json!(0), "`typical_p`: expected above 0"),
+        ("tool_choice", json!("required"), "expected `tools` with it"),
+        (
+            "structured_outputs",
+            json!({"regex": "("}),
+            "unclosed group",
+        ),
+        (
+            "structured_outputs",
+            json!({"choice": []}),
+            "expected at least one text",
+        ),
         ("magic", json!(1), "the field `magic` is not supported"),
         ("temperature", json!(-1), "`temperature`: expected"),
         ("temperature", json!("hot"), "`temperature`: invalid"),
@@ -288,10 +310,11 @@ fn fields_are_refused_by_name() {
         ("stop", json!(["a", "b", "c", "d", "e"]), "at most 4 texts"),
         ("stream_options", json!({}), "needs `stream`"),
         ("model", json!("bert-mean"), "use /v1/embeddings"),
+        ("response_format", json!({"type": "xml"}), "xml"),
         (
             "response_format",
-            json!({"type": "json_object"}),
-            "found an object",
+            json!({"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}),
+            "the grammar: Invalid type: thing",
         ),
     ] {
         let fields = with(json!({"messages": hello()}), json!({name: value}));

@@ -86,8 +86,8 @@ impl<'t> Scheduler<'t> {
     ///
     /// # Errors
     ///
-    /// If the prompt is empty or leaves no room for an answer, or sampling options are out of
-    /// range.
+    /// If the prompt is empty or leaves no room for an answer, sampling options are out of range,
+    /// or the grammar cannot be used.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, GenerateError> {
         let (prompt, context) = (request.prompt.len(), self.sessions.context());
         if prompt == 0 {
@@ -158,7 +158,11 @@ impl<'t> Scheduler<'t> {
             let Some(mut running) = self.waiting.pop_front() else {
                 return;
             };
-            running.usage.cached_tokens = cached_tokens;
+            // Each token of a prompt that is scored is computed.
+            running.usage.cached_tokens = match running.n_scored {
+                Some(_) => 0,
+                None => cached_tokens,
+            };
             self.slots[slot].running = Some(running);
         }
     }
@@ -170,8 +174,9 @@ impl<'t> Scheduler<'t> {
         let taken = taken.filter_map(|(i, slot)| slot.running.as_ref().map(|r| (r.id, i, r)));
         let mut taken: Vec<_> = taken
             .map(|(id, i, running)| {
-                let n_done = self.sessions.n_cached(i, &running.history).unwrap_or(0);
-                (id, i, n_done, running.history.len())
+                let wanted = &running.history[..running.n_target()];
+                let n_done = self.sessions.n_cached(i, wanted).unwrap_or(0);
+                (id, i, n_done, wanted.len())
             })
             .collect();
         taken.sort_unstable();
@@ -197,27 +202,23 @@ impl<'t> Scheduler<'t> {
         targets
     }
 
-    /// Chooses the next token of a request whose whole history is in the cache.
+    /// Chooses the next tokens of a request whose whole history is in the cache.
     fn advance(&mut self, slot: usize, events: &mut Vec<(RequestId, Event)>) {
         let Some(running) = &mut self.slots[slot].running else {
             return;
         };
         let id = running.id;
-        let is_whole = self.sessions.tokens(slot).map(<[u32]>::len);
-        if is_whole.is_ok_and(|n| n < running.history.len()) {
+        let n_held = self.sessions.tokens(slot).map(<[u32]>::len);
+        if n_held.is_ok_and(|n| n < running.n_target()) {
             return;
         }
-        let mut text = String::new();
-        let chosen = self.sessions.logits(slot).and_then(|logits| {
+        let taken = self.sessions.logits(slot).and_then(|logits| {
             self.logits.clear();
             self.logits.extend_from_slice(&logits);
             let context = self.sessions.context();
-            running.choose(&mut self.logits, self.tokenizer, context, &mut text)
+            running.take(&mut self.logits, context, events)
         });
-        if !text.is_empty() {
-            events.push((id, Event::Text(text)));
-        }
-        let end = match chosen {
+        let end = match taken {
             Ok(None) => return,
             Ok(Some(reason)) => Event::Done(reason, running.usage),
             Err(error) => Event::Failed(Arc::new(error)),

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::choose::Grammar;
 use crate::generate::{FinishReason, GenerateError};
-use crate::sample::SampleOptions;
+use crate::sample::{SampleOptions, TokenLogprob};
 
 /// A prompt to answer.
 #[derive(Clone, Debug)]
@@ -12,15 +13,46 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// How tokens are chosen. The seed belongs to this request alone.
     pub sampling: SampleOptions,
+    /// What the answer is held to.
+    pub grammar: Option<Arc<dyn Grammar>>,
+    /// Tells the log probability of each token of the answer, with those of this many most likely
+    /// tokens; `None` for nothing of it.
+    pub logprobs: Option<usize>,
+    /// Whether the log probabilities of the prompt are told too. Its tokens are then computed one
+    /// by one.
+    pub scores_prompt: bool,
+    /// No token that ends the answer is chosen before it has this many tokens.
+    pub min_tokens: usize,
     /// Most tokens of the answer. An answer also ends where the cache of its sequence is full.
     pub max_tokens: usize,
     /// The answer ends before the first occurrence of any of these texts.
     pub stop: Vec<String>,
     /// The answer ends before any of these tokens, beside those that end a turn.
     pub stop_tokens: Vec<u32>,
+    /// Control tokens that are part of the text.
+    pub shown_tokens: Vec<u32>,
     /// Whether the space that encoding adds before a text is dropped: on for an answer, off for a
     /// text that continues the prompt.
     pub strip_space_prefix: bool,
+}
+
+impl Default for Request {
+    /// An empty prompt, which has to be set, answered greedily until the cache is full.
+    fn default() -> Self {
+        Self {
+            prompt: Vec::new(),
+            sampling: SampleOptions::default(),
+            grammar: None,
+            logprobs: None,
+            scores_prompt: false,
+            min_tokens: 0,
+            max_tokens: usize::MAX,
+            stop: Vec::new(),
+            stop_tokens: Vec::new(),
+            shown_tokens: Vec::new(),
+            strip_space_prefix: true,
+        }
+    }
 }
 
 /// Identifies a request of one scheduler. Ids grow in the order of arrival.
@@ -43,6 +75,10 @@ pub struct Usage {
 /// What happened to a request in one step.
 #[derive(Clone, Debug)]
 pub enum Event {
+    /// The log probability of the next token of the prompt.
+    Scored(TokenLogprob),
+    /// The log probability of the next token of the answer. It comes before the token's text.
+    Logprob(TokenLogprob),
     /// A piece of the answer that no later token can change.
     Text(String),
     /// The answer is complete; nothing follows.

@@ -1,25 +1,31 @@
 //! A request that has a sequence: its tokens so far, and when its answer ends.
 
+use crate::choose::Chooser;
 use crate::generate::{FinishReason, GenerateError};
-use crate::sample::Sampler;
+use crate::sample::TokenLogprob;
 use crate::text::{StreamOptions, TextStream, Tokenizer};
 
-use super::request::{Request, RequestId, Usage};
+use super::request::{Event, Request, RequestId, Usage};
 
 /// A request with a sampler, from its arrival on.
 pub(super) struct Running<'t> {
     pub id: RequestId,
-    /// The prompt and the answer so far. The cache lacks the last token, which the next step feeds.
+    /// The prompt and the answer so far. The cache lacks the tokens since the last choice, which
+    /// the next step feeds.
     pub history: Vec<u32>,
     pub usage: Usage,
-    sampler: Sampler,
+    /// Number of prompt tokens whose log probabilities were told, while some are left to tell.
+    pub n_scored: Option<usize>,
+    chooser: Chooser,
     stream: TextStream<'t>,
-    stop_tokens: Vec<u32>,
+    /// Tokens that end the answer.
+    ends: Vec<u32>,
+    min_tokens: usize,
     max_tokens: usize,
 }
 
 impl<'t> Running<'t> {
-    /// Refuses sampling options that are out of range.
+    /// Refuses sampling options that are out of range, and grammars that cannot be used.
     pub fn new(
         id: RequestId,
         request: Request,
@@ -28,8 +34,14 @@ impl<'t> Running<'t> {
         let options = StreamOptions {
             stop: request.stop,
             skip_special: true,
+            shown: request.shown_tokens,
             strip_space_prefix: request.strip_space_prefix,
         };
+        let mut chooser = Chooser::new(request.sampling)?;
+        chooser.set_grammar(request.grammar);
+        chooser.set_logprobs(request.logprobs);
+        chooser.begin()?;
+        let ends = tokenizer.end_ids().iter().chain(&request.stop_tokens);
         Ok(Self {
             id,
             usage: Usage {
@@ -37,55 +49,89 @@ impl<'t> Running<'t> {
                 ..Usage::default()
             },
             history: request.prompt,
-            sampler: Sampler::new(request.sampling)?,
+            n_scored: request.scores_prompt.then_some(0),
+            chooser,
             stream: TextStream::new(tokenizer, options),
-            stop_tokens: request.stop_tokens,
+            ends: ends.copied().collect(),
+            min_tokens: request.min_tokens,
             max_tokens: request.max_tokens,
         })
     }
 
-    /// Chooses the next token from the logits after the whole history. Appends to `text` what can
-    /// be shown; returns why the answer ends, if it does.
-    pub fn choose(
+    /// How many tokens of the history the cache shall hold before anything can be chosen.
+    pub fn n_target(&self) -> usize {
+        self.n_scored.map_or(self.history.len(), |n| n + 1)
+    }
+
+    /// Takes the logits after the first [`Self::n_target`] tokens: tells the log probability of a
+    /// prompt token, or chooses the next tokens of the answer. Appends to `events` what happened,
+    /// and returns why the answer ends, if it does.
+    pub fn take(
         &mut self,
         logits: &mut [f32],
-        tokenizer: &Tokenizer,
         context: usize,
-        text: &mut String,
+        events: &mut Vec<(RequestId, Event)>,
     ) -> Result<Option<FinishReason>, GenerateError> {
-        let reason = self.next(logits, tokenizer, context, text)?;
-        if reason.is_some() {
+        if let Some(n) = self.n_scored {
+            if n == 0 {
+                let first = TokenLogprob {
+                    token: self.history[0],
+                    logprob: None,
+                    top: Vec::new(),
+                };
+                events.push((self.id, Event::Scored(first)));
+            }
+            if let Some(token) = self.history.get(n + 1) {
+                let scored = self.chooser.score(logits, *token);
+                events.push((self.id, Event::Scored(scored)));
+                self.n_scored = Some(n + 1);
+                return Ok(None);
+            }
+            self.n_scored = None;
+        }
+        let mut text = String::new();
+        let reason = self.next(logits, context, &mut text, events);
+        if matches!(reason, Ok(Some(_))) {
             text.push_str(&self.stream.finish());
             self.usage.stop_idx = self.stream.stop_idx();
         }
-        Ok(reason)
+        if !text.is_empty() {
+            events.push((self.id, Event::Text(text)));
+        }
+        reason
     }
 
     fn next(
         &mut self,
         logits: &mut [f32],
-        tokenizer: &Tokenizer,
         context: usize,
         text: &mut String,
+        events: &mut Vec<(RequestId, Event)>,
     ) -> Result<Option<FinishReason>, GenerateError> {
         if self.max_tokens == 0 {
             return Ok(Some(FinishReason::Length));
         }
-        let token = self.sampler.sample(logits, &self.history)?;
-        if tokenizer.is_end(token) || self.stop_tokens.contains(&token) {
-            return Ok(Some(FinishReason::Stop));
+        let is_early = self.usage.answer_tokens < self.min_tokens;
+        let barred: &[u32] = if is_early { &self.ends } else { &[] };
+        let mut chosen = self.chooser.choose(logits, &self.history, barred)?;
+        let logprob = chosen.logprob.take().map(Event::Logprob);
+        let mut logprob = logprob.map(|event| (self.id, event));
+        for (token, is_complete) in chosen.tokens() {
+            if self.ends.contains(&token) {
+                return Ok(Some(FinishReason::Stop));
+            }
+            events.extend(logprob.take());
+            self.history.push(token);
+            self.usage.answer_tokens += 1;
+            text.push_str(&self.stream.push(token).unwrap_or_default());
+            if self.stream.stopped() || is_complete {
+                return Ok(Some(FinishReason::Stop));
+            } else if self.usage.answer_tokens == self.max_tokens {
+                return Ok(Some(FinishReason::Length));
+            } else if self.history.len() > context {
+                return Ok(Some(FinishReason::Context));
+            }
         }
-        self.history.push(token);
-        self.usage.answer_tokens += 1;
-        text.push_str(&self.stream.push(token).unwrap_or_default());
-        Ok(if self.stream.stopped() {
-            Some(FinishReason::Stop)
-        } else if self.usage.answer_tokens == self.max_tokens {
-            Some(FinishReason::Length)
-        } else if self.history.len() > context {
-            Some(FinishReason::Context)
-        } else {
-            None
-        })
+        Ok(None)
     }
 }

@@ -24,7 +24,7 @@ mod wordpiece;
 pub use config::TokenizerConfig;
 pub use pair::Pair;
 pub use stream::{StreamOptions, TextStream};
-pub use template::{ChatTemplate, Message, Rendered, TemplateError};
+pub use template::{ChatTemplate, Message, Rendered, TemplateError, TemplateInput};
 pub use texts::Texts;
 pub use tokenizer::{EncodeOptions, SpecialTokens, Tokenizer};
 pub use vocab::Vocab;

@@ -12,6 +12,8 @@ pub struct StreamOptions {
     pub stop: Vec<String>,
     /// Hides control tokens.
     pub skip_special: bool,
+    /// Control tokens that are shown although others are hidden, such as those around tool calls.
+    pub shown: Vec<u32>,
     /// Drops the first space if encoding adds one before a text. On for an answer, off if the text
     /// continues a prompt.
     pub strip_space_prefix: bool,
@@ -22,6 +24,7 @@ impl Default for StreamOptions {
         Self {
             stop: Vec::new(),
             skip_special: true,
+            shown: Vec::new(),
             strip_space_prefix: true,
         }
     }
@@ -33,6 +36,7 @@ pub struct TextStream<'a> {
     tokenizer: &'a Tokenizer,
     stop: Vec<String>,
     skip_special: bool,
+    shown: Vec<u32>,
     /// The next byte is the first, and a space there is dropped.
     at_start: bool,
     /// The first bytes of an incomplete character.
@@ -50,6 +54,7 @@ impl<'a> TextStream<'a> {
             tokenizer,
             stop: options.stop,
             skip_special: options.skip_special,
+            shown: options.shown,
             at_start: options.strip_space_prefix && tokenizer.has_space_prefix(),
             bytes: Vec::new(),
             held: String::new(),
@@ -60,7 +65,9 @@ impl<'a> TextStream<'a> {
 
     /// Appends a token; returns the text that no later token can change, if there is any.
     pub fn push(&mut self, id: u32) -> Option<String> {
-        if self.stopped || (self.skip_special && self.tokenizer.is_special(id)) {
+        let is_hidden =
+            |id| self.skip_special && self.tokenizer.is_special(id) && !self.shown.contains(&id);
+        if self.stopped || is_hidden(id) {
             return None;
         }
         let mut token = self.tokenizer.token_bytes(id);

@@ -22,6 +22,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::jinja;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// Several times the deepest stack that the parser and the interpreter can need, in bytes.
 const STACK_BYTES: usize = 64 << 20;
@@ -33,6 +34,19 @@ pub struct Message {
     pub role: String,
     /// The text of the message.
     pub content: String,
+    /// What else templates read, such as `tool_calls`, `tool_call_id` and `reasoning_content`.
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+/// What a template is told beside messages.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TemplateInput {
+    /// Tools that the model can call, as JSON schemas of functions.
+    pub tools: Vec<Value>,
+    /// Further variables, such as `enable_thinking`. They cannot replace what the template gets of
+    /// the conversation.
+    pub variables: Map<String, Value>,
 }
 
 impl Message {
@@ -41,6 +55,7 @@ impl Message {
         Self {
             role: role.into(),
             content: content.into(),
+            fields: Map::new(),
         }
     }
 }
@@ -111,6 +126,16 @@ impl ChatTemplate {
         messages: &[Message],
         add_generation_prompt: bool,
     ) -> Result<Rendered, TemplateError> {
+        self.render_with(messages, add_generation_prompt, &TemplateInput::default())
+    }
+
+    /// [`Self::render`] with tools and other variables.
+    pub fn render_with(
+        &self,
+        messages: &[Message],
+        add_generation_prompt: bool,
+        given: &TemplateInput,
+    ) -> Result<Rendered, TemplateError> {
         let clock = || {
             let now = SystemTime::now().duration_since(UNIX_EPOCH);
             now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
@@ -118,8 +143,10 @@ impl ChatTemplate {
         let input = jinja::Input {
             messages: messages
                 .iter()
-                .map(|m| (m.role.as_str(), m.content.as_str()))
+                .map(|m| (m.role.as_str(), m.content.as_str(), &m.fields))
                 .collect(),
+            tools: &given.tools,
+            variables: &given.variables,
             add_generation_prompt,
             bos_token: &self.bos_token,
             eos_token: &self.eos_token,

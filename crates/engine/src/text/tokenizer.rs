@@ -411,6 +411,22 @@ impl Tokenizer {
         }
     }
 
+    /// The ids of all tokens whose bytes contain any of these texts, apart from control tokens.
+    pub fn ids_containing(&self, texts: &[String]) -> Vec<u32> {
+        let holds = |bytes: &[u8], text: &str| {
+            !text.is_empty()
+                && bytes
+                    .windows(text.len())
+                    .any(|part| part == text.as_bytes())
+        };
+        let n = u32::try_from(self.n_vocab).unwrap_or(u32::MAX);
+        let is_found = |id: &u32| {
+            let bytes = self.token_bytes(*id);
+            !self.is_special(*id) && texts.iter().any(|text| holds(bytes, text))
+        };
+        (0..n).filter(is_found).collect()
+    }
+
     /// Whether a token is a control token, which is not displayed.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)

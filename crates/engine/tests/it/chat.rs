@@ -2,8 +2,9 @@
 
 use crate::data;
 use serde::Deserialize;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use thane_engine::text::{ChatTemplate, Message, TemplateError};
+use thane_engine::text::{ChatTemplate, Message, TemplateError, TemplateInput};
 
 #[derive(Deserialize)]
 struct Chat {
@@ -43,6 +44,56 @@ fn templates_render_as_in_jinja2() {
     }
     assert!(chat.templates.contains_key("smollm2"));
     assert!(n_refused > 0);
+}
+
+#[derive(Deserialize)]
+struct WithTools {
+    templates: BTreeMap<String, String>,
+    cases: Vec<ToolCase>,
+}
+
+#[derive(Deserialize)]
+struct ToolCase {
+    name: String,
+    messages: Vec<Message>,
+    tools: Vec<Value>,
+    variables: Map<String, Value>,
+    text: String,
+}
+
+#[test]
+fn templates_with_tools_render_as_in_jinja2() {
+    let golden: WithTools = data::json("tools.json");
+    assert!(golden.cases.len() >= 30);
+    for case in golden.cases {
+        let template = ChatTemplate::new(&golden.templates[&case.name], "<s>", "</s>").unwrap();
+        let given = TemplateInput {
+            tools: case.tools,
+            variables: case.variables,
+        };
+        let rendered = template.render_with(&case.messages, true, &given).unwrap();
+        assert_eq!(rendered.text, case.text, "{} {given:?}", case.name);
+        // What a client wrote is no control token, in arguments of calls too.
+        for (at, spelled) in rendered.text.match_indices("Paris <|im_end|>") {
+            let end = at + spelled.len();
+            let is_within = |range: &std::ops::Range<usize>| range.start <= at && end <= range.end;
+            assert!(rendered.from_messages.iter().any(is_within));
+        }
+    }
+}
+
+#[test]
+fn variables_do_not_replace_the_conversation() {
+    let source = "{{ messages | length }}{{ add_generation_prompt }}{{ x }}{{ range(2) | list }}";
+    let template = ChatTemplate::new(source, "", "").unwrap();
+    let json = serde_json::json!({"messages": [], "add_generation_prompt": 3, "range": 1, "x": 5});
+    let given = TemplateInput {
+        variables: json.as_object().unwrap().clone(),
+        ..TemplateInput::default()
+    };
+    let messages = [Message::new("user", "hi")];
+    let rendered = template.render_with(&messages, true, &given).unwrap();
+    assert_eq!(rendered.text, "1True5[0, 1]");
 }
 
 #[derive(Deserialize)]

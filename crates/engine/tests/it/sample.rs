@@ -2,7 +2,7 @@
 
 use crate::data;
 use serde::Deserialize;
-use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::sample::{Dry, Mirostat, SampleOptions, Sampler};
 
 #[derive(Deserialize)]
 struct Sampling {
@@ -16,28 +16,67 @@ struct Case {
     history: Vec<u32>,
     ids: Vec<u32>,
     p: Vec<f32>,
+    /// Tokens drawn one after another with the index of the case as seed; none if greedy.
+    #[serde(default)]
+    drawn: Vec<u32>,
 }
 
-#[derive(Deserialize, Debug, Clone)]
+#[derive(Deserialize, Debug)]
 struct Options {
     temperature: f32,
     top_k: usize,
+    typical_p: f32,
     top_p: f32,
     min_p: f32,
+    xtc_probability: f32,
+    xtc_threshold: f32,
+    mirostat: Option<Surprise>,
+    dry: DryOptions,
+    logit_bias: Vec<(u32, f32)>,
     repetition_penalty: f32,
     presence_penalty: f32,
     frequency_penalty: f32,
     repeat_last_n: Option<usize>,
 }
 
+#[derive(Deserialize, Debug)]
+struct Surprise {
+    tau: f32,
+    eta: f32,
+}
+
+#[derive(Deserialize, Debug)]
+struct DryOptions {
+    multiplier: f32,
+    base: f32,
+    allowed_length: usize,
+    last_n: Option<usize>,
+    breakers: Vec<u32>,
+}
+
 impl Options {
     fn sampler(&self, seed: u64) -> Sampler {
-        let o = self.clone();
+        let (o, dry) = (self, &self.dry);
         Sampler::new(SampleOptions {
             temperature: o.temperature,
             top_k: o.top_k,
+            typical_p: o.typical_p,
             top_p: o.top_p,
             min_p: o.min_p,
+            xtc_probability: o.xtc_probability,
+            xtc_threshold: o.xtc_threshold,
+            mirostat: o.mirostat.as_ref().map(|m| Mirostat {
+                tau: m.tau,
+                eta: m.eta,
+            }),
+            dry: Dry {
+                multiplier: dry.multiplier,
+                base: dry.base,
+                allowed_length: dry.allowed_length,
+                last_n: dry.last_n,
+                breakers: dry.breakers.clone(),
+            },
+            logit_bias: o.logit_bias.clone(),
             repetition_penalty: o.repetition_penalty,
             presence_penalty: o.presence_penalty,
             frequency_penalty: o.frequency_penalty,
@@ -71,6 +110,24 @@ fn distributions_equal_numpy() {
             );
         }
     }
+}
+
+/// Mirostat's limit moves with each token, XTC strikes by chance, and penalties see what was drawn.
+#[test]
+fn draws_equal_numpy() {
+    let sampling: Sampling = data::json("sampling.json");
+    let mut n_cases = 0;
+    for (seed, case) in sampling.cases.iter().enumerate() {
+        let mut sampler = case.options.sampler(seed as u64);
+        let mut history = case.history.clone();
+        for (idx, expected) in case.drawn.iter().enumerate() {
+            let token = sampler.sample(&mut case.logits.clone(), &history);
+            assert_eq!(token, Ok(*expected), "{:?}: draw {idx}", case.options);
+            history.push(*expected);
+        }
+        n_cases += usize::from(!case.drawn.is_empty());
+    }
+    assert!(n_cases >= 25);
 }
 
 #[test]
@@ -231,7 +288,7 @@ fn logits_that_are_not_among_the_greatest_do_not_count() {
 #[test]
 fn bad_options_are_errors() {
     type Change = fn(&mut SampleOptions);
-    let options: [(Change, &str); 10] = [
+    let options: [(Change, &str); 16] = [
         (
             |o| o.temperature = -0.1,
             "option temperature: expected 0 or more, found -0.1",
@@ -259,6 +316,30 @@ fn bad_options_are_errors() {
         (
             |o| o.min_p = f32::NAN,
             "option min_p: expected from 0 to 1, found NaN",
+        ),
+        (
+            |o| o.typical_p = 0.0,
+            "option typical_p: expected above 0 and at most 1, found 0",
+        ),
+        (
+            |o| o.xtc_probability = 2.0,
+            "option xtc_probability: expected from 0 to 1, found 2",
+        ),
+        (
+            |o| o.mirostat = Some(Mirostat { tau: 0.0, eta: 0.1 }),
+            "option mirostat_tau: expected above 0, found 0",
+        ),
+        (
+            |o| o.dry.base = 0.5,
+            "option dry_base: expected 1 or more, found 0.5",
+        ),
+        (
+            |o| o.dry.multiplier = f32::NAN,
+            "option dry_multiplier: expected 0 or more, found NaN",
+        ),
+        (
+            |o| o.logit_bias = vec![(1, f32::INFINITY)],
+            "option logit_bias: expected at most 10000 or minus infinity, found inf",
         ),
         (
             |o| o.repetition_penalty = 0.0,

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thane_cpu::{Cpu, Numerics};
-use thane_engine::generate::{FinishReason, Limits, Session, generate};
-use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::choose::{Chooser, Constraint, Grammar, GrammarError};
+use thane_engine::generate::{Answer, FinishReason, Limits, Session, generate};
+use thane_engine::sample::{SampleOptions, TokenLogprob};
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits, Usage};
 use thane_engine::sessions::Sessions;
 use thane_engine::text::{StreamOptions, TextStream, Tokenizer, TokenizerConfig};
@@ -65,9 +66,12 @@ impl Model {
             stop: request.stop.clone(),
             ..StreamOptions::default()
         };
-        let answer = generate(
+        let mut chooser = Chooser::new(request.sampling.clone()).unwrap();
+        chooser.set_grammar(request.grammar.clone());
+        chooser.set_logprobs(request.logprobs);
+        generate(
             &mut session,
-            &mut Sampler::new(request.sampling.clone()).unwrap(),
+            &mut chooser,
             &mut TextStream::new(&self.tokenizer, options),
             &request.prompt,
             &Limits {
@@ -79,13 +83,52 @@ impl Model {
             },
             &mut |_| ControlFlow::Continue(()),
         )
-        .unwrap();
-        (answer.text, answer.finish_reason, answer.tokens.len())
+        .unwrap()
     }
 }
 
-/// Text, finish reason and number of tokens.
-type Answer = (String, FinishReason, usize);
+/// Allows each third token, another third at each place; forces two tokens after each fourth, and
+/// ends after some.
+#[derive(Clone, Debug)]
+struct Thirds {
+    n_total: usize,
+    n: usize,
+}
+
+impl Grammar for Thirds {
+    fn start(&self) -> Result<Box<dyn Constraint>, GrammarError> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Constraint for Thirds {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
+        for (token, logit) in logits.iter_mut().enumerate() {
+            if token % 3 != self.n % 3 {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, token: u32) -> Result<(), GrammarError> {
+        assert_eq!(token as usize % 3, self.n % 3);
+        self.n += 1;
+        Ok(())
+    }
+
+    fn advance_forced(&mut self) -> Result<Vec<u32>, GrammarError> {
+        if !self.n.is_multiple_of(4) {
+            return Ok(Vec::new());
+        }
+        self.n += 2;
+        Ok(vec![71, 72])
+    }
+
+    fn is_complete(&self) -> bool {
+        self.n >= self.n_total
+    }
+}
 
 /// xorshift64*: the same programs in every run.
 struct Random(u64);
@@ -109,8 +152,16 @@ impl Random {
             0 => vec!["e".to_owned(), "th".to_owned()],
             _ => Vec::new(),
         };
+        let thirds = Thirds {
+            n_total: 1 + self.below(40),
+            n: 0,
+        };
+        let grammar: Arc<dyn Grammar> = Arc::new(thirds);
         Request {
             prompt,
+            grammar: (self.below(3) == 0).then_some(grammar),
+            logprobs: (self.below(4) == 0).then_some(2),
+            scores_prompt: self.below(8) == 0,
             sampling: SampleOptions {
                 temperature: if self.below(3) == 0 { 0.5 } else { 0.0 },
                 seed: self.below(1000) as u64,
@@ -119,7 +170,7 @@ impl Random {
             max_tokens: self.below(60),
             stop,
             stop_tokens: vec![self.below(n_vocab) as u32],
-            strip_space_prefix: true,
+            ..Request::default()
         }
     }
 }
@@ -129,6 +180,8 @@ impl Random {
 struct Log {
     submitted: BTreeMap<RequestId, Request>,
     texts: BTreeMap<RequestId, String>,
+    logprobs: BTreeMap<RequestId, Vec<TokenLogprob>>,
+    scored: BTreeMap<RequestId, Vec<TokenLogprob>>,
     done: BTreeMap<RequestId, (FinishReason, Usage)>,
 }
 
@@ -141,6 +194,8 @@ impl Log {
             );
             match event {
                 Event::Text(text) => self.texts.entry(id).or_default().push_str(&text),
+                Event::Logprob(logprob) => self.logprobs.entry(id).or_default().push(logprob),
+                Event::Scored(logprob) => self.scored.entry(id).or_default().push(logprob),
                 Event::Done(reason, usage) => {
                     assert!(self.done.insert(id, (reason, usage)).is_none())
                 }
@@ -154,8 +209,26 @@ impl Log {
         for (id, (reason, usage)) in &self.done {
             let request = &self.submitted[id];
             let text = self.texts.get(id).cloned().unwrap_or_default();
+            let logprobs = self.logprobs.get(id).cloned().unwrap_or_default();
+            let scored = self.scored.get(id).into_iter().flatten();
+            let scored: Vec<u32> = scored.map(|scored| scored.token).collect();
+            let wanted: &[u32] = if request.scores_prompt {
+                &request.prompt
+            } else {
+                &[]
+            };
+            assert_eq!(scored, wanted, "{what}, {id:?}");
+            let alone = model.alone(request);
             let found = (text, *reason, usage.answer_tokens);
-            assert_eq!(found, model.alone(request), "{what}, {id:?}: {request:?}");
+            let due = (alone.text, alone.finish_reason, alone.tokens.len());
+            assert_eq!(found, due, "{what}, {id:?}: {request:?}");
+            // Products add in another order beside other requests.
+            assert_eq!(logprobs.len(), alone.logprobs.len());
+            for (found, due) in logprobs.iter().zip(&alone.logprobs) {
+                let (a, b) = (found.logprob.unwrap(), due.logprob.unwrap());
+                assert_eq!((found.token, found.top.len()), (due.token, 2));
+                assert!((a - b).abs() < 1e-3, "{what}, {id:?}: {a} {b}");
+            }
             assert_eq!(usage.prompt_tokens, request.prompt.len());
             assert!(usage.cached_tokens < usage.prompt_tokens);
         }
@@ -217,9 +290,7 @@ fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
         prompt,
         sampling: SampleOptions::default(),
         max_tokens,
-        stop: Vec::new(),
-        stop_tokens: Vec::new(),
-        strip_space_prefix: true,
+        ..Request::default()
     }
 }
 
@@ -314,4 +385,64 @@ fn a_request_that_cannot_run_is_refused() {
     request.sampling.temperature = -1.0;
     assert!(refused(request).contains("temperature"));
     assert!(scheduler.is_idle());
+}
+
+#[test]
+fn log_probabilities_of_a_prompt_are_those_of_its_logits() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.scheduler(1, 64);
+    let mut request = greedy(prompt(9), 2);
+    request.logprobs = Some(3);
+    request.scores_prompt = true;
+    // A cache that holds the prompt saves none of its logits.
+    for _ in 0..2 {
+        let id = scheduler.submit(request.clone()).unwrap();
+        let mut log = Log::default();
+        while !scheduler.is_idle() {
+            log.note(scheduler.step());
+        }
+        assert_eq!(log.done[&id].1.cached_tokens, 0);
+        let scored = [&log.scored[&id][..], &log.logprobs[&id]].concat();
+        assert_eq!(scored.len(), 11);
+        assert_eq!(scored[0].logprob, None);
+        let mut tokens = vec![request.prompt[0]];
+        for found in &scored[1..] {
+            let instance = model.executable.instantiate().unwrap();
+            let mut session = Session::new(instance, CONTEXT, model.info.vocab_size);
+            let logits = session.feed(&tokens, &|| false).unwrap().unwrap();
+            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+            let due = f64::from(logits[found.token as usize]) - sum.ln();
+            let logprob = f64::from(found.logprob.unwrap());
+            assert!((logprob - due).abs() < 1e-4, "{logprob} {due}");
+            let greater = |x: f32| logits.iter().filter(|y| **y > x).count();
+            let ranks: Vec<usize> = found
+                .top
+                .iter()
+                .map(|(token, _)| greater(logits[*token as usize]))
+                .collect();
+            assert_eq!(ranks, [0, 1, 2]);
+            tokens.push(found.token);
+        }
+    }
+}
+
+#[test]
+fn an_answer_has_at_least_its_minimum_of_tokens() {
+    let model = model("tiny-chat");
+    let run = |request: &Request| {
+        let mut scheduler = model.scheduler(1, 64);
+        let id = scheduler.submit(request.clone()).unwrap();
+        let mut log = Log::default();
+        while !scheduler.is_idle() {
+            log.note(scheduler.step());
+        }
+        (log.done[&id].0, log.done[&id].1.answer_tokens)
+    };
+    let mut request = greedy(prompt(5), 20);
+    // Every token would end the answer.
+    request.stop_tokens = (10..model.info.vocab_size as u32).collect();
+    assert_eq!(run(&request), (FinishReason::Stop, 0));
+    request.min_tokens = 7;
+    let (reason, n) = run(&request);
+    assert_eq!((reason, n >= 7), (FinishReason::Stop, true), "{n}");
 }

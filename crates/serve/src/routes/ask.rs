@@ -73,8 +73,8 @@ impl Ask {
             sampling,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             stop: self.stop,
-            stop_tokens: Vec::new(),
             strip_space_prefix: is_chat,
+            ..Request::default()
         };
         let events = answers.submit(request, place)?;
         Ok(Begun { events, n_prompt })

@@ -6,10 +6,15 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
-use thane_runtime::Message;
+use thane_engine::choose::Grammar;
+use thane_runtime::chat::{AnswerParser, Tool};
+use thane_runtime::{Message, PromptEncoder, TemplateInput};
 
 use super::App;
-use super::generate::{Encoded, IGNORED, Wish, answer, encode, language_model, neutral};
+use super::generate::{
+    IGNORED, Prepared, Wish, answer, beside, compile, invalid, language_model, places,
+};
+use super::tools::{self, Tools};
 use crate::body::{Fields, kind};
 use crate::error::ApiError;
 use crate::shape::Api;
@@ -22,33 +27,106 @@ pub(super) async fn create(
     let model = app.model_of(&mut fields)?;
     let answers = language_model(model)?;
     let number = app.next_request();
-    let wish = Wish::take(&mut fields, answers, Api::Chat, number)?;
+    let mut wish = Wish::take(&mut fields, answers, Api::Chat, number)?;
     let newer = fields.take("max_completion_tokens")?;
-    let max_tokens = newer.or(fields.take("max_tokens")?);
-    let messages = messages(&fields.require("messages")?)?;
-    let mut neutral = neutral();
-    neutral.extend([
-        ("logprobs", json!(false)),
-        ("modalities", json!(["text"])),
-        ("response_format", json!({"type": "text"})),
-        ("tool_choice", json!("none")),
-        ("tools", json!([])),
-        ("top_logprobs", json!(0)),
-    ]);
-    fields.finish(IGNORED, &neutral)?;
-    let place = answers.places.take()?;
+    wish.max_tokens = newer.or(fields.take("max_tokens")?);
+    let shows_logprobs = fields.take("logprobs")?.unwrap_or(false);
+    let top: Option<usize> = fields.take("top_logprobs")?;
+    if top.is_some_and(|top| top > 0) && !shows_logprobs {
+        let message = "`top_logprobs` needs `logprobs` to be true";
+        return Err(ApiError::field("top_logprobs", message));
+    }
+    let n_top = shows_logprobs.then_some(top.unwrap_or(0));
+    wish.show_logprobs(n_top, "top_logprobs", answers)?;
+    let conversation = Conversation {
+        messages: messages(&fields.require("messages")?)?,
+        variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
+        tools: tools::take(&mut fields)?,
+    };
+    if let Some(form) = wish.form.as_ref().filter(|_| conversation.tools.has_any()) {
+        let message = "expected `tools`, or the form of a text, found both";
+        return Err(ApiError::field(form.field, message));
+    }
+    fields.finish(IGNORED, &[("modalities", json!(["text"]))])?;
+    let places = places(answers, wish.n)?;
     let prompts = Arc::clone(&answers.prompts);
-    let tokens = encode(move || prompts.encode_messages(&messages)).await?;
-    let prompt = Encoded { tokens, place };
-    answer(&app, model, (Api::Chat, number), (wish, max_tokens), prompt).await
+    if let Some(known) = answers.known.as_ref().filter(|_| conversation.is_forced()) {
+        return Err(invalid(known.lacks("a grammar")).with_param("tool_choice"));
+    }
+    let form = wish.form.take();
+    let (prepared, grammar) = beside(move || {
+        let grammar = match form {
+            Some(form) => Some(compile(&prompts, &form.source, form.field)?),
+            None => conversation.forced_grammar(&prompts)?,
+        };
+        let prepared = conversation.prepare(&prompts, grammar.is_some())?;
+        Ok((prepared, grammar))
+    })
+    .await?;
+    let prompts = (vec![prepared], grammar);
+    answer(&app, model, (Api::Chat, number), wish, prompts, places).await
+}
+
+/// What the chat template renders.
+struct Conversation {
+    messages: Vec<Message>,
+    /// Variables of the template, such as `enable_thinking`.
+    variables: Map<String, Value>,
+    tools: Tools,
+}
+
+impl Conversation {
+    fn is_forced(&self) -> bool {
+        !self.tools.forced.is_empty()
+    }
+
+    /// The grammar of an answer that must call a tool.
+    fn forced_grammar(
+        &self,
+        prompts: &PromptEncoder,
+    ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+        let Some(calls) = prompts.syntax().calls.filter(|_| self.is_forced()) else {
+            return Ok(None);
+        };
+        let (forced, is_parallel) = (&self.tools.forced, self.tools.is_parallel);
+        let source = Tool::grammar(forced, &calls, prompts.tokenizer(), is_parallel);
+        compile(prompts, &source, "tools").map(Some)
+    }
+
+    /// Renders and encodes the messages. A grammar holds for the whole answer, so the model shall
+    /// not think before it.
+    fn prepare(mut self, prompts: &PromptEncoder, has_grammar: bool) -> Result<Prepared, ApiError> {
+        let mut syntax = prompts.syntax();
+        if self.tools.has_any() && syntax.calls.is_none() {
+            let message = "the chat template of the model has no tools, or their syntax is unknown";
+            return Err(ApiError::field("tools", message));
+        }
+        if has_grammar {
+            let thinks = self.variables.entry("enable_thinking");
+            thinks.or_insert(Value::Bool(false));
+            syntax.thoughts = None;
+        }
+        if !self.tools.has_any() {
+            syntax.calls = None;
+        }
+        let given = TemplateInput {
+            tools: self.tools.written,
+            variables: self.variables,
+        };
+        let rendered = prompts.render(&self.messages, &given).map_err(invalid)?;
+        let tokens = prompts.encode_rendered(&rendered).map_err(invalid)?;
+        Ok(Prepared {
+            tokens,
+            shown: syntax.shown_tokens(prompts.tokenizer()),
+            parser: AnswerParser::new(syntax, self.tools.tools, &rendered.text),
+            echo: None,
+        })
+    }
 }
 
 /// The messages of a conversation.
 fn messages(list: &Value) -> Result<Vec<Message>, ApiError> {
-    let refused = |found: &str| {
-        let message = format!("`messages`: expected a list of at least one message, found {found}");
-        ApiError::field("messages", message)
-    };
+    let refused = |found: &str| refused("messages", "a list of at least one message", found);
     let list = list.as_array().ok_or_else(|| refused(kind(list)))?;
     if list.is_empty() {
         return Err(refused("none"));
@@ -61,41 +139,46 @@ fn messages(list: &Value) -> Result<Vec<Message>, ApiError> {
 
 fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
     let place = format!("messages[{idx}]");
-    let refused = |at: &str, expected: &str, found: &str| {
-        let param = format!("{place}{at}");
-        let message = format!("`{param}`: expected {expected}, found {found}");
-        ApiError::field(param, message)
-    };
     let Value::Object(fields) = value else {
-        return Err(refused("", "an object", kind(value)));
+        return Err(refused(&place, "an object", kind(value)));
     };
     let role = match fields.get("role").and_then(Value::as_str) {
         // The newer name of the same role, which templates do not know.
         Some("developer") => "system",
-        Some(role @ ("system" | "user" | "assistant")) => role,
+        Some(role @ ("system" | "user" | "assistant" | "tool")) => role,
         Some(other) => {
-            let found = format!("`{other}`");
+            let expected = "system, developer, user, assistant or tool";
             return Err(refused(
-                ".role",
-                "system, developer, user or assistant",
-                &found,
+                &format!("{place}.role"),
+                expected,
+                &format!("`{other}`"),
             ));
         }
-        None => return Err(refused(".role", "a string", "none")),
+        None => return Err(refused(&format!("{place}.role"), "a string", "none")),
     };
-    check_rest(fields, &place)?;
+    let others = other_fields(fields, role, &place)?;
+    let content = format!("{place}.content");
     let text = match fields.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => parts
             .iter()
-            .map(|part| text_of(part).ok_or_else(|| refused(".content", "parts of text", "others")))
+            .map(|part| text_of(part).ok_or_else(|| refused(&content, "parts of text", "others")))
             .collect::<Result<String, _>>()?,
+        // A message that only calls tools.
+        None | Some(Value::Null) if others.contains_key("tool_calls") => String::new(),
         other => {
             let found = other.map_or("none", kind);
-            return Err(refused(".content", "a string or a list of texts", found));
+            return Err(refused(&content, "a string or a list of texts", found));
         }
     };
-    Ok(Message::new(role, text))
+    let mut message = Message::new(role, text);
+    message.fields = others;
+    Ok(message)
+}
+
+fn refused(param: &str, expected: &str, found: &str) -> ApiError {
+    let message = format!("`{param}`: expected {expected}, found {found}");
+    ApiError::field(param, message)
 }
 
 /// The text of a part of a message.
@@ -104,20 +187,63 @@ fn text_of(part: &Value) -> Option<&str> {
     part.get("text").and_then(Value::as_str).filter(|_| is_text)
 }
 
-/// Refuses what a template would have to be told.
-fn check_rest(fields: &Map<String, Value>, place: &str) -> Result<(), ApiError> {
-    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
-    let unknown = fields
-        .iter()
-        .find(|(name, value)| !["role", "content"].contains(&name.as_str()) && !is_empty(value));
-    match unknown {
-        None => Ok(()),
-        Some((name, _)) => {
-            let param = format!("{place}.{name}");
-            let message = format!("the field `{param}` is not supported");
-            Err(ApiError::field(param, message).with_code("unsupported_parameter"))
+/// The fields beside role and content that templates know; others are refused.
+fn other_fields(
+    fields: &Map<String, Value>,
+    role: &str,
+    place: &str,
+) -> Result<Map<String, Value>, ApiError> {
+    let mut known = Map::new();
+    for (name, value) in fields {
+        let param = format!("{place}.{name}");
+        let is_empty = value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+        match (role, name.as_str()) {
+            (_, "role" | "content") => {}
+            _ if is_empty => {}
+            ("assistant", "tool_calls") => {
+                known.insert(name.clone(), calls(value, &param)?);
+            }
+            ("assistant", "reasoning_content") | ("tool", "tool_call_id" | "name") => {
+                let text = value.as_str();
+                let text = text.ok_or_else(|| refused(&param, "a string", kind(value)))?;
+                known.insert(name.clone(), text.into());
+            }
+            _ => {
+                let message = format!("the field `{param}` is not supported");
+                let error = ApiError::field(param, message);
+                return Err(error.with_code("unsupported_parameter"));
+            }
         }
     }
+    Ok(known)
+}
+
+/// Calls of tools as templates read them: arguments are an object, not its text.
+fn calls(list: &Value, place: &str) -> Result<Value, ApiError> {
+    let list = list.as_array();
+    let list = list.ok_or_else(|| refused(place, "a list of calls", "something else"))?;
+    let call = |(idx, call): (usize, &Value)| {
+        let place = format!("{place}[{idx}].function");
+        let function = &call["function"];
+        let name = function["name"].as_str();
+        let name = name.ok_or_else(|| refused(&format!("{place}.name"), "a string", "none"))?;
+        let arguments = match &function["arguments"] {
+            Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
+            Value::String(text) => serde_json::from_str(text),
+            other => serde_json::from_value(other.clone()),
+        };
+        let arguments: Map<String, Value> = arguments.map_err(|_| {
+            let place = format!("{place}.arguments");
+            refused(&place, "the text of a JSON object", "something else")
+        })?;
+        Ok(json!({
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }))
+    };
+    let calls = list.iter().enumerate().map(call);
+    calls.collect::<Result<Vec<Value>, _>>().map(Value::from)
 }
 
 #[cfg(test)]
@@ -140,6 +266,24 @@ mod tests {
     }
 
     #[test]
+    fn calls_and_their_results_are_messages() {
+        let list = json!([
+            {"role": "assistant", "content": null, "reasoning_content": "hm", "tool_calls": [{
+                "id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"},
+            }]},
+            {"role": "tool", "tool_call_id": "c", "content": "2"},
+        ]);
+        let found = messages(&list).unwrap();
+        let call = json!({
+            "id": "c", "type": "function", "function": {"name": "f", "arguments": {"x": 1}},
+        });
+        assert_eq!(found[0].content, "");
+        assert_eq!(found[0].fields["tool_calls"], json!([call]));
+        assert_eq!(found[0].fields["reasoning_content"], "hm");
+        assert_eq!(found[1].fields["tool_call_id"], "c");
+    }
+
+    #[test]
     fn other_messages_are_refused_by_place() {
         for (list, said) in [
             (
@@ -155,7 +299,7 @@ mod tests {
                 "`messages[0]`: expected an object, found a string",
             ),
             (
-                json!([{"role": "tool", "content": "x"}]),
+                json!([{"role": "function", "content": "x"}]),
                 "`messages[0].role`: expected system",
             ),
             (
@@ -165,6 +309,16 @@ mod tests {
             (
                 json!([{"role": "user", "content": [{"type": "image_url"}]}]),
                 "`messages[0].content`: expected parts of text",
+            ),
+            (
+                json!([{"role": "assistant", "tool_calls": [{"function": {}}]}]),
+                "`messages[0].tool_calls[0].function.name`: expected a string",
+            ),
+            (
+                json!([{"role": "assistant", "tool_calls": [
+                    {"function": {"name": "f", "arguments": "[1]"}},
+                ]}]),
+                "`messages[0].tool_calls[0].function.arguments`: expected the text of a JSON object",
             ),
             (
                 json!([{"role": "user", "content": "x", "name": "Ann"}]),

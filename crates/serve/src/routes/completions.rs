@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: a text that is continued without the chat template.
+//! `POST /v1/completions`: texts that are continued without the chat template.
 
 use std::sync::Arc;
 
@@ -7,9 +7,13 @@ use axum::extract::State;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::json;
+use thane_runtime::PromptEncoder;
+use thane_runtime::chat::{AnswerParser, ChatSyntax};
 
 use super::App;
-use super::generate::{Encoded, IGNORED, Wish, answer, encode, language_model, neutral};
+use super::generate::{
+    IGNORED, Prepared, Wish, answer, beside, compile, invalid, language_model, places,
+};
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::shape::Api;
@@ -17,17 +21,34 @@ use crate::shape::Api;
 /// Most tokens of an answer whose request does not say, as in OpenAI's API.
 const MAX_TOKENS: usize = 16;
 
-/// `prompt`. One prompt may stand in a list.
+/// `prompt`.
 #[derive(Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a string, a list of token ids, or a list of one of them"
+    expecting = "expected a string, a list of token ids, or a list of such prompts"
 )]
+enum Prompts {
+    Text(String),
+    Tokens(Vec<u32>),
+    Texts(Vec<String>),
+    TokenLists(Vec<Vec<u32>>),
+}
+
+/// One prompt.
 enum Prompt {
     Text(String),
     Tokens(Vec<u32>),
-    Texts([String; 1]),
-    TokenLists([Vec<u32>; 1]),
+}
+
+impl Prompts {
+    fn into_list(self) -> Vec<Prompt> {
+        match self {
+            Self::Text(text) => vec![Prompt::Text(text)],
+            Self::Tokens(tokens) => vec![Prompt::Tokens(tokens)],
+            Self::Texts(texts) => texts.into_iter().map(Prompt::Text).collect(),
+            Self::TokenLists(lists) => lists.into_iter().map(Prompt::Tokens).collect(),
+        }
+    }
 }
 
 pub(super) async fn create(
@@ -38,34 +59,60 @@ pub(super) async fn create(
     let model = app.model_of(&mut fields)?;
     let answers = language_model(model)?;
     let number = app.next_request();
-    let wish = Wish::take(&mut fields, answers, Api::Text, number)?;
-    let max_tokens = fields.take("max_tokens")?.unwrap_or(MAX_TOKENS);
-    let prompt: Prompt = fields.require("prompt")?;
-    let mut neutral = neutral();
-    neutral.extend([
-        ("best_of", json!(1)),
-        ("echo", json!(false)),
-        ("suffix", json!("")),
-    ]);
+    let mut wish = Wish::take(&mut fields, answers, Api::Text, number)?;
+    wish.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(MAX_TOKENS));
+    let logprobs = fields.take("logprobs")?;
+    wish.show_logprobs(logprobs, "logprobs", answers)?;
+    let is_echo = fields.take("echo")?.unwrap_or(false);
+    let prompts: Prompts = fields.require("prompt")?;
+    let neutral = [("best_of", json!(wish.n)), ("suffix", json!(""))];
     fields.finish(IGNORED, &neutral)?;
-    let place = answers.places.take()?;
-    let tokens = match prompt {
-        Prompt::Text(text) | Prompt::Texts([text]) => {
-            let prompts = Arc::clone(&answers.prompts);
-            encode(move || prompts.encode_prompt(&text)).await?
-        }
-        Prompt::Tokens(tokens) | Prompt::TokenLists([tokens]) => tokens,
+    let list = prompts.into_list();
+    if list.is_empty() {
+        return Err(refused("at least one prompt", "none"));
+    }
+    let n_answers = wish.n.saturating_mul(list.len());
+    let places = places(answers, n_answers)?;
+    let prompts = Arc::clone(&answers.prompts);
+    let (form, n_vocab) = (wish.form.take(), answers.n_vocab);
+    let prepared = beside(move || {
+        let form = form.as_ref();
+        let grammar = form.map(|form| compile(&prompts, &form.source, form.field));
+        let list = list.into_iter();
+        let prepared = list.map(|prompt| prepare(prompt, &prompts, n_vocab, is_echo));
+        Ok((prepared.collect::<Result<_, _>>()?, grammar.transpose()?))
+    })
+    .await?;
+    answer(&app, model, (Api::Text, number), wish, prepared, places).await
+}
+
+fn prepare(
+    prompt: Prompt,
+    prompts: &PromptEncoder,
+    n_vocab: usize,
+    is_echo: bool,
+) -> Result<Prepared, ApiError> {
+    let (tokens, text) = match prompt {
+        Prompt::Text(text) => (prompts.encode_prompt(&text).map_err(invalid)?, Some(text)),
+        Prompt::Tokens(tokens) => (tokens, None),
     };
-    let n_vocab = answers.n_vocab;
     if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {
-        let message = format!("`prompt`: expected token ids below {n_vocab}, found {id}");
-        return Err(ApiError::field("prompt", message));
+        let expected = format!("token ids below {n_vocab}");
+        return Err(refused(&expected, &id.to_string()));
     }
     if tokens.is_empty() {
-        let message = "`prompt`: expected at least one token, found none";
-        return Err(ApiError::field("prompt", message));
+        return Err(refused("at least one token", "none"));
     }
-    let prompt = Encoded { tokens, place };
-    let wish = (wish, Some(max_tokens));
-    answer(&app, model, (Api::Text, number), wish, prompt).await
+    let echo = is_echo.then(|| text.unwrap_or_else(|| prompts.tokenizer().decode(&tokens, false)));
+    Ok(Prepared {
+        tokens,
+        parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
+        shown: Vec::new(),
+        echo,
+    })
+}
+
+fn refused(expected: &str, found: &str) -> ApiError {
+    let message = format!("`prompt`: expected {expected}, found {found}");
+    ApiError::field("prompt", message)
 }

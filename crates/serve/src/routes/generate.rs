@@ -1,27 +1,31 @@
 //! What chat and completions have in common: sampling fields, the queue, and the answer in one
 //! piece or as a stream.
 
+use std::sync::Arc;
+
 use axum::body::Body;
 use axum::http::Response;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use thane_engine::choose::Grammar;
 use thane_engine::sample::{SampleError, SampleOptions, Sampler};
 use thane_engine::schedule::Request;
-use thane_runtime::{RuntimeError, Sampling};
+use thane_runtime::chat::AnswerParser;
+use thane_runtime::{GrammarSource, PromptEncoder, RuntimeError, Sampling};
 use tokio::sync::OwnedSemaphorePermit;
 
+use super::format::{self, Form};
+use super::sampling;
 use super::{App, now_s};
 use crate::answers::Answers;
 use crate::body::Fields;
+use crate::choices::{Choice, respond};
 use crate::error::{ApiError, error_chain};
 use crate::model::{Kind, Served};
 use crate::shape::{Api, Shape};
-use crate::stream::respond;
 
 /// Fields that do not change an answer.
 pub(super) const IGNORED: &[&str] = &[
     "metadata",
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_options",
     "prompt_cache_retention",
@@ -31,6 +35,12 @@ pub(super) const IGNORED: &[&str] = &[
     "user",
 ];
 
+/// Most choices for a prompt, as in OpenAI's API.
+const MAX_CHOICES: usize = 128;
+
+/// Most log probabilities of a token, as in OpenAI's API.
+pub(super) const MAX_LOGPROBS: usize = 20;
+
 /// Most texts that can end an answer, as in OpenAI's API.
 const MAX_STOPS: usize = 4;
 
@@ -38,6 +48,14 @@ const MAX_STOPS: usize = 4;
 pub(super) struct Wish {
     sampling: SampleOptions,
     stop: Vec<String>,
+    stop_tokens: Vec<u32>,
+    min_tokens: usize,
+    /// Answers to each prompt.
+    pub n: usize,
+    pub form: Option<Form>,
+    /// Most likely tokens whose log probabilities are shown beside each token's.
+    pub logprobs: Option<usize>,
+    pub max_tokens: Option<usize>,
     is_stream: bool,
     include_usage: bool,
 }
@@ -69,25 +87,14 @@ pub(super) fn language_model(model: &Served) -> Result<&Answers, ApiError> {
 }
 
 impl Wish {
-    /// Takes the fields. Without a seed, each request has another.
+    /// Takes the fields, apart from those of log probabilities and of most tokens.
     pub fn take(
         fields: &mut Fields,
         answers: &Answers,
         api: Api,
         number: u64,
     ) -> Result<Self, ApiError> {
-        let sampling = Sampling {
-            temperature: fields.take("temperature")?,
-            top_k: fields.take("top_k")?,
-            top_p: fields.take("top_p")?,
-            min_p: fields.take("min_p")?,
-            repetition_penalty: fields.take("repetition_penalty")?,
-            presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
-            frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
-            seed: fields
-                .take::<i64>("seed")?
-                .map_or(number, i64::cast_unsigned),
-        };
+        let sampling = sampling::take(fields, answers, number)?;
         let sampling = choose(&sampling, answers, api == Api::Chat)?;
         let stop = match fields.take("stop")? {
             None => Vec::new(),
@@ -108,49 +115,115 @@ impl Wish {
             return Err(ApiError::field("stream_options", message));
         }
         let include_usage = options.unwrap_or_default().include_usage.unwrap_or(false);
+        let n = fields.take("n")?.unwrap_or(1);
+        if !(1..=MAX_CHOICES).contains(&n) {
+            let message = format!("`n`: expected 1 to {MAX_CHOICES}, found {n}");
+            return Err(ApiError::field("n", message));
+        }
+        let form = format::take(fields)?;
+        if let (Some(form), Some(known)) = (&form, &answers.known) {
+            return Err(invalid(known.lacks("a grammar")).with_param(form.field));
+        }
         Ok(Self {
             sampling,
             stop,
+            stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
+            min_tokens: fields.take("min_tokens")?.unwrap_or(0),
+            n,
+            form,
+            logprobs: None,
+            max_tokens: None,
             is_stream,
             include_usage,
         })
     }
+
+    /// Asks for log probabilities.
+    pub fn show_logprobs(
+        &mut self,
+        n: Option<usize>,
+        field: &str,
+        answers: &Answers,
+    ) -> Result<(), ApiError> {
+        if let Some(n) = n.filter(|n| *n > MAX_LOGPROBS) {
+            let message = format!("`{field}`: expected at most {MAX_LOGPROBS}, found {n}");
+            return Err(ApiError::field(field, message));
+        }
+        if let (Some(_), Some(known)) = (n, &answers.known) {
+            return Err(invalid(known.lacks("log probabilities")).with_param(field));
+        }
+        self.logprobs = n;
+        Ok(())
+    }
 }
 
-/// Fields that are supported with one value only, which changes nothing.
-pub(super) fn neutral() -> Vec<(&'static str, Value)> {
-    vec![("n", json!(1)), ("logit_bias", json!({}))]
+/// The places in the queue of requests that come together: all or none.
+pub(super) fn places(answers: &Answers, n: usize) -> Result<Vec<OwnedSemaphorePermit>, ApiError> {
+    (0..n).map(|_| answers.places.take()).collect()
 }
 
-/// A prompt that was encoded, and the request's place in the queue.
-pub(super) struct Encoded {
+/// A prompt that was encoded, and how its answers are read.
+pub(super) struct Prepared {
     pub tokens: Vec<u32>,
-    pub place: OwnedSemaphorePermit,
+    pub parser: AnswerParser,
+    /// Control tokens that are part of answers.
+    pub shown: Vec<u32>,
+    /// The text of the prompt, if it is repeated before each answer.
+    pub echo: Option<String>,
 }
 
-/// Generates the answer, which is `max_tokens` long at most, or as long as the context allows.
+/// Compiles the grammar of an answer.
+pub(super) fn compile(
+    prompts: &PromptEncoder,
+    source: &GrammarSource,
+    field: &str,
+) -> Result<Arc<dyn Grammar>, ApiError> {
+    let compiled = prompts.grammar(source);
+    compiled.map_err(|e| ApiError::field(field, format!("`{field}`: {}", error_chain(&e))))
+}
+
+/// Generates `wish.n` answers to each prompt. There is a place for each.
 pub(super) async fn answer(
     app: &App,
     model: &Served,
     (api, number): (Api, u64),
-    (wish, max_tokens): (Wish, Option<usize>),
-    prompt: Encoded,
+    wish: Wish,
+    (prompts, grammar): (Vec<Prepared>, Option<Arc<dyn Grammar>>),
+    places: Vec<OwnedSemaphorePermit>,
 ) -> Result<Response<Body>, ApiError> {
     let answers = language_model(model)?;
     let param = match api {
         Api::Chat => "messages",
         Api::Text => "prompt",
     };
-    check_length(answers, prompt.tokens.len(), param)?;
-    let request = Request {
-        prompt: prompt.tokens,
-        sampling: wish.sampling,
-        max_tokens: max_tokens.unwrap_or(usize::MAX),
-        stop: wish.stop,
-        stop_tokens: Vec::new(),
-        strip_space_prefix: api == Api::Chat,
-    };
-    let events = answers.submit(request, prompt.place)?;
+    for prompt in &prompts {
+        check_length(answers, prompt.tokens.len(), param)?;
+    }
+    let mut places = places.into_iter();
+    let mut choices = Vec::new();
+    for prompt in prompts {
+        for (idx, place) in places.by_ref().take(wish.n).enumerate() {
+            let request = Request {
+                prompt: prompt.tokens.clone(),
+                sampling: SampleOptions {
+                    seed: wish.sampling.seed.wrapping_add(idx as u64),
+                    ..wish.sampling.clone()
+                },
+                grammar: grammar.clone(),
+                logprobs: wish.logprobs,
+                scores_prompt: prompt.echo.is_some() && wish.logprobs.is_some(),
+                min_tokens: wish.min_tokens,
+                max_tokens: wish.max_tokens.unwrap_or(usize::MAX),
+                stop: wish.stop.clone(),
+                stop_tokens: wish.stop_tokens.clone(),
+                shown_tokens: prompt.shown.clone(),
+                strip_space_prefix: api == Api::Chat,
+            };
+            let events = answers.submit(request, place)?;
+            let (parser, echo) = (prompt.parser.clone(), prompt.echo.clone());
+            choices.push(Choice::new(events, parser, echo, idx == 0));
+        }
+    }
     let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
     let shape = Shape {
         api,
@@ -158,8 +231,10 @@ pub(super) async fn answer(
         created: now_s(),
         model: model.id.clone(),
         include_usage: wish.include_usage,
+        shows_logprobs: wish.logprobs.is_some(),
+        prompts: Arc::clone(&answers.prompts),
     };
-    respond(shape, events, wish.is_stream).await
+    respond(shape, choices, wish.is_stream).await
 }
 
 /// Refuses a prompt that leaves no room for an answer.
@@ -191,16 +266,22 @@ pub(super) fn choose(
 }
 
 /// Runs the encoding of a prompt beside the connections.
-pub(super) async fn encode(
-    work: impl FnOnce() -> Result<Vec<u32>, RuntimeError> + Send + 'static,
-) -> Result<Vec<u32>, ApiError> {
-    let encoded = tokio::task::spawn_blocking(work).await;
-    let encoded = encoded.map_err(|_| ApiError::failed("the prompt could not be encoded"))?;
-    encoded.map_err(invalid)
+pub(super) async fn encode<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
+) -> Result<T, ApiError> {
+    beside(move || work().map_err(invalid)).await
+}
+
+/// Runs work that takes time beside the connections.
+pub(super) async fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|_| ApiError::failed("the prompt could not be encoded"))?
 }
 
 /// An error that the request has caused.
-fn invalid(error: RuntimeError) -> ApiError {
+pub(super) fn invalid(error: RuntimeError) -> ApiError {
     let said = error_chain(&error);
     match error {
         RuntimeError::NoTemplate => ApiError::field("messages", said + ": use /v1/completions"),

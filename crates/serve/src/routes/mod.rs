@@ -5,14 +5,17 @@ mod ask;
 mod chat;
 mod completions;
 mod embeddings;
+mod format;
 mod generate;
 mod models;
 mod ollama;
 mod perplexity;
 mod rerank;
 mod responses;
+mod sampling;
 mod table;
 mod tei;
+mod tools;
 mod turns;
 
 use std::sync::Arc;

@@ -3,18 +3,26 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::given::value_of;
 use super::meter::{Error, Meter, Result};
 use super::text::Text;
 use super::value::{Dict, Function, List, LoopState, Scope, Value};
 use super::{lists, methods, print};
+
+/// Fields of a JSON object.
+type Json = serde_json::Map<String, serde_json::Value>;
 
 /// Maximum number of bytes that a template may print.
 const MAX_OUTPUT: usize = 32 << 20;
 
 /// The variables that a template is rendered with.
 pub(in crate::text) struct Input<'a> {
-    /// Role and content of each message.
-    pub(in crate::text) messages: Vec<(&'a str, &'a str)>,
+    /// Role, content and other fields of each message.
+    pub(in crate::text) messages: Vec<(&'a str, &'a str, &'a Json)>,
+    /// Tools that the model can call.
+    pub(in crate::text) tools: &'a [serde_json::Value],
+    /// Further variables, such as `enable_thinking`.
+    pub(in crate::text) variables: &'a Json,
     pub(in crate::text) add_generation_prompt: bool,
     pub(in crate::text) bos_token: &'a str,
     pub(in crate::text) eos_token: &'a str,
@@ -47,13 +55,19 @@ impl Interpreter {
     /// Sets the global variables.
     pub(super) fn globals(&mut self, root: &Scope, input: &Input<'_>) -> Result<()> {
         let mut messages = List::new(&self.meter);
-        for (role, content) in &input.messages {
+        for (role, content, fields) in &input.messages {
             let mut message = Dict::new(&self.meter);
             message.set(self.str("role")?, self.str(role)?)?;
             let mut text = Text::new(&self.meter);
             text.push(content, true)?;
             message.set(self.str("content")?, text.into())?;
+            for (name, field) in *fields {
+                message.set(self.str(name)?, value_of(field, &self.meter)?)?;
+            }
             messages.push(message.into())?;
+        }
+        for (name, variable) in input.variables {
+            root.set(name, value_of(variable, &self.meter)?);
         }
         root.set("messages", messages.into());
         root.set(
@@ -62,7 +76,16 @@ impl Interpreter {
         );
         root.set("bos_token", self.str(input.bos_token)?);
         root.set("eos_token", self.str(input.eos_token)?);
-        root.set("tools", Value::None);
+        let mut tools = List::new(&self.meter);
+        for tool in input.tools {
+            tools.push(value_of(tool, &self.meter)?)?;
+        }
+        let tools = if input.tools.is_empty() {
+            Value::None
+        } else {
+            tools.into()
+        };
+        root.set("tools", tools);
         root.set("documents", Value::None);
         for (name, function) in [
             ("range", Function::Range),

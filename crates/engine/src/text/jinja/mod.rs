@@ -21,6 +21,7 @@ mod clock;
 mod expressions;
 mod filters;
 mod format;
+mod given;
 mod interpreter;
 mod json;
 mod lex;

@@ -166,6 +166,7 @@ fn sampling(options: &mut Fields, number: u64) -> Result<Sampling, ApiError> {
         seed: options
             .take::<i64>("seed")?
             .map_or(number, i64::cast_unsigned),
+        ..Sampling::default()
     })
 }
 

@@ -1,0 +1,234 @@
+//! Splits an answer that arrives in pieces into text, thoughts and calls.
+
+use super::calls::{ToolCall, parse_calls};
+use super::{ChatSyntax, Tool};
+
+/// A part of an answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Text for the user.
+    Text(String),
+    /// What the model thinks before it answers.
+    Thought(String),
+    /// A call of a tool.
+    Call(ToolCall),
+}
+
+/// Finds the parts of an answer. Text is passed on as soon as no later text can make it a part of
+/// something else.
+#[derive(Clone, Debug)]
+pub struct AnswerParser {
+    syntax: ChatSyntax,
+    tools: Vec<Tool>,
+    state: State,
+    /// What was not passed on yet.
+    held: String,
+    /// Whether any text was passed on.
+    has_text: bool,
+    has_thoughts: bool,
+    has_calls: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Before the first text, where thoughts can begin, and an answer that is a call.
+    Start,
+    Thought,
+    Text,
+    Call,
+    /// The whole answer may be a call.
+    WholeCall,
+}
+
+impl AnswerParser {
+    /// A parser at the start of an answer to `prompt`, which may have begun the thoughts.
+    pub fn new(syntax: ChatSyntax, tools: Vec<Tool>, prompt: &str) -> Self {
+        let thoughts = syntax.thoughts;
+        let thinks = thoughts.is_some_and(|s| prompt.trim_end().ends_with(s.begin));
+        let calls = syntax.calls.filter(|_| !tools.is_empty());
+        Self {
+            syntax: ChatSyntax { calls, thoughts },
+            tools,
+            state: if thinks { State::Thought } else { State::Start },
+            held: String::new(),
+            has_text: false,
+            has_thoughts: false,
+            has_calls: false,
+        }
+    }
+
+    /// Takes the next piece of the answer.
+    pub fn push(&mut self, text: &str) -> Vec<Part> {
+        self.held.push_str(text);
+        let mut parts = Vec::new();
+        while self.advance(&mut parts) {}
+        parts
+    }
+
+    /// The last parts.
+    pub fn finish(&mut self) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let held = std::mem::take(&mut self.held);
+        match self.state {
+            State::Thought => self.thought(&held, &mut parts),
+            State::Call => self.calls(&held, "", &mut parts),
+            State::WholeCall => {
+                let text = held.trim_start();
+                let text = self
+                    .syntax
+                    .calls
+                    .map_or(text, |s| text.strip_prefix(s.marker).unwrap_or(text));
+                match self.parsed(text) {
+                    Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
+                    None => self.text(&held, &mut parts),
+                }
+            }
+            State::Start | State::Text => {
+                // Space around calls is none of the text.
+                let is_space = self.has_calls && held.trim().is_empty();
+                self.text(if is_space { "" } else { &held }, &mut parts);
+            }
+        }
+        self.has_calls |= parts.iter().any(|part| matches!(part, Part::Call(_)));
+        parts
+    }
+
+    /// Whether the answer had calls so far.
+    pub fn has_calls(&self) -> bool {
+        self.has_calls
+    }
+
+    /// Takes what can be taken of the held text; false if more is needed.
+    fn advance(&mut self, parts: &mut Vec<Part>) -> bool {
+        match self.state {
+            State::Start => self.start(),
+            State::Thought => {
+                let end = self.syntax.thoughts.map_or("", |s| s.end);
+                let (before, is_whole) = take_until(&mut self.held, end, false);
+                self.thought(&before, parts);
+                if is_whole {
+                    self.state = State::Text;
+                    return true;
+                }
+                false
+            }
+            State::Text => self.next_text(parts),
+            State::Call => {
+                let Some(syntax) = self.syntax.calls else {
+                    return false;
+                };
+                let Some(at) = self.held.find(syntax.end) else {
+                    return false;
+                };
+                let rest = self.held.split_off(at + syntax.end.len());
+                let body = std::mem::replace(&mut self.held, rest);
+                self.state = State::Text;
+                self.calls(&body[..at], syntax.end, parts);
+                true
+            }
+            State::WholeCall => false,
+        }
+    }
+
+    fn start(&mut self) -> bool {
+        let text = self.held.trim_start();
+        if let Some(thoughts) = self.syntax.thoughts {
+            if let Some(rest) = text.strip_prefix(thoughts.begin) {
+                self.held = rest.to_owned();
+                self.state = State::Thought;
+                return true;
+            }
+            if thoughts.begin.starts_with(text) {
+                return false;
+            }
+        }
+        if let Some(calls) = self.syntax.calls.filter(|s| s.begin.is_empty()) {
+            if text.starts_with('{') || text.starts_with(calls.marker) {
+                self.state = State::WholeCall;
+                return true;
+            }
+            if calls.marker.starts_with(text) {
+                return false;
+            }
+        }
+        self.state = State::Text;
+        true
+    }
+
+    fn next_text(&mut self, parts: &mut Vec<Part>) -> bool {
+        let begin = self.syntax.calls.map_or("", |s| s.begin);
+        let keeps_space = !begin.is_empty() || (self.syntax.thoughts.is_some() && !self.has_text);
+        let (before, has_begun) = take_until(&mut self.held, begin, keeps_space);
+        if has_begun {
+            self.text(before.trim_end(), parts);
+            self.state = State::Call;
+            return true;
+        }
+        self.text(&before, parts);
+        false
+    }
+
+    /// Adds a thought, without line breaks before the first.
+    fn thought(&mut self, text: &str, parts: &mut Vec<Part>) {
+        let text = match self.has_thoughts {
+            true => text,
+            false => text.trim_start_matches('\n'),
+        };
+        if !text.is_empty() {
+            self.has_thoughts = true;
+            parts.push(Part::Thought(text.to_owned()));
+        }
+    }
+
+    /// Adds text, without line breaks before the first.
+    fn text(&mut self, text: &str, parts: &mut Vec<Part>) {
+        let is_chat = self.syntax != ChatSyntax::default();
+        let text = match is_chat && !self.has_text {
+            true => text.trim_start_matches('\n'),
+            false => text,
+        };
+        if !text.is_empty() {
+            self.has_text = true;
+            parts.push(Part::Text(text.to_owned()));
+        }
+    }
+
+    /// Adds the calls of a body, or the body as text if it has none.
+    fn calls(&mut self, body: &str, end: &str, parts: &mut Vec<Part>) {
+        match self.parsed(body) {
+            Some(calls) => {
+                self.has_calls = true;
+                parts.extend(calls.into_iter().map(Part::Call));
+            }
+            None => {
+                let begin = self.syntax.calls.map_or("", |s| s.begin);
+                self.text(&[begin, body, end].concat(), parts);
+            }
+        }
+    }
+
+    fn parsed(&self, body: &str) -> Option<Vec<ToolCall>> {
+        let syntax = self.syntax.calls?;
+        parse_calls(body, syntax.body, &self.tools)
+    }
+}
+
+/// Takes the text before `end`, and the end; or the text that cannot belong to it, and false. Space
+/// at the end of such text is left too with `keeps_space`.
+fn take_until(held: &mut String, end: &str, keeps_space: bool) -> (String, bool) {
+    if let Some(at) = held.find(end).filter(|_| !end.is_empty()) {
+        let rest = held.split_off(at + end.len());
+        let mut before = std::mem::replace(held, rest);
+        before.truncate(at);
+        return (before, true);
+    }
+    let longest = held.len().min(end.len().saturating_sub(1));
+    let is_open = |n: &usize| end.is_char_boundary(*n) && held.ends_with(&end[..*n]);
+    let n_open = (1..=longest).rev().find(is_open).unwrap_or(0);
+    let mut n = held.len() - n_open;
+    if keeps_space {
+        n = held[..n].trim_end().len();
+    }
+    let rest = held.split_off(n);
+    (std::mem::replace(held, rest), false)
+}

@@ -1,0 +1,266 @@
+//! Grammars that hold answers to a form: JSON schemas, regular expressions, and Lark grammars, over
+//! the vocabulary of a model. The parser is that of `llguidance`.
+//!
+//! Start at [`Grammars`]. Compiled grammars are kept, because clients send the same one with each
+//! request.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::panic_utils::catch_unwind;
+use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Value, json};
+use thane_engine::choose::{Constraint, Grammar, GrammarError};
+use thane_engine::text::{EncodeOptions, Tokenizer};
+
+/// What a grammar is written in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrammarSource {
+    /// A JSON schema. Unless it has `x-guidance`, the JSON has a space after each comma and colon,
+    /// and no other between tokens.
+    JsonSchema(Value),
+    /// A regular expression of the whole answer, in the syntax of the Rust crate `regex`.
+    Regex(String),
+    /// A grammar in llguidance's variant of Lark, which begins at `start`.
+    Lark(String),
+}
+
+impl GrammarSource {
+    /// Any JSON object.
+    pub fn json_object() -> Self {
+        Self::JsonSchema(json!({"type": "object"}))
+    }
+
+    /// One of these texts.
+    pub fn choice(texts: &[String]) -> Self {
+        let texts: Vec<String> = texts.iter().map(|text| json!(text).to_string()).collect();
+        Self::Lark(format!("start: {}", texts.join(" | ")))
+    }
+
+    fn parsed(&self) -> TopLevelGrammar {
+        match self {
+            Self::JsonSchema(schema) => TopLevelGrammar::from_json_schema(with_spacing(schema)),
+            Self::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Self::Lark(lark) => TopLevelGrammar::from_lark(lark.clone()),
+        }
+    }
+}
+
+/// A schema whose JSON is spaced as Python writes it. Models that may write any space can write
+/// spaces forever.
+pub(crate) fn with_spacing(schema: &Value) -> Value {
+    let mut schema = match schema {
+        Value::Bool(true) => json!({}),
+        other => other.clone(),
+    };
+    if let Value::Object(fields) = &mut schema {
+        let spacing = json!({
+            "whitespace_flexible": false,
+            "item_separator": ", ",
+            "key_separator": ": ",
+        });
+        fields.entry("x-guidance").or_insert(spacing);
+    }
+    schema
+}
+
+/// Compiles grammars for one tokenizer.
+pub struct Grammars {
+    tokenizer: Arc<Tokenizer>,
+    /// Made when a grammar is first wanted.
+    factory: OnceLock<Result<ParserFactory, GrammarError>>,
+    /// The grammars that were used last, the newest first.
+    kept: Mutex<VecDeque<(GrammarSource, Arc<Compiled>)>>,
+}
+
+impl Grammars {
+    /// Most compiled grammars that are kept.
+    const MAX_KEPT: usize = 16;
+
+    /// Grammars over the tokens of `tokenizer`.
+    pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        Self {
+            tokenizer,
+            factory: OnceLock::new(),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Compiles a grammar, or takes the one that was compiled before.
+    ///
+    /// # Errors
+    ///
+    /// If the grammar is not valid, uses what is not supported, or is too large.
+    pub fn compile(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, GrammarError> {
+        if let Some(found) = self.kept(source) {
+            return Ok(found);
+        }
+        let factory = self.factory.get_or_init(|| factory(&self.tokenizer));
+        let factory = factory.as_ref().map_err(Clone::clone)?;
+        let mut matcher = Matcher::new(factory.create_parser(source.parsed()));
+        if let Some(error) = matcher.get_error() {
+            return Err(grammar_error(&error));
+        }
+        // What is not supported may be found only now.
+        matcher
+            .compute_mask()
+            .map_err(|e| grammar_error(&e.to_string()))?;
+        let compiled = Arc::new(Compiled(Mutex::new(matcher)));
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_front((source.clone(), Arc::clone(&compiled)));
+        kept.truncate(Self::MAX_KEPT);
+        Ok(compiled)
+    }
+
+    fn kept(&self, source: &GrammarSource) -> Option<Arc<dyn Grammar>> {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = kept.iter().position(|(known, _)| known == source)?;
+        let found = kept.remove(at)?;
+        let compiled = Arc::clone(&found.1);
+        kept.push_front(found);
+        Some(compiled)
+    }
+}
+
+/// What llguidance says, in one line, without the backtrace of a panic.
+fn grammar_error(error: &str) -> GrammarError {
+    const MAX_CHARS: usize = 400;
+    let said = error.split("<backtrace>").next().unwrap_or_default();
+    let words: Vec<&str> = said.split_whitespace().collect();
+    GrammarError(words.join(" ").chars().take(MAX_CHARS).collect())
+}
+
+fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, GrammarError> {
+    if tokenizer.end_ids().is_empty() {
+        let error = "expected a token that ends an answer, found none in the model's files";
+        return Err(GrammarError(error.to_owned()));
+    }
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        let env: TokEnv = Arc::new(Vocabulary::new(Arc::clone(tokenizer)));
+        let capabilities = InferenceCapabilities {
+            ff_tokens: env.tokenize_is_canonical(),
+            ..InferenceCapabilities::default()
+        };
+        let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+        let mut factory = ParserFactory::new(&env, capabilities, &slices)?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(factory)
+    }));
+    made.map_err(|e| grammar_error(&e.to_string()))
+}
+
+/// A tokenizer as llguidance sees it.
+struct Vocabulary {
+    tokenizer: Arc<Tokenizer>,
+    trie: TokTrie,
+}
+
+impl Vocabulary {
+    /// Longer tokens are never chosen under a grammar; the trie cannot hold them.
+    const MAX_TOKEN_BYTES: usize = 512;
+
+    fn new(tokenizer: Arc<Tokenizer>) -> Self {
+        let marker = TokTrie::SPECIAL_TOKEN_MARKER;
+        let n_vocab = u32::try_from(tokenizer.n_vocab()).unwrap_or(u32::MAX);
+        let word = |id: u32| match tokenizer.token_bytes(id) {
+            bytes if bytes.len() > Self::MAX_TOKEN_BYTES => Vec::new(),
+            bytes if tokenizer.is_special(id) => [&[marker], bytes].concat(),
+            // No text has this byte, which marks control tokens.
+            bytes if bytes.first() == Some(&marker) => Vec::new(),
+            bytes => bytes.to_vec(),
+        };
+        let words: Vec<Vec<u8>> = (0..n_vocab).map(word).collect();
+        let ends = tokenizer.end_ids();
+        let info = TokRxInfo::new(n_vocab, ends.first().copied().unwrap_or(0));
+        let trie = TokTrie::from(&info, &words).with_eos_tokens(ends);
+        Self { tokenizer, trie }
+    }
+}
+
+impl TokenizerEnv for Vocabulary {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<u32> {
+        let options = EncodeOptions {
+            add_special: false,
+            parse_special: false,
+        };
+        let text = std::str::from_utf8(bytes).ok();
+        let tokens = text.and_then(|text| self.tokenizer.encode(text, options).ok());
+        let is_same = |tokens: &Vec<u32>| {
+            let spelled = tokens.iter().flat_map(|id| self.tokenizer.token_bytes(*id));
+            spelled.eq(bytes)
+        };
+        // A tokenizer may change a text, which cannot be done in the midst of an answer.
+        let tokens = tokens.filter(is_same);
+        tokens.unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
+    }
+
+    fn tokenize_is_canonical(&self) -> bool {
+        !self.tokenizer.has_space_prefix()
+    }
+}
+
+/// A grammar that was compiled: its state before the first token.
+struct Compiled(Mutex<Matcher>);
+
+impl fmt::Debug for Compiled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Compiled")
+    }
+}
+
+impl Grammar for Compiled {
+    fn start(&self) -> Result<Box<dyn Constraint>, GrammarError> {
+        let matcher = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Box::new(Running(matcher.deep_clone())))
+    }
+}
+
+/// A grammar after some tokens of an answer.
+struct Running(Matcher);
+
+impl Constraint for Running {
+    fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
+        let mask = self.0.compute_mask_or_eos();
+        let mask = mask.map_err(|e| grammar_error(&e.to_string()))?;
+        let words = mask.as_slice().iter().copied().chain(std::iter::repeat(0));
+        for (logits, word) in logits.chunks_mut(32).zip(words) {
+            match word {
+                u32::MAX => {}
+                0 => logits.fill(f32::NEG_INFINITY),
+                _ => {
+                    for (bit, logit) in logits.iter_mut().enumerate() {
+                        if word >> bit & 1 == 0 {
+                            *logit = f32::NEG_INFINITY;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn advance(&mut self, token: u32) -> Result<(), GrammarError> {
+        let advanced = self.0.consume_token(token);
+        advanced.map_err(|e| grammar_error(&e.to_string()))
+    }
+
+    fn advance_forced(&mut self) -> Result<Vec<u32>, GrammarError> {
+        let tokens = self.0.compute_ff_tokens();
+        let advanced = self.0.consume_tokens(&tokens);
+        advanced.map_err(|e| grammar_error(&e.to_string()))?;
+        Ok(tokens)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.0.is_stopped()
+    }
+}

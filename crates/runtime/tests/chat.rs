@@ -1,0 +1,307 @@
+//! Thoughts and calls of tools in answers: the syntaxes of the families, whole and in pieces.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+use thane_engine::choose::Chooser;
+use thane_engine::sample::SampleOptions;
+use thane_engine::text::{Tokenizer, TokenizerConfig};
+use thane_models::chat::{CALL_SYNTAXES, CallSyntax, THOUGHT_SYNTAXES};
+use thane_runtime::Grammars;
+use thane_runtime::chat::{AnswerParser, ChatSyntax, Part, Tool, ToolCall};
+
+const N_VOCAB: usize = 282;
+
+fn tokenizer() -> Arc<Tokenizer> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat");
+    let json = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    let config = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
+    let config = TokenizerConfig::from_tokenizer_config(&config, N_VOCAB).unwrap();
+    Arc::new(Tokenizer::from_json(&json, config).unwrap())
+}
+
+fn tools() -> Vec<Tool> {
+    let tool = |name: &str, parameters: Value| Tool {
+        name: name.to_owned(),
+        parameters,
+    };
+    vec![
+        tool(
+            "get_weather",
+            json!({
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string"},
+                    "days": {"type": "integer", "minimum": 1, "maximum": 9},
+                    "unit": {"type": "string", "enum": ["C", "F"]},
+                    "where": {"$ref": "#/$defs/place"},
+                },
+                "required": ["city", "days"],
+                "additionalProperties": false,
+                "$defs": {"place": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
+            }),
+        ),
+        tool(
+            "ping",
+            json!({"type": "object", "properties": {}, "additionalProperties": false}),
+        ),
+    ]
+}
+
+fn syntax(marker: &str) -> CallSyntax {
+    let found = CALL_SYNTAXES.iter().find(|s| s.marker == marker);
+    *found.unwrap()
+}
+
+fn call(name: &str, arguments: Value) -> Part {
+    let Value::Object(arguments) = arguments else {
+        panic!("{arguments}")
+    };
+    Part::Call(ToolCall {
+        name: name.to_owned(),
+        arguments,
+    })
+}
+
+/// The parts of an answer, with neighbors of one kind joined.
+fn parts(syntax: &ChatSyntax, prompt: &str, pieces: &[&str]) -> Vec<Part> {
+    let mut parser = AnswerParser::new(syntax.clone(), tools(), prompt);
+    let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
+    parts.extend(parser.finish());
+    let mut joined: Vec<Part> = Vec::new();
+    for part in parts {
+        match (joined.last_mut(), part) {
+            (Some(Part::Text(text)), Part::Text(more)) => text.push_str(&more),
+            (Some(Part::Thought(text)), Part::Thought(more)) => text.push_str(&more),
+            (_, part) => joined.push(part),
+        }
+    }
+    let has_calls = joined.iter().any(|part| matches!(part, Part::Call(_)));
+    assert_eq!(parser.has_calls(), has_calls);
+    joined
+}
+
+#[test]
+fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
+    let text = |text: &str| Part::Text(text.to_owned());
+    let thought = |text: &str| Part::Thought(text.to_owned());
+    let rain = json!({"city": "Paris, \"TX\"", "days": 3});
+    let weather = || call("get_weather", rain.clone());
+    let ping = || call("ping", json!({}));
+    let all = json!({"a": [1, -2.5e3, true, null], "b": {"c": "d'"}});
+    let hermes = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris, \\\"TX\\\"\", \
+                  \"days\": 3}}\n</tool_call>";
+    let cases: Vec<(&str, &str, String, Vec<Part>)> = vec![
+        ("<tool_call>", "", hermes.to_owned(), vec![weather()]),
+        (
+            "<tool_call>",
+            "",
+            format!("<think>\nHm.\n</think>\n\nI look. \n{hermes}\n{hermes}\n"),
+            vec![thought("Hm.\n"), text("I look."), weather(), weather()],
+        ),
+        ("<tool_call>", "<think>\n", "So.</think>Hi <tool".to_owned(), vec![thought("So."), text("Hi <tool")]),
+        ("<tool_call>", "", "a < b <think> c\n".to_owned(), vec![text("a < b <think> c\n")]),
+        (
+            "<tool_call>",
+            "",
+            "<tool_call>no json</tool_call>".to_owned(),
+            vec![text("<tool_call>no json</tool_call>")],
+        ),
+        // An end that the model left out.
+        ("<tool_call>", "", "<tool_call>{\"name\": \"ping\"}".to_owned(), vec![ping()]),
+        (
+            "<function=",
+            "",
+            "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis, \"TX\"\n</parameter>\n\
+             <parameter=days>\n3\n</parameter>\n</function>\n</tool_call>"
+                .to_owned(),
+            vec![weather()],
+        ),
+        (
+            "<|tool_call_start|>",
+            "",
+            "<|tool_call_start|>[get_weather(city='Paris, \"TX\"', days=3), ping()]<|tool_call_end|>Done."
+                .to_owned(),
+            vec![weather(), ping(), text("Done.")],
+        ),
+        (
+            "<|tool_call_start|>",
+            "",
+            "<|tool_call_start|>[f(a=[1, -2.5e3, True, None], b={'c': \"d'\"})]<|tool_call_end|>".to_owned(),
+            vec![call("f", all.clone())],
+        ),
+        (
+            "<|tool_call_start|>",
+            "",
+            "<|tool_call_start|>[{\"name\": \"ping\", \"arguments\": {}}]<|tool_call_end|>".to_owned(),
+            vec![ping()],
+        ),
+        (
+            "<start_function_call>",
+            "",
+            "<start_function_call>call:get_weather{city:<escape>Paris, \"TX\"<escape>,days:3}<end_function_call>"
+                .to_owned(),
+            vec![weather()],
+        ),
+        (
+            "<|tool_call>",
+            "",
+            "<|channel>thought\nHm<channel|><|tool_call>call:f{a:[1,-2.5e3,true,null],b:{c:<|\"|>d'<|\"|>}}<tool_call|>"
+                .to_owned(),
+            vec![thought("Hm"), call("f", all)],
+        ),
+        (
+            "<|python_tag|>",
+            "",
+            "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Paris, \\\"TX\\\"\", \"days\": 3}}; \
+             {\"name\": \"ping\", \"parameters\": {}}"
+                .to_owned(),
+            vec![weather(), ping()],
+        ),
+        (
+            "<|python_tag|>",
+            "",
+            "<|python_tag|>{\"name\": \"ping\", \"parameters\": {}}".to_owned(),
+            vec![ping()],
+        ),
+        ("<|python_tag|>", "", "{x} is a set".to_owned(), vec![text("{x} is a set")]),
+        ("<|python_tag|>", "", "It is {\"name\"".to_owned(), vec![text("It is {\"name\"")]),
+    ];
+    for (marker, prompt, answer, due) in cases {
+        let thoughts = THOUGHT_SYNTAXES[usize::from(marker == "<|tool_call>")];
+        let syntax = ChatSyntax {
+            calls: Some(syntax(marker)),
+            thoughts: Some(thoughts),
+        };
+        assert_eq!(parts(&syntax, prompt, &[&answer]), due, "{answer}");
+        for n in [1, 2, 3, 7] {
+            let chars: Vec<String> = answer.chars().map(String::from).collect();
+            let pieces: Vec<String> = chars.chunks(n).map(<[String]>::concat).collect();
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            assert_eq!(parts(&syntax, prompt, &pieces), due, "{answer} by {n}");
+        }
+    }
+}
+
+#[test]
+fn calls_that_are_nested_without_end_are_text() {
+    for (marker, body) in [
+        (
+            "<|tool_call_start|>",
+            format!("[f(a={}", "[".repeat(100_000)),
+        ),
+        (
+            "<start_function_call>",
+            format!("call:f{{a:{}", "{a:".repeat(100_000)),
+        ),
+        ("<tool_call>", "[".repeat(100_000)),
+    ] {
+        let calls = syntax(marker);
+        let answer = [calls.begin, &body, calls.end].concat();
+        let syntax = ChatSyntax {
+            calls: Some(calls),
+            thoughts: None,
+        };
+        assert_eq!(parts(&syntax, "", &[&answer]), [Part::Text(answer.clone())]);
+    }
+}
+
+#[test]
+fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
+    let tokenizer = tokenizer();
+    let grammars = Grammars::new(Arc::clone(&tokenizer));
+    for calls in CALL_SYNTAXES {
+        let source = Tool::grammar(&tools(), calls, &tokenizer, true);
+        let grammar = grammars
+            .compile(&source)
+            .unwrap_or_else(|e| panic!("{source:?}: {e}"));
+        let (mut n_calls, mut n_weather, mut n_answers) = (0, 0, 0);
+        for seed in 1..20 {
+            let options = SampleOptions {
+                temperature: 1.0,
+                seed,
+                ..SampleOptions::default()
+            };
+            let mut chooser = Chooser::new(options).unwrap();
+            chooser.set_grammar(Some(Arc::clone(&grammar)));
+            chooser.begin().unwrap();
+            let mut tokens = Vec::new();
+            let mut is_over = false;
+            while !is_over && tokens.len() < 400 {
+                let mut logits = vec![0.0; N_VOCAB];
+                // What ends texts and answers comes sooner than among random tokens.
+                for (id, logit) in logits.iter_mut().enumerate() {
+                    let is_end =
+                        [&b"\""[..], b"<", b"}"].contains(&tokenizer.token_bytes(id as u32));
+                    *logit = if is_end || tokenizer.is_end(id as u32) {
+                        4.0
+                    } else {
+                        0.0
+                    };
+                }
+                let chosen = chooser.choose(&mut logits, &tokens, &[]).unwrap();
+                for (token, is_complete) in chosen.tokens() {
+                    is_over |= tokenizer.is_end(token) || is_complete;
+                    tokens.push(token);
+                }
+            }
+            if !is_over {
+                continue;
+            }
+            n_answers += 1;
+            let text = tokenizer.decode(&tokens, true);
+            let syntax = ChatSyntax {
+                calls: Some(*calls),
+                thoughts: None,
+            };
+            for part in parts(&syntax, "", &[&text]) {
+                let Part::Call(call) = part else {
+                    panic!("{}: {part:?} in {text}", calls.marker)
+                };
+                n_calls += 1;
+                if call.name == "get_weather" {
+                    n_weather += 1;
+                    check_weather(&call.arguments, &text);
+                } else {
+                    assert_eq!((call.name.as_str(), call.arguments.len()), ("ping", 0));
+                }
+            }
+        }
+        assert!(
+            n_answers >= 8 && n_calls >= n_answers,
+            "{}: {n_answers}",
+            calls.marker
+        );
+        assert!(n_weather > 0, "{}", calls.marker);
+    }
+}
+
+fn check_weather(arguments: &Map<String, Value>, text: &str) {
+    assert!(arguments["city"].is_string(), "{text}");
+    let days = arguments["days"].as_f64().unwrap();
+    assert!((1.0..=9.0).contains(&days) && days.fract() == 0.0, "{text}");
+    for (name, value) in arguments {
+        let is_valid = match name.as_str() {
+            "city" | "days" => true,
+            "unit" => value == "C" || value == "F",
+            "where" => value.as_array().is_some_and(|list| list.len() <= 2),
+            _ => false,
+        };
+        assert!(is_valid, "{name} in {text}");
+    }
+}
+
+#[test]
+fn the_template_names_the_syntax() {
+    let tokenizer = tokenizer();
+    let of = |template: &str| ChatSyntax::of(template, &tokenizer);
+    assert_eq!(of("{{ messages }}"), ChatSyntax::default());
+    let found = of("{% if tools %}<tool_call>{% endif %}<think>");
+    assert_eq!(found.calls.map(|s| s.marker), Some("<tool_call>"));
+    assert_eq!(found.thoughts.map(|s| s.end), Some("</think>"));
+    let found = of("{% if tools %}<tool_call>\n<function={{ x }}>{% endif %}");
+    assert_eq!(found.calls.map(|s| s.marker), Some("<function="));
+    // Without tools in the template, an answer has no calls.
+    assert_eq!(of("<tool_call>").calls, None);
+}

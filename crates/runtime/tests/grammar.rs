@@ -1,0 +1,232 @@
+//! Grammars over a real tokenizer: even tokens that are drawn by chance make what the grammar says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use thane_engine::choose::{Chooser, Grammar};
+use thane_engine::sample::SampleOptions;
+use thane_engine::text::{Tokenizer, TokenizerConfig};
+use thane_runtime::{GrammarSource, Grammars};
+
+const N_VOCAB: usize = 282;
+
+fn grammars() -> (Grammars, Arc<Tokenizer>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat");
+    let json = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    let config = std::fs::read(folder.join("tokenizer_config.json")).unwrap();
+    let config = TokenizerConfig::from_tokenizer_config(&config, N_VOCAB).unwrap();
+    let tokenizer = Arc::new(Tokenizer::from_json(&json, config).unwrap());
+    (Grammars::new(Arc::clone(&tokenizer)), tokenizer)
+}
+
+/// Draws an answer from random logits; `None` if it does not end within 300 tokens. Also the number
+/// of tokens that were not drawn.
+fn answer(grammar: &Arc<dyn Grammar>, tokenizer: &Tokenizer, seed: u64) -> (Option<String>, usize) {
+    let options = SampleOptions {
+        temperature: 1.0,
+        seed,
+        ..SampleOptions::default()
+    };
+    let mut chooser = Chooser::new(options).unwrap();
+    chooser.set_grammar(Some(Arc::clone(grammar)));
+    chooser.begin().unwrap();
+    let (mut tokens, mut n_forced) = (Vec::new(), 0);
+    let mut state = seed;
+    while tokens.len() < 300 {
+        let mut logits: Vec<f32> = (0..N_VOCAB)
+            .map(|_| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+                (state >> 40) as f32 / (1 << 22) as f32
+            })
+            .collect();
+        // What ends strings and answers comes sooner than among random tokens of text.
+        for end in [b'"', b'}', b']'] {
+            let is_end = |id: &usize| tokenizer.token_bytes(*id as u32) == [end];
+            logits[(0..N_VOCAB).find(is_end).unwrap()] += 4.0;
+        }
+        let chosen = chooser.choose(&mut logits, &tokens, &[]).unwrap();
+        n_forced += chosen.forced.len();
+        for (token, is_complete) in chosen.tokens() {
+            if tokenizer.is_end(token) {
+                return (Some(tokenizer.decode(&tokens, true)), n_forced);
+            }
+            tokens.push(token);
+            if is_complete {
+                return (Some(tokenizer.decode(&tokens, true)), n_forced);
+            }
+        }
+    }
+    (None, n_forced)
+}
+
+/// Draws some answers; returns the whole ones.
+fn answers(source: &GrammarSource) -> Vec<String> {
+    let (grammars, tokenizer) = grammars();
+    let grammar = grammars.compile(source).unwrap();
+    let drawn = (1..13).filter_map(|seed| answer(&grammar, &tokenizer, seed).0);
+    drawn.collect()
+}
+
+#[test]
+fn json_of_random_tokens_validates() {
+    type Check = fn(&Value) -> bool;
+    let cases: [(Value, Check); 12] = [
+        (json!(true), |_| true),
+        (json!({"type": "object"}), Value::is_object),
+        (json!({"type": ["boolean", "null"]}), |v| {
+            v.is_boolean() || v.is_null()
+        }),
+        (json!({"enum": ["a", 3, null, {"b": []}]}), |v| {
+            [json!("a"), json!(3), json!(null), json!({"b": []})].contains(v)
+        }),
+        (json!({"const": {"k": [1, true]}}), |v| {
+            *v == json!({"k": [1, true]})
+        }),
+        (
+            json!({"type": "integer", "minimum": -5, "exclusiveMaximum": 12}),
+            |v| {
+                v.as_f64()
+                    .is_some_and(|n| n.fract() == 0.0 && (-5.0..12.0).contains(&n))
+            },
+        ),
+        (
+            json!({"type": "string", "minLength": 2, "maxLength": 5}),
+            |v| {
+                v.as_str()
+                    .is_some_and(|s| (2..=5).contains(&s.chars().count()))
+            },
+        ),
+        (
+            json!({"type": "string", "pattern": "^[a-c]{3}-[0-9]+$"}),
+            |v| {
+                let (letters, digits) = v.as_str().unwrap().split_once('-').unwrap();
+                letters.len() == 3
+                    && letters.bytes().all(|b| (b'a'..=b'c').contains(&b))
+                    && !digits.is_empty()
+                    && digits.bytes().all(|b| b.is_ascii_digit())
+            },
+        ),
+        (json!({"type": "string", "format": "date"}), |v| {
+            v.as_str()
+                .is_some_and(|s| s.len() == 10 && s.split('-').count() == 3)
+        }),
+        (
+            json!({"type": "array", "items": {"type": "boolean"}, "minItems": 1, "maxItems": 3}),
+            |v| {
+                let list = v.as_array().unwrap();
+                (1..=3).contains(&list.len()) && list.iter().all(Value::is_boolean)
+            },
+        ),
+        (
+            json!({
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 8},
+                    "age": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+                    "tags": {"type": "array", "items": {"$ref": "#/$defs/tag"}, "maxItems": 2},
+                },
+                "required": ["name", "age"],
+                "additionalProperties": false,
+                "$defs": {"tag": {"enum": ["x", "y"]}},
+            }),
+            |v| {
+                let fields = v.as_object().unwrap();
+                let known = ["name", "age", "tags"];
+                fields["name"].is_string()
+                    && (fields["age"].is_null()
+                        || fields["age"].is_i64()
+                        || fields["age"].is_u64()
+                        || fields["age"].is_number())
+                    && fields.keys().all(|key| known.contains(&key.as_str()))
+            },
+        ),
+        (
+            json!({"allOf": [{"type": "integer", "minimum": 3}, {"maximum": 4}]}),
+            |v| [json!(3), json!(4)].contains(v),
+        ),
+    ];
+    for (schema, is_valid) in cases {
+        let found = answers(&GrammarSource::JsonSchema(schema.clone()));
+        assert!(found.len() >= 6, "{schema}: {} answers ended", found.len());
+        for text in found {
+            let value: Value = match serde_json::from_str(&text) {
+                Ok(value) => value,
+                // Valid, but no fp64.
+                Err(e) if e.to_string().starts_with("number out of range") => continue,
+                Err(e) => panic!("{schema}: {e}: {text}"),
+            };
+            assert!(is_valid(&value), "{schema}: {text}");
+        }
+    }
+}
+
+#[test]
+fn other_grammars_hold_too() {
+    let found = answers(&GrammarSource::Regex("(ab|c)+[0-9]{2}".to_owned()));
+    assert!(found.len() >= 6);
+    for text in found {
+        let (letters, digits) = text.split_at(text.len() - 2);
+        assert!(digits.bytes().all(|b| b.is_ascii_digit()), "{text}");
+        assert_eq!(letters.replace("ab", "").replace('c', ""), "", "{text}");
+    }
+    let lark = "start: \"<\" tail\ntail: \">\" | \"x\" tail \"y\"";
+    for text in answers(&GrammarSource::Lark(lark.to_owned())) {
+        let n = text.matches('x').count();
+        assert_eq!(text, format!("<{}>{}", "x".repeat(n), "y".repeat(n)));
+    }
+    let texts = ["yes \"sir\"".to_owned(), "no".to_owned()];
+    for text in answers(&GrammarSource::choice(&texts)) {
+        assert!(texts.contains(&text), "{text}");
+    }
+}
+
+#[test]
+fn tokens_that_must_follow_are_not_drawn() {
+    let (grammars, tokenizer) = grammars();
+    let schema = json!({"type": "object", "properties": {"temperature": {"type": "boolean"}},
+        "required": ["temperature"], "additionalProperties": false});
+    let source = GrammarSource::JsonSchema(schema);
+    let grammar = grammars.compile(&source).unwrap();
+    let (text, n_forced) = answer(&grammar, &tokenizer, 3);
+    assert!(text.unwrap().starts_with("{\"temperature\": "));
+    assert!(n_forced >= 5, "{n_forced}");
+    // The same grammar is not compiled again.
+    assert!(Arc::ptr_eq(&grammar, &grammars.compile(&source).unwrap()));
+}
+
+#[test]
+fn grammars_that_cannot_be_used_are_errors() {
+    let (grammars, _) = grammars();
+    for (source, said) in [
+        (GrammarSource::Regex("(".to_owned()), "unclosed group"),
+        (GrammarSource::Lark("start: x".to_owned()), "x"),
+        (GrammarSource::Lark(String::new()), "start"),
+        (GrammarSource::JsonSchema(json!({"type": "thing"})), "thing"),
+        (GrammarSource::JsonSchema(json!(false)), "false"),
+        (
+            GrammarSource::JsonSchema(json!({"not": {"type": "null"}})),
+            "not",
+        ),
+        (
+            GrammarSource::JsonSchema(json!({"$ref": "https://example.org/x"})),
+            "ref",
+        ),
+        (
+            GrammarSource::JsonSchema(json!({"$ref": "#/$defs/none"})),
+            "none",
+        ),
+    ] {
+        let error = grammars
+            .compile(&source)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with("the grammar: "), "{error}");
+        assert!(error.contains(said), "{source:?}: {error}");
+        assert!(
+            !error.contains("backtrace") && !error.contains('\n'),
+            "{error}"
+        );
+    }
+}
