@@ -96,6 +96,9 @@ def responses(client):
         text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
     same("response continued", text, second["text"])
     same("response kept", client.responses.retrieve(answer.id).output_text, first["text"])
+    form = {"format": {"type": "json_schema", "name": "sky", "schema": serve_clients.SCHEMA, "strict": True}}
+    found = client.responses.create(model="tiny-chat", input="hello", text=form)
+    same("response schema", json.loads(found.output_text)["sky"] in serve_clients.SKIES, True)
     client.responses.delete(answer.id)
     raises("response dropped", openai.NotFoundError, lambda: client.responses.retrieve(answer.id), status_code=404)
 

@@ -23,6 +23,8 @@ MODELS = pathlib.Path(__file__).parent.parent / "models"
 CHAT, BERT = MODELS / "tiny-chat", MODELS / "tiny-embed/bert-mean"
 CONTEXT, RERANKER = MODELS / "tiny-embed/qwen3-pplx-context", MODELS / "tiny-rerank/bert"
 PPLX, PPLX_CONTEXT = "pplx-embed-v1-0.6b", "pplx-embed-context-v1-0.6b"
+SKIES = ["blue", "gray"]
+SCHEMA = {"type": "object", "properties": {"sky": {"enum": SKIES}}, "required": ["sky"], "additionalProperties": False}
 DOCS = MODELS.parent.parent / "docs/serve.md"
 TEXTS = ["a cat", "the sea is deep"]
 
@@ -97,6 +99,9 @@ def anthropic(module, address, key, thane):
     stop = case["text"][3:5]
     answer = client.messages.create(**{**fields, "stop_sequences": [stop]})
     same("anthropic stop", (answer.stop_reason, answer.stop_sequence), ("stop_sequence", stop))
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    answer = client.messages.create(**{**fields, "max_tokens": 100}, output_config=config)
+    same("anthropic schema", json.loads(answer.content[0].text)["sky"] in SKIES, True)
     raises("anthropic model", module.NotFoundError, lambda: client.messages.create(**{**fields, "model": "x"}), status_code=404, type="not_found_error")
     tool = {"name": "f", "input_schema": {"type": "object"}}
     raises("anthropic tools", module.BadRequestError, lambda: client.messages.create(**fields, tools=[tool]), type="invalid_request_error")
@@ -121,13 +126,15 @@ def ollama(module, address, key, thane):
     system, user = (m["content"] for m in case["messages"])
     answer = client.generate(model="tiny-chat", prompt=user, system=system, options=options)
     same("ollama generate", answer.response, case["text"])
+    answer = client.chat(model="tiny-chat", messages=fields["messages"], format=SCHEMA)
+    same("ollama schema", json.loads(answer.message.content)["sky"] in SKIES, True)
     near("ollama embed", client.embed(model="bert-mean", input=TEXTS).embeddings, embedded(thane))
     near("ollama embeddings", client.embeddings(model="bert-mean", prompt=TEXTS[0]).embedding, embedded(thane)[0])
     same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "bert-mean", "bert"])
     same("ollama ps", len(client.ps().models), 3)
     same("ollama show", client.show("tiny-chat").capabilities, ["completion"])
     raises("ollama model", module.ResponseError, lambda: client.chat(**{**fields, "model": "x"}), status_code=404)
-    raises("ollama format", module.ResponseError, lambda: client.chat(**fields, format="json"), status_code=400)
+    raises("ollama format", module.ResponseError, lambda: client.chat(**fields, format={"type": 5}), status_code=400)
     raises("ollama pull", module.ResponseError, lambda: client.pull("x"), status_code=403)
 
 
