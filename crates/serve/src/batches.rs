@@ -35,6 +35,8 @@ pub(crate) struct Vectors {
     pub n_rows: Vec<usize>,
     /// Tokens of all inputs.
     pub n_tokens: usize,
+    /// Inputs that were cut.
+    pub n_cut: usize,
 }
 
 /// A request and who waits for its vectors.
@@ -90,6 +92,7 @@ impl Job {
             rows: output::shorten(rows, row_len, self.dim, embedder.info.normalize),
             n_rows: self.n_rows(),
             n_tokens: self.n_tokens(),
+            n_cut: 0,
         };
         let _ = self.answer.send(Ok(vectors));
     }
@@ -104,6 +107,9 @@ impl Job {
 struct Batch {
     /// Jobs of texts, with the memory for their vectors.
     jobs: Vec<(Job, Reservation)>,
+    /// Those that fill a batch by themselves. They run alone and last, so that they end when their
+    /// clients go, and nobody waits for them.
+    large: Vec<(Job, Reservation)>,
     n_tokens: usize,
 }
 
@@ -128,6 +134,9 @@ impl Worker {
                 self.take(job, &mut batch);
             }
             self.embed(batch.jobs);
+            for job in batch.large {
+                self.embed(vec![job]);
+            }
         }
     }
 
@@ -150,8 +159,15 @@ impl Worker {
         };
         let rows = match &job.work {
             Work::Texts(_) => {
-                batch.n_tokens += job.n_tokens();
-                return batch.jobs.push((job, held));
+                let n_tokens = job.n_tokens();
+                batch.n_tokens += n_tokens;
+                let is_large = n_tokens >= BATCH_TOKENS;
+                let jobs = if is_large {
+                    &mut batch.large
+                } else {
+                    &mut batch.jobs
+                };
+                return jobs.push((job, held));
             }
             Work::Documents(documents) => self.documents(documents, &|| job.is_gone()),
             Work::Tokens(sequences) => self.tokens(sequences, &|| job.is_gone()),
@@ -197,6 +213,9 @@ impl Worker {
 
     /// Embeds the texts of jobs together. If one of them cannot be embedded, each is alone.
     fn embed(&mut self, jobs: Vec<(Job, Reservation)>) {
+        if jobs.is_empty() {
+            return;
+        }
         let all: Vec<&Job> = jobs.iter().map(|(job, _)| job).collect();
         match self.texts(&all) {
             Ok(None) => {}

@@ -246,6 +246,15 @@ fn errors_have_the_shape_of_the_api() {
             422,
             "`ids`: expected token ids below",
         ),
+    ] {
+        assert_refused(post(&server, path, body), status, "Validation", said);
+    }
+}
+
+#[test]
+fn models_that_do_not_fit_are_refused() {
+    let server = server();
+    for (path, body, status, said) in [
         (
             "/tei/x/embed",
             json!({"inputs": "a"}),
@@ -273,12 +282,27 @@ fn errors_have_the_shape_of_the_api() {
     ] {
         assert_refused(post(&server, path, body), status, "Validation", said);
     }
+}
+
+#[test]
+fn the_side_and_the_number_of_cuts_are_told() {
+    let server = server();
+    let long = "word ".repeat(400);
     // A long text is cut at the side that the client names.
     for side in ["left", "Right"] {
         let body = json!({"inputs": long, "truncate": true, "truncation_direction": side});
-        assert_eq!(floats(&post(&server, "/embed", body).json()).len(), 1);
+        let answer = post(&server, "/embed", body);
+        assert!(
+            answer.head.contains("\r\nx-truncated-inputs: 1\r\n"),
+            "{}",
+            answer.head
+        );
+        assert_eq!(floats(&answer.json()).len(), 1);
     }
-    drop(server);
+}
+
+#[test]
+fn the_root_is_for_the_one_model_that_fits() {
     let two = [model("bert-mean"), model("bert-cls")];
     let server = Server::of_models(&two, &[], &[]);
     let answer = post(&server, "/embed", json!({"inputs": "a"}));

@@ -16,7 +16,7 @@ use super::embeddings::{MAX_INPUTS, check_count};
 use super::rerank::{reranker, sigmoid};
 use super::table::Route;
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_of_cut, json_response};
 use crate::model::{Kind, Served};
 use crate::ranks::Question;
 
@@ -192,7 +192,7 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
         row
     };
     let rows: Vec<Value> = ranking.ranked.iter().map(row).collect();
-    Ok(json_response(&json!(rows)))
+    Ok(json_of_cut(&json!(rows), ranking.n_cut))
 }
 
 async fn info_of_default(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
