@@ -125,9 +125,9 @@ def errors(client, address):
     chat = lambda **fields: client.chat.completions.create(**{"model": "tiny-chat", "messages": hello, **fields})
     raises("no such model", openai.NotFoundError, lambda: chat(model="gpt-4o"), param="model", code="model_not_found")
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    unsupported = {"param": "tools", "code": "unsupported_parameter"}
-    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), **unsupported)
-    raises("n", openai.BadRequestError, lambda: chat(n=2), param="n")
+    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), param="tools")
+    raises("n", openai.BadRequestError, lambda: chat(n=0), param="n")
+    raises("audio", openai.BadRequestError, lambda: chat(modalities=["audio"]), code="unsupported_parameter")
     long = [{"role": "user", "content": "x " * 2000}]
     raises("long prompt", openai.BadRequestError, lambda: chat(messages=long), code="context_length_exceeded")
     other = openai.OpenAI(base_url=f"{address}/v1", api_key="another", max_retries=0)

@@ -34,8 +34,8 @@ fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Tokenizer, String> {
     }
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let data = LanguageData::from_checkpoint(&checkpoint, N_VOCAB);
-    let language = data.map_err(|e| e.to_string())?.unwrap().into_language();
-    Ok(language.map_err(|e| e.to_string())?.tokenizer)
+    let data = data.map_err(|e| e.to_string())?.unwrap();
+    data.tokenizer.into_tokenizer().map_err(|e| e.to_string())
 }
 
 fn model(name: &str) -> Vec<u8> {
