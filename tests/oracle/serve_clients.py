@@ -191,6 +191,9 @@ def huggingface_hub(module, address, key, thane):
     case = cases()[0]
     answer = client.chat_completion(case["messages"], model="tiny-chat", temperature=0, max_tokens=len(case["tokens"]))
     same("hub chat", answer.choices[0].message.content, case["text"])
+    at = {"model": f"{address}/models/tiny-chat", "max_new_tokens": 9}
+    whole = client.text_generation("the sea", **at)
+    same("hub text", "".join(client.text_generation("the sea", stream=True, **at)), whole)
     error = module.errors.HfHubHTTPError
     raises("hub error", error, lambda: client.feature_extraction("word " * 400))
 

@@ -268,10 +268,16 @@ fn models_that_do_not_fit_are_refused() {
             "bert is a reranker",
         ),
         (
-            "/tei/tiny-chat",
+            "/tei/tiny-chat/embed",
             json!({"inputs": "a"}),
             422,
             "tiny-chat is a language model",
+        ),
+        (
+            "/models/tiny-chat",
+            json!({"inputs": "a", "parameters": {"details": true}}),
+            422,
+            "`parameters.details`: expected false",
         ),
         (
             "/rerank",
@@ -318,5 +324,36 @@ fn the_root_is_for_the_one_model_that_fits() {
         404,
         "Validation",
         "expected one reranker on this server, found 0",
+    );
+}
+
+#[test]
+fn a_language_model_continues_texts() {
+    let server = server();
+    let body = json!({"model": "tiny-chat", "prompt": "the sea", "max_tokens": 9});
+    let expected = post(&server, "/v1/completions", body).json();
+    let text = &expected["choices"][0]["text"];
+    let body =
+        json!({"inputs": "the sea", "parameters": {"max_new_tokens": 9, "do_sample": false}});
+    let found = post(&server, "/models/tiny-chat", body.clone()).json();
+    assert_eq!(found, json!([{"generated_text": text}]));
+    let streamed = with(body, json!({"stream": true}));
+    let streamed = post(&server, "/tei/tiny-chat", streamed).text();
+    let events = streamed.split_terminator("\n\n");
+    let events: Vec<Value> = events
+        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+        .collect();
+    let pieces = events
+        .iter()
+        .map(|event| event["token"]["text"].as_str().unwrap());
+    assert_eq!(pieces.collect::<String>(), text.as_str().unwrap());
+    let last = events.last().unwrap();
+    assert_eq!(last["generated_text"], *text);
+    assert_eq!(
+        (
+            &last["details"]["finish_reason"],
+            &last["details"]["generated_tokens"]
+        ),
+        (&json!("length"), &json!(9))
     );
 }
