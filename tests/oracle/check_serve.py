@@ -1,5 +1,6 @@
 """The official client of OpenAI's API, unchanged, against `thane serve` on tiny models: chat with
-and without a stream, completions, embeddings, models, and the exceptions of errors.
+and without a stream, responses, completions, embeddings, models, and the exceptions of errors. Then
+the clients of other APIs (`serve_clients.py`).
 
 Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected
 vectors those of `thane embed`.
@@ -22,6 +23,8 @@ try:
 except ImportError:
     print("skipped: openai is not installed (pip install openai)")
     sys.exit(0)
+
+import serve_clients
 
 MODELS = pathlib.Path(__file__).parent.parent / "models"
 CHAT, BERT = MODELS / "tiny-chat", MODELS / "tiny-embed/bert-mean"
@@ -81,6 +84,25 @@ def completions(client):
     same("finish reason", chunks[-1].choices[0].finish_reason, whole.choices[0].finish_reason)
 
 
+def responses(client):
+    params = openai.types.responses.response_create_params
+    serve_clients.documented("Routes", params.ResponseCreateParamsBase, openai.types.EmbeddingCreateParams)
+    first, second = json.loads((CHAT / "expected.json").read_text())["conversations"][:2]
+    fields = {"model": "tiny-chat", "temperature": 0, "max_output_tokens": len(first["tokens"])}
+    answer = client.responses.create(input="hello", **fields)
+    same("response", (answer.output_text, answer.status), (first["text"], "incomplete"))
+    fields["max_output_tokens"] = len(second["tokens"])
+    with client.responses.stream(input="and the sea?", previous_response_id=answer.id, **fields) as stream:
+        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    same("response continued", text, second["text"])
+    same("response kept", client.responses.retrieve(answer.id).output_text, first["text"])
+    form = {"format": {"type": "json_schema", "name": "sky", "schema": serve_clients.SCHEMA, "strict": True}}
+    found = client.responses.create(model="tiny-chat", input="hello", text=form)
+    same("response schema", json.loads(found.output_text)["sky"] in serve_clients.SKIES, True)
+    client.responses.delete(answer.id)
+    raises("response dropped", openai.NotFoundError, lambda: client.responses.retrieve(answer.id), status_code=404)
+
+
 def embeddings(client, thane):
     texts = ["a cat", "the sea is deep"]
     args = [thane, "embed", "--json", "--quiet", "--numerics", "f32", str(BERT), *texts]
@@ -103,9 +125,9 @@ def errors(client, address):
     chat = lambda **fields: client.chat.completions.create(**{"model": "tiny-chat", "messages": hello, **fields})
     raises("no such model", openai.NotFoundError, lambda: chat(model="gpt-4o"), param="model", code="model_not_found")
     tool = {"type": "function", "function": {"name": "f", "parameters": {}}}
-    unsupported = {"param": "tools", "code": "unsupported_parameter"}
-    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), **unsupported)
-    raises("n", openai.BadRequestError, lambda: chat(n=2), param="n")
+    raises("tools", openai.BadRequestError, lambda: chat(tools=[tool]), param="tools")
+    raises("n", openai.BadRequestError, lambda: chat(n=0), param="n")
+    raises("audio", openai.BadRequestError, lambda: chat(modalities=["audio"]), code="unsupported_parameter")
     long = [{"role": "user", "content": "x " * 2000}]
     raises("long prompt", openai.BadRequestError, lambda: chat(messages=long), code="context_length_exceeded")
     other = openai.OpenAI(base_url=f"{address}/v1", api_key="another", max_retries=0)
@@ -115,21 +137,23 @@ def errors(client, address):
 def main():
     thane = sys.argv[1]
     flags = ["--port", "0", "--context", "512", "--numerics", "f32", "--api-key", KEY]
-    server = subprocess.Popen([thane, "serve", CHAT, BERT, *flags], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([thane, "serve", CHAT, BERT, serve_clients.RERANKER, *flags], stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=60)
-        same("models", [model.id for model in client.models.list()], ["tiny-chat", "bert-mean"])
+        same("models", [model.id for model in client.models.list()], ["tiny-chat", "bert-mean", "bert"])
         same("model", client.models.retrieve("bert-mean").owned_by, "thane")
         chats(client)
         completions(client)
+        responses(client)
         embeddings(client, thane)
         errors(client, address)
+        print(f"openai {openai.__version__}: all ok")
+        serve_clients.check(address, KEY, thane)
         server.send_signal(signal.SIGINT)
         same("exit code", server.wait(timeout=20), 0)
     finally:
         server.kill()
-    print(f"openai {openai.__version__}: all ok")
 
 
 if __name__ == "__main__":

@@ -81,6 +81,9 @@ impl Grammars {
     /// Most compiled grammars that are kept.
     const MAX_KEPT: usize = 16;
 
+    /// Most states of the lexer of an answer. JSON schemas need some hundreds.
+    const MAX_LEXER_STATES: usize = 25_000;
+
     /// Grammars over the tokens of `tokenizer`.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         Self {
@@ -148,7 +151,10 @@ fn factory(tokenizer: &Arc<Tokenizer>) -> Result<ParserFactory, GrammarError> {
         let slices = llguidance::earley::SlicedBiasComputer::general_slices();
         let mut factory = ParserFactory::new(&env, capabilities, &slices)?;
         factory.quiet();
-        factory.limits_mut().verbose_errors = false;
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        // Each answer has its own lexer, of 1 to 2 kB for each state.
+        limits.max_lexer_states = Grammars::MAX_LEXER_STATES;
         Ok(factory)
     }));
     made.map_err(|e| grammar_error(&e.to_string()))

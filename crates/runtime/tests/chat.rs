@@ -1,5 +1,8 @@
 //! Thoughts and calls of tools in answers: the syntaxes of the families, whole and in pieces.
 
+// Clippy does not know helpers of tests as tests.
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -82,17 +85,29 @@ fn parts(syntax: &ChatSyntax, prompt: &str, pieces: &[&str]) -> Vec<Part> {
     joined
 }
 
-#[test]
-fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
-    let text = |text: &str| Part::Text(text.to_owned());
-    let thought = |text: &str| Part::Thought(text.to_owned());
-    let rain = json!({"city": "Paris, \"TX\"", "days": 3});
-    let weather = || call("get_weather", rain.clone());
-    let ping = || call("ping", json!({}));
-    let all = json!({"a": [1, -2.5e3, true, null], "b": {"c": "d'"}});
+/// Marker of the syntax, end of the prompt, answer, and its parts.
+type Case = (&'static str, &'static str, String, Vec<Part>);
+
+fn text(text: &str) -> Part {
+    Part::Text(text.to_owned())
+}
+
+fn thought(text: &str) -> Part {
+    Part::Thought(text.to_owned())
+}
+
+fn weather() -> Part {
+    call("get_weather", json!({"city": "Paris, \"TX\"", "days": 3}))
+}
+
+fn ping() -> Part {
+    call("ping", json!({}))
+}
+
+fn cases_with_json_in_tags() -> Vec<Case> {
     let hermes = "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Paris, \\\"TX\\\"\", \
                   \"days\": 3}}\n</tool_call>";
-    let cases: Vec<(&str, &str, String, Vec<Part>)> = vec![
+    vec![
         ("<tool_call>", "", hermes.to_owned(), vec![weather()]),
         (
             "<tool_call>",
@@ -100,8 +115,18 @@ fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
             format!("<think>\nHm.\n</think>\n\nI look. \n{hermes}\n{hermes}\n"),
             vec![thought("Hm.\n"), text("I look."), weather(), weather()],
         ),
-        ("<tool_call>", "<think>\n", "So.</think>Hi <tool".to_owned(), vec![thought("So."), text("Hi <tool")]),
-        ("<tool_call>", "", "a < b <think> c\n".to_owned(), vec![text("a < b <think> c\n")]),
+        (
+            "<tool_call>",
+            "<think>\n",
+            "So.</think>Hi <tool".to_owned(),
+            vec![thought("So."), text("Hi <tool")],
+        ),
+        (
+            "<tool_call>",
+            "",
+            "a < b <think> c\n".to_owned(),
+            vec![text("a < b <think> c\n")],
+        ),
         (
             "<tool_call>",
             "",
@@ -109,7 +134,18 @@ fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
             vec![text("<tool_call>no json</tool_call>")],
         ),
         // An end that the model left out.
-        ("<tool_call>", "", "<tool_call>{\"name\": \"ping\"}".to_owned(), vec![ping()]),
+        (
+            "<tool_call>",
+            "",
+            "<tool_call>{\"name\": \"ping\"}".to_owned(),
+            vec![ping()],
+        ),
+    ]
+}
+
+fn cases_of_other_syntaxes() -> Vec<Case> {
+    let all = json!({"a": [1, -2.5e3, true, null], "b": {"c": "d'"}});
+    vec![
         (
             "<function=",
             "",
@@ -167,8 +203,15 @@ fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
         ),
         ("<|python_tag|>", "", "{x} is a set".to_owned(), vec![text("{x} is a set")]),
         ("<|python_tag|>", "", "It is {\"name\"".to_owned(), vec![text("It is {\"name\"")]),
-    ];
-    for (marker, prompt, answer, due) in cases {
+    ]
+}
+
+#[test]
+fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
+    for (marker, prompt, answer, due) in cases_with_json_in_tags()
+        .into_iter()
+        .chain(cases_of_other_syntaxes())
+    {
         let thoughts = THOUGHT_SYNTAXES[usize::from(marker == "<|tool_call>")];
         let syntax = ChatSyntax {
             calls: Some(syntax(marker)),

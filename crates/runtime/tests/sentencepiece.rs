@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde_json::Value;
 use thane_engine::text::{EncodeOptions, Tokenizer};
@@ -23,7 +22,7 @@ fn here(name: &str) -> PathBuf {
 }
 
 /// The tokenizer of a checkpoint with this vocabulary and this `tokenizer_config.json`.
-fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Arc<Tokenizer>, String> {
+fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Tokenizer, String> {
     let folder = tempfile::tempdir().unwrap();
     let tiny = here("../../../tests/models/tiny/llama-bias");
     for name in ["config.json", "model.safetensors"] {
@@ -35,8 +34,8 @@ fn tokenizer(model: &[u8], config: Option<&str>) -> Result<Arc<Tokenizer>, Strin
     }
     let checkpoint = Checkpoint::open(folder.path()).unwrap();
     let data = LanguageData::from_checkpoint(&checkpoint, N_VOCAB);
-    let language = data.map_err(|e| e.to_string())?.unwrap().into_language();
-    Ok(language.map_err(|e| e.to_string())?.tokenizer)
+    let data = data.map_err(|e| e.to_string())?.unwrap();
+    data.tokenizer.into_tokenizer().map_err(|e| e.to_string())
 }
 
 fn model(name: &str) -> Vec<u8> {

@@ -37,6 +37,8 @@ pub(crate) struct Vectors {
     pub n_rows: Vec<usize>,
     /// Tokens of all inputs.
     pub n_tokens: usize,
+    /// Inputs that were cut.
+    pub n_cut: usize,
 }
 
 /// A request and who waits for its vectors.
@@ -103,6 +105,7 @@ impl Job {
             rows: output::shorten(rows, row_len, self.dim, embedder.info.normalize),
             n_rows: self.n_rows(),
             n_tokens: self.n_tokens(),
+            n_cut: 0,
         };
         self.end(Ok(Some(vectors)), counts);
     }
@@ -113,6 +116,9 @@ impl Job {
 struct Batch {
     /// Jobs of texts, with the memory for their vectors.
     jobs: Vec<(Job, Reservation)>,
+    /// Those that fill a batch by themselves. They run alone and last, so that they end when their
+    /// clients go, and nobody waits for them.
+    large: Vec<(Job, Reservation)>,
     n_tokens: usize,
 }
 
@@ -144,6 +150,9 @@ impl Worker {
             }
             self.counts.running.set(batch.jobs.len() as u64);
             self.embed(batch.jobs);
+            for job in batch.large {
+                self.embed(vec![job]);
+            }
             self.counts.running.set(0);
         }
     }
@@ -167,8 +176,15 @@ impl Worker {
         };
         let rows = match &job.work {
             Work::Texts(_) => {
-                batch.n_tokens += job.n_tokens();
-                return batch.jobs.push((job, held));
+                let n_tokens = job.n_tokens();
+                batch.n_tokens += n_tokens;
+                let is_large = n_tokens >= BATCH_TOKENS;
+                let jobs = if is_large {
+                    &mut batch.large
+                } else {
+                    &mut batch.jobs
+                };
+                return jobs.push((job, held));
             }
             Work::Documents(documents) => self.documents(documents, &|| job.is_gone()),
             Work::Tokens(sequences) => self.tokens(sequences, &|| job.is_gone()),
@@ -214,6 +230,9 @@ impl Worker {
 
     /// Embeds the texts of jobs together. If one of them cannot be embedded, each is alone.
     fn embed(&mut self, jobs: Vec<(Job, Reservation)>) {
+        if jobs.is_empty() {
+            return;
+        }
         let all: Vec<&Job> = jobs.iter().map(|(job, _)| job).collect();
         match self.texts(&all) {
             Ok(None) => {

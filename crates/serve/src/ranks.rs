@@ -30,6 +30,8 @@ pub(crate) struct Ranking {
     pub ranked: Vec<Ranked>,
     /// Tokens of all pairs.
     pub n_tokens: usize,
+    /// Pairs that were cut.
+    pub n_cut: usize,
 }
 
 /// A handle to a running reranker.
@@ -120,6 +122,7 @@ fn rank(
         pairs.push(pair);
     }
     let n_tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();
+    let n_cut = pairs.iter().filter(|pair| pair.is_cut).count();
     let mut watch = Watch {
         interrupted: is_gone,
         progress: &mut |_| {},
@@ -128,7 +131,11 @@ fn rank(
     let ranked = reranker.score(&pairs, &mut watch).map_err(failed)?;
     Ok(ranked.map(|mut ranked| {
         sort_ranked(&mut ranked);
-        Ranking { ranked, n_tokens }
+        Ranking {
+            ranked,
+            n_tokens,
+            n_cut,
+        }
     }))
 }
 

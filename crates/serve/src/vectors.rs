@@ -121,17 +121,18 @@ impl Embeddings {
         let encoder = self.encoder(ask.prompt.as_deref(), ask.cut)?;
         let (answer, vectors) = oneshot::channel();
         let encoded = tokio::task::spawn_blocking(move || {
-            let work = encoder.encode(ask.inputs, of_tokens, &|| answer.is_closed());
-            (work, answer, place)
+            let encoded = encoder.encode(ask.inputs, of_tokens, &|| answer.is_closed());
+            (encoded, answer, place)
         });
         let encoded = encoded.await;
-        let (work, answer, place) =
+        let (encoded, answer, place) =
             encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?;
-        let work = work?;
+        let (work, n_cut) = encoded?;
         self.check(&work)?;
         let job = Job::new(work, dim, answer, place);
         self.jobs.send(job).map_err(|_| stopped())?;
-        vectors.await.map_err(|_| stopped())?
+        let vectors = vectors.await.map_err(|_| stopped())??;
+        Ok(Vectors { n_cut, ..vectors })
     }
 
     /// The tokens of texts, with a prompt before each.
@@ -204,49 +205,56 @@ struct InputEncoder {
 }
 
 impl InputEncoder {
-    /// The work of inputs. If the client goes, what was encoded so far, which nobody waits for.
+    /// The work of inputs, and how many were cut. If the client goes, what was encoded so far,
+    /// which nobody waits for.
     fn encode(
         &self,
         inputs: Vec<Input>,
         of_tokens: bool,
         is_gone: &dyn Fn() -> bool,
-    ) -> Result<Work, ApiError> {
+    ) -> Result<(Work, usize), ApiError> {
         let (mut sequences, mut documents) = (Vec::new(), Vec::new());
+        let mut n_cut = 0;
         for (idx, input) in inputs.into_iter().enumerate() {
             if is_gone() {
                 break;
             }
             match input {
-                Input::Text(text) => sequences.push(self.text(&text, idx)?),
+                Input::Text(text) => {
+                    let (tokens, is_cut) = self.text(&text, idx)?;
+                    n_cut += usize::from(is_cut);
+                    sequences.push(tokens);
+                }
                 Input::Tokens(tokens) => sequences.push(self.tokens(tokens, idx)?),
                 Input::Chunks(chunks) => documents.push(self.chunks(&chunks, idx)?),
             }
         }
-        Ok(if !documents.is_empty() {
+        let work = if !documents.is_empty() {
             Work::Documents(documents)
         } else if of_tokens {
             Work::Tokens(sequences)
         } else {
             Work::Texts(sequences)
-        })
+        };
+        Ok((work, n_cut))
     }
 
-    fn text(&self, text: &str, idx: usize) -> Result<Vec<u32>, ApiError> {
+    /// The tokens of a text, and whether it was cut.
+    fn text(&self, text: &str, idx: usize) -> Result<(Vec<u32>, bool), ApiError> {
         let mut tokens = self.encode_text(text, idx, true)?;
         let around = self.texts.around();
-        match self.cut {
-            Some(Cut::End) => {
-                shorten(&mut tokens, self.max_tokens, around.after.len());
-            }
+        let is_cut = match self.cut {
+            Some(Cut::End) => shorten(&mut tokens, self.max_tokens, around.after.len()),
             Some(Cut::Start) => {
                 let n_cut = tokens.len().saturating_sub(self.max_tokens);
                 let start = around.before.len().min(tokens.len() - n_cut);
                 tokens.drain(start..start + n_cut);
+                n_cut > 0
             }
-            None => {}
-        }
+            None => false,
+        };
         self.check_length(tokens.len(), idx)?;
-        Ok(tokens)
+        Ok((tokens, is_cut))
     }
 
     /// The tokens of a text, however many.

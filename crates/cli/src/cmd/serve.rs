@@ -13,12 +13,14 @@ use crate::app::{App, size};
 use crate::exit::{Code, Failure, Outcome};
 use crate::model::RunFlags;
 
-/// Serve models over HTTP, with the routes of OpenAI's API.
+/// Serve models over HTTP, with the APIs of OpenAI, Anthropic, Ollama and others.
 ///
-/// Language models answer /v1/chat/completions and /v1/completions, embedding models
-/// /v1/embeddings; /v1/models lists them. The address, printed once the models are loaded, opens a
-/// page with a chat, similarity of texts, audits of models and live charts. Ctrl-C stops the
-/// server: running answers have 10 seconds to finish. docs/serve.md has the fields.
+/// Language models answer /v1/chat/completions, /v1/responses, /v1/completions, /v1/messages and
+/// /api/chat; embedding models /v1/embeddings, /api/embed, /embed and Perplexity's routes below
+/// /perplexity; rerankers /v1/rerank and /rerank. /openapi.json lists all routes. The address,
+/// printed once the models are loaded, opens a page with a chat, similarity of texts, audits of
+/// models and live charts. Ctrl-C stops the server: running answers have 10 seconds to finish.
+/// docs/serve.md has the fields.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.

@@ -181,9 +181,9 @@ fn errors_are_one_text() {
             "is an embedding model",
         ),
         (
-            chat(json!({"format": "json"})),
+            chat(json!({"format": "xml"})),
             400,
-            "`format`: expected \"\"",
+            "`format`: expected json or a JSON schema",
         ),
         (chat(json!({"tools": [{}]})), 400, "`tools`: expected []"),
         (
@@ -192,9 +192,9 @@ fn errors_are_one_text() {
             "the field `options.magic`",
         ),
         (
-            chat(json!({"options": {"mirostat": 2}})),
+            chat(json!({"options": {"tfs_z": 2}})),
             400,
-            "`options.mirostat`: expected 0, found 2",
+            "`options.tfs_z`: expected 1, found 2",
         ),
         (
             chat(json!({"options": {"num_ctx": 9999}})),
@@ -231,4 +231,34 @@ fn errors_are_one_text() {
         let error = answer.json()["error"].as_str().unwrap().to_owned();
         assert!(error.contains(said), "{error}");
     }
+}
+
+/// A schema with few answers, which the tiny model can finish.
+pub fn schema() -> Value {
+    json!({"type": "object", "properties": {"sky": {"enum": ["blue", "gray"]}},
+        "required": ["sky"], "additionalProperties": false})
+}
+
+#[track_caller]
+pub fn assert_fits_schema(text: &Value) {
+    let found: Value = serde_json::from_str(text.as_str().unwrap()).unwrap();
+    assert!(
+        ["blue", "gray"]
+            .map(|sky| json!({"sky": sky}))
+            .contains(&found),
+        "{found}"
+    );
+}
+
+#[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let server = Server::start(&[]);
+    let hello = json!([{"role": "user", "content": "hello"}]);
+    let body = json!({"model": "tiny-chat", "messages": hello, "stream": false, "format": schema(),
+        "options": {"typical_p": 0.9, "repeat_last_n": -1, "repeat_penalty": 1.1}});
+    let answer = post(&server, "chat", body).json();
+    assert_fits_schema(&answer["message"]["content"]);
+    let body =
+        json!({"model": "tiny-chat", "prompt": "hello", "stream": false, "format": schema()});
+    assert_fits_schema(&post(&server, "generate", body).json()["response"]);
 }

@@ -201,7 +201,7 @@ fn several_answers_and_prompts_come_in_order() {
     let many = json!({"messages": hello(), "n": 100});
     server
         .chat(many)
-        .refused(429, "rate_limit_error", Value::Null);
+        .refused(400, "invalid_request_error", json!("n"));
     assert_eq!(server.n_requests(), 0);
 }
 
@@ -407,7 +407,7 @@ fn tools_are_called_when_they_must_be() {
         );
     }
     let required = json!({"tool_choice": "required", "parallel_tool_calls": false, "seed": 1});
-    let answer = server.chat(with(base.clone(), required)).json();
+    let answer = server.chat(with(base, required)).json();
     assert_eq!(
         answer["choices"][0]["message"]["tool_calls"]
             .as_array()
@@ -415,7 +415,12 @@ fn tools_are_called_when_they_must_be() {
             .len(),
         1
     );
-    // The template is told of tools, calls and results.
+}
+
+#[test]
+fn the_template_is_told_of_tools_calls_and_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::of_models(&[with_tools(folder.path())], &["--numerics", "f32"], &[]);
     let n_prompt = |fields: Value| {
         let answer = server.chat(with(json!({"max_tokens": 1}), fields)).json();
         answer["usage"]["prompt_tokens"].as_u64().unwrap()
@@ -432,7 +437,7 @@ fn tools_are_called_when_they_must_be() {
         {"role": "tool", "tool_call_id": "c1", "content": "done"},
     ]);
     assert!(n_prompt(json!({"messages": talk})) > plain + 20);
-    let both = with(base, json!({"response_format": {"type": "json_object"}}));
+    let both = json!({"messages": hello(), "tools": weather(), "response_format": {"type": "json_object"}});
     let said = server
         .chat(both)
         .refused(400, "invalid_request_error", json!("response_format"));

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::serve::conversations;
 use crate::serve_client::{Answer, Server, named_events, with};
+use crate::serve_ollama::{assert_fits_schema, schema};
 
 fn post(server: &Server, fields: Value) -> Answer {
     let body = with(json!({"model": "tiny-chat", "temperature": 0}), fields);
@@ -125,13 +126,17 @@ fn fields_are_refused_by_name() {
         ),
         ("background", json!(true), "`background`: expected false"),
         (
-            "text",
-            json!({"format": {"type": "json_object"}}),
-            "`text`: expected",
+            "text.format",
+            json!({"type": "grammar"}),
+            "`text.format`: unknown variant",
         ),
         ("model", json!("bert-mean"), "use /v1/embeddings"),
     ] {
-        let fields = with(json!({"input": "hello"}), json!({name: value}));
+        let given = match name.strip_prefix("text.") {
+            Some(field) => json!({"text": {field: value}}),
+            None => json!({name: value}),
+        };
+        let fields = with(json!({"input": "hello"}), given);
         let message = post(&server, fields).refused(400, "invalid_request_error", json!(name));
         assert!(message.contains(said), "{message}");
     }
@@ -190,4 +195,21 @@ fn the_document_has_each_route_and_no_other() {
     let required = &paths["/v1/messages"]["post"]["requestBody"]["content"];
     let required = &required["application/json"]["schema"]["required"];
     assert_eq!(*required, json!(["model", "messages", "max_tokens"]));
+}
+
+#[test]
+fn answers_have_the_form_that_is_asked_for() {
+    let server = Server::start(&[]);
+    let format = json!({"type": "json_schema", "name": "sky", "schema": schema(), "strict": true});
+    let fields = json!({"input": "hello", "text": {"format": format}});
+    let answer = post(&server, fields).json();
+    assert_fits_schema(text_of(&answer));
+    assert_eq!(answer["text"]["format"], format, "{answer}");
+    let format = json!({"type": "json_schema", "schema": schema()});
+    let hello = json!([{"role": "user", "content": "hello"}]);
+    let body = json!({"model": "tiny-chat", "max_tokens": 100, "messages": hello,
+        "output_config": {"format": format}});
+    let answer = server.post("/v1/messages", &body.to_string(), "").json();
+    assert_fits_schema(&answer["content"][0]["text"]);
+    assert_eq!(answer["stop_reason"], "end_turn", "{answer}");
 }

@@ -246,6 +246,15 @@ fn errors_have_the_shape_of_the_api() {
             422,
             "`ids`: expected token ids below",
         ),
+    ] {
+        assert_refused(post(&server, path, body), status, "Validation", said);
+    }
+}
+
+#[test]
+fn models_that_do_not_fit_are_refused() {
+    let server = server();
+    for (path, body, status, said) in [
         (
             "/tei/x/embed",
             json!({"inputs": "a"}),
@@ -259,10 +268,16 @@ fn errors_have_the_shape_of_the_api() {
             "bert is a reranker",
         ),
         (
-            "/tei/tiny-chat",
+            "/tei/tiny-chat/embed",
             json!({"inputs": "a"}),
             422,
             "tiny-chat is a language model",
+        ),
+        (
+            "/models/tiny-chat",
+            json!({"inputs": "a", "parameters": {"details": true}}),
+            422,
+            "`parameters.details`: expected false",
         ),
         (
             "/rerank",
@@ -273,12 +288,27 @@ fn errors_have_the_shape_of_the_api() {
     ] {
         assert_refused(post(&server, path, body), status, "Validation", said);
     }
+}
+
+#[test]
+fn the_side_and_the_number_of_cuts_are_told() {
+    let server = server();
+    let long = "word ".repeat(400);
     // A long text is cut at the side that the client names.
     for side in ["left", "Right"] {
         let body = json!({"inputs": long, "truncate": true, "truncation_direction": side});
-        assert_eq!(floats(&post(&server, "/embed", body).json()).len(), 1);
+        let answer = post(&server, "/embed", body);
+        assert!(
+            answer.head.contains("\r\nx-truncated-inputs: 1\r\n"),
+            "{}",
+            answer.head
+        );
+        assert_eq!(floats(&answer.json()).len(), 1);
     }
-    drop(server);
+}
+
+#[test]
+fn the_root_is_for_the_one_model_that_fits() {
     let two = [model("bert-mean"), model("bert-cls")];
     let server = Server::of_models(&two, &[], &[]);
     let answer = post(&server, "/embed", json!({"inputs": "a"}));
@@ -294,5 +324,36 @@ fn errors_have_the_shape_of_the_api() {
         404,
         "Validation",
         "expected one reranker on this server, found 0",
+    );
+}
+
+#[test]
+fn a_language_model_continues_texts() {
+    let server = server();
+    let body = json!({"model": "tiny-chat", "prompt": "the sea", "max_tokens": 9});
+    let expected = post(&server, "/v1/completions", body).json();
+    let text = &expected["choices"][0]["text"];
+    let body =
+        json!({"inputs": "the sea", "parameters": {"max_new_tokens": 9, "do_sample": false}});
+    let found = post(&server, "/models/tiny-chat", body.clone()).json();
+    assert_eq!(found, json!([{"generated_text": text}]));
+    let streamed = with(body, json!({"stream": true}));
+    let streamed = post(&server, "/tei/tiny-chat", streamed).text();
+    let events = streamed.split_terminator("\n\n");
+    let events: Vec<Value> = events
+        .map(|event| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap())
+        .collect();
+    let pieces = events
+        .iter()
+        .map(|event| event["token"]["text"].as_str().unwrap());
+    assert_eq!(pieces.collect::<String>(), text.as_str().unwrap());
+    let last = events.last().unwrap();
+    assert_eq!(last["generated_text"], *text);
+    assert_eq!(
+        (
+            &last["details"]["finish_reason"],
+            &last["details"]["generated_tokens"]
+        ),
+        (&json!("length"), &json!(9))
     );
 }

@@ -5,13 +5,15 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::Response;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_engine::generate::FinishReason;
 use thane_engine::schedule::Usage;
-use thane_runtime::{Message, Sampling};
+use thane_runtime::{GrammarSource, Message, Sampling};
 
 use super::App;
 use super::ask::{Ask, Prompt};
+use super::format::Form;
 use super::generate::language_model;
 use super::turns::Turns;
 use crate::body::Fields;
@@ -68,11 +70,13 @@ pub(super) async fn create(
         seed: number,
         ..Sampling::default()
     };
+    let form = form(&mut fields)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     fields.finish(IGNORED, &neutral())?;
     let ask = Ask {
         prompt: Prompt::Messages(messages),
         sampling,
+        form,
         stop: stop.clone(),
         max_tokens: Some(max_tokens),
     };
@@ -93,9 +97,28 @@ pub(super) async fn count_tokens(
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
     let answers = language_model(app.model_of(&mut fields)?)?;
     let messages = messages(&mut fields)?;
+    form(&mut fields)?;
     fields.finish(IGNORED, &neutral())?;
     let tokens = Prompt::Messages(messages).encode(answers).await?;
     Ok(json_response(&json!({"input_tokens": tokens.len()})))
+}
+
+/// `format` of `output_config`: a JSON schema.
+fn form(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
+    let mut config = fields.nested("output_config")?;
+    let format: Option<Format> = config.take("format")?;
+    config.finish(&[], &[])?;
+    Ok(format.map(|Format::JsonSchema { schema }| Form {
+        source: GrammarSource::JsonSchema(schema),
+        field: "output_config.format",
+    }))
+}
+
+/// A form of answers.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Format {
+    JsonSchema { schema: Value },
 }
 
 /// The messages, with the system prompt as the first of them. Turns of one role that follow each

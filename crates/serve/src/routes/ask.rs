@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use serde_json::Value;
 use thane_engine::schedule::{Event, Request};
-use thane_runtime::{Message, Sampling};
+use thane_runtime::{Message, PromptEncoder, RuntimeError, Sampling, TemplateInput};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::generate::{check_length, choose, encode};
+use super::format::Form;
+use super::generate::{beside, check_length, choose, compile, encode, invalid};
 use crate::answers::Answers;
 use crate::error::ApiError;
 
@@ -18,6 +20,8 @@ const MAX_STOPS: usize = 16;
 pub(super) struct Ask {
     pub prompt: Prompt,
     pub sampling: Sampling,
+    /// The form of the answer; `None` for text.
+    pub form: Option<Form>,
     /// Texts that end the answer.
     pub stop: Vec<String>,
     /// Most tokens of the answer; `None` for what the context allows.
@@ -40,13 +44,25 @@ pub(super) struct Begun {
 }
 
 impl Prompt {
-    /// The tokens of a prompt. Errors name the field `param`.
+    /// The tokens of a prompt, encoded beside the connections.
     pub async fn encode(self, answers: &Answers) -> Result<Vec<u32>, ApiError> {
         let prompts = Arc::clone(&answers.prompts);
-        match self {
-            Self::Messages(messages) => encode(move || prompts.encode_messages(&messages)).await,
-            Self::Text(text) => encode(move || prompts.encode_prompt(&text)).await,
+        encode(move || self.tokens(&prompts, false)).await
+    }
+
+    /// A grammar holds for the whole answer, so the model shall not think before it.
+    fn tokens(self, prompts: &PromptEncoder, has_form: bool) -> Result<Vec<u32>, RuntimeError> {
+        let messages = match self {
+            Self::Text(text) => return prompts.encode_prompt(&text),
+            Self::Messages(messages) => messages,
+        };
+        let mut given = TemplateInput::default();
+        if has_form {
+            let thinks = "enable_thinking".to_owned();
+            given.variables.insert(thinks, Value::Bool(false));
         }
+        let rendered = prompts.render(&messages, &given)?;
+        prompts.encode_rendered(&rendered)
     }
 }
 
@@ -60,8 +76,19 @@ impl Ask {
         let is_chat = matches!(self.prompt, Prompt::Messages(_));
         let sampling = choose(&self.sampling, answers, is_chat)?;
         check_stops(&self.stop, stop_param)?;
+        if let (Some(form), Some(known)) = (&self.form, &answers.known) {
+            return Err(invalid(known.lacks("a grammar")).with_param(form.field));
+        }
         let place = answers.places.take()?;
-        let prompt = self.prompt.encode(answers).await?;
+        let prompts = Arc::clone(&answers.prompts);
+        let (asked, form) = (self.prompt, self.form);
+        let (prompt, grammar) = beside(move || {
+            let grammar = form.map(|form| compile(&prompts, &form.source, form.field));
+            let grammar = grammar.transpose()?;
+            let tokens = asked.tokens(&prompts, grammar.is_some());
+            Ok((tokens.map_err(invalid)?, grammar))
+        })
+        .await?;
         let n_prompt = prompt.len();
         check_length(answers, n_prompt, prompt_param)?;
         if n_prompt == 0 {
@@ -71,6 +98,7 @@ impl Ask {
         let request = Request {
             prompt,
             sampling,
+            grammar,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             stop: self.stop,
             strip_space_prefix: is_chat,

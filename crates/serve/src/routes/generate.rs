@@ -157,8 +157,16 @@ impl Wish {
     }
 }
 
-/// The places in the queue of requests that come together: all or none.
+/// The places in the queue of `n` answers that come together: all or none.
 pub(super) fn places(answers: &Answers, n: usize) -> Result<Vec<OwnedSemaphorePermit>, ApiError> {
+    let most = answers.places.n();
+    if n > most {
+        let message = format!(
+            "expected at most {most} answers, which the slots and the queue of the model hold, \
+             found {n}"
+        );
+        return Err(ApiError::field("n", message));
+    }
     (0..n).map(|_| answers.places.take()).collect()
 }
 

@@ -72,10 +72,11 @@ impl App {
         self.n_requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The model that the field `model` names.
+    /// The model that the field `model` names: as the server has it, or without what is before the
+    /// name in `hf:org/name@revision`.
     fn model(&self, name: &str) -> Result<&Served, ApiError> {
-        let found = self.models.iter().find(|model| model.id == name);
-        found.ok_or_else(|| {
+        let by = |is: fn(&str) -> &str| self.models.iter().find(|model| is(&model.id) == name);
+        by(|id| id).or_else(|| by(hub_name)).ok_or_else(|| {
             let ids: Vec<&str> = self.models.iter().map(Served::id).collect();
             let message = format!("expected a model of {}, found `{name}`", ids.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, message)
@@ -190,8 +191,34 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         .with_state(Arc::new(app))
 }
 
+/// The name of a model of the Hub alone, which clients of its maker's API send.
+fn hub_name(id: &str) -> &str {
+    let name = id
+        .strip_prefix("hf:")
+        .and_then(|path| path.split('/').nth(1));
+    name.map_or(id, |name| name.split('@').next().unwrap_or(name))
+}
+
 /// Seconds since 1970.
 fn now_s() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_the_hub_have_their_name_alone_too() {
+        for (id, name) in [
+            ("hf:perplexity-ai/pplx-embed-v1-0.6b", "pplx-embed-v1-0.6b"),
+            ("hf:org/name@main", "name"),
+            ("hf:org/name/file.gguf@main", "name"),
+            ("minilm", "minilm"),
+            ("hf:odd", "hf:odd"),
+        ] {
+            assert_eq!(hub_name(id), name);
+        }
+    }
 }

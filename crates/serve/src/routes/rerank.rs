@@ -11,7 +11,7 @@ use serde_json::json;
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_of_cut};
 use crate::model::{Kind, Served};
 use crate::ranks::{Question, Ranks};
 
@@ -65,12 +65,13 @@ pub(super) async fn create(
         result
     });
     let results: Vec<_> = results.collect();
-    Ok(json_response(&json!({
+    let answer = json!({
         "id": format!("rerank-{:x}-{:x}", app.started, app.next_request()),
         "model": model.id,
         "results": results,
         "usage": {"prompt_tokens": ranking.n_tokens, "total_tokens": ranking.n_tokens},
-    })))
+    });
+    Ok(json_of_cut(&answer, ranking.n_cut))
 }
 
 /// The reranker of a request.

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thane_engine::generate::FinishReason;
 use thane_engine::schedule::Usage;
-use thane_runtime::{Message, Sampling};
+use thane_runtime::{GrammarSource, Message, Sampling};
 
 use super::ask::{Ask, Prompt};
+use super::format::Form;
 use super::generate::language_model;
 use super::turns::Turns;
 use super::{App, now_s};
@@ -47,13 +49,12 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Fields that are supported with one value only, which changes nothing.
-fn neutral() -> [(&'static str, Value); 9] {
+fn neutral() -> [(&'static str, Value); 8] {
     [
         ("background", json!(false)),
         ("context_management", json!([])),
         ("include", json!([])),
         ("reasoning", json!({})),
-        ("text", json!({"format": {"type": "text"}})),
         ("tool_choice", json!("auto")),
         ("tools", json!([])),
         ("top_logprobs", json!(0)),
@@ -83,6 +84,11 @@ pub(super) async fn create(
         ..Sampling::default()
     };
     let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
+    let mut text = fields.nested("text")?;
+    let format: Option<Value> = text.take("format")?;
+    text.finish(&[], &[])?;
+    let format = format.unwrap_or_else(|| json!({"type": "text"}));
+    let form = form(&format)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let is_kept = fields.take("store")?.unwrap_or(true);
     let metadata: Map<String, Value> = fields.take("metadata")?.unwrap_or_default();
@@ -103,7 +109,7 @@ pub(super) async fn create(
         "reasoning": {"effort": null, "summary": null},
         "store": is_kept,
         "temperature": sampling.temperature,
-        "text": {"format": {"type": "text"}},
+        "text": {"format": format},
         "tool_choice": "auto",
         "tools": [],
         "top_p": sampling.top_p,
@@ -114,6 +120,7 @@ pub(super) async fn create(
     let ask = Ask {
         prompt: Prompt::Messages(asked.collect()),
         sampling,
+        form,
         stop: Vec::new(),
         max_tokens,
     };
@@ -127,6 +134,35 @@ pub(super) async fn create(
         responses: is_kept.then(|| Arc::clone(&app.responses)),
     };
     respond(shape, begun.events, is_stream).await
+}
+
+/// `text.format`.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Format {
+    Text,
+    JsonObject,
+    JsonSchema {
+        schema: Value,
+        #[serde(rename = "name")]
+        _name: Option<String>,
+        #[serde(rename = "description")]
+        _description: Option<String>,
+        /// Answers always follow the schema.
+        #[serde(rename = "strict")]
+        _strict: Option<bool>,
+    },
+}
+
+fn form(format: &Value) -> Result<Option<Form>, ApiError> {
+    let field = "text.format";
+    let refused = |e: serde_json::Error| ApiError::field(field, format!("`{field}`: {e}"));
+    let source = match Format::deserialize(format).map_err(refused)? {
+        Format::Text => return Ok(None),
+        Format::JsonObject => GrammarSource::json_object(),
+        Format::JsonSchema { schema, .. } => GrammarSource::JsonSchema(schema),
+    };
+    Ok(Some(Form { source, field }))
 }
 
 /// The conversation so far: that of the previous response, and the input.

@@ -12,7 +12,7 @@ use super::super::App;
 use super::super::embeddings::{dimensions, embedding_model, texts};
 use super::{LOAD_OPTIONS, model_of, ns};
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_of_cut};
 use crate::vectors::{Ask, Cut};
 
 pub(super) async fn embed(
@@ -33,13 +33,14 @@ pub(super) async fn embed(
     };
     let vectors = embeddings.embed(ask).await?;
     let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
-    Ok(json_response(&json!({
+    let answer = json!({
         "model": model.id,
         "embeddings": rows,
         "total_duration": ns(arrived.elapsed()),
         "load_duration": ns(Duration::ZERO),
         "prompt_eval_count": vectors.n_tokens,
-    })))
+    });
+    Ok(json_of_cut(&answer, vectors.n_cut))
 }
 
 /// One text, as `prompt`.
@@ -56,7 +57,8 @@ pub(super) async fn embed_one(
         ..Ask::new(vec![prompt.into()], embeddings.dim)
     };
     let vectors = embeddings.embed(ask).await?;
-    Ok(json_response(&json!({"embedding": vectors.rows})))
+    let answer = json!({"embedding": vectors.rows});
+    Ok(json_of_cut(&answer, vectors.n_cut))
 }
 
 /// Refuses what is left. Options of sampling have nothing to do with vectors.

@@ -9,10 +9,11 @@ use axum::http::Response;
 use serde_json::{Value, json};
 use thane_engine::generate::FinishReason;
 use thane_engine::schedule::Usage;
-use thane_runtime::{Message, Sampling, rfc3339};
+use thane_runtime::{GrammarSource, Message, Sampling, rfc3339};
 
 use super::super::App;
 use super::super::ask::{Ask, Prompt};
+use super::super::format::Form;
 use super::super::generate::language_model;
 use super::super::turns::Turns;
 use super::{LOAD_OPTIONS, model_of, ns};
@@ -38,10 +39,9 @@ const TURNS: Turns = Turns {
 const IGNORED: &[&str] = &["keep_alive"];
 
 /// Fields that are supported with one value only, which changes nothing.
-fn neutral() -> [(&'static str, Value); 10] {
+fn neutral() -> [(&'static str, Value); 9] {
     [
         ("context", json!([])),
-        ("format", json!("")),
         ("images", json!([])),
         ("logprobs", json!(false)),
         ("suffix", json!("")),
@@ -122,12 +122,13 @@ impl Call {
         let mut options = self.fields.nested("options")?;
         let stop: Vec<String> = options.take("stop")?.unwrap_or_default();
         let max_tokens = max_tokens(options.take("num_predict")?)?;
-        let sampling = sampling(&mut options, app.next_request())?;
+        let sampling = sampling(&mut options, answers, app.next_request())?;
         check_context(options.take("num_ctx")?, answers)?;
         finish(options)?;
+        let form = form(&mut self.fields)?;
         let prompt = prompt(&mut self.fields, answers)?;
         self.fields.finish(IGNORED, &neutral())?;
-        let mut shape = Shape {
+        let shape = Shape {
             model: model.id.clone(),
             text_field: self.text_field,
             arrived: self.arrived,
@@ -141,6 +142,7 @@ impl Call {
         let ask = Ask {
             prompt,
             sampling,
+            form,
             stop,
             max_tokens,
         };
@@ -149,25 +151,33 @@ impl Call {
             _ => "prompt",
         };
         let begun = ask.begin(answers, (prompt_field, "options.stop")).await?;
-        shape.arrived = self.arrived;
         respond(shape, begun.events, is_stream).await
     }
 }
 
-fn sampling(options: &mut Fields, number: u64) -> Result<Sampling, ApiError> {
+fn sampling(options: &mut Fields, answers: &Answers, number: u64) -> Result<Sampling, ApiError> {
+    let sampling = super::super::sampling::take(options, answers, number)?;
+    let penalty = options.take("repeat_penalty")?;
     Ok(Sampling {
-        temperature: options.take("temperature")?,
-        top_k: options.take("top_k")?,
-        top_p: options.take("top_p")?,
-        min_p: options.take("min_p")?,
-        repetition_penalty: options.take("repeat_penalty")?,
-        presence_penalty: options.take("presence_penalty")?.unwrap_or(0.0),
-        frequency_penalty: options.take("frequency_penalty")?.unwrap_or(0.0),
-        seed: options
-            .take::<i64>("seed")?
-            .map_or(number, i64::cast_unsigned),
-        ..Sampling::default()
+        repetition_penalty: penalty.or(sampling.repetition_penalty),
+        ..sampling
     })
+}
+
+/// `format`: `json`, or a schema.
+fn form(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
+    let field = "format";
+    let source = match fields.take::<Value>(field)? {
+        None => return Ok(None),
+        Some(Value::String(name)) if name.is_empty() => return Ok(None),
+        Some(Value::String(name)) if name == "json" => GrammarSource::json_object(),
+        Some(schema @ Value::Object(_)) => GrammarSource::JsonSchema(schema),
+        Some(_) => {
+            let message = "`format`: expected json or a JSON schema, found another value";
+            return Err(ApiError::field(field, message));
+        }
+    };
+    Ok(Some(Form { source, field }))
 }
 
 /// -1 and -2 are as many as fit.
@@ -197,15 +207,8 @@ fn check_context(asked: Option<usize>, answers: &Answers) -> Result<(), ApiError
 }
 
 fn finish(options: Fields) -> Result<(), ApiError> {
-    let ignored = [LOAD_OPTIONS, &["mirostat_eta", "mirostat_tau"]].concat();
-    let neutral = [
-        ("mirostat", json!(0)),
-        ("penalize_newline", json!(true)),
-        ("repeat_last_n", json!(64)),
-        ("tfs_z", json!(1)),
-        ("typical_p", json!(1)),
-    ];
-    options.finish(&ignored, &neutral)
+    let neutral = [("penalize_newline", json!(true)), ("tfs_z", json!(1))];
+    options.finish(LOAD_OPTIONS, &neutral)
 }
 
 /// The JSON of an answer: a line for each piece, and one with the counts.

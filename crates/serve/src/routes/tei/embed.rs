@@ -9,7 +9,7 @@ use thane_engine::embed::similarity::Similarity;
 
 use super::super::embeddings::{MAX_INPUTS, check_count, dimensions, embedding_model, inputs};
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_of_cut};
 use crate::model::Served;
 use crate::vectors::{Ask, Cut, Embeddings, Input};
 
@@ -61,7 +61,7 @@ async fn vectors(
         rows.by_ref().for_each(to_unit_length);
     }
     let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
-    Ok(json_response(&json!(rows)))
+    Ok(json_of_cut(&json!(rows), vectors.n_cut))
 }
 
 /// A vector for each token, those that the tokenizer adds included.
@@ -85,7 +85,7 @@ pub(super) async fn embed_all(
         rows.chunks_exact(dim).collect::<Vec<&[f32]>>()
     });
     let texts: Vec<_> = texts.collect();
-    Ok(json_response(&json!(texts)))
+    Ok(json_of_cut(&json!(texts), vectors.n_cut))
 }
 
 /// The cosine of a sentence and each of some others.
@@ -110,7 +110,7 @@ pub(super) async fn similarity(
     let cosines: Vec<f32> = rows
         .map(|row| Similarity::Cosine.compare(source, row) as f32)
         .collect();
-    Ok(json_response(&json!(cosines)))
+    Ok(json_of_cut(&json!(cosines), vectors.n_cut))
 }
 
 fn inputs_of(given: Value) -> Result<Vec<Input>, ApiError> {

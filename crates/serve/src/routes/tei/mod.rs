@@ -2,6 +2,7 @@
 //! `huggingface_hub` calls it, and at the root for the one embedding model or the one reranker.
 
 mod embed;
+mod generate;
 mod tokens;
 
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use super::embeddings::{MAX_INPUTS, check_count};
 use super::rerank::{reranker, sigmoid};
 use super::table::Route;
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, json_of_cut, json_response};
 use crate::model::{Kind, Served};
 use crate::ranks::Question;
 
@@ -60,7 +61,7 @@ pub(super) fn routes() -> Vec<Route> {
             let call = move |State(app): State<Arc<App>>, body: Body| async move {
                 let fields = Fields::read(body, app.max_body_bytes).await?;
                 let model = default_model(&app, action, &path_of(action))?;
-                call(model, action, fields).await
+                call(&app, model, action, fields).await
             };
             let (required, summary) = about_action(action);
             Route::post(&path, required, summary, call)
@@ -79,7 +80,7 @@ pub(super) fn routes() -> Vec<Route> {
 /// The fields that an action needs, and what it does.
 fn about_action(action: Action) -> (&'static [&'static str], &'static str) {
     match action {
-        Action::Default => (&[], "Embeds texts, or scores them, by the fields."),
+        Action::Default => (&[], "Embeds, scores or continues texts, by the model."),
         Action::Embed => (&["inputs"], "Embeds texts or tokens."),
         Action::EmbedAll => (&["inputs"], "Embeds each token of texts."),
         Action::Similarity => (&["inputs"], "Compares a sentence with others."),
@@ -94,7 +95,8 @@ fn path_of(action: Action) -> String {
     name.map_or_else(String::new, |(name, _)| format!("/{name}"))
 }
 
-/// The one model that fits: a reranker for `rerank`, or where there is no embedding model.
+/// The one model that fits: a reranker for `rerank`, and where there is no embedding model; a
+/// language model where there is neither.
 fn default_model<'a>(app: &'a App, action: Action, path: &str) -> Result<&'a Served, ApiError> {
     let of_kind = |is: fn(&Kind) -> bool| -> Vec<&Served> {
         let models = app.models.iter();
@@ -104,7 +106,11 @@ fn default_model<'a>(app: &'a App, action: Action, path: &str) -> Result<&'a Ser
     let rank = of_kind(|kind| matches!(kind, Kind::Ranks(_)));
     let (fitting, kind) = match action {
         Action::Rerank => (rank, "reranker"),
-        Action::Default if embed.is_empty() => (rank, "embedding model or reranker"),
+        Action::Default if embed.is_empty() && rank.is_empty() => {
+            let answer = of_kind(|kind| matches!(kind, Kind::Answers(_)));
+            (answer, "model")
+        }
+        Action::Default if embed.is_empty() => (rank, "reranker"),
         _ => (embed, "embedding model"),
     };
     match fitting[..] {
@@ -128,7 +134,7 @@ async fn of_model(
 ) -> Result<Response<Body>, ApiError> {
     let fields = Fields::read(body, app.max_body_bytes).await?;
     let (name, action) = split(&path);
-    call(app.model(name)?, action, fields).await
+    call(&app, app.model(name)?, action, fields).await
 }
 
 fn split(path: &str) -> (&str, Action) {
@@ -144,6 +150,7 @@ fn split(path: &str) -> (&str, Action) {
 }
 
 async fn call(
+    app: &App,
     model: &Served,
     action: Action,
     mut fields: Fields,
@@ -158,8 +165,11 @@ async fn call(
         Action::Tokenize => tokens::tokenize(model, fields).await,
         Action::Decode => tokens::decode(model, fields).await,
         Action::Rerank => rerank(model, fields).await,
-        Action::Default if matches!(model.task, Kind::Ranks(_)) => rerank(model, fields).await,
-        Action::Default => embed::by_fields(model, fields).await,
+        Action::Default => match &model.task {
+            Kind::Embeds(_) => embed::by_fields(model, fields).await,
+            Kind::Ranks(_) => rerank(model, fields).await,
+            Kind::Answers(_) => generate::generate(app, model, fields).await,
+        },
     }
 }
 
@@ -192,7 +202,7 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
         row
     };
     let rows: Vec<Value> = ranking.ranked.iter().map(row).collect();
-    Ok(json_response(&json!(rows)))
+    Ok(json_of_cut(&json!(rows), ranking.n_cut))
 }
 
 async fn info_of_default(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {

@@ -1,0 +1,140 @@
+//! Text generation as `huggingface_hub` asks for it: the API of Text Generation Inference.
+
+use axum::body::{Body, Bytes};
+use axum::http::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thane_engine::generate::FinishReason;
+use thane_engine::schedule::Usage;
+use thane_runtime::{GrammarSource, Sampling};
+
+use super::super::App;
+use super::super::ask::{Ask, Prompt};
+use super::super::format::Form;
+use super::super::generate::language_model;
+use super::super::sampling;
+use crate::body::Fields;
+use crate::dialect::Dialect;
+use crate::error::ApiError;
+use crate::model::Served;
+use crate::stream::{Render, data, respond};
+
+/// Most tokens of an answer whose request does not say, as in the API.
+const MAX_TOKENS: usize = 100;
+
+/// `parameters.grammar`.
+#[derive(Deserialize)]
+#[serde(
+    tag = "type",
+    content = "value",
+    rename_all = "snake_case",
+    deny_unknown_fields
+)]
+enum Grammar {
+    Json(Value),
+    Regex(String),
+}
+
+/// Fields of `parameters` that are supported with one value only, which changes nothing.
+fn neutral() -> [(&'static str, Value); 6] {
+    [
+        ("best_of", json!(1)),
+        ("decoder_input_details", json!(false)),
+        ("details", json!(false)),
+        ("return_full_text", json!(false)),
+        ("top_n_tokens", json!(0)),
+        ("watermark", json!(false)),
+    ]
+}
+
+/// Continues a text, without the chat template.
+pub(super) async fn generate(
+    app: &App,
+    model: &Served,
+    mut fields: Fields,
+) -> Result<Response<Body>, ApiError> {
+    let answers = language_model(model)?;
+    let text: String = fields.require("inputs")?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let mut parameters = fields.nested("parameters")?;
+    fields.finish(&[], &[])?;
+    let stop: Vec<String> = parameters.take("stop")?.unwrap_or_default();
+    let max_tokens = parameters.take("max_new_tokens")?.unwrap_or(MAX_TOKENS);
+    let grammar: Option<Grammar> = parameters.take("grammar")?;
+    let is_greedy = parameters.take("do_sample")? == Some(false);
+    let mut sampling: Sampling = sampling::take(&mut parameters, answers, app.next_request())?;
+    if is_greedy && sampling.temperature.is_none() {
+        sampling.temperature = Some(0.0);
+    }
+    parameters.finish(&[], &neutral())?;
+    let ask = Ask {
+        prompt: Prompt::Text(text),
+        sampling,
+        form: grammar.map(|grammar| Form {
+            source: match grammar {
+                Grammar::Json(schema) => GrammarSource::JsonSchema(schema),
+                Grammar::Regex(regex) => GrammarSource::Regex(regex),
+            },
+            field: "parameters.grammar",
+        }),
+        stop,
+        max_tokens: Some(max_tokens),
+    };
+    let begun = ask.begin(answers, ("inputs", "parameters.stop")).await?;
+    respond(Shape::default(), begun.events, is_stream).await
+}
+
+/// The JSON of an answer.
+#[derive(Default)]
+struct Shape {
+    /// The answer so far.
+    text: String,
+    n_pieces: usize,
+}
+
+impl Shape {
+    /// An event. A piece may be several tokens, so it has neither an id nor a probability.
+    fn event(&mut self, piece: &str, is_special: bool, text: Value, details: Value) -> Bytes {
+        self.n_pieces += 1;
+        data(&json!({
+            "index": self.n_pieces,
+            "token": {"id": null, "text": piece, "logprob": null, "special": is_special},
+            "generated_text": text,
+            "details": details,
+        }))
+    }
+}
+
+impl Render for Shape {
+    fn whole(&mut self, text: &str, _: FinishReason, _: &Usage) -> Value {
+        json!([{"generated_text": text}])
+    }
+
+    fn first(&mut self) -> Vec<Bytes> {
+        Vec::new()
+    }
+
+    fn piece(&mut self, text: &str) -> Bytes {
+        self.text.push_str(text);
+        self.event(text, false, Value::Null, Value::Null)
+    }
+
+    fn last(&mut self, reason: FinishReason, usage: &Usage) -> Vec<Bytes> {
+        let reason = match reason {
+            _ if usage.stop_idx.is_some() => "stop_sequence",
+            FinishReason::Stop | FinishReason::Interrupted => "eos_token",
+            FinishReason::Length | FinishReason::Context => "length",
+        };
+        let details = json!({
+            "finish_reason": reason,
+            "generated_tokens": usage.answer_tokens,
+            "seed": null,
+        });
+        let text = json!(self.text);
+        vec![self.event("", true, text, details)]
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        data(&Dialect::Tei.error(error))
+    }
+}

@@ -1,0 +1,265 @@
+"""Official clients of other APIs than OpenAI's, unchanged, against `thane serve`: anthropic, ollama,
+perplexityai, huggingface_hub, langchain and llama-index. `check_serve.py` starts the server and
+calls `check`; a client that is not installed is named and left out.
+
+Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected vectors
+and bytes those of `thane embed`, expected scores those of sentence-transformers
+(`tests/models/tiny-rerank/bert/golden.json`).
+"""
+
+import base64
+import contextlib
+import fnmatch
+import importlib
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+MODELS = pathlib.Path(__file__).parent.parent / "models"
+CHAT, BERT = MODELS / "tiny-chat", MODELS / "tiny-embed/bert-mean"
+CONTEXT, RERANKER = MODELS / "tiny-embed/qwen3-pplx-context", MODELS / "tiny-rerank/bert"
+PPLX, PPLX_CONTEXT = "pplx-embed-v1-0.6b", "pplx-embed-context-v1-0.6b"
+SKIES = ["blue", "gray"]
+SCHEMA = {"type": "object", "properties": {"sky": {"enum": SKIES}}, "required": ["sky"], "additionalProperties": False}
+DOCS = MODELS.parent.parent / "docs/serve.md"
+TEXTS = ["a cat", "the sea is deep"]
+
+
+def same(name, found, expected):
+    if found != expected:
+        sys.exit(f"{name}: expected {expected!r}, found {found!r}")
+    print(f"{name}: ok")
+
+
+def near(name, found, expected, tolerance=1e-5):
+    """Numbers, or lists of them, up to rounding."""
+    flat = lambda value: [x for v in value for x in flat(v)] if hasattr(value, "__iter__") else [value]
+    found, expected = flat(found), flat(expected)
+    most = max(abs(a - b) for a, b in zip(found, expected, strict=True))
+    if not most < tolerance:
+        sys.exit(f"{name}: expected {expected!r}, found {found!r}")
+    print(f"{name}: ok, differs by {most:.1e}")
+
+
+def raises(name, kind, call, **expected):
+    try:
+        call()
+    except kind as error:
+        return same(name, {key: getattr(error, key) for key in expected}, expected)
+    sys.exit(f"{name}: expected {kind.__name__}, found an answer")
+
+
+def cases():
+    return json.loads((CHAT / "expected.json").read_text())["conversations"]
+
+
+def embedded(thane, *flags, model=BERT):
+    args = [thane, "embed", "--json", "--quiet", "--numerics", "f32", str(model), *flags, *TEXTS]
+    return json.loads(subprocess.run(args, check=True, capture_output=True).stdout)["embeddings"]
+
+
+def unpack(text, signed):
+    return [int.from_bytes([b], "big", signed=signed) for b in base64.b64decode(text)]
+
+
+def documented(section, *schemas):
+    """Each field of the client's types must be in the tables of a section of docs/serve.md."""
+    parts = re.split(r"^## ", re.sub(r"```.*?```", "", DOCS.read_text(), flags=re.DOTALL), flags=re.MULTILINE)
+    (text,) = [part for part in parts if part.startswith(section)]
+    names = {re.split(r"\W*:", name)[0].split(".")[-1] for name in re.findall(r"`([^`]+)`", text)}
+    fields = {field for schema in schemas for field in getattr(schema, "model_fields", schema.__annotations__)}
+    missing = {f for f in fields if not any(fnmatch.fnmatch(f, name) for name in names)}
+    same(f"fields of {section} without a line", missing, set())
+
+
+def anthropic(module, address, key, thane):
+    params = module.types
+    documented("Anthropic", params.message_create_params.MessageCreateParamsBase, params.MessageCountTokensParams)
+    client = module.Anthropic(base_url=address, api_key=key, max_retries=0, timeout=60)
+    for at, case in enumerate(cases()):
+        messages = [dict(m) for m in case["messages"]]
+        fields = {"model": "tiny-chat", "max_tokens": len(case["tokens"]), "extra_body": {"temperature": 0}}
+        if messages[0]["role"] == "system":
+            fields["system"] = messages.pop(0)["content"]
+        fields["messages"] = messages
+        answer = client.messages.create(**fields)
+        same(f"anthropic {at}", answer.content[0].text, case["text"])
+        same(f"anthropic reason {at}", answer.stop_reason, "max_tokens")
+        with client.messages.stream(**fields) as stream:
+            text = "".join(stream.text_stream)
+            final = stream.get_final_message()
+        same(f"anthropic stream {at}", (text, final.content[0].text), (case["text"], case["text"]))
+        same(f"anthropic stream tokens {at}", final.usage.output_tokens, len(case["tokens"]))
+        counted = {k: v for k, v in fields.items() if k in ("model", "messages", "system")}
+        same(f"anthropic count {at}", client.messages.count_tokens(**counted).input_tokens, len(case["ids"]))
+    stop = case["text"][3:5]
+    answer = client.messages.create(**{**fields, "stop_sequences": [stop]})
+    same("anthropic stop", (answer.stop_reason, answer.stop_sequence), ("stop_sequence", stop))
+    config = {"format": {"type": "json_schema", "schema": SCHEMA}}
+    answer = client.messages.create(**{**fields, "max_tokens": 100}, output_config=config)
+    same("anthropic schema", json.loads(answer.content[0].text)["sky"] in SKIES, True)
+    raises("anthropic model", module.NotFoundError, lambda: client.messages.create(**{**fields, "model": "x"}), status_code=404, type="not_found_error")
+    tool = {"name": "f", "input_schema": {"type": "object"}}
+    raises("anthropic tools", module.BadRequestError, lambda: client.messages.create(**fields, tools=[tool]), type="invalid_request_error")
+    other = module.Anthropic(base_url=address, api_key="another", max_retries=0)
+    raises("anthropic key", module.AuthenticationError, lambda: other.messages.create(**fields), type="authentication_error")
+
+
+def ollama(module, address, key, thane):
+    types = importlib.import_module("ollama._types")
+    requests = [types.ChatRequest, types.GenerateRequest, types.EmbedRequest, types.EmbeddingsRequest]
+    documented("Ollama", *requests, types.Options)
+    client = module.Client(host=address, headers={"authorization": f"Bearer {key}"})
+    for at, case in enumerate(cases()):
+        options = {"temperature": 0, "num_predict": len(case["tokens"])}
+        fields = {"model": "tiny-chat", "messages": case["messages"], "options": options}
+        answer = client.chat(**fields, keep_alive="5m")
+        same(f"ollama {at}", (answer.message.content, answer.eval_count), (case["text"], len(case["tokens"])))
+        parts = list(client.chat(**fields, stream=True))
+        same(f"ollama stream {at}", "".join(p.message.content for p in parts), case["text"])
+        same(f"ollama done {at}", (parts[-1].done, parts[-1].done_reason), (True, "length"))
+    case = cases()[2]
+    system, user = (m["content"] for m in case["messages"])
+    answer = client.generate(model="tiny-chat", prompt=user, system=system, options=options)
+    same("ollama generate", answer.response, case["text"])
+    answer = client.chat(model="tiny-chat", messages=fields["messages"], format=SCHEMA)
+    same("ollama schema", json.loads(answer.message.content)["sky"] in SKIES, True)
+    near("ollama embed", client.embed(model="bert-mean", input=TEXTS).embeddings, embedded(thane))
+    near("ollama embeddings", client.embeddings(model="bert-mean", prompt=TEXTS[0]).embedding, embedded(thane)[0])
+    same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "bert-mean", "bert"])
+    same("ollama ps", len(client.ps().models), 3)
+    same("ollama show", client.show("tiny-chat").capabilities, ["completion"])
+    raises("ollama model", module.ResponseError, lambda: client.chat(**{**fields, "model": "x"}), status_code=404)
+    raises("ollama format", module.ResponseError, lambda: client.chat(**fields, format={"type": 5}), status_code=400)
+    raises("ollama pull", module.ResponseError, lambda: client.pull("x"), status_code=403)
+
+
+@contextlib.contextmanager
+def pplx_server(thane, key):
+    """A server of tiny models under the only names that the client takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        models = [pathlib.Path(folder) / name for name in (PPLX, PPLX_CONTEXT)]
+        models[0].symlink_to(BERT.resolve())
+        models[1].symlink_to(CONTEXT.resolve())
+        flags = ["--port", "0", "--numerics", "f32", "--api-key", key]
+        server = subprocess.Popen([thane, "serve", *models, *flags], stdout=subprocess.PIPE, text=True)
+        try:
+            yield server.stdout.readline().strip() + "/perplexity"
+        finally:
+            server.kill()
+
+
+def perplexity(module, _, key, thane):
+    types = module.types
+    documented("Perplexity", types.EmbeddingCreateParams, types.ContextualizedEmbeddingCreateParams)
+    with pplx_server(thane, key) as address:
+        client = module.Perplexity(base_url=address, api_key=key, max_retries=0, timeout=60)
+        perplexity_embeddings(module, client, thane)
+
+
+def perplexity_embeddings(module, client, thane):
+    int8 = ("--format", "int8")
+    bits = ("--format", "ubinary", "--packing", "lsb")
+    for encoding, flags, signed in [("base64_int8", int8, True), ("base64_binary", bits, False)]:
+        found = client.embeddings.create(input=TEXTS, model=PPLX, encoding_format=encoding)
+        rows = [unpack(row.embedding, signed) for row in found.data]
+        same(f"perplexity {encoding}", rows, embedded(thane, *flags))
+        create = client.contextualized_embeddings.create
+        found = create(input=[TEXTS, TEXTS[:1]], model=PPLX_CONTEXT, encoding_format=encoding)
+        rows = [unpack(row.embedding, signed) for row in found.data[0].data]
+        same(f"perplexity chunks {encoding}", rows, embedded(thane, "--chunks", *flags, model=CONTEXT)[0])
+        same("perplexity documents", [len(document.data) for document in found.data], [2, 1])
+    found = client.embeddings.create(input=TEXTS[0], model=PPLX)
+    same("perplexity default", [unpack(row.embedding, True) for row in found.data], embedded(thane, *int8)[:1])
+    create = client.embeddings.create
+    raises("perplexity empty", module.BadRequestError, lambda: create(input=[""], model=PPLX), status_code=400)
+    raises("perplexity model", module.NotFoundError, lambda: create(input="a", model="pplx-embed-v1-4b"), status_code=404)
+
+
+def huggingface_hub(module, address, key, thane):
+    expected = embedded(thane)
+    for name, url in [("root", address), ("models", f"{address}/models/bert-mean"), ("tei", f"{address}/tei/bert-mean")]:
+        client = module.InferenceClient(base_url=url, token=key, timeout=60)
+        near(f"hub vectors at {name}", client.feature_extraction(TEXTS, normalize=True, truncate=True).tolist(), expected)
+        cosine = sum(a * b for a, b in zip(*expected))
+        near(f"hub similarity at {name}", client.sentence_similarity(TEXTS[0], [TEXTS[1]]), [cosine])
+    client = module.InferenceClient(base_url=address, token=key, timeout=60)
+    case = cases()[0]
+    answer = client.chat_completion(case["messages"], model="tiny-chat", temperature=0, max_tokens=len(case["tokens"]))
+    same("hub chat", answer.choices[0].message.content, case["text"])
+    at = {"model": f"{address}/models/tiny-chat", "max_new_tokens": 9}
+    whole = client.text_generation("the sea", **at)
+    same("hub text", "".join(client.text_generation("the sea", stream=True, **at)), whole)
+    error = module.errors.HfHubHTTPError
+    raises("hub error", error, lambda: client.feature_extraction("word " * 400))
+
+
+def langchain_perplexity(module, _, key, thane):
+    expected = embedded(thane, "--format", "int8")
+    with pplx_server(thane, key) as address:
+        model = module.PerplexityEmbeddings(model=PPLX, pplx_api_key=key)
+        model.client = importlib.import_module("perplexity").Perplexity(base_url=address, api_key=key)
+        found = model.embed_documents(TEXTS)
+    # It gives int8 as fractions, or as they are.
+    scale = max(map(max, expected)) / max(map(max, found))
+    near("langchain_perplexity", [[x * scale for x in row] for row in found], expected)
+
+
+def langchain_openai(module, address, key, thane):
+    case = cases()[0]
+    base = {"base_url": f"{address}/v1", "api_key": key, "max_retries": 0}
+    chat = module.ChatOpenAI(model="tiny-chat", temperature=0, max_tokens=len(case["tokens"]), **base)
+    same("langchain_openai chat", chat.invoke("hello").content, case["text"])
+    same("langchain_openai stream", "".join(c.content for c in chat.stream("hello")), case["text"])
+    responses = chat.model_copy(update={"use_responses_api": True})
+    same("langchain_openai responses", responses.invoke("hello").text, case["text"])
+    vectors = module.OpenAIEmbeddings(model="bert-mean", check_embedding_ctx_length=False, **base)
+    near("langchain_openai embeddings", vectors.embed_documents(TEXTS), embedded(thane))
+
+
+def llama_index(module, address, key, thane):
+    """Needs an older openai, and so an environment of its own: llama-index-llms-openai-like and
+    llama-index-embeddings-openai-like."""
+    case = cases()[0]
+    base = {"api_base": f"{address}/v1", "api_key": key, "max_retries": 0}
+    like = importlib.import_module("llama_index.llms.openai_like").OpenAILike
+    chat = like(model="tiny-chat", is_chat_model=True, temperature=0, max_tokens=len(case["tokens"]), **base)
+    messages = [importlib.import_module("llama_index.core.llms").ChatMessage(role="user", content="hello")]
+    same("llama_index chat", chat.chat(messages).message.content, case["text"])
+    same("llama_index stream", "".join(c.delta for c in chat.stream_chat(messages)), case["text"])
+    like = importlib.import_module("llama_index.embeddings.openai_like").OpenAILikeEmbedding
+    near("llama_index embeddings", like(model_name="bert-mean", **base).get_text_embedding_batch(TEXTS), embedded(thane))
+
+
+def rerank(address, key):
+    golden = json.loads((RERANKER / "golden.json").read_text())
+    body = {"query": golden["query"], "texts": [t["text"] for t in golden["texts"]], "truncate": True, "raw_scores": True}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(f"{address}/rerank", json.dumps(body).encode(), headers)
+    found = json.load(urllib.request.urlopen(request))
+    same("rerank order", [row["index"] for row in found], golden["order"])
+    near("rerank scores", [row["score"] for row in found], [golden["texts"][i]["logit"] for i in golden["order"]])
+
+
+def check(address, key, thane):
+    rerank(address, key)
+    for name, run in [
+        ("anthropic", anthropic),
+        ("ollama", ollama),
+        ("perplexity", perplexity),
+        ("huggingface_hub", huggingface_hub),
+        ("langchain_openai", langchain_openai),
+        ("langchain_perplexity", langchain_perplexity),
+        ("llama_index", llama_index),
+    ]:
+        try:
+            module = importlib.import_module("llama_index.core" if name == "llama_index" else name)
+        except ImportError:
+            print(f"skipped: {name} is not installed")
+            continue
+        run(module, address, key, thane)
+        print(f"{name} {getattr(module, '__version__', '')}: all ok")
