@@ -17,6 +17,15 @@ use serde_json::{Value, json};
 use thane_engine::choose::{Constraint, Grammar, GrammarError};
 use thane_engine::text::{EncodeOptions, Tokenizer};
 
+/// Longest Lark grammar and regular expression. The time to compile grows with the square.
+const MAX_TEXT_BYTES: usize = 64 << 10;
+
+/// Longest JSON schema, as text.
+const MAX_SCHEMA_BYTES: usize = 256 << 10;
+
+/// Stack to compile on: llguidance recurses through rules that name each other.
+const STACK_BYTES: usize = 512 << 20;
+
 /// What a grammar is written in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrammarSource {
@@ -30,6 +39,19 @@ pub enum GrammarSource {
 }
 
 impl GrammarSource {
+    /// Refuses what takes too long to compile.
+    fn check_size(&self) -> Result<(), GrammarError> {
+        let (n, most) = match self {
+            Self::JsonSchema(schema) => (schema.to_string().len(), MAX_SCHEMA_BYTES),
+            Self::Regex(text) | Self::Lark(text) => (text.len(), MAX_TEXT_BYTES),
+        };
+        if n <= most {
+            return Ok(());
+        }
+        let error = format!("expected at most {most} bytes, found {n}");
+        Err(GrammarError(error))
+    }
+
     /// Any JSON object.
     pub fn json_object() -> Self {
         Self::JsonSchema(json!({"type": "object"}))
@@ -102,6 +124,24 @@ impl Grammars {
         if let Some(found) = self.kept(source) {
             return Ok(found);
         }
+        source.check_size()?;
+        let matcher = std::thread::scope(|scope| {
+            let thread = std::thread::Builder::new()
+                .stack_size(STACK_BYTES)
+                .spawn_scoped(scope, || self.matcher(source))
+                .map_err(|e| GrammarError(format!("cannot be compiled: {e}")))?;
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
+        let compiled = Arc::new(Compiled(Mutex::new(matcher)));
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push_front((source.clone(), Arc::clone(&compiled)));
+        kept.truncate(Self::MAX_KEPT);
+        Ok(compiled)
+    }
+
+    fn matcher(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&self.tokenizer));
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let mut matcher = Matcher::new(factory.create_parser(source.parsed()));
@@ -109,14 +149,10 @@ impl Grammars {
             return Err(grammar_error(&error));
         }
         // What is not supported may be found only now.
-        matcher
-            .compute_mask()
-            .map_err(|e| grammar_error(&e.to_string()))?;
-        let compiled = Arc::new(Compiled(Mutex::new(matcher)));
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push_front((source.clone(), Arc::clone(&compiled)));
-        kept.truncate(Self::MAX_KEPT);
-        Ok(compiled)
+        match matcher.compute_mask() {
+            Ok(_) => Ok(matcher),
+            Err(error) => Err(grammar_error(&error.to_string())),
+        }
     }
 
     fn kept(&self, source: &GrammarSource) -> Option<Arc<dyn Grammar>> {
@@ -133,6 +169,7 @@ impl Grammars {
 fn grammar_error(error: &str) -> GrammarError {
     const MAX_CHARS: usize = 400;
     let said = error.split("<backtrace>").next().unwrap_or_default();
+    let said = said.replace("<non-verbose/>", "");
     let words: Vec<&str> = said.split_whitespace().collect();
     GrammarError(words.join(" ").chars().take(MAX_CHARS).collect())
 }

@@ -215,7 +215,23 @@ fn tokens_that_must_follow_are_not_drawn() {
 #[test]
 fn grammars_that_cannot_be_used_are_errors() {
     let (grammars, _) = grammars();
+    let chain = |n: usize| {
+        let rules = (0..n).map(|i| format!("r{i}: r{}\n", i + 1));
+        format!("start: r0\n{}r{n}: \"a\"", rules.collect::<String>())
+    };
+    let many: Vec<String> = (0..50_000).map(|i| format!("\"a{i}\"")).collect();
+    // Deep, but compiled on a stack that is deep enough.
+    assert!(grammars.compile(&GrammarSource::Lark(chain(4000))).is_ok());
     for (source, said) in [
+        (GrammarSource::Lark(chain(50_000)), "at most 65536 bytes"),
+        (
+            GrammarSource::Lark(format!("start: {}", many.join(" "))),
+            "at most 65536 bytes",
+        ),
+        (
+            GrammarSource::Lark(format!("start: {}\"a\"", "(".repeat(9000))),
+            "nested",
+        ),
         (GrammarSource::Regex("(".to_owned()), "unclosed group"),
         (GrammarSource::Lark("start: x".to_owned()), "x"),
         (GrammarSource::Lark(String::new()), "start"),

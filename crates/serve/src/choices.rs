@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use axum::http::Response;
 use hyper::body::Frame;
+use thane_engine::generate::GenerateError;
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::{Event, Usage};
 use thane_runtime::chat::{AnswerParser, Part};
@@ -68,7 +69,12 @@ impl Choice {
                 parts
             }
             Some(Event::Failed(error)) => {
-                return Err(ApiError::failed(error_chain(error.as_ref())));
+                let said = error_chain(error.as_ref());
+                return Err(match *error {
+                    // The client can send a simpler one.
+                    GenerateError::Grammar(_) => ApiError::invalid(said),
+                    _ => ApiError::failed(said),
+                });
             }
             None => return Err(stopped()),
         };
