@@ -159,13 +159,19 @@ impl Sessions {
         Ok(true)
     }
 
-    /// Runs one step towards caches that hold these tokens: each sequence processes as many tokens
-    /// as one call takes. A sequence that lacks a single token decodes beside others that prefill.
+    /// Runs one step towards caches that hold these tokens: the sequences process as many tokens
+    /// as one call takes, those that lack several of them alike. A sequence that lacks a single token decodes beside others that prefill.
     /// A sequence is done when [`Self::tokens`] equals its target.
     pub fn step(&mut self, targets: &[Work<'_>]) -> Result<(), GenerateError> {
         /// With fewer tokens, matrix products become slower per token.
         const MIN_TOKENS: usize = 16;
-        let max_tokens = (Sequence::MAX_CALL_TOKENS / targets.len().max(1)).max(MIN_TOKENS);
+        let lacks_several = |(idx, target): &&Work<'_>| {
+            let sequence = self.sequences.get(*idx);
+            sequence.is_some_and(|sequence| target.len() > sequence.n_cached(target) + 1)
+        };
+        let n_long = targets.iter().filter(lacks_several).count();
+        let n_left = Sequence::MAX_CALL_TOKENS.saturating_sub(targets.len() - n_long);
+        let max_tokens = (n_left / n_long.max(1)).max(MIN_TOKENS);
         let mut work: Vec<Work<'_>> = Vec::with_capacity(targets.len());
         for (idx, target) in targets {
             let sequence = self.sequence_mut(*idx)?;

@@ -229,10 +229,14 @@ impl<'t> Scheduler<'t> {
             .collect();
         taken.sort_unstable();
         let is_decode = |(_, _, n_done, n): &(_, _, usize, usize)| n - n_done == 1;
-        let mut budget = match taken.iter().any(is_decode) {
-            true => self.limits.prompt_tokens.max(1),
+        let n_answers = taken.iter().filter(|request| is_decode(request)).count();
+        let waiting = self.waiting.iter().map(|waiting| waiting.history.len());
+        let n_left = taken.iter().map(|(_, _, n_done, n)| n - n_done);
+        let n_left = n_left.chain(waiting).sum::<usize>() - n_answers;
+        let mut budget = match n_answers {
             // The sessions bound a call.
-            false => usize::MAX,
+            0 => usize::MAX,
+            _ => self.limits.budget(n_answers, n_left),
         };
         let mut targets = Vec::with_capacity(taken.len());
         for request in &taken {

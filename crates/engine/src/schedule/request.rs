@@ -87,17 +87,33 @@ pub enum Event {
     Failed(Arc<GenerateError>),
 }
 
-/// How much one step computes.
+/// How many prompt tokens a step computes beside running answers. Their time is the pause of each
+/// answer; without running answers, the sessions bound a call.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLimits {
-    /// Most prompt tokens of a step in which answers are also decoded, over all sequences. The time
-    /// of these tokens is the longest pause of a running answer.
-    pub prompt_tokens: usize,
+    /// At least so many for each running answer, and one more.
+    pub per_answer: usize,
+    /// At least so many that the prompts of all requests are computed in about so many steps: where
+    /// many requests wait, the first token of each counts more than the pauses of the others.
+    pub n_steps: usize,
 }
 
 impl Default for StepLimits {
-    /// 64: enough rows to read each weight once for many tokens, and few enough for short pauses.
+    /// A prompt token takes a third of the time of a token of an answer, so that answers keep about
+    /// 70 % of their speed beside one prompt.
     fn default() -> Self {
-        Self { prompt_tokens: 64 }
+        Self {
+            per_answer: 1,
+            n_steps: 64,
+        }
+    }
+}
+
+impl StepLimits {
+    /// The number of prompt tokens beside `n_answers`, where `n_left` tokens of prompts are to be
+    /// computed.
+    pub(super) fn budget(self, n_answers: usize, n_left: usize) -> usize {
+        let least = n_answers.saturating_mul(self.per_answer).saturating_add(1);
+        least.max(n_left.div_ceil(self.n_steps.max(1)))
     }
 }

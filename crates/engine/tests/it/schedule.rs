@@ -52,15 +52,26 @@ pub fn model(name: &str) -> Model {
     }
 }
 
+/// A few prompt tokens a step, or the usual number for 1.
+fn limits(prompt_tokens: usize) -> StepLimits {
+    match prompt_tokens {
+        1 => StepLimits::default(),
+        n => StepLimits {
+            per_answer: n - 1,
+            n_steps: usize::MAX,
+        },
+    }
+}
+
 impl Model {
     pub fn scheduler(&self, n_slots: usize, prompt_tokens: usize) -> Scheduler<'_> {
-        let limits = StepLimits { prompt_tokens };
+        let limits = limits(prompt_tokens);
         Scheduler::new(self.sessions(n_slots), &self.tokenizer, limits)
     }
 
     /// A scheduler with pages.
     pub fn paged(&self, n_slots: usize, prompt_tokens: usize, pages: Pages) -> Scheduler<'_> {
-        let limits = StepLimits { prompt_tokens };
+        let limits = limits(prompt_tokens);
         let sessions = self.sessions(n_slots).with_pages(pages);
         Scheduler::new(sessions, &self.tokenizer, limits)
     }
