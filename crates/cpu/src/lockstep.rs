@@ -11,6 +11,7 @@
 use std::ops::{Add, Range};
 use std::sync::Arc;
 
+use thane_kernels::threads::Pool;
 use thane_mil::budget::OverBudget;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
@@ -32,8 +33,50 @@ pub struct Lockstep<'a> {
     all: Frame<'a>,
     /// The shapes that the frames give what is joined.
     shapes: Vec<Option<Vec<Vec<usize>>>>,
-    /// Whether no frame has so much more to do than the others that threads would wait for it.
-    is_even: bool,
+    turns: Turns,
+}
+
+/// Which frames run side by side, each on one thread, and which after each other, with all threads
+/// in each: those that others would wait for.
+struct Turns {
+    /// In falling order of what frames have to do, so that threads end together.
+    side_by_side: Vec<usize>,
+    alone: Vec<usize>,
+}
+
+impl Turns {
+    /// For frames that have so much to do.
+    fn new(sizes: &[usize], n_threads: usize) -> Self {
+        let total: usize = sizes.iter().sum();
+        // Half as much again as the share of a thread.
+        let is_alone =
+            |i: &usize| sizes[*i].saturating_mul(2 * n_threads) > total.saturating_mul(3);
+        let (alone, mut side_by_side): (Vec<usize>, Vec<usize>) =
+            (0..sizes.len()).partition(is_alone);
+        side_by_side.sort_by_key(|i| (usize::MAX - sizes[*i], *i));
+        match side_by_side.len() {
+            // One thread would do what all can do.
+            1 => Self {
+                side_by_side: Vec::new(),
+                alone: (0..sizes.len()).collect(),
+            },
+            _ => Self {
+                side_by_side,
+                alone,
+            },
+        }
+    }
+
+    /// Runs `task` for each job, one for each frame.
+    fn run<J: Send>(&self, pool: &Pool, jobs: &mut [J], task: impl Fn(&mut J) + Sync) {
+        let mut all: Vec<Option<&mut J>> = jobs.iter_mut().map(Some).collect();
+        let mut take = |i: &usize| all.get_mut(*i).and_then(Option::take);
+        self.alone.iter().filter_map(&mut take).for_each(&task);
+        let mut side_by_side: Vec<&mut J> = self.side_by_side.iter().filter_map(take).collect();
+        pool.run_chunks(&mut side_by_side, 1, |_, jobs| {
+            jobs.iter_mut().for_each(|job| task(job));
+        });
+    }
 }
 
 /// A failure, and which frame it is of, where it is of one.
@@ -53,14 +96,13 @@ impl<'a> Lockstep<'a> {
                 .sum()
         };
         let sizes: Vec<usize> = frames.iter().map(given).collect();
-        let most = sizes.iter().max().copied().unwrap_or_default();
-        let is_even = most.saturating_mul(all.context.pool().n_threads()) <= sizes.iter().sum();
+        let turns = Turns::new(&sizes, all.context.pool().n_threads());
         Self {
             plan,
             frames,
             all,
             shapes: vec![None; plan.function.n_values()],
-            is_even,
+            turns,
         }
     }
 
@@ -109,26 +151,20 @@ impl<'a> Lockstep<'a> {
         frames.find_map(|frame| frame.pool.refusal(reason))
     }
 
-    /// Run `task` in every frame: on all threads, or one after another with all threads in each.
+    /// Run `task` in every frame.
     fn each(
         &mut self,
         task: impl Fn(&mut Frame<'a>, &'a Plan) -> Result<(), Fault> + Sync,
     ) -> Result<(), FrameFault> {
         let plan = self.plan;
-        if !self.is_even {
-            let mut frames = self.frames.iter_mut().enumerate();
-            return frames
-                .try_for_each(|(i, frame)| task(frame, plan).map_err(|fault| (Some(i), fault)));
-        }
         let mut jobs: Vec<_> = self
             .frames
             .iter_mut()
             .map(|frame| (frame, Ok(())))
             .collect();
-        self.all.context.pool().run_chunks(&mut jobs, 1, |_, job| {
-            if let [(frame, result)] = job {
-                *result = task(frame, plan);
-            }
+        let pool = self.all.context.pool();
+        self.turns.run(pool, &mut jobs, |(frame, result)| {
+            *result = task(frame, plan)
         });
         let mut results = jobs.into_iter().enumerate();
         results.try_for_each(|(i, (_, result))| result.map_err(|fault| (Some(i), fault)))
@@ -306,10 +342,7 @@ impl<'a> Lockstep<'a> {
         let (mut q, shapes) = self.take(step, attention.query.x).map_err(of_all)?;
         let (mut k, k_shapes) = self.take(step, attention.key.x).map_err(of_all)?;
         let Self {
-            all,
-            frames,
-            is_even,
-            ..
+            all, frames, turns, ..
         } = self;
         let v = all.get(attention.value).map_err(of_all)?.clone();
         let (mut out, n) = all.pool.take_checked(&q.shape).map_err(of_all)?;
@@ -346,13 +379,7 @@ impl<'a> Lockstep<'a> {
                 job.result = job.frame.attend_rows(rows, attention);
             }
         };
-        if *is_even {
-            all.context
-                .pool()
-                .run_chunks(&mut jobs, 1, |_, jobs| jobs.iter_mut().for_each(attend));
-        } else {
-            jobs.iter_mut().for_each(attend);
-        }
+        turns.run(all.context.pool(), &mut jobs, attend);
         let mut results = jobs.into_iter().map(|job| job.result).enumerate();
         results.try_for_each(|(i, result)| result.map_err(|fault| (Some(i), fault)))?;
         [q, k].into_iter().for_each(|tensor| all.pool.give(tensor));

@@ -57,7 +57,8 @@ fn limits(prompt_tokens: usize) -> StepLimits {
     match prompt_tokens {
         1 => StepLimits::default(),
         n => StepLimits {
-            per_answer: n - 1,
+            least: n,
+            answers_per_token: usize::MAX,
             n_steps: usize::MAX,
         },
     }
