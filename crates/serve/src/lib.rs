@@ -33,5 +33,5 @@ mod upload;
 mod vectors;
 
 pub use listen::{ListenError, listen};
-pub use model::{KeptPrompts, ModelOptions, Served};
+pub use model::{KeptPrompts, ModelOptions, Served, name_of};
 pub use server::{Options, Server};

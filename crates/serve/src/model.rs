@@ -80,6 +80,8 @@ impl KeptPrompts {
 /// A running model.
 pub struct Served {
     pub(crate) id: String,
+    /// Other names that clients may use.
+    pub(crate) aliases: Vec<String>,
     /// Name of the architecture in the model's files.
     pub(crate) architecture: String,
     pub(crate) task: Kind,
@@ -114,6 +116,7 @@ impl Served {
             let started = Ranks::start(reranker, n_queue, budget).map_err(unstarted)?;
             return Ok(Self {
                 id,
+                aliases: Vec::new(),
                 architecture,
                 task: Kind::Ranks(started),
             });
@@ -164,9 +167,17 @@ impl Served {
         };
         Ok(Self {
             id,
+            aliases: Vec::new(),
             architecture,
             task,
         })
+    }
+
+    /// The same model, which answers to these names too.
+    #[must_use]
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
+        self.aliases = aliases;
+        self
     }
 
     /// The error of a route that another kind of model has.
@@ -210,8 +221,9 @@ impl Served {
     }
 }
 
-/// The name of a model without the folders of a path, which are nobody's business.
-fn name_of(model: &Model) -> String {
+/// The name that clients use for a model: the user's, without the folders of a path, which are
+/// nobody's business.
+pub fn name_of(model: &Model) -> String {
     let given = Path::new(&model.name);
     let is_path = given == model.path || model.name.contains(std::path::MAIN_SEPARATOR);
     let is_hub = model.name.starts_with("hf:");

@@ -1,17 +1,17 @@
 //! `thane serve`: an HTTP server for language and embedding models.
 
 use std::cell::Cell;
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_runtime::Model;
-use thane_serve::{KeptPrompts, ListenError, ModelOptions, Options, Served, Server, listen};
+use thane_serve::{ListenError, Options, Server, listen};
 
-use crate::app::{App, size};
+use crate::app::App;
+use crate::config::ModelEntry;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::RunFlags;
+pub use crate::serve::models::ModelFlags;
+use crate::serve::models::{self, Alias, Asked};
 
 /// Serve models over HTTP, with the APIs of OpenAI, Anthropic, Ollama and others.
 ///
@@ -24,41 +24,28 @@ use crate::model::RunFlags;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.
-    #[arg(required = true, value_name = "MODEL")]
+    #[arg(required_unless_present = "config", value_name = "MODEL")]
     models: Vec<String>,
+    /// Read flags and models from a TOML file (docs/serve.md).
+    ///
+    /// A key is the name of a flag. Flags and variables come before the file; models that are given
+    /// take the place of those of the file, and have its options.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The models of that file, with their options, and other names for them.
+    #[arg(skip)]
+    of_file: Vec<(Asked, Vec<String>)>,
     /// Address; one that others reach needs --api-key.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Port to serve at; 0 takes any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// Answers of a model that run side by side.
+    /// Another name for a model, such as gpt-4o=smollm2-135m; may be repeated.
     ///
-    /// Each has a KV cache of its own, whose memory is taken as it fills.
-    #[arg(long, value_name = "N", default_value_t = 4,
-        value_parser = clap::value_parser!(u16).range(1..=256))]
-    slots: u16,
-    /// Most requests that wait for a model; more are refused with status 429.
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    queue: u16,
-    /// Give a text the same vector, bit by bit, whatever else is asked.
-    ///
-    /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded
-    /// together, and the last digits depend on the company.
-    #[arg(long)]
-    deterministic: bool,
-    /// Memory, for each language model, for prompts that no slot holds any more; 0 keeps none.
-    ///
-    /// A prompt that begins like an earlier one is computed from where they part.
-    #[arg(long, value_name = "SIZE", default_value = "512MB", value_parser = size_or_none)]
-    prompt_memory: usize,
-    /// Also keep prompts in this folder, beyond that memory and for the next start.
-    #[arg(long, value_name = "FOLDER")]
-    prompt_cache: Option<PathBuf>,
-    /// Most bytes in that folder, for each language model.
-    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
-        requires = "prompt_cache")]
-    prompt_cache_size: usize,
+    /// Clients whose model is fixed ask for it by that name.
+    #[arg(long, value_name = "NAME=MODEL", value_parser = Alias::parse, value_delimiter = ',')]
+    alias: Vec<Alias>,
     /// Key that clients must send (Authorization: Bearer KEY).
     ///
     /// Other users of this machine can see flags; they cannot see the variable
@@ -66,14 +53,51 @@ pub struct Args {
     #[arg(long, value_name = "KEY")]
     api_key: Option<String>,
     #[command(flatten)]
-    flags: RunFlags,
+    model: ModelFlags,
 }
 
-/// Parses a size, or 0.
-fn size_or_none(text: &str) -> Result<usize, String> {
-    match text.trim() {
-        "0" => Ok(0),
-        text => size(text),
+impl Args {
+    /// Adds a model of the file, for which the command line would have been `own`.
+    pub fn add_of_file(&mut self, entry: &ModelEntry, own: &Self) {
+        let asked = Asked {
+            spec: entry.spec.clone(),
+            flags: own.model.clone(),
+        };
+        self.of_file.push((asked, entry.aliases.clone()));
+    }
+
+    /// The models to serve, and their other names.
+    fn asked(&self) -> Result<(Vec<Asked>, Vec<Alias>), Failure> {
+        let mut models: Vec<(Asked, Vec<String>)> = Vec::new();
+        for spec in &self.models {
+            let is_named = |(asked, aliases): &&(Asked, Vec<String>)| {
+                asked.spec == *spec || aliases.contains(spec)
+            };
+            let of_flags = || {
+                let (spec, flags) = (spec.clone(), self.model.clone());
+                (Asked { spec, flags }, Vec::new())
+            };
+            let of_file = self.of_file.iter().find(is_named).cloned();
+            models.push(of_file.unwrap_or_else(of_flags));
+        }
+        if models.is_empty() {
+            models.clone_from(&self.of_file);
+        }
+        if models.is_empty() {
+            let file = self.config.as_deref().unwrap_or_else(|| Path::new(""));
+            let error = anyhow::anyhow!("{}: expected models, found none", file.display());
+            let failure = Failure::new(Code::Usage, error);
+            return Err(failure.remedy("models = [\"smollm2-135m\"] in the file, or a MODEL"));
+        }
+        let mut aliases = self.alias.clone();
+        for (asked, names) in &models {
+            aliases.extend(names.iter().map(|name| Alias {
+                name: name.clone(),
+                model: asked.spec.clone(),
+            }));
+        }
+        let asked = models.into_iter().map(|(asked, _)| asked).collect();
+        Ok((asked, aliases))
     }
 }
 
@@ -95,7 +119,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     // Before models are loaded, which takes long.
     let has_key = args.api_key.is_some();
     let listener = listen(&args.host, args.port, has_key).map_err(of_listen)?;
-    let models = models(args, app)?;
+    let (asked, aliases) = args.asked()?;
+    let models = models::start(&asked, &aliases, app)?;
     let address = listener.local_addr()?;
     let options = Options {
         api_key: args.api_key.clone(),
@@ -118,45 +143,6 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         is_stopped
     })?;
     Ok(())
-}
-
-/// Loads the models and starts their threads.
-fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
-    let backend = args.flags.backend(app);
-    let options = ModelOptions {
-        language: args.flags.program.options(false),
-        n_slots: usize::from(args.slots),
-        n_queue: usize::from(args.queue),
-        deterministic: args.deterministic,
-        budget: app.budget.clone(),
-        prompts: KeptPrompts {
-            memory: args.prompt_memory,
-            folder: args
-                .prompt_cache
-                .clone()
-                .map(|folder| (folder, args.prompt_cache_size as u64)),
-            numerics: format!("{:?}", args.flags.program.numerics),
-            complain: |what| eprintln!("thane: {what}"),
-        },
-    };
-    let mut ids = HashSet::new();
-    let mut models = Vec::with_capacity(args.models.len());
-    for spec in &args.models {
-        let model = Model::open(spec, &app.hub, app.output.as_ref())?;
-        let path = model.path.display().to_string();
-        let served = Served::start(model, &backend, &options, app.output.as_ref())
-            .map_err(|e| Failure::from(e).naming(&path, spec))?;
-        if !ids.insert(served.id().to_owned()) {
-            let error = anyhow::anyhow!(
-                "expected models with different names, found `{}` twice",
-                served.id()
-            );
-            let failure = Failure::new(Code::Usage, error);
-            return Err(failure.remedy("a link with another name to one of the folders or files"));
-        }
-        models.push(served);
-    }
-    Ok(models)
 }
 
 /// Memory of this process, where the system says.

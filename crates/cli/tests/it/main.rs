@@ -45,6 +45,7 @@ mod serve_anthropic;
 mod serve_client;
 mod serve_ollama;
 mod serve_openai;
+mod serve_operation;
 mod serve_page;
 mod serve_perplexity;
 mod serve_prompts;

@@ -72,17 +72,23 @@ impl App {
         self.n_requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The model that the field `model` names: as the server has it, or without what is before the
-    /// name in `hf:org/name@revision`.
+    /// The model that the field `model` names: as the server has it, by an alias, or without what
+    /// is before the name in `hf:org/name@revision`.
     fn model(&self, name: &str) -> Result<&Served, ApiError> {
-        let by = |is: fn(&str) -> &str| self.models.iter().find(|model| is(&model.id) == name);
-        by(|id| id).or_else(|| by(hub_name)).ok_or_else(|| {
-            let ids: Vec<&str> = self.models.iter().map(Served::id).collect();
-            let message = format!("expected a model of {}, found `{name}`", ids.join(", "));
-            ApiError::new(StatusCode::NOT_FOUND, message)
-                .with_param("model")
-                .with_code("model_not_found")
-        })
+        let by = |is: fn(&Served, &str) -> bool| self.models.iter().find(|model| is(model, name));
+        let by_name = by(|model, name| model.id == name);
+        let by_alias = || by(|model, name| model.aliases.iter().any(|alias| alias == name));
+        let by_hub_name = || by(|model, name| hub_name(&model.id) == name);
+        by_name
+            .or_else(by_alias)
+            .or_else(by_hub_name)
+            .ok_or_else(|| {
+                let ids: Vec<&str> = self.models.iter().map(Served::id).collect();
+                let message = format!("expected a model of {}, found `{name}`", ids.join(", "));
+                ApiError::new(StatusCode::NOT_FOUND, message)
+                    .with_param("model")
+                    .with_code("model_not_found")
+            })
     }
 
     /// The model that the fields of a request name.

@@ -18,29 +18,40 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let models: Vec<Value> = app.models.iter().map(|m| shown(m, app.started)).collect();
-    json_response(&json!({"object": "list", "data": models}))
+    let models = app.models.iter().flat_map(|model| {
+        let names = [&model.id].into_iter().chain(&model.aliases);
+        names.map(|name| shown(model, name, app.started))
+    });
+    json_response(&json!({"object": "list", "data": models.collect::<Vec<_>>()}))
 }
 
 pub(super) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
-    Ok(json_response(&shown(app.model(&id)?, app.started)))
+    let model = app.model(&id)?;
+    let is_alias = model.aliases.contains(&id);
+    let name = if is_alias { &id } else { &model.id };
+    Ok(json_response(&shown(model, name, app.started)))
 }
 
-fn shown(model: &Served, started: u64) -> Value {
+/// A model under one of its names.
+fn shown(model: &Served, name: &str, started: u64) -> Value {
     let task = match &model.task {
         Kind::Answers(_) => "generate",
         Kind::Embeds(_) => "embed",
         Kind::Ranks(_) => "rerank",
     };
-    json!({
-        "id": model.id,
+    let mut shown = json!({
+        "id": name,
         "object": "model",
         "created": started,
         "owned_by": "thane",
         "task": task,
         "max_tokens": model.max_tokens(),
-    })
+    });
+    if name != model.id {
+        shown["alias_of"] = json!(model.id);
+    }
+    shown
 }

@@ -18,10 +18,13 @@ use crate::model::{Kind, Served};
 /// The models that were given to the server.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
     let started = rfc3339(UNIX_EPOCH + Duration::from_secs(app.started));
-    let models = app.models.iter().map(|model| {
-        let mut row = row(model);
-        row["modified_at"] = json!(started);
-        row
+    let models = app.models.iter().flat_map(|model| {
+        let names = [&model.id].into_iter().chain(&model.aliases);
+        names.map(|name| {
+            let mut row = row(model, name);
+            row["modified_at"] = json!(started);
+            row
+        })
     });
     json_response(&json!({"models": models.collect::<Vec<_>>()}))
 }
@@ -29,7 +32,7 @@ pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
 /// All models are loaded.
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.models.iter().map(|model| {
-        let mut row = row(model);
+        let mut row = row(model, &model.id);
         row["context_length"] = model.max_tokens().into();
         row
     });
@@ -81,8 +84,13 @@ pub(super) async fn pull() -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, message)
 }
 
-fn row(model: &Served) -> Value {
-    json!({"name": model.id, "model": model.id, "details": details(model)})
+/// A model under one of its names.
+fn row(model: &Served, name: &str) -> Value {
+    let mut details = details(model);
+    if name != model.id {
+        details["parent_model"] = json!(model.id);
+    }
+    json!({"name": name, "model": name, "details": details})
 }
 
 fn details(model: &Served) -> Value {

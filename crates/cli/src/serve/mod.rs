@@ -1,0 +1,3 @@
+//! What `thane serve` is made of beside the server itself: its models, from names to threads.
+
+pub mod models;

@@ -1,0 +1,158 @@
+//! How `thane serve` is operated: names of models, its file, keys, TLS, models that come and go,
+//! its log.
+
+use serde_json::{Value, json};
+
+use crate::fixture::{Home, assert_ends, chat_folder};
+use crate::serve_client::Server;
+
+const INVALID: &str = "invalid_request_error";
+
+fn hello() -> Value {
+    json!([{"role": "user", "content": "hello"}])
+}
+
+#[test]
+fn a_model_answers_to_its_aliases() {
+    let bert = crate::embed::model("bert-mean");
+    let path = format!("ada={}", bert.display());
+    let server = Server::start(&["--alias", "gpt-4o=tiny-chat", "--alias", &path]);
+    let fields = json!({"model": "gpt-4o", "messages": hello(), "max_tokens": 1});
+    assert_eq!(server.chat(fields).status, 200);
+    let body = json!({"model": "ada", "input": "a cat"}).to_string();
+    let found = server.post("/v1/embeddings", &body, "").json();
+    assert_eq!(found["data"][0]["object"], "embedding", "{found}");
+    // What an alias stands for is shown.
+    let listed = server.get("/v1/models", "").json();
+    let rows: Vec<(&Value, &Value)> = listed["data"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| (&row["id"], &row["alias_of"]))
+        .collect();
+    let (chat, mean) = (json!("tiny-chat"), json!("bert-mean"));
+    let (gpt, ada, none) = (json!("gpt-4o"), json!("ada"), Value::Null);
+    assert_eq!(
+        rows,
+        [(&chat, &none), (&gpt, &chat), (&mean, &none), (&ada, &mean)]
+    );
+    let one = server.get("/v1/models/gpt-4o", "").json();
+    assert_eq!((&one["id"], &one["alias_of"]), (&gpt, &chat));
+    let tags = server.get("/api/tags", "").json();
+    assert_eq!(tags["models"][1]["name"], "gpt-4o", "{tags}");
+    assert_eq!(tags["models"][1]["details"]["parent_model"], "tiny-chat");
+    let answer = server.get("/v1/models/gpt-4", "");
+    answer.refused(404, INVALID, json!("model"));
+    // A mistake is said before a model is loaded.
+    let folder = chat_folder();
+    let serve = ["serve", folder.to_str().unwrap(), "--port", "0"];
+    for (alias, said) in [
+        (
+            "gpt-4o=tiny-chta",
+            "found `tiny-chta`; did you mean tiny-chat?",
+        ),
+        ("gpt-4o", "expected NAME=MODEL"),
+        ("tiny-chat=tiny-chat", "expected a name that is no model's"),
+    ] {
+        let output = Home::new().run(&[&serve[..], &["--alias", alias]].concat());
+        assert_ends(&output, 2, &[said]);
+    }
+}
+
+/// A file of options in a home of its own.
+fn config(home: &Home, text: &str) -> String {
+    let path = home.path("thane.toml");
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_file_says_what_flags_say() {
+    let (chat, bert) = (chat_folder(), crate::embed::model("bert-mean"));
+    let text = format!(
+        "port = 0\nslots = 3\ndeterministic = true\nqueue = 7\n\n\
+         [[models]]\nmodel = '{}'\nalias = ['gpt-4o', 'small']\ncontext = 256\nslots = 2\n\n\
+         [[models]]\nmodel = '{}'\nalias = 'ada'\n",
+        chat.display(),
+        bert.display()
+    );
+    let home = Home::new();
+    let file = config(&home, &text);
+    let context = |server: &Server, id: &str| {
+        let row = server.get(&format!("/v1/models/{id}"), "").json();
+        row["max_tokens"].as_u64().unwrap()
+    };
+    let n_slots = |server: &Server| {
+        let metrics = server.get("/metrics", "").text();
+        let line = "thane_cache_slots{model=\"tiny-chat\"} ";
+        let found = metrics.lines().find_map(|l| l.strip_prefix(line));
+        found.unwrap().parse::<usize>().unwrap()
+    };
+    let server = Server::of_arguments(&["--config", &file], &[]);
+    assert_eq!((context(&server, "gpt-4o"), n_slots(&server)), (256, 2));
+    assert_eq!(context(&server, "ada"), 64);
+    drop(server);
+    // Flags and variables come first, and so do models; they keep what the file says of them.
+    let flags = ["--config", &file, "--slots", "1", "gpt-4o"];
+    let server = Server::of_arguments(&flags, &[("THANE_SERVE_CONTEXT", "128")]);
+    assert_eq!((context(&server, "small"), n_slots(&server)), (128, 1));
+    assert_eq!(server.get("/v1/models/ada", "").status, 404);
+}
+
+#[test]
+fn a_file_with_a_mistake_is_refused_with_its_line() {
+    let home = Home::new();
+    for (text, said) in [
+        (
+            "port = 1\nprot = 2\n",
+            "thane.toml:2: unknown key `prot`; did you mean port?",
+        ),
+        (
+            "api_key = 'x'\n",
+            "thane.toml:1: unknown key `api_key`; did you mean api-key?",
+        ),
+        (
+            "\nport = 70000\n",
+            "thane.toml:2: invalid value '70000' for '--port <N>'",
+        ),
+        (
+            "slots = true",
+            "thane.toml:1: expected a text or a number, found a value of type boolean",
+        ),
+        (
+            "deterministic = 1",
+            "thane.toml:1: expected true or false, found a value of type integer",
+        ),
+        ("port = 0\nport = 1\n", "thane.toml:2: duplicate key"),
+        ("port = \n", "thane.toml:1: "),
+        (
+            "[[models]]\nport = 1\nmodel = 'x'\n",
+            "thane.toml:2: `port` holds for all models",
+        ),
+        (
+            "[[models]]\nmodel = 'x'\nsluts = 1\n",
+            "thane.toml:3: a model has no key `sluts`",
+        ),
+        ("[[models]]\nslots = 1\n", "expected the key `model`"),
+        (
+            "[[models]]\nmodel = 'x'\nslots = 0\n",
+            "thane.toml:3: invalid value '0' for '--slots",
+        ),
+        ("models = 'x'\n", "thane.toml:1: expected a list of models"),
+        ("port = 0\n", "expected models, found none"),
+        ("config = 'x'\n", "unknown key `config`"),
+    ] {
+        let file = config(&home, text);
+        let output = home.run(&["serve", "--config", &file]);
+        assert_ends(&output, 2, &[said]);
+    }
+    assert_ends(
+        &home.run(&["serve", "--config", "gone.toml"]),
+        2,
+        &["gone.toml: No such file"],
+    );
+    std::fs::write(home.path("thane.toml"), vec![b' '; (1 << 20) + 1]).unwrap();
+    let file = home.path("thane.toml");
+    let output = home.run(&["serve", "--config", file.to_str().unwrap()]);
+    assert_ends(&output, 2, &["expected at most 1048576 bytes, found more"]);
+}
