@@ -25,6 +25,7 @@ mod listen;
 mod model;
 mod places;
 mod ranks;
+mod rate;
 mod routes;
 mod server;
 mod shape;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,8 +22,10 @@ use crate::upload::Uploads;
 /// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The key that clients must send; `None` for no key.
-    pub api_key: Option<String>,
+    /// The keys of which clients must send one; none for no key.
+    pub api_keys: Vec<String>,
+    /// Most requests of a key, or of all clients if there are no keys, in a minute.
+    pub requests_per_minute: Option<NonZeroU32>,
     /// Most bytes of the body of a request.
     pub max_body_bytes: usize,
     /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
@@ -42,7 +45,8 @@ impl Default for Options {
     /// body. 512 MiB: models of 250 million fp16 weights.
     fn default() -> Self {
         Self {
-            api_key: None,
+            api_keys: Vec::new(),
+            requests_per_minute: None,
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
@@ -72,7 +76,7 @@ impl Server {
     /// A server on an open port.
     pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
-        let guard = Guard::new(options.api_key.as_deref(), is_loopback);
+        let guard = Guard::new(&options.api_keys, options.requests_per_minute, is_loopback);
         let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
         let app = App::new(
             models,

@@ -1,6 +1,7 @@
 //! `thane serve`: an HTTP server for language and embedding models.
 
 use std::cell::Cell;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use thane_serve::{ListenError, Options, Server, listen};
 use crate::app::App;
 use crate::config::ModelEntry;
 use crate::exit::{Code, Failure, Outcome};
+use crate::serve::keys;
 pub use crate::serve::models::ModelFlags;
 use crate::serve::models::{self, Alias, Asked};
 
@@ -48,10 +50,18 @@ pub struct Args {
     alias: Vec<Alias>,
     /// Key that clients must send (Authorization: Bearer KEY).
     ///
-    /// Other users of this machine can see flags; they cannot see the variable
+    /// May be repeated. Other users of this machine can see flags; they cannot see the variable
     /// THANE_SERVE_API_KEY, which does the same.
     #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
+    api_key: Vec<String>,
+    /// Read keys from a file, one on each line; lines that begin with # are comments.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Most requests of a key in a minute; more are refused with status 429.
+    ///
+    /// Without keys, all clients share them. Requests that only look (GET) do not count.
+    #[arg(long, value_name = "N")]
+    requests_per_minute: Option<NonZeroU32>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -108,22 +118,15 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         return Err(Failure::no_json("a server"));
     }
-    if args
-        .api_key
-        .as_deref()
-        .is_some_and(|key| key.trim().is_empty())
-    {
-        let error = anyhow::anyhow!("expected a key that is not empty, found an empty --api-key");
-        return Err(Failure::new(Code::Usage, error).remedy("--api-key with a long random text"));
-    }
     // Before models are loaded, which takes long.
-    let has_key = args.api_key.is_some();
-    let listener = listen(&args.host, args.port, has_key).map_err(of_listen)?;
+    let keys = keys::all(&args.api_key, args.api_key_file.as_deref())?;
+    let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
     let (asked, aliases) = args.asked()?;
     let models = models::start(&asked, &aliases, app)?;
     let address = listener.local_addr()?;
     let options = Options {
-        api_key: args.api_key.clone(),
+        api_keys: keys,
+        requests_per_minute: args.requests_per_minute,
         budget: app.budget.clone(),
         resident_bytes,
         ..Options::default()
@@ -158,7 +161,7 @@ fn resident_bytes() -> Option<u64> {
 fn of_listen(error: ListenError) -> Failure {
     let remedy = match &error {
         ListenError::Host { .. } => "--host 127.0.0.1",
-        ListenError::NoKey { .. } => "--api-key KEY, or --host 127.0.0.1",
+        ListenError::NoKey { .. } => "--api-key-file FILE, or --host 127.0.0.1",
         ListenError::InUse { .. } => "--port 0, which takes a free one, or another --port",
         ListenError::Open { .. } => "--port 8080, or another above 1023",
     };

@@ -1,3 +1,5 @@
-//! What `thane serve` is made of beside the server itself: its models, from names to threads.
+//! What `thane serve` is made of beside the server itself: its keys and
+//! certificates, and its models, from names to threads.
 
+pub mod keys;
 pub mod models;

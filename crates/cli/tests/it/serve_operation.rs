@@ -156,3 +156,62 @@ fn a_file_with_a_mistake_is_refused_with_its_line() {
     let output = home.run(&["serve", "--config", file.to_str().unwrap()]);
     assert_ends(&output, 2, &["expected at most 1048576 bytes, found more"]);
 }
+
+#[test]
+fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
+    let home = Home::new();
+    let file = home.path("keys");
+    std::fs::write(&file, "# of the team\nsecond \n\n  third\n").unwrap();
+    let flags = [
+        "--api-key-file",
+        file.to_str().unwrap(),
+        "--requests-per-minute",
+        "2",
+    ];
+    let flags = [&["--host", "0.0.0.0", "--api-key", "first"][..], &flags].concat();
+    let server = Server::start(&flags);
+    let body = json!({"model": "bert-mean", "input": "a cat"}).to_string();
+    let header = |key: &str| format!("Authorization: Bearer {key}\r\n");
+    let embed = |key: &str| server.post("/v1/embeddings", &body, &header(key));
+    for key in ["# of the team", "", "fourth"] {
+        embed(key).refused(401, "authentication_error", Value::Null);
+    }
+    for key in ["first", "second", "third"] {
+        for _ in 0..2 {
+            assert_eq!(embed(key).status, 200, "{key}");
+        }
+        let answer = embed(key);
+        let seconds = answer.head.split("retry-after: ").nth(1).unwrap();
+        let seconds: u32 = seconds.split("\r\n").next().unwrap().parse().unwrap();
+        assert!((1..=30).contains(&seconds), "{seconds}");
+        let message = answer.refused(429, "rate_limit_error", Value::Null);
+        assert!(
+            message.contains("at most 2 requests per minute"),
+            "{message}"
+        );
+    }
+    // Each API has its own shape of the refusal, and whoever looks is not refused.
+    for (path, field) in [("/v1/messages", "/error/type"), ("/embed", "/error_type")] {
+        let answer = server.post(path, &body, &header("first"));
+        assert_eq!(answer.status, 429);
+        assert!(answer.head.contains("retry-after: "), "{}", answer.head);
+        let error = answer.json();
+        let kind = error.pointer(field).and_then(Value::as_str).unwrap();
+        assert!(
+            ["rate_limit_error", "Overloaded"].contains(&kind),
+            "{error}"
+        );
+    }
+    assert_eq!(server.get("/v1/models", &header("first")).status, 200);
+    drop(server);
+    let folder = chat_folder();
+    let serve = ["serve", folder.to_str().unwrap(), "--port", "0"];
+    std::fs::write(&file, "# none\n").unwrap();
+    let keys = ["--api-key-file", file.to_str().unwrap()];
+    let output = home.run(&[&serve[..], &keys].concat());
+    assert_ends(&output, 2, &["keys: expected keys, found none"]);
+    let output = home.run(&[&serve[..], &["--api-key-file", "gone"]].concat());
+    assert_ends(&output, 2, &["gone: No such file"]);
+    let output = home.run(&[&serve[..], &["--requests-per-minute", "0"]].concat());
+    assert_ends(&output, 2, &["--requests-per-minute"]);
+}
