@@ -30,9 +30,11 @@ mod routes;
 mod server;
 mod shape;
 mod stream;
+mod tls;
 mod upload;
 mod vectors;
 
 pub use listen::{ListenError, listen};
 pub use model::{KeptPrompts, ModelOptions, Served, name_of};
 pub use server::{Options, Server};
+pub use tls::{Tls, TlsError};

@@ -9,14 +9,16 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use thane_mil::budget::Budget;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
 use crate::model::Served;
 use crate::routes::{App, router};
+use crate::tls::Tls;
 use crate::upload::Uploads;
 
 /// Limits of a server.
@@ -26,6 +28,8 @@ pub struct Options {
     pub api_keys: Vec<String>,
     /// Most requests of a key, or of all clients if there are no keys, in a minute.
     pub requests_per_minute: Option<NonZeroU32>,
+    /// The certificate; `None` for connections without TLS.
+    pub tls: Option<Tls>,
     /// Most bytes of the body of a request.
     pub max_body_bytes: usize,
     /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
@@ -47,6 +51,7 @@ impl Default for Options {
         Self {
             api_keys: Vec::new(),
             requests_per_minute: None,
+            tls: None,
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
@@ -68,6 +73,8 @@ impl Server {
     /// Time in which a client must send the head of a request; an idle connection is closed after
     /// it.
     const HEAD_TIME: Duration = Duration::from_secs(30);
+    /// Time in which a client must agree on a key (TLS).
+    const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
     /// Bytes of the head of a request.
     const HEAD_BYTES: usize = 64 << 10;
     /// Threads that encode prompts.
@@ -110,6 +117,7 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let places = Arc::new(Semaphore::new(self.options.max_connections));
         let graceful = GracefulShutdown::new();
+        let tls = self.options.tls.as_ref().map(Tls::acceptor);
         loop {
             let accepted = async {
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -127,15 +135,16 @@ impl Server {
             // Pieces of answers are small, and none waits for the next.
             let _ = stream.set_nodelay(true);
             let service = TowerToHyperService::new(self.router.clone());
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(Self::HEAD_TIME)
-                .max_buf_size(Self::HEAD_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
-            let connection = graceful.watch(connection);
+            let (tls, watcher) = (tls.clone(), graceful.watcher());
             tokio::spawn(async move {
-                // The client's connection, and the client's failure.
-                let _ = connection.await;
+                let Some(tls) = tls else {
+                    connect(stream, service, watcher).await;
+                    return drop(place);
+                };
+                let agreed = tokio::time::timeout(Self::HANDSHAKE_TIME, tls.accept(stream));
+                if let Ok(Ok(stream)) = agreed.await {
+                    connect(stream, service, watcher).await;
+                }
                 drop(place);
             });
         }
@@ -143,6 +152,20 @@ impl Server {
         let _ = tokio::time::timeout(self.options.grace, graceful.shutdown()).await;
         Ok(())
     }
+}
+
+/// Answers the requests of a connection until it is closed.
+async fn connect<S>(stream: S, service: TowerToHyperService<Router>, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Server::HEAD_TIME)
+        .max_buf_size(Server::HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    // The client's connection, and the client's failure.
+    let _ = watcher.watch(connection).await;
 }
 
 async fn stop(is_stopped: &dyn Fn() -> bool) {

@@ -62,6 +62,12 @@ pub struct Args {
     /// Without keys, all clients share them. Requests that only look (GET) do not count.
     #[arg(long, value_name = "N")]
     requests_per_minute: Option<NonZeroU32>,
+    /// Certificate in PEM for TLS (https), with those that vouch for it behind.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of that certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -120,6 +126,11 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     // Before models are loaded, which takes long.
     let keys = keys::all(&args.api_key, args.api_key_file.as_deref())?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(keys::tls(certificate, key)?),
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
     let (asked, aliases) = args.asked()?;
     let models = models::start(&asked, &aliases, app)?;
@@ -127,6 +138,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let options = Options {
         api_keys: keys,
         requests_per_minute: args.requests_per_minute,
+        tls,
         budget: app.budget.clone(),
         resident_bytes,
         ..Options::default()
@@ -134,7 +146,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let grace = options.grace;
     let server = Server::new(listener, models, options)?;
     app.output.clear();
-    app.output.data(&format!("http://{address}\n"))?;
+    app.output.data(&format!("{scheme}://{address}\n"))?;
     let _cooperative = app.interrupt.cooperate(Some(grace + GRACE));
     let is_said = Cell::new(false);
     server.run(&|| {

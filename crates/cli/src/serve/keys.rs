@@ -1,6 +1,8 @@
-//! The keys of clients, from flags and a file.
+//! The keys of clients, from flags and a file; the certificate of the server.
 
 use std::path::Path;
+
+use thane_serve::{Tls, TlsError};
 
 use crate::exit::{Code, Failure};
 use crate::small::read_small;
@@ -29,4 +31,16 @@ pub fn all(given: &[String], file: Option<&Path>) -> Result<Vec<String>, Failure
         }
     }
     Ok(keys)
+}
+
+/// The certificate in one file with the key in another.
+pub fn tls(certificate: &Path, key: &Path) -> Result<Tls, Failure> {
+    Tls::from_pem(&read_small(certificate)?, &read_small(key)?).map_err(|error| {
+        let path = match &error {
+            TlsError::Key(_) => key.display().to_string(),
+            TlsError::Certificate(_) => certificate.display().to_string(),
+            TlsError::Pair(_) => format!("{}, {}", certificate.display(), key.display()),
+        };
+        Failure::new(Code::Usage, anyhow::anyhow!("{path}: {error}"))
+    })
 }

@@ -49,7 +49,7 @@ impl Server {
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
-        let Some(address) = line.trim().strip_prefix("http://") else {
+        let Some((_, address)) = line.trim().split_once("://") else {
             let mut error = String::new();
             let mut stderr = child.stderr.take().unwrap();
             stderr.read_to_string(&mut error).unwrap();

@@ -1,9 +1,13 @@
 //! How `thane serve` is operated: names of models, its file, keys, TLS, models that come and go,
 //! its log.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder};
+use crate::fixture::{Home, assert_ends, chat_folder, stderr};
 use crate::serve_client::Server;
 
 const INVALID: &str = "invalid_request_error";
@@ -214,4 +218,98 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     assert_ends(&output, 2, &["gone: No such file"]);
     let output = home.run(&[&serve[..], &["--requests-per-minute", "0"]].concat());
     assert_ends(&output, 2, &["--requests-per-minute"]);
+}
+
+/// A certificate for 127.0.0.1 and its key, made by `openssl`, if that is here.
+fn certificate(home: &Home) -> Option<(String, String)> {
+    let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
+    let (certificate, key) = (path("cert.pem"), path("key.pem"));
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:P-256",
+        ])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=thane"])
+        .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-keyout", &key, "-out", &certificate])
+        .output();
+    match made {
+        Ok(output) => {
+            assert!(output.status.success(), "{}", stderr(&output));
+            Some((certificate, key))
+        }
+        Err(_) => {
+            println!("skipped: no openssl here");
+            None
+        }
+    }
+}
+
+#[test]
+fn connections_can_be_encrypted() {
+    let home = Home::new();
+    let Some((certificate, key)) = certificate(&home) else {
+        return;
+    };
+    let pair = ["--tls-cert", &certificate, "--tls-key", &key];
+    let server = Server::start(&pair);
+    let ask = |version: &str| {
+        let mut client = Command::new("openssl")
+            .args(["s_client", "-quiet", "-verify_return_error", version])
+            .args(["-CAfile", &certificate, "-verify_ip", "127.0.0.1"])
+            .args(["-connect", &server.address])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let request = "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n";
+        let mut stdin = client.stdin.take().unwrap();
+        stdin.write_all(request.as_bytes()).unwrap();
+        let output = client.wait_with_output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for version in ["-tls1_2", "-tls1_3"] {
+        let answer = ask(version);
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "{version}: {answer}");
+        assert!(answer.contains("tiny-chat"), "{answer}");
+    }
+    // Without TLS there is no answer, and the server goes on.
+    let mut plain = TcpStream::connect(&server.address).unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    assert!(ask("-tls1_3").contains("tiny-chat"));
+    drop(server);
+    let folder = chat_folder();
+    let serve = ["serve", folder.to_str().unwrap(), "--port", "0"];
+    let text = std::fs::read(&key).unwrap();
+    std::fs::write(home.path("cut.pem"), &text[..text.len() / 2]).unwrap();
+    let cut = home.path("cut.pem").to_str().unwrap().to_owned();
+    let other = Home::new();
+    let (_, other_key) = self::certificate(&other).unwrap();
+    for (pair, said) in [
+        (
+            [&key, &key],
+            "key.pem: expected certificates in PEM (BEGIN CERTIFICATE), found none",
+        ),
+        (
+            [&certificate, &certificate],
+            "cert.pem: expected a private key in PEM without a password",
+        ),
+        ([&certificate, &cut], "cut.pem: expected a private key"),
+        ([&certificate, &other_key], "cannot be used together"),
+        ([&certificate, &"gone".to_owned()], "gone: No such file"),
+    ] {
+        let flags = ["--tls-cert", pair[0], "--tls-key", pair[1]];
+        let output = home.run(&[&serve[..], &flags].concat());
+        assert_ends(&output, 2, &[said]);
+    }
+    let output = home.run(&[&serve[..], &["--tls-cert", &certificate]].concat());
+    assert_ends(&output, 2, &["--tls-key"]);
 }
