@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use thane_engine::pages::Pages;
@@ -54,18 +55,18 @@ pub(crate) struct Parts {
 }
 
 impl Answers {
-    /// Starts the thread.
-    pub fn start(parts: Parts) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped.
+    pub fn start(parts: Parts) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel();
         let prompts = Arc::new(parts.prompts);
         let (sessions, of_thread) = (parts.sessions, Arc::clone(&prompts));
         let counts = Arc::new(Counts::default());
         let counted = Arc::clone(&counts);
         let (n_slots, context) = (sessions.n_sequences(), sessions.context());
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("answers".to_owned())
             .spawn(move || work(sessions, &of_thread, &waiting, &counted))?;
-        Ok(Self {
+        let started = Self {
             prompts,
             context,
             n_vocab: parts.n_vocab,
@@ -75,7 +76,8 @@ impl Answers {
             n_slots,
             counts,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels

@@ -136,7 +136,7 @@ fn is_local(host: &str) -> bool {
 /// Whether a route needs no key: whoever watches the server has none, and the page asks for it.
 fn is_open(path: &str, method: &Method) -> bool {
     let is_page = path == "/" || path.starts_with("/page/");
-    path == "/health" || is_page && matches!(*method, Method::GET | Method::HEAD)
+    matches!(path, "/health" | "/ready") || is_page && matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// An archive is not what a page of another site can send unasked either.

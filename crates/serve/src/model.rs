@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use thane_engine::pages::PageStore;
 use thane_engine::sessions::Sessions;
@@ -80,11 +81,43 @@ impl KeptPrompts {
 /// A running model.
 pub struct Served {
     pub(crate) id: String,
-    /// Other names that clients may use.
-    pub(crate) aliases: Vec<String>,
     /// Name of the architecture in the model's files.
     pub(crate) architecture: String,
     pub(crate) task: Kind,
+    thread: JoinHandle<()>,
+}
+
+/// What a model does, known before it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelTask {
+    /// Answers prompts.
+    Generate,
+    /// Embeds texts.
+    Embed,
+    /// Scores texts for a query.
+    Rerank,
+}
+
+impl ModelTask {
+    /// What a model does.
+    pub fn of(model: &Model) -> Result<Self, RuntimeError> {
+        if model.is_reranker()? {
+            return Ok(Self::Rerank);
+        }
+        Ok(match model.task()? {
+            Task::Embed => Self::Embed,
+            Task::Generate => Self::Generate,
+        })
+    }
+
+    /// The name of the task.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Embed => "embed",
+            Self::Rerank => "rerank",
+        }
+    }
 }
 
 /// What a model does.
@@ -98,30 +131,31 @@ pub(crate) enum Kind {
 }
 
 impl Served {
-    /// Loads a model on a backend and starts its thread. The name that clients use is the model's,
-    /// without the folders of a path.
+    /// Loads a model on a backend and starts its thread. Clients know the model as `id`.
     pub fn start(
         model: Model,
+        id: &str,
         backend: &dyn Backend,
         options: &ModelOptions,
         observer: &dyn Observer,
     ) -> Result<Self, RuntimeError> {
         let path = model.path.clone();
-        let id = name_of(&model);
+        let id = id.to_owned();
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
         let (n_queue, budget) = (options.n_queue, options.budget.clone());
         if model.is_reranker()? {
             let reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
             let architecture = reranker.info.architecture.clone();
-            let started = Ranks::start(reranker, n_queue, budget).map_err(unstarted)?;
+            let started = Ranks::start(reranker, n_queue, budget);
+            let (ranks, thread) = started.map_err(unstarted)?;
             return Ok(Self {
                 id,
-                aliases: Vec::new(),
                 architecture,
-                task: Kind::Ranks(started),
+                task: Kind::Ranks(ranks),
+                thread,
             });
         }
-        let (architecture, task) = match model.task()? {
+        let (architecture, task, thread) = match model.task()? {
             Task::Embed => {
                 let options_of = EmbedOptions {
                     more: vec![Encoding::Chunks, Encoding::Tokens],
@@ -137,7 +171,8 @@ impl Served {
                 Prompt::choose(None, &embedder.info)?;
                 let architecture = embedder.info.architecture.clone();
                 let started = Embeddings::start(embedder, n_queue, budget);
-                (architecture, Kind::Embeds(started.map_err(unstarted)?))
+                let (embeddings, thread) = started.map_err(unstarted)?;
+                (architecture, Kind::Embeds(embeddings), thread)
             }
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
@@ -161,23 +196,24 @@ impl Served {
                     known,
                     n_queue,
                 });
-                let started = started.map_err(unstarted)?;
-                (model.info.architecture, Kind::Answers(started))
+                let (answers, thread) = started.map_err(unstarted)?;
+                (model.info.architecture, Kind::Answers(answers), thread)
             }
         };
         Ok(Self {
             id,
-            aliases: Vec::new(),
             architecture,
             task,
+            thread,
         })
     }
 
-    /// The same model, which answers to these names too.
-    #[must_use]
-    pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
-        self.aliases = aliases;
-        self
+    /// Unloads the model: waits for its thread, which gives the memory back.
+    pub(crate) fn stop(self) {
+        let Self { task, thread, .. } = self;
+        // The thread ends when nobody can ask any more.
+        drop(task);
+        let _ = thread.join();
     }
 
     /// The error of a route that another kind of model has.

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use thane_engine::embed::Watch;
@@ -51,13 +52,18 @@ struct Job {
 }
 
 impl Ranks {
-    /// Starts the thread. The places are those of the queue and of the request that runs.
-    pub fn start(mut reranker: Reranker, n_queue: usize, budget: Budget) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped. The places are those of the queue
+    /// and of the request that runs.
+    pub fn start(
+        mut reranker: Reranker,
+        n_queue: usize,
+        budget: Budget,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel::<Job>();
         let max_tokens = reranker.max_tokens();
         let counts: Arc<Counts> = Arc::default();
         let counted = Arc::clone(&counts);
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("ranks".to_owned())
             .spawn(move || {
                 for job in waiting {
@@ -72,12 +78,13 @@ impl Ranks {
                     }
                 }
             })?;
-        Ok(Self {
+        let started = Self {
             max_tokens,
             places: Places::new(1 + n_queue),
             counts,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Scores texts when the requests that came earlier are done. If the caller is dropped, the

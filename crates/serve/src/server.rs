@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
-use crate::model::Served;
+use crate::roster::{LoadError, Loadable, Roster};
 use crate::routes::{App, router};
 use crate::tls::Tls;
 use crate::upload::Uploads;
@@ -38,6 +38,8 @@ pub struct Options {
     pub budget: Budget,
     /// Bytes of memory that the process has, if the system says so.
     pub resident_bytes: fn() -> Option<u64>,
+    /// Tells whoever runs the server what clients are not told.
+    pub complain: fn(&str),
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -56,15 +58,28 @@ impl Default for Options {
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
             resident_bytes: || None,
+            complain: |_| {},
             max_connections: 256,
             grace: Duration::from_secs(10),
         }
     }
 }
 
+/// Why a server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A model that is loaded at start was not.
+    #[error("a model could not be loaded: {}", .0.cause)]
+    Load(LoadError),
+    /// The system, or a stream to which the caller writes.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// A server with its models.
 pub struct Server {
     listener: TcpListener,
+    roster: Arc<Roster>,
     router: Router,
     options: Options,
 }
@@ -81,18 +96,20 @@ impl Server {
     const ENCODERS: usize = 4;
 
     /// A server on an open port.
-    pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
+    pub fn new(listener: TcpListener, models: Vec<Loadable>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
         let guard = Guard::new(&options.api_keys, options.requests_per_minute, is_loopback);
         let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+        let roster = Arc::new(Roster::new(models, options.complain));
         let app = App::new(
-            models,
+            Arc::clone(&roster),
             options.max_body_bytes,
             uploads,
             options.resident_bytes,
         );
         Ok(Self {
             listener,
+            roster,
             router: router(app, guard),
             options,
         })
@@ -100,24 +117,37 @@ impl Server {
 
     /// Serves until `is_stopped` returns true, which is asked several times a second. Then the port
     /// is closed, idle connections end, and running answers finish within [`Options::grace`].
-    pub fn run(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+    /// Requests are taken while models are being loaded; `on_ready` is called when all are that
+    /// are loaded at start.
+    pub fn run(
+        self,
+        on_ready: &dyn Fn() -> io::Result<()>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(Self::ENCODERS)
             .build()?;
-        let served = runtime.block_on(self.serve(is_stopped));
+        let served = runtime.block_on(self.serve(on_ready, is_stopped));
         // A prompt that is still being encoded has nobody who waits for it.
         runtime.shutdown_background();
         served
     }
 
-    async fn serve(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+    async fn serve(
+        self,
+        on_ready: &dyn Fn() -> io::Result<()>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RunError> {
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let places = Arc::new(Semaphore::new(self.options.max_connections));
         let graceful = GracefulShutdown::new();
         let tls = self.options.tls.as_ref().map(Tls::acceptor);
+        let mut starting = tokio::spawn(Arc::clone(&self.roster).start());
+        let mut is_ready = false;
+        tokio::spawn(Arc::clone(&self.roster).sweep());
         loop {
             let accepted = async {
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -125,6 +155,12 @@ impl Server {
             };
             let (accepted, place) = tokio::select! {
                 accepted = accepted => accepted,
+                started = &mut starting, if !is_ready => {
+                    started.map_err(io::Error::other)?.map_err(RunError::Load)?;
+                    is_ready = true;
+                    on_ready()?;
+                    continue;
+                }
                 () = stop(is_stopped) => break,
             };
             let Ok((stream, _)) = accepted else {

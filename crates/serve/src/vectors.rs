@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 
 use thane_engine::embed::{Document, EmbedError, shorten};
 use thane_engine::text::EncodeOptions;
@@ -89,18 +90,23 @@ pub(crate) struct Embeddings {
 }
 
 impl Embeddings {
-    /// Starts the thread. The places are those of the queue and of the request that runs.
-    pub fn start(embedder: Embedder, n_queue: usize, budget: Budget) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped. The places are those of the queue
+    /// and of the request that runs.
+    pub fn start(
+        embedder: Embedder,
+        n_queue: usize,
+        budget: Budget,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel();
         let (dim, max_tokens) = (embedder.engine.dim(), embedder.max_tokens());
         let counts: Arc<Counts> = Arc::default();
         let (info, texts) = (embedder.info.clone(), embedder.text());
         let encodings = embedder.encodings.clone();
         let mut worker = Worker::new(embedder, budget.clone(), Arc::clone(&counts));
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("embeddings".to_owned())
             .spawn(move || worker.run(&waiting))?;
-        Ok(Self {
+        let started = Self {
             dim,
             max_tokens,
             places: Places::new(1 + n_queue),
@@ -110,7 +116,8 @@ impl Embeddings {
             encodings,
             budget,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Embeds inputs when those that came earlier are done. If the caller is dropped, the work ends

@@ -1,12 +1,12 @@
 //! `thane serve`: an HTTP server for language and embedding models.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_serve::{ListenError, Options, Server, listen};
+use thane_serve::{ListenError, Options, RunError, Server, listen};
 
 use crate::app::App;
 use crate::config::ModelEntry;
@@ -133,7 +133,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
     let (asked, aliases) = args.asked()?;
-    let models = models::start(&asked, &aliases, app)?;
+    let models = models::open(&asked, &aliases, app)?;
     let address = listener.local_addr()?;
     let options = Options {
         api_keys: keys,
@@ -141,23 +141,34 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         tls,
         budget: app.budget.clone(),
         resident_bytes,
+        complain: models::complain,
         ..Options::default()
     };
     let grace = options.grace;
     let server = Server::new(listener, models, options)?;
-    app.output.clear();
-    app.output.data(&format!("{scheme}://{address}\n"))?;
-    let _cooperative = app.interrupt.cooperate(Some(grace + GRACE));
+    // While models are being loaded, Ctrl-C ends the program at once.
+    let cooperative = RefCell::new(None);
     let is_said = Cell::new(false);
-    server.run(&|| {
+    let on_ready = || {
+        *cooperative.borrow_mut() = Some(app.interrupt.cooperate(Some(grace + GRACE)));
+        app.output.clear();
+        app.output.data(&format!("{scheme}://{address}\n"))
+    };
+    let ended = server.run(&on_ready, &|| {
         let is_stopped = app.interrupt.is_set();
         if is_stopped && !is_said.replace(true) {
             app.output
                 .say("thane: stopping; running answers finish first");
         }
         is_stopped
-    })?;
-    Ok(())
+    });
+    ended.map_err(|error| match error {
+        RunError::Load(error) => match error.cause.downcast::<Failure>() {
+            Ok(failure) => *failure,
+            Err(cause) => Failure::new(Code::Other, anyhow::anyhow!(cause)),
+        },
+        RunError::Io(error) => error.into(),
+    })
 }
 
 /// Memory of this process, where the system says.

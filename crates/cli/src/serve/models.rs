@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use thane_hub::ModelFiles;
 use thane_mil::nearest::did_you_mean;
-use thane_runtime::Model;
-use thane_serve::{KeptPrompts, ModelOptions, Served};
+use thane_runtime::{Model, Observer};
+use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Served};
 
 use crate::app::{App, size};
 use crate::exit::{Code, Failure};
@@ -29,6 +31,14 @@ pub struct ModelFlags {
     /// together, and the last digits depend on the company.
     #[arg(long)]
     deterministic: bool,
+    /// Load a model when it is first asked for.
+    #[arg(long)]
+    lazy: bool,
+    /// Unload a model that nobody has asked for in this time, such as 30m.
+    ///
+    /// It is loaded again when it is asked for.
+    #[arg(long, value_name = "TIME", default_value = "never")]
+    keep_alive: KeepAlive,
     /// Memory, for each language model, for prompts that no slot holds any more; 0 keeps none.
     ///
     /// A prompt that begins like an earlier one is computed from where they part.
@@ -43,6 +53,11 @@ pub struct ModelFlags {
     prompt_cache_size: usize,
     #[command(flatten)]
     flags: RunFlags,
+}
+
+/// Tells the user what goes wrong while the server runs.
+pub fn complain(what: &str) {
+    eprintln!("thane: {what}");
 }
 
 /// Parses a size, or 0.
@@ -68,7 +83,7 @@ impl ModelFlags {
                     .clone()
                     .map(|folder| (folder, self.prompt_cache_size as u64)),
                 numerics: format!("{:?}", self.flags.program.numerics),
-                complain: |what| eprintln!("thane: {what}"),
+                complain,
             },
         }
     }
@@ -106,25 +121,69 @@ pub struct Asked {
     pub flags: ModelFlags,
 }
 
-/// Loads models and starts their threads. Every name is that of one model.
-pub fn start(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Served>, Failure> {
+/// Opens models, so that they can be loaded. Every name is that of one model.
+pub fn open(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Loadable>, Failure> {
     let mut opened = Vec::with_capacity(asked.len());
     for one in asked {
-        opened.push(Model::open(&one.spec, &app.hub, app.output.as_ref())?);
+        let files = app.hub.resolve(&one.spec)?;
+        let model = Model::from_files(files.clone())?;
+        opened.push((files, model));
     }
     let specs: Vec<&str> = asked.iter().map(|one| one.spec.as_str()).collect();
-    let ids: Vec<String> = opened.iter().map(thane_serve::name_of).collect();
+    let names = opened.iter().map(|(_, model)| thane_serve::name_of(model));
+    let ids: Vec<String> = names.collect();
     let aliases = assign(&specs, &ids, aliases)?;
-    let mut models = Vec::with_capacity(asked.len());
-    for ((one, model), aliases) in asked.iter().zip(opened).zip(aliases) {
-        let path = model.path.display().to_string();
-        let backend = one.flags.flags.backend(app);
-        let options = one.flags.options(app);
-        let served = Served::start(model, &backend, &options, app.output.as_ref())
-            .map_err(|e| Failure::from(e).naming(&path, &one.spec))?;
-        models.push(served.with_aliases(aliases));
+    let models = asked.iter().zip(opened).zip(ids).zip(aliases);
+    let models = models.map(|(((one, (files, model)), id), aliases)| {
+        Ok(Loadable {
+            task: ModelTask::of(&model)?,
+            at_start: !one.flags.lazy,
+            keep_alive: one.flags.keep_alive,
+            n_queue: usize::from(one.flags.queue),
+            load: Box::new(loader(one, files, model, &id, app)),
+            id,
+            aliases,
+        })
+    });
+    models.collect()
+}
+
+/// Loads a model, as often as it is asked to. What was opened serves the first time.
+fn loader(
+    asked: &Asked,
+    files: ModelFiles,
+    model: Model,
+    id: &str,
+    app: &App,
+) -> impl Fn() -> Result<Served, LoadError> + Send + Sync + use<> {
+    let (spec, id) = (asked.spec.clone(), id.to_owned());
+    let path = model.path.display().to_string();
+    let backend = asked.flags.flags.backend(app);
+    let options = asked.flags.options(app);
+    let output = Arc::clone(&app.output);
+    let first = Mutex::new((!asked.flags.lazy).then_some(model));
+    let start = move || {
+        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Nobody waits at a terminal for what is loaded later.
+        let observer: &dyn Observer = match &first {
+            Some(_) => output.as_ref(),
+            None => &(),
+        };
+        let model = match first {
+            Some(model) => model,
+            None => Model::from_files(files.clone())?,
+        };
+        Served::start(model, &id, &backend, &options, observer)
+    };
+    move || {
+        start().map_err(|error| {
+            let failure = Failure::from(error).naming(&path, &spec);
+            LoadError {
+                lacks_memory: failure.lacks_memory(),
+                cause: Box::new(failure),
+            }
+        })
     }
-    Ok(models)
 }
 
 /// The aliases of each model. Two models, or a model and an alias, with one name are an error.

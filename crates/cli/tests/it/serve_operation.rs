@@ -3,7 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -312,4 +314,233 @@ fn connections_can_be_encrypted() {
     }
     let output = home.run(&[&serve[..], &["--tls-cert", &certificate]].concat());
     assert_ends(&output, 2, &["--tls-key"]);
+}
+
+/// Copies of the tiny language model with these names.
+fn copies(home: &Home, names: &[&str]) -> Vec<PathBuf> {
+    let copy = |name: &&str| {
+        let folder = home.path(name);
+        std::fs::create_dir(&folder).unwrap();
+        for entry in std::fs::read_dir(chat_folder()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_none_or(|end| end != "gguf") {
+                std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+            }
+        }
+        folder
+    };
+    names.iter().map(copy).collect()
+}
+
+fn is_loaded(server: &Server, id: &str) -> bool {
+    let row = server.get(&format!("/v1/models/{id}"), "").json();
+    row["loaded"].as_bool().unwrap()
+}
+
+#[track_caller]
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The greedy answer of a model.
+fn answer(server: &Server, id: &str) -> String {
+    let fields = json!({"model": id, "messages": hello(), "max_tokens": 8, "temperature": 0});
+    let answer = server.chat(fields);
+    assert_eq!(answer.status, 200, "{}", answer.head);
+    let text = answer.json()["choices"][0]["message"]["content"].clone();
+    text.as_str().unwrap().to_owned()
+}
+
+#[test]
+fn models_come_when_they_are_asked_for_and_go_when_nobody_asks() {
+    let server = Server::start(&["--lazy", "--keep-alive", "1s", "--numerics", "f32"]);
+    let before = server.get("/v1/models/tiny-chat", "").json();
+    assert_eq!(
+        (&before["loaded"], &before["max_tokens"]),
+        (&json!(false), &Value::Null)
+    );
+    assert_eq!(
+        (&before["task"], server.get("/ready", "").status),
+        (&json!("generate"), 200)
+    );
+    // Many ask at once for what is not there; it is loaded once.
+    let texts: Vec<String> = std::thread::scope(|scope| {
+        let ask = || scope.spawn(|| answer(&server, "tiny-chat"));
+        let asked: Vec<_> = (0..8).map(|_| ask()).collect();
+        asked
+            .into_iter()
+            .map(|asked| asked.join().unwrap())
+            .collect()
+    });
+    assert!(
+        texts
+            .iter()
+            .all(|text| *text == texts[0] && !text.is_empty())
+    );
+    assert!(is_loaded(&server, "tiny-chat") && !is_loaded(&server, "bert-mean"));
+    let metrics = server.get("/metrics", "").text();
+    let line = "\nthane_model_loaded{model=\"bert-mean\"} 0\n";
+    assert!(metrics.contains(line), "{metrics}");
+    until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
+    let after = server.get("/v1/models/tiny-chat", "").json();
+    assert_eq!(after["max_tokens"], 512);
+    assert_eq!(answer(&server, "tiny-chat"), texts[0]);
+    // Text Embeddings Inference asks for the one embedding model, loaded or not.
+    let body = json!({"inputs": "a cat"}).to_string();
+    assert_eq!(server.post("/embed", &body, "").status, 200);
+    assert!(is_loaded(&server, "bert-mean"));
+}
+
+#[test]
+fn a_running_answer_keeps_its_model() {
+    // These numerics are slow.
+    let flags = ["--keep-alive", "10ms", "--numerics", "ane", "--slots", "1"];
+    let server = Server::start(&flags);
+    let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
+    let start = Instant::now();
+    let events = server
+        .post("/v1/completions", &body.to_string(), "")
+        .events();
+    let last = events.last().unwrap();
+    let is_over = last["choices"][0]["finish_reason"].is_string();
+    assert!(events.len() > 100 && is_over, "{last}");
+    println!(
+        "the answer took {:?}, models are looked at each half second",
+        start.elapsed()
+    );
+    until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
+}
+
+#[test]
+fn clients_of_ollama_say_how_long_a_model_stays() {
+    let server = Server::start(&["--keep-alive", "1h"]);
+    let ask = |keep_alive: Value| {
+        let body = json!({"model": "tiny-chat", "keep_alive": keep_alive}).to_string();
+        server.post("/api/generate", &body, "")
+    };
+    assert_eq!(ask(json!("5x")).status, 400);
+    assert!(is_loaded(&server, "tiny-chat"));
+    assert_eq!(ask(json!(0)).status, 200);
+    until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
+    assert_eq!(
+        server.get("/api/ps", "").json()["models"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    // An empty prompt loads the model, here for good.
+    assert_eq!(ask(json!(-1)).json()["done_reason"], "load");
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(is_loaded(&server, "tiny-chat"));
+    drop(server);
+    // Where no model is unloaded, clients cannot do it.
+    let server = Server::start(&[]);
+    let body = json!({"model": "tiny-chat", "keep_alive": 0}).to_string();
+    assert_eq!(server.post("/api/generate", &body, "").status, 200);
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(is_loaded(&server, "tiny-chat"));
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_is_told_and_tried_again() {
+    let home = Home::new();
+    let models = copies(&home, &["one"]);
+    let mut server = Server::of_models(&models, &["--lazy"], &[]);
+    let weights = models[0].join("model.safetensors");
+    std::fs::rename(&weights, home.path("away")).unwrap();
+    let fields = json!({"model": "one", "messages": hello(), "max_tokens": 1});
+    let message = server
+        .chat(fields)
+        .refused(500, "server_error", Value::Null);
+    // The client is told no path.
+    assert_eq!(
+        message,
+        "the model could not be loaded: the server's log says why"
+    );
+    std::fs::rename(home.path("away"), &weights).unwrap();
+    assert!(!answer(&server, "one").is_empty());
+    server.interrupt();
+    let mut said = String::new();
+    server
+        .child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
+    assert!(
+        said.contains("thane: one: ") && said.contains("model.safetensors"),
+        "{said}"
+    );
+    // A model that is loaded at start must be there.
+    std::fs::remove_file(&weights).unwrap();
+    let output = home.run(&["serve", models[0].to_str().unwrap(), "--port", "0"]);
+    assert_ends(&output, 2, &["one"]);
+}
+
+#[test]
+fn a_server_is_alive_before_it_is_ready() {
+    let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
+        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
+        return;
+    };
+    let model = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    let home = Home::new();
+    let port = address.split(':').nth(1).unwrap();
+    let arguments = ["serve", model.to_str().unwrap(), "--port", port];
+    let mut command = home.thane(&arguments);
+    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
+    let child = command.spawn().unwrap();
+    let server = Server {
+        child,
+        address,
+        home,
+    };
+    let is_open = || TcpStream::connect(&server.address).is_ok();
+    until("the port is open", is_open);
+    assert_eq!(server.get("/ready", "").status, 503);
+    assert_eq!(server.get("/health", "").status, 200);
+    let listed = server.get("/v1/models", "").json();
+    let id = listed["data"][0]["id"].as_str().unwrap();
+    assert_eq!(listed["data"][0]["loaded"], false, "{listed}");
+    // A request waits for its model.
+    assert!(!answer(&server, id).is_empty());
+    assert_eq!(server.get("/ready", "").json(), json!({"status": "ready"}));
+}
+
+#[test]
+fn models_make_room_for_each_other() {
+    let home = Home::new();
+    let models = copies(&home, &["one", "two"]);
+    // One fits with its caches, two do not; three times as much would do.
+    let numerics = ["--numerics", "f32", "--memory", "1500kB"];
+    let server = Server::of_models(&models, &[&["--lazy"][..], &numerics].concat(), &[]);
+    for (asked, other) in [("one", "two"), ("two", "one"), ("one", "two")] {
+        assert!(!answer(&server, asked).is_empty());
+        assert!(is_loaded(&server, asked) && !is_loaded(&server, other));
+    }
+    drop(server);
+    let arguments: Vec<&str> = models.iter().map(|m| m.to_str().unwrap()).collect();
+    let fixed = ["--port", "0", "--context", "512"];
+    let all = [&["serve"][..], &arguments, &fixed, &numerics].concat();
+    assert_ends(&home.run(&all), 2, &["does not fit in memory"]);
+    // What fits never is refused, and may fit later.
+    let numerics = ["--numerics", "f32", "--memory", "300kB"];
+    let server = Server::of_models(&models, &[&["--lazy"][..], &numerics].concat(), &[]);
+    let answer = server.chat(json!({"model": "one", "messages": hello()}));
+    assert!(
+        answer.head.contains("\r\nretry-after: 5\r\n"),
+        "{}",
+        answer.head
+    );
+    let message = answer.refused(503, "server_error", Value::Null);
+    assert_eq!(message, "there is too little free memory for the model");
 }

@@ -1,26 +1,37 @@
-//! `GET /v1/models`, `GET /v1/models/{id}` and `GET /health`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /ready`.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::App;
 use crate::error::{ApiError, json_response};
-use crate::model::{Kind, Served};
+use crate::roster::Entry;
 
 /// Whether the server answers, and how many requests run or wait.
 pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
-    let requests = app.models.iter().map(|model| model.places().n_taken());
+    let models = app.roster.loaded();
+    let requests = models.iter().map(|model| model.places().n_taken());
     json_response(&json!({"status": "ok", "requests": requests.sum::<usize>()}))
 }
 
+/// Whether the models are loaded that are loaded at start.
+pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.roster.is_ready() {
+        return json_response(&json!({"status": "ready"}));
+    }
+    let mut response = json_response(&json!({"status": "loading"}));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
+}
+
 pub(super) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let models = app.models.iter().flat_map(|model| {
-        let names = [&model.id].into_iter().chain(&model.aliases);
-        names.map(|name| shown(model, name, app.started))
+    let models = app.roster.entries.iter().flat_map(|entry| {
+        let names = entry.names();
+        names.map(|name| shown(entry, name, app.started))
     });
     json_response(&json!({"object": "list", "data": models.collect::<Vec<_>>()}))
 }
@@ -29,29 +40,25 @@ pub(super) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
-    let model = app.model(&id)?;
-    let is_alias = model.aliases.contains(&id);
-    let name = if is_alias { &id } else { &model.id };
-    Ok(json_response(&shown(model, name, app.started)))
+    let entry = app.roster.find(&id)?;
+    let is_alias = entry.aliases().contains(&id);
+    let name = if is_alias { &id } else { entry.id() };
+    Ok(json_response(&shown(entry, name, app.started)))
 }
 
 /// A model under one of its names.
-fn shown(model: &Served, name: &str, started: u64) -> Value {
-    let task = match &model.task {
-        Kind::Answers(_) => "generate",
-        Kind::Embeds(_) => "embed",
-        Kind::Ranks(_) => "rerank",
-    };
+fn shown(entry: &Entry, name: &str, started: u64) -> Value {
     let mut shown = json!({
         "id": name,
         "object": "model",
         "created": started,
         "owned_by": "thane",
-        "task": task,
-        "max_tokens": model.max_tokens(),
+        "task": entry.task().name(),
+        "max_tokens": entry.max_tokens(),
+        "loaded": entry.loaded().is_some(),
     });
-    if name != model.id {
-        shown["alias_of"] = json!(model.id);
+    if name != entry.id() {
+        shown["alias_of"] = json!(entry.id());
     }
     shown
 }
