@@ -16,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
+use crate::log::Record;
 use crate::places::Places;
 
 /// A handle to a running language model.
@@ -42,6 +43,7 @@ struct Job {
     events: UnboundedSender<Event>,
     place: OwnedSemaphorePermit,
     arrived: Instant,
+    record: Option<Arc<Record>>,
 }
 
 /// What the thread needs.
@@ -94,6 +96,7 @@ impl Answers {
             events,
             place,
             arrived: Instant::now(),
+            record: Record::current(),
         };
         self.jobs.send(job).map_err(|_| stopped())?;
         Ok(answer)
@@ -106,6 +109,7 @@ struct Listener {
     _place: OwnedSemaphorePermit,
     arrived: Instant,
     has_token: bool,
+    record: Option<Arc<Record>>,
 }
 
 /// Runs the scheduler until the server is gone.
@@ -145,6 +149,9 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
                     listener.has_token = true;
                     counts.first.observe(listener.arrived.elapsed());
                 }
+                if let (Event::Done(_, usage), Some(record)) = (&event, &listener.record) {
+                    record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
+                }
                 // A client that has gone is seen before the next step.
                 let _ = listener.events.send(event);
             }
@@ -183,6 +190,7 @@ fn submit(
                 _place: job.place,
                 arrived: job.arrived,
                 has_token: false,
+                record: job.record,
             };
             listeners.insert(id, listener);
         }

@@ -23,6 +23,7 @@ mod guard;
 mod keep_alive;
 mod kept;
 mod listen;
+mod log;
 mod model;
 mod places;
 mod ranks;
@@ -38,6 +39,7 @@ mod vectors;
 
 pub use keep_alive::KeepAlive;
 pub use listen::{ListenError, listen};
+pub use log::{LogEntry, LogSink};
 pub use model::{KeptPrompts, ModelOptions, ModelTask, Served, name_of};
 pub use roster::{LoadError, Loadable};
 pub use server::{Options, RunError, Server};

@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::log::add_input_tokens;
 use crate::places::Places;
 
 /// A query and the texts to score for it.
@@ -99,7 +100,9 @@ impl Ranks {
             _place: place,
         };
         self.jobs.send(job).map_err(|_| stopped())?;
-        ranking.await.map_err(|_| stopped())?
+        let ranking = ranking.await.map_err(|_| stopped())??;
+        add_input_tokens(ranking.n_tokens);
+        Ok(ranking)
     }
 }
 

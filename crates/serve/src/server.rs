@@ -16,13 +16,14 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
+use crate::log::{Log, LogSink};
 use crate::roster::{LoadError, Loadable, Roster};
 use crate::routes::{App, router};
 use crate::tls::Tls;
 use crate::upload::Uploads;
 
 /// Limits of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
     /// The keys of which clients must send one; none for no key.
     pub api_keys: Vec<String>,
@@ -38,6 +39,8 @@ pub struct Options {
     pub budget: Budget,
     /// Bytes of memory that the process has, if the system says so.
     pub resident_bytes: fn() -> Option<u64>,
+    /// Gets an entry of each request; `None` for no log.
+    pub log: Option<LogSink>,
     /// Tells whoever runs the server what clients are not told.
     pub complain: fn(&str),
     /// Most connections; more wait until one is closed.
@@ -58,6 +61,7 @@ impl Default for Options {
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
             resident_bytes: || None,
+            log: None,
             complain: |_| {},
             max_connections: 256,
             grace: Duration::from_secs(10),
@@ -110,7 +114,7 @@ impl Server {
         Ok(Self {
             listener,
             roster,
-            router: router(app, guard),
+            router: router(app, guard, Log::new(options.log.clone())),
             options,
         })
     }

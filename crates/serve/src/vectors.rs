@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::batches::{Job, Vectors, Work, Worker, at};
 use crate::counts::Counts;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::log::add_input_tokens;
 use crate::places::Places;
 
 /// Most numbers of an answer with a vector for each token: they take 30 bytes each.
@@ -139,6 +140,7 @@ impl Embeddings {
         let job = Job::new(work, dim, answer, place);
         self.jobs.send(job).map_err(|_| stopped())?;
         let vectors = vectors.await.map_err(|_| stopped())??;
+        add_input_tokens(vectors.n_tokens);
         Ok(Vectors { n_cut, ..vectors })
     }
 

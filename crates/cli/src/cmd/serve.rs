@@ -3,15 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_serve::{ListenError, Options, RunError, Server, listen};
+use thane_serve::{ListenError, LogSink, Options, RunError, Server, listen};
 
 use crate::app::App;
 use crate::config::ModelEntry;
 use crate::exit::{Code, Failure, Outcome};
 use crate::serve::keys;
+use crate::serve::log::{self, Log};
 pub use crate::serve::models::ModelFlags;
 use crate::serve::models::{self, Alias, Asked};
 
@@ -68,6 +70,12 @@ pub struct Args {
     /// Private key of that certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// Write a line of JSON for each request to a file, at its end, or to stdout (-).
+    ///
+    /// It has the id of the request, which clients get in the header X-Request-Id, the route, the
+    /// status, the time and the tokens, and no text of the request.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -132,15 +140,18 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let scheme = if tls.is_some() { "https" } else { "http" };
     let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
+    let log = args.log.as_deref().map(Log::open).transpose()?;
     let (asked, aliases) = args.asked()?;
     let models = models::open(&asked, &aliases, app)?;
-    let address = listener.local_addr()?;
+    let ids: Vec<String> = models.iter().map(|model| model.id.clone()).collect();
+    let address = format!("{scheme}://{}", listener.local_addr()?);
     let options = Options {
         api_keys: keys,
         requests_per_minute: args.requests_per_minute,
         tls,
         budget: app.budget.clone(),
         resident_bytes,
+        log: sink(log.as_ref(), app),
         complain: models::complain,
         ..Options::default()
     };
@@ -152,7 +163,14 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let on_ready = || {
         *cooperative.borrow_mut() = Some(app.interrupt.cooperate(Some(grace + GRACE)));
         app.output.clear();
-        app.output.data(&format!("{scheme}://{address}\n"))
+        if let Some(log) = &log {
+            log.started(&address, &ids);
+        }
+        // Where stdout is the log, the address is in its first line.
+        if log.as_ref().is_some_and(Log::is_stdout) {
+            return Ok(());
+        }
+        app.output.data(&format!("{address}\n"))
     };
     let ended = server.run(&on_ready, &|| {
         let is_stopped = app.interrupt.is_set();
@@ -169,6 +187,24 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         },
         RunError::Io(error) => error.into(),
     })
+}
+
+/// Where entries of the log go: to the log, and to the terminal of a user who wants details.
+fn sink(log: Option<&Log>, app: &App) -> Option<LogSink> {
+    let to_log = log.map(Log::sink);
+    let is_shown = app.output.is_verbose();
+    if to_log.is_none() && !is_shown {
+        return None;
+    }
+    let output = Arc::clone(&app.output);
+    Some(Arc::new(move |entry| {
+        if let Some(to_log) = &to_log {
+            to_log(entry);
+        }
+        if is_shown {
+            output.explain(&log::line(entry));
+        }
+    }))
 }
 
 /// Memory of this process, where the system says.

@@ -43,6 +43,7 @@ mod schema;
 mod serve;
 mod serve_anthropic;
 mod serve_client;
+mod serve_log;
 mod serve_ollama;
 mod serve_openai;
 mod serve_operation;

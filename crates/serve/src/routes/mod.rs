@@ -33,6 +33,7 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::kept::Responses;
+use crate::log::{Log, record};
 use crate::model::Served;
 use crate::roster::Roster;
 use crate::upload::Uploads;
@@ -171,7 +172,7 @@ fn routes() -> Vec<Route> {
 }
 
 /// All routes behind what is checked for each.
-pub(crate) fn router(app: App, guarded: Guard) -> Router {
+pub(crate) fn router(app: App, guarded: Guard, log: Log) -> Router {
     let unknown = || async { ApiError::new(StatusCode::NOT_FOUND, "there is no such route") };
     let method = || async {
         ApiError::new(
@@ -183,6 +184,7 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(Arc::new(guarded), guard))
+        .layer(from_fn_with_state(Arc::new(log), record))
         .with_state(Arc::new(app))
 }
 
