@@ -33,6 +33,9 @@ enum Verb {
     #[command(alias = "chat")]
     Run(cmd::run::Args),
     Serve(cmd::serve::Args),
+    Ps(cmd::ps::Args),
+    Stop(cmd::stop::Args),
+    Logs(cmd::logs::Args),
     Pull(cmd::pull::Args),
     #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
@@ -63,6 +66,9 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
     match verb {
         Verb::Run(args) => cmd::run::run(args, app),
         Verb::Serve(args) => cmd::serve::run(args, app),
+        Verb::Ps(args) => cmd::ps::run(args, app),
+        Verb::Stop(args) => cmd::stop::run(args, app),
+        Verb::Logs(args) => cmd::logs::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),

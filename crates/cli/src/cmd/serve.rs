@@ -16,6 +16,7 @@ use crate::serve::keys;
 use crate::serve::log::{self, Log};
 pub use crate::serve::models::ModelFlags;
 use crate::serve::models::{self, Alias, Asked};
+use crate::serve::state;
 
 /// Serve models over HTTP, with the APIs of OpenAI, Anthropic, Ollama and others.
 ///
@@ -56,7 +57,9 @@ pub struct Args {
     /// THANE_SERVE_API_KEY, which does the same.
     #[arg(long, value_name = "KEY")]
     api_key: Vec<String>,
-    /// Read keys from a file, one on each line; lines that begin with # are comments.
+    /// Read keys from a file, one on each line.
+    ///
+    /// Lines that begin with # are comments.
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
     /// Most requests of a key in a minute; more are refused with status 429.
@@ -70,10 +73,11 @@ pub struct Args {
     /// Private key of that certificate, in PEM.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Write a line of JSON for each request to a file, at its end, or to stdout (-).
+    /// Write a line of JSON for each request to a file, or to stdout (-).
     ///
-    /// It has the id of the request, which clients get in the header X-Request-Id, the route, the
-    /// status, the time and the tokens, and no text of the request.
+    /// A file that is there is continued. A line has the id of the request, which clients get in
+    /// the header X-Request-Id, the route, the status, the time and the tokens, and no text of the
+    /// request.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -159,12 +163,18 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let server = Server::new(listener, models, options)?;
     // While models are being loaded, Ctrl-C ends the program at once.
     let cooperative = RefCell::new(None);
+    let announced = RefCell::new(None);
     let is_said = Cell::new(false);
     let on_ready = || {
         *cooperative.borrow_mut() = Some(app.interrupt.cooperate(Some(grace + GRACE)));
         app.output.clear();
         if let Some(log) = &log {
             log.started(&address, &ids);
+        }
+        let file = log.as_ref().and_then(Log::file);
+        match state::announce(&address, &ids, file, app) {
+            Ok(listed) => *announced.borrow_mut() = Some(listed),
+            Err(e) => app.output.say(&format!("thane: not in `thane ps`: {e}")),
         }
         // Where stdout is the log, the address is in its first line.
         if log.as_ref().is_some_and(Log::is_stdout) {

@@ -4,3 +4,4 @@
 pub mod keys;
 pub mod log;
 pub mod models;
+pub mod state;

@@ -34,7 +34,7 @@ pub struct ModelFlags {
     /// Load a model when it is first asked for.
     #[arg(long)]
     lazy: bool,
-    /// Unload a model that nobody has asked for in this time, such as 30m.
+    /// Unload a model that is idle for so long, such as 30m.
     ///
     /// It is loaded again when it is asked for.
     #[arg(long, value_name = "TIME", default_value = "never")]

@@ -5,7 +5,7 @@ use std::process::Stdio;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder};
+use crate::fixture::{Home, assert_ends, chat_folder, json as json_of};
 use crate::serve_client::Server;
 
 fn lines(text: &str) -> Vec<Value> {
@@ -23,7 +23,7 @@ fn each_request_has_a_line_without_its_text() {
     let home = Home::new();
     let file = home.path("log");
     std::fs::write(&file, "{\"event\":\"before\"}\n").unwrap();
-    let mut server = Server::start(&["--log", file.to_str().unwrap(), "-v"]);
+    let mut server = Server::start(&["--log", file.to_str().unwrap(), "-v", "--numerics", "ane"]);
     let hello = json!([{"role": "user", "content": "secret"}]);
     let chat = json!({"model": "tiny-chat", "messages": hello, "max_tokens": 3, "temperature": 0});
     let named = |name: &str| {
@@ -52,7 +52,7 @@ fn each_request_has_a_line_without_its_text() {
         .post("/v1/embeddings", &body, "X-Request-Id: e\r\n")
         .text();
     server.get("/secret", "X-Request-Id: n\r\n").text();
-    // A client that leaves early.
+    // A client that leaves early. These numerics are slow.
     let mut long = streamed.clone();
     long["max_tokens"] = json!(400);
     drop(server.post(
@@ -161,4 +161,118 @@ fn a_log_on_stdout_begins_with_the_address() {
         (&line["route"], &line["status"]),
         (&json!("/v1/models"), &json!(200))
     );
+}
+
+#[test]
+fn servers_are_listed_stopped_and_their_logs_read() {
+    let home = Home::new();
+    let model = chat_folder();
+    let log = home.path("log").to_str().unwrap().to_owned();
+    let serve = |flags: &[&str]| {
+        let fixed = ["serve", model.to_str().unwrap(), "--port", "0"];
+        let mut command = home.thane(&[&fixed[..], flags].concat());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().unwrap();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
+        (child, line.trim().to_owned())
+    };
+    assert_ends(&home.run(&["ps"]), 0, &["no server runs"]);
+    assert_ends(
+        &home.run(&["stop"]),
+        1,
+        &["expected a running server, found none"],
+    );
+    let (mut first, address) = serve(&["--log", &log]);
+    let (mut second, other) = serve(&[]);
+    // What is no server is not listed, and one that was killed neither.
+    let (mut killed, _) = serve(&[]);
+    killed.kill().unwrap();
+    std::fs::write(home.path("cache/servers/1.json"), "{}").unwrap();
+    let listed = json_of(&home.run(&["ps", "--json"]));
+    killed.wait().unwrap();
+    let mut report = listed.clone();
+    report["servers"].as_array_mut().unwrap().truncate(1);
+    crate::schema::agrees("ps", &report);
+    let addresses: Vec<&Value> = listed["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| &s["address"])
+        .collect();
+    assert_eq!(addresses.len(), 2, "{listed}");
+    assert!(addresses.contains(&&json!(address)) && addresses.contains(&&json!(other)));
+    let shown = home.run(&["ps"]);
+    let text = String::from_utf8(shown.stdout).unwrap();
+    assert!(
+        text.contains(&address) && text.contains("tiny-chat"),
+        "{text}"
+    );
+    // With two, one must be named.
+    assert_ends(
+        &home.run(&["logs"]),
+        2,
+        &["expected one of the servers", &other],
+    );
+    assert_ends(&home.run(&["stop", "nobody"]), 1, &["found `nobody`"]);
+    assert_ends(
+        &home.run(&["logs", &other]),
+        1,
+        &["expected a log in a file, found none"],
+    );
+    let server = Server {
+        child: killed,
+        address: address.replace("http://", ""),
+        home: Home::new(),
+    };
+    for _ in 0..3 {
+        server.get("/v1/models", "").text();
+    }
+    let port = address.rsplit(':').next().unwrap();
+    let of_log = |flags: &[&str]| {
+        let output = home.run(&[&["logs", port][..], flags].concat());
+        assert_ends(&output, 0, &[]);
+        lines(&String::from_utf8(output.stdout).unwrap())
+    };
+    // The log is written beside the answers.
+    let start = std::time::Instant::now();
+    while of_log(&[]).len() < 4 && start.elapsed().as_secs() < 20 {}
+    let all = of_log(&[]);
+    assert_eq!(
+        (all.len(), &all[0]["event"]),
+        (4, &json!("started")),
+        "{all:?}"
+    );
+    let two = of_log(&["-n", "2"]);
+    assert_eq!((two.len(), &two[1]["route"]), (2, &json!("/v1/models")));
+    assert!(of_log(&["--lines", "0"]).is_empty());
+    // One that is followed ends with its server.
+    let followed = home
+        .thane(&["logs", port, "--follow", "-n", "1"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let stopped = json_of(&home.run(&["stop", &address, "--json"]));
+    crate::schema::agrees("stop", &stopped);
+    assert_eq!(stopped["pid"], first.id());
+    assert!(first.wait().unwrap().success());
+    let followed = followed.wait_with_output().unwrap();
+    let text = String::from_utf8(followed.stdout).unwrap();
+    assert_eq!(lines(&text).last().unwrap()["event"], "stopped", "{text}");
+    assert_ends(&home.run(&["stop"]), 0, &[]);
+    assert!(second.wait().unwrap().success());
+    assert_eq!(
+        home.files("cache/servers"),
+        ["1.json".to_owned(), format!("{}.json", stale(&home))]
+    );
+}
+
+/// The process of the server that was killed, whose file is left.
+fn stale(home: &Home) -> String {
+    let files = home.files("cache/servers");
+    let left = files.iter().filter_map(|name| name.strip_suffix(".json"));
+    left.filter(|pid| *pid != "1")
+        .map(str::to_owned)
+        .next()
+        .unwrap()
 }
