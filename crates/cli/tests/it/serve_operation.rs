@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -543,4 +543,49 @@ fn models_make_room_for_each_other() {
     );
     let message = answer.refused(503, "server_error", Value::Null);
     assert_eq!(message, "there is too little free memory for the model");
+}
+
+#[test]
+fn what_is_packaged_is_taken() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
+    let read = |name: &str| std::fs::read_to_string(packaging.join(name)).unwrap();
+    let home = Home::new();
+    // Keys that are comments are keys, and the models are known, but not here.
+    let text = read("thane.toml");
+    let keys = text.lines().filter_map(|line| line.strip_prefix("# "));
+    let keys: String = keys
+        .filter(|line| line.contains(" = "))
+        .map(|k| format!("{k}\n"))
+        .collect();
+    assert!(
+        keys.contains("tls-key") && keys.contains("api-key-file"),
+        "{keys}"
+    );
+    let keys = keys.replace("/run/credentials/thane.service/keys", "gone");
+    let keys = format!("{keys}models = ['smollm2-135m']\n");
+    let output = home.run(&["serve", "--config", &config(&home, &keys)]);
+    assert_ends(&output, 2, &["gone: No such file"]);
+    let file = config(&home, &text);
+    let output = home.run(&["serve", "--config", &file, "--port", "0", "--offline"]);
+    assert_ends(&output, 5, &["smollm2-135m"]);
+    // The unit starts what there is.
+    let unit = read("thane.service");
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/thane "));
+    let flags: Vec<&str> = start.unwrap().split(' ').collect();
+    assert_eq!(
+        flags,
+        ["serve", "--config", "/etc/thane/thane.toml", "--log", "-"]
+    );
+    let path = home.path("thane.service");
+    std::fs::write(&path, unit.replace("/usr/local/bin/thane", "/bin/true")).unwrap();
+    match Command::new("systemd-analyze")
+        .arg("verify")
+        .arg(&path)
+        .output()
+    {
+        Ok(output) => assert_ends(&output, 0, &[]),
+        Err(_) => println!("skipped: no systemd-analyze here"),
+    }
 }
