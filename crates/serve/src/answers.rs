@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -43,7 +43,7 @@ struct Job {
     events: UnboundedSender<Event>,
     place: OwnedSemaphorePermit,
     arrived: Instant,
-    record: Option<Arc<Record>>,
+    record: Weak<Record>,
 }
 
 /// What the thread needs.
@@ -109,7 +109,7 @@ struct Listener {
     _place: OwnedSemaphorePermit,
     arrived: Instant,
     has_token: bool,
-    record: Option<Arc<Record>>,
+    record: Weak<Record>,
 }
 
 /// Runs the scheduler until the server is gone.
@@ -149,7 +149,7 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
                     listener.has_token = true;
                     counts.first.observe(listener.arrived.elapsed());
                 }
-                if let (Event::Done(_, usage), Some(record)) = (&event, &listener.record) {
+                if let (Event::Done(_, usage), Some(record)) = (&event, listener.record.upgrade()) {
                     record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
                 }
                 // A client that has gone is seen before the next step.

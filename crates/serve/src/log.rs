@@ -3,8 +3,8 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -98,9 +98,11 @@ impl Log {
 }
 
 impl Record {
-    /// The request that the current handler answers.
-    pub fn current() -> Option<Arc<Self>> {
-        RECORD.try_with(Arc::clone).ok()
+    /// The request that the current handler answers, for threads that count its tokens. An answer
+    /// that has ended is not kept from the log by a thread that has not noticed yet.
+    pub fn current() -> Weak<Self> {
+        let current = RECORD.try_with(Arc::downgrade);
+        current.unwrap_or_default()
     }
 
     /// Counts tokens of the request.
@@ -112,9 +114,7 @@ impl Record {
 
 /// Counts tokens of inputs of the request that the current handler answers.
 pub(crate) fn add_input_tokens(n: usize) {
-    if let Some(record) = Record::current() {
-        record.add_tokens(n, 0);
-    }
+    let _ = RECORD.try_with(|record| record.add_tokens(n, 0));
 }
 
 impl Drop for Record {

@@ -1,6 +1,7 @@
 //! The models of a server: what the user names, opened, loaded and known to clients by names.
 
 use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +13,7 @@ use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, Mod
 use crate::app::{App, size};
 use crate::exit::{Code, Failure};
 use crate::model::RunFlags;
+use crate::output::for_stderr;
 
 /// How models are served.
 #[derive(Clone, Debug, clap::Args)]
@@ -57,7 +59,8 @@ pub struct ModelFlags {
 
 /// Tells the user what goes wrong while the server runs.
 pub fn complain(what: &str) {
-    eprintln!("thane: {what}");
+    // Nobody is left to be told of a stderr that is closed.
+    let _ = writeln!(io::stderr(), "{}", for_stderr(&format!("thane: {what}")));
 }
 
 /// Parses a size, or 0.

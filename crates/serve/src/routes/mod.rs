@@ -97,10 +97,6 @@ fn routes() -> Vec<Route> {
             metrics::show,
         ),
         Route::upload("/audit", "Audits an archive of a package.", audit::create),
-        Route::get("/health", "Whether the server answers.", models::health),
-        Route::get("/ready", "Whether the models are loaded.", models::ready),
-        Route::get("/v1/models", "The models.", models::list),
-        Route::get("/v1/models/{*id}", "A model.", models::retrieve),
         Route::post(
             "/v1/chat/completions",
             &["model", "messages"],
@@ -166,6 +162,7 @@ fn routes() -> Vec<Route> {
             perplexity::contextualized,
         ),
     ];
+    routes.extend(models::routes());
     routes.extend(tei::routes());
     routes.extend(ollama::routes());
     routes

@@ -8,18 +8,29 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::App;
+use super::table::Route;
 use crate::error::{ApiError, json_response};
 use crate::roster::Entry;
 
+/// The routes, each with its whole path.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/health", "Whether the server answers.", health),
+        Route::get("/ready", "Whether the models are loaded.", ready),
+        Route::get("/v1/models", "The models.", list),
+        Route::get("/v1/models/{*id}", "A model.", retrieve),
+    ]
+}
+
 /// Whether the server answers, and how many requests run or wait.
-pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.roster.loaded();
     let requests = models.iter().map(|model| model.places().n_taken());
     json_response(&json!({"status": "ok", "requests": requests.sum::<usize>()}))
 }
 
 /// Whether the models are loaded that are loaded at start.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     if app.roster.is_ready() {
         return json_response(&json!({"status": "ready"}));
     }
@@ -28,7 +39,7 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
     response
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.roster.entries.iter().flat_map(|entry| {
         let names = entry.names();
         names.map(|name| shown(entry, name, app.started))
@@ -36,7 +47,7 @@ pub(super) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     json_response(&json!({"object": "list", "data": models.collect::<Vec<_>>()}))
 }
 
-pub(super) async fn retrieve(
+async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
