@@ -133,6 +133,11 @@ impl Failure {
         &self.error
     }
 
+    /// Whether there was too little memory.
+    pub fn lacks_memory(&self) -> bool {
+        self.error.chain().any(|cause| cause.is::<OverBudget>())
+    }
+
     /// The exit code.
     pub fn code(&self) -> Code {
         self.code
@@ -159,6 +164,14 @@ impl Failure {
         to.write_all(for_stderr(&without_os_numbers(&text)).as_bytes())
     }
 }
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.error)
+    }
+}
+
+impl std::error::Error for Failure {}
 
 /// The text without ` (os error 2)`, which repeats what stands before it.
 fn without_os_numbers(text: &str) -> String {

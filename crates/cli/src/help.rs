@@ -40,12 +40,38 @@ const PAGES: &[Page] = &[
     Page {
         verb: "serve",
         common: &[
-            "host", "port", "slots", "context", "numerics", "threads", "api-key",
+            "host",
+            "port",
+            "config",
+            "alias",
+            "slots",
+            "context",
+            "lazy",
+            "keep-alive",
+            "numerics",
+            "threads",
+            "api-key-file",
+            "log",
         ],
         examples: [
             "thane serve smollm2-135m minilm",
             "thane serve smollm2-135m --port 9000 --slots 8 --context 4096",
         ],
+    },
+    Page {
+        verb: "ps",
+        common: &[],
+        examples: ["thane ps", "thane ps --json"],
+    },
+    Page {
+        verb: "stop",
+        common: &[],
+        examples: ["thane stop", "thane stop 127.0.0.1:8080"],
+    },
+    Page {
+        verb: "logs",
+        common: &["lines", "follow"],
+        examples: ["thane logs", "thane logs 8080 --follow"],
     },
     Page {
         verb: "pull",

@@ -9,9 +9,11 @@ mod tips;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use thane_cli::app::{App, Global};
-use thane_cli::exit::{Code, Outcome};
+use thane_cli::cmd::serve::ModelFlags;
+use thane_cli::config::{Config, ModelEntry};
+use thane_cli::exit::{Code, Failure, Outcome};
 use thane_cli::screen::printable_painted;
 use thane_cli::{cmd, variables};
 
@@ -31,6 +33,9 @@ enum Verb {
     #[command(alias = "chat")]
     Run(cmd::run::Args),
     Serve(cmd::serve::Args),
+    Ps(cmd::ps::Args),
+    Stop(cmd::stop::Args),
+    Logs(cmd::logs::Args),
     Pull(cmd::pull::Args),
     #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
@@ -61,6 +66,9 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
     match verb {
         Verb::Run(args) => cmd::run::run(args, app),
         Verb::Serve(args) => cmd::serve::run(args, app),
+        Verb::Ps(args) => cmd::ps::run(args, app),
+        Verb::Stop(args) => cmd::stop::run(args, app),
+        Verb::Logs(args) => cmd::logs::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),
@@ -100,14 +108,13 @@ fn main() -> ExitCode {
         }
     }));
     let command = command();
-    let (cli, verb) = match command.clone().try_get_matches().and_then(|matches| {
-        Ok((
-            Cli::from_arg_matches(&matches)?,
-            matches.subcommand_name().unwrap_or_default().to_owned(),
-        ))
-    }) {
+    let (cli, verb) = match parse(&command) {
         Ok(parsed) => parsed,
-        Err(e) => {
+        Err(Refusal::File(failure)) => {
+            let _ = failure.print(&mut std::io::stderr());
+            return failure.code().into();
+        }
+        Err(Refusal::Clap(e)) => {
             // Help and version are no errors. clap knows which stream they belong to.
             let code = if e.use_stderr() {
                 Code::Usage
@@ -138,6 +145,49 @@ fn main() -> ExitCode {
             failure.code().into()
         }
     }
+}
+
+/// Why there is no command to run.
+enum Refusal {
+    /// Help or version, or an error of the command line.
+    Clap(clap::Error),
+    /// The file of `--config`.
+    File(Failure),
+}
+
+impl From<clap::Error> for Refusal {
+    fn from(error: clap::Error) -> Self {
+        Self::Clap(error)
+    }
+}
+
+/// The command line, with what the file of `--config` adds to it; and the name of the verb.
+fn parse(command: &clap::Command) -> Result<(Cli, String), Refusal> {
+    let matches = command.clone().try_get_matches()?;
+    let cli = Cli::from_arg_matches(&matches)?;
+    let verb = matches.subcommand_name().unwrap_or_default().to_owned();
+    let (Verb::Serve(args), Some((_, given))) = (&cli.verb, matches.subcommand()) else {
+        return Ok((cli, verb));
+    };
+    let Some(path) = &args.config else {
+        return Ok((cli, verb));
+    };
+    let of_model = ModelFlags::augment_args(clap::Command::new("model"));
+    let config = Config::read(path, command, &verb, &of_model).map_err(Refusal::File)?;
+    let again = |model: Option<&ModelEntry>| {
+        let arguments = config.arguments(std::env::args_os(), given, model);
+        let matches = command.clone().try_get_matches_from(arguments);
+        let parsed = matches.and_then(|matches| Cli::from_arg_matches(&matches));
+        parsed.map_err(|e| Refusal::File(config.refused(&e, model)))
+    };
+    let mut whole = again(None)?;
+    for model in &config.models {
+        let own = again(Some(model))?;
+        if let (Verb::Serve(args), Verb::Serve(own)) = (&mut whole.verb, &own.verb) {
+            args.add_of_file(model, own);
+        }
+    }
+    Ok((whole, verb))
 }
 
 /// Prints an error of the command line. It quotes values of flags and variables, so on a terminal

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak, mpsc};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use thane_engine::pages::Pages;
@@ -15,6 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
+use crate::log::Record;
 use crate::places::Places;
 
 /// A handle to a running language model.
@@ -41,6 +43,7 @@ struct Job {
     events: UnboundedSender<Event>,
     place: OwnedSemaphorePermit,
     arrived: Instant,
+    record: Weak<Record>,
 }
 
 /// What the thread needs.
@@ -54,18 +57,18 @@ pub(crate) struct Parts {
 }
 
 impl Answers {
-    /// Starts the thread.
-    pub fn start(parts: Parts) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped.
+    pub fn start(parts: Parts) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel();
         let prompts = Arc::new(parts.prompts);
         let (sessions, of_thread) = (parts.sessions, Arc::clone(&prompts));
         let counts = Arc::new(Counts::default());
         let counted = Arc::clone(&counts);
         let (n_slots, context) = (sessions.n_sequences(), sessions.context());
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("answers".to_owned())
             .spawn(move || work(sessions, &of_thread, &waiting, &counted))?;
-        Ok(Self {
+        let started = Self {
             prompts,
             context,
             n_vocab: parts.n_vocab,
@@ -75,7 +78,8 @@ impl Answers {
             n_slots,
             counts,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Queues a request. Its events end with `Done` or `Failed`. A receiver that is dropped cancels
@@ -92,6 +96,7 @@ impl Answers {
             events,
             place,
             arrived: Instant::now(),
+            record: Record::current(),
         };
         self.jobs.send(job).map_err(|_| stopped())?;
         Ok(answer)
@@ -104,6 +109,7 @@ struct Listener {
     _place: OwnedSemaphorePermit,
     arrived: Instant,
     has_token: bool,
+    record: Weak<Record>,
 }
 
 /// Runs the scheduler until the server is gone.
@@ -143,6 +149,9 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
                     listener.has_token = true;
                     counts.first.observe(listener.arrived.elapsed());
                 }
+                if let (Event::Done(_, usage), Some(record)) = (&event, listener.record.upgrade()) {
+                    record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
+                }
                 // A client that has gone is seen before the next step.
                 let _ = listener.events.send(event);
             }
@@ -181,6 +190,7 @@ fn submit(
                 _place: job.place,
                 arrived: job.arrived,
                 has_token: false,
+                record: job.record,
             };
             listeners.insert(id, listener);
         }

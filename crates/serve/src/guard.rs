@@ -6,7 +6,9 @@
 //! can send text, but JSON or an archive only after a question that no route answers, so bodies
 //! must be declared as one of them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
@@ -18,30 +20,54 @@ use sha2::{Digest, Sha256};
 
 use crate::dialect::Dialect;
 use crate::error::ApiError;
+use crate::rate::Rate;
 
 /// What requests must have.
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// SHA-256 of the key, if there is one.
-    key: Option<[u8; 32]>,
+    /// Those who may ask; nobody in particular where there are no keys.
+    clients: Vec<Client>,
     /// Whether the `Host` header must name this machine.
     only_local_names: bool,
 }
 
+/// Who has a key, or everybody.
+#[derive(Debug)]
+struct Client {
+    /// SHA-256 of the key; `None` if everybody may ask.
+    key: Option<[u8; 32]>,
+    rate: Option<Rate>,
+}
+
 impl Guard {
-    pub fn new(key: Option<&str>, is_loopback: bool) -> Self {
+    /// Checks for one of these keys, if there are any. Each key may ask so often in a minute.
+    pub fn new(keys: &[String], per_minute: Option<NonZeroU32>, is_loopback: bool) -> Self {
+        let client = |key| Client {
+            key,
+            rate: per_minute.map(|n| Rate::new(n, Instant::now())),
+        };
+        let hash = |key: &String| Some(Sha256::digest(key.trim()).into());
+        let clients = match keys {
+            [] => vec![client(None)],
+            keys => keys.iter().map(|key| client(hash(key))).collect(),
+        };
         Self {
-            key: key.map(|key| Sha256::digest(key).into()),
+            clients,
             only_local_names: is_loopback,
         }
     }
 
     fn check(&self, uri: &Uri, method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
         self.check_host(uri, headers)?;
+        let is_post = *method == Method::POST;
         if !is_open(uri.path(), method) {
-            self.check_key(headers)?;
+            let client = self.client(headers)?;
+            // Whoever only looks costs nothing.
+            if let Some(rate) = client.rate.as_ref().filter(|_| is_post) {
+                rate.take(Instant::now())?;
+            }
         }
-        if *method == Method::POST {
+        if is_post {
             check_type(headers, uri.path())?;
         }
         Ok(())
@@ -65,18 +91,24 @@ impl Guard {
         Err(ApiError::new(StatusCode::FORBIDDEN, message))
     }
 
-    fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let Some(key) = &self.key else { return Ok(()) };
+    /// Whose key a request has.
+    fn client(&self, headers: &HeaderMap) -> Result<&Client, ApiError> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
         // Clients of Anthropic's API send the key in a header of its own.
         let given = bearer.or_else(|| text("x-api-key"));
         let found = given.unwrap_or_default();
-        if is_equal(key, &Sha256::digest(found.trim()).into()) {
-            return Ok(());
+        let found = Sha256::digest(found.trim()).into();
+        // All are compared, so that the time does not tell which one fits.
+        let fitting = self.clients.iter().fold(None, |fitting, client| {
+            let fits = client.key.is_none_or(|key| is_equal(&key, &found));
+            if fits { Some(client) } else { fitting }
+        });
+        if let Some(client) = fitting {
+            return Ok(client);
         }
         let message = match given {
-            Some(_) => "the API key is not the one that this server was started with",
+            Some(_) => "the API key is none that this server was started with",
             None => "expected the header Authorization: Bearer KEY, found none",
         };
         Err(ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key"))
@@ -104,7 +136,7 @@ fn is_local(host: &str) -> bool {
 /// Whether a route needs no key: whoever watches the server has none, and the page asks for it.
 fn is_open(path: &str, method: &Method) -> bool {
     let is_page = path == "/" || path.starts_with("/page/");
-    path == "/health" || is_page && matches!(*method, Method::GET | Method::HEAD)
+    matches!(path, "/health" | "/ready") || is_page && matches!(*method, Method::GET | Method::HEAD)
 }
 
 /// An archive is not what a page of another site can send unasked either.
@@ -178,8 +210,9 @@ mod tests {
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             headers
         };
-        let guard = Guard::new(Some("secret"), false);
-        guard.check_key(&headers("Bearer secret")).unwrap();
+        let guard = Guard::new(&["other".to_owned(), "secret".to_owned()], None, false);
+        guard.client(&headers("Bearer secret")).unwrap();
+        guard.client(&headers("Bearer other")).unwrap();
         for value in [
             "Bearer Secret",
             "Bearer",
@@ -187,16 +220,16 @@ mod tests {
             "Basic secret",
             "Bearer secret2",
         ] {
-            let error = guard.check_key(&headers(value)).unwrap_err();
+            let error = guard.client(&headers(value)).unwrap_err();
             let response = error.into_response();
             assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{value}");
         }
         let mut headers = HeaderMap::new();
         headers.insert("x-api-key", "secret".parse().unwrap());
-        guard.check_key(&headers).unwrap();
-        guard.check_key(&HeaderMap::new()).unwrap_err();
-        Guard::new(None, false)
-            .check_key(&HeaderMap::new())
+        guard.client(&headers).unwrap();
+        guard.client(&HeaderMap::new()).unwrap_err();
+        Guard::new(&[], None, false)
+            .client(&HeaderMap::new())
             .unwrap();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use thane_engine::pages::PageStore;
 use thane_engine::sessions::Sessions;
@@ -83,6 +84,40 @@ pub struct Served {
     /// Name of the architecture in the model's files.
     pub(crate) architecture: String,
     pub(crate) task: Kind,
+    thread: JoinHandle<()>,
+}
+
+/// What a model does, known before it is loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelTask {
+    /// Answers prompts.
+    Generate,
+    /// Embeds texts.
+    Embed,
+    /// Scores texts for a query.
+    Rerank,
+}
+
+impl ModelTask {
+    /// What a model does.
+    pub fn of(model: &Model) -> Result<Self, RuntimeError> {
+        if model.is_reranker()? {
+            return Ok(Self::Rerank);
+        }
+        Ok(match model.task()? {
+            Task::Embed => Self::Embed,
+            Task::Generate => Self::Generate,
+        })
+    }
+
+    /// The name of the task.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Generate => "generate",
+            Self::Embed => "embed",
+            Self::Rerank => "rerank",
+        }
+    }
 }
 
 /// What a model does.
@@ -96,29 +131,31 @@ pub(crate) enum Kind {
 }
 
 impl Served {
-    /// Loads a model on a backend and starts its thread. The name that clients use is the model's,
-    /// without the folders of a path.
+    /// Loads a model on a backend and starts its thread. Clients know the model as `id`.
     pub fn start(
         model: Model,
+        id: &str,
         backend: &dyn Backend,
         options: &ModelOptions,
         observer: &dyn Observer,
     ) -> Result<Self, RuntimeError> {
         let path = model.path.clone();
-        let id = name_of(&model);
+        let id = id.to_owned();
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
         let (n_queue, budget) = (options.n_queue, options.budget.clone());
         if model.is_reranker()? {
             let reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
             let architecture = reranker.info.architecture.clone();
-            let started = Ranks::start(reranker, n_queue, budget).map_err(unstarted)?;
+            let started = Ranks::start(reranker, n_queue, budget);
+            let (ranks, thread) = started.map_err(unstarted)?;
             return Ok(Self {
                 id,
                 architecture,
-                task: Kind::Ranks(started),
+                task: Kind::Ranks(ranks),
+                thread,
             });
         }
-        let (architecture, task) = match model.task()? {
+        let (architecture, task, thread) = match model.task()? {
             Task::Embed => {
                 let options_of = EmbedOptions {
                     more: vec![Encoding::Chunks, Encoding::Tokens],
@@ -134,7 +171,8 @@ impl Served {
                 Prompt::choose(None, &embedder.info)?;
                 let architecture = embedder.info.architecture.clone();
                 let started = Embeddings::start(embedder, n_queue, budget);
-                (architecture, Kind::Embeds(started.map_err(unstarted)?))
+                let (embeddings, thread) = started.map_err(unstarted)?;
+                (architecture, Kind::Embeds(embeddings), thread)
             }
             Task::Generate => {
                 let model = model.language_model(&options.language, observer)?;
@@ -158,15 +196,24 @@ impl Served {
                     known,
                     n_queue,
                 });
-                let started = started.map_err(unstarted)?;
-                (model.info.architecture, Kind::Answers(started))
+                let (answers, thread) = started.map_err(unstarted)?;
+                (model.info.architecture, Kind::Answers(answers), thread)
             }
         };
         Ok(Self {
             id,
             architecture,
             task,
+            thread,
         })
+    }
+
+    /// Unloads the model: waits for its thread, which gives the memory back.
+    pub(crate) fn stop(self) {
+        let Self { task, thread, .. } = self;
+        // The thread ends when nobody can ask any more.
+        drop(task);
+        let _ = thread.join();
     }
 
     /// The error of a route that another kind of model has.
@@ -210,8 +257,9 @@ impl Served {
     }
 }
 
-/// The name of a model without the folders of a path, which are nobody's business.
-fn name_of(model: &Model) -> String {
+/// The name that clients use for a model: the user's, without the folders of a path, which are
+/// nobody's business.
+pub fn name_of(model: &Model) -> String {
     let given = Path::new(&model.name);
     let is_path = given == model.path || model.name.contains(std::path::MAIN_SEPARATOR);
     let is_hub = model.name.starts_with("hf:");

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use thane_engine::embed::Watch;
@@ -12,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::log::add_input_tokens;
 use crate::places::Places;
 
 /// A query and the texts to score for it.
@@ -51,13 +53,18 @@ struct Job {
 }
 
 impl Ranks {
-    /// Starts the thread. The places are those of the queue and of the request that runs.
-    pub fn start(mut reranker: Reranker, n_queue: usize, budget: Budget) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped. The places are those of the queue
+    /// and of the request that runs.
+    pub fn start(
+        mut reranker: Reranker,
+        n_queue: usize,
+        budget: Budget,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel::<Job>();
         let max_tokens = reranker.max_tokens();
         let counts: Arc<Counts> = Arc::default();
         let counted = Arc::clone(&counts);
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("ranks".to_owned())
             .spawn(move || {
                 for job in waiting {
@@ -72,12 +79,13 @@ impl Ranks {
                     }
                 }
             })?;
-        Ok(Self {
+        let started = Self {
             max_tokens,
             places: Places::new(1 + n_queue),
             counts,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Scores texts when the requests that came earlier are done. If the caller is dropped, the
@@ -92,7 +100,9 @@ impl Ranks {
             _place: place,
         };
         self.jobs.send(job).map_err(|_| stopped())?;
-        ranking.await.map_err(|_| stopped())?
+        let ranking = ranking.await.map_err(|_| stopped())??;
+        add_input_tokens(ranking.n_tokens);
+        Ok(ranking)
     }
 }
 

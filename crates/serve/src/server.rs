@@ -2,27 +2,35 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use thane_mil::budget::Budget;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
-use crate::model::Served;
+use crate::log::{Log, LogSink};
+use crate::roster::{LoadError, Loadable, Roster};
 use crate::routes::{App, router};
+use crate::tls::Tls;
 use crate::upload::Uploads;
 
 /// Limits of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Options {
-    /// The key that clients must send; `None` for no key.
-    pub api_key: Option<String>,
+    /// The keys of which clients must send one; none for no key.
+    pub api_keys: Vec<String>,
+    /// Most requests of a key, or of all clients if there are no keys, in a minute.
+    pub requests_per_minute: Option<NonZeroU32>,
+    /// The certificate; `None` for connections without TLS.
+    pub tls: Option<Tls>,
     /// Most bytes of the body of a request.
     pub max_body_bytes: usize,
     /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
@@ -31,6 +39,10 @@ pub struct Options {
     pub budget: Budget,
     /// Bytes of memory that the process has, if the system says so.
     pub resident_bytes: fn() -> Option<u64>,
+    /// Gets an entry of each request; `None` for no log.
+    pub log: Option<LogSink>,
+    /// Tells whoever runs the server what clients are not told.
+    pub complain: fn(&str),
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -42,20 +54,36 @@ impl Default for Options {
     /// body. 512 MiB: models of 250 million fp16 weights.
     fn default() -> Self {
         Self {
-            api_key: None,
+            api_keys: Vec::new(),
+            requests_per_minute: None,
+            tls: None,
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
             budget: Budget::unlimited(),
             resident_bytes: || None,
+            log: None,
+            complain: |_| {},
             max_connections: 256,
             grace: Duration::from_secs(10),
         }
     }
 }
 
+/// Why a server ended.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// A model that is loaded at start was not.
+    #[error("a model could not be loaded: {}", .0.cause)]
+    Load(LoadError),
+    /// The system, or a stream to which the caller writes.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
 /// A server with its models.
 pub struct Server {
     listener: TcpListener,
+    roster: Arc<Roster>,
     router: Router,
     options: Options,
 }
@@ -64,48 +92,66 @@ impl Server {
     /// Time in which a client must send the head of a request; an idle connection is closed after
     /// it.
     const HEAD_TIME: Duration = Duration::from_secs(30);
+    /// Time in which a client must agree on a key (TLS).
+    const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
     /// Bytes of the head of a request.
     const HEAD_BYTES: usize = 64 << 10;
     /// Threads that encode prompts.
     const ENCODERS: usize = 4;
 
     /// A server on an open port.
-    pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
+    pub fn new(listener: TcpListener, models: Vec<Loadable>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
-        let guard = Guard::new(options.api_key.as_deref(), is_loopback);
+        let guard = Guard::new(&options.api_keys, options.requests_per_minute, is_loopback);
         let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+        let roster = Arc::new(Roster::new(models, options.complain));
         let app = App::new(
-            models,
+            Arc::clone(&roster),
             options.max_body_bytes,
             uploads,
             options.resident_bytes,
         );
         Ok(Self {
             listener,
-            router: router(app, guard),
+            roster,
+            router: router(app, guard, Log::new(options.log.clone())),
             options,
         })
     }
 
     /// Serves until `is_stopped` returns true, which is asked several times a second. Then the port
     /// is closed, idle connections end, and running answers finish within [`Options::grace`].
-    pub fn run(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+    /// Requests are taken while models are being loaded; `on_ready` is called when all are that
+    /// are loaded at start.
+    pub fn run(
+        self,
+        on_ready: &dyn Fn() -> io::Result<()>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(Self::ENCODERS)
             .build()?;
-        let served = runtime.block_on(self.serve(is_stopped));
+        let served = runtime.block_on(self.serve(on_ready, is_stopped));
         // A prompt that is still being encoded has nobody who waits for it.
         runtime.shutdown_background();
         served
     }
 
-    async fn serve(self, is_stopped: &dyn Fn() -> bool) -> io::Result<()> {
+    async fn serve(
+        self,
+        on_ready: &dyn Fn() -> io::Result<()>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<(), RunError> {
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let places = Arc::new(Semaphore::new(self.options.max_connections));
         let graceful = GracefulShutdown::new();
+        let tls = self.options.tls.as_ref().map(Tls::acceptor);
+        let mut starting = tokio::spawn(Arc::clone(&self.roster).start());
+        let mut is_ready = false;
+        tokio::spawn(Arc::clone(&self.roster).sweep());
         loop {
             let accepted = async {
                 let place = Arc::clone(&places).acquire_owned().await;
@@ -113,6 +159,12 @@ impl Server {
             };
             let (accepted, place) = tokio::select! {
                 accepted = accepted => accepted,
+                started = &mut starting, if !is_ready => {
+                    started.map_err(io::Error::other)?.map_err(RunError::Load)?;
+                    is_ready = true;
+                    on_ready()?;
+                    continue;
+                }
                 () = stop(is_stopped) => break,
             };
             let Ok((stream, _)) = accepted else {
@@ -123,15 +175,16 @@ impl Server {
             // Pieces of answers are small, and none waits for the next.
             let _ = stream.set_nodelay(true);
             let service = TowerToHyperService::new(self.router.clone());
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(Self::HEAD_TIME)
-                .max_buf_size(Self::HEAD_BYTES)
-                .serve_connection(TokioIo::new(stream), service);
-            let connection = graceful.watch(connection);
+            let (tls, watcher) = (tls.clone(), graceful.watcher());
             tokio::spawn(async move {
-                // The client's connection, and the client's failure.
-                let _ = connection.await;
+                let Some(tls) = tls else {
+                    connect(stream, service, watcher).await;
+                    return drop(place);
+                };
+                let agreed = tokio::time::timeout(Self::HANDSHAKE_TIME, tls.accept(stream));
+                if let Ok(Ok(stream)) = agreed.await {
+                    connect(stream, service, watcher).await;
+                }
                 drop(place);
             });
         }
@@ -139,6 +192,20 @@ impl Server {
         let _ = tokio::time::timeout(self.options.grace, graceful.shutdown()).await;
         Ok(())
     }
+}
+
+/// Answers the requests of a connection until it is closed.
+async fn connect<S>(stream: S, service: TowerToHyperService<Router>, watcher: Watcher)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Server::HEAD_TIME)
+        .max_buf_size(Server::HEAD_BYTES)
+        .serve_connection(TokioIo::new(stream), service);
+    // The client's connection, and the client's failure.
+    let _ = watcher.watch(connection).await;
 }
 
 async fn stop(is_stopped: &dyn Fn() -> bool) {

@@ -5,6 +5,7 @@
 
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 
 use thane_engine::embed::{Document, EmbedError, shorten};
 use thane_engine::text::EncodeOptions;
@@ -15,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::batches::{Job, Vectors, Work, Worker, at};
 use crate::counts::Counts;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::log::add_input_tokens;
 use crate::places::Places;
 
 /// Most numbers of an answer with a vector for each token: they take 30 bytes each.
@@ -89,18 +91,23 @@ pub(crate) struct Embeddings {
 }
 
 impl Embeddings {
-    /// Starts the thread. The places are those of the queue and of the request that runs.
-    pub fn start(embedder: Embedder, n_queue: usize, budget: Budget) -> io::Result<Self> {
+    /// Starts the thread, which ends when the result is dropped. The places are those of the queue
+    /// and of the request that runs.
+    pub fn start(
+        embedder: Embedder,
+        n_queue: usize,
+        budget: Budget,
+    ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel();
         let (dim, max_tokens) = (embedder.engine.dim(), embedder.max_tokens());
         let counts: Arc<Counts> = Arc::default();
         let (info, texts) = (embedder.info.clone(), embedder.text());
         let encodings = embedder.encodings.clone();
         let mut worker = Worker::new(embedder, budget.clone(), Arc::clone(&counts));
-        std::thread::Builder::new()
+        let thread = std::thread::Builder::new()
             .name("embeddings".to_owned())
             .spawn(move || worker.run(&waiting))?;
-        Ok(Self {
+        let started = Self {
             dim,
             max_tokens,
             places: Places::new(1 + n_queue),
@@ -110,7 +117,8 @@ impl Embeddings {
             encodings,
             budget,
             jobs,
-        })
+        };
+        Ok((started, thread))
     }
 
     /// Embeds inputs when those that came earlier are done. If the caller is dropped, the work ends
@@ -132,6 +140,7 @@ impl Embeddings {
         let job = Job::new(work, dim, answer, place);
         self.jobs.send(job).map_err(|_| stopped())?;
         let vectors = vectors.await.map_err(|_| stopped())??;
+        add_input_tokens(vectors.n_tokens);
         Ok(Vectors { n_cut, ..vectors })
     }
 

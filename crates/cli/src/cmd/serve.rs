@@ -1,17 +1,22 @@
 //! `thane serve`: an HTTP server for language and embedding models.
 
-use std::cell::Cell;
-use std::collections::HashSet;
-use std::path::PathBuf;
+use std::cell::{Cell, RefCell};
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_runtime::Model;
-use thane_serve::{KeptPrompts, ListenError, ModelOptions, Options, Served, Server, listen};
+use thane_serve::{ListenError, LogSink, Options, RunError, Server, listen};
 
-use crate::app::{App, size};
+use crate::app::App;
+use crate::config::ModelEntry;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::RunFlags;
+use crate::serve::keys;
+use crate::serve::log::{self, Log};
+pub use crate::serve::models::ModelFlags;
+use crate::serve::models::{self, Alias, Asked};
+use crate::serve::state;
 
 /// Serve models over HTTP, with the APIs of OpenAI, Anthropic, Ollama and others.
 ///
@@ -24,56 +29,103 @@ use crate::model::RunFlags;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Models to serve: paths, hf:org/name[/file][@revision], or names of the catalog.
-    #[arg(required = true, value_name = "MODEL")]
+    #[arg(required_unless_present = "config", value_name = "MODEL")]
     models: Vec<String>,
+    /// Read flags and models from a TOML file (docs/serve.md).
+    ///
+    /// A key is the name of a flag. Flags and variables come before the file; models that are given
+    /// take the place of those of the file, and have its options.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The models of that file, with their options, and other names for them.
+    #[arg(skip)]
+    of_file: Vec<(Asked, Vec<String>)>,
     /// Address; one that others reach needs --api-key.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
     /// Port to serve at; 0 takes any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]
     port: u16,
-    /// Answers of a model that run side by side.
+    /// Another name for a model, such as gpt-4o=smollm2-135m; may be repeated.
     ///
-    /// Each has a KV cache of its own, whose memory is taken as it fills.
-    #[arg(long, value_name = "N", default_value_t = 4,
-        value_parser = clap::value_parser!(u16).range(1..=256))]
-    slots: u16,
-    /// Most requests that wait for a model; more are refused with status 429.
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    queue: u16,
-    /// Give a text the same vector, bit by bit, whatever else is asked.
-    ///
-    /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded
-    /// together, and the last digits depend on the company.
-    #[arg(long)]
-    deterministic: bool,
-    /// Memory, for each language model, for prompts that no slot holds any more; 0 keeps none.
-    ///
-    /// A prompt that begins like an earlier one is computed from where they part.
-    #[arg(long, value_name = "SIZE", default_value = "512MB", value_parser = size_or_none)]
-    prompt_memory: usize,
-    /// Also keep prompts in this folder, beyond that memory and for the next start.
-    #[arg(long, value_name = "FOLDER")]
-    prompt_cache: Option<PathBuf>,
-    /// Most bytes in that folder, for each language model.
-    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
-        requires = "prompt_cache")]
-    prompt_cache_size: usize,
+    /// Clients whose model is fixed ask for it by that name.
+    #[arg(long, value_name = "NAME=MODEL", value_parser = Alias::parse, value_delimiter = ',')]
+    alias: Vec<Alias>,
     /// Key that clients must send (Authorization: Bearer KEY).
     ///
-    /// Other users of this machine can see flags; they cannot see the variable
+    /// May be repeated. Other users of this machine can see flags; they cannot see the variable
     /// THANE_SERVE_API_KEY, which does the same.
     #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
+    api_key: Vec<String>,
+    /// Read keys from a file, one on each line.
+    ///
+    /// Lines that begin with # are comments.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Most requests of a key in a minute; more are refused with status 429.
+    ///
+    /// Without keys, all clients share them. Requests that only look (GET) do not count.
+    #[arg(long, value_name = "N")]
+    requests_per_minute: Option<NonZeroU32>,
+    /// Certificate in PEM for TLS (https), with those that vouch for it behind.
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of that certificate, in PEM.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Write a line of JSON for each request to a file, or to stdout (-).
+    ///
+    /// A file that is there is continued. A line has the id of the request, which clients get in
+    /// the header X-Request-Id, the route, the status, the time and the tokens, and no text of the
+    /// request.
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
     #[command(flatten)]
-    flags: RunFlags,
+    model: ModelFlags,
 }
 
-/// Parses a size, or 0.
-fn size_or_none(text: &str) -> Result<usize, String> {
-    match text.trim() {
-        "0" => Ok(0),
-        text => size(text),
+impl Args {
+    /// Adds a model of the file, for which the command line would have been `own`.
+    pub fn add_of_file(&mut self, entry: &ModelEntry, own: &Self) {
+        let asked = Asked {
+            spec: entry.spec.clone(),
+            flags: own.model.clone(),
+        };
+        self.of_file.push((asked, entry.aliases.clone()));
+    }
+
+    /// The models to serve, and their other names.
+    fn asked(&self) -> Result<(Vec<Asked>, Vec<Alias>), Failure> {
+        let mut models: Vec<(Asked, Vec<String>)> = Vec::new();
+        for spec in &self.models {
+            let is_named = |(asked, aliases): &&(Asked, Vec<String>)| {
+                asked.spec == *spec || aliases.contains(spec)
+            };
+            let of_flags = || {
+                let (spec, flags) = (spec.clone(), self.model.clone());
+                (Asked { spec, flags }, Vec::new())
+            };
+            let of_file = self.of_file.iter().find(is_named).cloned();
+            models.push(of_file.unwrap_or_else(of_flags));
+        }
+        if models.is_empty() {
+            models.clone_from(&self.of_file);
+        }
+        if models.is_empty() {
+            let file = self.config.as_deref().unwrap_or_else(|| Path::new(""));
+            let error = anyhow::anyhow!("{}: expected models, found none", file.display());
+            let failure = Failure::new(Code::Usage, error);
+            return Err(failure.remedy("models = [\"smollm2-135m\"] in the file, or a MODEL"));
+        }
+        let mut aliases = self.alias.clone();
+        for (asked, names) in &models {
+            aliases.extend(names.iter().map(|name| Alias {
+                name: name.clone(),
+                model: asked.spec.clone(),
+            }));
+        }
+        let asked = models.into_iter().map(|(asked, _)| asked).collect();
+        Ok((asked, aliases))
     }
 }
 
@@ -84,79 +136,85 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if app.output.is_json() {
         return Err(Failure::no_json("a server"));
     }
-    if args
-        .api_key
-        .as_deref()
-        .is_some_and(|key| key.trim().is_empty())
-    {
-        let error = anyhow::anyhow!("expected a key that is not empty, found an empty --api-key");
-        return Err(Failure::new(Code::Usage, error).remedy("--api-key with a long random text"));
-    }
     // Before models are loaded, which takes long.
-    let has_key = args.api_key.is_some();
-    let listener = listen(&args.host, args.port, has_key).map_err(of_listen)?;
-    let models = models(args, app)?;
-    let address = listener.local_addr()?;
+    let keys = keys::all(&args.api_key, args.api_key_file.as_deref())?;
+    let tls = match (&args.tls_cert, &args.tls_key) {
+        (Some(certificate), Some(key)) => Some(keys::tls(certificate, key)?),
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
+    let log = args.log.as_deref().map(Log::open).transpose()?;
+    let (asked, aliases) = args.asked()?;
+    let models = models::open(&asked, &aliases, app)?;
+    let ids: Vec<String> = models.iter().map(|model| model.id.clone()).collect();
+    let address = format!("{scheme}://{}", listener.local_addr()?);
     let options = Options {
-        api_key: args.api_key.clone(),
+        api_keys: keys,
+        requests_per_minute: args.requests_per_minute,
+        tls,
         budget: app.budget.clone(),
         resident_bytes,
+        log: sink(log.as_ref(), app),
+        complain: models::complain,
         ..Options::default()
     };
     let grace = options.grace;
     let server = Server::new(listener, models, options)?;
-    app.output.clear();
-    app.output.data(&format!("http://{address}\n"))?;
-    let _cooperative = app.interrupt.cooperate(Some(grace + GRACE));
+    // While models are being loaded, Ctrl-C ends the program at once.
+    let cooperative = RefCell::new(None);
+    let announced = RefCell::new(None);
     let is_said = Cell::new(false);
-    server.run(&|| {
+    let on_ready = || {
+        *cooperative.borrow_mut() = Some(app.interrupt.cooperate(Some(grace + GRACE)));
+        app.output.clear();
+        if let Some(log) = &log {
+            log.started(&address, &ids);
+        }
+        let file = log.as_ref().and_then(Log::file);
+        match state::announce(&address, &ids, file, app) {
+            Ok(listed) => *announced.borrow_mut() = Some(listed),
+            Err(e) => app.output.say(&format!("thane: not in `thane ps`: {e}")),
+        }
+        // Where stdout is the log, the address is in its first line.
+        if log.as_ref().is_some_and(Log::is_stdout) {
+            return Ok(());
+        }
+        app.output.data(&format!("{address}\n"))
+    };
+    let ended = server.run(&on_ready, &|| {
         let is_stopped = app.interrupt.is_set();
         if is_stopped && !is_said.replace(true) {
             app.output
                 .say("thane: stopping; running answers finish first");
         }
         is_stopped
-    })?;
-    Ok(())
+    });
+    ended.map_err(|error| match error {
+        RunError::Load(error) => match error.cause.downcast::<Failure>() {
+            Ok(failure) => *failure,
+            Err(cause) => Failure::new(Code::Other, anyhow::anyhow!(cause)),
+        },
+        RunError::Io(error) => error.into(),
+    })
 }
 
-/// Loads the models and starts their threads.
-fn models(args: &Args, app: &App) -> Result<Vec<Served>, Failure> {
-    let backend = args.flags.backend(app);
-    let options = ModelOptions {
-        language: args.flags.program.options(false),
-        n_slots: usize::from(args.slots),
-        n_queue: usize::from(args.queue),
-        deterministic: args.deterministic,
-        budget: app.budget.clone(),
-        prompts: KeptPrompts {
-            memory: args.prompt_memory,
-            folder: args
-                .prompt_cache
-                .clone()
-                .map(|folder| (folder, args.prompt_cache_size as u64)),
-            numerics: format!("{:?}", args.flags.program.numerics),
-            complain: |what| eprintln!("thane: {what}"),
-        },
-    };
-    let mut ids = HashSet::new();
-    let mut models = Vec::with_capacity(args.models.len());
-    for spec in &args.models {
-        let model = Model::open(spec, &app.hub, app.output.as_ref())?;
-        let path = model.path.display().to_string();
-        let served = Served::start(model, &backend, &options, app.output.as_ref())
-            .map_err(|e| Failure::from(e).naming(&path, spec))?;
-        if !ids.insert(served.id().to_owned()) {
-            let error = anyhow::anyhow!(
-                "expected models with different names, found `{}` twice",
-                served.id()
-            );
-            let failure = Failure::new(Code::Usage, error);
-            return Err(failure.remedy("a link with another name to one of the folders or files"));
-        }
-        models.push(served);
+/// Where entries of the log go: to the log, and to the terminal of a user who wants details.
+fn sink(log: Option<&Log>, app: &App) -> Option<LogSink> {
+    let to_log = log.map(Log::sink);
+    let is_shown = app.output.is_verbose();
+    if to_log.is_none() && !is_shown {
+        return None;
     }
-    Ok(models)
+    let output = Arc::clone(&app.output);
+    Some(Arc::new(move |entry| {
+        if let Some(to_log) = &to_log {
+            to_log(entry);
+        }
+        if is_shown {
+            output.explain(&log::line(entry));
+        }
+    }))
 }
 
 /// Memory of this process, where the system says.
@@ -172,7 +230,7 @@ fn resident_bytes() -> Option<u64> {
 fn of_listen(error: ListenError) -> Failure {
     let remedy = match &error {
         ListenError::Host { .. } => "--host 127.0.0.1",
-        ListenError::NoKey { .. } => "--api-key KEY, or --host 127.0.0.1",
+        ListenError::NoKey { .. } => "--api-key-file FILE, or --host 127.0.0.1",
         ListenError::InUse { .. } => "--port 0, which takes a free one, or another --port",
         ListenError::Open { .. } => "--port 8080, or another above 1023",
     };

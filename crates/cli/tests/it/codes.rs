@@ -156,6 +156,7 @@ pub fn copy(from: &Path, to: &Path) {
 const GOOD: &[&str] = &[
     "run GGUF hello --max-tokens 2",
     "ls",
+    "ps",
     "list",
     "show GGUF",
     "inspect PACKAGE --stats",
@@ -208,6 +209,10 @@ const USAGE: &[&str] = &[
     "serve GGUF --port 0 --json",
     "pull nosuch",
     "ls --bogus",
+    "ps more",
+    "stop 1 2",
+    "logs --lines many",
+    "logs --json",
     "show GONE.gguf",
     "inspect GONE.mlpackage",
     "ops more",
@@ -379,10 +384,8 @@ fn every_verb_is_in_the_table() {
                 .iter()
                 .any(|case| case.split(' ').next() == Some(verb));
             // What is pulled and removed is in tests of its own, with a cache; so is a server.
-            assert!(
-                is_there || ["pull", "rm", "serve"].contains(&verb),
-                "{verb}"
-            );
+            let is_elsewhere = ["pull", "rm", "serve", "stop", "logs"].contains(&verb);
+            assert!(is_there || is_elsewhere, "{verb}");
         }
     }
 }

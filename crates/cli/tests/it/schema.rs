@@ -84,7 +84,7 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
 }
 
 #[track_caller]
-fn agrees(verb: &str, report: &Value) {
+pub fn agrees(verb: &str, report: &Value) {
     let mut found = Fields::new();
     collect("", report, &mut found);
     let listed = documented()
@@ -580,6 +580,7 @@ fn each_section_is_a_verb() {
             "perplexity",
             "plan",
             "predict",
+            "ps",
             "pull",
             "rerank",
             "rm",
@@ -588,6 +589,7 @@ fn each_section_is_a_verb() {
             "show --families",
             "show EMBEDDING_MODEL",
             "show RERANKER",
+            "stop",
             "verify"
         ]
     );

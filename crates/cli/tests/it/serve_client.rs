@@ -30,11 +30,16 @@ impl Server {
 
     /// Serves the models of these folders.
     pub fn of_models(models: &[PathBuf], flags: &[&str], variables: &[(&str, &str)]) -> Self {
-        let home = Home::new();
         let models: Vec<&str> = models.iter().map(|m| m.to_str().unwrap()).collect();
         let fixed = ["--port", "0", "--context", "512"];
+        Self::of_arguments(&[&models[..], &fixed, flags].concat(), variables)
+    }
+
+    /// A server with these arguments alone.
+    pub fn of_arguments(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let home = Home::new();
         let mut child = home
-            .thane(&[&["serve"], &models[..], &fixed, flags].concat())
+            .thane(&[&["serve"], arguments].concat())
             .envs(variables.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -44,7 +49,7 @@ impl Server {
         BufReader::new(child.stdout.as_mut().unwrap())
             .read_line(&mut line)
             .unwrap();
-        let Some(address) = line.trim().strip_prefix("http://") else {
+        let Some((_, address)) = line.trim().split_once("://") else {
             let mut error = String::new();
             let mut stderr = child.stderr.take().unwrap();
             stderr.read_to_string(&mut error).unwrap();

@@ -57,7 +57,7 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let answers = language_model(model)?;
     let number = app.next_request();
     let messages = messages(&mut fields)?;
@@ -95,7 +95,8 @@ pub(super) async fn count_tokens(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let answers = language_model(app.model_of(&mut fields)?)?;
+    let model = &*app.model_of(&mut fields).await?;
+    let answers = language_model(model)?;
     let messages = messages(&mut fields)?;
     form(&mut fields)?;
     fields.finish(IGNORED, &neutral())?;

@@ -56,7 +56,7 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let answers = language_model(model)?;
     let number = app.next_request();
     let mut wish = Wish::take(&mut fields, answers, Api::Text, number)?;

@@ -36,7 +36,7 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let embeddings = embedding_model(model)?;
     let encoding = fields.take("encoding_format")?;
     let encoding = encoding.unwrap_or(VectorEncoding::Float);

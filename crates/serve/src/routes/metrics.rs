@@ -77,15 +77,26 @@ const HISTOGRAMS: [Times; 3] = [
 
 pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let mut text = Text::default();
+    let models = app.roster.loaded();
+    let name = "thane_model_loaded";
+    text.family(name, "Whether a model is loaded.", "gauge");
+    for entry in &app.roster.entries {
+        let is_loaded = u8::from(entry.loaded().is_some());
+        text.line(
+            name,
+            &format!("{{model={}}}", quoted(entry.id())),
+            is_loaded,
+        );
+    }
     for (name, help, value) in GAUGES {
-        text.values(name, help, "gauge", &app.models, value);
+        text.values(name, help, "gauge", &models, value);
     }
     for (name, help, value) in COUNTERS {
-        text.values(name, help, "counter", &app.models, value);
+        text.values(name, help, "counter", &models, value);
     }
-    text.requests(&app.models);
+    text.requests(&models);
     for times in HISTOGRAMS {
-        text.histograms(times, &app.models);
+        text.histograms(times, &models);
     }
     let name = "process_resident_memory_bytes";
     if let Some(bytes) = (app.resident_bytes)() {
@@ -123,7 +134,7 @@ impl Text {
         name: &str,
         help: &str,
         kind: &str,
-        models: &[Served],
+        models: &[Arc<Served>],
         value: fn(&Served) -> Option<u64>,
     ) {
         self.family(name, help, kind);
@@ -134,7 +145,7 @@ impl Text {
         }
     }
 
-    fn requests(&mut self, models: &[Served]) {
+    fn requests(&mut self, models: &[Arc<Served>]) {
         let name = "thane_requests_total";
         self.family(name, "Requests that have ended, by how.", "counter");
         for model in models {
@@ -152,7 +163,7 @@ impl Text {
         }
     }
 
-    fn histograms(&mut self, (name, help, durations): Times, models: &[Served]) {
+    fn histograms(&mut self, (name, help, durations): Times, models: &[Arc<Served>]) {
         self.family(name, help, "histogram");
         let bounds = Durations::BOUNDS_S.map(|bound| bound.to_string());
         for model in models {

@@ -33,13 +33,15 @@ use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
 use crate::kept::Responses;
+use crate::log::{Log, record};
 use crate::model::Served;
+use crate::roster::Roster;
 use crate::upload::Uploads;
 use table::Route;
 
 /// What handlers share.
 pub(crate) struct App {
-    models: Vec<Served>,
+    roster: Arc<Roster>,
     max_body_bytes: usize,
     uploads: Uploads,
     resident_bytes: fn() -> Option<u64>,
@@ -51,13 +53,13 @@ pub(crate) struct App {
 
 impl App {
     pub fn new(
-        models: Vec<Served>,
+        roster: Arc<Roster>,
         max_body_bytes: usize,
         uploads: Uploads,
         resident_bytes: fn() -> Option<u64>,
     ) -> Self {
         Self {
-            models,
+            roster,
             max_body_bytes,
             uploads,
             resident_bytes,
@@ -72,22 +74,15 @@ impl App {
         self.n_requests.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// The model that the field `model` names: as the server has it, or without what is before the
-    /// name in `hf:org/name@revision`.
-    fn model(&self, name: &str) -> Result<&Served, ApiError> {
-        let by = |is: fn(&str) -> &str| self.models.iter().find(|model| is(&model.id) == name);
-        by(|id| id).or_else(|| by(hub_name)).ok_or_else(|| {
-            let ids: Vec<&str> = self.models.iter().map(Served::id).collect();
-            let message = format!("expected a model of {}, found `{name}`", ids.join(", "));
-            ApiError::new(StatusCode::NOT_FOUND, message)
-                .with_param("model")
-                .with_code("model_not_found")
-        })
+    /// The model that a request names, loaded.
+    async fn model(&self, name: &str) -> Result<Arc<Served>, ApiError> {
+        self.roster.get(self.roster.find(name)?).await
     }
 
-    /// The model that the fields of a request name.
-    fn model_of(&self, fields: &mut Fields) -> Result<&Served, ApiError> {
-        self.model(&fields.require::<String>("model")?)
+    /// The model that the fields of a request name, loaded.
+    async fn model_of(&self, fields: &mut Fields) -> Result<Arc<Served>, ApiError> {
+        let name = fields.require::<String>("model")?;
+        self.model(&name).await
     }
 }
 
@@ -102,9 +97,6 @@ fn routes() -> Vec<Route> {
             metrics::show,
         ),
         Route::upload("/audit", "Audits an archive of a package.", audit::create),
-        Route::get("/health", "Whether the server answers.", models::health),
-        Route::get("/v1/models", "The models.", models::list),
-        Route::get("/v1/models/{*id}", "A model.", models::retrieve),
         Route::post(
             "/v1/chat/completions",
             &["model", "messages"],
@@ -170,13 +162,14 @@ fn routes() -> Vec<Route> {
             perplexity::contextualized,
         ),
     ];
+    routes.extend(models::routes());
     routes.extend(tei::routes());
     routes.extend(ollama::routes());
     routes
 }
 
 /// All routes behind what is checked for each.
-pub(crate) fn router(app: App, guarded: Guard) -> Router {
+pub(crate) fn router(app: App, guarded: Guard, log: Log) -> Router {
     let unknown = || async { ApiError::new(StatusCode::NOT_FOUND, "there is no such route") };
     let method = || async {
         ApiError::new(
@@ -188,37 +181,12 @@ pub(crate) fn router(app: App, guarded: Guard) -> Router {
         .fallback(unknown)
         .method_not_allowed_fallback(method)
         .layer(from_fn_with_state(Arc::new(guarded), guard))
+        .layer(from_fn_with_state(Arc::new(log), record))
         .with_state(Arc::new(app))
-}
-
-/// The name of a model of the Hub alone, which clients of its maker's API send.
-fn hub_name(id: &str) -> &str {
-    let name = id
-        .strip_prefix("hf:")
-        .and_then(|path| path.split('/').nth(1));
-    name.map_or(id, |name| name.split('@').next().unwrap_or(name))
 }
 
 /// Seconds since 1970.
 fn now_s() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| now.as_secs())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn models_of_the_hub_have_their_name_alone_too() {
-        for (id, name) in [
-            ("hf:perplexity-ai/pplx-embed-v1-0.6b", "pplx-embed-v1-0.6b"),
-            ("hf:org/name@main", "name"),
-            ("hf:org/name/file.gguf@main", "name"),
-            ("minilm", "minilm"),
-            ("hf:odd", "hf:odd"),
-        ] {
-            assert_eq!(hub_name(id), name);
-        }
-    }
 }

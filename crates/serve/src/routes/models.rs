@@ -1,46 +1,75 @@
-//! `GET /v1/models`, `GET /v1/models/{id}` and `GET /health`.
+//! `GET /v1/models`, `GET /v1/models/{id}`, `GET /health` and `GET /ready`.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::Response;
+use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::App;
+use super::table::Route;
 use crate::error::{ApiError, json_response};
-use crate::model::{Kind, Served};
+use crate::roster::Entry;
+
+/// The routes, each with its whole path.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::get("/health", "Whether the server answers.", health),
+        Route::get("/ready", "Whether the models are loaded.", ready),
+        Route::get("/v1/models", "The models.", list),
+        Route::get("/v1/models/{*id}", "A model.", retrieve),
+    ]
+}
 
 /// Whether the server answers, and how many requests run or wait.
-pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
-    let requests = app.models.iter().map(|model| model.places().n_taken());
+async fn health(State(app): State<Arc<App>>) -> Response<Body> {
+    let models = app.roster.loaded();
+    let requests = models.iter().map(|model| model.places().n_taken());
     json_response(&json!({"status": "ok", "requests": requests.sum::<usize>()}))
 }
 
-pub(super) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let models: Vec<Value> = app.models.iter().map(|m| shown(m, app.started)).collect();
-    json_response(&json!({"object": "list", "data": models}))
+/// Whether the models are loaded that are loaded at start.
+async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
+    if app.roster.is_ready() {
+        return json_response(&json!({"status": "ready"}));
+    }
+    let mut response = json_response(&json!({"status": "loading"}));
+    *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+    response
 }
 
-pub(super) async fn retrieve(
+async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+    let models = app.roster.entries.iter().flat_map(|entry| {
+        let names = entry.names();
+        names.map(|name| shown(entry, name, app.started))
+    });
+    json_response(&json!({"object": "list", "data": models.collect::<Vec<_>>()}))
+}
+
+async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
-    Ok(json_response(&shown(app.model(&id)?, app.started)))
+    let entry = app.roster.find(&id)?;
+    let is_alias = entry.aliases().contains(&id);
+    let name = if is_alias { &id } else { entry.id() };
+    Ok(json_response(&shown(entry, name, app.started)))
 }
 
-fn shown(model: &Served, started: u64) -> Value {
-    let task = match &model.task {
-        Kind::Answers(_) => "generate",
-        Kind::Embeds(_) => "embed",
-        Kind::Ranks(_) => "rerank",
-    };
-    json!({
-        "id": model.id,
+/// A model under one of its names.
+fn shown(entry: &Entry, name: &str, started: u64) -> Value {
+    let mut shown = json!({
+        "id": name,
         "object": "model",
         "created": started,
         "owned_by": "thane",
-        "task": task,
-        "max_tokens": model.max_tokens(),
-    })
+        "task": entry.task().name(),
+        "max_tokens": entry.max_tokens(),
+        "loaded": entry.loaded().is_some(),
+    });
+    if name != entry.id() {
+        shown["alias_of"] = json!(entry.id());
+    }
+    shown
 }

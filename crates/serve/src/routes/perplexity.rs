@@ -25,7 +25,7 @@ pub(super) async fn embeddings(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let embeddings = embedding_model(model)?;
     let encoding = encoding(&mut fields)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;
@@ -51,7 +51,7 @@ pub(super) async fn contextualized(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let embeddings = embedding_model(model)?;
     let encoding = encoding(&mut fields)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;

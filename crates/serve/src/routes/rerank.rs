@@ -37,7 +37,7 @@ pub(super) async fn create(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = app.model_of(&mut fields)?;
+    let model = &*app.model_of(&mut fields).await?;
     let ranks = reranker(model)?;
     let query: String = fields.require("query")?;
     let documents: Vec<Document> = fields.require("documents")?;

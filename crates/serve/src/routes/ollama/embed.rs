@@ -21,7 +21,7 @@ pub(super) async fn embed(
 ) -> Result<Response<Body>, ApiError> {
     let arrived = Instant::now();
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = model_of(&app, &mut fields)?;
+    let model = &*model_of(&app, &mut fields).await?;
     let embeddings = embedding_model(model)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;
     let inputs = texts(&mut fields, "input")?;
@@ -49,7 +49,8 @@ pub(super) async fn embed_one(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let embeddings = embedding_model(model_of(&app, &mut fields)?)?;
+    let model = &*model_of(&app, &mut fields).await?;
+    let embeddings = embedding_model(model)?;
     let prompt: String = fields.require("prompt")?;
     finish(fields)?;
     let ask = Ask {
@@ -68,5 +69,5 @@ fn finish(mut fields: Fields) -> Result<(), ApiError> {
         &[LOAD_OPTIONS, &["num_ctx", "temperature", "seed"]].concat(),
         &[],
     )?;
-    fields.finish(&["keep_alive"], &[])
+    fields.finish(&[], &[])
 }

@@ -36,7 +36,7 @@ const TURNS: Turns = Turns {
 };
 
 /// Models stay loaded.
-const IGNORED: &[&str] = &["keep_alive"];
+const IGNORED: &[&str] = &[];
 
 /// Fields that are supported with one value only, which changes nothing.
 fn neutral() -> [(&'static str, Value); 9] {
@@ -116,7 +116,7 @@ impl Call {
         app: &App,
         prompt: impl FnOnce(&mut Fields, &Answers) -> Result<Option<Prompt>, ApiError>,
     ) -> Result<Response<Body>, ApiError> {
-        let model = model_of(app, &mut self.fields)?;
+        let model = &*model_of(app, &mut self.fields).await?;
         let answers = language_model(model)?;
         let is_stream = self.fields.take("stream")?.unwrap_or(true);
         let mut options = self.fields.nested("options")?;

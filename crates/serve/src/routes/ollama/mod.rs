@@ -4,12 +4,15 @@ mod embed;
 mod generate;
 mod models;
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::App;
 use super::table::Route;
 use crate::body::Fields;
 use crate::error::ApiError;
+use crate::keep_alive::KeepAlive;
 use crate::model::Served;
 
 /// The routes, each with its whole path.
@@ -42,17 +45,37 @@ pub(super) fn routes() -> Vec<Route> {
             models::pull,
         ),
         Route::get("/api/tags", "The models.", models::tags),
-        Route::get("/api/ps", "The models that are loaded: all.", models::ps),
+        Route::get("/api/ps", "The models that are loaded.", models::ps),
         Route::get("/api/version", "The version of Thane.", models::version),
     ]
 }
 
-/// The model of a request. Clients may write its name with the tag `latest`.
-fn model_of<'a>(app: &'a App, fields: &mut Fields) -> Result<&'a Served, ApiError> {
+/// The model of a request, loaded. Clients may write its name with the tag `latest`, and how long
+/// it stays loaded, which counts where models are unloaded at all.
+async fn model_of(app: &App, fields: &mut Fields) -> Result<Arc<Served>, ApiError> {
     let name: String = fields.require("model")?;
     let base = name.strip_suffix(":latest");
-    let found = base.and_then(|base| app.model(base).ok());
-    found.map_or_else(|| app.model(&name), Ok)
+    let found = base.and_then(|base| app.roster.find(base).ok());
+    let entry = found.map_or_else(|| app.roster.find(&name), Ok)?;
+    let keep_alive = keep_alive(fields)?;
+    if let Some(keep_alive) = keep_alive.filter(|_| app.roster.unloads()) {
+        entry.keep_for(keep_alive);
+    }
+    app.roster.get(entry).await
+}
+
+/// A number of seconds, or a text with a unit.
+fn keep_alive(fields: &mut Fields) -> Result<Option<KeepAlive>, ApiError> {
+    let Some(value) = fields.take::<Value>("keep_alive")? else {
+        return Ok(None);
+    };
+    let text = match &value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    let parsed = text.parse();
+    let refused = |e| ApiError::field("keep_alive", format!("`keep_alive`: {e}"));
+    parsed.map(Some).map_err(refused)
 }
 
 /// Options of a request that decide how a model is loaded: they do not change an answer.

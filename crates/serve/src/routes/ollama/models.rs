@@ -18,18 +18,23 @@ use crate::model::{Kind, Served};
 /// The models that were given to the server.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
     let started = rfc3339(UNIX_EPOCH + Duration::from_secs(app.started));
-    let models = app.models.iter().map(|model| {
-        let mut row = row(model);
-        row["modified_at"] = json!(started);
-        row
+    let models = app.roster.entries.iter().flat_map(|entry| {
+        let loaded = entry.loaded();
+        let rows = entry.names().map(|name| {
+            let mut row = row(entry.id(), name, loaded.as_deref());
+            row["modified_at"] = json!(started);
+            row
+        });
+        rows.collect::<Vec<_>>()
     });
     json_response(&json!({"models": models.collect::<Vec<_>>()}))
 }
 
-/// All models are loaded.
+/// The models that are loaded.
 pub(super) async fn ps(State(app): State<Arc<App>>) -> Response<Body> {
-    let models = app.models.iter().map(|model| {
-        let mut row = row(model);
+    let loaded = app.roster.loaded();
+    let models = loaded.iter().map(|model| {
+        let mut row = row(&model.id, &model.id, Some(model));
         row["context_length"] = model.max_tokens().into();
         row
     });
@@ -41,7 +46,7 @@ pub(super) async fn show(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let mut fields = Fields::read(body, app.max_body_bytes).await?;
-    let model = model_of(&app, &mut fields)?;
+    let model = &*model_of(&app, &mut fields).await?;
     fields.finish(
         &["verbose"],
         &[("options", json!({})), ("system", json!(""))],
@@ -81,8 +86,13 @@ pub(super) async fn pull() -> ApiError {
     ApiError::new(StatusCode::FORBIDDEN, message)
 }
 
-fn row(model: &Served) -> Value {
-    json!({"name": model.id, "model": model.id, "details": details(model)})
+/// A model under one of its names.
+fn row(id: &str, name: &str, loaded: Option<&Served>) -> Value {
+    let mut details = loaded.map_or_else(|| json!({}), details);
+    if name != id {
+        details["parent_model"] = json!(id);
+    }
+    json!({"name": name, "model": name, "details": details})
 }
 
 fn details(model: &Served) -> Value {

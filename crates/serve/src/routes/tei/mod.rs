@@ -18,8 +18,9 @@ use super::rerank::{reranker, sigmoid};
 use super::table::Route;
 use crate::body::Fields;
 use crate::error::{ApiError, json_of_cut, json_response};
-use crate::model::{Kind, Served};
+use crate::model::{Kind, ModelTask, Served};
 use crate::ranks::Question;
+use crate::roster::Entry;
 
 /// What a path asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ pub(super) fn routes() -> Vec<Route> {
         .map(|(path, action)| {
             let call = move |State(app): State<Arc<App>>, body: Body| async move {
                 let fields = Fields::read(body, app.max_body_bytes).await?;
-                let model = default_model(&app, action, &path_of(action))?;
+                let model = &*default_model(&app, action, &path_of(action)).await?;
                 call(&app, model, action, fields).await
             };
             let (required, summary) = about_action(action);
@@ -97,24 +98,23 @@ fn path_of(action: Action) -> String {
 
 /// The one model that fits: a reranker for `rerank`, and where there is no embedding model; a
 /// language model where there is neither.
-fn default_model<'a>(app: &'a App, action: Action, path: &str) -> Result<&'a Served, ApiError> {
-    let of_kind = |is: fn(&Kind) -> bool| -> Vec<&Served> {
-        let models = app.models.iter();
-        models.filter(|model| is(&model.task)).collect()
+async fn default_model(app: &App, action: Action, path: &str) -> Result<Arc<Served>, ApiError> {
+    let of_task = |task: ModelTask| -> Vec<&Arc<Entry>> {
+        let models = app.roster.entries.iter();
+        models.filter(|model| model.task() == task).collect()
     };
-    let embed = of_kind(|kind| matches!(kind, Kind::Embeds(_)));
-    let rank = of_kind(|kind| matches!(kind, Kind::Ranks(_)));
+    let embed = of_task(ModelTask::Embed);
+    let rank = of_task(ModelTask::Rerank);
     let (fitting, kind) = match action {
         Action::Rerank => (rank, "reranker"),
         Action::Default if embed.is_empty() && rank.is_empty() => {
-            let answer = of_kind(|kind| matches!(kind, Kind::Answers(_)));
-            (answer, "model")
+            (of_task(ModelTask::Generate), "model")
         }
         Action::Default if embed.is_empty() => (rank, "reranker"),
         _ => (embed, "embedding model"),
     };
     match fitting[..] {
-        [one] => Ok(one),
+        [one] => app.roster.get(one).await,
         _ => {
             let n = fitting.len();
             let message = format!(
@@ -134,7 +134,7 @@ async fn of_model(
 ) -> Result<Response<Body>, ApiError> {
     let fields = Fields::read(body, app.max_body_bytes).await?;
     let (name, action) = split(&path);
-    call(&app, app.model(name)?, action, fields).await
+    call(&app, &*app.model(name).await?, action, fields).await
 }
 
 fn split(path: &str) -> (&str, Action) {
@@ -206,7 +206,9 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
 }
 
 async fn info_of_default(State(app): State<Arc<App>>) -> Result<Response<Body>, ApiError> {
-    Ok(about(default_model(&app, Action::Default, "/info")?))
+    Ok(about(
+        &*default_model(&app, Action::Default, "/info").await?,
+    ))
 }
 
 /// `GET /tei/MODEL/info` and `GET /tei/MODEL/health`.
@@ -215,9 +217,9 @@ async fn info(
     Path(path): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
     match path.rsplit_once('/') {
-        Some((name, "info")) => Ok(about(app.model(name)?)),
+        Some((name, "info")) => Ok(about(&*app.model(name).await?)),
         Some((name, "health")) => {
-            app.model(name)?;
+            app.roster.find(name)?;
             Ok(Response::new(Body::empty()))
         }
         _ => {

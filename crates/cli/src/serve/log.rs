@@ -1,0 +1,159 @@
+//! The log of a server: lines of JSON, written by a thread of its own, so that no request waits for
+//! a disk or a pipe.
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::SystemTime;
+
+use serde_json::{Value, json};
+use thane_runtime::rfc3339;
+use thane_serve::{LogEntry, LogSink};
+
+use crate::exit::{Code, Failure};
+
+/// Lines that wait to be written; more are lost, and counted.
+const MAX_WAITING: usize = 4096;
+
+/// A log that is open. What waits is written when it is dropped.
+pub struct Log {
+    file: Option<PathBuf>,
+    lines: Arc<Mutex<Option<SyncSender<String>>>>,
+    n_lost: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Log {
+    /// Opens a file, to write at its end, or stdout (`-`).
+    pub fn open(path: &Path) -> Result<Self, Failure> {
+        let is_stdout = path == Path::new("-");
+        let to: Box<dyn Write + Send> = if is_stdout {
+            Box::new(io::stdout())
+        } else {
+            let opened = OpenOptions::new().append(true).create(true).open(path);
+            Box::new(opened.map_err(|e| unwritten(path, &e))?)
+        };
+        let (lines, waiting) = sync_channel(MAX_WAITING);
+        let n_lost = Arc::new(AtomicU64::new(0));
+        let lost = Arc::clone(&n_lost);
+        let thread = std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(move || write(to, &waiting, &lost))?;
+        Ok(Self {
+            file: (!is_stdout).then(|| path.to_owned()),
+            lines: Arc::new(Mutex::new(Some(lines))),
+            n_lost,
+            thread: Some(thread),
+        })
+    }
+
+    /// Whether lines go to stdout.
+    pub fn is_stdout(&self) -> bool {
+        self.file.is_none()
+    }
+
+    /// The file; `None` for stdout.
+    pub fn file(&self) -> Option<&Path> {
+        self.file.as_deref()
+    }
+
+    /// Writes that the server is ready.
+    pub fn started(&self, address: &str, models: &[String]) {
+        let pid = std::process::id();
+        let line = json!({
+            "time": rfc3339(SystemTime::now()),
+            "event": "started",
+            "address": address,
+            "pid": pid,
+            "models": models,
+        });
+        send(&self.lines, &self.n_lost, &line);
+    }
+
+    /// Takes entries.
+    pub fn sink(&self) -> LogSink {
+        let (lines, n_lost) = (Arc::clone(&self.lines), Arc::clone(&self.n_lost));
+        Arc::new(move |entry| send(&lines, &n_lost, &shown(entry)))
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let line = json!({"time": rfc3339(SystemTime::now()), "event": "stopped"});
+        send(&self.lines, &self.n_lost, &line);
+        // The thread ends with the last line.
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(lines.take());
+        drop(lines);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn send(lines: &Mutex<Option<SyncSender<String>>>, n_lost: &AtomicU64, line: &Value) {
+    let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(lines) = &*lines else { return };
+    if lines.try_send(format!("{line}\n")).is_err() {
+        n_lost.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Writes lines as they come. What was lost before a line is told in one before it.
+fn write(mut to: Box<dyn Write + Send>, lines: &Receiver<String>, n_lost: &AtomicU64) {
+    for line in lines {
+        let n = n_lost.swap(0, Ordering::Relaxed);
+        let mut text = String::new();
+        if n > 0 {
+            text = format!("{}\n", json!({"event": "lost", "lines": n}));
+        }
+        text.push_str(&line);
+        let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+        if written.is_err() {
+            // A full disk may have room again.
+            n_lost.fetch_add(n + 1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn shown(entry: &LogEntry<'_>) -> Value {
+    let ms = entry.time.as_secs_f64() * 1e3;
+    json!({
+        "time": rfc3339(SystemTime::now()),
+        "request": entry.request,
+        "method": entry.method,
+        "route": entry.route,
+        "status": entry.status,
+        "ms": (ms * 1e3).round() / 1e3,
+        "prompt_tokens": entry.prompt_tokens,
+        "answer_tokens": entry.answer_tokens,
+        "whole": entry.is_whole,
+    })
+}
+
+/// An entry as a line for people.
+pub fn line(entry: &LogEntry<'_>) -> String {
+    let status = match entry.status {
+        Some(status) if entry.is_whole => status.to_string(),
+        Some(status) => format!("{status}, broken off"),
+        None => "broken off".to_owned(),
+    };
+    format!(
+        "{} {}: {status}, {:.0} ms, {} + {} tokens, {}",
+        entry.method,
+        entry.route,
+        entry.time.as_secs_f64() * 1e3,
+        entry.prompt_tokens,
+        entry.answer_tokens,
+        entry.request
+    )
+}
+
+fn unwritten(path: &Path, error: &io::Error) -> Failure {
+    let text = format!("{}: the log cannot be written: {error}", path.display());
+    Failure::new(Code::Other, anyhow::anyhow!(text))
+}

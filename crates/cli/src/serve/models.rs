@@ -1,0 +1,258 @@
+//! The models of a server: what the user names, opened, loaded and known to clients by names.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use thane_hub::ModelFiles;
+use thane_mil::nearest::did_you_mean;
+use thane_runtime::{Model, Observer};
+use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Served};
+
+use crate::app::{App, size};
+use crate::exit::{Code, Failure};
+use crate::model::RunFlags;
+use crate::output::for_stderr;
+
+/// How models are served.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelFlags {
+    /// Answers of a model that run side by side.
+    ///
+    /// Each has a KV cache of its own, whose memory is taken as it fills.
+    #[arg(long, value_name = "N", default_value_t = 4,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    slots: u16,
+    /// Most requests that wait for a model; more are refused with status 429.
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    queue: u16,
+    /// Give a text the same vector, bit by bit, whatever else is asked.
+    ///
+    /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded
+    /// together, and the last digits depend on the company.
+    #[arg(long)]
+    deterministic: bool,
+    /// Load a model when it is first asked for.
+    #[arg(long)]
+    lazy: bool,
+    /// Unload a model that is idle for so long, such as 30m.
+    ///
+    /// It is loaded again when it is asked for.
+    #[arg(long, value_name = "TIME", default_value = "never")]
+    keep_alive: KeepAlive,
+    /// Memory, for each language model, for prompts that no slot holds any more; 0 keeps none.
+    ///
+    /// A prompt that begins like an earlier one is computed from where they part.
+    #[arg(long, value_name = "SIZE", default_value = "512MB", value_parser = size_or_none)]
+    prompt_memory: usize,
+    /// Also keep prompts in this folder, beyond that memory and for the next start.
+    #[arg(long, value_name = "FOLDER")]
+    prompt_cache: Option<PathBuf>,
+    /// Most bytes in that folder, for each language model.
+    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
+        requires = "prompt_cache")]
+    prompt_cache_size: usize,
+    #[command(flatten)]
+    flags: RunFlags,
+}
+
+/// Tells the user what goes wrong while the server runs.
+pub fn complain(what: &str) {
+    // Nobody is left to be told of a stderr that is closed.
+    let _ = writeln!(io::stderr(), "{}", for_stderr(&format!("thane: {what}")));
+}
+
+/// Parses a size, or 0.
+fn size_or_none(text: &str) -> Result<usize, String> {
+    match text.trim() {
+        "0" => Ok(0),
+        text => size(text),
+    }
+}
+
+impl ModelFlags {
+    fn options(&self, app: &App) -> ModelOptions {
+        ModelOptions {
+            language: self.flags.program.options(false),
+            n_slots: usize::from(self.slots),
+            n_queue: usize::from(self.queue),
+            deterministic: self.deterministic,
+            budget: app.budget.clone(),
+            prompts: KeptPrompts {
+                memory: self.prompt_memory,
+                folder: self
+                    .prompt_cache
+                    .clone()
+                    .map(|folder| (folder, self.prompt_cache_size as u64)),
+                numerics: format!("{:?}", self.flags.program.numerics),
+                complain,
+            },
+        }
+    }
+}
+
+/// Another name of a model: `NAME=MODEL`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The name that clients use.
+    pub name: String,
+    /// The model, as the user or as clients name it.
+    pub model: String,
+}
+
+impl Alias {
+    /// Parses the value of `--alias`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('=').map(|(a, b)| (a.trim(), b.trim()));
+        match parts {
+            Some((name, model)) if !name.is_empty() && !model.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                model: model.to_owned(),
+            }),
+            _ => Err("expected NAME=MODEL, such as gpt-4o=smollm2-135m".to_owned()),
+        }
+    }
+}
+
+/// A model that the user asks for.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// A path, a name of the catalog, or one of the Hub.
+    pub spec: String,
+    /// How it is served.
+    pub flags: ModelFlags,
+}
+
+/// Opens models, so that they can be loaded. Every name is that of one model.
+pub fn open(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Loadable>, Failure> {
+    let mut opened = Vec::with_capacity(asked.len());
+    for one in asked {
+        let files = app.hub.resolve(&one.spec)?;
+        let model = Model::from_files(files.clone())?;
+        opened.push((files, model));
+    }
+    let specs: Vec<&str> = asked.iter().map(|one| one.spec.as_str()).collect();
+    let names = opened.iter().map(|(_, model)| thane_serve::name_of(model));
+    let ids: Vec<String> = names.collect();
+    let aliases = assign(&specs, &ids, aliases)?;
+    let models = asked.iter().zip(opened).zip(ids).zip(aliases);
+    let models = models.map(|(((one, (files, model)), id), aliases)| {
+        Ok(Loadable {
+            task: ModelTask::of(&model)?,
+            at_start: !one.flags.lazy,
+            keep_alive: one.flags.keep_alive,
+            n_queue: usize::from(one.flags.queue),
+            load: Box::new(loader(one, files, model, &id, app)),
+            id,
+            aliases,
+        })
+    });
+    models.collect()
+}
+
+/// Loads a model, as often as it is asked to. What was opened serves the first time.
+fn loader(
+    asked: &Asked,
+    files: ModelFiles,
+    model: Model,
+    id: &str,
+    app: &App,
+) -> impl Fn() -> Result<Served, LoadError> + Send + Sync + use<> {
+    let (spec, id) = (asked.spec.clone(), id.to_owned());
+    let path = model.path.display().to_string();
+    let backend = asked.flags.flags.backend(app);
+    let options = asked.flags.options(app);
+    let output = Arc::clone(&app.output);
+    let first = Mutex::new((!asked.flags.lazy).then_some(model));
+    let start = move || {
+        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // Nobody waits at a terminal for what is loaded later.
+        let observer: &dyn Observer = match &first {
+            Some(_) => output.as_ref(),
+            None => &(),
+        };
+        let model = match first {
+            Some(model) => model,
+            None => Model::from_files(files.clone())?,
+        };
+        Served::start(model, &id, &backend, &options, observer)
+    };
+    move || {
+        start().map_err(|error| {
+            let failure = Failure::from(error).naming(&path, &spec);
+            LoadError {
+                lacks_memory: failure.lacks_memory(),
+                cause: Box::new(failure),
+            }
+        })
+    }
+}
+
+/// The aliases of each model. Two models, or a model and an alias, with one name are an error.
+fn assign(specs: &[&str], ids: &[String], aliases: &[Alias]) -> Result<Vec<Vec<String>>, Failure> {
+    let refused = |text: String| Failure::new(Code::Usage, anyhow::anyhow!(text));
+    let mut taken: BTreeMap<&str, &str> = BTreeMap::new();
+    for id in ids {
+        if taken.insert(id, id).is_some() {
+            let text = format!("expected models with different names, found `{id}` twice");
+            let remedy = "a link with another name to one of the folders or files";
+            return Err(refused(text).remedy(remedy));
+        }
+    }
+    let mut assigned = vec![Vec::new(); ids.len()];
+    for Alias { name, model } in aliases {
+        let by_spec = specs.iter().position(|spec| spec == model);
+        let idx = by_spec.or_else(|| ids.iter().position(|id| id == model));
+        let Some(idx) = idx else {
+            let known = ids.join(", ");
+            let guess = did_you_mean(model, ids.iter().map(String::as_str));
+            let text = format!("alias {name}: expected a model of {known}, found `{model}`");
+            return Err(refused(text + &guess));
+        };
+        match taken.insert(name, &ids[idx]) {
+            Some(other) if other == name => {
+                let text = format!("alias {name}: expected a name that is no model's");
+                return Err(refused(text));
+            }
+            Some(other) if other != ids[idx] => {
+                let (both, text) = (&ids[idx], "expected one model, found");
+                return Err(refused(format!("alias {name}: {text} {other} and {both}")));
+            }
+            Some(_) => {}
+            None => assigned[idx].push(name.clone()),
+        }
+    }
+    Ok(assigned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn aliases(texts: &[&str]) -> Vec<Alias> {
+        texts.iter().map(|t| Alias::parse(t).unwrap()).collect()
+    }
+
+    #[test]
+    fn an_alias_stands_for_one_model() {
+        let (specs, ids) = (["a/b.gguf", "c"], ["b.gguf".to_owned(), "c".to_owned()]);
+        let assigned = |texts: &[&str]| assign(&specs, &ids, &aliases(texts));
+        let found = assigned(&["x=a/b.gguf", "y=b.gguf", "z=c", "x=b.gguf"]).unwrap();
+        assert_eq!(found, [vec!["x", "y"], vec!["z"]]);
+        for (texts, said) in [
+            (&["x=d"][..], "expected a model of b.gguf, c, found `d`"),
+            (&["c=b.gguf"], "alias c: expected a name that is no model's"),
+            (
+                &["x=c", "x=b.gguf"],
+                "expected one model, found c and b.gguf",
+            ),
+        ] {
+            let error = assigned(texts).unwrap_err().error().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        for text in ["", "x", "=c", "x="] {
+            Alias::parse(text).unwrap_err();
+        }
+    }
+}

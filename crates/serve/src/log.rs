@@ -1,0 +1,213 @@
+//! The log: one entry for each request, once its answer has ended. An entry has no text of a
+//! request: neither its body nor its query.
+
+use std::fmt;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::body::{Body, Bytes};
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, Response};
+use axum::middleware::Next;
+use hyper::body::{Body as _, Frame, SizeHint};
+
+use crate::counts::Count;
+
+/// The header that names a request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// Most characters of a name that a client gives a request.
+const MAX_ID: usize = 64;
+
+/// What is known of a request whose answer has ended.
+#[derive(Clone, Debug)]
+pub struct LogEntry<'a> {
+    /// The name of the request, which its answer has in the header `X-Request-Id`.
+    pub request: &'a str,
+    /// The method, such as `POST`.
+    pub method: &'a str,
+    /// The route, such as `/v1/models/{*id}`; `-` where there is none.
+    pub route: &'a str,
+    /// The status; `None` if the client left before there was one.
+    pub status: Option<u16>,
+    /// From the head of the request to the end of the answer.
+    pub time: Duration,
+    /// Tokens of prompts and inputs.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub answer_tokens: u64,
+    /// Whether the answer was sent to its end.
+    pub is_whole: bool,
+}
+
+/// Writes entries; it must not wait.
+pub type LogSink = Arc<dyn Fn(&LogEntry<'_>) + Send + Sync>;
+
+/// Names requests, and writes of them where somebody wants it.
+pub(crate) struct Log {
+    sink: Option<LogSink>,
+    /// Differs between servers, so that requests of two have different names.
+    prefix: u64,
+    n: AtomicU64,
+}
+
+/// A request of which nobody has written yet: whoever drops it last does.
+pub(crate) struct Record {
+    sink: Option<LogSink>,
+    request: String,
+    method: String,
+    route: String,
+    start: Instant,
+    /// 0 before there is one.
+    status: AtomicU16,
+    prompt_tokens: Count,
+    answer_tokens: Count,
+    is_whole: AtomicBool,
+}
+
+tokio::task_local! {
+    /// The request that a handler answers.
+    static RECORD: Arc<Record>;
+}
+
+impl Log {
+    pub fn new(sink: Option<LogSink>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let nanos = now.map_or(0, |now| now.as_nanos());
+        let prefix = (nanos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let n = AtomicU64::new(1);
+        Self { sink, prefix, n }
+    }
+
+    /// The client's name of a request, if it is a short word, or a new one.
+    fn name(&self, request: &Request) -> String {
+        let given = request.headers().get(&REQUEST_ID);
+        let is_word = |text: &&str| {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+            (1..=MAX_ID).contains(&text.len()) && text.bytes().all(is_part)
+        };
+        let given = given.and_then(|value| value.to_str().ok()).filter(is_word);
+        let new = || {
+            let n = self.n.fetch_add(1, Ordering::Relaxed);
+            format!("{:08x}-{n}", self.prefix >> 32)
+        };
+        given.map_or_else(new, str::to_owned)
+    }
+}
+
+impl Record {
+    /// The request that the current handler answers, for threads that count its tokens. An answer
+    /// that has ended is not kept from the log by a thread that has not noticed yet.
+    pub fn current() -> Weak<Self> {
+        let current = RECORD.try_with(Arc::downgrade);
+        current.unwrap_or_default()
+    }
+
+    /// Counts tokens of the request.
+    pub fn add_tokens(&self, prompt: usize, answer: usize) {
+        self.prompt_tokens.add(prompt as u64);
+        self.answer_tokens.add(answer as u64);
+    }
+}
+
+/// Counts tokens of inputs of the request that the current handler answers.
+pub(crate) fn add_input_tokens(n: usize) {
+    let _ = RECORD.try_with(|record| record.add_tokens(n, 0));
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let Some(sink) = &self.sink else { return };
+        let status = self.status.load(Ordering::Relaxed);
+        sink(&LogEntry {
+            request: &self.request,
+            method: &self.method,
+            route: &self.route,
+            status: (status > 0).then_some(status),
+            time: self.start.elapsed(),
+            prompt_tokens: self.prompt_tokens.get(),
+            answer_tokens: self.answer_tokens.get(),
+            is_whole: self.is_whole.load(Ordering::Relaxed),
+        });
+    }
+}
+
+/// Names a request, and keeps a record of it until its answer has ended.
+pub(crate) async fn record(
+    State(log): State<Arc<Log>>,
+    request: Request,
+    next: Next,
+) -> Response<Body> {
+    let name = log.name(&request);
+    let header = HeaderValue::from_str(&name);
+    let route = request.extensions().get::<MatchedPath>();
+    let record = Arc::new(Record {
+        sink: log.sink.clone(),
+        request: name,
+        method: request.method().to_string(),
+        route: route.map_or("-", MatchedPath::as_str).to_owned(),
+        start: Instant::now(),
+        status: AtomicU16::new(0),
+        prompt_tokens: Count::default(),
+        answer_tokens: Count::default(),
+        is_whole: AtomicBool::new(false),
+    });
+    let answered = RECORD.scope(Arc::clone(&record), next.run(request));
+    let mut response = answered.await;
+    let status = response.status().as_u16();
+    record.status.store(status, Ordering::Relaxed);
+    if let Ok(header) = header {
+        response.headers_mut().insert(REQUEST_ID, header);
+    }
+    response.map(|body| Body::new(Recorded { body, record }))
+}
+
+/// A body that notes its end.
+struct Recorded {
+    body: Body,
+    record: Arc<Record>,
+}
+
+impl Recorded {
+    fn note_end(&self) {
+        if self.body.is_end_stream() {
+            self.record.is_whole.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl hyper::body::Body for Recorded {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            Poll::Ready(None) => self.record.is_whole.store(true, Ordering::Relaxed),
+            // Nobody asks again behind the last frame.
+            Poll::Ready(Some(Ok(_))) => self.note_end(),
+            _ => {}
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.note_end();
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl fmt::Debug for Log {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Log").finish_non_exhaustive()
+    }
+}
