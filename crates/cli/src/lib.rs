@@ -4,6 +4,7 @@
 
 pub mod app;
 mod audit;
+mod begun;
 mod calibrate;
 mod call;
 mod chat;

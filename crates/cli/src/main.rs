@@ -31,6 +31,7 @@ enum Verb {
     #[command(alias = "chat")]
     Run(cmd::run::Args),
     Serve(cmd::serve::Args),
+    Batch(cmd::batch::Args),
     Pull(cmd::pull::Args),
     #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
@@ -61,6 +62,7 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
     match verb {
         Verb::Run(args) => cmd::run::run(args, app),
         Verb::Serve(args) => cmd::serve::run(args, app),
+        Verb::Batch(args) => cmd::batch::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),

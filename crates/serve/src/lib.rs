@@ -7,8 +7,9 @@
 //! client that disconnects frees its place before the next step of the model.
 //!
 //! Start at [`Server`]. A route is a file of `routes`, with a line in [`routes::router`]; `guard`
-//! holds what is checked before any route, and [`dialect`] how each API shows errors. This crate
-//! knows no flags and prints nothing.
+//! holds what is checked before any route, and [`dialect`] how each API shows errors. [`Offline`]
+//! answers requests without a network, through the same routes. This crate knows no flags and
+//! prints nothing.
 #![deny(missing_docs)]
 
 mod answers;
@@ -23,6 +24,7 @@ mod guard;
 mod kept;
 mod listen;
 mod model;
+mod offline;
 mod places;
 mod ranks;
 mod routes;
@@ -34,4 +36,5 @@ mod vectors;
 
 pub use listen::{ListenError, listen};
 pub use model::{KeptPrompts, ModelOptions, Served};
+pub use offline::{Offline, OfflineError, Reply, Request};
 pub use server::{Options, Server};

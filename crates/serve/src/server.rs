@@ -53,6 +53,18 @@ impl Default for Options {
     }
 }
 
+/// All routes over these models.
+pub(crate) fn routes(models: Vec<Served>, options: &Options, guard: Guard) -> Router {
+    let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+    let app = App::new(
+        models,
+        options.max_body_bytes,
+        uploads,
+        options.resident_bytes,
+    );
+    router(app, guard)
+}
+
 /// A server with its models.
 pub struct Server {
     listener: TcpListener,
@@ -67,22 +79,15 @@ impl Server {
     /// Bytes of the head of a request.
     const HEAD_BYTES: usize = 64 << 10;
     /// Threads that encode prompts.
-    const ENCODERS: usize = 4;
+    pub(crate) const ENCODERS: usize = 4;
 
     /// A server on an open port.
     pub fn new(listener: TcpListener, models: Vec<Served>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
         let guard = Guard::new(options.api_key.as_deref(), is_loopback);
-        let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
-        let app = App::new(
-            models,
-            options.max_body_bytes,
-            uploads,
-            options.resident_bytes,
-        );
         Ok(Self {
             listener,
-            router: router(app, guard),
+            router: routes(models, &options, guard),
             options,
         })
     }
@@ -141,7 +146,8 @@ impl Server {
     }
 }
 
-async fn stop(is_stopped: &dyn Fn() -> bool) {
+/// Waits until the server is to stop.
+pub(crate) async fn stop(is_stopped: &dyn Fn() -> bool) {
     while !is_stopped() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -7,6 +7,7 @@
 mod anemll;
 mod audit;
 mod audit_forms;
+mod batch;
 mod buckets;
 mod bundle;
 mod codes;

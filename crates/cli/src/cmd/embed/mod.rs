@@ -14,9 +14,10 @@ use thane_models::{EncoderInfo, Encoding};
 use thane_runtime::{EmbedOptions, Embedder, Model};
 
 use crate::app::App;
+use crate::begun::Settings;
 use crate::embed::files::{self, Kind, Line, Numbers};
 use crate::embed::job::{self, Job};
-use crate::embed::journal::{self, Counts, Journal, Settings, Stored};
+use crate::embed::journal::{self, Counts, Journal, Stored};
 use crate::embed::table::Table;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model;
@@ -221,7 +222,7 @@ fn to_file(
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let partial = files::beside(out.path, ".partial");
+    let partial = out::beside(out.path, ".partial");
     let folder = out
         .path
         .parent()
