@@ -25,6 +25,7 @@ pub mod output;
 mod overflow;
 mod planned;
 mod profile;
+mod remote;
 mod runtime;
 mod sampling;
 pub mod screen;

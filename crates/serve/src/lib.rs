@@ -8,14 +8,15 @@
 //!
 //! Start at [`Server`]. A route is a file of `routes`, with a line in [`routes::router`]; `guard`
 //! holds what is checked before any route, and [`dialect`] how each API shows errors. [`Offline`]
-//! answers requests without a network, through the same routes. This crate knows no flags and
-//! prints nothing.
+//! answers requests without a network, through the same routes; [`Client`] asks a running server.
+//! This crate knows no flags and prints nothing.
 #![deny(missing_docs)]
 
 mod answers;
 mod batches;
 mod body;
 mod choices;
+mod client;
 mod counts;
 mod dialect;
 mod encoding;
@@ -34,6 +35,7 @@ mod stream;
 mod upload;
 mod vectors;
 
+pub use client::{Client, ClientError};
 pub use listen::{ListenError, listen};
 pub use model::{KeptPrompts, ModelOptions, Served};
 pub use offline::{Offline, OfflineError, Reply, Request};

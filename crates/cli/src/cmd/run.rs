@@ -7,7 +7,8 @@ use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::text::Tokenizer;
-use thane_runtime::{Generator, Model};
+use thane_runtime::{Generator, GrammarSource, Model};
+use thane_serve::Client;
 
 use crate::app::App;
 use crate::chat;
@@ -15,12 +16,14 @@ use crate::exit::{Code, Failure, Outcome};
 use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
+use crate::remote::{Ask, ServerFlags};
 use crate::sampling::SamplingFlags;
 use crate::structure::StructureFlags;
 use crate::talk::Talk;
 
 /// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("server", |arg| arg.conflicts_with_all(OF_MACHINE)))]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
@@ -53,12 +56,25 @@ pub struct Args {
     #[arg(long)]
     profile: bool,
     #[command(flatten)]
+    server: ServerFlags,
+    #[command(flatten)]
     structure: StructureFlags,
     #[command(flatten)]
     sampling: SamplingFlags,
     #[command(flatten)]
     flags: RunFlags,
 }
+
+/// Flags of a model on this machine, which a server has its own of.
+const OF_MACHINE: [&str; 7] = [
+    "allow_special_tokens",
+    "context",
+    "logprobs",
+    "no_history",
+    "numerics",
+    "profile",
+    "threads",
+];
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -153,6 +169,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("the same with --json"));
     }
     let grammar = args.structure.grammar(&app.budget)?;
+    if let Some(client) = args.server.client()? {
+        return ask(args, &client, grammar, app);
+    }
     let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();
     let prompt = if talks {
         None
@@ -211,6 +230,33 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .json(&report(&model.name, &prompt_tokens, &answer, logprobs))?;
     }
     talk.ended(&answer)
+}
+
+/// Prints the answer of a server.
+fn ask(args: &Args, client: &Client, grammar: Option<GrammarSource>, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Err(Failure::no_json("the answer of a server"));
+    }
+    if args.prompt.is_empty() && io::stdin().is_terminal() {
+        let error = anyhow::anyhow!("expected a prompt: --server holds no conversation");
+        return Err(Failure::new(Code::Usage, error)
+            .remedy("thane run MODEL --server URL \"a prompt\"")
+            .remedy("the page of the server, which its address opens in a browser"));
+    }
+    let mut fields = args.sampling.fields();
+    if !args.stop.is_empty() {
+        fields.insert("stop".to_owned(), args.stop.clone().into());
+    }
+    let ask = Ask {
+        model: &args.model,
+        prompt: prompt(args, false)?,
+        system: args.system.as_deref(),
+        is_raw: args.raw,
+        max_tokens: args.max_tokens,
+        grammar,
+        fields,
+    };
+    ask.run(client, app)
 }
 
 fn report<'a>(

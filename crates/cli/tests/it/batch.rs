@@ -61,60 +61,30 @@ fn lasting(mut row: Value) -> Value {
     row
 }
 
+fn text() -> Value {
+    json!({"model": "gpt-4o", "prompt": "the sea", "max_tokens": 5, "temperature": 0})
+}
+
+fn vector() -> Value {
+    json!({"model": "bert-mean", "input": ["the sea", "a cat"]})
+}
+
 #[test]
 fn answers_are_those_of_the_server() {
     let home = Home::new();
-    let text = json!({"model": "gpt-4o", "prompt": "the sea", "max_tokens": 5, "temperature": 0});
-    let vector = json!({"model": "bert-mean", "input": ["the sea", "a cat"]});
     let lines = [
         chat(0, 8),
-        line("t", "/v1/completions", text.clone()),
-        String::new(),
-        line("v", "/v1/embeddings", vector.clone()),
-        "{\"custom_id\": 3}".to_owned(),
-        line("c0", "/v1/embeddings", vector.clone()),
-        line(
-            "w",
-            "/v1/embeddings",
-            with(vector.clone(), json!({"dimensions": 0})),
-        ),
-        line(
-            "m",
-            "/v1/embeddings",
-            with(vector.clone(), json!({"model": "gone"})),
-        ),
-        line(
-            "s",
-            "/v1/completions",
-            with(text.clone(), json!({"stream": true})),
-        ),
-        line("u", "/v1/images", json!({})),
+        line("t", "/v1/completions", text()),
+        line("v", "/v1/embeddings", vector()),
     ];
     fs::write(home.path("in.jsonl"), lines.join("\n")).unwrap();
-    let output = batch(&home, &["--json"]).output().unwrap();
-    assert_ends(&output, 0, &[]);
-    let report = json(&output);
-    assert_eq!(
-        (&report["requests"], &report["failed"]),
-        (&json!(9), &json!(6))
-    );
+    assert_ends(&batch(&home, &[]).output().unwrap(), 0, &["3 requests\n"]);
     let rows = rows(&home.path("out.jsonl"));
-    let ids: Vec<&Value> = rows.iter().map(|row| &row["custom_id"]).collect();
-    assert_eq!(
-        json!(ids),
-        json!(["c0", "t", "v", null, "c0", "w", "m", "s", "u"])
-    );
-    let lines = [1, 2, 4, 5, 6, 7, 8, 9, 10];
-    for (row, line) in rows.iter().zip(lines) {
-        assert_eq!(row["id"], format!("batch_req_{line}"));
-        let fields: Vec<&String> = row.as_object().unwrap().keys().collect();
-        assert_eq!(fields, ["id", "custom_id", "response", "error"]);
-    }
     let server = Server::start(&["--numerics", "f32"]);
     let asked: Value = serde_json::from_str(&chat(0, 8)).unwrap();
-    let chat = server.chat(with(asked["body"].clone(), json!({"model": "tiny-chat"})));
-    let text = with(text, json!({"model": "tiny-chat"})).to_string();
-    let text = server.post("/v1/completions", &text, "");
+    let named = |body: Value| with(body, json!({"model": "tiny-chat"}));
+    let chat = server.chat(named(asked["body"].clone()));
+    let text = server.post("/v1/completions", &named(text()).to_string(), "");
     for (row, answer) in rows.iter().zip([chat, text]) {
         let response = &row["response"];
         let answer = answer.json();
@@ -123,46 +93,84 @@ fn answers_are_those_of_the_server() {
             assert_eq!(response["body"][field], answer[field], "{row}");
         }
     }
-    let answer = server
-        .post("/v1/embeddings", &vector.to_string(), "")
-        .json();
+    let answer = server.post("/v1/embeddings", &vector().to_string(), "");
+    let answer = answer.json();
     for i in 0..2 {
         let found = &rows[2]["response"]["body"]["data"][i]["embedding"];
         assert_near(&json!([found]), &json!([answer["data"][i]["embedding"]]));
     }
+}
+
+#[test]
+fn lines_without_an_answer_say_why() {
+    let home = Home::new();
+    let lines = [
+        line("v", "/v1/embeddings", vector()),
+        String::new(),
+        "{\"custom_id\": 3}".to_owned(),
+        line("v", "/v1/embeddings", vector()),
+        line(
+            "w",
+            "/v1/embeddings",
+            with(vector(), json!({"dimensions": 0})),
+        ),
+        line(
+            "m",
+            "/v1/embeddings",
+            with(vector(), json!({"model": "gone"})),
+        ),
+        line(
+            "s",
+            "/v1/completions",
+            with(text(), json!({"stream": true})),
+        ),
+        line("u", "/v1/images", json!({})),
+    ];
+    fs::write(home.path("in.jsonl"), lines.join("\n")).unwrap();
+    let output = batch(&home, &["--json"]).output().unwrap();
+    assert_ends(&output, 0, &[]);
+    let report = json(&output);
+    let counts = (&report["requests"], &report["failed"]);
+    assert_eq!(counts, (&json!(7), &json!(6)));
+    let rows = rows(&home.path("out.jsonl"));
+    let ids: Vec<&Value> = rows.iter().map(|row| &row["custom_id"]).collect();
+    assert_eq!(json!(ids), json!(["v", null, "v", "w", "m", "s", "u"]));
+    for (row, line) in rows.iter().zip([1, 3, 4, 5, 6, 7, 8]) {
+        assert_eq!(row["id"], format!("batch_req_{line}"));
+        let fields: Vec<&String> = row.as_object().unwrap().keys().collect();
+        assert_eq!(fields, ["id", "custom_id", "response", "error"]);
+    }
     for (row, code, message) in [
         (
-            3,
+            1,
             "invalid_custom_id",
-            "line 5: expected a string as `custom_id`",
+            "line 3: expected a string as `custom_id`",
         ),
         (
-            4,
+            2,
             "duplicate_custom_id",
-            "line 6: expected a `custom_id` that no line before has",
+            "line 4: expected a `custom_id` that no line before has",
         ),
         (
-            7,
+            5,
             "invalid_request",
-            "line 9: expected `stream` to be false",
+            "line 7: expected `stream` to be false",
         ),
         (
-            8,
+            6,
             "invalid_url",
-            "line 10: expected a `url` of /v1/chat/completions",
+            "line 8: expected a `url` of /v1/chat/completions",
         ),
     ] {
         let error = &rows[row]["error"];
-        assert_eq!(
-            (&error["code"], &rows[row]["response"]),
-            (&json!(code), &Value::Null)
-        );
+        let found = (&error["code"], &rows[row]["response"]);
+        assert_eq!(found, (&json!(code), &Value::Null));
         assert!(
             error["message"].as_str().unwrap().starts_with(message),
             "{error}"
         );
     }
-    for (row, status, param) in [(5, 400, "dimensions"), (6, 404, "model")] {
+    for (row, status, param) in [(3, 400, "dimensions"), (4, 404, "model")] {
         let response = &rows[row]["response"];
         assert_eq!(response["status_code"], status, "{response}");
         assert_eq!(response["body"]["error"]["param"], param, "{response}");

@@ -37,6 +37,7 @@ mod plan;
 mod progress;
 mod real;
 mod refusals;
+mod remote;
 mod rerank;
 mod run;
 mod run_structure;
