@@ -4,7 +4,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use serde_json::Value;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
 use ureq::http::Response;
 use ureq::{Agent, Body};
 
@@ -98,6 +100,43 @@ impl Client {
     pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
         let response = self.send(path, body)?;
         self.json(response)
+    }
+
+    /// What a server says of a model; null if it lists no model of this name.
+    pub fn model(&self, name: &str) -> Result<Value, ClientError> {
+        let mut models = self.get("/v1/models")?;
+        let models = models["data"].as_array_mut().map(std::mem::take);
+        let mut models = models.unwrap_or_default().into_iter();
+        Ok(models.find(|model| model["id"] == name).unwrap_or_default())
+    }
+
+    /// The vectors of texts, and the number of their tokens.
+    pub fn embed(
+        &self,
+        model: &str,
+        texts: &[&str],
+        dim: Option<usize>,
+    ) -> Result<(Vec<Vec<f32>>, u64), ClientError> {
+        let mut body = json!({"model": model, "input": texts, "encoding_format": "base64"});
+        if let Some(dim) = dim {
+            body["dimensions"] = dim.into();
+        }
+        let answer = self.post("/v1/embeddings", &body)?;
+        let data = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut rows = vec![None; texts.len()];
+        for item in data {
+            let index = item["index"].as_u64().and_then(|i| usize::try_from(i).ok());
+            let row = index.and_then(|index| rows.get_mut(index));
+            let row = row.ok_or_else(|| self.answer("a vector has no text"))?;
+            *row = vector(&item["embedding"]);
+        }
+        let rows: Option<Vec<Vec<f32>>> = rows.into_iter().collect();
+        let rows = rows.ok_or_else(|| {
+            let n = texts.len();
+            self.answer(format!("expected vectors of {n} texts, found fewer"))
+        })?;
+        let n_tokens = answer["usage"]["prompt_tokens"].as_u64();
+        Ok((rows, n_tokens.unwrap_or(0)))
     }
 
     /// Gives each event of a streamed answer to `event`, which can end the stream. Returns whether
@@ -208,4 +247,16 @@ fn message(error: &Value) -> String {
     let text = error.get("message").unwrap_or(error);
     text.as_str()
         .map_or_else(|| text.to_string(), str::to_owned)
+}
+
+/// A vector as base64 of fp32, or as numbers, which servers without base64 give.
+fn vector(embedding: &Value) -> Option<Vec<f32>> {
+    if let Some(text) = embedding.as_str() {
+        let bytes = STANDARD.decode(text).ok()?;
+        let (numbers, rest) = bytes.as_chunks();
+        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        return rest.is_empty().then(|| numbers.collect());
+    }
+    let numbers = embedding.as_array()?.iter();
+    numbers.map(|n| n.as_f64().map(|n| n as f32)).collect()
 }

@@ -35,12 +35,19 @@ fn shown(model: &Served, started: u64) -> Value {
         Kind::Embeds(_) => "embed",
         Kind::Ranks(_) => "rerank",
     };
-    json!({
+    let mut shown = json!({
         "id": model.id,
         "object": "model",
         "created": started,
         "owned_by": "thane",
         "task": task,
         "max_tokens": model.max_tokens(),
-    })
+    });
+    if let Kind::Embeds(embeddings) = &model.task {
+        let info = &embeddings.info;
+        shown["dimensions"] = info.dim.into();
+        shown["format"] = if info.quantize { "int8" } else { "float" }.into();
+        shown["similarity"] = info.similarity.as_deref().unwrap_or("cosine").into();
+    }
+    shown
 }
