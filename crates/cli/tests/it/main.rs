@@ -40,6 +40,7 @@ mod refusals;
 mod remote;
 mod rerank;
 mod run;
+mod run_prompts;
 mod run_structure;
 mod schema;
 mod serve;
