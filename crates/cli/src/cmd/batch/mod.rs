@@ -122,6 +122,10 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.clear();
     let journal = batch.journal.into_inner();
     let n = journal.n();
+    if n == 0 {
+        journal.remove()?;
+        return answered;
+    }
     let resumable = |failure: Failure| {
         failure.remedy(format!(
             "the same command, which resumes after {} in {}",
