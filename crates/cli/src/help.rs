@@ -74,6 +74,16 @@ const PAGES: &[Page] = &[
         examples: ["thane logs", "thane logs 8080 --follow"],
     },
     Page {
+        verb: "batch",
+        common: &[
+            "out", "model", "force", "slots", "context", "numerics", "threads",
+        ],
+        examples: [
+            "thane batch requests.jsonl -o answers.jsonl",
+            "thane batch requests.jsonl -o answers.jsonl --model gpt-4o-mini=smollm2-135m",
+        ],
+    },
+    Page {
         verb: "pull",
         common: &["check"],
         examples: ["thane pull smollm2-135m", "thane pull smollm2-135m --check"],

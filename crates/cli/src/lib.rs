@@ -4,6 +4,7 @@
 
 pub mod app;
 mod audit;
+mod begun;
 mod calibrate;
 mod call;
 mod chat;
@@ -25,6 +26,7 @@ pub mod output;
 mod overflow;
 mod planned;
 mod profile;
+mod remote;
 mod runtime;
 mod sampling;
 pub mod screen;

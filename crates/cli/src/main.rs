@@ -36,6 +36,7 @@ enum Verb {
     Ps(cmd::ps::Args),
     Stop(cmd::stop::Args),
     Logs(cmd::logs::Args),
+    Batch(cmd::batch::Args),
     Pull(cmd::pull::Args),
     #[command(visible_alias = "list", alias = "models")]
     Ls(cmd::ls::Args),
@@ -69,6 +70,7 @@ fn dispatch(verb: &Verb, command: &clap::Command, app: &App) -> Outcome {
         Verb::Ps(args) => cmd::ps::run(args, app),
         Verb::Stop(args) => cmd::stop::run(args, app),
         Verb::Logs(args) => cmd::logs::run(args, app),
+        Verb::Batch(args) => cmd::batch::run(args, app),
         Verb::Pull(args) => cmd::pull::run(args, app),
         Verb::Ls(args) => cmd::ls::run(args, app),
         Verb::Show(args) => cmd::show::run(args, app),

@@ -9,6 +9,13 @@ use thane_runtime::{ForeignLayout, is_anemll_file};
 
 use crate::exit::{Code, Failure};
 
+/// The path with `end` appended to its file name.
+pub fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(end);
+    path.with_file_name(name)
+}
+
 /// The kind of an output that is a folder or a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -1,5 +1,6 @@
 //! The flags that say how tokens are sampled.
 
+use serde_json::{Map, Value, json};
 use thane_engine::sample::SampleOptions;
 use thane_runtime::{Model, Sampling, SamplingChoice, SamplingSource};
 
@@ -40,6 +41,35 @@ pub struct SamplingFlags {
 }
 
 impl SamplingFlags {
+    /// The flags as fields of OpenAI's API; what is not given is left out.
+    pub fn fields(&self) -> Map<String, Value> {
+        let default = SampleOptions::default();
+        let other = |value: f32, default: f32| (value != default).then(|| json!(value));
+        let fields = [
+            ("temperature", self.temperature.map(|value| json!(value))),
+            ("seed", Some(json!(self.seed))),
+            ("top_k", self.top_k.map(|value| json!(value))),
+            ("top_p", self.top_p.map(|value| json!(value))),
+            ("min_p", self.min_p.map(|value| json!(value))),
+            (
+                "repetition_penalty",
+                self.repetition_penalty.map(|value| json!(value)),
+            ),
+            (
+                "presence_penalty",
+                other(self.presence_penalty, default.presence_penalty),
+            ),
+            (
+                "frequency_penalty",
+                other(self.frequency_penalty, default.frequency_penalty),
+            ),
+        ];
+        let given = fields.into_iter();
+        given
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+            .collect()
+    }
+
     /// The flags' options, then those that the model's files recommend, then defaults.
     pub fn choose(&self, model: &Model, is_conversation: bool) -> Result<SamplingChoice, Failure> {
         let sampling = Sampling {

@@ -296,7 +296,7 @@ impl<'a> Talk<'a> {
 }
 
 /// Prints the text of an answer as it comes, wrapped to the terminal's columns.
-struct Shown<'a> {
+pub struct Shown<'a> {
     output: &'a Output,
     is_json: bool,
     wrap: Option<Wrap>,
@@ -304,7 +304,7 @@ struct Shown<'a> {
 }
 
 impl<'a> Shown<'a> {
-    fn new(output: &'a Output) -> Self {
+    pub fn new(output: &'a Output) -> Self {
         let is_json = output.is_json();
         Self {
             output,
@@ -314,7 +314,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn push(&mut self, text: &str) -> ControlFlow<()> {
+    /// Prints a piece of the answer.
+    pub fn push(&mut self, text: &str) -> ControlFlow<()> {
         let printed = match &mut self.wrap {
             _ if self.is_json => Ok(()),
             Some(wrap) => self.output.data(&wrap.push(text)),
@@ -329,7 +330,8 @@ impl<'a> Shown<'a> {
         }
     }
 
-    fn finish(self, is_complete: bool) -> Outcome {
+    /// Ends the line of an answer, or of the part of it that was printed.
+    pub fn finish(self, is_complete: bool) -> Outcome {
         if let Some(error) = self.error {
             return Err(error.into());
         }

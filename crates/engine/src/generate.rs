@@ -7,10 +7,11 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Instance, RunError};
 
 use crate::choose::{Chooser, Chosen};
 pub use crate::error::GenerateError;
+use crate::pages::Pages;
 use crate::sample::TokenLogprob;
 use crate::sequence::Sequence;
 use crate::text::TextStream;
@@ -47,6 +48,7 @@ pub struct Session {
     instance: Box<dyn Instance>,
     sequence: Sequence,
     top: Top,
+    pages: Option<Pages>,
 }
 
 impl Session {
@@ -56,6 +58,7 @@ impl Session {
             instance,
             sequence: Sequence::new(context, vocab_size),
             top: Top::new(0, vocab_size),
+            pages: None,
         }
     }
 
@@ -71,6 +74,46 @@ impl Session {
     pub fn with_top(self, n_top: Option<usize>) -> Self {
         let top = Top::new(n_top.unwrap_or(0), self.sequence.vocab_size());
         Self { top, ..self }
+    }
+
+    /// No pages yet, of at most `limit` bytes in all, for [`Self::set_pages`]. `states` hold the
+    /// keys and values.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pages::new`].
+    pub fn new_pages(&self, states: &[String], limit: usize) -> Result<Pages, RunError> {
+        Pages::new(self.instance.as_ref(), states, limit)
+    }
+
+    /// Takes prompts from pages from now on, and keeps them there.
+    pub fn set_pages(&mut self, pages: Pages) {
+        self.pages = Some(pages);
+    }
+
+    /// Makes the cache hold what pages have of a prompt, if that is more than it holds.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be written; the prompt can still be computed.
+    pub fn restore(&mut self, prompt: &[u32]) -> Result<(), GenerateError> {
+        match &mut self.pages {
+            Some(pages) => pages.restore(prompt, &mut self.sequence, self.instance.as_mut()),
+            None => Ok(()),
+        }
+    }
+
+    /// Keeps the tokens in the cache in pages, and puts new pages into their store.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be read.
+    pub fn keep(&mut self) -> Result<(), GenerateError> {
+        if let Some(pages) = &mut self.pages {
+            pages.save(self.sequence.tokens(), self.instance.as_ref())?;
+            while pages.store_one() {}
+        }
+        Ok(())
     }
 
     /// Number of tokens that the cache can hold.
@@ -283,6 +326,8 @@ pub fn generate(
     }
     chooser.begin()?;
     let start = Instant::now();
+    // What cannot be restored is computed.
+    let _ = session.restore(prompt);
     let prefill_tokens = prompt.len() - session.n_cached(prompt);
     let mut answer = Answer {
         tokens: Vec::new(),

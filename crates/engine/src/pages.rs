@@ -13,6 +13,9 @@ use std::ops::Range;
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::budget::{Budget, Reservation};
 
+use crate::error::GenerateError;
+use crate::sequence::Sequence;
+
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 64;
 
@@ -141,6 +144,30 @@ impl Pages {
         let stored = rest.map(|i| &tokens[..(i + 1) * PAGE_TOKENS]);
         let n_stored = stored.take_while(|tokens| store.has(tokens)).count();
         (n_pages + n_stored) * PAGE_TOKENS
+    }
+
+    /// Makes the cache of a sequence hold what pages have of a prompt, if that is more than it
+    /// holds.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be written. The sequence then holds what it held of the prompt.
+    pub(crate) fn restore(
+        &mut self,
+        prompt: &[u32],
+        sequence: &mut Sequence,
+        instance: &mut dyn Instance,
+    ) -> Result<(), GenerateError> {
+        let most = prompt.len().saturating_sub(1).min(sequence.context());
+        let n_known = self.n_known(prompt).min(most);
+        let n_cached = sequence.n_cached(prompt);
+        if n_known <= n_cached {
+            return Ok(());
+        }
+        sequence.begin(prompt)?;
+        let end = self.load(prompt, n_cached..n_known, instance)?;
+        sequence.extend(&prompt[n_cached..end]);
+        Ok(())
     }
 
     /// Copies the rows of `tokens[range]` to the states of `instance`, as far as pages have them.

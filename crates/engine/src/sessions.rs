@@ -87,21 +87,13 @@ impl Sessions {
     /// Makes the cache of sequence `idx` hold what pages have of a prompt, if that is more than it
     /// holds.
     pub fn restore(&mut self, idx: usize, prompt: &[u32]) -> Result<(), GenerateError> {
-        let n_paged = self.n_paged(prompt);
-        let sequence = self.sequence_mut(idx)?;
-        let n_cached = sequence.n_cached(prompt);
-        let n_paged = n_paged.min(sequence.context());
-        if n_paged <= n_cached {
-            return Ok(());
-        }
-        sequence.begin(prompt).map_err(|e| sequence_error(idx, e))?;
+        self.sequence_mut(idx)?;
         let Some(pages) = &mut self.pages else {
             return Ok(());
         };
-        let instance = self.batch.instance_mut(idx)?;
-        let end = pages.load(prompt, n_cached..n_paged, instance)?;
-        self.sequences[idx].extend(&prompt[n_cached..end]);
-        Ok(())
+        let (sequence, instance) = (&mut self.sequences[idx], self.batch.instance_mut(idx)?);
+        let restored = pages.restore(prompt, sequence, instance);
+        restored.map_err(|e| sequence_error(idx, e))
     }
 
     /// Keeps the tokens of sequence `idx` in pages.

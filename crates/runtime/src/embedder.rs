@@ -2,9 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-use sha2::{Digest, Sha256};
 use thane_engine::embed::{self, Document, Limits, Watch, shorten};
 use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
@@ -15,6 +13,7 @@ use thane_models::{EncoderInfo, EncoderOptions, Encoding, Poolings};
 use crate::bundle_reader::Bundle;
 use crate::contract::encoding_name;
 use crate::error::{LanguageError, RuntimeError};
+use crate::files::fingerprint;
 use crate::language::LanguageData;
 use crate::observer::Observer;
 use crate::opened::{Files, Model};
@@ -366,17 +365,7 @@ impl Embedder {
     /// A hash of the names, lengths and modification times of the model's files, which identifies
     /// the files without reading them.
     pub fn fingerprint(&self) -> Result<String, RuntimeError> {
-        let mut files = Vec::new();
-        walk(&self.path, &mut files).map_err(|source| RuntimeError::Read {
-            path: self.path.clone(),
-            source,
-        })?;
-        files.sort();
-        let mut sha = Sha256::new();
-        for (path, len, time) in files {
-            sha.update(format!("{} {len} {time}\n", path.display()));
-        }
-        Ok(sha.finalize().iter().map(|b| format!("{b:02x}")).collect())
+        fingerprint(&self.path)
     }
 }
 
@@ -402,19 +391,4 @@ fn start(
         batch_tokens: options.batch_tokens,
     };
     Ok(embed::Embedder::new(instance, info.dim, limits))
-}
-
-fn walk(path: &Path, files: &mut Vec<(PathBuf, u64, u128)>) -> std::io::Result<()> {
-    let metadata = path.metadata()?;
-    if metadata.is_dir() {
-        return path
-            .read_dir()?
-            .try_for_each(|entry| walk(&entry?.path(), files));
-    }
-    let time = metadata
-        .modified()?
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    files.push((path.to_owned(), metadata.len(), time.as_nanos()));
-    Ok(())
 }

@@ -4,12 +4,13 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::UNIX_EPOCH;
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use thane_mil::package;
 
-use crate::error::ContractError;
+use crate::error::{ContractError, RuntimeError};
 
 /// Bytes of a JSON file or tokenizer at most; vocabularies take tens of megabytes.
 const MOST_BYTES: u64 = 1 << 28;
@@ -95,6 +96,39 @@ pub fn walk(folder: &Path) -> io::Result<Vec<(String, Metadata)>> {
     }
     files.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(files)
+}
+
+/// A hash of the names, lengths and modification times of the files at a path, which identifies
+/// them without reading them.
+pub fn fingerprint(path: &Path) -> Result<String, RuntimeError> {
+    let mut files = Vec::new();
+    collect(path, &mut files).map_err(|source| RuntimeError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    files.sort();
+    let mut sha = Sha256::new();
+    for (path, len, time) in files {
+        sha.update(format!("{} {len} {time}\n", path.display()));
+    }
+    Ok(sha.finalize().iter().map(|b| format!("{b:02x}")).collect())
+}
+
+/// The files at a path, with their lengths and modification times. Links are followed, as the cache
+/// of the Hub has them.
+fn collect(path: &Path, files: &mut Vec<(PathBuf, u64, u128)>) -> io::Result<()> {
+    let metadata = path.metadata()?;
+    if metadata.is_dir() {
+        return path
+            .read_dir()?
+            .try_for_each(|entry| collect(&entry?.path(), files));
+    }
+    let time = metadata
+        .modified()?
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    files.push((path.to_owned(), metadata.len(), time.as_nanos()));
+    Ok(())
 }
 
 /// The first file that only one list has, or that both have with different bytes.

@@ -378,12 +378,8 @@ impl LanguageModel {
         store: Option<Box<dyn PageStore>>,
     ) -> Result<Sessions, RuntimeError> {
         let sessions = self.sessions(backend, n)?;
-        let states = self.program.function("decode").into_iter();
-        let states = states.flat_map(|f| f.body().inputs.iter().map(|v| &f.value(*v).name));
-        let is_cache =
-            |name: &&String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
-        let states: Vec<String> = states.filter(is_cache).cloned().collect();
-        if self.info.fixed.is_some() || self.info.recurrent || states.is_empty() || n == 0 {
+        let states = self.paged_states();
+        if states.is_empty() || n == 0 {
             return Ok(sessions);
         }
         let pages = sessions.new_pages(&states, limit);
@@ -394,6 +390,19 @@ impl LanguageModel {
             pages = pages.with_store(store);
         }
         Ok(sessions.with_pages(pages))
+    }
+
+    /// The states of keys and values that pages can hold; none for functions of fixed length and
+    /// for layers without attention.
+    pub(crate) fn paged_states(&self) -> Vec<String> {
+        if self.info.fixed.is_some() || self.info.recurrent {
+            return Vec::new();
+        }
+        let states = self.program.function("decode").into_iter();
+        let states = states.flat_map(|f| f.body().inputs.iter().map(|v| &f.value(*v).name));
+        let is_cache =
+            |name: &&String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
+        states.filter(is_cache).cloned().collect()
     }
 
     /// What the keys and values of tokens depend on, for a cache that outlives the program: the

@@ -7,6 +7,7 @@ use thane_models::checkpoint::Checkpoint;
 
 use crate::contract::Facts;
 use crate::error::{RuntimeError, Task};
+use crate::files::fingerprint;
 use crate::foreign::ForeignLayout;
 use crate::manifest::{is_bundle, read_manifest};
 use crate::observer::Observer;
@@ -88,6 +89,12 @@ impl Model {
                 .map_err(|e| RuntimeError::model(&self.path, e)),
             Files::Package | Files::Bundle | Files::Foreign(_) => Ok(false),
         }
+    }
+
+    /// A hash of the names, lengths and modification times of the model's files, which identifies
+    /// the files without reading them.
+    pub fn fingerprint(&self) -> Result<String, RuntimeError> {
+        fingerprint(&self.path)
     }
 
     /// What the model does.

@@ -135,9 +135,13 @@ pub(crate) fn json_of_cut(body: &Value, n_cut: usize) -> Response<Body> {
     response
 }
 
+/// The code of a model whose thread has ended.
+pub(crate) const STOPPED: &str = "model_stopped";
+
 /// The error of a model whose thread has ended.
 pub(crate) fn stopped() -> ApiError {
     ApiError::failed("the model has stopped because of a failure: restart the server")
+        .with_code(STOPPED)
 }
 
 /// An error with its causes in a line. Some errors repeat their cause in their own text.

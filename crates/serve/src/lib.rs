@@ -7,14 +7,16 @@
 //! client that disconnects frees its place before the next step of the model.
 //!
 //! Start at [`Server`]. A route is a file of `routes`, with a line in [`routes::router`]; `guard`
-//! holds what is checked before any route, and [`dialect`] how each API shows errors. This crate
-//! knows no flags and prints nothing.
+//! holds what is checked before any route, and [`dialect`] how each API shows errors. [`Offline`]
+//! answers requests without a network, through the same routes; [`Client`] asks a running server.
+//! This crate knows no flags and prints nothing.
 #![deny(missing_docs)]
 
 mod answers;
 mod batches;
 mod body;
 mod choices;
+mod client;
 mod counts;
 mod dialect;
 mod encoding;
@@ -25,6 +27,7 @@ mod kept;
 mod listen;
 mod log;
 mod model;
+mod offline;
 mod places;
 mod ranks;
 mod rate;
@@ -37,10 +40,12 @@ mod tls;
 mod upload;
 mod vectors;
 
+pub use client::{Client, ClientError};
 pub use keep_alive::KeepAlive;
 pub use listen::{ListenError, listen};
 pub use log::{LogEntry, LogSink};
 pub use model::{KeptPrompts, ModelOptions, ModelTask, Served, name_of};
+pub use offline::{Offline, OfflineError, Reply, Request};
 pub use roster::{LoadError, Loadable};
 pub use server::{Options, RunError, Server};
 pub use tls::{Tls, TlsError};

@@ -231,6 +231,15 @@ impl Served {
         &self.id
     }
 
+    /// What the model does.
+    pub(crate) fn kind(&self) -> ModelTask {
+        match &self.task {
+            Kind::Answers(_) => ModelTask::Generate,
+            Kind::Embeds(_) => ModelTask::Embed,
+            Kind::Ranks(_) => ModelTask::Rerank,
+        }
+    }
+
     pub(crate) fn counts(&self) -> &Counts {
         match &self.task {
             Kind::Answers(answers) => &answers.counts,

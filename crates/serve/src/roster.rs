@@ -79,6 +79,33 @@ impl Roster {
         }
     }
 
+    /// Models that are loaded and stay so.
+    pub fn of_loaded(models: Vec<Served>) -> Self {
+        let entries = models.into_iter().map(|served| {
+            let entry = Entry::new(Loadable {
+                id: served.id().to_owned(),
+                aliases: Vec::new(),
+                task: served.kind(),
+                at_start: true,
+                keep_alive: KeepAlive::FOREVER,
+                n_queue: 1,
+                load: Box::new(|| {
+                    Err(LoadError {
+                        lacks_memory: false,
+                        cause: "the model is loaded once".into(),
+                    })
+                }),
+            });
+            entry.put(served);
+            Arc::new(entry)
+        });
+        Self {
+            entries: entries.collect(),
+            turn: Turn::new(()),
+            complain: |_| {},
+        }
+    }
+
     /// The model of this name: as the server has it, by an alias, or without what is before the
     /// name in `hf:org/name@revision`.
     pub fn find(&self, name: &str) -> Result<&Arc<Entry>, ApiError> {

@@ -80,6 +80,18 @@ pub enum RunError {
     Io(#[from] io::Error),
 }
 
+/// All routes over these models.
+pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> Router {
+    let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
+    let app = App::new(
+        Arc::clone(roster),
+        options.max_body_bytes,
+        uploads,
+        options.resident_bytes,
+    );
+    router(app, guard, Log::new(options.log.clone()))
+}
+
 /// A server with its models.
 pub struct Server {
     listener: TcpListener,
@@ -97,24 +109,17 @@ impl Server {
     /// Bytes of the head of a request.
     const HEAD_BYTES: usize = 64 << 10;
     /// Threads that encode prompts.
-    const ENCODERS: usize = 4;
+    pub(crate) const ENCODERS: usize = 4;
 
     /// A server on an open port.
     pub fn new(listener: TcpListener, models: Vec<Loadable>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
         let guard = Guard::new(&options.api_keys, options.requests_per_minute, is_loopback);
-        let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
         let roster = Arc::new(Roster::new(models, options.complain));
-        let app = App::new(
-            Arc::clone(&roster),
-            options.max_body_bytes,
-            uploads,
-            options.resident_bytes,
-        );
         Ok(Self {
             listener,
+            router: routes(&roster, &options, guard),
             roster,
-            router: router(app, guard, Log::new(options.log.clone())),
             options,
         })
     }
@@ -208,7 +213,8 @@ where
     let _ = watcher.watch(connection).await;
 }
 
-async fn stop(is_stopped: &dyn Fn() -> bool) {
+/// Waits until the server is to stop.
+pub(crate) async fn stop(is_stopped: &dyn Fn() -> bool) {
     while !is_stopped() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

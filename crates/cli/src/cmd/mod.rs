@@ -1,6 +1,7 @@
 //! The verbs, one module each: its arguments and `run(&Args, &App)`.
 
 pub mod audit;
+pub mod batch;
 pub mod bench;
 pub mod bisect;
 pub mod buckets;

@@ -2,25 +2,30 @@
 
 use std::io::{self, IsTerminal, Read};
 use std::mem::ManuallyDrop;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::text::Tokenizer;
-use thane_runtime::{Generator, Model};
+use thane_runtime::{Generator, GrammarSource, LanguageModel, Model, PromptCache};
+use thane_serve::Client;
 
-use crate::app::App;
+use crate::app::{App, size};
 use crate::chat;
 use crate::exit::{Code, Failure, Outcome};
 use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
+use crate::remote::{Ask, ServerFlags};
 use crate::sampling::SamplingFlags;
 use crate::structure::StructureFlags;
 use crate::talk::Talk;
 
 /// Answer a prompt, or hold a conversation on a terminal.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("server", |arg| arg.conflicts_with_all(OF_MACHINE)))]
 pub struct Args {
     /// A path, hf:org/name[/file][@revision], or a name of the catalog.
     model: String,
@@ -49,9 +54,21 @@ pub struct Args {
     /// cache folder.
     #[arg(long)]
     no_history: bool,
+    /// Keep prompts in this folder, so that what begins alike need not be computed again.
+    ///
+    /// The folder may be the one of thane serve --prompt-cache. All weights are read at the start,
+    /// because files belong to them.
+    #[arg(long, value_name = "FOLDER")]
+    prompt_cache: Option<PathBuf>,
+    /// Most bytes in that folder, for each model.
+    #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
+        requires = "prompt_cache")]
+    prompt_cache_size: usize,
     /// Print the time of each kernel at the end, compared with the machine's peak rates.
     #[arg(long)]
     profile: bool,
+    #[command(flatten)]
+    server: ServerFlags,
     #[command(flatten)]
     structure: StructureFlags,
     #[command(flatten)]
@@ -59,6 +76,19 @@ pub struct Args {
     #[command(flatten)]
     flags: RunFlags,
 }
+
+/// Flags of a model on this machine, which a server has its own of.
+const OF_MACHINE: [&str; 9] = [
+    "allow_special_tokens",
+    "context",
+    "logprobs",
+    "no_history",
+    "numerics",
+    "profile",
+    "prompt_cache",
+    "prompt_cache_size",
+    "threads",
+];
 
 /// What `--json` prints.
 #[derive(Serialize)]
@@ -153,6 +183,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("the same with --json"));
     }
     let grammar = args.structure.grammar(&app.budget)?;
+    if let Some(client) = args.server.client()? {
+        return ask(args, &client, grammar, app);
+    }
     let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();
     let prompt = if talks {
         None
@@ -182,6 +215,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     generator.stop.clone_from(&args.stop);
     generator.prompts.allow_special_tokens = args.allow_special_tokens;
     generator.prompts.budget = app.budget.clone();
+    if let Some(folder) = &args.prompt_cache {
+        keep_prompts(folder, args, &model, &mut generator, app)?;
+    }
     if let Some(source) = &grammar {
         generator.set_grammar(source)?;
     }
@@ -211,6 +247,61 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .json(&report(&model.name, &prompt_tokens, &answer, logprobs))?;
     }
     talk.ended(&answer)
+}
+
+/// Most memory for prompts that are kept, as in `thane serve`.
+const PROMPT_BYTES: usize = 512_000_000;
+
+fn keep_prompts(
+    folder: &Path,
+    args: &Args,
+    model: &LanguageModel,
+    generator: &mut Generator,
+    app: &App,
+) -> Outcome {
+    let identity = model.cache_identity(&format!("{:?}", args.flags.program.numerics))?;
+    let output = Arc::clone(&app.output);
+    let complain = Box::new(move |what: &str| output.say(&format!("thane: {what}")));
+    let limit = args.prompt_cache_size as u64;
+    let store = PromptCache::open(folder, &identity, limit, complain).map_err(|e| {
+        let error = anyhow::Error::new(e).context(folder.display().to_string());
+        Failure::new(Code::Usage, error).remedy("--prompt-cache with another folder")
+    })?;
+    let bounds = (PROMPT_BYTES, app.budget.clone());
+    if !model.keep_prompts(generator, bounds, Box::new(store))? {
+        app.output.say(
+            "thane: --prompt-cache keeps nothing of this model: its functions have fixed lengths, \
+             or layers remember all tokens together",
+        );
+    }
+    Ok(())
+}
+
+/// Prints the answer of a server.
+fn ask(args: &Args, client: &Client, grammar: Option<GrammarSource>, app: &App) -> Outcome {
+    if app.output.is_json() {
+        return Err(Failure::no_json("the answer of a server"));
+    }
+    if args.prompt.is_empty() && io::stdin().is_terminal() {
+        let error = anyhow::anyhow!("expected a prompt: --server holds no conversation");
+        return Err(Failure::new(Code::Usage, error)
+            .remedy("thane run MODEL --server URL \"a prompt\"")
+            .remedy("the page of the server, which its address opens in a browser"));
+    }
+    let mut fields = args.sampling.fields();
+    if !args.stop.is_empty() {
+        fields.insert("stop".to_owned(), args.stop.clone().into());
+    }
+    let ask = Ask {
+        model: &args.model,
+        prompt: prompt(args, false)?,
+        system: args.system.as_deref(),
+        is_raw: args.raw,
+        max_tokens: args.max_tokens,
+        grammar,
+        fields,
+    };
+    ask.run(client, app)
 }
 
 fn report<'a>(

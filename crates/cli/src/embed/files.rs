@@ -1,7 +1,7 @@
 //! Writes vectors as JSON text and as files.
 
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 use serde_json::Value;
@@ -72,13 +72,6 @@ impl Kind {
     pub fn has_ids(self) -> bool {
         matches!(self, Self::Jsonl | Self::Parquet)
     }
-}
-
-/// The path with `end` appended to its file name.
-pub fn beside(path: &Path, end: &str) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(end);
-    path.with_file_name(name)
 }
 
 /// Writes the file. It gets its name when it is complete.

@@ -3,16 +3,13 @@
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
-use thane_engine::embed::output::{self, Format};
-use thane_engine::embed::{EmbedError, Watch};
+use thane_engine::embed::Watch;
+use thane_engine::embed::output::Format;
 use thane_mil::budget::OverBudget;
-use thane_models::Encoding;
-use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
 
 use super::journal::{Counts, Stored, hex};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::runtime::embedding_remedy;
 use thane_texts::row::Row;
 use thane_texts::rows::{Rows, Texts};
 
@@ -26,18 +23,53 @@ const WINDOW_ROWS: usize = 4096;
 const WINDOW_TOKENS: usize = 1 << 17;
 
 /// A run over texts.
-pub struct Job<'a> {
+pub struct Job<'a, E> {
     pub app: &'a App,
-    pub embedder: &'a mut Embedder,
+    pub engine: E,
     pub texts: &'a Texts,
-    /// What has a vector.
-    pub encoding: Encoding,
-    /// Prompt that is put before each text.
-    pub prompt: String,
     pub format: Format,
-    /// Dimensions to keep.
+    /// Dimensions of a vector.
     pub dim: usize,
-    pub truncate: bool,
+    /// Whether a row may have several vectors.
+    pub is_ragged: bool,
+}
+
+/// What turns rows into vectors.
+pub trait Engine {
+    /// What is embedded of a row.
+    type Content;
+
+    /// A row as it is embedded. What is refused here is refused before anything of its window is
+    /// computed.
+    fn encode(&self, row: Row) -> Result<Encoded<Self::Content>, Failure>;
+
+    /// Number of tokens, or about as many.
+    fn n_tokens(&self, content: &Self::Content) -> usize;
+
+    /// Most elements that the vectors of these rows have.
+    fn n_elements(&self, window: &[Encoded<Self::Content>]) -> usize;
+
+    /// Embeds rows; `None` after an interrupt.
+    fn vectors(
+        &mut self,
+        window: &[Encoded<Self::Content>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vectors>, Failure>;
+}
+
+/// The vectors of rows.
+pub struct Vectors {
+    /// The vectors of each row, concatenated, with the dimensions that are kept.
+    pub rows: Vec<Vec<f32>>,
+    pub n_tokens: u64,
+}
+
+/// A row that is ready to be embedded.
+pub struct Encoded<C> {
+    pub number: u64,
+    pub id: Option<Value>,
+    pub content: C,
+    pub truncated: bool,
 }
 
 /// Rows that were embedded, in order.
@@ -50,14 +82,6 @@ pub struct Done {
 
 /// Receives rows that were embedded.
 pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
-
-/// A tokenized row.
-struct Encoded {
-    number: u64,
-    id: Option<Value>,
-    tokens: Tokens,
-    truncated: bool,
-}
 
 /// The remaining rows, and the hash of the rows so far.
 struct Reader<'a> {
@@ -86,7 +110,8 @@ impl Reader<'_> {
     }
 }
 
-fn usage(error: OverBudget) -> Failure {
+/// The failure of memory that is not there.
+pub fn usage(error: OverBudget) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
@@ -99,7 +124,7 @@ pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-impl Job<'_> {
+impl<E: Engine> Job<'_, E> {
     /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`; the file
     /// `begun` has what an earlier run made of them. If fewer rows than `counted` follow, the file
     /// was changed, which is an error.
@@ -155,71 +180,26 @@ impl Job<'_> {
             .remedy("a copy of the file that nobody writes to")
     }
 
-    fn window(&self, reader: &mut Reader<'_>, most_rows: usize) -> Result<Vec<Encoded>, Failure> {
+    fn window(
+        &self,
+        reader: &mut Reader<'_>,
+        most_rows: usize,
+    ) -> Result<Vec<Encoded<E::Content>>, Failure> {
         // As many tokens of a whole window as it has of its rows.
         let most_tokens = WINDOW_TOKENS / WINDOW_ROWS * most_rows;
-        let mut window: Vec<Encoded> = Vec::new();
+        let mut window: Vec<Encoded<E::Content>> = Vec::new();
         let mut n_tokens = 0;
         while window.len() < most_rows && n_tokens < most_tokens {
             let Some(row) = reader.next()? else { break };
-            let encoded = self.encode(row)?;
-            n_tokens += encoded.tokens.n_tokens();
+            let encoded = self.engine.encode(row)?;
+            n_tokens += self.engine.n_tokens(&encoded.content);
             window.push(encoded);
         }
         Ok(window)
     }
 
-    fn encode(&self, row: Row) -> Result<Encoded, Failure> {
-        let max_tokens = self.embedder.max_tokens();
-        let text_bytes: usize = row.texts.iter().map(String::len).sum();
-        let what = || format!("the tokens of {}", self.texts.place(row.number));
-        let _held = self
-            .app
-            .budget
-            .reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what)
-            .map_err(usage)?;
-        let done = match self.encoding {
-            Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens | Encoding::Labels => self.embedder.tokenize(
-                &[self.prompt.as_str(), &row.texts.concat()].concat(),
-                self.truncate,
-            ),
-        };
-        let (tokens, truncated) = done.map_err(|e| self.at(row.number, e))?;
-        // Checked here, before anything of the window is computed.
-        match tokens.n_tokens() {
-            0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
-            n if n > max_tokens => Err(self.refused(
-                row.number,
-                EmbedError::TooLong {
-                    index: 0,
-                    tokens: n,
-                    max_tokens,
-                },
-            )),
-            _ => Ok(Encoded {
-                number: row.number,
-                id: row.id,
-                tokens,
-                truncated,
-            }),
-        }
-    }
-
-    fn at(&self, number: u64, error: impl Into<anyhow::Error>) -> Failure {
-        let place = self.texts.place(number);
-        Failure::new(Code::Usage, anyhow::anyhow!("{place}: {:#}", error.into()))
-    }
-
-    fn refused(&self, number: u64, error: EmbedError) -> Failure {
-        match embedding_remedy(&error) {
-            Some(remedy) => self.at(number, error).remedy(remedy),
-            None => Failure::new(Code::Usage, error),
-        }
-    }
-
     /// Embeds a window.
-    fn embed(&mut self, window: &[Encoded], texts: Sha256) -> Result<Done, Failure> {
+    fn embed(&mut self, window: &[Encoded<E::Content>], texts: Sha256) -> Result<Done, Failure> {
         let app = self.app;
         let interrupted = || app.interrupt.is_set();
         let mut progress = |n: usize| app.output.advance(n as u64);
@@ -227,30 +207,24 @@ impl Job<'_> {
             interrupted: &interrupted,
             progress: &mut progress,
         };
-        let n_vectors: usize = window
-            .iter()
-            .map(|encoded| self.n_vectors(&encoded.tokens))
-            .sum();
         let what = || format!("the vectors of {} texts", window.len());
         // Three copies: as computed, as stored and as written.
-        let n_bytes = n_vectors
-            .saturating_mul(self.embedder.engine.dim())
-            .saturating_mul(12);
+        let n_bytes = self.engine.n_elements(window).saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
-        let vectors = self.vectors(window, &mut watch)?;
+        let vectors = self.engine.vectors(window, &mut watch)?;
         let vectors = vectors
             .ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
         let mut counts = Counts {
             rows: window.len() as u64,
+            tokens: vectors.n_tokens,
             ..Counts::default()
         };
         let mut rows = Vec::with_capacity(window.len());
-        for (encoded, values) in window.iter().zip(vectors) {
-            counts.tokens += encoded.tokens.n_tokens() as u64;
+        for (encoded, values) in window.iter().zip(vectors.rows) {
             counts.truncated += u64::from(encoded.truncated);
             let vectors = self
-                .stored(values)
-                .map_err(|e| self.at(encoded.number, e))?;
+                .stored(&values)
+                .map_err(|e| at(self.texts, encoded.number, e))?;
             counts.vectors += (vectors.len() / self.format.stored_bytes(self.dim)) as u64;
             rows.push(Stored {
                 id: encoded.id.clone(),
@@ -264,70 +238,8 @@ impl Job<'_> {
         })
     }
 
-    fn n_vectors(&self, tokens: &Tokens) -> usize {
-        match (tokens, self.encoding) {
-            (_, Encoding::Text) => 1,
-            // There is at most one more chunk than separators.
-            (tokens, _) => tokens.n_tokens() + 1,
-        }
-    }
-
-    /// The vectors of each row, concatenated; `None` after an interrupt.
-    fn vectors(
-        &mut self,
-        window: &[Encoded],
-        watch: &mut Watch<'_>,
-    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
-        let sequences = || -> Vec<Vec<u32>> {
-            let text = |e: &Encoded| match &e.tokens {
-                Tokens::Text(tokens) => tokens.clone(),
-                Tokens::Chunks(_) => Vec::new(),
-            };
-            window.iter().map(text).collect()
-        };
-        let embedder = &mut self.embedder.engine;
-        let dim = embedder.dim();
-        let done = match self.encoding {
-            Encoding::Text | Encoding::Labels => embedder
-                .texts(&sequences(), watch)
-                .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
-            Encoding::Tokens => embedder.tokens(&sequences(), watch),
-            Encoding::Chunks => return self.documents(window, watch),
-        };
-        done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
-            Some(encoded) => self.refused(encoded.number, e),
-            None => Failure::new(Code::Usage, e),
-        })
-    }
-
-    fn documents(
-        &mut self,
-        window: &[Encoded],
-        watch: &mut Watch<'_>,
-    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
-        let mut out = Vec::with_capacity(window.len());
-        for encoded in window {
-            if (watch.interrupted)() {
-                return Ok(None);
-            }
-            let Tokens::Chunks(document) = &encoded.tokens else {
-                continue;
-            };
-            let rows = self.embedder.engine.chunks(document);
-            out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
-            (watch.progress)(1);
-        }
-        Ok(Some(out))
-    }
-
     /// Converts vectors to the stored format.
-    fn stored(&self, values: Vec<f32>) -> anyhow::Result<Vec<u8>> {
-        let values = output::shorten(
-            values,
-            self.embedder.info.dim,
-            self.dim,
-            self.embedder.info.normalize,
-        );
+    fn stored(&self, values: &[f32]) -> anyhow::Result<Vec<u8>> {
         // 65,504 is the largest fp16 number; numbers from 65,520 on round to infinity.
         let overflows =
             self.format == Format::Float16 && values.iter().any(|v| v.abs() >= 65_520.0);
@@ -341,4 +253,10 @@ impl Job<'_> {
             .for_each(|vector| self.format.write(vector, &mut out));
         Ok(out)
     }
+}
+
+/// The failure of a row.
+pub fn at(texts: &Texts, number: u64, error: impl Into<anyhow::Error>) -> Failure {
+    let place = texts.place(number);
+    Failure::new(Code::Usage, anyhow::anyhow!("{place}: {:#}", error.into()))
 }

@@ -6,38 +6,27 @@
 //! id as u32, the id as JSON, then the vectors in their stored format. An incomplete window, or one
 //! whose counts are wrong, is ignored with everything after it.
 
-use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use thane_mil::budget::Budget;
 
-use crate::exit::{Code, Failure};
+use crate::begun::{self, Begun, Kind, Settings, read_line};
+use crate::exit::Failure;
 use thane_texts::row::MAX_ROW_BYTES;
 
-/// Most bytes of a line of JSON.
-const MAX_LINE_BYTES: u64 = 1 << 16;
 /// Most bytes of an id: each byte of a row can take six bytes of JSON.
 const MAX_ID_BYTES: u64 = MAX_ROW_BYTES * 6 + 2;
 
-/// Settings of a run, by flag. A run only continues with equal settings.
-pub type Settings = BTreeMap<String, String>;
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Head {
-    /// Version of this format.
-    thane_embed: u32,
-    settings: Settings,
-}
-
-const VERSION: u32 = 2;
+const KIND: Kind = Kind {
+    verb: "embed",
+    version: 2,
+};
 
 /// Counts of rows that were embedded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,44 +89,24 @@ impl Journal {
         vector_bytes: usize,
         budget: &Budget,
     ) -> Result<Self, Failure> {
-        let in_file = || path.display().to_string();
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            let error = anyhow::anyhow!(
-                "{} is no regular file, which keeps what is done",
-                path.display()
-            );
-            return Err(Failure::new(Code::Usage, error).remedy("another --out"));
-        }
-        let options = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path);
-        let file = options.with_context(in_file)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let error = anyhow::anyhow!("{} is being written by another thane", path.display());
-                return Err(Failure::new(Code::Usage, error).remedy("another --out"));
-            }
-            Err(TryLockError::Error(e)) => {
-                return Err(anyhow::Error::new(e).context(in_file()).into());
-            }
-        }
+        let Begun {
+            file,
+            start,
+            goes_on,
+        } = begun::open(path, KIND, settings)?;
         let mut this = Self {
             file,
             path: path.to_owned(),
             vector_bytes,
             budget: budget.clone(),
-            start: 0,
+            start,
             done: Counts::default(),
             texts: String::new(),
         };
-        if this.file.metadata().with_context(in_file)?.len() == 0 {
-            this.begin(settings).with_context(in_file)?;
-        } else {
-            this.go_on(settings)?;
+        if goes_on {
+            this.go_on().map_err(|e| {
+                Failure::from(anyhow::Error::new(e).context(path.display().to_string()))
+            })?;
         }
         Ok(this)
     }
@@ -200,50 +169,17 @@ impl Journal {
         Ok(())
     }
 
-    fn begin(&mut self, settings: &Settings) -> anyhow::Result<()> {
-        let mut head = serde_json::to_vec(&Head {
-            thane_embed: VERSION,
-            settings: settings.clone(),
-        })?;
-        head.push(b'\n');
-        self.file.write_all(&head)?;
-        self.start = head.len() as u64;
-        Ok(())
-    }
-
-    fn go_on(&mut self, settings: &Settings) -> Result<(), Failure> {
-        let path = self.path.display();
-        let anew = format!("remove {path}, to start over");
+    fn go_on(&mut self) -> io::Result<()> {
         let mut reader = BufReader::new(&self.file);
-        let head = read_line(&mut reader).with_context(|| path.to_string())?;
-        let head: Option<Head> = head.and_then(|(line, _)| serde_json::from_slice(&line).ok());
-        let head = head
-            .filter(|head| head.thane_embed == VERSION)
-            .ok_or_else(|| {
-                let error =
-                    anyhow::anyhow!("{path} is not what this version of thane embed writes");
-                Failure::new(Code::Usage, error).remedy(anew.clone())
-            })?;
-        let differ = differences(&head.settings, settings);
-        if !differ.is_empty() {
-            let error =
-                anyhow::anyhow!("{path} was started with other flags: {}", differ.join(", "));
-            return Err(Failure::new(Code::Usage, error)
-                .remedy("the flags that it was started with")
-                .remedy(anew));
-        }
-        let in_file = |e: io::Error| Failure::from(anyhow::Error::new(e).context(path.to_string()));
-        self.start = reader.stream_position().map_err(in_file)?;
+        reader.seek(SeekFrom::Start(self.start))?;
         let mut end = self.start;
-        while let Some(window) = whole_window(&mut reader, self.vector_bytes).map_err(in_file)? {
-            end = reader.stream_position().map_err(in_file)?;
+        while let Some(window) = whole_window(&mut reader, self.vector_bytes)? {
+            end = reader.stream_position()?;
             self.done.add(&window.counts);
             self.texts = window.texts;
         }
-        self.file
-            .set_len(end)
-            .and_then(|()| self.file.seek(SeekFrom::Start(end)))
-            .map_err(in_file)?;
+        self.file.set_len(end)?;
+        self.file.seek(SeekFrom::Start(end))?;
         Ok(())
     }
 }
@@ -282,36 +218,6 @@ fn read_bytes(reader: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; len];
     reader.read_exact(&mut bytes)?;
     Ok(bytes)
-}
-
-/// The settings that differ between two runs.
-fn differences(before: &Settings, now: &Settings) -> Vec<String> {
-    let value = |settings: &Settings, key: &str| {
-        settings
-            .get(key)
-            .cloned()
-            .unwrap_or_else(|| "nothing".to_owned())
-    };
-    let keys = before
-        .keys()
-        .chain(now.keys().filter(|key| !before.contains_key(*key)));
-    let differ = keys.filter(|key| before.get(*key) != now.get(*key));
-    differ
-        .map(|key| {
-            format!(
-                "{key} was {}, now it is {}",
-                value(before, key),
-                value(now, key)
-            )
-        })
-        .collect()
-}
-
-/// A line and its length with the line break; `None` at the end or if the line is incomplete.
-fn read_line(reader: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, u64)>> {
-    let mut line = Vec::new();
-    let n = reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
-    Ok(line.ends_with(b"\n").then_some((line, n as u64)))
 }
 
 fn read_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {

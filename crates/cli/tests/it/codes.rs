@@ -66,6 +66,9 @@ impl Files {
         ] {
             std::fs::write(home.path(name), bytes).unwrap();
         }
+        let body = serde_json::json!({"model": bert, "input": "a"});
+        let request = crate::batch::line("a", "/v1/embeddings", body);
+        std::fs::write(home.path("requests.jsonl"), request).unwrap();
         let names = vec![
             ("GGUF", gguf),
             ("BERT", bert),
@@ -82,6 +85,7 @@ impl Files {
             ("FIXED", crate::audit::example("fixed")),
             ("TEXT", path("text.txt")),
             ("LATIN", path("latin.txt")),
+            ("REQUESTS", path("requests.jsonl")),
             ("CUTJSONL", path("cut.jsonl")),
             ("CUTJSON", path("cut.json")),
             ("GONE", path("gone")),
@@ -169,6 +173,7 @@ const GOOD: &[&str] = &[
     "diff PACKAGE PACKAGE",
     "verify BUNDLE",
     "embed BERT hello",
+    "batch REQUESTS -o OUT.jsonl",
     "rerank RERANKER hello TEXT",
     "buckets BERT --file TEXT",
     "bench prefill GGUF --lengths 4 --rounds 1",
@@ -207,6 +212,10 @@ const USAGE: &[&str] = &[
     "serve GONE.gguf --port 0",
     "serve GGUF --port 0 --host 0.0.0.0",
     "serve GGUF --port 0 --json",
+    "batch GONE -o OUT.jsonl",
+    "batch REQUESTS",
+    "batch REQUESTS -o REQUESTS --force",
+    "batch REQUESTS -o OUT.jsonl --model nosuch",
     "pull nosuch",
     "ls --bogus",
     "ps more",
@@ -310,6 +319,7 @@ const DAMAGED: &[&str] = &[
     "diff CUTWEIGHTS PACKAGE",
     "verify CUTBUNDLE",
     "embed CUTBUNDLE hello",
+    "batch REQUESTS -o OUT.jsonl --model CUTGGUF",
     "embed BERT --file CUTJSONL",
     "embed BERT --file LATIN",
     "buckets BERT --file CUTJSONL",

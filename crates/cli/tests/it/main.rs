@@ -7,6 +7,7 @@
 mod anemll;
 mod audit;
 mod audit_forms;
+mod batch;
 mod buckets;
 mod bundle;
 mod codes;
@@ -36,8 +37,10 @@ mod plan;
 mod progress;
 mod real;
 mod refusals;
+mod remote;
 mod rerank;
 mod run;
+mod run_prompts;
 mod run_structure;
 mod schema;
 mod serve;

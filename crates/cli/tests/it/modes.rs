@@ -79,32 +79,6 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
             },
         ),
         (
-            "without Core ML, two chunks",
-            DecoderEngine {
-                block: None,
-                cache: explicit,
-                lookup: Lookup::Host,
-                split: Split::Into(2),
-                direct: Some(96),
-                ..plain.clone()
-            },
-        ),
-        (
-            "without Core ML, a chunk for the head, verify 32",
-            DecoderEngine {
-                block: None,
-                cache: explicit,
-                lookup: Lookup::Host,
-                split: Split::Ranges {
-                    layers: std::iter::once(0..n_layers).collect(),
-                    head: true,
-                },
-                verify: Some(32),
-                direct: Some(96),
-                ..plain.clone()
-            },
-        ),
-        (
             "state, host, block 16",
             DecoderEngine {
                 lookup: Lookup::Host,
@@ -128,6 +102,37 @@ fn modes(n_layers: usize) -> Vec<(&'static str, DecoderEngine)> {
                 cache: explicit,
                 lookup: Lookup::Host,
                 head: Head::Host,
+                ..plain
+            },
+        ),
+    ]
+}
+
+/// Modes without Core ML.
+fn direct_modes(n_layers: usize) -> [(&'static str, DecoderEngine); 2] {
+    let plain = DecoderEngine {
+        float: DType::Fp32,
+        cache: CacheForm::Explicit,
+        lookup: Lookup::Host,
+        direct: Some(96),
+        ..DecoderEngine::default()
+    };
+    [
+        (
+            "without Core ML, two chunks",
+            DecoderEngine {
+                split: Split::Into(2),
+                ..plain.clone()
+            },
+        ),
+        (
+            "without Core ML, a chunk for the head, verify 32",
+            DecoderEngine {
+                split: Split::Ranges {
+                    layers: std::iter::once(0..n_layers).collect(),
+                    head: true,
+                },
+                verify: Some(32),
                 ..plain
             },
         ),
@@ -194,7 +199,7 @@ fn all_modes_of_all_families_give_the_same_logits() {
         let whole = model(name, file, None);
         let n_layers = whole.info.n_layers;
         let mut expected: Vec<Vec<f32>> = Vec::new();
-        for (mode, engine) in modes(n_layers) {
+        for (mode, engine) in modes(n_layers).into_iter().chain(direct_modes(n_layers)) {
             if engine.cache == CacheForm::State && !has_one_state(name) {
                 continue;
             }

@@ -155,6 +155,19 @@ fn show_families() {
 }
 
 #[test]
+fn batch_with_a_request() {
+    let (home, model) = (Home::new(), crate::embed::model("bert-mean"));
+    let body = serde_json::json!({"model": model, "input": "a"});
+    let (file, out) = (home.path("in.jsonl"), home.path("out.jsonl"));
+    std::fs::write(&file, crate::batch::line("a", "/v1/embeddings", body)).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    agrees(
+        "batch",
+        &json(&home.run(&["batch", file, "-o", out, "--json"])),
+    );
+}
+
+#[test]
 fn rerank_with_ids() {
     let (home, model) = (Home::new(), crate::rerank::model("bert"));
     let file = home.path("texts.jsonl");
@@ -565,6 +578,7 @@ fn each_section_is_a_verb() {
             "audit",
             "audit --fix",
             "audit --self-check",
+            "batch",
             "bench",
             "bisect",
             "buckets",

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::App;
 use super::table::Route;
 use crate::error::{ApiError, json_response};
+use crate::model::Kind;
 use crate::roster::Entry;
 
 /// The routes, each with its whole path.
@@ -70,6 +71,14 @@ fn shown(entry: &Entry, name: &str, started: u64) -> Value {
     });
     if name != entry.id() {
         shown["alias_of"] = json!(entry.id());
+    }
+    if let Some(served) = entry.loaded()
+        && let Kind::Embeds(embeddings) = &served.task
+    {
+        let info = &embeddings.info;
+        shown["dimensions"] = info.dim.into();
+        shown["format"] = if info.quantize { "int8" } else { "float" }.into();
+        shown["similarity"] = info.similarity.as_deref().unwrap_or("cosine").into();
     }
     shown
 }

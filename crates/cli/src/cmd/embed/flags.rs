@@ -13,11 +13,26 @@ use crate::embed::files::Kind;
 use crate::exit::{Code, Failure};
 use crate::model::NumericsFlag;
 use crate::out;
+use crate::remote::ServerFlags;
 use thane_texts::row::{Fields, Id};
 use thane_texts::rows::{Source, Texts};
 
+/// Flags of a model on this machine, for which OpenAI's API has no fields.
+const OF_MACHINE: [&str; 9] = [
+    "batch_tokens",
+    "chunks",
+    "max_length",
+    "multi_vector",
+    "numerics",
+    "pooling",
+    "prompt",
+    "threads",
+    "truncate",
+];
+
 /// Turn texts into vectors, one for each text, in their order.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("server", |arg| arg.conflicts_with_all(OF_MACHINE)))]
 pub struct Args {
     /// A path, hf:org/name[@revision], or a name of the catalog.
     pub(super) model: String,
@@ -45,6 +60,8 @@ pub struct Args {
     /// Replace a file that exists.
     #[arg(long)]
     pub(super) force: bool,
+    #[command(flatten)]
+    pub(super) server: ServerFlags,
     #[command(flatten)]
     pub(super) vectors: Vectors,
     /// Print the similarity of two texts, by the model's similarity function.
@@ -163,9 +180,10 @@ pub fn target(path: &Path, is_ragged: bool, args: &Args) -> Result<Kind, Failure
     Ok(kind)
 }
 
-/// The elements of vectors, and how bits are packed.
-pub fn format(flags: &Vectors, info: &EncoderInfo) -> Result<Format, Failure> {
-    let own = if info.quantize {
+/// The elements of vectors, and how bits are packed; those of a model that was trained for int8 if
+/// it `quantizes`.
+pub fn format(flags: &Vectors, quantizes: bool) -> Result<Format, Failure> {
+    let own = if quantizes {
         ("int8", "pplx")
     } else {
         ("float", "sentence-transformers")

@@ -10,13 +10,17 @@ use serde::Serialize;
 use thane_engine::embed::output::Format;
 use thane_engine::embed::similarity::{Similarity, hamming};
 use thane_mil::package::create_folders;
-use thane_models::{EncoderInfo, Encoding};
-use thane_runtime::{EmbedOptions, Embedder, Model};
+use thane_models::Encoding;
+use thane_runtime::{EmbedOptions, Model};
+use thane_serve::Client;
 
 use crate::app::App;
+use crate::begun::Settings;
 use crate::embed::files::{self, Kind, Line, Numbers};
-use crate::embed::job::{self, Job};
-use crate::embed::journal::{self, Counts, Journal, Settings, Stored};
+use crate::embed::job::{self, Engine, Job};
+use crate::embed::journal::{self, Counts, Journal, Stored};
+use crate::embed::local::Local;
+use crate::embed::remote::Remote;
 use crate::embed::table::Table;
 use crate::exit::{Code, Failure, Outcome};
 use crate::model;
@@ -82,9 +86,38 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
+    let run = Run {
+        start,
+        args,
+        app,
+        texts: &texts,
+        n_rows,
+        kind,
+    };
+    match args.server.client()? {
+        Some(client) => there(&run, client),
+        None => here(&run),
+    }
+}
+
+/// What is the same for a model on this machine and for one of a server.
+struct Run<'a> {
+    start: Instant,
+    args: &'a Args,
+    app: &'a App,
+    texts: &'a Texts,
+    /// Number of rows, if it is known before they are read.
+    n_rows: Option<u64>,
+    /// The format of the output file.
+    kind: Option<Kind>,
+}
+
+/// Embeds with a model on this machine.
+fn here(run: &Run<'_>) -> Outcome {
+    let Run { args, app, .. } = run;
     let options = EmbedOptions {
         pooling: args.vectors.pooling,
-        encoding,
+        encoding: args.vectors.encoding(),
         max_tokens: args.vectors.max_length,
         batch_tokens: args.batch_tokens,
         ..EmbedOptions::default()
@@ -92,30 +125,89 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let backend = model::cpu(args.numerics, args.threads, app);
     let model = Model::open(&args.model, &app.hub, app.output.as_ref())?;
     let path = model.path.display().to_string();
-    let mut embedder = model
+    let embedder = model
         .embedding_model(&options, &backend, app.output.as_ref())
         .map_err(|e| Failure::from(e).naming(&path, &args.model))?;
     if let Some(out) = &args.out {
         out::check(out, args.force, &[&embedder.path])?;
     }
-    let format = format(&args.vectors, &embedder.info)?;
-    let dim = dimensions(args.vectors.dimensions, &embedder.info)?;
-    let (prompt_name, prompt) = prompt(args, &embedder.info)?;
-    let settings = settings(args, &embedder, format, dim, prompt_name)?;
+    let info = &embedder.info;
+    let format = format(&args.vectors, info.quantize)?;
+    let dim = dimensions(args.vectors.dimensions, info)?;
+    let (prompt_name, prompt) = prompt(args, info)?;
+    let mut settings = settings(args, &embedder.name, format, dim);
+    let more = [
+        (
+            "the model's files (hash of names, lengths, times)",
+            embedder.fingerprint()?,
+        ),
+        ("--prompt", prompt_name.unwrap_or_default()),
+        ("--pooling", info.pooling.to_string()),
+        ("--max-length", embedder.max_tokens().to_string()),
+        ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
+    ];
+    settings.extend(more.map(|(key, value)| (key.to_owned(), value)));
+    let similarity = similarity(args, format, info.similarity.as_deref())?;
     let name = embedder.name.clone();
-    let similarity = similarity(args, format, &embedder.info)?;
-    let job = Job {
+    let engine = Local {
         app,
-        embedder: &mut embedder,
-        texts: &texts,
-        encoding,
+        embedder,
+        texts: run.texts,
+        encoding: args.vectors.encoding(),
         prompt,
-        format,
         dim,
         truncate: args.vectors.truncate,
     };
+    embed(run, engine, &name, (format, dim), similarity, &settings)
+}
+
+/// Embeds with a model of a server, which says what it is if it is ours.
+fn there(run: &Run<'_>, client: Client) -> Outcome {
+    let args = run.args;
+    let (name, asked_dim) = (&args.model, args.vectors.dimensions);
+    run.app.output.busy(&format!("asking {}", client.url()));
+    let facts = client.model(name)?;
+    let (first, _) = client.embed(name, &["a"], asked_dim)?;
+    let dim = first.first().map_or(0, Vec::len);
+    if dim == 0 || asked_dim.is_some_and(|asked| asked != dim) {
+        let expected = asked_dim.map_or_else(|| "some".to_owned(), |n| n.to_string());
+        let what = format!("expected {expected} dimensions, found {dim}");
+        return Err(client.answer(what).into());
+    }
+    let format = format(&args.vectors, facts["format"] == "int8")?;
+    let mut settings = settings(args, name, format, dim);
+    settings.insert("--server".to_owned(), client.url().to_owned());
+    let similarity = similarity(args, format, facts["similarity"].as_str())?;
+    let engine = Remote {
+        client,
+        model: name,
+        texts: run.texts,
+        asked_dim,
+        dim,
+    };
+    embed(run, engine, name, (format, dim), similarity, &settings)
+}
+
+/// Embeds the texts with an engine.
+fn embed<E: Engine>(
+    run: &Run<'_>,
+    engine: E,
+    name: &str,
+    (format, dim): (Format, usize),
+    similarity: Option<Similarity>,
+    settings: &Settings,
+) -> Outcome {
+    let Run { args, app, .. } = run;
+    let job = Job {
+        app,
+        engine,
+        texts: run.texts,
+        format,
+        dim,
+        is_ragged: args.vectors.encoding() != Encoding::Text,
+    };
     let mut report = Report {
-        model: &name,
+        model: name,
         counts: Counts::default(),
         dimensions: dim,
         format: format.kind(),
@@ -127,7 +219,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         ids: None,
         similarity: None,
     };
-    match (args.out.as_deref(), kind) {
+    match (args.out.as_deref(), run.kind) {
         (Some(out), Some(kind)) => to_file(
             job,
             &Output {
@@ -135,13 +227,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
                 path: out,
                 force: args.force,
             },
-            &settings,
-            n_rows,
+            settings,
+            run.n_rows,
             &mut report,
         )?,
-        _ => to_stdout(job, similarity, n_rows, &mut report)?,
+        _ => to_stdout(job, similarity, run.n_rows, &mut report)?,
     }
-    report.seconds = start.elapsed().as_secs_f64();
+    report.seconds = run.start.elapsed().as_secs_f64();
     say(&report, app)
 }
 
@@ -149,7 +241,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 fn similarity(
     args: &Args,
     format: Format,
-    info: &EncoderInfo,
+    name: Option<&str>,
 ) -> Result<Option<Similarity>, Failure> {
     if !args.similarity {
         return Ok(None);
@@ -159,52 +251,28 @@ fn similarity(
             anyhow::anyhow!("texts with a vector of bits for each token cannot be compared");
         return Err(Failure::new(Code::Usage, error).remedy("--format float"));
     }
-    function(info).map(Some)
+    function(name).map(Some)
 }
 
 /// The settings that an interrupted run must be continued with. `--truncate` may change: without
 /// it, no text was truncated.
-fn settings(
-    args: &Args,
-    embedder: &Embedder,
-    format: Format,
-    dim: usize,
-    prompt: Option<String>,
-) -> Result<Settings, Failure> {
+fn settings(args: &Args, model: &str, format: Format, dim: usize) -> Settings {
     let field = args.field.as_deref().unwrap_or("text");
-    Ok([
-        ("the model", embedder.name.clone()),
-        (
-            "the model's files (hash of names, lengths, times)",
-            embedder.fingerprint()?,
-        ),
-        (
-            "the program",
-            concat!("thane ", env!("CARGO_PKG_VERSION")).to_owned(),
-        ),
-        ("--format", format.kind().to_owned()),
-        ("--packing", format.packing().unwrap_or("none").to_owned()),
-        ("--dimensions", dim.to_string()),
-        ("--prompt", prompt.unwrap_or_default()),
-        ("--pooling", embedder.info.pooling.to_string()),
-        (
-            "the vectors",
-            format!("{:?}", args.vectors.encoding()).to_lowercase(),
-        ),
-        ("--max-length", embedder.max_tokens().to_string()),
-        ("--numerics", format!("{:?}", args.numerics).to_lowercase()),
-        ("--field", field.to_owned()),
-        (
-            "--id",
-            args.id
-                .as_deref()
-                .unwrap_or("id, where rows have it")
-                .to_owned(),
-        ),
+    let id = args.id.as_deref().unwrap_or("id, where rows have it");
+    let vectors = format!("{:?}", args.vectors.encoding()).to_lowercase();
+    [
+        ("the model", model),
+        ("the program", concat!("thane ", env!("CARGO_PKG_VERSION"))),
+        ("--format", format.kind()),
+        ("--packing", format.packing().unwrap_or("none")),
+        ("--dimensions", &dim.to_string()),
+        ("the vectors", &vectors),
+        ("--field", field),
+        ("--id", id),
     ]
     .into_iter()
-    .map(|(key, value)| (key.to_owned(), value))
-    .collect())
+    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+    .collect()
 }
 
 /// The file to write.
@@ -214,14 +282,14 @@ struct Output<'a> {
     force: bool,
 }
 
-fn to_file(
-    mut job: Job<'_>,
+fn to_file<E: Engine>(
+    mut job: Job<'_, E>,
     out: &Output<'_>,
     settings: &Settings,
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let partial = files::beside(out.path, ".partial");
+    let partial = out::beside(out.path, ".partial");
     let folder = out
         .path
         .parent()
@@ -277,7 +345,7 @@ fn to_file(
     };
     run.map_err(resumable)?;
     let interrupted = || app.interrupt.is_set();
-    let is_ragged = job.encoding != Encoding::Text;
+    let is_ragged = job.is_ragged;
     let table = Table {
         journal: &journal,
         format,
@@ -309,14 +377,13 @@ fn nothing(texts: &Texts) -> Failure {
 }
 
 /// Prints rows as they are embedded, or keeps them for the report.
-fn to_stdout(
-    mut job: Job<'_>,
+fn to_stdout<E: Engine>(
+    mut job: Job<'_, E>,
     similarity: Option<Similarity>,
     n_rows: Option<u64>,
     report: &mut Report<'_>,
 ) -> Outcome {
-    let (app, format, dim, is_ragged) =
-        (job.app, job.format, job.dim, job.encoding != Encoding::Text);
+    let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.is_ragged);
     let keeps = app.output.is_json() || similarity.is_some();
     let mut kept: Vec<Stored> = Vec::new();
     let mut held = app
@@ -370,8 +437,8 @@ fn to_stdout(
 }
 
 /// The model's similarity function; cosine if it names none.
-fn function(info: &EncoderInfo) -> Result<Similarity, Failure> {
-    let Some(name) = &info.similarity else {
+fn function(name: Option<&str>) -> Result<Similarity, Failure> {
+    let Some(name) = name else {
         return Ok(Similarity::Cosine);
     };
     Similarity::from_name(name).ok_or_else(|| {

@@ -277,7 +277,7 @@ impl Io {
     /// have.
     pub fn head_parts(&self, n_rows: usize) -> Vec<Range<usize>> {
         match self {
-            Self::Flexible(_) => vec![0..n_rows],
+            Self::Flexible(_) => std::iter::once(0..n_rows).collect(),
             Self::Fixed(io) => io.head_parts(),
             Self::Anemll(_) => Vec::new(),
         }

@@ -1,0 +1,144 @@
+//! The file beside an output that keeps what is done, so that a run that was killed goes on where
+//! it stopped. The first line has the settings of the run as JSON; what follows is the verb's.
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, BufRead, BufReader, Read, Seek, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::exit::{Code, Failure};
+
+/// Most bytes of the first line.
+const MAX_LINE_BYTES: u64 = 1 << 16;
+
+/// Settings of a run, by flag. A run only continues with equal settings.
+pub type Settings = BTreeMap<String, String>;
+
+/// What a verb writes, and the version of the format.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub verb: &'static str,
+    pub version: u32,
+}
+
+/// An open file.
+pub struct Begun {
+    pub file: File,
+    /// Bytes of the first line.
+    pub start: u64,
+    /// Whether there may be something behind the first line.
+    pub goes_on: bool,
+}
+
+/// Creates the file, or opens an existing one, which no other process may be writing and which was
+/// begun with equal settings.
+pub fn open(path: &Path, kind: Kind, settings: &Settings) -> Result<Begun, Failure> {
+    let in_file = || path.display().to_string();
+    let mut file = locked(path)?;
+    if file.metadata().with_context(in_file)?.len() == 0 {
+        let mut head = json!({key(kind): kind.version, "settings": settings}).to_string();
+        head.push('\n');
+        file.write_all(head.as_bytes()).with_context(in_file)?;
+        let start = head.len() as u64;
+        return Ok(Begun {
+            file,
+            start,
+            goes_on: false,
+        });
+    }
+    let mut reader = BufReader::new(&file);
+    let head = read_line(&mut reader).with_context(in_file)?;
+    check(
+        head.as_ref().map(|(line, _)| &line[..]),
+        path,
+        kind,
+        settings,
+    )?;
+    let start = reader.stream_position().with_context(in_file)?;
+    Ok(Begun {
+        file,
+        start,
+        goes_on: true,
+    })
+}
+
+fn key(kind: Kind) -> String {
+    format!("thane_{}", kind.verb)
+}
+
+fn locked(path: &Path) -> Result<File, Failure> {
+    let refuse = |what: &str| {
+        let error = anyhow::anyhow!("{} {what}", path.display());
+        Err(Failure::new(Code::Usage, error).remedy("another --out"))
+    };
+    if path.metadata().is_ok_and(|found| !found.is_file()) {
+        return refuse("is no regular file, which keeps what is done");
+    }
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    let file = options.open(path);
+    let file = file.with_context(|| path.display().to_string())?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => refuse("is being written by another thane"),
+        Err(TryLockError::Error(e)) => {
+            let error = anyhow::Error::new(e).context(path.display().to_string());
+            Err(error.into())
+        }
+    }
+}
+
+/// Refuses a file with another first line.
+fn check(head: Option<&[u8]>, path: &Path, kind: Kind, settings: &Settings) -> Result<(), Failure> {
+    let path = path.display();
+    let anew = format!("remove {path}, to start over");
+    let head = head.and_then(|line| serde_json::from_slice::<Value>(line).ok());
+    let head = head.filter(|head| head[key(kind)] == kind.version);
+    let before = head.and_then(|mut head| serde_json::from_value(head["settings"].take()).ok());
+    let Some(before) = before else {
+        let verb = kind.verb;
+        let error = anyhow::anyhow!("{path} is not what this version of thane {verb} writes");
+        return Err(Failure::new(Code::Usage, error).remedy(anew));
+    };
+    let differ = differences(&before, settings);
+    if differ.is_empty() {
+        return Ok(());
+    }
+    let error = anyhow::anyhow!("{path} was started with other flags: {}", differ.join(", "));
+    Err(Failure::new(Code::Usage, error)
+        .remedy("the flags that it was started with")
+        .remedy(anew))
+}
+
+/// The settings that differ between two runs.
+fn differences(before: &Settings, now: &Settings) -> Vec<String> {
+    let value = |settings: &Settings, key: &str| {
+        settings
+            .get(key)
+            .cloned()
+            .unwrap_or_else(|| "nothing".to_owned())
+    };
+    let keys = before
+        .keys()
+        .chain(now.keys().filter(|key| !before.contains_key(*key)));
+    let differ = keys.filter(|key| before.get(*key) != now.get(*key));
+    differ
+        .map(|key| {
+            format!(
+                "{key} was {}, now it is {}",
+                value(before, key),
+                value(now, key)
+            )
+        })
+        .collect()
+}
+
+/// A line and its length with the line break; `None` at the end or if the line is incomplete.
+pub fn read_line(reader: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, u64)>> {
+    let mut line = Vec::new();
+    let n = reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
+    Ok(line.ends_with(b"\n").then_some((line, n as u64)))
+}

@@ -1,0 +1,159 @@
+//! Embeds rows with a model on this machine.
+
+use thane_engine::embed::output::shorten;
+use thane_engine::embed::{EmbedError, Watch};
+use thane_models::Encoding;
+use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
+
+use super::job::{Encoded, Engine, Vectors, at, usage};
+use crate::app::App;
+use crate::exit::{Code, Failure};
+use crate::runtime::embedding_remedy;
+use thane_texts::row::Row;
+use thane_texts::rows::Texts;
+
+/// A model, and what is asked of it.
+pub struct Local<'a> {
+    pub app: &'a App,
+    pub embedder: Embedder,
+    pub texts: &'a Texts,
+    /// What has a vector.
+    pub encoding: Encoding,
+    /// Prompt that is put before each text.
+    pub prompt: String,
+    /// Dimensions to keep.
+    pub dim: usize,
+    pub truncate: bool,
+}
+
+impl Engine for Local<'_> {
+    type Content = Tokens;
+
+    fn encode(&self, row: Row) -> Result<Encoded<Tokens>, Failure> {
+        let max_tokens = self.embedder.max_tokens();
+        let text_bytes: usize = row.texts.iter().map(String::len).sum();
+        let what = || format!("the tokens of {}", self.texts.place(row.number));
+        let _held = self
+            .app
+            .budget
+            .reserve(text_bytes.saturating_mul(TOKENIZER_BYTES), what)
+            .map_err(usage)?;
+        let done = match self.encoding {
+            Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
+            Encoding::Text | Encoding::Tokens | Encoding::Labels => self.embedder.tokenize(
+                &[self.prompt.as_str(), &row.texts.concat()].concat(),
+                self.truncate,
+            ),
+        };
+        let (tokens, truncated) = done.map_err(|e| at(self.texts, row.number, e))?;
+        // Checked here, before anything of the window is computed.
+        match tokens.n_tokens() {
+            0 => Err(self.refused(row.number, EmbedError::Empty { index: 0 })),
+            n if n > max_tokens => Err(self.refused(
+                row.number,
+                EmbedError::TooLong {
+                    index: 0,
+                    tokens: n,
+                    max_tokens,
+                },
+            )),
+            _ => Ok(Encoded {
+                number: row.number,
+                id: row.id,
+                content: tokens,
+                truncated,
+            }),
+        }
+    }
+
+    fn n_tokens(&self, tokens: &Tokens) -> usize {
+        tokens.n_tokens()
+    }
+
+    fn n_elements(&self, window: &[Encoded<Tokens>]) -> usize {
+        let n_vectors: usize = window.iter().map(|e| self.n_vectors(&e.content)).sum();
+        n_vectors.saturating_mul(self.embedder.engine.dim())
+    }
+
+    fn vectors(
+        &mut self,
+        window: &[Encoded<Tokens>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vectors>, Failure> {
+        let Some(rows) = self.whole(window, watch)? else {
+            return Ok(None);
+        };
+        let info = &self.embedder.info;
+        let keep = |row| shorten(row, info.dim, self.dim, info.normalize);
+        let n_tokens = window.iter().map(|e| e.content.n_tokens());
+        Ok(Some(Vectors {
+            n_tokens: n_tokens.sum::<usize>() as u64,
+            rows: rows.into_iter().map(keep).collect(),
+        }))
+    }
+}
+
+impl Local<'_> {
+    fn refused(&self, number: u64, error: EmbedError) -> Failure {
+        match embedding_remedy(&error) {
+            Some(remedy) => at(self.texts, number, error).remedy(remedy),
+            None => Failure::new(Code::Usage, error),
+        }
+    }
+
+    fn n_vectors(&self, tokens: &Tokens) -> usize {
+        match (tokens, self.encoding) {
+            (_, Encoding::Text) => 1,
+            // There is at most one more chunk than separators.
+            (tokens, _) => tokens.n_tokens() + 1,
+        }
+    }
+
+    /// The vectors of each row with all dimensions, concatenated; `None` after an interrupt.
+    fn whole(
+        &mut self,
+        window: &[Encoded<Tokens>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+        let sequences = || -> Vec<Vec<u32>> {
+            let text = |e: &Encoded<Tokens>| match &e.content {
+                Tokens::Text(tokens) => tokens.clone(),
+                Tokens::Chunks(_) => Vec::new(),
+            };
+            window.iter().map(text).collect()
+        };
+        let embedder = &mut self.embedder.engine;
+        let dim = embedder.dim();
+        let done = match self.encoding {
+            Encoding::Text | Encoding::Labels => embedder
+                .texts(&sequences(), watch)
+                .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
+            Encoding::Tokens => embedder.tokens(&sequences(), watch),
+            Encoding::Chunks => return self.documents(window, watch),
+        };
+        done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
+            Some(encoded) => self.refused(encoded.number, e),
+            None => Failure::new(Code::Usage, e),
+        })
+    }
+
+    fn documents(
+        &mut self,
+        window: &[Encoded<Tokens>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
+        let mut out = Vec::with_capacity(window.len());
+        for encoded in window {
+            if (watch.interrupted)() {
+                return Ok(None);
+            }
+            let Tokens::Chunks(document) = &encoded.content else {
+                continue;
+            };
+            let rows = self.embedder.engine.chunks(document);
+            out.push(rows.map_err(|e| self.refused(encoded.number, e))?);
+            (watch.progress)(1);
+        }
+        Ok(Some(out))
+    }
+}

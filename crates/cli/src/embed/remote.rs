@@ -1,0 +1,95 @@
+//! Embeds rows by asking a running server.
+
+use thane_engine::embed::Watch;
+use thane_serve::{Client, ClientError};
+
+use super::job::{Encoded, Engine, Vectors, at};
+use crate::exit::Failure;
+use thane_texts::row::Row;
+use thane_texts::rows::Texts;
+
+/// Most texts of a request, and most bytes of them: a body has 4 MiB, and each byte may take six.
+const MAX_TEXTS: usize = 128;
+const MAX_BYTES: usize = 512 << 10;
+
+/// A model of a server, and what is asked of it.
+pub struct Remote<'a> {
+    pub client: Client,
+    pub model: &'a str,
+    pub texts: &'a Texts,
+    /// Dimensions that are asked for; `None` for all.
+    pub asked_dim: Option<usize>,
+    /// Dimensions of a vector.
+    pub dim: usize,
+}
+
+impl Engine for Remote<'_> {
+    type Content = String;
+
+    fn encode(&self, row: Row) -> Result<Encoded<String>, Failure> {
+        Ok(Encoded {
+            number: row.number,
+            id: row.id,
+            content: row.texts.concat(),
+            truncated: false,
+        })
+    }
+
+    fn n_tokens(&self, text: &String) -> usize {
+        text.len() / 4 + 1
+    }
+
+    fn n_elements(&self, window: &[Encoded<String>]) -> usize {
+        window.len().saturating_mul(self.dim)
+    }
+
+    fn vectors(
+        &mut self,
+        window: &[Encoded<String>],
+        watch: &mut Watch<'_>,
+    ) -> Result<Option<Vectors>, Failure> {
+        let mut out = Vectors {
+            rows: Vec::with_capacity(window.len()),
+            n_tokens: 0,
+        };
+        while let Some(rest) = window.get(out.rows.len()..).filter(|rest| !rest.is_empty()) {
+            if (watch.interrupted)() {
+                return Ok(None);
+            }
+            let mut n_bytes = 0;
+            let fits = |row: &&Encoded<String>| {
+                n_bytes += row.content.len();
+                n_bytes <= MAX_BYTES
+            };
+            let n = rest.iter().take(MAX_TEXTS).take_while(fits).count().max(1);
+            let batch = &rest[..n];
+            let texts: Vec<&str> = batch.iter().map(|row| row.content.as_str()).collect();
+            let answer = self.client.embed(self.model, &texts, self.asked_dim);
+            let (rows, n_tokens) = answer.map_err(|e| self.refused(e, batch))?;
+            if let Some(row) = rows.iter().find(|row| row.len() != self.dim) {
+                let what = format!("expected vectors of {}, found {}", self.dim, row.len());
+                return Err(self.client.answer(what).into());
+            }
+            out.rows.extend(rows);
+            out.n_tokens += n_tokens;
+            (watch.progress)(n);
+        }
+        Ok(Some(out))
+    }
+}
+
+impl Remote<'_> {
+    /// Names the row that the server refuses, if it says which: `input[3]: ..`.
+    fn refused(&self, error: ClientError, batch: &[Encoded<String>]) -> Failure {
+        let index = match &error {
+            ClientError::Refused { message, .. } => message
+                .strip_prefix("input[")
+                .and_then(|rest| rest.split(']').next()?.parse().ok()),
+            _ => None,
+        };
+        match index.and_then(|index: usize| batch.get(index)) {
+            Some(row) => at(self.texts, row.number, error),
+            None => error.into(),
+        }
+    }
+}

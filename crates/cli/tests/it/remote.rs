@@ -1,0 +1,334 @@
+//! `--server`: a running server in place of a model on this machine.
+
+use crate::fixture::{Home, NOWHERE, assert_ends, chat_folder, json, stderr, stdout};
+use crate::serve_client::Server;
+use crate::server::{Reply, Server as Web};
+
+fn served() -> Server {
+    let flags = ["--numerics", "f32", "--api-key", "secret"];
+    Server::start(&flags)
+}
+
+fn url(server: &Server) -> String {
+    format!("http://{}", server.address)
+}
+
+#[test]
+fn run_prints_what_the_model_says_here() {
+    let (server, home) = (served(), Home::new());
+    let url = url(&server) + "/v1/";
+    let model = chat_folder();
+    let local = [
+        "run",
+        model.to_str().unwrap(),
+        "--numerics",
+        "f32",
+        "--context",
+        "512",
+    ];
+    let remote = ["run", "tiny-chat", "--server", &url, "--api-key", "secret"];
+    let cases: [&[&str]; 6] = [
+        &["the air and the sea", "--max-tokens", "40"],
+        &["the sea", "--system", "a cat", "--max-tokens", "9"],
+        &[
+            "the sea",
+            "--raw",
+            "--max-tokens",
+            "9",
+            "--repetition-penalty",
+            "1.3",
+        ],
+        &[
+            "the sea",
+            "--max-tokens",
+            "30",
+            "--stop",
+            "e",
+            "--stop",
+            "a",
+        ],
+        &[
+            "the sea",
+            "--max-tokens",
+            "30",
+            "--temperature",
+            "0.8",
+            "--seed",
+            "5",
+            "--top-k",
+            "9",
+        ],
+        &[
+            "the sea",
+            "--max-tokens",
+            "30",
+            "--json-schema",
+            r#"{"enum": ["sky", "stone"]}"#,
+        ],
+    ];
+    for flags in cases {
+        let greedy: &[&str] = match flags.contains(&"--temperature") {
+            true => &[],
+            false => &["--temperature", "0"],
+        };
+        let [here, there] = [&local[..], &remote].map(|fixed| {
+            let output = home.run(&[fixed, flags, greedy].concat());
+            assert_ends(&output, 0, &[]);
+            (
+                stdout(&output),
+                stderr(&output).contains("was cut after --max-tokens"),
+            )
+        });
+        assert_eq!(here, there, "{flags:?}");
+        assert!(!here.0.is_empty(), "{flags:?}");
+    }
+    let mut variables = home.thane(&["run", "tiny-chat", "the sea", "--max-tokens", "3"]);
+    variables.env("THANE_RUN_SERVER", &url);
+    variables.env("THANE_RUN_API_KEY", "secret");
+    assert_ends(&variables.output().unwrap(), 0, &[]);
+}
+
+#[test]
+fn faults_of_a_server_are_told() {
+    let (server, home) = (served(), Home::new());
+    let url = url(&server);
+    let web = Web::start(|request| match request.path.as_str() {
+        "/slow/v1/chat/completions" => Reply::new(200, "data: {}\n\n"),
+        "/odd/v1/chat/completions" => Reply::new(200, "data: <html>\n\n"),
+        "/late/v1/chat/completions" => {
+            Reply::new(200, "data: {\"error\": {\"message\": \"out of luck\"}}\n\n")
+        }
+        _ => Reply::new(503, "<html>busy</html>"),
+    });
+    let [slow, odd, late, busy] =
+        ["/slow", "/odd", "/late", ""].map(|path| format!("{}{path}", web.url));
+    let key = ["--api-key", "secret"];
+    for (address, flags, code, said) in [
+        (
+            &*url,
+            &[][..],
+            2,
+            "status 401: expected the header Authorization",
+        ),
+        (&url, &["--api-key", "other"], 2, "try: --api-key KEY"),
+        (
+            &url,
+            &[&key[..], &["--top-p", "7"]].concat(),
+            2,
+            "status 400: `top_p`: expected",
+        ),
+        (NOWHERE, &[], 5, "cannot be reached: "),
+        (
+            "127.0.0.1:80",
+            &[],
+            2,
+            "such as http://127.0.0.1:8080, found `127.0.0.1:80`",
+        ),
+        ("ftp://a", &[], 2, "found `ftp://a`"),
+        (&url, &["--context", "9"], 2, "--context"),
+        (&url, &["--json"], 2, "--json is given"),
+        (
+            &slow,
+            &[],
+            5,
+            "the connection closed before the answer ended",
+        ),
+        (&odd, &[], 5, "does not answer as OpenAI's API does"),
+        (&late, &[], 5, "out of luck"),
+        (&busy, &[], 5, "status 503: <html>busy</html>"),
+    ] {
+        let fixed = ["run", "tiny-chat", "the sea", "--server", address];
+        assert_ends(&home.run(&[&fixed[..], flags].concat()), code, &[said]);
+    }
+    let fixed = ["run", "gone", "the sea", "--server", &url];
+    let output = home.run(&[&fixed[..], &key].concat());
+    assert_ends(
+        &output,
+        2,
+        &["expected a model of tiny-chat, bert-mean, found `gone`"],
+    );
+    assert_ends(
+        &home.run(&["run", "tiny-chat", "hi", "--api-key", "x"]),
+        2,
+        &["--server"],
+    );
+}
+
+/// A server whose vectors have the same bits in any company.
+fn embedding() -> Server {
+    let flags = ["--numerics", "f32", "--deterministic"];
+    let models = ["bert-mean", "qwen3-embedding"].map(crate::embed::model);
+    Server::of_models(&models, &flags, &[])
+}
+
+/// Kinds of files and flags.
+const FILES: [(&str, &[&str]); 8] = [
+    ("npy", &[]),
+    ("npy", &["--format", "float16", "--dimensions", "5"]),
+    ("jsonl", &["--format", "int8"]),
+    ("parquet", &["--format", "binary"]),
+    ("safetensors", &["--format", "ubinary", "--packing", "lsb"]),
+    (
+        "jsonl",
+        &[
+            "--format",
+            "ubinary",
+            "--dimensions",
+            "8",
+            "--packing",
+            "pplx",
+        ],
+    ),
+    ("npy", &["--id", ""]),
+    ("parquet", &["--field", "text"]),
+];
+
+#[test]
+fn embed_writes_the_files_that_the_model_writes_here() {
+    let (server, home) = (embedding(), Home::new());
+    let url = url(&server);
+    let file = home.path("texts.jsonl");
+    let row = |i: usize| {
+        let text = "a cat ".repeat(i % 9) + "the sea";
+        serde_json::json!({"text": text, "id": i}).to_string()
+    };
+    let rows: Vec<String> = (0..300).map(row).collect();
+    std::fs::write(&file, rows.join("\n")).unwrap();
+    let file = file.to_str().unwrap();
+    for name in ["bert-mean", "qwen3-embedding"] {
+        // By a link in the folder where the program runs, so that both have one name.
+        let model = crate::embed::model(name);
+        std::os::unix::fs::symlink(&model, home.path(name)).unwrap();
+        let here = ["embed", name, "--numerics", "f32", "--batch-tokens", "1"];
+        let there = ["embed", name, "--server", &url];
+        for (idx, (kind, flags)) in FILES.into_iter().enumerate() {
+            let [here, there] = [("here", &here[..]), ("there", &there)].map(|(place, fixed)| {
+                let out = home.path(&format!("{place}-{name}-{idx}.{kind}"));
+                let fixed = [
+                    fixed,
+                    &["--file", file, "-o", out.to_str().unwrap(), "--json"],
+                ];
+                let args = [&fixed.concat(), flags].concat();
+                let run = home.thane(&args).current_dir(home.path("")).output();
+                let output = run.unwrap();
+                assert_ends(&output, 0, &[]);
+                let mut report = json(&output);
+                for field in ["out", "seconds"] {
+                    report[field].take();
+                }
+                (report, std::fs::read(&out).unwrap())
+            });
+            assert_eq!(here.0, there.0, "{name} {flags:?}");
+            assert!(here.1 == there.1, "{name} {kind} {flags:?}");
+        }
+    }
+}
+
+#[test]
+fn embed_compares_texts_with_a_server_and_tells_its_faults() {
+    let (server, home) = (embedding(), Home::new());
+    let url = url(&server);
+    for name in ["bert-mean", "qwen3-embedding"] {
+        let model = crate::embed::model(name);
+        let local = ["embed", model.to_str().unwrap(), "--numerics", "f32"];
+        let remote = ["embed", name, "--server", &url];
+        let cosines = [&local[..], &remote].map(|fixed| {
+            let texts = ["--similarity", "the sea", "a cat"];
+            let output = home.run(&[fixed, &texts].concat());
+            stdout(&output).trim().parse::<f64>().unwrap()
+        });
+        assert!((cosines[0] - cosines[1]).abs() < 2e-6, "{cosines:?}");
+    }
+    for (args, code, said) in [
+        (
+            &["gone", "--server", &url][..],
+            2,
+            "status 404: expected a model of",
+        ),
+        (&["bert-mean", "--server", &url, "--chunks"], 2, "--chunks"),
+        (
+            &["bert-mean", "--server", &url, "--dimensions", "9999"],
+            2,
+            "`dimensions`: expected",
+        ),
+        (&["bert-mean", "--server", NOWHERE], 5, "cannot be reached"),
+    ] {
+        assert_ends(
+            &home.run(&[&["embed"], args, &["a"]].concat()),
+            code,
+            &[said],
+        );
+    }
+    let long = home.path("long.txt");
+    std::fs::write(&long, format!("a\nb\n{}\n", "sea ".repeat(9999))).unwrap();
+    let args = [
+        "embed",
+        "bert-mean",
+        "--server",
+        &url,
+        "--file",
+        long.to_str().unwrap(),
+    ];
+    assert_ends(
+        &home.run(&args),
+        2,
+        &["long.txt, line 3", "status 400: input[2]"],
+    );
+}
+
+#[test]
+fn embed_resumes_with_a_server() {
+    let server = served();
+    let (url, home) = (url(&server), Home::new());
+    let (file, out) = (home.path("texts.txt"), home.path("out.npy"));
+    let texts: Vec<String> = (0..1000).map(|i| format!("{i} cats")).collect();
+    std::fs::write(&file, texts.join("\n") + "\n" + &"sea ".repeat(9999)).unwrap();
+    let (file, out) = (file.to_str().unwrap(), out.to_str().unwrap());
+    let args = [
+        "embed",
+        "bert-mean",
+        "--server",
+        &url,
+        "--api-key",
+        "secret",
+    ];
+    let args = [&args[..], &["--file", file, "-o", out]].concat();
+    let resumes = "the same command, which resumes after 768 texts";
+    assert_ends(&home.run(&args), 2, &["texts.txt, line 1001", resumes]);
+    std::fs::write(file, texts.join("\n")).unwrap();
+    assert_ends(
+        &home.run(&args),
+        0,
+        &["resuming after 768 texts", "1000 texts, 1000 vectors"],
+    );
+}
+
+#[test]
+fn vectors_of_other_servers_are_checked() {
+    let web = Web::start(|request| match request.path.as_str() {
+        "/v1/models" => Reply::new(200, r#"{"data": [{"id": "m"}]}"#),
+        "/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": [1, -0.5]}]}"#),
+        "/few/v1/embeddings" => Reply::new(200, r#"{"data": []}"#),
+        "/odd/v1/embeddings" => Reply::new(200, r#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#),
+        _ => Reply::new(200, "{}"),
+    });
+    let home = Home::new();
+    let run = |path: &str, texts: &[&str]| {
+        let url = format!("{}{path}", web.url);
+        home.run(&[&["embed", "m", "--server", &url], texts].concat())
+    };
+    let output = run("", &["a"]);
+    assert_ends(&output, 0, &[]);
+    assert_eq!(stdout(&output), "[1.0,-0.5]\n");
+    assert_ends(
+        &run("", &["a", "b"]),
+        5,
+        &["expected vectors of 2 texts, found fewer"],
+    );
+    assert_ends(
+        &run("/few", &["a"]),
+        5,
+        &["expected vectors of 1 texts, found fewer"],
+    );
+    assert_ends(&run("/odd", &["a"]), 5, &["found fewer"]);
+}

@@ -1,0 +1,262 @@
+//! A client of a running server that has the routes of OpenAI's API: this one, or another.
+
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use ureq::http::Response;
+use ureq::{Agent, Body};
+
+/// Most bytes of an answer in one piece: vectors of 2,048 texts.
+const MAX_ANSWER_BYTES: u64 = 256 << 20;
+/// Most bytes of an event of a stream.
+const MAX_EVENT_BYTES: u64 = 4 << 20;
+/// Most bytes of the text of an error.
+const MAX_ERROR_BYTES: u64 = 1 << 16;
+/// How long a server may take to accept a connection.
+const CONNECT_TIME: Duration = Duration::from_secs(10);
+
+/// Why a server gave no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The address is not one of a server.
+    #[error("expected the address of a server, such as http://127.0.0.1:8080, found `{0}`")]
+    Address(String),
+    /// The server cannot be reached, or the connection broke.
+    #[error("the server at {url} cannot be reached: {reason}")]
+    Unreachable {
+        /// The address that was given.
+        url: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// The server refused the request, or failed.
+    #[error("the server at {url} answers with status {status}: {message}")]
+    Refused {
+        /// The address that was given.
+        url: String,
+        /// The HTTP status.
+        status: u16,
+        /// What the server says.
+        message: String,
+    },
+    /// The answer is not that of the API.
+    #[error("the server at {url} does not answer as OpenAI's API does: {what}")]
+    Answer {
+        /// The address that was given.
+        url: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+/// A client of one server.
+pub struct Client {
+    agent: Agent,
+    /// The address, without a slash at its end.
+    url: String,
+    key: Option<String>,
+}
+
+impl Client {
+    /// A client of the server at an address, with or without `/v1` at its end. Nothing is sent yet.
+    pub fn new(url: &str, key: Option<&str>) -> Result<Self, ClientError> {
+        let given = url.trim().trim_end_matches('/');
+        let parsed: Option<ureq::http::Uri> = given.parse().ok();
+        let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
+        if !parsed.is_some_and(|uri| is_http(&uri) && uri.host().is_some_and(|h| !h.is_empty())) {
+            return Err(ClientError::Address(url.to_owned()));
+        }
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .accept_encoding("identity")
+            .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
+            .timeout_connect(Some(CONNECT_TIME))
+            .proxy(None)
+            .build();
+        Ok(Self {
+            agent: config.into(),
+            url: given.strip_suffix("/v1").unwrap_or(given).to_owned(),
+            key: key.map(str::to_owned),
+        })
+    }
+
+    /// What a route tells; `path` begins with `/v1`.
+    pub fn get(&self, path: &str) -> Result<Value, ClientError> {
+        let request = self.agent.get(format!("{}{path}", self.url));
+        let request = match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        };
+        let response = request.call().map_err(|e| self.unreachable(&e))?;
+        self.json(self.accepted(response)?)
+    }
+
+    /// The answer to a body in one piece.
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value, ClientError> {
+        let response = self.send(path, body)?;
+        self.json(response)
+    }
+
+    /// What a server says of a model; null if it lists no model of this name.
+    pub fn model(&self, name: &str) -> Result<Value, ClientError> {
+        let mut models = self.get("/v1/models")?;
+        let models = models["data"].as_array_mut().map(std::mem::take);
+        let mut models = models.unwrap_or_default().into_iter();
+        Ok(models.find(|model| model["id"] == name).unwrap_or_default())
+    }
+
+    /// The vectors of texts, and the number of their tokens.
+    pub fn embed(
+        &self,
+        model: &str,
+        texts: &[&str],
+        dim: Option<usize>,
+    ) -> Result<(Vec<Vec<f32>>, u64), ClientError> {
+        let mut body = json!({"model": model, "input": texts, "encoding_format": "base64"});
+        if let Some(dim) = dim {
+            body["dimensions"] = dim.into();
+        }
+        let answer = self.post("/v1/embeddings", &body)?;
+        let data = answer["data"].as_array().map_or(&[][..], Vec::as_slice);
+        let mut rows = vec![None; texts.len()];
+        for item in data {
+            let index = item["index"].as_u64().and_then(|i| usize::try_from(i).ok());
+            let row = index.and_then(|index| rows.get_mut(index));
+            let row = row.ok_or_else(|| self.answer("a vector has no text"))?;
+            *row = vector(&item["embedding"]);
+        }
+        let rows: Option<Vec<Vec<f32>>> = rows.into_iter().collect();
+        let rows = rows.ok_or_else(|| {
+            let n = texts.len();
+            self.answer(format!("expected vectors of {n} texts, found fewer"))
+        })?;
+        let n_tokens = answer["usage"]["prompt_tokens"].as_u64();
+        Ok((rows, n_tokens.unwrap_or(0)))
+    }
+
+    /// Gives each event of a streamed answer to `event`, which can end the stream. Returns whether
+    /// the stream is complete.
+    pub fn stream(
+        &self,
+        path: &str,
+        body: &Value,
+        event: &mut dyn FnMut(Value) -> ControlFlow<()>,
+    ) -> Result<bool, ClientError> {
+        let mut reader = BufReader::new(self.send(path, body)?.into_body().into_reader());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let n = (&mut reader)
+                .take(MAX_EVENT_BYTES)
+                .read_until(b'\n', &mut line)
+                .map_err(|e| self.unreachable(&e))?;
+            if n == 0 {
+                return Err(self.unreachable(&"the connection closed before the answer ended"));
+            }
+            let Some(data) = line.strip_prefix(b"data:") else {
+                continue;
+            };
+            let data = data.trim_ascii();
+            if data == b"[DONE]" {
+                return Ok(true);
+            }
+            let data: Value = serde_json::from_slice(data)
+                .map_err(|e| self.answer(format!("an event is not JSON: {e}")))?;
+            if let Some(error) = data.get("error").filter(|error| !error.is_null()) {
+                return Err(ClientError::Refused {
+                    url: self.url.clone(),
+                    status: 500,
+                    message: message(error),
+                });
+            }
+            if event(data).is_break() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The address of the server.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The error of an answer that lacks something.
+    pub fn answer(&self, what: impl Into<String>) -> ClientError {
+        ClientError::Answer {
+            url: self.url.clone(),
+            what: what.into(),
+        }
+    }
+
+    fn send(&self, path: &str, body: &Value) -> Result<Response<Body>, ClientError> {
+        let request = self.agent.post(format!("{}{path}", self.url));
+        let request = request.header("Content-Type", "application/json");
+        let request = match &self.key {
+            Some(key) => request.header("Authorization", format!("Bearer {key}")),
+            None => request,
+        };
+        let response = request.send(body.to_string());
+        self.accepted(response.map_err(|e| self.unreachable(&e))?)
+    }
+
+    /// Refuses an answer with another status than 200.
+    fn accepted(&self, response: Response<Body>) -> Result<Response<Body>, ClientError> {
+        let status = response.status().as_u16();
+        if status == 200 {
+            return Ok(response);
+        }
+        let mut text = Vec::new();
+        let body = response.into_body().into_reader();
+        // What has come by then says enough.
+        let _ = body.take(MAX_ERROR_BYTES).read_to_end(&mut text);
+        let message = match serde_json::from_slice::<Value>(&text) {
+            Ok(body) => message(body.get("error").unwrap_or(&body)),
+            Err(_) => String::from_utf8_lossy(&text).chars().take(500).collect(),
+        };
+        Err(ClientError::Refused {
+            url: self.url.clone(),
+            status,
+            message,
+        })
+    }
+
+    fn json(&self, response: Response<Body>) -> Result<Value, ClientError> {
+        let mut bytes = Vec::new();
+        let body = response.into_body().into_reader();
+        let read = body.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes);
+        read.map_err(|e| self.unreachable(&e))?;
+        let parsed = serde_json::from_slice(&bytes);
+        parsed.map_err(|e| self.answer(format!("the answer is not JSON: {e}")))
+    }
+
+    fn unreachable(&self, reason: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Unreachable {
+            url: self.url.clone(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// The text of an error, in any API's shape.
+fn message(error: &Value) -> String {
+    let text = error.get("message").unwrap_or(error);
+    text.as_str()
+        .map_or_else(|| text.to_string(), str::to_owned)
+}
+
+/// A vector as base64 of fp32, or as numbers, which servers without base64 give.
+fn vector(embedding: &Value) -> Option<Vec<f32>> {
+    if let Some(text) = embedding.as_str() {
+        let bytes = STANDARD.decode(text).ok()?;
+        let (numbers, rest) = bytes.as_chunks();
+        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        return rest.is_empty().then(|| numbers.collect());
+    }
+    let numbers = embedding.as_array()?.iter();
+    numbers.map(|n| n.as_f64().map(|n| n as f32)).collect()
+}
