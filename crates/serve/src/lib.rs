@@ -23,6 +23,7 @@ mod guard;
 mod kept;
 mod listen;
 mod model;
+mod patience;
 mod places;
 mod ranks;
 mod routes;
