@@ -121,7 +121,12 @@ impl IntoResponse for ApiError {
 
 /// An answer of JSON.
 pub(crate) fn json_response(body: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(body.to_string()));
+    json_text(body.to_string())
+}
+
+/// An answer of JSON that was written before.
+pub(crate) fn json_text(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response

@@ -355,3 +355,49 @@ fn fields_that_ask_for_too_much_are_refused() {
     }
     assert_eq!(server.n_requests(), 0);
 }
+
+/// Small bodies whose answers, or work, would be many times as large.
+#[test]
+fn requests_that_amplify_are_refused() {
+    let bert = crate::embed::model("bert-mean");
+    let ranker = crate::rerank::model("bert");
+    let server = Server::of_models(&[bert, ranker], &[], &[]);
+    let documents = vec!["a"; 2000];
+    let query = "a ".repeat(10_000);
+    for (path, body, status, said) in [
+        (
+            "/tokenize",
+            json!({"inputs": "a ".repeat(200_000)}),
+            413,
+            "at most 131072 tokens",
+        ),
+        (
+            "/decode",
+            json!({"ids": vec![5; 200_000]}),
+            413,
+            "at most 131072 tokens",
+        ),
+        (
+            "/rerank",
+            json!({"query": query, "texts": documents}),
+            413,
+            "16777216 bytes",
+        ),
+        (
+            "/v1/rerank",
+            json!({"model": "bert", "query": query, "documents": documents}),
+            400,
+            "16777216 bytes",
+        ),
+    ] {
+        let answer = server.post(path, &body.to_string(), "");
+        assert_eq!(answer.status, status, "{path}");
+        let found = answer.text();
+        assert!(found.contains(said), "{path}: {found}");
+    }
+    let body = json!({"inputs": ["a cat", "the sea"]}).to_string();
+    let tokens = server.post("/tokenize", &body, "").json();
+    assert_eq!(tokens[0][0]["special"], true, "{tokens}");
+    assert_eq!(tokens[0][0]["start"], Value::Null, "{tokens}");
+    assert_eq!(server.n_requests(), 0);
+}
