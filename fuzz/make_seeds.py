@@ -151,6 +151,49 @@ def hub_seeds():
     answers("chunked", b"HTTP/1.1 200 X\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
 
 
+def request_seeds():
+    """Bodies behind the letter of their route, which the target `requests` lists."""
+    hello = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hello"}]
+    chat = {"model": "tiny-chat", "messages": hello, "max_tokens": 3, "temperature": 0}
+    text = {"model": "tiny-chat", "prompt": ["the sea", "sky"], "max_tokens": 3}
+    schema = {"type": "object", "properties": {"sky": {"enum": ["blue", "gray"]}}, "required": ["sky"]}
+    form = {"type": "json_schema", "json_schema": {"name": "sky", "schema": schema}}
+    samplers = {"top_k": 5, "top_p": 0.9, "min_p": 0.1, "typical_p": 0.9, "xtc_probability": 0.5, "mirostat": 2, "seed": 7}
+    penalties = {"repetition_penalty": 1.1, "presence_penalty": 1, "dry_multiplier": 0.8, "logit_bias": {"5": 2}}
+    vectors = {"model": "bert-mean", "input": ["a cat", "the sea is deep"]}
+    options = {"num_predict": 3, "temperature": 0, "stop": ["e"], "repeat_last_n": -1}
+    bodies = {
+        "chat": ("a", {**chat, "logprobs": True, "top_logprobs": 2, "n": 2, "stop": "e", "stream": True}),
+        "schema": ("a", {**chat, "response_format": form, "stop_token_ids": [5], "min_tokens": 1}),
+        "tools": ("a", {**chat, "tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "none"}),
+        "regex": ("b", {**text, **samplers, "prompt": [5, 9], "structured_outputs": {"regex": "(ab|c)+[0-9]{2}"}}),
+        "lark": ("b", {**text, **penalties, "structured_outputs": {"grammar": 'start: "a" | NUM\nNUM: /[0-9]+/'}}),
+        "echo": ("b", {**text, "echo": True, "logprobs": 2}),
+        "responses": ("c", {"model": "tiny-chat", "input": hello, "max_output_tokens": 3, "instructions": "x"}),
+        "embeddings": ("d", {**vectors, "encoding_format": "base64_int8", "dimensions": 4}),
+        "ids": ("d", {**vectors, "input": [[2, 5, 3], [2, 3]]}),
+        "ranks": ("e", {"model": "bert", "query": "a cat", "documents": ["a", {"text": "b"}], "top_n": 1}),
+        "messages": ("f", {**chat, "messages": hello[1:], "system": "x", "stop_sequences": ["e"], "stream": True}),
+        "count": ("g", {"model": "tiny-chat", "messages": hello[1:]}),
+        "perplexity": ("h", {**vectors, "encoding_format": "base64_binary"}),
+        "chunks": ("i", {**vectors, "input": [["a cat", "sleeps"], ["rain"]]}),
+        "ollama_chat": ("j", {"model": "tiny-chat", "messages": hello, "options": options, "format": schema}),
+        "generate": ("k", {"model": "tiny-chat", "prompt": "the sea", "raw": True, "options": options}),
+        "embed": ("l", {**vectors, "truncate": True}),
+        "embedding": ("m", {"model": "bert-mean", "prompt": "a cat"}),
+        "show": ("n", {"model": "tiny-chat"}),
+        "tei": ("o", {"inputs": ["a cat"], "truncate": True, "truncation_direction": "left"}),
+        "all": ("p", {"inputs": [2, 5, 3]}),
+        "similarity": ("q", {"inputs": {"source_sentence": "a", "sentences": ["b", "c"]}}),
+        "tokenize": ("r", {"inputs": "a cat", "add_special_tokens": False}),
+        "decode": ("s", {"ids": [2, 5, 3], "skip_special_tokens": False}),
+        "tei_ranks": ("t", {"query": "a", "texts": ["b", "c"], "raw_scores": True, "return_text": True}),
+        "continued": ("u", {"inputs": "the sea", "parameters": {"max_new_tokens": 3, "stop": ["e"]}}),
+    }
+    for name, (route, body) in bodies.items():
+        (SEEDS / "requests" / name).write_text(route + json.dumps(body))
+
+
 TEMPLATES = {
     "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] }}"
     "{{ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}",
@@ -174,3 +217,4 @@ from attacks import formats  # noqa: E402: lies in scripts, which is no package
 for number in range(6):
     rows(f"table{number}.parquet", b"p", formats.parquet(random.Random(number), ["one", "two words", "\u00e9"], False))
 hub_seeds()
+request_seeds()

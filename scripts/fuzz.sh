@@ -20,7 +20,7 @@ if [[ ! $seconds =~ ^[1-9][0-9]*$ ]]; then
     exit 2
 fi
 targets=("$@")
-[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text package valid template tokenizer rows hub)
+[[ ${#targets[@]} -gt 0 ]] || targets=(gguf safetensors mil_text package valid template tokenizer rows hub requests)
 
 if ! command -v "${CXX:-c++}" >/dev/null; then
     echo "fuzz: no C++ compiler (${CXX:-c++}), which libFuzzer is built with: install one, such as the package g++" >&2
@@ -88,7 +88,7 @@ for target in "${targets[@]}"; do
         -print_final_stats=1 -artifact_prefix="$artifacts/")
     case $target in
     mil_text | valid) options+=(-dict=fuzz/mil.dict) ;;
-    template | tokenizer) options+=(-dict="fuzz/$target.dict") ;;
+    template | tokenizer | requests) options+=(-dict="fuzz/$target.dict") ;;
     esac
     start=$SECONDS
     result=ok

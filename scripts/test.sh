@@ -188,6 +188,7 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: serve" "$venv/bin/python" tests/oracle/check_serve.py "$thane"
         step "oracle: batch" "$venv/bin/python" tests/oracle/check_batch.py "$thane"
+        step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
         step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"
         step "oracle: SARIF" "$venv/bin/python" tests/oracle/check_sarif.py "$thane"
         step "oracle: opset" "$venv/bin/python" tests/oracle/make_opset.py --check

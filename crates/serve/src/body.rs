@@ -12,9 +12,6 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 
-/// How long a client may take to send a body.
-const READ_TIME: Duration = Duration::from_secs(30);
-
 /// The fields of a request that no one has taken yet.
 #[derive(Debug)]
 pub(crate) struct Fields {
@@ -24,13 +21,13 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Reads a JSON object of at most `max_bytes`.
-    pub async fn read(body: Body, max_bytes: usize) -> Result<Self, ApiError> {
+    /// Reads a JSON object of at most `max_bytes`, which must be there within `time`.
+    pub async fn read(body: Body, (max_bytes, time): (usize, Duration)) -> Result<Self, ApiError> {
         let too_large = || {
             let message = format!("expected a body of at most {max_bytes} bytes, found more");
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
-        Self::parse(&collect(body, max_bytes, READ_TIME, too_large).await?)
+        Self::parse(&collect(body, max_bytes, time, too_large).await?)
     }
 
     fn parse(body: &Bytes) -> Result<Self, ApiError> {
@@ -111,7 +108,7 @@ pub(crate) async fn collect(
     }
     let read = tokio::time::timeout(time, Limited::new(body, max_bytes).collect()).await;
     let slow = |_| {
-        let message = format!("expected the body within {} s", time.as_secs());
+        let message = format!("expected the body within {} s", time.as_secs_f32());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     };
     match read.map_err(slow)? {

@@ -8,9 +8,13 @@ use axum::body::Body;
 use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
+use thane_audit::form::wrap::shorten;
 
 /// The code of inputs that are longer, or more, than a model or a request may have.
 pub(crate) const TOO_LARGE: &str = "input_too_large";
+
+/// Most characters of a message, which may repeat what the client sent, and of a field's name.
+const MAX_CHARS: usize = 1000;
 
 /// A refusal or failure of a request.
 #[derive(Clone, Debug)]
@@ -28,7 +32,7 @@ impl ApiError {
     pub fn new(status: StatusCode, message: impl Into<String>) -> Self {
         Self {
             status,
-            message: message.into(),
+            message: shorten(&message.into(), MAX_CHARS),
             param: None,
             code: None,
             retry_after: None,
@@ -51,7 +55,7 @@ impl ApiError {
     }
 
     pub fn with_param(mut self, param: impl Into<String>) -> Self {
-        self.param = Some(param.into());
+        self.param = Some(shorten(&param.into(), MAX_CHARS));
         self
     }
 
@@ -117,7 +121,12 @@ impl IntoResponse for ApiError {
 
 /// An answer of JSON.
 pub(crate) fn json_response(body: &Value) -> Response<Body> {
-    let mut response = Response::new(Body::from(body.to_string()));
+    json_text(body.to_string())
+}
+
+/// An answer of JSON that was written before.
+pub(crate) fn json_text(text: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(text));
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, json);
     response

@@ -169,6 +169,11 @@ pub(crate) async fn guard(
         Ok(()) => next.run(request).await,
         Err(error) => error.into_response(),
     };
+    let is_shown = response.extensions().get::<ApiError>().is_some();
+    if response.status().is_client_error() && !is_shown {
+        // The router itself refuses a path that it cannot decode.
+        response = ApiError::invalid("expected a path of UTF-8, found other bytes").into_response();
+    }
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         *response.status_mut() = dialect.status(&error);
         *response.body_mut() = Body::from(dialect.error(&error).to_string());

@@ -28,6 +28,7 @@ mod listen;
 mod log;
 mod model;
 mod offline;
+mod patience;
 mod places;
 mod ranks;
 mod rate;

@@ -16,6 +16,10 @@ use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
 
+/// Most bytes of the texts of a request, each with the query before it: a long query is tokenized
+/// as often as there are texts.
+const MAX_PAIR_BYTES: usize = 16 << 20;
+
 /// A query and the texts to score for it.
 #[derive(Debug)]
 pub(crate) struct Question {
@@ -23,6 +27,22 @@ pub(crate) struct Question {
     pub texts: Vec<String>,
     /// Whether pairs that are too long are cut; otherwise they are an error.
     pub is_cut: bool,
+}
+
+impl Question {
+    fn check_size(&self) -> Result<(), ApiError> {
+        let of_texts: usize = self.texts.iter().map(String::len).sum();
+        let of_queries = self.query.len().saturating_mul(self.texts.len());
+        let n = of_texts.saturating_add(of_queries);
+        if n <= MAX_PAIR_BYTES {
+            return Ok(());
+        }
+        let message = format!(
+            "expected texts of at most {MAX_PAIR_BYTES} bytes, the query counted with each, found \
+             {n} bytes: ask for fewer at a time"
+        );
+        Err(ApiError::invalid(message).with_code(TOO_LARGE))
+    }
 }
 
 /// The scores of a request.
@@ -91,6 +111,7 @@ impl Ranks {
     /// Scores texts when the requests that came earlier are done. If the caller is dropped, the
     /// work ends before the next call of the program.
     pub async fn rank(&self, question: Question) -> Result<Ranking, ApiError> {
+        question.check_size()?;
         let place = self.places.take()?;
         let (answer, ranking) = oneshot::channel();
         let job = Job {

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::guard::Guard;
 use crate::log::{Log, LogSink};
+use crate::patience::Patient;
 use crate::roster::{LoadError, Loadable, Roster};
 use crate::routes::{App, router};
 use crate::tls::Tls;
@@ -47,6 +48,9 @@ pub struct Options {
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
     pub grace: Duration,
+    /// How long a client may take to send the head of a request, or its body, or to take some of an
+    /// answer. An idle connection is closed after it.
+    pub patience: Duration,
 }
 
 impl Default for Options {
@@ -65,6 +69,7 @@ impl Default for Options {
             complain: |_| {},
             max_connections: 256,
             grace: Duration::from_secs(10),
+            patience: Duration::from_secs(30),
         }
     }
 }
@@ -85,7 +90,7 @@ pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> R
     let uploads = Uploads::new(options.max_upload_bytes, options.budget.clone());
     let app = App::new(
         Arc::clone(roster),
-        options.max_body_bytes,
+        (options.max_body_bytes, options.patience),
         uploads,
         options.resident_bytes,
     );
@@ -101,12 +106,9 @@ pub struct Server {
 }
 
 impl Server {
-    /// Time in which a client must send the head of a request; an idle connection is closed after
-    /// it.
-    const HEAD_TIME: Duration = Duration::from_secs(30);
     /// Time in which a client must agree on a key (TLS).
     const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
-    /// Bytes of the head of a request.
+    /// Bytes of the head of a request; what is read at once may exceed it.
     const HEAD_BYTES: usize = 64 << 10;
     /// Threads that encode prompts.
     pub(crate) const ENCODERS: usize = 4;
@@ -179,16 +181,18 @@ impl Server {
             };
             // Pieces of answers are small, and none waits for the next.
             let _ = stream.set_nodelay(true);
+            let stream = Patient::new(stream, self.options.patience);
             let service = TowerToHyperService::new(self.router.clone());
+            let patience = self.options.patience;
             let (tls, watcher) = (tls.clone(), graceful.watcher());
             tokio::spawn(async move {
                 let Some(tls) = tls else {
-                    connect(stream, service, watcher).await;
+                    connect(stream, service, (watcher, patience)).await;
                     return drop(place);
                 };
                 let agreed = tokio::time::timeout(Self::HANDSHAKE_TIME, tls.accept(stream));
                 if let Ok(Ok(stream)) = agreed.await {
-                    connect(stream, service, watcher).await;
+                    connect(stream, service, (watcher, patience)).await;
                 }
                 drop(place);
             });
@@ -200,13 +204,16 @@ impl Server {
 }
 
 /// Answers the requests of a connection until it is closed.
-async fn connect<S>(stream: S, service: TowerToHyperService<Router>, watcher: Watcher)
-where
+async fn connect<S>(
+    stream: S,
+    service: TowerToHyperService<Router>,
+    (watcher, patience): (Watcher, Duration),
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(Server::HEAD_TIME)
+        .header_read_timeout(patience)
         .max_buf_size(Server::HEAD_BYTES)
         .serve_connection(TokioIo::new(stream), service);
     // The client's connection, and the client's failure.
@@ -217,5 +224,68 @@ where
 pub(crate) async fn stop(is_stopped: &dyn Fn() -> bool) {
     while !is_stopped() {
         tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// A connection to a server on which `first` was sent.
+    fn send(address: SocketAddr, first: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let long = Duration::from_secs(20);
+        stream.set_read_timeout(Some(long)).unwrap();
+        stream.set_write_timeout(Some(long)).unwrap();
+        stream.write_all(first.as_bytes()).unwrap();
+        stream
+    }
+
+    fn read(mut stream: TcpStream) -> String {
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// There is room for one connection, so each client waits until the server is rid of the one
+    /// before.
+    #[test]
+    fn slow_clients_lose_their_connections() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let options = Options {
+            max_connections: 1,
+            patience: Duration::from_millis(300),
+            ..Options::default()
+        };
+        let server = Server::new(listener, Vec::new(), options).unwrap();
+        let is_stopped = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                server
+                    .run(&|| Ok(()), &|| is_stopped.load(Ordering::Relaxed))
+                    .unwrap()
+            });
+            let line = "GET / HTTP/1.1\r\nHost: localhost\r\n";
+            let silent = send(address, "");
+            let slow_head = send(address, line);
+            let never_reads = send(address, &format!("{line}\r\n").repeat(5000));
+            let post = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n\
+                        Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{";
+            let slow_body = send(address, post);
+            let last = send(address, &format!("{line}Connection: close\r\n\r\n"));
+            assert!(read(last).starts_with("HTTP/1.1 200 OK"));
+            assert_eq!(read(silent), "");
+            assert!(!read(slow_head).contains("200"));
+            let refused = read(slow_body);
+            assert!(refused.starts_with("HTTP/1.1 408"), "{refused}");
+            assert!(refused.contains("expected the body within"), "{refused}");
+            drop(never_reads);
+            is_stopped.store(true, Ordering::Relaxed);
+        });
     }
 }

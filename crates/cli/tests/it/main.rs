@@ -45,6 +45,7 @@ mod run_structure;
 mod schema;
 mod serve;
 mod serve_anthropic;
+mod serve_attacks;
 mod serve_client;
 mod serve_log;
 mod serve_ollama;

@@ -10,6 +10,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::format::Form;
 use super::generate::{beside, check_length, choose, compile, encode, invalid};
+use super::sampling::check_stops;
 use crate::answers::Answers;
 use crate::error::ApiError;
 
@@ -75,7 +76,8 @@ impl Ask {
     ) -> Result<Begun, ApiError> {
         let is_chat = matches!(self.prompt, Prompt::Messages(_));
         let sampling = choose(&self.sampling, answers, is_chat)?;
-        check_stops(&self.stop, stop_param)?;
+        check_stops(&self.stop, stop_param, MAX_STOPS)?;
+        refuse_empty(&self.stop, stop_param)?;
         if let (Some(form), Some(known)) = (&self.form, &answers.known) {
             return Err(invalid(known.lacks("a grammar")).with_param(form.field));
         }
@@ -109,17 +111,10 @@ impl Ask {
     }
 }
 
-fn check_stops(stop: &[String], param: &str) -> Result<(), ApiError> {
-    let refused = |expected: &str, found: &str| {
-        let message = format!("`{param}`: expected {expected}, found {found}");
-        Err(ApiError::field(param, message))
-    };
-    if stop.len() > MAX_STOPS {
-        let expected = format!("at most {MAX_STOPS} texts");
-        return refused(&expected, &stop.len().to_string());
-    }
+fn refuse_empty(stop: &[String], param: &str) -> Result<(), ApiError> {
     if stop.iter().any(String::is_empty) {
-        return refused("texts that are not empty", "an empty one");
+        let message = format!("`{param}`: expected texts that are not empty, found an empty one");
+        return Err(ApiError::field(param, message));
     }
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let mut fields = Fields::read(body, app.body).await?;
     let model = &*app.model_of(&mut fields).await?;
     let embeddings = embedding_model(model)?;
     let encoding = fields.take("encoding_format")?;

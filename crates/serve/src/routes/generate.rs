@@ -44,6 +44,9 @@ pub(super) const MAX_LOGPROBS: usize = 20;
 /// Most texts that can end an answer, as in OpenAI's API.
 const MAX_STOPS: usize = 4;
 
+/// Most tokens that can end an answer.
+const MAX_STOP_TOKENS: usize = 1024;
+
 /// How an answer is made and given.
 pub(super) struct Wish {
     sampling: SampleOptions,
@@ -78,6 +81,18 @@ struct StreamFields {
     _include_obfuscation: Option<bool>,
 }
 
+/// Token ids that end an answer.
+fn stop_tokens(fields: &mut Fields) -> Result<Vec<u32>, ApiError> {
+    let name = "stop_token_ids";
+    let tokens: Vec<u32> = fields.take(name)?.unwrap_or_default();
+    if tokens.len() > MAX_STOP_TOKENS {
+        let n = tokens.len();
+        let message = format!("`{name}`: expected at most {MAX_STOP_TOKENS} tokens, found {n}");
+        return Err(ApiError::field(name, message));
+    }
+    Ok(tokens)
+}
+
 /// The language model of a request.
 pub(super) fn language_model(model: &Served) -> Result<&Answers, ApiError> {
     match &model.task {
@@ -101,13 +116,7 @@ impl Wish {
             Some(Stop::One(text)) => vec![text],
             Some(Stop::Several(texts)) => texts,
         };
-        if stop.len() > MAX_STOPS {
-            let message = format!(
-                "`stop`: expected at most {MAX_STOPS} texts, found {}",
-                stop.len()
-            );
-            return Err(ApiError::field("stop", message));
-        }
+        sampling::check_stops(&stop, "stop", MAX_STOPS)?;
         let is_stream = fields.take("stream")?.unwrap_or(false);
         let options: Option<StreamFields> = fields.take("stream_options")?;
         if options.is_some() && !is_stream {
@@ -127,7 +136,7 @@ impl Wish {
         Ok(Self {
             sampling,
             stop,
-            stop_tokens: fields.take("stop_token_ids")?.unwrap_or_default(),
+            stop_tokens: stop_tokens(fields)?,
             min_tokens: fields.take("min_tokens")?.unwrap_or(0),
             n,
             form,

@@ -23,7 +23,7 @@ mod turns;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::http::StatusCode;
@@ -42,7 +42,8 @@ use table::Route;
 /// What handlers share.
 pub(crate) struct App {
     roster: Arc<Roster>,
-    max_body_bytes: usize,
+    /// Most bytes of a body, and the time in which it must be there.
+    body: (usize, Duration),
     uploads: Uploads,
     resident_bytes: fn() -> Option<u64>,
     /// When the server started, in seconds since 1970.
@@ -54,13 +55,13 @@ pub(crate) struct App {
 impl App {
     pub fn new(
         roster: Arc<Roster>,
-        max_body_bytes: usize,
+        body: (usize, Duration),
         uploads: Uploads,
         resident_bytes: fn() -> Option<u64>,
     ) -> Self {
         Self {
             roster,
-            max_body_bytes,
+            body,
             uploads,
             resident_bytes,
             started: now_s(),

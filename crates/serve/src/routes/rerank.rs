@@ -36,7 +36,7 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let mut fields = Fields::read(body, app.body).await?;
     let model = &*app.model_of(&mut fields).await?;
     let ranks = reranker(model)?;
     let query: String = fields.require("query")?;

@@ -15,6 +15,26 @@ const MAX_BIAS: f32 = 100.0;
 /// Most texts at which DRY ends a sequence.
 const MAX_BREAKERS: usize = 16;
 
+/// Longest text that can end an answer, in bytes. Each token looks for it.
+const MAX_STOP_BYTES: usize = 1024;
+
+/// Refuses more than `most` texts that end an answer, and long ones.
+pub(super) fn check_stops(stop: &[String], param: &str, most: usize) -> Result<(), ApiError> {
+    let refused = |expected: String, found: usize| {
+        let message = format!("`{param}`: expected {expected}, found {found}");
+        Err(ApiError::field(param, message))
+    };
+    if stop.len() > most {
+        return refused(format!("at most {most} texts"), stop.len());
+    }
+    match stop.iter().map(String::len).max() {
+        Some(n) if n > MAX_STOP_BYTES => {
+            refused(format!("texts of at most {MAX_STOP_BYTES} bytes"), n)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Takes the sampling fields. Without a seed, each request has another.
 pub(super) fn take(
     fields: &mut Fields,
@@ -123,7 +143,8 @@ fn logit_bias(fields: &mut Fields, answers: &Answers) -> Result<Vec<(u32, f32)>,
             ApiError::field("logit_bias", message)
         };
         let token = id.parse::<u32>().ok();
-        let token = token.filter(|token| (*token as usize) < n_vocab);
+        // A token has one bias: `01` is no other spelling.
+        let token = token.filter(|token| (*token as usize) < n_vocab && token.to_string() == id);
         let token = token
             .ok_or_else(|| refused(format!("token ids below {n_vocab}"), format!("`{id}`")))?;
         if !(-MAX_BIAS..=MAX_BIAS).contains(&bias) {

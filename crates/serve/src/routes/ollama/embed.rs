@@ -20,7 +20,7 @@ pub(super) async fn embed(
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
     let arrived = Instant::now();
-    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     let embeddings = embedding_model(model)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;
@@ -48,7 +48,7 @@ pub(super) async fn embed_one(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     let embeddings = embedding_model(model)?;
     let prompt: String = fields.require("prompt")?;

@@ -103,7 +103,7 @@ struct Call {
 impl Call {
     async fn read(app: &App, body: Body, text_field: &'static str) -> Result<Self, ApiError> {
         Ok(Self {
-            fields: Fields::read(body, app.max_body_bytes).await?,
+            fields: Fields::read(body, app.body).await?,
             arrived: Instant::now(),
             text_field,
         })

@@ -45,7 +45,7 @@ pub(super) async fn show(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.max_body_bytes).await?;
+    let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     fields.finish(
         &["verbose"],

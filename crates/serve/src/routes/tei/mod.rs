@@ -60,7 +60,7 @@ pub(super) fn routes() -> Vec<Route> {
     let mut routes: Vec<Route> = at_root
         .map(|(path, action)| {
             let call = move |State(app): State<Arc<App>>, body: Body| async move {
-                let fields = Fields::read(body, app.max_body_bytes).await?;
+                let fields = Fields::read(body, app.body).await?;
                 let model = &*default_model(&app, action, &path_of(action)).await?;
                 call(&app, model, action, fields).await
             };
@@ -132,7 +132,7 @@ async fn of_model(
     Path(path): Path<String>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let fields = Fields::read(body, app.max_body_bytes).await?;
+    let fields = Fields::read(body, app.body).await?;
     let (name, action) = split(&path);
     call(&app, &*app.model(name).await?, action, fields).await
 }

@@ -4,13 +4,36 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::Response;
-use serde::Deserialize;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::super::embeddings::{MAX_INPUTS, Texts, check_count, embedding_model};
+use super::super::generate::beside;
 use crate::body::Fields;
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, TOO_LARGE, json_response, json_text};
 use crate::model::Served;
+
+/// Most tokens of a request: an answer of some 10 MB.
+const MAX_TOKENS: usize = 1 << 17;
+
+fn check_tokens(n: usize, param: &str) -> Result<(), ApiError> {
+    if n <= MAX_TOKENS {
+        return Ok(());
+    }
+    let message = format!("`{param}`: expected at most {MAX_TOKENS} tokens in all, found {n}");
+    Err(ApiError::field(param, message).with_code(TOO_LARGE))
+}
+
+/// A token of `tokenize`.
+#[derive(Serialize)]
+struct Token {
+    id: u32,
+    text: String,
+    special: bool,
+    /// Where the token lies in the text is not told.
+    start: Option<usize>,
+    stop: Option<usize>,
+}
 
 /// The field `ids` of `decode`.
 #[derive(Deserialize)]
@@ -23,7 +46,7 @@ enum Ids {
     Several(Vec<Vec<u32>>),
 }
 
-/// The tokens of texts. Where they lie in the text is not told.
+/// The tokens of texts.
 pub(super) async fn tokenize(
     model: &Served,
     mut fields: Fields,
@@ -37,21 +60,24 @@ pub(super) async fn tokenize(
     let prompt: Option<String> = fields.take("prompt_name")?;
     fields.finish(&[], &[])?;
     check_count(texts.len(), MAX_INPUTS, "inputs")?;
+    let _place = embeddings.places.take()?;
     let sequences = embeddings.tokenize(texts, prompt.as_deref(), add_special);
-    let tokenizer = embeddings.texts.tokenizer();
-    let token = |id: &u32| {
-        json!({
-            "id": id,
-            "text": tokenizer.decode(&[*id], false),
-            "special": tokenizer.is_special(*id),
-            "start": null,
-            "stop": null,
-        })
-    };
     let sequences = sequences.await?;
-    let rows = sequences.iter().map(|ids| ids.iter().map(token).collect());
-    let rows: Vec<Vec<Value>> = rows.collect();
-    Ok(json_response(&json!(rows)))
+    check_tokens(sequences.iter().map(Vec::len).sum(), "inputs")?;
+    let texts = Arc::clone(&embeddings.texts);
+    let written = beside(move || {
+        let token = |id: &u32| Token {
+            id: *id,
+            text: texts.tokenizer().decode(&[*id], false),
+            special: texts.tokenizer().is_special(*id),
+            start: None,
+            stop: None,
+        };
+        let rows = sequences.iter().map(|ids| ids.iter().map(token).collect());
+        let rows: Vec<Vec<Token>> = rows.collect();
+        serde_json::to_string(&rows).map_err(|e| ApiError::failed(e.to_string()))
+    });
+    Ok(json_text(written.await?))
 }
 
 pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Response<Body>, ApiError> {
@@ -63,6 +89,8 @@ pub(super) async fn decode(model: &Served, mut fields: Fields) -> Result<Respons
     let skip_special = fields.take("skip_special_tokens")?.unwrap_or(true);
     fields.finish(&[], &[])?;
     check_count(lists.len(), MAX_INPUTS, "ids")?;
+    check_tokens(lists.iter().map(Vec::len).sum(), "ids")?;
+    let _place = embeddings.places.take()?;
     let n_vocab = embeddings.info.vocab_size;
     if let Some(id) = lists.iter().flatten().find(|id| **id as usize >= n_vocab) {
         let message = format!("`ids`: expected token ids below {n_vocab}, found {id}");
