@@ -152,8 +152,9 @@ impl Sessions {
     }
 
     /// Runs one step towards caches that hold these tokens: the sequences process as many tokens
-    /// as one call takes, those that lack several of them alike. A sequence that lacks a single token decodes beside others that prefill.
-    /// A sequence is done when [`Self::tokens`] equals its target.
+    /// as one call takes, those that lack several of them alike. A sequence that lacks a single
+    /// token decodes beside others that prefill. A sequence is done when [`Self::tokens`] equals
+    /// its target.
     pub fn step(&mut self, targets: &[Work<'_>]) -> Result<(), GenerateError> {
         /// With fewer tokens, matrix products become slower per token.
         const MIN_TOKENS: usize = 16;

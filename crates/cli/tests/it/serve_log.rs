@@ -260,10 +260,13 @@ fn logs_of_servers_are_read_and_followed() {
     assert!(of_log(&["--lines", "0"]).is_empty());
     // One that is followed ends with its server.
     let mut follow = home.thane(&["logs", &port, "--follow", "-n", "1"]);
-    let followed = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut followed = follow.stdout(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(followed.stdout.take().unwrap());
+    let mut text = String::new();
+    printed.read_line(&mut text).unwrap();
     server.interrupt();
     assert!(server.child.wait().unwrap().success());
-    let followed = followed.wait_with_output().unwrap();
-    let text = String::from_utf8(followed.stdout).unwrap();
+    printed.read_to_string(&mut text).unwrap();
+    assert!(followed.wait().unwrap().success());
     assert_eq!(lines(&text).last().unwrap()["event"], "stopped", "{text}");
 }
