@@ -12,7 +12,10 @@ use thane_cpu::{Cpu, Numerics};
 use thane_hub::{Hub, Places};
 use thane_mil::budget::Budget;
 use thane_runtime::{LanguageOptions, Model};
-use thane_serve::{KeptPrompts, ModelOptions, Options, Served, Server};
+use thane_serve::{
+    KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Options, Served, Server,
+    name_of,
+};
 
 /// The routes that take JSON; `fuzz/make_seeds.py` has the same order.
 const PATHS: [&str; 21] = [
@@ -69,7 +72,9 @@ fn ask(path: &str, body: &[u8]) -> io::Result<(u16, String)> {
              Content-Length: {}\r\n\r\n",
             body.len()
         );
-        let sent = stream.get_mut().write_all(&[head.as_bytes(), body].concat());
+        let sent = stream
+            .get_mut()
+            .write_all(&[head.as_bytes(), body].concat());
         match sent.and_then(|()| answer(&mut stream)) {
             Err(error) if is_last => return Err(error),
             Err(_) => {}
@@ -141,16 +146,40 @@ fn start() -> Result<SocketAddr, Box<dyn std::error::Error>> {
             complain: |_| {},
         },
     };
-    let (cpu, hub) = (Cpu::new(Numerics::F32, 1), Hub::new(Places::in_folder(models())));
+    let hub = Hub::new(Places::in_folder(models()));
     let folders = ["tiny-chat", "tiny-embed/bert-mean", "tiny-rerank/bert"];
-    let served = folders.iter().map(|folder| {
-        let path = models().join(folder).display().to_string();
-        Served::start(Model::open(&path, &hub, &())?, &cpu, &options, &())
-    });
-    let served = served.collect::<Result<Vec<Served>, _>>()?;
+    let all = folders
+        .iter()
+        .map(|folder| -> Result<Loadable, Box<dyn std::error::Error>> {
+            let path = models().join(folder).display().to_string();
+            let files = hub.resolve(&path)?;
+            let model = Model::from_files(files.clone())?;
+            let (id, options) = (name_of(&model), options.clone());
+            let given = id.clone();
+            let load = move || {
+                let model = Model::from_files(files.clone());
+                let cpu = Cpu::new(Numerics::F32, 1);
+                let served =
+                    model.and_then(|model| Served::start(model, &given, &cpu, &options, &()));
+                served.map_err(|error| LoadError {
+                    lacks_memory: false,
+                    cause: Box::new(error),
+                })
+            };
+            Ok(Loadable {
+                id,
+                aliases: Vec::new(),
+                task: ModelTask::of(&model)?,
+                at_start: true,
+                keep_alive: KeepAlive::FOREVER,
+                n_queue: 6,
+                load: Box::new(load),
+            })
+        });
+    let all = all.collect::<Result<Vec<Loadable>, _>>()?;
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
-    let server = Server::new(listener, served, Options::default())?;
-    std::thread::spawn(move || server.run(&|| false));
+    let server = Server::new(listener, all, Options::default())?;
+    std::thread::spawn(move || server.run(&|| Ok(()), &|| false));
     Ok(address)
 }

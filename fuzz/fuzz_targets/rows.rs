@@ -5,9 +5,9 @@
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
+use thane_mil::budget::Budget;
 use thane_texts::row::Fields;
 use thane_texts::rows::{Source, Texts};
-use thane_mil::budget::Budget;
 
 /// Rows that are looked at.
 const MOST_ROWS: usize = 1000;
