@@ -36,6 +36,11 @@ const CASES: &[Case] = &[
         out: "fixed.mlpackage",
     },
     Case {
+        args: "batch requests.jsonl --model bert --model m=in.gguf",
+        inputs: &["requests.jsonl", "bert", "in.gguf"],
+        out: "answers.jsonl",
+    },
+    Case {
         args: "bisect in.mil",
         inputs: &["in.mil"],
         out: "part.mlpackage",
@@ -77,6 +82,10 @@ fn inputs() -> Home {
     );
     write("in.gguf", &std::fs::read(chat_gguf()).unwrap());
     write("texts.jsonl", b"{\"text\": \"the sea\"}\n");
+    let body = r#"{"model": "bert", "input": "the sea"}"#;
+    let rest = r#""custom_id": "1", "method": "POST", "url": "/v1/embeddings""#;
+    let request = format!("{{{rest}, \"body\": {body}}}\n");
+    write("requests.jsonl", request.as_bytes());
     write(
         "plan.json",
         b"[{\"output\": \"q\", \"preferred\": \"gpu\", \"cost\": 0.5}]",

@@ -92,6 +92,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error));
     }
     let specs = specs(args, &survey)?;
+    for (_, spec) in &specs {
+        out::check(&args.out, args.force, &[Path::new(spec)])?;
+    }
     let loaded = load(&specs, args, app)?;
     let partial = out::beside(&args.out, ".partial");
     let folder = args.out.parent().filter(|f| !f.as_os_str().is_empty());
