@@ -136,7 +136,7 @@ second_lane() {
     beside docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
     if [ "$seconds" -le 0 ]; then
         echo "THANE_TEST_FUZZ_SECONDS is 0" >"$logs/no-fuzzing"
-    elif ((SECONDS > 1200)); then
+    elif ((SECONDS > 900)); then
         echo "$SECONDS s are over, and the whole is to end within 1500" >"$logs/no-fuzzing"
     else
         beside fuzzing bash scripts/fuzz.sh "$seconds"
