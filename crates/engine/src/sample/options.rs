@@ -80,9 +80,9 @@ impl Default for SampleOptions {
 }
 
 impl SampleOptions {
-    /// How many of the greatest logits [`Sampler::sample`] needs with a history of `n_history`
-    /// tokens, or `None` if it needs all. With all other logits at minus infinity it chooses the
-    /// same token.
+    /// How many of the greatest logits [`Sampler::sample`](super::Sampler::sample) needs with a
+    /// history of `n_history` tokens, or `None` if it needs all. With all other logits at minus
+    /// infinity it chooses the same token.
     pub fn n_greatest(&self, n_history: usize) -> Option<usize> {
         let needs_all = self.dry.is_on() || !self.logit_bias.is_empty();
         let n = match (self.temperature == 0.0, self.top_k) {
