@@ -2,12 +2,10 @@
 //! would not be valid. They are those of a first call, whose tokens begin at position 0 of an empty
 //! cache (ARCHITECTURE.md lists the inputs).
 
+use thane_engine::chain::first_mask;
 use thane_mil::literal::f64_to_f16;
 use thane_mil::program::Function;
 use thane_mil::types::{DType, TensorType, Type};
-
-/// The score of a masked key, as `thane run` sets it.
-const MASKED_SCORE: f64 = -1e4;
 
 /// The inputs of which a decoder has at least one.
 const MASKS: [&str; 3] = ["full_mask", "sliding_mask", "streaming_mask"];
@@ -65,7 +63,7 @@ impl DecoderCall {
             "write_begin" => is(ints([0; 4]), "from position 0".to_owned()),
             "write_end" => is(ints([0, 0, end, 0]), format!("up to position {n}")),
             name if MASKS.contains(&name) => is(
-                self.mask(ty.known_shape()?.last().copied()?),
+                halves(first_mask(n, ty.known_shape()?.last().copied()?)),
                 "each token attends to itself and those before".to_owned(),
             ),
             "last_token" => is(
@@ -83,23 +81,13 @@ impl DecoderCall {
             _ => None,
         }
     }
-
-    /// The mask [tokens, columns] of an empty cache, the last columns of which are those of the
-    /// call. Sliding-window layers may have fewer rows of the cache.
-    fn mask(self, columns: usize) -> Vec<u8> {
-        let before = columns.saturating_sub(self.n_tokens);
-        let score = |row: usize, column: usize| {
-            let is_seen = column >= before && column - before <= row;
-            if is_seen { 0.0 } else { MASKED_SCORE }
-        };
-        halves((0..self.n_tokens).flat_map(|row| (0..columns).map(move |c| score(row, c))))
-    }
 }
 
 fn ints(values: impl IntoIterator<Item = i32>) -> Vec<u8> {
     values.into_iter().flat_map(i32::to_le_bytes).collect()
 }
 
-fn halves(values: impl Iterator<Item = f64>) -> Vec<u8> {
-    values.flat_map(|v| f64_to_f16(v).to_le_bytes()).collect()
+fn halves(values: impl Iterator<Item = f32>) -> Vec<u8> {
+    let bytes = |v: f32| f64_to_f16(f64::from(v)).to_le_bytes();
+    values.flat_map(bytes).collect()
 }

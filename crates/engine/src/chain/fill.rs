@@ -154,6 +154,19 @@ impl Seen {
     }
 }
 
+/// The mask [1, 1, n, columns] of a first call, whose n tokens begin at position 0 of an empty
+/// cache.
+pub fn first_mask(n_tokens: usize, columns: usize) -> impl Iterator<Item = f32> {
+    let n_rows = columns.saturating_sub(n_tokens);
+    let seen = Seen {
+        n_rows,
+        position: 0,
+        window: None,
+        kept: Kept::ring(n_rows),
+    };
+    (0..n_tokens * columns).map(move |at| seen.score(at / columns, at % columns))
+}
+
 fn hidden_unless(is_shown: bool) -> f32 {
     if is_shown { 0.0 } else { f32::NEG_INFINITY }
 }

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use thane_mil::types::DType;
 
 pub use executable::ChainExecutable;
+pub use fill::first_mask;
 
 /// How the functions of a bundle process tokens.
 pub struct Chain {
