@@ -1,4 +1,5 @@
-//! `--json` of every verb has the fields that `docs/json.md` lists, and no others.
+//! `--json` of every verb, contracts and manifests have the fields that `docs/json.md` lists, and
+//! no others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,6 +9,16 @@ use serde_json::Value;
 use crate::fixture::{Home, assert_ends, chat_gguf, json};
 
 type Fields = BTreeMap<String, String>;
+
+/// Objects whose keys are data.
+const OF_DATA: [&str; 6] = [
+    "quantization",
+    "functions",
+    "functions[].ops",
+    "constants",
+    "prompts",
+    "model.prompts",
+];
 
 fn page(name: &str) -> String {
     std::fs::read_to_string(
@@ -24,11 +35,9 @@ fn documented() -> BTreeMap<String, Fields> {
     let mut verbs = BTreeMap::new();
     let mut verb = String::new();
     for line in page.lines() {
-        if let Some(name) = line
-            .strip_prefix("## `thane ")
-            .and_then(|rest| rest.strip_suffix('`'))
-        {
-            verb = name.to_owned();
+        if let Some(heading) = line.strip_prefix("## ") {
+            let name = heading.replace('`', "");
+            verb = name.strip_prefix("thane ").unwrap_or(&name).to_owned();
         }
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         if let [_, field, ty, _, _] = cells[..]
@@ -61,13 +70,7 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
             .for_each(|item| collect(&format!("{path}[]"), item, fields)),
         Value::Object(map) => {
             for (key, item) in map {
-                let key = if ["quantization", "functions[].ops", "constants", "prompts"]
-                    .contains(&path)
-                {
-                    "*"
-                } else {
-                    key
-                };
+                let key = if OF_DATA.contains(&path) { "*" } else { key };
                 collect(
                     &if path.is_empty() {
                         key.to_owned()
@@ -85,8 +88,16 @@ fn collect(path: &str, value: &Value, fields: &mut Fields) {
 
 #[track_caller]
 pub fn agrees(verb: &str, report: &Value) {
+    agree(verb, std::slice::from_ref(report));
+}
+
+/// Compares the fields that at least one of the reports has.
+#[track_caller]
+fn agree(verb: &str, reports: &[Value]) {
     let mut found = Fields::new();
-    collect("", report, &mut found);
+    for report in reports {
+        collect("", report, &mut found);
+    }
     let listed = documented()
         .remove(verb)
         .unwrap_or_else(|| panic!("`thane {verb}` has no section"));
@@ -145,6 +156,62 @@ fn embed_with_all_that_it_can_say() {
     let output = home.run(&args);
     assert_ends(&output, 0, &[]);
     agrees("embed", &json(&output));
+}
+
+#[test]
+fn contracts_and_manifests() {
+    let home = Home::new();
+    let (decoder, encoder) = (
+        crate::decoder::models().join("tiny/gemma3"),
+        crate::embed::model("qwen3-embedding"),
+    );
+    let parse = |path: &str| serde_json::from_slice(&std::fs::read(home.path(path)).unwrap());
+    let parse = |path: &str| -> Value { parse(path).unwrap() };
+    let convert = |model: &Path, to: &str, flags: &str| {
+        let out = home.path(to);
+        let fixed = [
+            "convert",
+            model.to_str().unwrap(),
+            "-o",
+            out.to_str().unwrap(),
+        ];
+        let flags: Vec<&str> = flags.split_whitespace().collect();
+        assert_ends(&home.run(&[&fixed[..], &flags].concat()), 0, &[]);
+    };
+    let contract = |package: &str| parse(&format!("{package}/Data/ai.thane/contract.json"));
+    let engine =
+        "--form engine --context 64 --block 8 --kv explicit --attention-window 16 --lanes 2";
+    convert(
+        &decoder,
+        "host.mlpackage",
+        &format!("{engine} --head host --lookup host"),
+    );
+    convert(
+        &decoder,
+        "top.mlpackage",
+        &format!("{engine} --head top3 --attention-pool 4"),
+    );
+    let recurrent = crate::decoder::models().join("tiny/lfm2");
+    convert(
+        &recurrent,
+        "lfm2.mlpackage",
+        "--form engine --context 64 --block 8",
+    );
+    let packages = ["host.mlpackage", "top.mlpackage", "lfm2.mlpackage"];
+    agree("contract.json", &packages.map(contract));
+    convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
+    agree(
+        "contract.json of an embedding model",
+        &[contract("e.mlpackage")],
+    );
+    convert(
+        &decoder,
+        "chunks",
+        "--form engine --context 64 --block 8 --split 2",
+    );
+    let mut manifest = parse("chunks/manifest.json");
+    manifest["model"] = serde_json::json!({});
+    agree("manifest.json", &[manifest]);
 }
 
 #[test]
@@ -570,7 +637,7 @@ fn verbs_of_the_cache() {
 }
 
 #[test]
-fn each_section_is_a_verb() {
+fn each_section_is_a_verb_or_a_file() {
     let verbs: Vec<String> = documented().into_keys().collect();
     assert_eq!(
         verbs,
@@ -583,6 +650,8 @@ fn each_section_is_a_verb() {
             "bisect",
             "buckets",
             "check",
+            "contract.json",
+            "contract.json of an embedding model",
             "convert",
             "convert --task embed",
             "diff",
@@ -590,6 +659,7 @@ fn each_section_is_a_verb() {
             "explain",
             "inspect",
             "ls",
+            "manifest.json",
             "ops",
             "perplexity",
             "plan",
