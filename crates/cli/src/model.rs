@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics, Profile};
+use thane_engine::pages::PageForm;
 use thane_engine::sample::SampleOptions;
 use thane_mil::backend::{Backend, Executable, LoadError, LoadOptions};
 use thane_mil::program::Program;
@@ -43,6 +44,22 @@ pub struct RunFlags {
     /// Records where the time goes.
     #[arg(skip)]
     pub profile: Option<Arc<Profile>>,
+}
+
+/// How prompts are kept that no cache holds: the values of `--kv` and `--prompt-kv`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum KvFlag {
+    Exact,
+    Int8,
+}
+
+impl KvFlag {
+    pub fn form(self) -> PageForm {
+        match self {
+            Self::Exact => PageForm::Exact,
+            Self::Int8 => PageForm::Int8,
+        }
+    }
 }
 
 /// The values of `--numerics`.

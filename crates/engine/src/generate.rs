@@ -116,6 +116,19 @@ impl Session {
         Ok(())
     }
 
+    /// Makes the cache hold its tokens from `from` on as pages give them back.
+    ///
+    /// # Errors
+    ///
+    /// If a state cannot be written.
+    pub fn reload(&mut self, from: usize) -> Result<(), GenerateError> {
+        if let Some(pages) = &mut self.pages {
+            let tokens = self.sequence.tokens();
+            pages.load(tokens, from..tokens.len(), self.instance.as_mut())?;
+        }
+        Ok(())
+    }
+
     /// Number of tokens that the cache can hold.
     pub fn context(&self) -> usize {
         self.sequence.context()

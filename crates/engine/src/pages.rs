@@ -7,11 +7,16 @@
 //! longest are dropped first, the last page of a prefix before those that lead to it; a
 //! [`PageStore`] may keep them.
 
+mod form;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use thane_mil::backend::{Instance, RunError};
 use thane_mil::budget::{Budget, Reservation};
+use thane_mil::types::DType;
+
+pub use form::PageForm;
 
 use crate::error::GenerateError;
 use crate::sequence::Sequence;
@@ -53,7 +58,11 @@ struct Rows {
     state: String,
     n_heads: usize,
     context: usize,
-    row_bytes: usize,
+    /// Elements of a row, which is that of a token.
+    row: usize,
+    dtype: DType,
+    /// How pages hold the rows.
+    form: PageForm,
 }
 
 /// A page.
@@ -90,13 +99,14 @@ impl Pages {
                 state: name.clone(),
                 n_heads,
                 context,
-                row_bytes: row * view.dtype.bits() / 8,
+                row,
+                dtype: view.dtype,
+                form: PageForm::Exact,
             })
         });
         let caches = caches.collect::<Result<Vec<Rows>, RunError>>()?;
-        let of_token = |rows: &Rows| rows.n_heads * rows.row_bytes;
         Ok(Self {
-            page_bytes: PAGE_TOKENS * caches.iter().map(of_token).sum::<usize>(),
+            page_bytes: caches.iter().map(Rows::page_bytes).sum(),
             caches,
             limit,
             nodes: vec![Some(Node {
@@ -114,6 +124,21 @@ impl Pages {
             store: None,
             budget: Budget::default(),
         })
+    }
+
+    /// The same, which hold keys and values in this form. What is taken from other pages than
+    /// [`PageForm::Exact`] is not exactly what was computed.
+    pub fn with_form(self, form: PageForm) -> Self {
+        let caches = self.caches.into_iter().map(|rows| Rows {
+            form: form.of(rows.dtype),
+            ..rows
+        });
+        let caches: Vec<Rows> = caches.collect();
+        Self {
+            page_bytes: caches.iter().map(Rows::page_bytes).sum(),
+            caches,
+            ..self
+        }
     }
 
     /// The same, as far as this budget has memory for them.
@@ -234,7 +259,7 @@ impl Pages {
                 Some(next) => Some(next),
                 None => {
                     let bytes = self.copy_in(i * PAGE_TOKENS, instance)?;
-                    self.insert(at, page, (bytes, false))
+                    bytes.and_then(|bytes| self.insert(at, page, (bytes, false)))
                 }
             };
             let Some(next) = next else { break };
@@ -322,9 +347,20 @@ impl Pages {
         }
     }
 
+    /// Drops half of the pages, for memory that answers need. Returns whether there were any.
+    pub(crate) fn make_room(&mut self) -> bool {
+        let n_bytes = self.n_bytes();
+        self.shrink_to(n_bytes / 2);
+        n_bytes > 0
+    }
+
     /// Drops pages until the rest is within the limit.
     fn shrink(&mut self) {
-        while self.n_bytes() > self.limit {
+        self.shrink_to(self.limit);
+    }
+
+    fn shrink_to(&mut self, limit: usize) {
+        while self.n_bytes() > limit {
             let Some(&(used, at)) = self.by_use.first() else {
                 return;
             };
@@ -361,18 +397,20 @@ impl Pages {
         }
     }
 
-    /// The rows of the page that begins at token `start`.
-    fn copy_in(&self, start: usize, instance: &dyn Instance) -> Result<Vec<u8>, RunError> {
+    /// The rows of the page that begins at token `start`; `None` if they have no such form.
+    fn copy_in(&self, start: usize, instance: &dyn Instance) -> Result<Option<Vec<u8>>, RunError> {
         let mut bytes = Vec::with_capacity(self.page_bytes);
         for rows in &self.caches {
             let from = instance.state(&rows.state)?.bytes;
             for head in 0..rows.n_heads {
                 let of_head = rows.bytes(head, start..start + PAGE_TOKENS);
                 let part = from.get(of_head).ok_or_else(|| rows.misfit())?;
-                bytes.extend_from_slice(part);
+                if !rows.form.encode(part, (rows.dtype, rows.row), &mut bytes) {
+                    return Ok(None);
+                }
             }
         }
-        Ok(bytes)
+        Ok(Some(bytes))
     }
 
     /// Copies the rows of the tokens `wanted` out of the page of these bytes that begins at
@@ -390,15 +428,17 @@ impl Pages {
         let mut from = bytes;
         for rows in &self.caches {
             let to = instance.state_mut(&rows.state)?;
-            let at = |token: usize| (token - start) * rows.row_bytes;
+            let size = rows.form.row_bytes(rows.dtype, rows.row);
+            let at = |token: usize| (token - start) * size;
             let part = at(wanted.start)..at(wanted.end);
             for head in 0..rows.n_heads {
-                let split = from.split_at_checked(PAGE_TOKENS * rows.row_bytes);
+                let split = from.split_at_checked(PAGE_TOKENS * size);
                 let (of_head, rest) = split.ok_or_else(|| rows.misfit())?;
                 from = rest;
                 let to = to.get_mut(rows.bytes(head, wanted.clone()));
-                to.ok_or_else(|| rows.misfit())?
-                    .copy_from_slice(&of_head[part.clone()]);
+                let to = to.ok_or_else(|| rows.misfit())?;
+                let stored = &of_head[part.clone()];
+                rows.form.decode(stored, (rows.dtype, rows.row), to);
             }
         }
         Ok(())
@@ -406,9 +446,19 @@ impl Pages {
 }
 
 impl Rows {
+    /// Bytes of a row of the state.
+    fn row_bytes(&self) -> usize {
+        self.row * self.dtype.bits() / 8
+    }
+
+    /// Bytes of a page of them.
+    fn page_bytes(&self) -> usize {
+        PAGE_TOKENS * self.n_heads * self.form.row_bytes(self.dtype, self.row)
+    }
+
     /// Where the rows of these tokens are in the state.
     fn bytes(&self, head: usize, tokens: Range<usize>) -> Range<usize> {
-        let at = |token: usize| (head * self.context + token) * self.row_bytes;
+        let at = |token: usize| (head * self.context + token) * self.row_bytes();
         at(tokens.start)..at(tokens.end)
     }
 

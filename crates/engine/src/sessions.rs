@@ -204,6 +204,29 @@ impl Sessions {
     }
 
     fn call(&mut self, function: &str, work: &[Work<'_>]) -> Result<(), GenerateError> {
+        let mut ran = self.run(function, work);
+        // Answers come before prompts that are kept.
+        while let Err(GenerateError::Run(RunError::OverBudget { .. })) = &ran
+            && self.pages.as_mut().is_some_and(Pages::make_room)
+        {
+            ran = self.run(function, work);
+        }
+        if ran.is_err() {
+            // Some recurrent states may hold the tokens, and others not.
+            for (idx, _) in work {
+                let sequence = self.sequence_mut(*idx)?;
+                if sequence.is_recurrent() {
+                    sequence.clear();
+                }
+            }
+        }
+        ran?;
+        work.iter()
+            .for_each(|(idx, tokens)| self.sequences[*idx].extend(tokens));
+        Ok(())
+    }
+
+    fn run(&mut self, function: &str, work: &[Work<'_>]) -> Result<(), GenerateError> {
         for (idx, tokens) in work {
             let instance = self.batch.instance_mut(*idx)?;
             self.sequences[*idx]
@@ -211,18 +234,7 @@ impl Sessions {
                 .map_err(|e| sequence_error(*idx, e))?;
         }
         let which: Vec<usize> = work.iter().map(|(idx, _)| *idx).collect();
-        if let Err(error) = self.batch.run(function, &which) {
-            // Some recurrent states may hold the tokens, and others not.
-            for idx in which {
-                if self.sequences[idx].is_recurrent() {
-                    self.sequences[idx].clear();
-                }
-            }
-            return Err(error.into());
-        }
-        work.iter()
-            .for_each(|(idx, tokens)| self.sequences[*idx].extend(tokens));
-        Ok(())
+        Ok(self.batch.run(function, &which)?)
     }
 
     fn sequence(&self, idx: usize) -> Result<&Sequence, GenerateError> {

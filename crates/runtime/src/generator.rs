@@ -4,11 +4,9 @@ use std::ops::ControlFlow;
 
 use thane_engine::choose::Chooser;
 use thane_engine::generate::{Answer, Limits, Session, generate};
-use thane_engine::pages::PageStore;
 use thane_engine::sample::SampleOptions;
 use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
 use thane_mil::backend::Backend;
-use thane_mil::budget::Budget;
 
 use crate::error::RuntimeError;
 use crate::grammar::GrammarSource;
@@ -97,31 +95,16 @@ impl LanguageModel {
     }
 }
 
-impl LanguageModel {
-    /// Lets a generator of this model take prompts from a store, and keep them there: in pages of
-    /// which `limit` bytes are in memory too. Returns false for a model that has no pages, as
-    /// functions of fixed length and layers without attention.
-    pub fn keep_prompts(
-        &self,
-        generator: &mut Generator,
-        (limit, budget): (usize, Budget),
-        store: Box<dyn PageStore>,
-    ) -> Result<bool, RuntimeError> {
-        let states = self.paged_states();
-        if states.is_empty() {
-            return Ok(false);
-        }
-        let pages = generator.session.new_pages(&states, limit);
-        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        let pages = pages.with_budget(budget).with_store(store);
-        generator.session.set_pages(pages);
-        Ok(true)
-    }
-}
+impl LanguageModel {}
 
 impl Generator {
     /// Most tokens of an answer by default.
     pub const MAX_TOKENS: usize = 1024;
+
+    /// The session that generates, whose cache has the last conversation.
+    pub fn session(&mut self) -> &mut Session {
+        &mut self.session
+    }
 
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use thane_engine::chain::{Chain, ChainExecutable};
 use thane_engine::generate::Session;
-use thane_engine::pages::PageStore;
 use thane_engine::sample::SampleOptions;
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, Limits};
-use thane_mil::budget::Budget;
 use thane_mil::package::Package;
 use thane_mil::program::Program;
 use thane_mil::types::DType;
@@ -31,6 +29,7 @@ use crate::manifest::read_manifest;
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
 use crate::package_contents::{PackageContents, read_contents};
+use crate::page_options::PageOptions;
 use crate::passes::compile;
 use crate::tables::{self, Tables};
 
@@ -368,28 +367,39 @@ impl LanguageModel {
         Ok(sessions.with_recurrence(self.info.recurrent))
     }
 
-    /// [`Self::sessions`] that keep prompts in pages of at most `limit` bytes in all. Functions of
-    /// fixed length and layers without attention have no pages.
+    /// [`Self::sessions`] that keep prompts in pages. Functions of fixed length and layers without
+    /// attention have no pages.
     pub fn paged_sessions(
         &self,
         backend: &dyn Backend,
         n: usize,
-        (limit, budget): (usize, Budget),
-        store: Option<Box<dyn PageStore>>,
+        options: PageOptions,
     ) -> Result<Sessions, RuntimeError> {
         let sessions = self.sessions(backend, n)?;
         let states = self.paged_states();
         if states.is_empty() || n == 0 {
             return Ok(sessions);
         }
-        let pages = sessions.new_pages(&states, limit);
-        let mut pages = pages
-            .map_err(|e| RuntimeError::Start(Box::new(e)))?
-            .with_budget(budget);
-        if let Some(store) = store {
-            pages = pages.with_store(store);
+        let pages = sessions.new_pages(&states, options.most_bytes);
+        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
+        Ok(sessions.with_pages(options.set(pages)))
+    }
+
+    /// Lets a session of this model take prompts from pages, and keep them there. Returns false for
+    /// a model that has no pages, as functions of fixed length and layers without attention.
+    pub fn keep_prompts(
+        &self,
+        session: &mut Session,
+        options: PageOptions,
+    ) -> Result<bool, RuntimeError> {
+        let states = self.paged_states();
+        if states.is_empty() {
+            return Ok(false);
         }
-        Ok(sessions.with_pages(pages))
+        let pages = session.new_pages(&states, options.most_bytes);
+        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
+        session.set_pages(options.set(pages));
+        Ok(true)
     }
 
     /// The states of keys and values that pages can hold; none for functions of fixed length and

@@ -4,13 +4,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use thane_engine::pages::PageStore;
+use thane_engine::pages::{PageForm, PageStore};
 use thane_engine::sessions::Sessions;
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, Encoding, LanguageModel, LanguageOptions, Model, Observer, Prompt, PromptCache,
-    PromptEncoder, RerankOptions, RuntimeError, Task,
+    EmbedOptions, Encoding, LanguageModel, LanguageOptions, Model, Observer, PageOptions, Prompt,
+    PromptCache, PromptEncoder, RerankOptions, RuntimeError, Task,
 };
 
 use crate::answers::{Answers, Parts};
@@ -44,6 +44,8 @@ pub struct KeptPrompts {
     pub memory: usize,
     /// A folder that has them beyond memory and beyond the program, and the most bytes there.
     pub folder: Option<(PathBuf, u64)>,
+    /// How keys and values are kept.
+    pub form: PageForm,
     /// The arithmetic of the backend, on which keys and values depend.
     pub numerics: String,
     /// Tells the user that the folder cannot be written.
@@ -63,7 +65,11 @@ impl KeptPrompts {
         let store = match &self.folder {
             None => None,
             Some((folder, limit)) => {
-                let identity = model.cache_identity(&self.numerics)?;
+                let what = match self.form {
+                    PageForm::Exact => self.numerics.clone(),
+                    PageForm::Int8 => format!("{} int8", self.numerics),
+                };
+                let identity = model.cache_identity(&what)?;
                 let complain = self.complain;
                 let opened = PromptCache::open(folder, &identity, *limit, Box::new(complain));
                 let unread = |source| RuntimeError::Read {
@@ -74,7 +80,13 @@ impl KeptPrompts {
                 Some(store)
             }
         };
-        model.paged_sessions(backend, n_slots, (self.memory, budget), store)
+        let options = PageOptions {
+            most_bytes: self.memory,
+            budget,
+            form: self.form,
+            store,
+        };
+        model.paged_sessions(backend, n_slots, options)
     }
 }
 

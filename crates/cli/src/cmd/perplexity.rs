@@ -4,12 +4,13 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use thane_engine::generate::Session;
+use thane_engine::pages::PAGE_TOKENS;
 use thane_engine::text::EncodeOptions;
-use thane_runtime::{LanguageModel, TOKENIZER_BYTES};
+use thane_runtime::{LanguageModel, PageOptions, TOKENIZER_BYTES};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
-use crate::model::{self, RunFlags, longer_context};
+use crate::model::{self, KvFlag, RunFlags, longer_context};
 use crate::output::counted;
 use crate::overflow;
 use crate::source;
@@ -30,6 +31,11 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 2000,
         value_parser = clap::value_parser!(u32).range(2..))]
     tokens: u32,
+    /// Keep keys and values as `thane serve --prompt-kv` does: exact, or int8.
+    ///
+    /// Later tokens see what is kept. Each 64 tokens are kept once all of them are computed.
+    #[arg(long, value_name = "FORM", value_enum, hide_possible_values = true)]
+    kv: Option<KvFlag>,
     #[command(flatten)]
     flags: RunFlags,
 }
@@ -85,18 +91,27 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             .into_iter()
             .fold(failure, Failure::remedy));
     }
+    if let Some(kv) = args.kv {
+        keep(&model, &mut session, kv, app)?;
+    }
     overflow::check(&model, &args.flags, &ids, app)?;
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
-    for_each_row(
-        &model,
-        &mut session,
-        &ids[..ids.len() - 1],
-        &mut |at, row| {
-            sum += nll(row, ids[at + 1] as usize);
-            app.output.advance(1);
-        },
-    )?;
+    let mut take = |at: usize, row: &[f32]| {
+        sum += nll(row, ids[at + 1] as usize);
+        app.output.advance(1);
+    };
+    let scored = &ids[..ids.len() - 1];
+    let part = args.kv.map_or(scored.len(), |_| PAGE_TOKENS);
+    for (tokens, start) in scored.chunks(part).zip((0..).step_by(part)) {
+        let mut take = |at: usize, row: &[f32]| take(start + at, row);
+        for_each_row(&model, &mut session, tokens, &mut take)?;
+        if args.kv.is_some() {
+            let bad = |e| Failure::new(Code::Usage, e);
+            session.keep().map_err(bad)?;
+            session.reload(start).map_err(bad)?;
+        }
+    }
     app.output.clear();
     let tokens = ids.len() - 1;
     let mean_nll = sum / tokens as f64;
@@ -121,6 +136,24 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.perplexity,
         counted(tokens, "token")
     ))?)
+}
+
+/// Keeps the tokens of a session in pages.
+fn keep(model: &LanguageModel, session: &mut Session, kv: KvFlag, app: &App) -> Outcome {
+    let options = PageOptions {
+        most_bytes: usize::MAX,
+        budget: app.budget.clone(),
+        form: kv.form(),
+        store: None,
+    };
+    if model.keep_prompts(session, options)? {
+        return Ok(());
+    }
+    let error = anyhow::anyhow!(
+        "--kv is for models whose caches are kept: functions of this one have fixed lengths, or \
+         layers remember all tokens together"
+    );
+    Err(Failure::new(Code::Usage, error).remedy("leave --kv out"))
 }
 
 /// Calls `take` with the logits after each token: many per call if the program has the function

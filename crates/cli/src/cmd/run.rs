@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use serde::Serialize;
 use thane_engine::generate::{Answer, Timings};
+use thane_engine::pages::PageForm;
 use thane_engine::sample::TokenLogprob;
 use thane_engine::text::Tokenizer;
-use thane_runtime::{Generator, GrammarSource, LanguageModel, Model, PromptCache};
+use thane_runtime::{Generator, GrammarSource, LanguageModel, Model, PageOptions, PromptCache};
 use thane_serve::Client;
 
 use crate::app::{App, size};
@@ -267,8 +268,13 @@ fn keep_prompts(
         let error = anyhow::Error::new(e).context(folder.display().to_string());
         Failure::new(Code::Usage, error).remedy("--prompt-cache with another folder")
     })?;
-    let bounds = (PROMPT_BYTES, app.budget.clone());
-    if !model.keep_prompts(generator, bounds, Box::new(store))? {
+    let options = PageOptions {
+        most_bytes: PROMPT_BYTES,
+        budget: app.budget.clone(),
+        form: PageForm::Exact,
+        store: Some(Box::new(store)),
+    };
+    if !model.keep_prompts(generator.session(), options)? {
         app.output.say(
             "thane: --prompt-cache keeps nothing of this model: its functions have fixed lengths, \
              or layers remember all tokens together",

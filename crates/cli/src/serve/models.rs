@@ -12,7 +12,7 @@ use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, Mod
 
 use crate::app::{App, size};
 use crate::exit::{Code, Failure};
-use crate::model::RunFlags;
+use crate::model::{KvFlag, RunFlags};
 use crate::output::for_stderr;
 
 /// How models are served.
@@ -53,6 +53,17 @@ pub struct ModelFlags {
     #[arg(long, value_name = "SIZE", default_value = "8GB", value_parser = size,
         requires = "prompt_cache")]
     prompt_cache_size: usize,
+    /// How prompts are kept that no slot holds: exact, or int8, in half the memory.
+    ///
+    /// `thane perplexity --kv int8` measures what that changes.
+    #[arg(
+        long,
+        value_name = "FORM",
+        value_enum,
+        hide_possible_values = true,
+        default_value = "exact"
+    )]
+    prompt_kv: KvFlag,
     #[command(flatten)]
     flags: RunFlags,
 }
@@ -85,6 +96,7 @@ impl ModelFlags {
                     .prompt_cache
                     .clone()
                     .map(|folder| (folder, self.prompt_cache_size as u64)),
+                form: self.prompt_kv.form(),
                 numerics: format!("{:?}", self.flags.program.numerics),
                 complain,
             },

@@ -11,6 +11,7 @@ mod batch;
 mod buckets;
 mod bundle;
 mod codes;
+mod convert;
 mod coremlc;
 mod cycles;
 mod decoder;

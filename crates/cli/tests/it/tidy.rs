@@ -290,6 +290,49 @@ fn files(folder: &Path, extension: &str, out: &mut Vec<PathBuf>) {
     }
 }
 
+/// A file that no module names is not compiled, and its tests pass whatever they say.
+#[test]
+fn every_rust_file_belongs_to_a_module() {
+    let mut all = Vec::new();
+    files(&root().join("crates"), "rs", &mut all);
+    let of_modules = |path: &&PathBuf| {
+        let parts = path.components().map(|part| part.as_os_str());
+        let is_in = |name: &str| parts.clone().any(|part| part == name);
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let is_root = ["main", "lib", "mod", "build"].map(Some).contains(&stem);
+        let folder = path.parent().and_then(Path::file_name);
+        // Each file of these folders is a program.
+        let is_program = ["tests", "examples", "benches"]
+            .map(Path::new)
+            .map(Path::as_os_str);
+        (is_in("src") || is_in("tests"))
+            && !is_root
+            && !folder.is_some_and(|f| is_program.contains(&f))
+    };
+    let mut n_checked = 0;
+    for path in all.iter().filter(of_modules) {
+        let (folder, stem) = (
+            path.parent().unwrap(),
+            path.file_stem().unwrap().to_str().unwrap(),
+        );
+        let line = format!("mod {stem};");
+        let names = |parent: PathBuf| {
+            let text = fs::read_to_string(parent).unwrap_or_default();
+            text.lines()
+                .any(|found| found.trim_start_matches(|c| c != 'm').ends_with(&line))
+        };
+        let parents = ["main.rs", "lib.rs", "mod.rs"].map(|name| folder.join(name));
+        let beside = folder.with_extension("rs");
+        assert!(
+            parents.into_iter().chain([beside]).any(names),
+            "{}: no module has `{line}`",
+            path.display()
+        );
+        n_checked += 1;
+    }
+    assert!(n_checked > 300, "{n_checked} files");
+}
+
 #[test]
 fn comments_and_prose_fit_100_columns() {
     let (mut rust, mut markdown) = (Vec::new(), Vec::new());

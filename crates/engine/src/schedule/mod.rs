@@ -13,7 +13,8 @@
 //! asked. Start at [`Scheduler`].
 //!
 //! With [pages](crate::pages), a prompt is taken from what any request computed before, and a
-//! request waits where another one computes the beginning of its prompt.
+//! request waits where another one computes the beginning of its prompt. Long answers then take
+//! turns: one gives its sequence to a request that waits, and goes on later where it stopped.
 
 mod request;
 mod running;
@@ -133,10 +134,24 @@ impl<'t> Scheduler<'t> {
         found.is_some()
     }
 
+    /// Takes the slot of a running request, which goes on behind all that wait. Returns false if it
+    /// does not run.
+    pub fn preempt(&mut self, id: RequestId) -> bool {
+        let has = |slot: &Slot<'_>| slot.running.as_ref().is_some_and(|r| r.id == id);
+        let Some(slot) = self.slots.iter().position(has) else {
+            return false;
+        };
+        let running = self.slots[slot].running.take();
+        self.free(slot);
+        self.waiting.extend(running);
+        true
+    }
+
     /// Admits waiting requests, runs one call of the program, and returns what happened, in the
     /// order of arrival of the requests.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.n_steps += 1;
+        self.end_a_turn();
         self.admit();
         let targets = self.targets();
         if targets.is_empty() {
@@ -156,6 +171,19 @@ impl<'t> Scheduler<'t> {
             Err(error) => self.fail(&targets, error, &mut events),
         }
         events
+    }
+
+    /// Takes the slot of the answer with the longest turn, if it is over and a request waits.
+    fn end_a_turn(&mut self) {
+        let is_full = self.slots.iter().all(|slot| slot.running.is_some());
+        if self.waiting.is_empty() || !is_full || !self.sessions.has_pages() {
+            return;
+        }
+        let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
+        let turns = running.map(|running| (running.turn_tokens(), running.id));
+        if let Some((_, id)) = turns.max().filter(|(n, _)| *n >= self.limits.turn_tokens) {
+            self.preempt(id);
+        }
     }
 
     /// Gives free slots to waiting requests.
@@ -188,13 +216,16 @@ impl<'t> Scheduler<'t> {
                 // What cannot be restored is computed.
                 let _ = self.sessions.restore(slot, &running.history);
             }
-            // Each token of a prompt that is scored is computed.
-            running.usage.cached_tokens = match running.n_scored {
-                Some(_) => 0,
-                None => self.sessions.n_cached(slot, &running.history).unwrap_or(0),
-            };
-            self.totals.prompt_tokens += running.usage.prompt_tokens;
-            self.totals.cached_tokens += running.usage.cached_tokens;
+            if running.turn_start.is_none() {
+                // Each token of a prompt that is scored is computed.
+                running.usage.cached_tokens = match running.n_scored {
+                    Some(_) => 0,
+                    None => self.sessions.n_cached(slot, &running.history).unwrap_or(0),
+                };
+                self.totals.prompt_tokens += running.usage.prompt_tokens;
+                self.totals.cached_tokens += running.usage.cached_tokens;
+            }
+            running.turn_start = Some(running.usage.answer_tokens);
             self.slots[slot].running = Some(running);
         }
     }

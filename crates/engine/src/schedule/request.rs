@@ -87,8 +87,9 @@ pub enum Event {
     Failed(Arc<GenerateError>),
 }
 
-/// How many prompt tokens a step computes beside running answers. Their time is the pause of each
-/// answer; without running answers, the sessions bound a call.
+/// How many prompt tokens a step computes beside running answers, and how long an answer keeps its
+/// sequence. The time of prompt tokens is the pause of each answer; without running answers, the
+/// sessions bound a call.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLimits {
     /// At least so many.
@@ -98,6 +99,9 @@ pub struct StepLimits {
     /// At least so many that the prompts of all requests are computed in about so many steps: where
     /// many requests wait, the first token of each counts more than the pauses of the others.
     pub n_steps: usize,
+    /// Tokens after which an answer gives its sequence to a request that waits for one, and waits
+    /// itself behind all others. This needs pages, which keep what was computed.
+    pub turn_tokens: usize,
 }
 
 impl Default for StepLimits {
@@ -109,6 +113,7 @@ impl Default for StepLimits {
             least: 1,
             answers_per_token: 1,
             n_steps: 64,
+            turn_tokens: 512,
         }
     }
 }

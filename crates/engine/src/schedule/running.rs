@@ -16,6 +16,8 @@ pub(super) struct Running<'t> {
     pub usage: Usage,
     /// Number of prompt tokens whose log probabilities were told, while some are left to tell.
     pub n_scored: Option<usize>,
+    /// Tokens of the answer when the request got its sequence; `None` before it ever had one.
+    pub turn_start: Option<usize>,
     chooser: Chooser,
     stream: TextStream<'t>,
     /// Tokens that end the answer.
@@ -50,6 +52,7 @@ impl<'t> Running<'t> {
             },
             history: request.prompt,
             n_scored: request.scores_prompt.then_some(0),
+            turn_start: None,
             chooser,
             stream: TextStream::new(tokenizer, options),
             ends: ends.copied().collect(),
@@ -61,6 +64,11 @@ impl<'t> Running<'t> {
     /// How many tokens of the history the cache shall hold before anything can be chosen.
     pub fn n_target(&self) -> usize {
         self.n_scored.map_or(self.history.len(), |n| n + 1)
+    }
+
+    /// Tokens of the answer since the request got its sequence.
+    pub fn turn_tokens(&self) -> usize {
+        self.usage.answer_tokens - self.turn_start.unwrap_or(0)
     }
 
     /// Takes the logits after the first [`Self::n_target`] tokens: tells the log probability of a

@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use thane_engine::pages::{PAGE_TOKENS, PageStore};
+use thane_engine::pages::{PAGE_TOKENS, PageForm, PageStore};
 use thane_engine::schedule::{Scheduler, Usage};
+use thane_mil::budget::Budget;
 
-use crate::schedule::{Log, PAGE_BYTES, greedy, model, prompt};
+use crate::schedule::{Log, PAGE_BYTES, greedy, model, model_within, prompt};
 
 /// A prompt that has nothing in common with [`prompt`].
 fn other(n: usize) -> Vec<u32> {
@@ -141,4 +142,37 @@ fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
     }
     let damaged = (log.done[&id].1.cached_tokens, log.texts[&id].clone());
     assert_eq!(damaged, (0, answer));
+}
+
+#[test]
+fn pages_in_int8_take_less_memory() {
+    let model = model("tiny-chat");
+    let pages = model.pages(1 << 30).with_form(PageForm::Int8);
+    let mut scheduler = model.paged(1, 64, pages);
+    run(&mut scheduler, prompt(130));
+    // Rows of 16 numbers and a scale in the place of 16 in fp32.
+    let due = 2 * PAGE_BYTES * 20 / 64;
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), due);
+    run(&mut scheduler, other(70));
+    let (again, _) = run(&mut scheduler, prompt(130));
+    assert_eq!(again.cached_tokens, 2 * PAGE_TOKENS);
+}
+
+#[test]
+fn answers_take_the_memory_of_pages() {
+    let budget = Budget::new(1 << 30);
+    let model = model_within("tiny-chat", &budget);
+    let pages = model.pages(1 << 30).with_budget(budget.clone());
+    let mut scheduler = model.paged(1, 64, pages);
+    for first in 0..40 {
+        run(&mut scheduler, [vec![first], prompt(69)].concat());
+    }
+    assert_eq!(scheduler.pages().unwrap().n_bytes(), 40 * PAGE_BYTES);
+    // Less than the tensors of twice as many tokens take.
+    let rest = budget.limit_bytes() - budget.used_bytes() - 1000;
+    let _held = budget.reserve(rest, || "the test".to_owned()).unwrap();
+    let (usage, _) = run(&mut scheduler, other(140));
+    assert_eq!(usage.answer_tokens, 5);
+    let n_left = scheduler.pages().unwrap().n_bytes() / PAGE_BYTES;
+    assert!(0 < n_left && n_left < 40, "{n_left} pages are left");
 }

@@ -1,5 +1,5 @@
-//! Many requests over one program: whatever arrives and is cancelled when, each answer equals the
-//! answer of the request alone.
+//! Many requests over one program: whatever arrives, is cancelled and loses its sequence when, each
+//! answer equals the answer of the request alone.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -15,6 +15,7 @@ use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits, U
 use thane_engine::sessions::Sessions;
 use thane_engine::text::{StreamOptions, TextStream, Tokenizer, TokenizerConfig};
 use thane_mil::backend::{Backend, Executable};
+use thane_mil::budget::Budget;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Info, Options, build};
 
@@ -34,6 +35,11 @@ pub struct Model {
 
 /// A checkpoint on the CPU, with the tokenizer of `tiny-chat`: what tokens spell does not matter.
 pub fn model(name: &str) -> Model {
+    model_within(name, &Budget::unlimited())
+}
+
+/// The same, with the memory of a budget.
+pub fn model_within(name: &str, budget: &Budget) -> Model {
     let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
     let options = Options {
         context: Some(CONTEXT),
@@ -46,7 +52,10 @@ pub fn model(name: &str) -> Model {
         ..TokenizerConfig::default()
     };
     Model {
-        executable: Cpu::new(Numerics::F32, 1).load(&built.program).unwrap(),
+        executable: Cpu::new(Numerics::F32, 1)
+            .with_budget(budget)
+            .load(&built.program)
+            .unwrap(),
         info: built.info,
         tokenizer: Tokenizer::from_json(&json, config).unwrap(),
     }
@@ -60,6 +69,7 @@ fn limits(prompt_tokens: usize) -> StepLimits {
             least: n,
             answers_per_token: usize::MAX,
             n_steps: usize::MAX,
+            turn_tokens: n,
         },
     }
 }
@@ -273,7 +283,7 @@ impl Log {
 #[test]
 fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
     let mut reasons = Vec::new();
-    let mut n_cached = 0;
+    let (mut n_cached, mut n_preempted) = (0, 0);
     // Attention only, and with recurrent states, which cannot go back.
     for (name, seeds) in [("tiny-chat", 1..9), ("tiny/qwen3_5", 9..11)] {
         let model = model(name);
@@ -306,6 +316,11 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
                     cancelled += usize::from(found);
                     assert!(!scheduler.cancel(id), "{what}: cancelled twice");
                 }
+                if random.below(6) == 0 && !log.submitted.is_empty() {
+                    let at = random.below(log.submitted.len());
+                    let id = *log.submitted.keys().nth(at).unwrap();
+                    n_preempted += usize::from(scheduler.preempt(id));
+                }
                 log.note(scheduler.step());
             }
             assert_eq!(scheduler.n_running() + scheduler.n_waiting(), 0, "{what}");
@@ -323,6 +338,7 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
         assert!(reasons.contains(&reason), "{reason:?} occurred");
     }
     assert!(n_cached > 100, "prompts shared {n_cached} tokens");
+    assert!(n_preempted > 20, "{n_preempted} lost their sequence");
 }
 
 pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
@@ -370,6 +386,31 @@ fn a_long_prompt_blocks_no_running_answer() {
         usage.answer_tokens.abs_diff(answer_tokens) <= 1,
         "{usage:?}"
     );
+}
+
+#[test]
+fn long_answers_take_turns() {
+    let model = model("tiny-chat");
+    let mut scheduler = model.paged(1, 9, model.pages(1 << 30));
+    let mut log = Log::default();
+    let mut submit = |scheduler: &mut Scheduler<'_>, request: Request| {
+        let id = scheduler.submit(request.clone()).unwrap();
+        log.submitted.insert(id, request);
+        id
+    };
+    let long = [70, 40].map(|n| submit(&mut scheduler, greedy(prompt(n), 50)));
+    let short = submit(&mut scheduler, greedy(prompt(20), 5));
+    let mut ends = Vec::new();
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+        let done = log.done.keys().filter(|id| !ends.contains(*id));
+        ends.extend(done.copied().collect::<Vec<_>>());
+    }
+    // A turn has 9 tokens.
+    assert_eq!(ends, [short, long[0], long[1]]);
+    log.check(&model, "turns");
+    let usage = scheduler.totals();
+    assert_eq!((usage.prompt_tokens, usage.answer_tokens), (130, 105));
 }
 
 #[test]

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
+use thane_engine::pages::PageForm;
 use thane_mil::package::create_folders;
 use thane_runtime::Model;
 use thane_serve::{
@@ -193,6 +194,7 @@ fn load(specs: &[(Option<String>, String)], args: &Args, app: &App) -> Result<Lo
         deterministic: false,
         budget: app.budget.clone(),
         prompts: KeptPrompts {
+            form: PageForm::Exact,
             memory: PROMPT_BYTES,
             folder: None,
             numerics: format!("{:?}", args.flags.program.numerics),
