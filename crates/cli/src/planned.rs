@@ -57,7 +57,12 @@ pub fn choose(
     let pinned = Pinned {
         explicit: pin(
             flags,
-            flags.kv.map(|kv| kv.form() == CacheForm::Explicit),
+            // Only the host can keep a part of the tokens.
+            (flags.kv.map(|kv| kv.form() == CacheForm::Explicit)).or(flags
+                .decoder()
+                .attention
+                .streaming
+                .map(|_| true)),
             true,
         ),
         host: pin(

@@ -7,7 +7,7 @@ use thane_compile::CompileError;
 use thane_engine::embed::EmbedError;
 use thane_engine::sample::SampleError;
 use thane_mil::backend::RunError;
-use thane_mil::package::PackageError;
+use thane_mil::package::{PackageError, final_path};
 use thane_models::checkpoint::CheckpointError;
 use thane_models::{ModelError, families};
 use thane_runtime::{Note, Observer, OpsetError, RuntimeError, Task};
@@ -304,6 +304,6 @@ pub fn unwritten(error: PackageError, path: &Path) -> Failure {
     };
     Failure::new(
         code,
-        anyhow::Error::new(error).context(format!("{} is not written", path.display())),
+        anyhow::Error::new(error).context(format!("{} is not written", final_path(path).display())),
     )
 }

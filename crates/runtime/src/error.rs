@@ -14,7 +14,7 @@ use thane_hub::HubError;
 use thane_mil::backend::{LoadError, RunError};
 use thane_mil::budget::OverBudget;
 use thane_mil::data::Truncated;
-use thane_mil::package::PackageError;
+use thane_mil::package::{PackageError, final_path};
 use thane_models::ModelError;
 use thane_models::checkpoint::{CheckpointError, ConfigError, MetadataError};
 
@@ -289,7 +289,7 @@ pub enum RuntimeError {
     )]
     PromptNotPooled,
     /// A package cannot be written.
-    #[error("{} is not written", path.display())]
+    #[error("{} is not written", final_path(path).display())]
     WritePackage {
         /// The package.
         path: PathBuf,
@@ -297,7 +297,7 @@ pub enum RuntimeError {
         source: PackageError,
     },
     /// A file cannot be written.
-    #[error("{} is not written", path.display())]
+    #[error("{} is not written", final_path(path).display())]
     Write {
         /// The file or folder.
         path: PathBuf,

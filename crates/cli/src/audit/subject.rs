@@ -333,7 +333,7 @@ pub fn decoder(
     let block = calls.map(|call| call.tokens).max().unwrap_or(1);
     let said = format!(
         "{}, {}, context of {}, {block} of a prompt a call, as `thane convert --form engine` \
-         writes it; weights were not read",
+         writes it, but for a divisor that depends on weights, which were not read",
         made.info.architecture,
         counted(made.info.n_layers, "layer"),
         counted(made.info.context, "token")

@@ -367,3 +367,30 @@ fn of_several_writers_one_gets_the_name() {
         losers.for_each(|output| assert_ends(output, 2, &["exists already", "--force"]));
     }
 }
+
+/// A full disk is told with the names that the user knows, not those of what is half written.
+#[cfg(unix)]
+#[test]
+fn a_disk_that_is_full_is_told_with_the_final_names() {
+    let home = Home::new();
+    let (model, out) = (crate::fixture::chat_folder(), home.path("out"));
+    let mut command = std::process::Command::new("/bin/sh");
+    home.surround(&mut command);
+    // Without the signal that comes with the limit, a write fails as on a full disk.
+    let script = "trap '' XFSZ; ulimit -f 40; exec \"$0\" \"$@\"";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_thane"), "convert"]);
+    command.args([&model, Path::new("-o"), &out]);
+    let flags = "--form engine --context 64 --block 8 --split 2";
+    let output = command.args(flags.split(' ')).output().unwrap();
+    let package = out.join("chunk1.mlpackage");
+    let file = package.join("Data/com.apple.CoreML/model.mlmodel");
+    let said = format!("{} is not written", package.display());
+    assert_ends(
+        &output,
+        1,
+        &[&said, &format!("because: {}: ", file.display())],
+    );
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!said.contains("partial"), "{said}");
+    assert!(!out.exists());
+}

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use crate::valid::Violation;
 
+use super::partial::final_path;
+
 /// What is wrong with a package, in which file, and how to fix it.
 #[derive(Debug, thiserror::Error)]
 pub enum PackageError {
     /// A file operation failed.
-    #[error("{path}: {fault}", path = path.display())]
+    #[error("{path}: {fault}", path = final_path(path).display())]
     Io {
         /// The file or folder.
         path: PathBuf,

@@ -57,7 +57,7 @@ pub use description::{
 };
 pub use error::PackageError;
 pub use map::{lfs_pointer, map, read_small};
-pub use partial::{Partial, create_folders};
+pub use partial::{Partial, create_folders, final_path};
 pub use read::{items, program_without_weights};
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
 pub use write::Summary;

@@ -12,6 +12,18 @@ use std::path::{Path, PathBuf};
 /// removed.
 const MARK: &str = ".thane-partial-";
 
+/// The path that a file will have: that of a file in a partial, with the final name of the partial.
+pub fn final_path(path: &Path) -> PathBuf {
+    let parts = path.components().map(|part| {
+        let name = part.as_os_str();
+        let of_partial = name
+            .to_str()
+            .and_then(|name| name.strip_prefix('.')?.split_once(MARK));
+        of_partial.map_or(name, |(name, _)| name.as_ref())
+    });
+    parts.collect()
+}
+
 /// An incomplete file or folder; it is removed on drop unless it was renamed.
 #[derive(Debug)]
 pub struct Partial {
