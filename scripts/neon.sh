@@ -29,5 +29,5 @@ export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER="$qemu -cpu neoverse-n1"
 # The portable kernels run natively in all other tests.
 export THANE_TEST_ISA=neon
-exec cargo test --quiet -p thane-kernels --lib --tests --target "$target" \
+exec cargo test --quiet -p thane-kernels --tests --target "$target" \
     --config 'profile.dev.package.thane-kernels.opt-level = 2'

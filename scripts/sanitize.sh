@@ -20,11 +20,11 @@ if [ "$sanitizer" = thread ]; then
     export TSAN_OPTIONS="suppressions=$suppressions"
     unseen=(-- --skip concurrent_callers_both_finish)
     # The sanitizer allocates by itself.
-    tests=(--test blocks)
+    tests=(--test it --test blocks)
 fi
 export RUSTFLAGS="-Zsanitizer=$sanitizer ${allowed:-}"
 # Optimized further the build takes longer than what it saves.
-cargo test --quiet -p thane-kernels --lib "${tests[@]-"--tests"}" --target "$host" \
+cargo test --quiet -p thane-kernels "${tests[@]-"--tests"}" --target "$host" \
     --config 'profile.dev.package.thane-kernels.opt-level = 1' \
     --config 'profile.dev.package.thane-kernels.debug-assertions = true' \
     --config 'profile.dev.package.thane-kernels.overflow-checks = true' ${unseen[@]+"${unseen[@]}"}

@@ -19,6 +19,8 @@ pub mod equal;
 mod evaluate;
 mod exec;
 mod instance;
+#[doc(hidden)]
+pub mod internals;
 mod list;
 mod load;
 mod lockstep;

@@ -22,9 +22,6 @@ mod tile;
 
 pub use mask::{MaskTiles, mask_tiles_len};
 
-#[cfg(test)]
-mod tests;
-
 /// Keys of a tile.
 const TILE_KEYS: usize = 64;
 /// What [`More::n_before`] is a multiple of.

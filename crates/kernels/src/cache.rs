@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 /// Bytes of a core's second cache; 1 MiB where the machine does not say.
-pub(crate) fn second_len() -> usize {
+pub fn second_len() -> usize {
     const UNKNOWN: usize = 1 << 20;
     static LEN: OnceLock<usize> = OnceLock::new();
     *LEN.get_or_init(|| {
@@ -45,18 +45,4 @@ fn said() -> Option<usize> {
 #[cfg(not(target_arch = "x86_64"))]
 fn said() -> Option<usize> {
     None
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-    fn as_linux_says() {
-        let Ok(said) = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index2/size")
-        else {
-            return;
-        };
-        let n_kib: usize = said.trim().trim_end_matches('K').parse().expect("KiB");
-        assert_eq!(super::second_len(), n_kib * 1024);
-    }
 }

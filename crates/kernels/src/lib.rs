@@ -35,8 +35,11 @@ pub mod threads;
 pub mod topk;
 pub mod wide;
 
-#[cfg(test)]
-mod testing;
+// What tests reach inside for; as `linear::internals`, no part of the API.
+#[doc(hidden)]
+pub use cache::second_len;
+#[doc(hidden)]
+pub use math::powers_of_two;
 
 pub use attention::{Attention, HeadRows, KvData, KvView, attention, attention_scratch_len};
 pub use linear::{Weight, WeightError};

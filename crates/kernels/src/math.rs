@@ -1,8 +1,9 @@
 //! Elementary functions of vectors.
 //!
-//! The bounds are those of the tests in [`crate::activation`].
+//! The bounds are those of `tests/it/activation.rs`.
 
-use crate::simd::Simd;
+use crate::Isa;
+use crate::simd::{Kernel, LANES, Simd};
 
 /// The operations of [`Simd`] on `N` vectors each. A function is some 20 operations that wait for
 /// each other: of vectors one behind the other they fill the places that the machine has for those
@@ -239,20 +240,14 @@ pub(crate) fn relu<S: Simd, const N: usize>(simd: Each<S, N>, x: [S::F; N]) -> [
     simd.max(simd.splat(0.0), x)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{Each, exp2_negative};
-    use crate::simd::{Kernel, LANES, Simd};
-    use crate::testing::instruction_sets;
-
-    /// Powers of some values and of their doubles.
-    struct Powers([f32; LANES]);
-
-    impl Kernel for Powers {
+/// [`exp2_negative`] of some values and of their doubles, for its test.
+pub fn powers_of_two(isa: Isa, x: &[f32; LANES]) -> [[f32; LANES]; 2] {
+    struct Powers<'a>(&'a [f32; LANES]);
+    impl Kernel for Powers<'_> {
         type Output = [[f32; LANES]; 2];
         #[inline(always)]
         fn run<S: Simd>(self, simd: S) -> Self::Output {
-            let x = simd.load(&self.0);
+            let x = simd.load(self.0);
             let powers = exp2_negative(Each(simd), [x, simd.add(x, x)]);
             let mut out = [[0.0; LANES]; 2];
             simd.store(powers[0], &mut out[0]);
@@ -260,39 +255,5 @@ mod tests {
             out
         }
     }
-
-    #[test]
-    fn powers_of_two() {
-        for isa in instruction_sets() {
-            for first in (0..126_000).step_by(LANES) {
-                let x: [f32; LANES] = std::array::from_fn(|i| -((first + i) as f32) / 1001.3);
-                for (powers, times) in isa.run(Powers(x)).iter().zip([1.0, 2.0]) {
-                    for (x, power) in x.iter().zip(powers) {
-                        let x = x * times;
-                        let exact = f64::from(x).exp2();
-                        if x > -126.0 {
-                            let error =
-                                (f64::from(*power) - exact).abs() / exact / f64::from(f32::EPSILON);
-                            assert!(error <= 2.0, "2^{x} = {power}: {error} ULP, {}", isa.name());
-                        } else if x < -126.5 {
-                            assert_eq!(*power, 0.0, "2^{x}, {}", isa.name());
-                        }
-                    }
-                }
-            }
-            let x = [
-                0.0,
-                -0.0,
-                f32::NEG_INFINITY,
-                f32::MIN,
-                -1.0,
-                f32::NAN,
-                -3.0,
-                -5.0,
-            ];
-            let [powers, _] = isa.run(Powers(std::array::from_fn(|i| x[i % 8])));
-            assert_eq!(powers[..5], [1.0, 1.0, 0.0, 0.0, 0.5], "{}", isa.name());
-            assert!(powers[5].is_nan(), "{}", isa.name());
-        }
-    }
+    isa.run(Powers(x))
 }

@@ -274,6 +274,26 @@ fn files_say_what_they_are_and_stay_short() {
     }
 }
 
+/// Tests in `src` would not run there, and nothing would say so.
+#[test]
+fn crates_without_unit_tests_have_none() {
+    let is_without = |name: &str| {
+        let path = root().join("crates").join(name).join("Cargo.toml");
+        let manifest = fs::read_to_string(path).unwrap();
+        manifest.contains("\n[lib]\ntest = false\n")
+    };
+    let sources = sources().into_iter().filter(|(name, ..)| is_without(name));
+    let (mut n, mut faults) = (0, Vec::new());
+    for (name, path, text) in sources {
+        n += 1;
+        if text.contains("cfg(test)") || text.contains("#[test]") {
+            faults.push(format!("{}: move it to crates/{name}/tests", path.display()));
+        }
+    }
+    assert!(n > 100, "the crates were found: {n} files");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Longest line of prose and comments; rustfmt keeps code to the same width.
 const MAX_COLUMNS: usize = 100;
 

@@ -13,7 +13,7 @@ mod accumulator;
 mod compare;
 mod conv;
 mod effects;
-mod half;
+pub(crate) mod half;
 mod product;
 mod tables;
 

@@ -22,7 +22,6 @@ use thane_kernels::Context;
 use thane_kernels::linear::Path;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
-#[cfg(test)]
 pub use work::name;
 
 use crate::Numerics;

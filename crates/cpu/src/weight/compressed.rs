@@ -11,16 +11,19 @@ use thane_mil::types::DType;
 /// A matrix of codes that keeps their bytes alive.
 #[derive(Debug)]
 pub struct Compressed {
-    n_bits: usize,
+    /// Bits of a code.
+    pub n_bits: usize,
     /// The codes.
     pub codes: Bytes,
-    coding: Coding,
-    shape: [usize; 2],
+    /// What they mean.
+    pub coding: Coding,
+    /// Rows and columns.
+    pub shape: [usize; 2],
 }
 
 /// As [`linear::Coding`].
 #[derive(Debug, PartialEq)]
-enum Coding {
+pub enum Coding {
     Table {
         entries: Vec<f32>,
         group_rows: usize,

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use compressed::Compressed;
+pub use compressed::{Coding, Compressed};
 pub use folds::Folds;
 use packs::Packs;
 pub use stored::Stored;

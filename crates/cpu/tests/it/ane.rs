@@ -16,6 +16,9 @@ use thane_models::checkpoint::Checkpoint;
 
 use crate::golden::{call, folder, ids, with_scaled};
 
+mod conv;
+mod half;
+
 fn program(inputs: &str, body: &str) -> Program {
     let text = format!("program(1.3) {{ func main<ios18>({inputs}) {{ {body} }} -> (z); }}");
     let program = parse(&text, &|_, _, _| None).unwrap_or_else(|e| panic!("{e}: {text}"));

@@ -2,11 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod ane;
+mod axis_groups;
 mod batch;
 mod blocks;
 mod classify;
+mod coded_blocks;
 mod control;
 mod embed;
+mod fused;
 mod gguf;
 mod golden;
 mod hostile;
@@ -18,6 +21,7 @@ mod profile;
 mod random;
 mod real;
 mod rerank;
+mod rewrite;
 mod spatial;
 mod threads;
 mod tiny;

@@ -25,6 +25,8 @@ mod columns;
 mod compressed;
 mod dense;
 mod int8;
+#[doc(hidden)]
+pub mod internals;
 mod memory;
 mod operand;
 mod output;
@@ -57,6 +59,3 @@ pub use products::{Epilogue, linear, linear_scratch_len};
 pub use stored::{linear_f32, linear_f32_scratch_len, linear_fast, linear_fast_scratch_len};
 pub use values::dequantize_rows_gather;
 pub use weight::{Weight, WeightError};
-
-#[cfg(test)]
-mod tests;

@@ -35,7 +35,7 @@ pub(super) const LEAST_PACKED_TOKENS: usize = 48;
 /// next: from another thread's cache that took 1.1 to 1.17 of the time of a product of 512 tokens.
 /// That each thread reads, or fills, all panels costs less, unless it has fewer tokens than
 /// `least`: then threads share them.
-pub(super) fn share_len(
+pub fn share_len(
     ctx: &Context,
     n_tokens: usize,
     (unit, least): (usize, usize),
@@ -51,23 +51,4 @@ pub(super) fn share_len(
         .div_ceil(n_shares)
         .next_multiple_of(unit)
         .clamp(1, most)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::share_len;
-    use crate::Context;
-
-    #[test]
-    fn threads_have_tokens_of_their_own_if_enough() {
-        let lens = |n_threads: usize, most: usize| {
-            let ctx = Context::new(n_threads);
-            [0, 1, 47, 96, 100, 512, 1000].map(|n_tokens| share_len(&ctx, n_tokens, (12, 48), most))
-        };
-        assert_eq!(lens(1, 600), [1, 12, 48, 96, 108, 516, 504]);
-        assert_eq!(lens(2, 600), [1, 12, 48, 48, 60, 264, 504]);
-        // As many threads as leave 48 tokens to each: ten of 512.
-        assert_eq!(lens(16, 600), [1, 12, 48, 48, 60, 60, 72]);
-        assert_eq!(lens(3, 125), [1, 12, 48, 48, 60, 96, 120]);
-    }
 }

@@ -382,38 +382,3 @@ pub(super) fn tensor_result(dtype: DType, shape: Vec<Dim>) -> Result<Vec<Type>, 
 pub(super) fn type_of_x(i: &mut Infer<'_>) -> Result<Vec<Type>, TypeError> {
     Ok(vec![Type::Tensor(i.ty("x")?.clone())])
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::opset::find;
-
-    /// Either of two unknown sizes may be 1, so the result has a size of its own.
-    #[test]
-    fn two_symbols_broadcast_to_a_new_one() {
-        let [a, b] = [7, 8].map(|s| Dim::Symbol(Symbol(s)));
-        let mut next = 20;
-        let mut infer = Infer::new(find("add").unwrap(), &[], &mut next);
-        assert_eq!(
-            infer.broadcast(&[a, b], &[b, b]),
-            Ok(vec![Dim::Symbol(Symbol(20)), b])
-        );
-        assert_eq!(
-            infer.broadcast(&[a, a, a], &[Dim::Known(1), Dim::Known(5)]),
-            Ok(vec![a, a, Dim::Known(5)])
-        );
-    }
-
-    #[test]
-    fn shapes_broadcast_as_numpy_does() {
-        let k = |s: &[usize]| s.iter().map(|&n| Dim::Known(n)).collect::<Vec<_>>();
-        assert_eq!(broadcast(&k(&[3, 1, 5]), &k(&[4, 5])), Ok(k(&[3, 4, 5])));
-        assert_eq!(broadcast(&k(&[]), &k(&[2])), Ok(k(&[2])));
-        assert!(broadcast(&k(&[3, 5]), &k(&[4, 5])).is_err());
-        let s = Dim::Symbol(Symbol(7));
-        assert_eq!(
-            broadcast(&[s, Dim::Known(5)], &k(&[1, 5])),
-            Ok(vec![s, Dim::Known(5)])
-        );
-    }
-}

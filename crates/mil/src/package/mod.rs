@@ -37,13 +37,13 @@ mod kind;
 mod manifest;
 mod map;
 mod partial;
-mod proto;
+// Public for the tests of this crate, which damage model files; no part of the API.
+#[doc(hidden)]
+pub mod proto;
 mod read;
 mod report;
 mod source;
 mod state;
-#[cfg(test)]
-mod tests;
 mod value;
 mod write;
 
@@ -61,6 +61,14 @@ pub use partial::{Partial, create_folders, final_path};
 pub use read::{items, program_without_weights};
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};
 pub use write::Summary;
+
+// What tests reach inside for; no part of the API.
+#[doc(hidden)]
+pub use blob::Plan as BlobPlan;
+#[doc(hidden)]
+pub use partial::{Rename, swap};
+#[doc(hidden)]
+pub use report::base64;
 
 use files::Files;
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use prost::{Message, Oneof};
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Model {
+pub struct Model {
     #[prost(int32, tag = "1")]
     pub specification_version: i32,
     #[prost(message, optional, tag = "2")]
@@ -21,7 +21,7 @@ pub(super) struct Model {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ModelDescription {
+pub struct ModelDescription {
     #[prost(message, repeated, tag = "1")]
     pub input: Vec<FeatureDescription>,
     #[prost(message, repeated, tag = "10")]
@@ -41,7 +41,7 @@ pub(super) struct ModelDescription {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct FunctionDescription {
+pub struct FunctionDescription {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, repeated, tag = "2")]
@@ -57,7 +57,7 @@ pub(super) struct FunctionDescription {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Metadata {
+pub struct Metadata {
     #[prost(string, tag = "1")]
     pub short_description: String,
     #[prost(string, tag = "2")]
@@ -71,7 +71,7 @@ pub(super) struct Metadata {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct FeatureDescription {
+pub struct FeatureDescription {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(string, tag = "2")]
@@ -81,14 +81,14 @@ pub(super) struct FeatureDescription {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct FeatureType {
+pub struct FeatureType {
     #[prost(oneof = "feature_type::Type", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
     pub r#type: Option<feature_type::Type>,
     #[prost(bool, tag = "1000")]
     pub is_optional: bool,
 }
 
-pub(super) mod feature_type {
+pub mod feature_type {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -113,16 +113,16 @@ pub(super) mod feature_type {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Empty {}
+pub struct Empty {}
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct StateFeatureType {
+pub struct StateFeatureType {
     #[prost(message, optional, tag = "1")]
     pub array_type: Option<ArrayFeatureType>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DictionaryFeatureType {
+pub struct DictionaryFeatureType {
     #[prost(message, optional, tag = "1")]
     pub int64_key: Option<Empty>,
     #[prost(message, optional, tag = "2")]
@@ -130,7 +130,7 @@ pub(super) struct DictionaryFeatureType {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct SizeRange {
+pub struct SizeRange {
     #[prost(uint64, tag = "1")]
     pub lower_bound: u64,
     #[prost(int64, tag = "2")]
@@ -138,7 +138,7 @@ pub(super) struct SizeRange {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ImageFeatureType {
+pub struct ImageFeatureType {
     #[prost(int64, tag = "1")]
     pub width: i64,
     #[prost(int64, tag = "2")]
@@ -152,13 +152,13 @@ pub(super) struct ImageFeatureType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct EnumeratedImageSizes {
+pub struct EnumeratedImageSizes {
     #[prost(message, repeated, tag = "1")]
     pub sizes: Vec<ImageSize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct ImageSize {
+pub struct ImageSize {
     #[prost(uint64, tag = "1")]
     pub width: u64,
     #[prost(uint64, tag = "2")]
@@ -166,7 +166,7 @@ pub(super) struct ImageSize {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct ImageSizeRange {
+pub struct ImageSizeRange {
     #[prost(message, optional, tag = "1")]
     pub width_range: Option<SizeRange>,
     #[prost(message, optional, tag = "2")]
@@ -174,7 +174,7 @@ pub(super) struct ImageSizeRange {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ArrayFeatureType {
+pub struct ArrayFeatureType {
     #[prost(int64, repeated, tag = "1")]
     pub shape: Vec<i64>,
     #[prost(int32, tag = "2")]
@@ -188,7 +188,7 @@ pub(super) struct ArrayFeatureType {
     pub default_value: Option<array_feature_type::DefaultOptionalValue>,
 }
 
-pub(super) mod array_feature_type {
+pub mod array_feature_type {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -229,7 +229,7 @@ pub(super) mod array_feature_type {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Program {
+pub struct Program {
     #[prost(int64, tag = "1")]
     pub version: i64,
     #[prost(btree_map = "string, message", tag = "2")]
@@ -239,7 +239,7 @@ pub(super) struct Program {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Function {
+pub struct Function {
     #[prost(message, repeated, tag = "1")]
     pub inputs: Vec<NamedValueType>,
     #[prost(string, tag = "2")]
@@ -251,7 +251,7 @@ pub(super) struct Function {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Block {
+pub struct Block {
     #[prost(message, repeated, tag = "1")]
     pub inputs: Vec<NamedValueType>,
     #[prost(string, repeated, tag = "2")]
@@ -261,7 +261,7 @@ pub(super) struct Block {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Operation {
+pub struct Operation {
     #[prost(string, tag = "1")]
     pub r#type: String,
     #[prost(btree_map = "string, message", tag = "2")]
@@ -275,18 +275,18 @@ pub(super) struct Operation {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Argument {
+pub struct Argument {
     #[prost(message, repeated, tag = "1")]
     pub arguments: Vec<Binding>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Binding {
+pub struct Binding {
     #[prost(oneof = "binding::Binding", tags = "1, 2")]
     pub binding: Option<binding::Binding>,
 }
 
-pub(super) mod binding {
+pub mod binding {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -299,7 +299,7 @@ pub(super) mod binding {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct NamedValueType {
+pub struct NamedValueType {
     #[prost(string, tag = "1")]
     pub name: String,
     #[prost(message, optional, tag = "2")]
@@ -307,12 +307,12 @@ pub(super) struct NamedValueType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ValueType {
+pub struct ValueType {
     #[prost(oneof = "value_type::Type", tags = "1, 2, 3, 4, 5")]
     pub r#type: Option<value_type::Type>,
 }
 
-pub(super) mod value_type {
+pub mod value_type {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -331,7 +331,7 @@ pub(super) mod value_type {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TensorType {
+pub struct TensorType {
     #[prost(int32, tag = "1")]
     pub data_type: i32,
     #[prost(int64, tag = "2")]
@@ -341,12 +341,12 @@ pub(super) struct TensorType {
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(super) struct Dimension {
+pub struct Dimension {
     #[prost(oneof = "dimension::Dimension", tags = "1, 2")]
     pub dimension: Option<dimension::Dimension>,
 }
 
-pub(super) mod dimension {
+pub mod dimension {
     use super::*;
 
     #[derive(Clone, Copy, PartialEq, Oneof)]
@@ -371,7 +371,7 @@ pub(super) mod dimension {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ListType {
+pub struct ListType {
     #[prost(message, optional, tag = "1")]
     pub r#type: Option<ValueType>,
     #[prost(message, optional, tag = "2")]
@@ -379,13 +379,13 @@ pub(super) struct ListType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TupleType {
+pub struct TupleType {
     #[prost(message, repeated, tag = "1")]
     pub types: Vec<ValueType>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DictionaryType {
+pub struct DictionaryType {
     #[prost(message, optional, tag = "1")]
     pub key_type: Option<ValueType>,
     #[prost(message, optional, tag = "2")]
@@ -393,20 +393,20 @@ pub(super) struct DictionaryType {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct StateType {
+pub struct StateType {
     #[prost(message, optional, tag = "1")]
     pub wrapped_type: Option<ValueType>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Value {
+pub struct Value {
     #[prost(message, optional, tag = "2")]
     pub r#type: Option<ValueType>,
     #[prost(oneof = "value::Value", tags = "3, 5")]
     pub value: Option<value::Value>,
 }
 
-pub(super) mod value {
+pub mod value {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -427,12 +427,12 @@ pub(super) mod value {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct ImmediateValue {
+pub struct ImmediateValue {
     #[prost(oneof = "immediate_value::Value", tags = "1, 2, 3, 4")]
     pub value: Option<immediate_value::Value>,
 }
 
-pub(super) mod immediate_value {
+pub mod immediate_value {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]
@@ -449,19 +449,19 @@ pub(super) mod immediate_value {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct Values {
+pub struct Values {
     #[prost(message, repeated, tag = "1")]
     pub values: Vec<Value>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct DictionaryValue {
+pub struct DictionaryValue {
     #[prost(message, repeated, tag = "1")]
     pub values: Vec<KeyValuePair>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct KeyValuePair {
+pub struct KeyValuePair {
     #[prost(message, optional, tag = "1")]
     pub key: Option<Value>,
     #[prost(message, optional, tag = "2")]
@@ -469,12 +469,12 @@ pub(super) struct KeyValuePair {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(super) struct TensorValue {
+pub struct TensorValue {
     #[prost(oneof = "tensor_value::Value", tags = "1, 2, 3, 4, 5, 6, 7")]
     pub value: Option<tensor_value::Value>,
 }
 
-pub(super) mod tensor_value {
+pub mod tensor_value {
     use super::*;
 
     #[derive(Clone, PartialEq, Oneof)]

@@ -80,9 +80,9 @@ impl Package {
         summary.model_bytes = create_in(&partial, &folder.join("model.mlmodel"), |out| {
             out.write_all(&model)
         })?;
-        if plan.len() > 0 {
+        if plan.n_constants() > 0 {
             entries.push(entry(CORE_ML, "weights", "CoreML Model Weights"));
-            summary.n_constants = plan.len();
+            summary.n_constants = plan.n_constants();
             summary.weight_bytes =
                 create_in(&partial, &folder.join("weights/weight.bin"), |out| {
                     plan.write(out)

@@ -457,37 +457,3 @@ impl Source for ScaledSource {
         None
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Values by torch: `torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()`.
-    #[test]
-    fn eight_bit_floats_are_those_of_torch() {
-        let cases = [
-            (0x00, 0.0),
-            (0x01, 0.001_953_125),
-            (0x07, 0.013_671_875),
-            (0x08, 0.015_625),
-            (0x38, 1.0),
-            (0x7e, 448.0),
-            (0xfe, -448.0),
-            (0xb9, -1.125),
-        ];
-        for (code, expected) in cases {
-            assert_eq!(Number::E4m3.value(code, 8), expected, "{code:#x}");
-        }
-        assert!(Number::E4m3.value(0x7f, 8).is_nan() && Number::E4m3.value(0xff, 8).is_nan());
-        let cases = [
-            (0x01, 1.525_878_9e-5),
-            (0x3c, 1.0),
-            (0x7b, 57_344.0),
-            (0xc1, -2.5),
-        ];
-        for (code, expected) in cases {
-            assert_eq!(Number::E5m2.value(code, 8), expected, "{code:#x}");
-        }
-        assert!(Number::E5m2.value(0x7c, 8).is_infinite());
-    }
-}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use thane_models::checkpoint::llama2c::{Llama2cToken, read_tokenizer};
 use thane_models::checkpoint::{Checkpoint, TensorType};
 use thane_models::{Options, build};
 
@@ -80,4 +81,55 @@ fn headers_that_are_not_those_of_a_model_are_refused() {
             assert_says(&with(8 + 4 * field, number), &["llama2.c checkpoint"]);
         }
     }
+}
+
+/// The vocabulary that these bytes hold, read from a file.
+fn tokens(file: &[u8], n_tokens: usize) -> Result<Vec<Llama2cToken>, String> {
+    let folder = Folder::new().with("tokenizer.bin", file);
+    read_tokenizer(&folder.path("tokenizer.bin"), n_tokens).map_err(|e| e.to_string())
+}
+
+fn vocabulary(tokens: &[(&str, f32)]) -> Vec<u8> {
+    let longest = tokens.iter().map(|(text, _)| text.len()).max().unwrap_or(0);
+    let mut file = (longest as u32).to_le_bytes().to_vec();
+    for (text, score) in tokens {
+        file.extend(score.to_le_bytes());
+        file.extend((text.len() as u32).to_le_bytes());
+        file.extend(text.as_bytes());
+    }
+    file
+}
+
+#[test]
+fn both_spellings_of_bytes_are_read() {
+    for bytes in [["<0x00>", "<0x01>"], ["\0", "\u{1}"]] {
+        let start = [("<unk>", 0.0), ("\n<s>\n", 0.0), ("\n</s>\n", 0.0)];
+        let all = [&start[..], &bytes.map(|b| (b, 0.0)), &[(" a", -1.5)]].concat();
+        let found = tokens(&vocabulary(&all[..5]), 5).unwrap();
+        let texts: Vec<&str> = found.iter().map(|t| t.text.as_str()).collect();
+        assert_eq!(texts, ["<unk>", "<s>", "</s>", "<0x00>", "<0x01>"]);
+        assert_eq!(
+            found.iter().map(|t| t.kind).collect::<Vec<_>>(),
+            [2, 3, 3, 6, 6]
+        );
+    }
+}
+
+#[test]
+fn damaged_vocabularies_are_refused() {
+    let good = vocabulary(&[("<unk>", 0.0), ("\n<s>\n", 0.0), ("\n</s>\n", 0.0)]);
+    assert!(tokens(&good, 3).is_ok());
+    for cut in 0..good.len() {
+        assert!(tokens(&good[..cut], 3).is_err(), "{cut}");
+    }
+    for (n, part) in [
+        (2, "14 bytes follow the 2 tokens"),
+        (4, "ends within token 3"),
+    ] {
+        let error = tokens(&good, n).unwrap_err();
+        assert!(error.contains(part), "{error}");
+    }
+    let mut long = good.clone();
+    long[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    assert!(tokens(&long, 3).unwrap_err().contains("token 0"));
 }

@@ -8,6 +8,8 @@ mod fixtures;
 mod folder;
 mod gguf;
 mod llama2c;
+mod numbers;
+mod range;
 mod real;
 mod rope;
 mod safetensors;

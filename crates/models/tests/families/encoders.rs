@@ -355,3 +355,49 @@ fn gguf_files_that_are_not_those_of_embedding_models_are_refused() {
         }
     }
 }
+
+/// Source: `relative_position_bucket` of MPNet in transformers 5.24, at the ends of all buckets.
+#[test]
+fn buckets_are_those_of_the_reference() {
+    let ends = [
+        (0, 0),
+        (-1, 1),
+        (-7, 7),
+        (-8, 8),
+        (-11, 8),
+        (-12, 9),
+        (-15, 9),
+        (-16, 10),
+        (-22, 10),
+        (-23, 11),
+        (-31, 11),
+        (-32, 12),
+        (-45, 12),
+        (-46, 13),
+        (-63, 13),
+        (-64, 14),
+        (-90, 14),
+        (-91, 15),
+        (-511, 15),
+        (1, 17),
+        (7, 23),
+        (8, 24),
+        (16, 26),
+        (64, 30),
+        (127, 31),
+        (128, 31),
+        (511, 31),
+    ];
+    let model = changed("mpnet", &json!({})).unwrap();
+    let f = &model.program.functions()[0];
+    // From the distance -511 on, the longest that 512 positions have.
+    let of_distances: Vec<Vec<i64>> = (f.body().ops.iter())
+        .filter_map(|op| f.constant(*f.op(*op).results.first()?)?.to_ints())
+        .filter(|ints| ints.len() == 1023)
+        .collect();
+    assert_eq!(of_distances.len(), 1);
+    for (distance, bucket) in ends {
+        let found = of_distances[0][(distance + 511) as usize];
+        assert_eq!(found, bucket, "{distance}");
+    }
+}

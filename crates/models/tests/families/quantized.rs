@@ -353,3 +353,53 @@ fn files_whose_tensors_contradict_each_other_never_panic() {
         }
     }
 }
+
+/// Values by torch: `torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()`.
+#[test]
+fn eight_bit_floats_are_those_of_torch() {
+    const NAME: &str = "model.layers.0.mlp.down_proj.weight";
+    // Every code once, in a matrix without scales.
+    let values = |dtype: &str| -> Vec<f32> {
+        let folder = with_header("compressed-fp8", |header| {
+            header[NAME]["dtype"] = json!(dtype);
+        });
+        let mut file = fs::read(folder.path("model.safetensors")).unwrap();
+        let start = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize + 8;
+        let header: Value = serde_json::from_slice(&file[8..start]).unwrap();
+        let at = start + header[NAME]["data_offsets"][0].as_u64().unwrap() as usize;
+        (0..=255).for_each(|code: u8| file[at + usize::from(code)] = code);
+        let config = json!({"quantization_config": null});
+        let folder = with_config("compressed-fp8", &config).with("model.safetensors", file);
+        let checkpoint = folder.open("").unwrap();
+        let scaled = checkpoint.tensors[NAME].scaled.as_ref().unwrap();
+        let bytes = scaled.values().to_vec();
+        let (floats, _) = bytes.as_chunks();
+        floats.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    };
+    let e4m3 = values("F8_E4M3");
+    let cases = [
+        (0x00, 0.0),
+        (0x01, 0.001_953_125),
+        (0x07, 0.013_671_875),
+        (0x08, 0.015_625),
+        (0x38, 1.0),
+        (0x7e, 448.0),
+        (0xfe, -448.0),
+        (0xb9, -1.125),
+    ];
+    for (code, expected) in cases {
+        assert_eq!(e4m3[code], expected, "{code:#x}");
+    }
+    assert!(e4m3[0x7f].is_nan() && e4m3[0xff].is_nan());
+    let e5m2 = values("F8_E5M2");
+    let cases = [
+        (0x01, 1.525_878_9e-5),
+        (0x3c, 1.0),
+        (0x7b, 57_344.0),
+        (0xc1, -2.5),
+    ];
+    for (code, expected) in cases {
+        assert_eq!(e5m2[code], expected, "{code:#x}");
+    }
+    assert!(e5m2[0x7c].is_infinite());
+}

@@ -29,8 +29,6 @@ mod norm;
 mod past;
 mod recurrent;
 mod rope;
-#[cfg(test)]
-mod tests;
 
 /// A pattern that was found.
 pub struct Found {
@@ -43,10 +41,10 @@ pub struct Found {
 }
 
 /// Ops that one kernel computes.
+#[derive(Clone, Copy)]
 pub struct Pattern {
     /// `tests/fused/<name>.mil` has programs that hold it, and that nearly do.
-    #[cfg_attr(not(test), expect(dead_code, reason = "names the case"))]
-    name: &'static str,
+    pub name: &'static str,
     /// The op that ends it.
     op: &'static str,
     find: fn(&mut Planner<'_>, OpId) -> Option<Vec<Found>>,

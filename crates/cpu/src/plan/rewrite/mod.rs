@@ -5,9 +5,7 @@
 //! what it does not know, it returns `None`, and the function is planned as it is.
 
 mod copy;
-mod order;
-#[cfg(test)]
-mod tests;
+pub mod order;
 mod widen;
 
 use std::borrow::Cow;

@@ -27,6 +27,7 @@ use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::TensorType;
 
 use super::copy::Copy;
+pub use groups::{groups, orders};
 
 /// Axes of a value in the order in which they are held.
 type Order = Vec<usize>;

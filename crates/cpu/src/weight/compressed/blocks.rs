@@ -433,6 +433,3 @@ fn q6_k(factors: &[Factors], numbers: &[i16], out: &mut [u8]) -> Option<()> {
     out[208..210].copy_from_slice(&d.to_le_bytes());
     Some(())
 }
-
-#[cfg(test)]
-mod tests;

@@ -19,7 +19,7 @@ mod rotate;
 mod tile;
 
 pub(super) use requantize::Requantize;
-use rotate::rotate;
+pub(super) use rotate::rotate;
 use tile::TileBlock;
 pub(super) use tile::{PanelTask, Sums};
 
@@ -75,10 +75,14 @@ fn task_panels(isa: Isa) -> usize {
 #[repr(C, align(64))]
 pub struct Int8Block<const PARTS: usize = 1> {
     /// Four columns of 16 rows each.
-    codes: [[u8; 64]; BLOCK_QUADS],
-    scales: [f32; LANES],
+    #[doc(hidden)]
+    pub codes: [[u8; 64]; BLOCK_QUADS],
+    /// Of the rows.
+    #[doc(hidden)]
+    pub scales: [f32; LANES],
     /// What the sum of a part begins with, so that what is added to activations is taken away.
-    offsets: [[i32; LANES]; PARTS],
+    #[doc(hidden)]
+    pub offsets: [[i32; LANES]; PARTS],
 }
 
 impl<const PARTS: usize> Int8Block<PARTS> {
@@ -494,6 +498,3 @@ impl Sums for OfRows<'_> {
         });
     }
 }
-
-#[cfg(test)]
-pub(super) mod tests;

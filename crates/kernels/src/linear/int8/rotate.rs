@@ -9,7 +9,7 @@ const N: usize = GROUP_LEN / LANES;
 /// Multiplies 64 values with a Hadamard matrix of ones and minus ones. Of two vectors that both are
 /// rotated the product is 64 times as great.
 #[inline(always)]
-pub(super) fn rotate<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> [S::F; N] {
+pub(in crate::linear) fn rotate<S: Simd>(simd: S, x: &[f32; GROUP_LEN]) -> [S::F; N] {
     let mut v = [simd.splat(0.0); N];
     for i in 0..N {
         v[i] = simd.load(&x.as_chunks().0[i]);

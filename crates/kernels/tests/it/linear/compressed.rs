@@ -1,10 +1,11 @@
 //! Weights of codes with tables and scales: every width, against values read bit by bit.
 
-use super::{contexts, product};
-use crate::linear::{
-    Coding, Compressed, Epilogue, Precision, Product, Start, decompress_rows, linear,
+use thane_kernels::linear::{
+    Coding, Compressed, Epilogue, Operand, Precision, Product, Start, decompress_rows, linear,
     linear_scratch_len,
 };
+
+use super::{contexts, product};
 use crate::testing::Random;
 
 const N_ROWS: usize = 37;
@@ -36,7 +37,7 @@ fn check(weight: &Compressed, values: &[f32], random: &mut Random) {
             let x: Vec<f32> = (0..n_tokens * n_cols).map(|_| random.f32()).collect();
             let mut y = vec![f32::NAN; n_tokens * N_ROWS];
             let mut products = [Product::new(
-                crate::linear::Operand::Compressed(*weight),
+                Operand::Compressed(*weight),
                 n_tokens,
                 Start::from(Some(bias.as_slice())),
                 &mut y,

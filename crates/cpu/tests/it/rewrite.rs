@@ -1,8 +1,8 @@
 //! Random programs give what they give op by op, without rewrites and kernels.
 
-use std::sync::Arc;
-
-use thane_mil::backend::{Instance, LoadOptions};
+use thane_cpu::internals::{Compressed, Planned, rewrite};
+use thane_cpu::{Cpu, Numerics};
+use thane_mil::backend::{Backend, Instance};
 use thane_mil::build::FunctionBuilder;
 use thane_mil::data::Data;
 use thane_mil::literal::{Literal, f16_to_f32, f64_to_f16};
@@ -10,10 +10,6 @@ use thane_mil::opset::Opset;
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
-
-use crate::instance::Running;
-use crate::weight::Matrix;
-use crate::{Cpu, Numerics};
 
 /// Ops of a program.
 const N_OPS: usize = 50;
@@ -271,9 +267,19 @@ fn bytes(dtype: DType, values: &[f32]) -> Vec<u8> {
     }
 }
 
+/// Op by op, without rewrites and kernels.
+fn plain(cpu: &Cpu, f: &Function) -> Box<dyn Instance> {
+    let planned = Planned::new(cpu, f, None).unwrap();
+    planned.instantiate().unwrap()
+}
+
+fn loaded(cpu: &Cpu, f: &Function) -> Box<dyn Instance> {
+    let executable = cpu.load(&Program::new(vec![f.clone()])).unwrap();
+    executable.instantiate().unwrap()
+}
+
 /// The outputs of a function on noise.
-fn outputs(shared: crate::shared::Shared, f: &Function) -> Vec<Vec<f32>> {
-    let mut instance = Running::new(Arc::new(shared)).unwrap();
+fn outputs(mut instance: Box<dyn Instance>, f: &Function) -> Vec<Vec<f32>> {
     let mut random = Random(77);
     for v in &f.body().inputs {
         let value = f.value(*v);
@@ -316,10 +322,7 @@ fn random_programs_give_what_their_ops_do() {
         (0..N_OPS).for_each(|_| maker.step());
         let f = maker.finish();
         valid::check(&Program::new(vec![f.clone()])).unwrap_or_else(|e| panic!("{seed}: {e:?}"));
-        let all = std::slice::from_ref(&f);
-        let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
-        let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
-        let (due, found) = (outputs(plain, &f), outputs(planned, &f));
+        let (due, found) = (outputs(plain(&cpu, &f), &f), outputs(loaded(&cpu, &f), &f));
         // fp16 is rounded after each op, or not at all.
         let bound = if dtype == DType::Fp16 { 0.03 } else { 2e-4 };
         for (name, (due, found)) in ["a", "b", "c", "d"].iter().zip(due.iter().zip(&found)) {
@@ -358,7 +361,7 @@ fn a_state_that_is_widened_is_moved_as_it_is_stored() {
     for (text, is_moved_as_stored) in [(FP32_STATE, true), (&unrounded, false)] {
         let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
         let f = &program.functions()[0];
-        let rewritten = super::rewrite(f);
+        let rewritten = rewrite(f);
         let updates_half = rewritten.all_ops().into_iter().any(|id| {
             let op = rewritten.op(id);
             let ty = op
@@ -369,10 +372,7 @@ fn a_state_that_is_widened_is_moved_as_it_is_stored() {
         });
         assert_eq!(updates_half, is_moved_as_stored);
         let cpu = Cpu::new(Numerics::F32, 2);
-        let all = std::slice::from_ref(f);
-        let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
-        let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
-        assert_eq!(outputs(plain, f), outputs(planned, f));
+        assert_eq!(outputs(plain(&cpu, f), f), outputs(loaded(&cpu, f), f));
     }
 }
 
@@ -442,17 +442,15 @@ fn compressed_weights_give_what_their_values_do() {
         let deep = to.op("gather", "deep", args).unwrap();
         let f = to.finish(&[("y", y), ("rows", rows), ("deep", deep)]);
         valid::check(&Program::new(vec![f.clone()])).unwrap_or_else(|e| panic!("{form}: {e:?}"));
-        let rewritten = super::rewrite(&f);
+        let rewritten = rewrite(&f);
         let is_read = |id: thane_mil::program::OpId| {
             let weight = rewritten.op(id).value_arg("weight");
-            weight.is_some_and(|w| Matrix::compressed(&rewritten, w).is_some())
+            weight.is_some_and(|w| Compressed::find(&rewritten, w).is_some())
         };
         assert!(rewritten.all_ops().into_iter().any(is_read), "{form}");
-        let all = std::slice::from_ref(&f);
         let cpu = Cpu::new(Numerics::Fast, 2);
-        let planned = cpu.plan(all, &LoadOptions::default()).unwrap();
-        let plain = cpu.plan_with(all, &LoadOptions::default(), &[]).unwrap();
-        for (due, found) in outputs(plain, &f).iter().zip(&outputs(planned, &f)) {
+        let (due, found) = (outputs(plain(&cpu, &f), &f), outputs(loaded(&cpu, &f), &f));
+        for (due, found) in due.iter().zip(&found) {
             let most = due.iter().fold(0.0, |most: f32, d| most.max(d.abs()));
             assert!(most > 0.0);
             for (due, found) in due.iter().zip(found) {
@@ -472,11 +470,7 @@ fn what_a_program_declares_beyond_its_ops_is_kept() {
 }";
     let program = thane_mil::text::parse(text, &|_, _, _| None).unwrap();
     let f = &program.functions()[0];
-    let cpu = Cpu::new(Numerics::F32, 1);
-    let shared = cpu
-        .plan(std::slice::from_ref(f), &LoadOptions::default())
-        .unwrap();
-    let mut instance = Running::new(Arc::new(shared)).unwrap();
+    let mut instance = loaded(&Cpu::new(Numerics::F32, 1), f);
     // Six elements that are not zero.
     instance.input("x", &[2, 3]).unwrap().fill(0x3c);
     let error = instance.run("main").unwrap_err().to_string();

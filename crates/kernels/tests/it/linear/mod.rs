@@ -1,17 +1,23 @@
 //! Products of every block type against f64, on every instruction set of the machine.
 
-use super::choose::is_wide;
-use super::int8::tests::refitted;
-use super::*;
-use crate::Context;
-use crate::activation::{Unary, unary_in_place};
-use crate::f16::{bf16_to_f32, f32_to_bf16};
-use crate::quant::{BlockType, has_format};
-use crate::simd::LANES;
-use crate::testing::{Random, instruction_sets, relative_error};
+use thane_kernels::activation::{Unary, unary_in_place};
+use thane_kernels::f16::{bf16_to_f32, f32_to_bf16};
+use thane_kernels::linear::{
+    Codes, Epilogue, Operand, Packed, PackedCodes, PackedColumn, Precision, Product, Start,
+    dequantize_rows_gather, linear, linear_codes_best, linear_codes_best_scratch_len, linear_f32,
+    linear_f32_scratch_len, linear_fast, linear_fast_scratch_len, linear_scratch_len, pack,
+    pack_codes, pack_codes_scratch_len, packed_codes_len, packed_len,
+};
+use thane_kernels::quant::has_format;
+use thane_kernels::{BlockType, Context, Weight};
+
+use self::int8::refitted;
+use crate::testing::{LANES, Random, instruction_sets, relative_error};
 
 mod compressed;
+mod int8;
 mod screen;
+mod tasks;
 
 /// Every instruction set, with one thread and with several.
 fn contexts() -> Vec<Context> {
@@ -217,8 +223,9 @@ fn q8_product_of_every_type_and_shape() {
             let [own, refitted] = [&values, &refitted].map(|w| product(w, &x8, n_cols, &bias));
             let starts = [own, refitted].map(|due| starts(&mut random, &bias, due));
             for (ctx, i) in contexts.iter().flat_map(|ctx| [(ctx, 0), (ctx, 1)]) {
-                let due =
-                    MOST.map(|most| &starts[usize::from(is_wide(ctx.isa()) && n_tokens > most)][i]);
+                let due = MOST.map(|most| {
+                    &starts[usize::from(ctx.isa().has_wide_sums() && n_tokens > most)][i]
+                });
                 let (start, before, expected) = due[0];
                 let mut y = before.clone();
                 let mut scratch = vec![f32::NAN; linear_fast_scratch_len(ctx, &weight, n_tokens)];
@@ -286,7 +293,7 @@ fn by_codes(
 }
 
 /// The product with one operand, by [`linear`].
-pub(super) fn by_linear<'a>(
+fn by_linear<'a>(
     ctx: &Context,
     weight: impl Into<Operand<'a>>,
     (x, n_tokens): (&[f32], usize),
@@ -344,7 +351,6 @@ const GATED_SHAPES: [(usize, usize, usize); 7] = [
 /// In `f64`: what an activation gives of one product, times another.
 #[test]
 fn gated_products_are_the_activation_of_one_times_the_other() {
-    use crate::activation::Unary;
     let mut random = Random::new(11);
     let contexts = contexts();
     let types = [
@@ -414,7 +420,7 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
                     let due = [0, 1].map(|at| {
                         let is_stored = matches!(weights[at], Codes::Stored(_));
                         let most = MOST[usize::from(!is_stored)];
-                        &due[at][usize::from(is_wide(ctx.isa()) && n_tokens > most)]
+                        &due[at][usize::from(ctx.isa().has_wide_sums() && n_tokens > most)]
                     });
                     let what = format!("{ty:?} {other:?} {shape:?} {}", ctx.isa().name());
                     assert_gated(&y, due, [&cases[0], &cases[1]], biases, &what);
@@ -506,7 +512,7 @@ fn extreme_codes_do_not_saturate() {
                     ty.decode(&bytes, &mut values);
                     let x = vec![sign; n_tokens * n_cols];
                     let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
-                    if is_wide(ctx.isa()) && n_tokens > MOST[0] {
+                    if ctx.isa().has_wide_sums() && n_tokens > MOST[0] {
                         values = refitted(&weight, &values);
                     }
                     let expected = product(&values, &quantized(&x, n_cols), n_cols, &[0.0; 16]);
@@ -878,10 +884,11 @@ fn gather_is_the_scalar_form() {
         let (n_rows, n_cols) = (9, 768);
         let bytes = random.weight_bytes(ty, n_rows, n_cols);
         let weight = Weight::new(ty, &bytes, n_rows, n_cols).unwrap();
+        let row_bytes = ty.byte_len(n_cols).unwrap();
         let indices = [8, 0, 3, 3];
         let mut expected = vec![0.0; indices.len() * n_cols];
         for (out, row_idx) in expected.chunks_exact_mut(n_cols).zip(indices) {
-            ty.decode(weight.checked().get(row_idx), out);
+            ty.decode(&bytes[row_idx * row_bytes..][..row_bytes], out);
         }
         for ctx in contexts() {
             let mut out = vec![f32::NAN; indices.len() * n_cols];
@@ -940,7 +947,7 @@ fn sums_of_the_largest_codes_do_not_overflow() {
             let weight = Weight::new(ty, &case.bytes, n_rows, n_cols).unwrap();
             let refitted = refitted(&weight, &case.values);
             for ctx in contexts() {
-                let values = if is_wide(ctx.isa()) {
+                let values = if ctx.isa().has_wide_sums() {
                     &refitted
                 } else {
                     &case.values

@@ -2,22 +2,17 @@
 //! op by op; those that only look like it (`not_..`) are left to the ops.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
+use thane_cpu::internals::{Planned, pattern_names};
+use thane_cpu::{Cpu, Numerics};
 use thane_kernels::Isa;
-use thane_mil::backend::{Instance, LoadOptions};
+use thane_mil::backend::Instance;
 use thane_mil::data::Data;
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::program::Function;
 use thane_mil::text::parse;
 use thane_mil::types::{DType, TensorType};
 use thane_mil::valid;
-
-use super::{PATTERNS, Pattern};
-use crate::exec;
-use crate::instance::Running;
-use crate::step::{Kind, Plan, Step};
-use crate::{Cpu, Numerics};
 
 /// Tokens of calls in a row: one, about a vector's 16, about a block's 64, more than a task of
 /// attention has keys.
@@ -68,25 +63,9 @@ fn case(name: &str) -> (String, Vec<Function>) {
     (kernels, program.functions().to_vec())
 }
 
-fn running(f: &Function, patterns: &[Pattern], isa: Isa) -> Running {
+fn planned(f: &Function, pattern: Option<&str>, isa: Isa) -> Planned {
     let cpu = Cpu::new(Numerics::F32, 2).with_isa(Some(isa));
-    let shared = cpu.plan_with(std::slice::from_ref(f), &LoadOptions::default(), patterns);
-    Running::new(Arc::new(
-        shared.unwrap_or_else(|e| panic!("{}: {e}", f.name)),
-    ))
-    .unwrap()
-}
-
-/// The kernels of a plan, each once.
-fn kernels(plan: &Plan) -> Vec<&'static str> {
-    let fused = plan
-        .steps
-        .iter()
-        .filter(|step: &&Step| matches!(step.kind, Kind::Fused(_)));
-    let mut names: Vec<&str> = fused.map(|step| exec::name(plan, step).0).collect();
-    names.sort_unstable();
-    names.dedup();
-    names
+    Planned::new(&cpu, f, pattern).unwrap_or_else(|e| panic!("{}: {e}", f.name))
 }
 
 /// The bytes of an input: indices below 23, a mask that hides some keys but never the first, else
@@ -124,7 +103,7 @@ fn made(name: &str, dtype: DType, shape: &[usize], position: usize, seed: u64) -
 }
 
 fn call(
-    instance: &mut Running,
+    instance: &mut dyn Instance,
     f: &Function,
     n_tokens: usize,
     position: usize,
@@ -196,12 +175,13 @@ fn relative_error(found: &[f64], due: &[f64]) -> f64 {
     (difference / due.iter().map(|d| d * d).sum::<f64>()).sqrt()
 }
 
-fn agrees(patterns: &[Pattern], f: &Function, isa: Isa) {
-    let [mut plain, mut fused] = [&[], patterns].map(|patterns| running(f, patterns, isa));
+fn agrees(pattern: &str, f: &Function, isa: Isa) {
+    let [mut plain, mut fused] =
+        [None, Some(pattern)].map(|pattern| planned(f, pattern, isa).instantiate().unwrap());
     let mut position = 0;
     for n_tokens in LENGTHS {
-        let due = call(&mut plain, f, n_tokens, position);
-        let found = call(&mut fused, f, n_tokens, position);
+        let due = call(&mut *plain, f, n_tokens, position);
+        let found = call(&mut *fused, f, n_tokens, position);
         position += n_tokens;
         for ((name, dtype, due), (_, _, found)) in due.iter().zip(&found) {
             // Sums in another order, and a last place of fp16 that falls to the other side.
@@ -219,14 +199,11 @@ fn agrees(patterns: &[Pattern], f: &Function, isa: Isa) {
 
 #[test]
 fn every_pattern_computes_what_its_ops_do() {
-    // One pattern may end in several ops.
-    for patterns in PATTERNS.chunk_by(|a, b| a.name == b.name) {
-        let name = patterns[0].name;
+    for name in pattern_names() {
         let (due, functions) = case(name);
         let (mut n_fused, mut n_left) = (0, 0);
         for f in &functions {
-            let shared = running(f, patterns, Isa::detect()).shared;
-            let found = kernels(&shared.plans[&f.name]).join(", ");
+            let found = planned(f, Some(name), Isa::detect()).kernels().join(", ");
             if f.name.starts_with("not_") {
                 assert_eq!(found, "", "{name}, {}", f.name);
                 n_left += 1;
@@ -236,7 +213,7 @@ fn every_pattern_computes_what_its_ops_do() {
             n_fused += 1;
             Isa::available()
                 .into_iter()
-                .for_each(|isa| agrees(patterns, f, isa));
+                .for_each(|isa| agrees(name, f, isa));
         }
         assert!(
             n_fused > 0 && n_left > 0,
@@ -251,7 +228,7 @@ fn every_case_is_that_of_a_pattern() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap();
         assert!(
-            PATTERNS.iter().any(|pattern| pattern.name == name),
+            pattern_names().contains(&name),
             "{}: no pattern of this name",
             path.display()
         );

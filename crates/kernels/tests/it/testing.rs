@@ -3,8 +3,12 @@
 
 use thane_blocks::Codes;
 
-use crate::Isa;
-use crate::quant::BlockType;
+use thane_kernels::f16::f32_to_bf16;
+use thane_kernels::linear::PackedColumn;
+use thane_kernels::{BlockType, Isa};
+
+/// Rows of a panel.
+pub(crate) const LANES: usize = size_of::<PackedColumn>() / size_of::<f32>();
 
 /// The instruction sets of this machine, or the one that `THANE_TEST_ISA` named when the tests were
 /// built: under an emulator the portable kernels, which run natively elsewhere, would take half of
@@ -61,7 +65,7 @@ impl Random {
                 .flat_map(|_| self.half().to_le_bytes())
                 .collect(),
             BlockType::Bf16 => (0..len / 2)
-                .flat_map(|_| crate::f16::f32_to_bf16(self.f32()).to_le_bytes())
+                .flat_map(|_| f32_to_bf16(self.f32()).to_le_bytes())
                 .collect(),
             _ => {
                 let mut bytes: Vec<u8> = (0..len).map(|_| (self.bits() >> 56) as u8).collect();

@@ -1,21 +1,31 @@
 //! Products of integers, and quantized codes fitted to 8 bits, against f64.
 
-use super::*;
-use crate::activation::{Unary, unary};
-use crate::linear::panel::{kind_of, scratch_len};
-use crate::linear::tests::by_linear;
-use crate::linear::{Codes, Epilogue, Start};
-use crate::quant::has_format;
-use crate::testing::{Random, instruction_sets, relative_error};
+use thane_kernels::activation::{Unary, unary};
+use thane_kernels::linear::internals::{requantize, rescaled, rotated};
+use thane_kernels::linear::{
+    Epilogue, Int8Block, Int8Weight, Start, int8_len, pack_codes_scratch_len, pack_int8,
+};
+use thane_kernels::quant::has_format;
+use thane_kernels::{BlockType, Context, Isa, Weight};
+
+use super::{by_linear, contexts};
+use crate::testing::{LANES, Random, instruction_sets, relative_error};
+
+/// Columns of a block, which share a scale.
+const BLOCK_LEN: usize = 256;
+/// Columns that are rotated together.
+const GROUP_LEN: usize = 64;
+/// Below this the inverse of a scale would be close to overflow: all codes are 0.
+const LEAST: f32 = 1e-36;
 
 /// What the codes of an instruction set say, with an error of none but f64. Of two such rows the
 /// product is 64 times as great.
 fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
-    let max_code = if choose::is_wide(isa) { 127.0 } else { 63.0 };
+    let max_code = if isa.has_wide_sums() { 127.0 } else { 63.0 };
     let block = |block: &[f32]| {
         let block = block
             .chunks(GROUP_LEN)
-            .flat_map(rotated)
+            .flat_map(rotated_one_by_one)
             .collect::<Vec<f32>>();
         let max = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         let inverse = if max < LEAST { 0.0 } else { max_code / max };
@@ -27,7 +37,7 @@ fn rounded(isa: Isa, row: &[f32]) -> Vec<f64> {
 }
 
 /// 64 values rotated, those behind the last zeros, rounded as the kernel rounds on the way.
-fn rotated(values: &[f32]) -> Vec<f32> {
+fn rotated_one_by_one(values: &[f32]) -> Vec<f32> {
     let mut all = [values, &[0.0; GROUP_LEN][values.len()..]].concat();
     for stride in [16, 32, 8, 4, 2, 1] {
         for i in (0..GROUP_LEN).filter(|i| i & stride == 0) {
@@ -39,18 +49,6 @@ fn rotated(values: &[f32]) -> Vec<f32> {
 
 #[test]
 fn rotations_are_those_of_a_hadamard_matrix() {
-    struct Rotate<'a>(&'a [f32; GROUP_LEN]);
-    impl Kernel for Rotate<'_> {
-        type Output = Vec<f32>;
-        fn run<S: Simd>(self, simd: S) -> Vec<f32> {
-            let mut out = [[f32::NAN; LANES]; GROUP_LEN / LANES];
-            rotate(simd, self.0)
-                .into_iter()
-                .zip(&mut out)
-                .for_each(|(v, to)| simd.store(v, to));
-            out.concat()
-        }
-    }
     let x: [f32; GROUP_LEN] = Random::new(5).f32s(GROUP_LEN).try_into().unwrap();
     let sign = |i: usize, j: usize| {
         if (i & j).count_ones().is_multiple_of(2) {
@@ -63,35 +61,26 @@ fn rotations_are_those_of_a_hadamard_matrix() {
         .map(|i| (0..64).map(|j| sign(i, j) * f64::from(x[j])).sum())
         .collect();
     for isa in instruction_sets() {
-        let y = isa.run(Rotate(&x));
+        let y = rotated(isa, &x);
         assert!(relative_error(&y, &due) < 1e-6, "{}", isa.name());
-        assert_eq!(y, rotated(&x), "{}", isa.name());
+        assert_eq!(y[..], rotated_one_by_one(&x), "{}", isa.name());
     }
 }
 
 /// The values of a quantized matrix where its codes are fitted to 8 bits: those of its own where no
 /// instruction set does it.
-pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
+pub(super) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
     let Weight {
         ty, n_rows, n_cols, ..
     } = *weight;
-    let Some(ctx) = contexts()
-        .into_iter()
-        .find(|ctx| choose::is_wide(ctx.isa()))
-    else {
+    let Some(ctx) = contexts().into_iter().find(|ctx| ctx.isa().has_wide_sums()) else {
         return values.to_vec();
     };
-    let (n_steps, kind) = (n_cols.div_ceil(64), kind_of(ty));
     let mut out = vec![f32::NAN; n_rows * n_cols];
     for first_row in (0..n_rows).step_by(LANES) {
-        let mut scratch = vec![f32::NAN; scratch_len(n_cols)];
-        let panel = Codes::Stored(*weight).fill(&ctx, first_row, n_steps, &mut scratch);
+        let mut scratch = vec![f32::NAN; pack_codes_scratch_len(&ctx, n_cols)];
         let mut blocks = vec![Int8Block::ZERO; n_cols.div_ceil(BLOCK_LEN)];
-        ctx.isa().run(Requantize {
-            kind,
-            panel,
-            blocks: blocks.iter_mut(),
-        });
+        requantize(&ctx, weight, first_row, &mut blocks, &mut scratch);
         for (row_idx, col) in (first_row..n_rows.min(first_row + LANES))
             .flat_map(|row| (0..n_cols).map(move |c| (row, c)))
         {
@@ -118,26 +107,10 @@ pub(in crate::linear) fn refitted(weight: &Weight, values: &[f32]) -> Vec<f32> {
 
 #[test]
 fn codes_are_rescaled_as_one_by_one() {
-    struct Rescale<'a>(&'a [u8; 64], u32, &'a [i32; LANES], &'a [i32; LANES]);
-    impl Kernel for Rescale<'_> {
-        type Output = [u8; 64];
-        fn run<S: Simd>(self, simd: S) -> [u8; 64] {
-            let Self(codes, bits, factor, added) = self;
-            let codes = simd.rescale_b(
-                simd.load_b(codes),
-                bits,
-                simd.load_int(factor),
-                simd.load_int(added),
-            );
-            let mut out = [0; 64];
-            simd.store_b(codes, &mut out);
-            out
-        }
-    }
     let mut random = Random::new(8);
     for isa in instruction_sets()
         .into_iter()
-        .filter(|isa| choose::is_wide(*isa))
+        .filter(|isa| isa.has_wide_sums())
     {
         for (bits, first) in
             (2..=8u32).flat_map(|bits| (0..1 << bits).map(move |first| (bits, first)))
@@ -147,7 +120,7 @@ fn codes_are_rescaled_as_one_by_one() {
             let factor: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 8000.0) as i32);
             let added: [i32; LANES] = std::array::from_fn(|_| (random.f32s(1)[0] * 4000.0) as i32);
             let codes: [u8; 64] = std::array::from_fn(|i| ((first + 37 * i) % (1 << bits)) as u8);
-            let found = isa.run(Rescale(&codes, bits, &factor, &added));
+            let found = rescaled(isa, &codes, bits, &factor, &added);
             for (i, code) in codes.into_iter().enumerate() {
                 let product =
                     (((i32::from(code) * factor[i / 4]) << (15 - bits)) + (1 << 14)) >> 15;
@@ -204,7 +177,7 @@ fn refitted_codes_are_the_nearest() {
 fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f32]) -> Vec<f32> {
     let Weight { n_rows, n_cols, .. } = *weight;
     let unfilled = Int8Block {
-        codes: [[0xa5; 64]; BLOCK_QUADS],
+        codes: [[0xa5; 64]; BLOCK_LEN / 4],
         scales: [f32::NAN; LANES],
         offsets: [[7; LANES]],
     };
@@ -243,13 +216,6 @@ fn product(ctx: &Context, weight: &Weight, x: &[f32], n_tokens: usize, bias: &[f
         );
     }
     y
-}
-
-fn contexts() -> Vec<Context> {
-    instruction_sets()
-        .into_iter()
-        .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
-        .collect()
 }
 
 #[test]
@@ -298,7 +264,7 @@ fn products_are_those_of_the_codes() {
                             );
                         }
                     }
-                    let is_alike = ctx.isa() != Isa::Portable && !choose::is_wide(ctx.isa());
+                    let is_alike = ctx.isa() != Isa::Portable && !ctx.isa().has_wide_sums();
                     if is_alike && *first.get_or_insert_with(|| y.clone()) != y {
                         panic!("{} differs from another instruction set", ctx.isa().name());
                     }
@@ -337,7 +303,7 @@ fn seven_bits_lose_about_two_percent_and_eight_one_with_outliers_too() {
                 &product(&ctx, &weight, &x, n_tokens, &vec![0.0; n_rows]),
                 &due,
             );
-            let range = if choose::is_wide(ctx.isa()) {
+            let range = if ctx.isa().has_wide_sums() {
                 0.005..0.014
             } else {
                 0.012..0.028

@@ -1,8 +1,6 @@
 //! Vocabularies whose codes are split: the whole product, and that of the best rows.
 
 use super::*;
-use crate::Context;
-use crate::simd::LANES;
 
 /// Rows about the panel's 16, columns with and without half a pair of blocks, and more rows than 16
 /// for each of them.

@@ -1,8 +1,17 @@
 //! Attention against its definition in f64.
 
-use super::*;
-use crate::f16::{f16_to_f32, f32_to_f16};
+use thane_kernels::attention::{More, PART_KEYS, mask_tiles_len};
+use thane_kernels::f16::{f16_to_f32, f32_to_f16};
+use thane_kernels::{
+    Attention, Context, HeadRows, KvData, KvView, attention, attention_scratch_len,
+};
+
 use crate::testing::{Random, instruction_sets, relative_error};
+
+/// At or below this a mask says "not this key".
+const MASKED: f32 = -1e4;
+/// Query rows that go over a tile of keys together.
+const BLOCK_ROWS: usize = 64;
 
 struct Case {
     n_kv_heads: usize,
@@ -406,6 +415,12 @@ fn rounded_rows() {
     }
 }
 
+/// f32s of scratch of a thread where keys are not split: more of them for more blocks at a time.
+fn thread_len(ctx: &Context, [n_kv_heads, n_rows, head_dim, n_keys]: [usize; 4]) -> usize {
+    let len = attention_scratch_len(ctx, n_kv_heads, n_rows, head_dim, n_keys);
+    (len - mask_tiles_len(n_rows, n_keys)) / ctx.pool().n_threads()
+}
+
 /// So many rows that one thread takes several blocks at a time, of which the last is a single row,
 /// and four take one.
 #[test]
@@ -418,18 +433,18 @@ fn blocks_that_share_tiles_are_as_those_alone() {
     ] {
         let case = case(
             &mut random,
-            (3, 11 * BLOCK_ROWS + 1, head_dim, 2 * TILE_KEYS + 21),
+            (3, 11 * BLOCK_ROWS + 1, head_dim, 2 * PART_KEYS + 21),
             masking,
             true,
         );
         let expected = case.exact();
         for isa in instruction_sets() {
             let [one, four] = [1, 4].map(|n_threads| Context::with_isa(n_threads, isa));
-            assert!(Division::new(&one, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks > 1);
-            assert_eq!(
-                Division::new(&four, 3, case.n_rows, head_dim, case.n_keys).n_task_blocks,
-                1
-            );
+            let block_len = thread_len(&one, [1, BLOCK_ROWS, head_dim, PART_KEYS]);
+            let [one_len, four_len] =
+                [&one, &four].map(|ctx| thread_len(ctx, [3, case.n_rows, head_dim, case.n_keys]));
+            assert!(one_len > block_len, "{masking:?}: several blocks");
+            assert_eq!(four_len, block_len, "{masking:?}: one block");
             for as_f16 in [false, true] {
                 let shared = case.run(&one, as_f16);
                 let error = relative_error(&shared, &expected);

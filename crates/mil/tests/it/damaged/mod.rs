@@ -10,15 +10,15 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-use super::Package;
-use super::proto::{
+use thane_mil::data::Data;
+use thane_mil::package::Package;
+use thane_mil::package::proto::{
     self, array_feature_type, binding, dimension, feature_type, immediate_value, tensor_value,
     value, value_type,
 };
-use crate::data::Data;
-use crate::program::difference;
-use crate::text::parse;
-use crate::types::TensorType;
+use thane_mil::program::difference;
+use thane_mil::text::parse;
+use thane_mil::types::TensorType;
 
 const MODEL: &str = "Data/com.apple.CoreML/model.mlmodel";
 const WEIGHTS: &str = "Data/com.apple.CoreML/weights/weight.bin";

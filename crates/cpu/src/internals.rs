@@ -1,0 +1,72 @@
+//! What the tests of this crate reach inside for: functions planned with some of the patterns, the
+//! form that is planned, and steps that no result shows by itself. No part of the API.
+
+use std::sync::Arc;
+
+use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError};
+use thane_mil::program::Function;
+
+use crate::ane::half;
+use crate::instance::Running;
+use crate::plan::fuse::{PATTERNS, Pattern};
+pub use crate::plan::rewrite::order::{groups, orders};
+pub use crate::plan::rewrite::rewrite;
+use crate::shared::Shared;
+use crate::step::Kind;
+pub use crate::weight::{Coding, Compressed};
+use crate::{Cpu, exec};
+
+/// The names of all patterns, each once.
+pub fn pattern_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = PATTERNS.iter().map(|pattern| pattern.name).collect();
+    names.dedup();
+    names
+}
+
+/// A function planned as it is, without rewriting it.
+pub struct Planned {
+    shared: Arc<Shared>,
+    function: String,
+}
+
+impl Planned {
+    /// With kernels for the patterns of this name, or for none.
+    pub fn new(cpu: &Cpu, function: &Function, pattern: Option<&str>) -> Result<Self, LoadError> {
+        let is_wanted = |candidate: &&Pattern| Some(candidate.name) == pattern;
+        let patterns: Vec<Pattern> = PATTERNS.iter().filter(is_wanted).copied().collect();
+        let functions = std::slice::from_ref(function);
+        Ok(Self {
+            shared: Arc::new(cpu.plan_with(functions, &LoadOptions::default(), &patterns)?),
+            function: function.name.clone(),
+        })
+    }
+
+    /// The names of its kernels, each once.
+    pub fn kernels(&self) -> Vec<&'static str> {
+        let plan = &self.shared.plans[&self.function];
+        let fused = plan
+            .steps
+            .iter()
+            .filter(|step| matches!(step.kind, Kind::Fused(_)));
+        let mut names: Vec<&str> = fused.map(|step| exec::name(plan, step).0).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// A running copy.
+    pub fn instantiate(&self) -> Result<Box<dyn Instance>, RunError> {
+        Ok(Box::new(Running::new(Arc::clone(&self.shared))?))
+    }
+}
+
+/// The fp16 number that is nearest to one; half way, the one away from zero or the even one.
+pub fn nearest_half(v: f64, half_away: bool) -> f64 {
+    half::nearest(v, half_away)
+}
+
+/// Rounds numbers to fp16 where each is zero or a normal fp16 number before and after; else
+/// `false`, and all are as they were.
+pub fn round_normal(values: &mut [f32], half_away: bool) -> bool {
+    half::round_normal(values, half_away)
+}

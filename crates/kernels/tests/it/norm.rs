@@ -1,0 +1,109 @@
+//! Norms against their definitions in f64.
+
+use thane_kernels::Context;
+use thane_kernels::norm::{layer_norm, rms_norm};
+
+use crate::testing::{Random, instruction_sets, relative_error};
+
+/// A norm by its definition.
+struct Norm<'a> {
+    weight: Option<&'a [f32]>,
+    bias: Option<&'a [f32]>,
+    eps: f32,
+    with_mean: bool,
+}
+
+fn exact(x: &[f32], norm: Norm, n_cols: usize) -> Vec<f64> {
+    let row = |x: &[f32]| -> Vec<f64> {
+        let x: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+        let n = n_cols as f64;
+        let mean = if norm.with_mean {
+            x.iter().sum::<f64>() / n
+        } else {
+            0.0
+        };
+        let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+        let at = |values: Option<&[f32]>, i: usize, default: f64| {
+            values.map_or(default, |values| f64::from(values[i]))
+        };
+        let scaled = |i: usize| (x[i] - mean) / (variance + f64::from(norm.eps)).sqrt();
+        (0..n_cols)
+            .map(|i| scaled(i) * at(norm.weight, i, 1.0) + at(norm.bias, i, 0.0))
+            .collect()
+    };
+    x.chunks_exact(n_cols).flat_map(row).collect()
+}
+
+#[test]
+fn rows_of_every_length() {
+    let mut random = Random::new(11);
+    for isa in instruction_sets() {
+        for n_threads in [1, 3] {
+            let ctx = Context::with_isa(n_threads, isa);
+            for n_cols in [1, 2, 15, 16, 17, 64, 577, 3000] {
+                for n_rows in [0, 1, 3, 40] {
+                    let x: Vec<f32> = random
+                        .f32s(n_rows * n_cols)
+                        .into_iter()
+                        .map(|x| x * 3.0 + 5.0)
+                        .collect();
+                    let (weight, bias) = (random.f32s(n_cols), random.f32s(n_cols));
+                    let mut out = vec![f32::NAN; x.len()];
+                    for weight in [None, Some(&weight[..])] {
+                        rms_norm(&ctx, &x, weight, 1e-5, n_cols, &mut out);
+                        let expected = exact(
+                            &x,
+                            Norm {
+                                weight,
+                                bias: None,
+                                eps: 1e-5,
+                                with_mean: false,
+                            },
+                            n_cols,
+                        );
+                        assert!(
+                            relative_error(&out, &expected) < 2e-7,
+                            "rms {n_rows} {n_cols} {}",
+                            isa.name()
+                        );
+                        layer_norm(&ctx, &x, weight, Some(&bias), 1e-3, n_cols, &mut out);
+                        let expected = exact(
+                            &x,
+                            Norm {
+                                weight,
+                                bias: Some(&bias),
+                                eps: 1e-3,
+                                with_mean: true,
+                            },
+                            n_cols,
+                        );
+                        assert!(
+                            relative_error(&out, &expected) < 1e-6,
+                            "layer {n_rows} {n_cols} {}",
+                            isa.name()
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn zeros_tiny_and_not_a_number() {
+    for isa in instruction_sets() {
+        let ctx = Context::with_isa(1, isa);
+        let mut out = [f32::NAN; 20];
+        rms_norm(&ctx, &[0.0; 20], None, 1e-6, 20, &mut out);
+        assert_eq!(out, [0.0; 20]);
+        rms_norm(&ctx, &[1e-40; 20], None, 1e-6, 20, &mut out);
+        assert!(
+            out.iter().all(|out| (out / 1e-37 - 1.0).abs() < 1e-2),
+            "{out:?}"
+        );
+        let mut x = [1.0; 20];
+        x[19] = f32::NAN;
+        rms_norm(&ctx, &x, None, 1e-6, 20, &mut out);
+        assert!(out.iter().all(|out| out.is_nan()));
+    }
+}
