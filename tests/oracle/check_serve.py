@@ -17,6 +17,7 @@ import signal
 import struct
 import subprocess
 import sys
+import tempfile
 
 try:
     import openai
@@ -137,15 +138,18 @@ def errors(client, address):
 def main():
     thane = sys.argv[1]
     flags = ["--port", "0", "--context", "512", "--numerics", "f32", "--api-key", KEY]
-    server = subprocess.Popen([thane, "serve", CHAT, BERT, serve_clients.RERANKER, *flags], stdout=subprocess.PIPE, text=True)
+    folder = tempfile.TemporaryDirectory()
+    models = [CHAT, serve_clients.tools_model(folder.name), BERT, serve_clients.RERANKER]
+    server = subprocess.Popen([thane, "serve", *models, *flags], stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
         client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=60)
-        same("models", [model.id for model in client.models.list()], ["tiny-chat", "bert-mean", "bert"])
+        same("models", [model.id for model in client.models.list()], ["tiny-chat", "tiny-tools", "bert-mean", "bert"])
         same("model", client.models.retrieve("bert-mean").owned_by, "thane")
         chats(client)
         completions(client)
         responses(client)
+        serve_clients.openai_tools(client)
         embeddings(client, thane)
         errors(client, address)
         print(f"openai {openai.__version__}: all ok")
@@ -154,6 +158,7 @@ def main():
         same("exit code", server.wait(timeout=20), 0)
     finally:
         server.kill()
+        folder.cleanup()
 
 
 if __name__ == "__main__":

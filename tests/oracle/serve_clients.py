@@ -53,6 +53,31 @@ def raises(name, kind, call, **expected):
     sys.exit(f"{name}: expected {kind.__name__}, found an answer")
 
 
+TEMPLATE = (
+    "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}"
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{{ m.reasoning_content or '' }}{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}{{ '<|im_end|>\n' }}"
+    "{% endfor %}{{ '<|im_start|>assistant\n' }}{% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}"
+)
+WEATHER = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}}, "required": ["city"], "additionalProperties": False}
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def tools_model(folder):
+    """The tiny chat model with a template that knows tools and thoughts."""
+    model = pathlib.Path(folder) / "tiny-tools"
+    model.mkdir()
+    for name in ["config.json", "model.safetensors", "tokenizer.json"]:
+        (model / name).symlink_to((CHAT / name).resolve())
+    config = json.loads((CHAT / "tokenizer_config.json").read_text())
+    (model / "tokenizer_config.json").write_text(json.dumps({**config, "chat_template": TEMPLATE}))
+    return model
+
+
+def called(name, tool, arguments):
+    same(name, (tool, arguments["city"] in ["Rome", "Oslo"]), ("weather", True))
+
+
 def cases():
     return json.loads((CHAT / "expected.json").read_text())["conversations"]
 
@@ -104,9 +129,81 @@ def anthropic(module, address, key, thane):
     same("anthropic schema", json.loads(answer.content[0].text)["sky"] in SKIES, True)
     raises("anthropic model", module.NotFoundError, lambda: client.messages.create(**{**fields, "model": "x"}), status_code=404, type="not_found_error")
     tool = {"name": "f", "input_schema": {"type": "object"}}
+    anthropic_tools(client)
     raises("anthropic tools", module.BadRequestError, lambda: client.messages.create(**fields, tools=[tool]), type="invalid_request_error")
     other = module.Anthropic(base_url=address, api_key="another", max_retries=0)
     raises("anthropic key", module.AuthenticationError, lambda: other.messages.create(**fields), type="authentication_error")
+
+
+def anthropic_tools(client):
+    tool = {"name": "weather", "description": "Rain?", "input_schema": WEATHER}
+    fields = {"model": "tiny-tools", "max_tokens": 200, "tools": [tool], "messages": HELLO}
+    fields["tool_choice"] = {"type": "tool", "name": "weather"}
+    answer = client.messages.create(**fields)
+    (call,) = answer.content
+    called("anthropic call", call.name, call.input)
+    same("anthropic call reason", (call.type, answer.stop_reason), ("tool_use", "tool_use"))
+    with client.messages.stream(**fields) as stream:
+        (streamed,) = stream.get_final_message().content
+    called("anthropic call streamed", streamed.name, streamed.input)
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": "rain"}]}
+    turns = [*HELLO, {"role": "assistant", "content": answer.content}, {"role": "user", "content": [result]}]
+    answer = client.messages.create(**{**fields, "tool_choice": {"type": "none"}, "messages": turns, "max_tokens": 5})
+    same("anthropic result", answer.usage.output_tokens, 5)
+    thinking = {"model": "tiny-tools", "max_tokens": 9, "messages": HELLO, "thinking": {"type": "adaptive"}}
+    with client.messages.stream(**thinking) as stream:
+        kinds = {event.type for event in stream}
+        (block,) = stream.get_final_message().content
+    same("anthropic thoughts", (block.type, bool(block.thinking), "thinking" in kinds), ("thinking", True, True))
+    begun = [*HELLO, {"role": "assistant", "content": "the se"}]
+    answer = client.messages.create(model="tiny-tools", max_tokens=9, messages=begun, extra_body={"temperature": 0})
+    same("anthropic begun", answer.content[0].type, "text")
+
+
+def ollama_tools(client):
+    function = {"name": "weather", "description": "Rain?", "parameters": WEATHER}
+    options = {"temperature": 0, "num_predict": 9}
+    call = {"function": {"name": "weather", "arguments": {"city": "Oslo"}}}
+    turns = [*HELLO, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_name": "weather", "content": "rain"}]
+    tools = [{"type": "function", "function": function}]
+    fields = {"model": "tiny-tools", "options": options}
+    told = client.chat(messages=HELLO, tools=tools, **fields).prompt_eval_count
+    plain = client.chat(messages=HELLO, **fields).prompt_eval_count
+    said = client.chat(messages=turns, **fields).prompt_eval_count
+    same("ollama tools", (told > plain + 40, said > plain + 20), (True, True))
+    answer = client.chat(messages=HELLO, think=True, logprobs=True, top_logprobs=2, **fields)
+    same("ollama thoughts", (bool(answer.message.thinking), answer.message.content), (True, ""))
+    same("ollama logprobs", [len(token.top_logprobs) for token in answer.logprobs], [2] * 9)
+    parts = list(client.chat(messages=HELLO, think=True, stream=True, **fields))
+    same("ollama thoughts streamed", "".join(p.message.thinking or "" for p in parts), answer.message.thinking)
+    same("ollama capabilities", client.show("tiny-tools").capabilities, ["completion", "tools", "thinking"])
+
+
+def openai_tools(client):
+    tool = {"type": "function", "name": "weather", "description": "Rain?", "parameters": WEATHER, "strict": True}
+    choice = {"type": "function", "name": "weather"}
+    fields = {"model": "tiny-tools", "tools": [tool], "tool_choice": choice}
+    answer = client.responses.create(input="hello", **fields)
+    (call,) = answer.output
+    called("response call", call.name, json.loads(call.arguments))
+    with client.responses.stream(input="hello", **fields) as stream:
+        kinds = {event.type for event in stream}
+        (streamed,) = stream.get_final_response().output
+    called("response call streamed", streamed.name, json.loads(streamed.arguments))
+    same("response call events", "response.function_call_arguments.delta" in kinds, True)
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+    short = {"model": "tiny-tools", "max_output_tokens": 5}
+    kept = client.responses.create(input=[output], previous_response_id=answer.id, **short)
+    listed = client.responses.create(input=[*HELLO, call, output], **short)
+    same("response output", kept.usage.input_tokens, listed.usage.input_tokens)
+    include = ["message.output_text.logprobs"]
+    answer = client.responses.create(input="hello", include=include, top_logprobs=2, **short)
+    same("response logprobs", [len(t.top_logprobs) for t in answer.output[0].content[0].logprobs], [2] * 5)
+    tools = [{"type": "function", "function": {k: tool[k] for k in ("name", "parameters")}}]
+    choice = {"type": "function", "function": {"name": "weather"}}
+    answer = client.chat.completions.create(model="tiny-tools", messages=HELLO, tools=tools, tool_choice=choice)
+    (call,) = answer.choices[0].message.tool_calls
+    called("chat call", call.function.name, json.loads(call.function.arguments))
 
 
 def ollama(module, address, key, thane):
@@ -130,9 +227,10 @@ def ollama(module, address, key, thane):
     same("ollama schema", json.loads(answer.message.content)["sky"] in SKIES, True)
     near("ollama embed", client.embed(model="bert-mean", input=TEXTS).embeddings, embedded(thane))
     near("ollama embeddings", client.embeddings(model="bert-mean", prompt=TEXTS[0]).embedding, embedded(thane)[0])
-    same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "bert-mean", "bert"])
-    same("ollama ps", len(client.ps().models), 3)
+    same("ollama list", [m.model for m in client.list().models], ["tiny-chat", "tiny-tools", "bert-mean", "bert"])
+    same("ollama ps", len(client.ps().models), 4)
     same("ollama show", client.show("tiny-chat").capabilities, ["completion"])
+    ollama_tools(client)
     raises("ollama model", module.ResponseError, lambda: client.chat(**{**fields, "model": "x"}), status_code=404)
     raises("ollama format", module.ResponseError, lambda: client.chat(**fields, format={"type": 5}), status_code=400)
     raises("ollama pull", module.ResponseError, lambda: client.pull("x"), status_code=403)

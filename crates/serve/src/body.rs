@@ -30,6 +30,11 @@ impl Fields {
         Self::parse(&collect(body, max_bytes, time, too_large).await?)
     }
 
+    /// Fields of an object, whose names errors show behind `prefix`.
+    pub fn new(rest: Map<String, Value>, prefix: String) -> Self {
+        Self { rest, prefix }
+    }
+
     fn parse(body: &Bytes) -> Result<Self, ApiError> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(rest)) => Ok(Self {
@@ -53,6 +58,11 @@ impl Fields {
                 ApiError::field(&name, format!("`{name}`: {e}"))
             }),
         }
+    }
+
+    /// A field that may be taken later; null if it is missing.
+    pub fn peek(&self, name: &str) -> &Value {
+        self.rest.get(name).unwrap_or(&Value::Null)
     }
 
     /// Takes the fields of an object; none if the field is missing.
@@ -130,6 +140,12 @@ fn shown(value: &Value) -> String {
         Value::Bool(_) | Value::Number(_) => value.to_string(),
         _ => kind(value).to_owned(),
     }
+}
+
+/// The error of a field, or a part of one, that has another value than it can have.
+pub(crate) fn refused(place: &str, expected: &str, found: &str) -> ApiError {
+    let message = format!("`{place}`: expected {expected}, found {found}");
+    ApiError::field(place, message)
 }
 
 /// What a value is.

@@ -24,9 +24,14 @@ pub(crate) struct Kept {
 
 impl Kept {
     fn n_bytes(&self) -> usize {
-        let contents = self.messages.iter().map(|message| message.content.len());
+        let messages = self.messages.iter();
+        let messages = messages.map(|message| {
+            let fields = message.fields.iter();
+            let fields = fields.map(|(name, value)| name.len() + value.to_string().len());
+            message.content.len() + fields.sum::<usize>()
+        });
         // The answer is also in the response.
-        contents.sum::<usize>() + self.response.to_string().len()
+        messages.sum::<usize>() + self.response.to_string().len()
     }
 }
 

@@ -15,7 +15,6 @@
 mod answers;
 mod batches;
 mod body;
-mod choices;
 mod client;
 mod counts;
 mod dialect;
@@ -26,6 +25,7 @@ mod keep_alive;
 mod kept;
 mod listen;
 mod log;
+mod logprobs;
 mod model;
 mod offline;
 mod patience;

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use axum::body::Bytes;
 use serde_json::{Map, Value, json};
-use thane_engine::generate::FinishReason;
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::Usage;
 use thane_runtime::PromptEncoder;
 use thane_runtime::chat::{Part, ToolCall};
+
+use crate::error::ApiError;
+use crate::logprobs::{number, token_text, tokens_json};
+use crate::stream::{Answer, End, Render, data};
 
 /// Which API an answer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +23,6 @@ pub(crate) enum Api {
 }
 
 /// What all objects of an answer have in common.
-#[derive(Clone)]
 pub(crate) struct Shape {
     pub api: Api,
     pub id: String,
@@ -32,47 +35,115 @@ pub(crate) struct Shape {
     pub shows_logprobs: bool,
     /// Spells the tokens of log probabilities.
     pub prompts: Arc<PromptEncoder>,
+    /// What a stream has shown of each choice.
+    pub shown: Vec<Shown>,
 }
 
-impl Shape {
-    /// The whole answer.
-    pub fn whole(&self, choices: Vec<Value>, usage: &Usage) -> Value {
+/// What a stream has shown of a choice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    n_calls: usize,
+    /// Characters of the tokens whose log probabilities were shown.
+    offset: usize,
+}
+
+impl Render for Shape {
+    fn whole(&mut self, answers: Vec<Answer>, usage: &Usage) -> Value {
         let object = match self.api {
             Api::Chat => "chat.completion",
             Api::Text => "text_completion",
         };
-        let mut whole = self.object(object, choices);
+        let answers = answers.iter().enumerate();
+        let choices = answers.map(|(index, answer)| self.choice(index, answer));
+        let mut whole = self.object(object, choices.collect());
         whole["usage"] = usage_json(usage);
         whole
     }
 
+    /// The chunks before the first piece of a chat, which have the role.
+    fn first(&mut self) -> Vec<Bytes> {
+        if self.api == Api::Text {
+            return Vec::new();
+        }
+        let delta = json!({"role": "assistant", "content": ""});
+        let chunk = |index| data(&self.chunk(index, delta.clone(), "", Value::Null, Value::Null));
+        (0..self.shown.len()).map(chunk).collect()
+    }
+
+    fn part(&mut self, index: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
+        let logprobs = self.next_logprobs(index, tokens);
+        let n_calls = self.shown[index].n_calls;
+        let delta = match &part {
+            Part::Text(text) => json!({"content": text}),
+            Part::Thought(text) => json!({"reasoning_content": text}),
+            Part::Call(call) => {
+                self.shown[index].n_calls += 1;
+                let mut call = self.call(index, n_calls, call);
+                call["index"] = n_calls.into();
+                json!({"tool_calls": [call]})
+            }
+        };
+        let text = match &part {
+            Part::Text(text) => text,
+            Part::Thought(_) | Part::Call(_) => "",
+        };
+        vec![data(&self.chunk(index, delta, text, logprobs, Value::Null))]
+    }
+
+    fn end(&mut self, index: usize, end: &End, tokens: &[TokenLogprob]) -> Vec<Bytes> {
+        let logprobs = self.next_logprobs(index, tokens);
+        let reason = finish_reason(end).into();
+        vec![data(&self.chunk(index, json!({}), "", logprobs, reason))]
+    }
+
+    /// The usage, if the client asked for it, and the mark of the end.
+    fn last(&mut self, usage: &Usage) -> Vec<Bytes> {
+        let mut frames = Vec::new();
+        if self.include_usage {
+            let mut chunk = self.object(self.chunk_name(), Vec::new());
+            chunk["usage"] = usage_json(usage);
+            frames.push(data(&chunk));
+        }
+        frames.push(Bytes::from_static(b"data: [DONE]\n\n"));
+        frames
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        data(&error.body())
+    }
+}
+
+impl Shape {
     /// A choice of the whole answer.
-    pub fn choice(
-        &self,
-        index: usize,
-        parts: &[Part],
-        logprobs: &[TokenLogprob],
-        reason: &str,
-    ) -> Value {
-        let logprobs = self.logprobs(logprobs, 0).0;
-        let text: String = parts.iter().filter_map(text_of).collect();
+    fn choice(&self, index: usize, answer: &Answer) -> Value {
+        let logprobs = self.logprobs(&answer.tokens(), 0).0;
+        let reason = finish_reason(&answer.end);
         match self.api {
             Api::Chat => json!({
                 "index": index,
-                "message": self.message(index, parts, text),
+                "message": self.message(index, answer),
                 "logprobs": logprobs,
                 "finish_reason": reason,
             }),
             Api::Text => json!({
-                "index": index, "text": text, "logprobs": logprobs, "finish_reason": reason,
+                "index": index,
+                "text": answer.text(),
+                "logprobs": logprobs,
+                "finish_reason": reason,
             }),
         }
     }
 
-    fn message(&self, index: usize, parts: &[Part], text: String) -> Value {
-        let thoughts: String = parts.iter().filter_map(thought_of).collect();
-        let calls = parts.iter().filter_map(call_of).enumerate();
-        let calls: Vec<Value> = calls.map(|(n, c)| self.call(index, n, c)).collect();
+    fn message(&self, index: usize, answer: &Answer) -> Value {
+        let (mut thoughts, mut calls) = (String::new(), Vec::new());
+        for (part, _) in &answer.parts {
+            match part {
+                Part::Text(_) => {}
+                Part::Thought(text) => thoughts.push_str(text),
+                Part::Call(call) => calls.push(self.call(index, calls.len(), call)),
+            }
+        }
+        let text = answer.text();
         let content = match text.is_empty() && !calls.is_empty() {
             true => Value::Null,
             false => text.into(),
@@ -89,47 +160,10 @@ impl Shape {
 
     /// A call of a tool, the `n`th of its choice.
     fn call(&self, index: usize, n: usize, call: &ToolCall) -> Value {
-        // Arguments are text that the client parses.
-        let arguments = Value::Object(call.arguments.clone()).to_string();
         json!({
             "id": format!("call-{}-{index}-{n}", self.id),
             "type": "function",
-            "function": {"name": call.name, "arguments": arguments},
-        })
-    }
-
-    /// The chunk before the first piece of a chat, which has the role.
-    pub fn first_chunk(&self, index: usize) -> Option<Value> {
-        let delta = json!({"role": "assistant", "content": ""});
-        (self.api == Api::Chat).then(|| self.chunk(index, delta, "", Value::Null, Value::Null))
-    }
-
-    /// A part of a choice. `n_calls` calls came before it.
-    pub fn part_chunk(&self, index: usize, part: &Part, n_calls: usize, logprobs: Value) -> Value {
-        let delta = match part {
-            Part::Text(text) => json!({"content": text}),
-            Part::Thought(text) => json!({"reasoning_content": text}),
-            Part::Call(call) => {
-                let mut call = self.call(index, n_calls, call);
-                call["index"] = n_calls.into();
-                json!({"tool_calls": [call]})
-            }
-        };
-        let text = text_of(part).unwrap_or_default();
-        self.chunk(index, delta, text, logprobs, Value::Null)
-    }
-
-    /// The chunk that says why a choice ended.
-    pub fn last_chunk(&self, index: usize, logprobs: Value, reason: &str) -> Value {
-        self.chunk(index, json!({}), "", logprobs, reason.into())
-    }
-
-    /// The chunk after the last one, if the client asked for it.
-    pub fn usage_chunk(&self, usage: &Usage) -> Option<Value> {
-        self.include_usage.then(|| {
-            let mut chunk = self.object(self.chunk_name(), Vec::new());
-            chunk["usage"] = usage_json(usage);
-            chunk
+            "function": {"name": call.name, "arguments": arguments_text(call)},
         })
     }
 
@@ -173,47 +207,40 @@ impl Shape {
         })
     }
 
+    /// The log probabilities of the next tokens of a stream.
+    fn next_logprobs(&mut self, index: usize, tokens: &[TokenLogprob]) -> Value {
+        let (logprobs, offset) = self.logprobs(tokens, self.shown[index].offset);
+        self.shown[index].offset = offset;
+        logprobs
+    }
+
     /// Log probabilities as the API shows them; null if they are not wanted or there are none. The
     /// text of the first token begins at `offset`; also where the next one would.
-    pub fn logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> (Value, usize) {
+    fn logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> (Value, usize) {
         if !self.shows_logprobs || tokens.is_empty() {
             return (Value::Null, offset);
         }
         match self.api {
             Api::Chat => {
-                let content: Vec<Value> = tokens.iter().map(|token| self.token(token)).collect();
+                let content = tokens_json(tokens, &self.prompts);
                 (json!({"content": content, "refusal": null}), offset)
             }
             Api::Text => self.text_logprobs(tokens, offset),
         }
     }
 
-    fn token(&self, token: &TokenLogprob) -> Value {
-        let one = |id: u32, logprob: Option<f32>| {
-            let bytes = self.prompts.tokenizer().token_bytes(id);
-            json!({"token": self.text(id), "logprob": number(logprob), "bytes": bytes})
-        };
-        let top = token
-            .top
-            .iter()
-            .map(|(id, logprob)| one(*id, Some(*logprob)));
-        let mut shown = one(token.token, token.logprob);
-        shown["top_logprobs"] = top.collect::<Vec<Value>>().into();
-        shown
-    }
-
     fn text_logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> (Value, usize) {
         let (mut texts, mut numbers, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
         let mut at = offset;
         for token in tokens {
-            let text = self.text(token.token);
+            let text = token_text(token.token, &self.prompts);
             offsets.push(at);
             at += text.chars().count();
             texts.push(text);
             numbers.push(number(token.logprob));
             let top = token.top.iter();
             let top: Map<String, Value> = top
-                .map(|(id, logprob)| (self.text(*id), number(Some(*logprob))))
+                .map(|(id, logprob)| (token_text(*id, &self.prompts), number(Some(*logprob))))
                 .collect();
             // The first token of a prompt follows nothing.
             tops.push(if top.is_empty() {
@@ -230,45 +257,19 @@ impl Shape {
         });
         (shown, at)
     }
-
-    /// The text of a token.
-    fn text(&self, id: u32) -> String {
-        String::from_utf8_lossy(self.prompts.tokenizer().token_bytes(id)).into_owned()
-    }
 }
 
-/// JSON has no infinity; the API has this number for it.
-fn number(logprob: Option<f32>) -> Value {
-    logprob.map_or(Value::Null, |x| json!(x.max(-9999.0)))
-}
-
-fn text_of(part: &Part) -> Option<&str> {
-    match part {
-        Part::Text(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn thought_of(part: &Part) -> Option<&str> {
-    match part {
-        Part::Thought(text) => Some(text),
-        _ => None,
-    }
-}
-
-fn call_of(part: &Part) -> Option<&ToolCall> {
-    match part {
-        Part::Call(call) => Some(call),
-        _ => None,
-    }
+/// The arguments of a call, as text that the client parses.
+pub(crate) fn arguments_text(call: &ToolCall) -> String {
+    Value::Object(call.arguments.clone()).to_string()
 }
 
 /// Why an answer ended. The API has no reason of its own for a full context.
-pub(crate) fn finish_reason(reason: FinishReason, has_calls: bool) -> &'static str {
-    match reason {
-        FinishReason::Stop | FinishReason::Interrupted if has_calls => "tool_calls",
-        FinishReason::Stop | FinishReason::Interrupted => "stop",
-        FinishReason::Length | FinishReason::Context => "length",
+fn finish_reason(end: &End) -> &'static str {
+    match end.is_complete() {
+        true if end.has_calls => "tool_calls",
+        true => "stop",
+        false => "length",
     }
 }
 

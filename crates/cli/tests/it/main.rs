@@ -57,6 +57,7 @@ mod serve_perplexity;
 mod serve_prompts;
 mod serve_responses;
 mod serve_tei;
+mod serve_tools;
 mod serve_vectors;
 mod server;
 mod talk;

@@ -185,7 +185,11 @@ fn errors_are_one_text() {
             400,
             "`format`: expected json or a JSON schema",
         ),
-        (chat(json!({"tools": [{}]})), 400, "`tools`: expected []"),
+        (
+            chat(json!({"tools": [{}]})),
+            400,
+            "`tools[0].function`: expected an object, found none",
+        ),
         (
             chat(json!({"options": {"magic": 1}})),
             400,

@@ -336,7 +336,7 @@ fn answers_have_the_form_that_was_asked_for() {
 }
 
 /// The tiny language model with a template that knows tools and thoughts.
-fn with_tools(folder: &std::path::Path) -> PathBuf {
+pub fn with_tools(folder: &std::path::Path) -> PathBuf {
     let model = folder.join("tiny-chat");
     std::fs::create_dir(&model).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -346,7 +346,7 @@ fn with_tools(folder: &std::path::Path) -> PathBuf {
     let mut config: Value = serde_json::from_slice(&config).unwrap();
     config["chat_template"] = json!(
         "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
-         {% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content }}\
+         {% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{{ m.name or '' }}{{ m.reasoning_content or '' }}{{ m.content }}\
          {% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{{ c.function.arguments | tojson }}</tool_call>{% endfor %}\
          {{ '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}\
          {% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}"
@@ -355,7 +355,7 @@ fn with_tools(folder: &std::path::Path) -> PathBuf {
     model
 }
 
-fn weather() -> Value {
+pub fn weather() -> Value {
     json!([
         {"type": "function", "function": {"name": "weather", "description": "Rain?", "parameters": {
             "type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"type": "integer",

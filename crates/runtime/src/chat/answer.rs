@@ -57,6 +57,26 @@ impl AnswerParser {
         }
     }
 
+    /// A parser of an answer whose first text is in the prompt.
+    #[must_use]
+    pub fn within_text(self) -> Self {
+        Self {
+            state: State::Text,
+            has_text: true,
+            ..self
+        }
+    }
+
+    /// Whether the text that comes next is a thought.
+    pub fn is_thinking(&self) -> bool {
+        self.state == State::Thought
+    }
+
+    /// Whether some text is held, because what comes next decides what it is.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
     /// Takes the next piece of the answer.
     pub fn push(&mut self, text: &str) -> Vec<Part> {
         self.held.push_str(text);

@@ -3,16 +3,18 @@
 
 use std::sync::Arc;
 
-use serde_json::Value;
-use thane_engine::schedule::{Event, Request};
-use thane_runtime::{Message, PromptEncoder, RuntimeError, Sampling, TemplateInput};
-use tokio::sync::mpsc::UnboundedReceiver;
+use thane_engine::choose::Grammar;
+use thane_engine::schedule::Request;
+use thane_runtime::chat::{AnswerParser, ChatSyntax};
+use thane_runtime::{PromptEncoder, Sampling};
 
+use super::conversation::Conversation;
 use super::format::Form;
-use super::generate::{beside, check_length, choose, compile, encode, invalid};
+use super::generate::{Prepared, beside, check_length, check_logprobs, choose, compile, invalid};
 use super::sampling::check_stops;
 use crate::answers::Answers;
 use crate::error::ApiError;
+use crate::stream::Choice;
 
 /// Most texts that can end an answer.
 const MAX_STOPS: usize = 16;
@@ -27,87 +29,116 @@ pub(super) struct Ask {
     pub stop: Vec<String>,
     /// Most tokens of the answer; `None` for what the context allows.
     pub max_tokens: Option<usize>,
+    /// Most likely tokens whose log probabilities are shown beside each token's.
+    pub logprobs: Option<usize>,
 }
 
 /// What is answered.
 pub(super) enum Prompt {
     /// Messages, as the chat template renders them.
-    Messages(Vec<Message>),
+    Conversation(Conversation),
     /// A text that is continued.
     Text(String),
 }
 
+/// The names of fields that errors have.
+#[derive(Clone, Copy)]
+pub(super) struct Params {
+    pub prompt: &'static str,
+    pub stop: &'static str,
+    pub logprobs: &'static str,
+}
+
 /// An answer that was begun.
 pub(super) struct Begun {
-    pub events: UnboundedReceiver<Event>,
+    pub choice: Choice,
     /// Tokens of the prompt.
     pub n_prompt: usize,
 }
 
 impl Prompt {
-    /// The tokens of a prompt, encoded beside the connections.
-    pub async fn encode(self, answers: &Answers) -> Result<Vec<u32>, ApiError> {
-        let prompts = Arc::clone(&answers.prompts);
-        encode(move || self.tokens(&prompts, false)).await
-    }
-
-    /// A grammar holds for the whole answer, so the model shall not think before it.
-    fn tokens(self, prompts: &PromptEncoder, has_form: bool) -> Result<Vec<u32>, RuntimeError> {
-        let messages = match self {
-            Self::Text(text) => return prompts.encode_prompt(&text),
-            Self::Messages(messages) => messages,
-        };
-        let mut given = TemplateInput::default();
-        if has_form {
-            let thinks = "enable_thinking".to_owned();
-            given.variables.insert(thinks, Value::Bool(false));
+    /// Encodes the prompt, and compiles the grammar of the answer.
+    pub fn prepare(
+        self,
+        prompts: &PromptEncoder,
+        form: Option<&Form>,
+    ) -> Result<(Prepared, Option<Arc<dyn Grammar>>), ApiError> {
+        match self {
+            Self::Text(text) => {
+                let grammar = form.map(|form| compile(prompts, &form.source, form.field));
+                let prepared = Prepared {
+                    tokens: prompts.encode_prompt(&text).map_err(invalid)?,
+                    parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
+                    shown: Vec::new(),
+                    echo: None,
+                    continues: true,
+                    max_calls: 0,
+                };
+                Ok((prepared, grammar.transpose()?))
+            }
+            Self::Conversation(conversation) => {
+                let grammar = conversation.grammar(form, prompts)?;
+                let prepared = conversation.prepare(prompts, grammar.is_some())?;
+                Ok((prepared, grammar))
+            }
         }
-        let rendered = prompts.render(&messages, &given)?;
-        prompts.encode_rendered(&rendered)
     }
 }
 
 impl Ask {
-    /// Queues the request. Errors of stops and of the prompt name the fields `params`.
-    pub async fn begin(
-        self,
-        answers: &Answers,
-        (prompt_param, stop_param): (&str, &str),
-    ) -> Result<Begun, ApiError> {
-        let is_chat = matches!(self.prompt, Prompt::Messages(_));
+    /// Queues the request.
+    pub async fn begin(mut self, answers: &Answers, params: Params) -> Result<Begun, ApiError> {
+        let is_chat = matches!(self.prompt, Prompt::Conversation(_));
         let sampling = choose(&self.sampling, answers, is_chat)?;
-        check_stops(&self.stop, stop_param, MAX_STOPS)?;
-        refuse_empty(&self.stop, stop_param)?;
+        check_stops(&self.stop, params.stop, MAX_STOPS)?;
+        refuse_empty(&self.stop, params.stop)?;
+        check_logprobs(self.logprobs, params.logprobs, answers)?;
         if let (Some(form), Some(known)) = (&self.form, &answers.known) {
             return Err(invalid(known.lacks("a grammar")).with_param(form.field));
+        }
+        if let Prompt::Conversation(conversation) = &mut self.prompt {
+            conversation.check(self.form.as_ref(), params.prompt)?;
+            refuse_forced(conversation, answers)?;
         }
         let place = answers.places.take()?;
         let prompts = Arc::clone(&answers.prompts);
         let (asked, form) = (self.prompt, self.form);
-        let (prompt, grammar) = beside(move || {
-            let grammar = form.map(|form| compile(&prompts, &form.source, form.field));
-            let grammar = grammar.transpose()?;
-            let tokens = asked.tokens(&prompts, grammar.is_some());
-            Ok((tokens.map_err(invalid)?, grammar))
-        })
-        .await?;
-        let n_prompt = prompt.len();
-        check_length(answers, n_prompt, prompt_param)?;
+        let prepared = beside(move || asked.prepare(&prompts, form.as_ref()));
+        let (prepared, grammar) = prepared.await?;
+        let n_prompt = prepared.tokens.len();
+        check_length(answers, n_prompt, params.prompt)?;
         if n_prompt == 0 {
-            let message = format!("`{prompt_param}`: expected at least one token, found none");
-            return Err(ApiError::field(prompt_param, message));
+            let param = params.prompt;
+            let message = format!("`{param}`: expected at least one token, found none");
+            return Err(ApiError::field(param, message));
         }
         let request = Request {
-            prompt,
+            prompt: prepared.tokens,
             sampling,
             grammar,
+            logprobs: self.logprobs,
             max_tokens: self.max_tokens.unwrap_or(usize::MAX),
             stop: self.stop,
-            strip_space_prefix: is_chat,
+            shown_tokens: prepared.shown,
+            strip_space_prefix: !prepared.continues,
             ..Request::default()
         };
         let events = answers.submit(request, place)?;
-        Ok(Begun { events, n_prompt })
+        let choice = Choice::new(events, prepared.parser, prepared.max_calls);
+        Ok(Begun { choice, n_prompt })
+    }
+}
+
+/// Refuses calls that a model which does not give all logits cannot be held to.
+pub(super) fn refuse_forced(
+    conversation: &Conversation,
+    answers: &Answers,
+) -> Result<(), ApiError> {
+    match &answers.known {
+        Some(known) if conversation.is_forced() => {
+            Err(invalid(known.lacks("a grammar")).with_param("tool_choice"))
+        }
+        _ => Ok(()),
     }
 }
 

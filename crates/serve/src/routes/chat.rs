@@ -6,16 +6,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
-use thane_engine::choose::Grammar;
-use thane_runtime::chat::{AnswerParser, Tool};
-use thane_runtime::{Message, PromptEncoder, TemplateInput};
+use thane_runtime::Message;
 
 use super::App;
-use super::generate::{
-    IGNORED, Prepared, Wish, answer, beside, compile, invalid, language_model, places,
-};
-use super::tools::{self, Tools};
-use crate::body::{Fields, kind};
+use super::ask::{Prompt, refuse_forced};
+use super::conversation::Conversation;
+use super::generate::{IGNORED, Wish, answer, beside, language_model, places};
+use super::tools::{self, FUNCTION, Tools, take_choice};
+use crate::body::{kind, refused};
 use crate::error::ApiError;
 use crate::shape::Api;
 
@@ -23,10 +21,8 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let answers = language_model(model)?;
-    let number = app.next_request();
+    let (mut fields, model, number) = app.read(body).await?;
+    let answers = language_model(&model)?;
     let mut wish = Wish::take(&mut fields, answers, Api::Chat, number)?;
     let newer = fields.take("max_completion_tokens")?;
     wish.max_tokens = newer.or(fields.take("max_tokens")?);
@@ -38,90 +34,24 @@ pub(super) async fn create(
     }
     let n_top = shows_logprobs.then_some(top.unwrap_or(0));
     wish.show_logprobs(n_top, "top_logprobs", answers)?;
-    let conversation = Conversation {
+    let choice = take_choice(&mut fields, |object| &object["function"]["name"])?;
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let mut conversation = Conversation {
         messages: messages(&fields.require("messages")?)?,
         variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
-        tools: tools::take(&mut fields)?,
+        tools: Tools::take(&mut fields, &FUNCTION, (choice, is_parallel))?,
+        begun: None,
     };
-    if let Some(form) = wish.form.as_ref().filter(|_| conversation.tools.has_any()) {
-        let message = "expected `tools`, or the form of a text, found both";
-        return Err(ApiError::field(form.field, message));
-    }
     fields.finish(IGNORED, &[("modalities", json!(["text"]))])?;
+    let form = wish.form.take();
+    conversation.check(form.as_ref(), "messages")?;
     let places = places(answers, wish.n)?;
     let prompts = Arc::clone(&answers.prompts);
-    if let Some(known) = answers.known.as_ref().filter(|_| conversation.is_forced()) {
-        return Err(invalid(known.lacks("a grammar")).with_param("tool_choice"));
-    }
-    let form = wish.form.take();
-    let (prepared, grammar) = beside(move || {
-        let grammar = match form {
-            Some(form) => Some(compile(&prompts, &form.source, form.field)?),
-            None => conversation.forced_grammar(&prompts)?,
-        };
-        let prepared = conversation.prepare(&prompts, grammar.is_some())?;
-        Ok((prepared, grammar))
-    })
-    .await?;
+    refuse_forced(&conversation, answers)?;
+    let prompt = Prompt::Conversation(conversation);
+    let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref())).await?;
     let prompts = (vec![prepared], grammar);
-    answer(&app, model, (Api::Chat, number), wish, prompts, places).await
-}
-
-/// What the chat template renders.
-struct Conversation {
-    messages: Vec<Message>,
-    /// Variables of the template, such as `enable_thinking`.
-    variables: Map<String, Value>,
-    tools: Tools,
-}
-
-impl Conversation {
-    fn is_forced(&self) -> bool {
-        !self.tools.forced.is_empty()
-    }
-
-    /// The grammar of an answer that must call a tool.
-    fn forced_grammar(
-        &self,
-        prompts: &PromptEncoder,
-    ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-        let Some(calls) = prompts.syntax().calls.filter(|_| self.is_forced()) else {
-            return Ok(None);
-        };
-        let (forced, is_parallel) = (&self.tools.forced, self.tools.is_parallel);
-        let source = Tool::grammar(forced, &calls, prompts.tokenizer(), is_parallel);
-        compile(prompts, &source, "tools").map(Some)
-    }
-
-    /// Renders and encodes the messages. A grammar holds for the whole answer, so the model shall
-    /// not think before it.
-    fn prepare(mut self, prompts: &PromptEncoder, has_grammar: bool) -> Result<Prepared, ApiError> {
-        let mut syntax = prompts.syntax();
-        if self.tools.has_any() && syntax.calls.is_none() {
-            let message = "the chat template of the model has no tools, or their syntax is unknown";
-            return Err(ApiError::field("tools", message));
-        }
-        if has_grammar {
-            let thinks = self.variables.entry("enable_thinking");
-            thinks.or_insert(Value::Bool(false));
-            syntax.thoughts = None;
-        }
-        if !self.tools.has_any() {
-            syntax.calls = None;
-        }
-        let given = TemplateInput {
-            tools: self.tools.written,
-            variables: self.variables,
-        };
-        let rendered = prompts.render(&self.messages, &given).map_err(invalid)?;
-        let tokens = prompts.encode_rendered(&rendered).map_err(invalid)?;
-        Ok(Prepared {
-            tokens,
-            shown: syntax.shown_tokens(prompts.tokenizer()),
-            parser: AnswerParser::new(syntax, self.tools.tools, &rendered.text),
-            echo: None,
-        })
-    }
+    answer(&app, &model, (Api::Chat, number), wish, prompts, places).await
 }
 
 /// The messages of a conversation.
@@ -176,11 +106,6 @@ fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
     Ok(message)
 }
 
-fn refused(param: &str, expected: &str, found: &str) -> ApiError {
-    let message = format!("`{param}`: expected {expected}, found {found}");
-    ApiError::field(param, message)
-}
-
 /// The text of a part of a message.
 fn text_of(part: &Value) -> Option<&str> {
     let is_text = part.get("type").and_then(Value::as_str) == Some("text");
@@ -201,7 +126,7 @@ fn other_fields(
             (_, "role" | "content") => {}
             _ if is_empty => {}
             ("assistant", "tool_calls") => {
-                known.insert(name.clone(), calls(value, &param)?);
+                known.insert(name.clone(), tools::calls(value, &param)?);
             }
             ("assistant", "reasoning_content") | ("tool", "tool_call_id" | "name") => {
                 let text = value.as_str();
@@ -216,34 +141,6 @@ fn other_fields(
         }
     }
     Ok(known)
-}
-
-/// Calls of tools as templates read them: arguments are an object, not its text.
-fn calls(list: &Value, place: &str) -> Result<Value, ApiError> {
-    let list = list.as_array();
-    let list = list.ok_or_else(|| refused(place, "a list of calls", "something else"))?;
-    let call = |(idx, call): (usize, &Value)| {
-        let place = format!("{place}[{idx}].function");
-        let function = &call["function"];
-        let name = function["name"].as_str();
-        let name = name.ok_or_else(|| refused(&format!("{place}.name"), "a string", "none"))?;
-        let arguments = match &function["arguments"] {
-            Value::String(text) if text.trim().is_empty() => Ok(Map::new()),
-            Value::String(text) => serde_json::from_str(text),
-            other => serde_json::from_value(other.clone()),
-        };
-        let arguments: Map<String, Value> = arguments.map_err(|_| {
-            let place = format!("{place}.arguments");
-            refused(&place, "the text of a JSON object", "something else")
-        })?;
-        Ok(json!({
-            "id": call["id"],
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }))
-    };
-    let calls = list.iter().enumerate().map(call);
-    calls.collect::<Result<Vec<Value>, _>>().map(Value::from)
 }
 
 #[cfg(test)]
@@ -318,7 +215,7 @@ mod tests {
                 json!([{"role": "assistant", "tool_calls": [
                     {"function": {"name": "f", "arguments": "[1]"}},
                 ]}]),
-                "`messages[0].tool_calls[0].function.arguments`: expected the text of a JSON object",
+                "`messages[0].tool_calls[0].function.arguments`: expected a JSON object, or its text",
             ),
             (
                 json!([{"role": "user", "content": "x", "name": "Ann"}]),

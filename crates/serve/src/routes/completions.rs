@@ -14,7 +14,6 @@ use super::App;
 use super::generate::{
     IGNORED, Prepared, Wish, answer, beside, compile, invalid, language_model, places,
 };
-use crate::body::Fields;
 use crate::error::ApiError;
 use crate::shape::Api;
 
@@ -55,10 +54,8 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let answers = language_model(model)?;
-    let number = app.next_request();
+    let (mut fields, model, number) = app.read(body).await?;
+    let answers = language_model(&model)?;
     let mut wish = Wish::take(&mut fields, answers, Api::Text, number)?;
     wish.max_tokens = Some(fields.take("max_tokens")?.unwrap_or(MAX_TOKENS));
     let logprobs = fields.take("logprobs")?;
@@ -83,7 +80,7 @@ pub(super) async fn create(
         Ok((prepared.collect::<Result<_, _>>()?, grammar.transpose()?))
     })
     .await?;
-    answer(&app, model, (Api::Text, number), wish, prepared, places).await
+    answer(&app, &model, (Api::Text, number), wish, prepared, places).await
 }
 
 fn prepare(
@@ -109,6 +106,8 @@ fn prepare(
         parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
         shown: Vec::new(),
         echo,
+        continues: true,
+        max_calls: 0,
     })
 }
 

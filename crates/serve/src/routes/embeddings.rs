@@ -35,9 +35,8 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let embeddings = embedding_model(model)?;
+    let (mut fields, model, _) = app.read(body).await?;
+    let embeddings = embedding_model(&model)?;
     let encoding = fields.take("encoding_format")?;
     let encoding = encoding.unwrap_or(VectorEncoding::Float);
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;

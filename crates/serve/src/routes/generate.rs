@@ -18,10 +18,10 @@ use super::sampling;
 use super::{App, now_s};
 use crate::answers::Answers;
 use crate::body::Fields;
-use crate::choices::{Choice, respond};
 use crate::error::{ApiError, error_chain};
 use crate::model::{Kind, Served};
-use crate::shape::{Api, Shape};
+use crate::shape::{Api, Shape, Shown};
+use crate::stream::{Choice, respond};
 
 /// Fields that do not change an answer.
 pub(super) const IGNORED: &[&str] = &[
@@ -154,15 +154,26 @@ impl Wish {
         field: &str,
         answers: &Answers,
     ) -> Result<(), ApiError> {
-        if let Some(n) = n.filter(|n| *n > MAX_LOGPROBS) {
-            let message = format!("`{field}`: expected at most {MAX_LOGPROBS}, found {n}");
-            return Err(ApiError::field(field, message));
-        }
-        if let (Some(_), Some(known)) = (n, &answers.known) {
-            return Err(invalid(known.lacks("log probabilities")).with_param(field));
-        }
+        check_logprobs(n, field, answers)?;
         self.logprobs = n;
         Ok(())
+    }
+}
+
+/// Refuses more log probabilities than a token shows, and any where the model does not give all
+/// logits.
+pub(super) fn check_logprobs(
+    n: Option<usize>,
+    field: &str,
+    answers: &Answers,
+) -> Result<(), ApiError> {
+    if let Some(n) = n.filter(|n| *n > MAX_LOGPROBS) {
+        let message = format!("`{field}`: expected at most {MAX_LOGPROBS}, found {n}");
+        return Err(ApiError::field(field, message));
+    }
+    match (n, &answers.known) {
+        (Some(_), Some(known)) => Err(invalid(known.lacks("log probabilities")).with_param(field)),
+        _ => Ok(()),
     }
 }
 
@@ -187,6 +198,10 @@ pub(super) struct Prepared {
     pub shown: Vec<u32>,
     /// The text of the prompt, if it is repeated before each answer.
     pub echo: Option<String>,
+    /// Whether the answer continues a text.
+    pub continues: bool,
+    /// Most calls of tools of an answer.
+    pub max_calls: usize,
 }
 
 /// Compiles the grammar of an answer.
@@ -234,11 +249,12 @@ pub(super) async fn answer(
                 stop: wish.stop.clone(),
                 stop_tokens: wish.stop_tokens.clone(),
                 shown_tokens: prompt.shown.clone(),
-                strip_space_prefix: api == Api::Chat,
+                strip_space_prefix: !prompt.continues,
             };
             let events = answers.submit(request, place)?;
             let (parser, echo) = (prompt.parser.clone(), prompt.echo.clone());
-            choices.push(Choice::new(events, parser, echo, idx == 0));
+            let choice = Choice::new(events, parser, prompt.max_calls);
+            choices.push(choice.of_prompt(echo, idx == 0));
         }
     }
     let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
@@ -250,6 +266,7 @@ pub(super) async fn answer(
         include_usage: wish.include_usage,
         shows_logprobs: wish.logprobs.is_some(),
         prompts: Arc::clone(&answers.prompts),
+        shown: vec![Shown::default(); choices.len()],
     };
     respond(shape, choices, wish.is_stream).await
 }
@@ -280,13 +297,6 @@ pub(super) fn choose(
     }
     Sampler::new(options.clone()).map_err(|e| of_sampling(&e))?;
     Ok(options)
-}
-
-/// Runs the encoding of a prompt beside the connections.
-pub(super) async fn encode<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, RuntimeError> + Send + 'static,
-) -> Result<T, ApiError> {
-    beside(move || work().map_err(invalid)).await
 }
 
 /// Runs work that takes time beside the connections.

@@ -5,6 +5,7 @@ mod ask;
 mod audit;
 mod chat;
 mod completions;
+mod conversation;
 mod embeddings;
 mod format;
 mod generate;
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
+use axum::body::Body;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 
@@ -80,10 +82,12 @@ impl App {
         self.roster.get(self.roster.find(name)?).await
     }
 
-    /// The model that the fields of a request name, loaded.
-    async fn model_of(&self, fields: &mut Fields) -> Result<Arc<Served>, ApiError> {
+    /// The fields of a request, the model that they name, loaded, and the number of the request.
+    async fn read(&self, body: Body) -> Result<(Fields, Arc<Served>, u64), ApiError> {
+        let mut fields = Fields::read(body, self.body).await?;
         let name = fields.require::<String>("model")?;
-        self.model(&name).await
+        let model = self.model(&name).await?;
+        Ok((fields, model, self.next_request()))
     }
 }
 

@@ -24,9 +24,8 @@ pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let embeddings = embedding_model(model)?;
+    let (mut fields, model, _) = app.read(body).await?;
+    let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;
     let inputs = fields.require::<Texts>("input")?.inputs();
@@ -50,9 +49,8 @@ pub(super) async fn contextualized(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let embeddings = embedding_model(model)?;
+    let (mut fields, model, _) = app.read(body).await?;
+    let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
     let dim = dimensions(fields.take("dimensions")?, embeddings)?;
     let documents: Vec<Vec<String>> = fields.require("input")?;

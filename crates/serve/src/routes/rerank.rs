@@ -10,7 +10,6 @@ use serde_json::json;
 
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
-use crate::body::Fields;
 use crate::error::{ApiError, json_of_cut};
 use crate::model::{Kind, Served};
 use crate::ranks::{Question, Ranks};
@@ -36,9 +35,8 @@ pub(super) async fn create(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let mut fields = Fields::read(body, app.body).await?;
-    let model = &*app.model_of(&mut fields).await?;
-    let ranks = reranker(model)?;
+    let (mut fields, model, number) = app.read(body).await?;
+    let ranks = reranker(&model)?;
     let query: String = fields.require("query")?;
     let documents: Vec<Document> = fields.require("documents")?;
     let top_n: Option<usize> = fields.take("top_n")?;
@@ -66,7 +64,7 @@ pub(super) async fn create(
     });
     let results: Vec<_> = results.collect();
     let answer = json!({
-        "id": format!("rerank-{:x}-{:x}", app.started, app.next_request()),
+        "id": format!("rerank-{:x}-{:x}", app.started, number),
         "model": model.id,
         "results": results,
         "usage": {"prompt_tokens": ranking.n_tokens, "total_tokens": ranking.n_tokens},

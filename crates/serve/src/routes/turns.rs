@@ -4,7 +4,7 @@
 use serde_json::{Map, Value};
 use thane_runtime::Message;
 
-use crate::body::kind;
+use crate::body::{kind, refused};
 use crate::error::ApiError;
 
 /// How an API writes messages.
@@ -22,24 +22,41 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    /// The messages of a list, which may be empty.
-    pub fn read(&self, list: &Value) -> Result<Vec<Message>, ApiError> {
+    /// The objects of a list, each with its place.
+    pub fn items<'l>(
+        &self,
+        list: &'l Value,
+    ) -> Result<Vec<(String, &'l Map<String, Value>)>, ApiError> {
         let Value::Array(list) = list else {
             return Err(refused(self.field, "a list of messages", kind(list)));
         };
         let places = (0..).map(|idx| format!("{}[{idx}]", self.field));
-        let messages = list.iter().zip(places);
-        messages
-            .map(|(message, place)| self.message(message, &place))
-            .collect()
+        let item = |(value, place): (&'l Value, String)| match value {
+            Value::Object(item) => Ok((place, item)),
+            other => Err(refused(&place, "an object", kind(other))),
+        };
+        list.iter().zip(places).map(item).collect()
     }
 
-    fn message(&self, value: &Value, place: &str) -> Result<Message, ApiError> {
-        let Value::Object(fields) = value else {
-            return Err(refused(place, "an object", kind(value)));
-        };
-        self.check_type(fields, place)?;
-        let given = fields.get("role").and_then(Value::as_str);
+    /// A message whose content is text.
+    pub fn message(&self, item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> {
+        let message = self.with_content(item, place, String::new())?;
+        let content = item.get("content").unwrap_or(&Value::Null);
+        Ok(Message {
+            content: self.text(content, &format!("{place}.content"))?,
+            ..message
+        })
+    }
+
+    /// A message with a content that was read apart.
+    pub fn with_content(
+        &self,
+        item: &Map<String, Value>,
+        place: &str,
+        content: String,
+    ) -> Result<Message, ApiError> {
+        self.check_type(item, place)?;
+        let given = item.get("role").and_then(Value::as_str);
         let known = self.roles.iter().find(|(name, _)| Some(*name) == given);
         let Some((_, role)) = known else {
             let names: Vec<&str> = self.roles.iter().map(|(name, _)| *name).collect();
@@ -47,10 +64,8 @@ impl Turns {
             let place = format!("{place}.role");
             return Err(refused(&place, &one_of(&names), &found));
         };
-        self.check_rest(fields, &["role", "content", "type"], place)?;
-        let content = fields.get("content").unwrap_or(&Value::Null);
-        let text = self.text(content, &format!("{place}.content"))?;
-        Ok(Message::new(*role, text))
+        self.check_rest(item, &["role", "content", "type"], place)?;
+        Ok(Message::new(*role, content))
     }
 
     /// Refuses items that are not messages; without a type, an item is one.
@@ -81,7 +96,8 @@ impl Turns {
             .collect()
     }
 
-    fn part<'p>(&self, part: &'p Value, place: &str) -> Result<&'p str, ApiError> {
+    /// The text of a part.
+    pub fn part<'p>(&self, part: &'p Value, place: &str) -> Result<&'p str, ApiError> {
         let Value::Object(fields) = part else {
             return Err(refused(place, "an object", kind(part)));
         };
@@ -122,11 +138,6 @@ impl Turns {
     }
 }
 
-fn refused(place: &str, expected: &str, found: &str) -> ApiError {
-    let message = format!("`{place}`: expected {expected}, found {found}");
-    ApiError::field(place, message)
-}
-
 /// `a, b or c`.
 fn one_of(names: &[&str]) -> String {
     match names {
@@ -149,6 +160,13 @@ mod tests {
         ignored: &["cache_control"],
     };
 
+    fn read(list: &Value) -> Result<Vec<Message>, ApiError> {
+        let items = TURNS.items(list)?.into_iter();
+        items
+            .map(|(place, item)| TURNS.message(item, &place))
+            .collect()
+    }
+
     #[test]
     fn messages_are_texts_with_a_role() {
         let list = json!([
@@ -162,7 +180,7 @@ mod tests {
             Message::new("system", "Be brief."),
             Message::new("user", "ab"),
         ];
-        assert_eq!(TURNS.read(&list).unwrap(), expected);
+        assert_eq!(read(&list).unwrap(), expected);
     }
 
     #[test]
@@ -201,7 +219,7 @@ mod tests {
                 "the field `messages[0].images` is not supported",
             ),
         ] {
-            let error = TURNS.read(&list).unwrap_err();
+            let error = read(&list).unwrap_err();
             assert!(error.message().starts_with(said), "{}", error.message());
         }
     }

@@ -1,27 +1,27 @@
 //! `POST /api/generate` and `POST /api/chat`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
-use serde_json::{Value, json};
-use thane_engine::generate::FinishReason;
-use thane_engine::schedule::Usage;
-use thane_runtime::{GrammarSource, Message, Sampling, rfc3339};
+use serde_json::{Map, Value, json};
+use thane_runtime::{GrammarSource, Message, Sampling};
 
 use super::super::App;
-use super::super::ask::{Ask, Prompt};
+use super::super::ask::{Ask, Params, Prompt};
+use super::super::conversation::Conversation;
 use super::super::format::Form;
 use super::super::generate::language_model;
+use super::super::tools::{self, Declaration, FUNCTION, ToolChoice, Tools};
 use super::super::turns::Turns;
-use super::{LOAD_OPTIONS, model_of, ns};
+use super::shape::{Said, Shape};
+use super::{LOAD_OPTIONS, model_of};
 use crate::answers::Answers;
-use crate::body::Fields;
-use crate::dialect::Dialect;
+use crate::body::{Fields, kind, refused};
 use crate::error::{ApiError, json_response};
-use crate::stream::{Render, respond};
+use crate::stream::respond;
 
 const TURNS: Turns = Turns {
     field: "messages",
@@ -29,26 +29,26 @@ const TURNS: Turns = Turns {
         ("system", "system"),
         ("user", "user"),
         ("assistant", "assistant"),
+        ("tool", "tool"),
     ],
     parts: &[],
     item_type: None,
-    ignored: &["thinking"],
+    ignored: &[],
 };
 
-/// Models stay loaded.
-const IGNORED: &[&str] = &[];
+const TOOL: Declaration = Declaration {
+    kind_is_optional: true,
+    ..FUNCTION
+};
 
 /// Fields that are supported with one value only, which changes nothing.
-fn neutral() -> [(&'static str, Value); 9] {
+fn neutral() -> [(&'static str, Value); 6] {
     [
         ("context", json!([])),
         ("images", json!([])),
-        ("logprobs", json!(false)),
         ("suffix", json!("")),
         ("template", json!("")),
-        ("think", json!(false)),
         ("tools", json!([])),
-        ("top_logprobs", json!(0)),
         ("truncate", json!(false)),
     ]
 }
@@ -57,7 +57,7 @@ pub(super) async fn generate(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let call = Call::read(&app, body, "response").await?;
+    let call = Call::read(&app, body, false).await?;
     call.answer(&app, |fields, answers| {
         let prompt: String = fields.take("prompt")?.unwrap_or_default();
         let system: Option<String> = fields.take("system")?;
@@ -75,7 +75,8 @@ pub(super) async fn generate(
         }
         let system = system.map(|system| Message::new("system", system));
         let messages = system.into_iter().chain([Message::new("user", prompt)]);
-        Ok(Some(Prompt::Messages(messages.collect())))
+        let conversation = Conversation::new(messages.collect());
+        Ok(Some(Prompt::Conversation(conversation)))
     })
     .await
 }
@@ -84,28 +85,84 @@ pub(super) async fn chat(
     State(app): State<Arc<App>>,
     body: Body,
 ) -> Result<Response<Body>, ApiError> {
-    let call = Call::read(&app, body, "message").await?;
+    let call = Call::read(&app, body, true).await?;
     call.answer(&app, |fields, _| {
-        let messages = TURNS.read(&fields.take("messages")?.unwrap_or(json!([])))?;
-        Ok((!messages.is_empty()).then_some(Prompt::Messages(messages)))
+        let list = fields.take("messages")?.unwrap_or(json!([]));
+        let items = TURNS.items(&list)?;
+        let messages = items.iter().map(|(place, item)| message(item, place));
+        let messages = messages.collect::<Result<Vec<Message>, _>>()?;
+        let tools = Tools::take(fields, &TOOL, (ToolChoice::Auto, true))?;
+        let conversation = Conversation {
+            tools,
+            ..Conversation::new(messages)
+        };
+        let is_asked = !conversation.messages.is_empty();
+        Ok(is_asked.then_some(Prompt::Conversation(conversation)))
     })
     .await
+}
+
+/// A message. Calls have no ids in this API: a result names its tool.
+fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> {
+    let mut item = item.clone();
+    let role = item.get("role").cloned().unwrap_or_default();
+    let mut take = |name: &str, of: &str| {
+        let value = item.remove(name).filter(|value| match value {
+            Value::Array(list) => !list.is_empty(),
+            Value::String(text) => !text.is_empty(),
+            value => !value.is_null(),
+        })?;
+        if role == of {
+            return Some(Ok(value));
+        }
+        let place = format!("{place}.{name}");
+        Some(Err(refused(
+            &place,
+            &format!("none for {role}"),
+            kind(&value),
+        )))
+    };
+    let mut fields = Map::new();
+    for (name, of, known) in [
+        ("thinking", "assistant", "reasoning_content"),
+        ("tool_name", "tool", "name"),
+    ] {
+        let Some(value) = take(name, of).transpose()? else {
+            continue;
+        };
+        if !value.is_string() {
+            return Err(refused(
+                &format!("{place}.{name}"),
+                "a string",
+                kind(&value),
+            ));
+        }
+        fields.insert(known.to_owned(), value);
+    }
+    if let Some(list) = take("tool_calls", "assistant").transpose()? {
+        let calls = tools::calls(&list, &format!("{place}.tool_calls"))?;
+        fields.insert("tool_calls".to_owned(), calls);
+        // The client leaves it out.
+        item.entry("content").or_insert(json!(""));
+    }
+    let mut message = TURNS.message(&item, place)?;
+    message.fields = fields;
+    Ok(message)
 }
 
 /// A request that was read.
 struct Call {
     fields: Fields,
     arrived: Instant,
-    /// The field of the answer's text.
-    text_field: &'static str,
+    is_chat: bool,
 }
 
 impl Call {
-    async fn read(app: &App, body: Body, text_field: &'static str) -> Result<Self, ApiError> {
+    async fn read(app: &App, body: Body, is_chat: bool) -> Result<Self, ApiError> {
         Ok(Self {
             fields: Fields::read(body, app.body).await?,
             arrived: Instant::now(),
-            text_field,
+            is_chat,
         })
     }
 
@@ -126,16 +183,22 @@ impl Call {
         check_context(options.take("num_ctx")?, answers)?;
         finish(options)?;
         let form = form(&mut self.fields)?;
-        let prompt = prompt(&mut self.fields, answers)?;
-        self.fields.finish(IGNORED, &neutral())?;
+        let thinks = self.thinks(answers)?;
+        let logprobs = self.logprobs()?;
+        let mut prompt = prompt(&mut self.fields, answers)?;
+        self.fields.finish(&[], &neutral())?;
         let shape = Shape {
             model: model.id.clone(),
-            text_field: self.text_field,
+            is_chat: self.is_chat,
             arrived: self.arrived,
             first_piece: None,
+            logprobs: logprobs.map(|_| Arc::clone(&answers.prompts)),
         };
+        if let (Some(Prompt::Conversation(conversation)), Some(thinks)) = (&mut prompt, thinks) {
+            conversation.set_thinks(thinks);
+        }
         let Some(prompt) = prompt else {
-            let mut loaded = shape.object("", true);
+            let mut loaded = shape.object(&Said::default(), true);
             loaded["done_reason"] = json!("load");
             return Ok(json_response(&loaded));
         };
@@ -145,13 +208,44 @@ impl Call {
             form,
             stop,
             max_tokens,
+            logprobs,
         };
-        let prompt_field = match shape.text_field {
-            "message" => "messages",
-            _ => "prompt",
+        let params = Params {
+            prompt: if self.is_chat { "messages" } else { "prompt" },
+            stop: "options.stop",
+            logprobs: "top_logprobs",
         };
-        let begun = ask.begin(answers, (prompt_field, "options.stop")).await?;
-        respond(shape, begun.events, is_stream).await
+        let begun = ask.begin(answers, params).await?;
+        respond(shape, vec![begun.choice], is_stream).await
+    }
+
+    /// `think`: whether the model thinks, if the client says so.
+    fn thinks(&mut self, answers: &Answers) -> Result<Option<bool>, ApiError> {
+        let thinks: Option<Value> = self.fields.take("think")?;
+        match thinks {
+            None => Ok(None),
+            Some(Value::Bool(true)) if answers.prompts.syntax().thoughts.is_none() => {
+                let found = "true for a model whose chat template has no thoughts";
+                Err(refused("think", "false", found))
+            }
+            Some(Value::Bool(thinks)) => Ok(Some(thinks)),
+            Some(other) => {
+                let found = other.as_str().map(|text| format!("`{text}`"));
+                let found = found.unwrap_or_else(|| kind(&other).to_owned());
+                Err(refused("think", "true or false", &found))
+            }
+        }
+    }
+
+    /// `logprobs`, and how many likely tokens are shown beside each.
+    fn logprobs(&mut self) -> Result<Option<usize>, ApiError> {
+        let shows = self.fields.take("logprobs")?.unwrap_or(false);
+        let n_top = self.fields.take("top_logprobs")?.unwrap_or(0);
+        if n_top > 0 && !shows {
+            let message = "`top_logprobs` needs `logprobs` to be true";
+            return Err(ApiError::field("top_logprobs", message));
+        }
+        Ok(shows.then_some(n_top))
     }
 }
 
@@ -209,75 +303,4 @@ fn check_context(asked: Option<usize>, answers: &Answers) -> Result<(), ApiError
 fn finish(options: Fields) -> Result<(), ApiError> {
     let neutral = [("penalize_newline", json!(true)), ("tfs_z", json!(1))];
     options.finish(LOAD_OPTIONS, &neutral)
-}
-
-/// The JSON of an answer: a line for each piece, and one with the counts.
-struct Shape {
-    model: String,
-    /// `response` or `message`.
-    text_field: &'static str,
-    arrived: Instant,
-    /// When the first piece was made: what was before was for the prompt.
-    first_piece: Option<Instant>,
-}
-
-impl Shape {
-    fn object(&self, text: &str, is_done: bool) -> Value {
-        let mut object = json!({
-            "model": self.model,
-            "created_at": rfc3339(SystemTime::now()),
-            "done": is_done,
-        });
-        object[self.text_field] = match self.text_field {
-            "message" => json!({"role": "assistant", "content": text}),
-            _ => json!(text),
-        };
-        object
-    }
-
-    fn done(&self, text: &str, reason: FinishReason, usage: &Usage) -> Value {
-        let total = self.arrived.elapsed();
-        let prompt = self.first_piece.map_or(total, |at| at - self.arrived);
-        let mut object = self.object(text, true);
-        object["done_reason"] = match reason {
-            FinishReason::Stop | FinishReason::Interrupted => json!("stop"),
-            FinishReason::Length | FinishReason::Context => json!("length"),
-        };
-        object["total_duration"] = ns(total);
-        object["load_duration"] = ns(Duration::ZERO);
-        object["prompt_eval_count"] = usage.prompt_tokens.into();
-        object["prompt_eval_duration"] = ns(prompt);
-        object["eval_count"] = usage.answer_tokens.into();
-        object["eval_duration"] = ns(total - prompt);
-        object
-    }
-}
-
-fn line(value: &Value) -> Bytes {
-    Bytes::from(format!("{value}\n"))
-}
-
-impl Render for Shape {
-    const STREAM_TYPE: &'static str = "application/x-ndjson";
-
-    fn whole(&mut self, text: &str, reason: FinishReason, usage: &Usage) -> Value {
-        self.done(text, reason, usage)
-    }
-
-    fn first(&mut self) -> Vec<Bytes> {
-        Vec::new()
-    }
-
-    fn piece(&mut self, text: &str) -> Bytes {
-        self.first_piece.get_or_insert_with(Instant::now);
-        line(&self.object(text, false))
-    }
-
-    fn last(&mut self, reason: FinishReason, usage: &Usage) -> Vec<Bytes> {
-        vec![line(&self.done("", reason, usage))]
-    }
-
-    fn failure(&mut self, error: &ApiError) -> Bytes {
-        line(&Dialect::Ollama.error(error))
-    }
 }

@@ -3,6 +3,7 @@
 mod embed;
 mod generate;
 mod models;
+mod shape;
 
 use std::sync::Arc;
 

@@ -54,23 +54,27 @@ pub(super) async fn show(
     let architecture = &model.architecture;
     let mut info = json!({"general.architecture": architecture});
     info[format!("{architecture}.context_length")] = model.max_tokens().into();
-    let (capability, template) = match &model.task {
+    let (capabilities, template) = match &model.task {
         Kind::Answers(answers) => {
             let template = answers.prompts.language.template.as_ref();
-            ("completion", template.map(|source| source.text.as_str()))
+            let syntax = answers.prompts.syntax();
+            let mut capabilities = vec!["completion"];
+            capabilities.extend(syntax.calls.map(|_| "tools"));
+            capabilities.extend(syntax.thoughts.map(|_| "thinking"));
+            (capabilities, template.map(|source| source.text.as_str()))
         }
         Kind::Embeds(embeddings) => {
             info[format!("{architecture}.embedding_length")] = embeddings.dim.into();
-            ("embedding", None)
+            (vec!["embedding"], None)
         }
-        Kind::Ranks(_) => ("rerank", None),
+        Kind::Ranks(_) => (vec!["rerank"], None),
     };
     Ok(json_response(&json!({
         "template": template.unwrap_or_default(),
         "parameters": "",
         "details": details(model),
         "model_info": info,
-        "capabilities": [capability],
+        "capabilities": capabilities,
     })))
 }
 

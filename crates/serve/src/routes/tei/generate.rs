@@ -4,12 +4,13 @@ use axum::body::{Body, Bytes};
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thane_engine::generate::FinishReason;
+use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::Usage;
+use thane_runtime::chat::Part;
 use thane_runtime::{GrammarSource, Sampling};
 
 use super::super::App;
-use super::super::ask::{Ask, Prompt};
+use super::super::ask::{Ask, Params, Prompt};
 use super::super::format::Form;
 use super::super::generate::language_model;
 use super::super::sampling;
@@ -17,7 +18,7 @@ use crate::body::Fields;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::model::Served;
-use crate::stream::{Render, data, respond};
+use crate::stream::{Answer, End, Render, data, respond};
 
 /// Most tokens of an answer whose request does not say, as in the API.
 const MAX_TOKENS: usize = 100;
@@ -79,9 +80,15 @@ pub(super) async fn generate(
         }),
         stop,
         max_tokens: Some(max_tokens),
+        logprobs: None,
     };
-    let begun = ask.begin(answers, ("inputs", "parameters.stop")).await?;
-    respond(Shape::default(), begun.events, is_stream).await
+    let params = Params {
+        prompt: "inputs",
+        stop: "parameters.stop",
+        logprobs: "parameters.details",
+    };
+    let begun = ask.begin(answers, params).await?;
+    respond(Shape::default(), vec![begun.choice], is_stream).await
 }
 
 /// The JSON of an answer.
@@ -106,28 +113,28 @@ impl Shape {
 }
 
 impl Render for Shape {
-    fn whole(&mut self, text: &str, _: FinishReason, _: &Usage) -> Value {
-        json!([{"generated_text": text}])
+    fn whole(&mut self, answers: Vec<Answer>, _: &Usage) -> Value {
+        let shown = |answer: &Answer| json!({"generated_text": answer.text()});
+        answers.iter().map(shown).collect()
     }
 
-    fn first(&mut self) -> Vec<Bytes> {
-        Vec::new()
+    fn part(&mut self, _: usize, part: Part, _: &[TokenLogprob]) -> Vec<Bytes> {
+        let Part::Text(text) = part else {
+            return Vec::new();
+        };
+        self.text.push_str(&text);
+        vec![self.event(&text, false, Value::Null, Value::Null)]
     }
 
-    fn piece(&mut self, text: &str) -> Bytes {
-        self.text.push_str(text);
-        self.event(text, false, Value::Null, Value::Null)
-    }
-
-    fn last(&mut self, reason: FinishReason, usage: &Usage) -> Vec<Bytes> {
-        let reason = match reason {
-            _ if usage.stop_idx.is_some() => "stop_sequence",
-            FinishReason::Stop | FinishReason::Interrupted => "eos_token",
-            FinishReason::Length | FinishReason::Context => "length",
+    fn end(&mut self, _: usize, end: &End, _: &[TokenLogprob]) -> Vec<Bytes> {
+        let reason = match end.is_complete() {
+            _ if end.usage.stop_idx.is_some() => "stop_sequence",
+            true => "eos_token",
+            false => "length",
         };
         let details = json!({
             "finish_reason": reason,
-            "generated_tokens": usage.answer_tokens,
+            "generated_tokens": end.usage.answer_tokens,
             "seed": null,
         });
         let text = json!(self.text);

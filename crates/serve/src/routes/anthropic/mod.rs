@@ -1,0 +1,220 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: Anthropic's API.
+
+mod shape;
+mod turns;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Response;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use thane_runtime::{GrammarSource, Sampling};
+
+use super::App;
+use super::ask::{Ask, Params, Prompt};
+use super::conversation::Conversation;
+use super::format::Form;
+use super::generate::{beside, language_model};
+use super::tools::{Declaration, ToolChoice, Tools};
+use crate::body::{Fields, refused};
+use crate::error::{ApiError, json_response};
+use crate::stream::respond;
+use shape::Shape;
+
+/// Tools of the client; those that run at Anthropic have other types.
+const TOOL: Declaration = Declaration {
+    kind: "custom",
+    kind_is_optional: true,
+    inner: None,
+    schema: "input_schema",
+    ignored: &["cache_control", "eager_input_streaming", "strict"],
+};
+
+/// Fields that do not change an answer.
+const IGNORED: &[&str] = &[
+    "cache_control",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+    "user_profile_id",
+];
+
+/// Fewest tokens of thoughts that a client may allow, as in the API.
+const MIN_BUDGET: usize = 1024;
+
+/// Fields that are supported with one value only, which changes nothing.
+fn neutral() -> [(&'static str, Value); 1] {
+    [("speed", json!("standard"))]
+}
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let (mut fields, model, number) = app.read(body).await?;
+    let answers = language_model(&model)?;
+    let max_tokens: usize = fields.require("max_tokens")?;
+    let (conversation, thinking) = conversation(&mut fields, Some(max_tokens))?;
+    let stop: Vec<String> = fields.take("stop_sequences")?.unwrap_or_default();
+    let sampling = Sampling {
+        temperature: fields.take("temperature")?,
+        top_k: fields.take("top_k")?,
+        top_p: fields.take("top_p")?,
+        seed: number,
+        ..Sampling::default()
+    };
+    let form = form(&mut fields)?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    fields.finish(IGNORED, &neutral())?;
+    let ask = Ask {
+        prompt: Prompt::Conversation(conversation),
+        sampling,
+        form,
+        stop: stop.clone(),
+        max_tokens: Some(max_tokens),
+        logprobs: None,
+    };
+    let params = Params {
+        prompt: "messages",
+        stop: "stop_sequences",
+        logprobs: "logprobs",
+    };
+    let begun = ask.begin(answers, params).await?;
+    let id = format!("{:x}{number:08x}", app.started);
+    let mut shape = Shape::new(id, model.id.clone(), stop, begun.n_prompt);
+    shape.hides_thoughts = thinking.display == Some(Display::Omitted);
+    respond(shape, vec![begun.choice], is_stream).await
+}
+
+pub(super) async fn count_tokens(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let (mut fields, model, _) = app.read(body).await?;
+    let answers = language_model(&model)?;
+    let (mut conversation, _) = conversation(&mut fields, None)?;
+    let form = form(&mut fields)?;
+    fields.finish(IGNORED, &neutral())?;
+    conversation.check(form.as_ref(), "messages")?;
+    let has_grammar = form.is_some() || conversation.is_forced();
+    let prompts = Arc::clone(&answers.prompts);
+    let prepared = beside(move || conversation.prepare(&prompts, has_grammar)).await?;
+    Ok(json_response(
+        &json!({"input_tokens": prepared.tokens.len()}),
+    ))
+}
+
+/// Messages, tools and thoughts. In this API, a model thinks only if it is asked to.
+fn conversation(
+    fields: &mut Fields,
+    max_tokens: Option<usize>,
+) -> Result<(Conversation, Thinking), ApiError> {
+    let (messages, begun) = turns::take(fields)?;
+    let choice = tool_choice(fields)?;
+    let mut conversation = Conversation {
+        tools: Tools::take(fields, &TOOL, choice)?,
+        begun,
+        ..Conversation::new(messages)
+    };
+    let thinking: Thinking = fields.take("thinking")?.unwrap_or_default();
+    let thinks = thinking.thinks(max_tokens)?;
+    if thinks && conversation.begun.is_some() {
+        let expected = "no thoughts where the client begins the answer";
+        return Err(refused("thinking", expected, "both"));
+    }
+    conversation.set_thinks(thinks);
+    Ok((conversation, thinking))
+}
+
+/// `thinking`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Thinking {
+    #[serde(rename = "type")]
+    kind: ThinkingKind,
+    budget_tokens: Option<usize>,
+    display: Option<Display>,
+}
+
+#[derive(Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum ThinkingKind {
+    #[default]
+    Disabled,
+    Enabled,
+    Adaptive,
+}
+
+/// How thoughts are shown. The text of a thought is never summarized.
+#[derive(Debug, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+enum Display {
+    Omitted,
+    Summarized,
+}
+
+impl Thinking {
+    /// Whether the model thinks before it answers.
+    fn thinks(&self, max_tokens: Option<usize>) -> Result<bool, ApiError> {
+        let place = "thinking.budget_tokens";
+        match (&self.kind, self.budget_tokens) {
+            (ThinkingKind::Enabled, None) => Err(refused(place, "a number of tokens", "none")),
+            (ThinkingKind::Enabled, Some(n)) => {
+                let most = max_tokens.map_or(usize::MAX, |max| max.saturating_sub(1));
+                if n < MIN_BUDGET || n > most {
+                    let expected = format!("at least {MIN_BUDGET}, and less than `max_tokens`");
+                    return Err(refused(place, &expected, &n.to_string()));
+                }
+                Ok(true)
+            }
+            (_, Some(n)) => Err(refused(place, "none with this type", &n.to_string())),
+            (ThinkingKind::Adaptive, None) => Ok(true),
+            (ThinkingKind::Disabled, None) => Ok(false),
+        }
+    }
+}
+
+/// `tool_choice`, and whether an answer may have several calls.
+fn tool_choice(fields: &mut Fields) -> Result<(ToolChoice, bool), ApiError> {
+    let mut choice = fields.nested("tool_choice")?;
+    let kind: Option<String> = choice.take("type")?;
+    let name: Option<String> = choice.take("name")?;
+    let is_single = choice.take("disable_parallel_tool_use")?.unwrap_or(false);
+    choice.finish(&[], &[])?;
+    let choice = match (kind.as_deref(), name) {
+        (None | Some("auto"), None) => ToolChoice::Auto,
+        (Some("none"), None) => ToolChoice::None,
+        (Some("any"), None) => ToolChoice::Required,
+        (Some("tool"), Some(name)) => ToolChoice::Named(name),
+        (Some("tool"), None) => return Err(refused("tool_choice.name", "a string", "none")),
+        (Some("auto" | "none" | "any") | None, Some(name)) => {
+            let expected = "none without the type `tool`";
+            return Err(refused("tool_choice.name", expected, &format!("`{name}`")));
+        }
+        (Some(other), _) => {
+            let expected = "auto, any, tool or none";
+            return Err(refused("tool_choice.type", expected, &format!("`{other}`")));
+        }
+    };
+    Ok((choice, !is_single))
+}
+
+/// `format` of `output_config`: a JSON schema.
+fn form(fields: &mut Fields) -> Result<Option<Form>, ApiError> {
+    let mut config = fields.nested("output_config")?;
+    let format: Option<Format> = config.take("format")?;
+    config.finish(&[], &[])?;
+    Ok(format.map(|Format::JsonSchema { schema }| Form {
+        source: GrammarSource::JsonSchema(schema),
+        field: "output_config.format",
+    }))
+}
+
+/// A form of answers.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Format {
+    JsonSchema { schema: Value },
+}

@@ -1,0 +1,175 @@
+//! The JSON of an answer in Ollama's API.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use axum::body::Bytes;
+use serde_json::{Value, json};
+use thane_engine::sample::TokenLogprob;
+use thane_engine::schedule::Usage;
+use thane_runtime::chat::Part;
+use thane_runtime::{PromptEncoder, rfc3339};
+
+use super::ns;
+use crate::dialect::Dialect;
+use crate::error::ApiError;
+use crate::logprobs::tokens_json;
+use crate::stream::{Answer, End, Render};
+
+/// The JSON of an answer: a line for each piece, and one with the counts.
+pub(super) struct Shape {
+    pub model: String,
+    pub is_chat: bool,
+    pub arrived: Instant,
+    /// When the first piece was made: what was before was for the prompt.
+    pub first_piece: Option<Instant>,
+    /// Spells the tokens of log probabilities; `None` if none are shown.
+    pub logprobs: Option<Arc<PromptEncoder>>,
+}
+
+/// What a line says.
+#[derive(Default)]
+pub(super) struct Said {
+    text: String,
+    thoughts: String,
+    calls: Vec<Value>,
+    logprobs: Vec<Value>,
+}
+
+impl Said {
+    fn add(&mut self, part: Part) {
+        match part {
+            Part::Text(text) => self.text.push_str(&text),
+            Part::Thought(text) => self.thoughts.push_str(&text),
+            Part::Call(call) => self.calls.push(json!({
+                "function": {"name": call.name, "arguments": call.arguments},
+            })),
+        }
+    }
+}
+
+impl Shape {
+    pub fn object(&self, said: &Said, is_done: bool) -> Value {
+        let mut object = json!({
+            "model": self.model,
+            "created_at": rfc3339(SystemTime::now()),
+            "done": is_done,
+        });
+        let (text, thoughts) = (
+            &said.text,
+            (!said.thoughts.is_empty()).then_some(&said.thoughts),
+        );
+        if self.is_chat {
+            let mut message = json!({"role": "assistant", "content": text});
+            if let Some(thoughts) = thoughts {
+                message["thinking"] = json!(thoughts);
+            }
+            if !said.calls.is_empty() {
+                message["tool_calls"] = json!(said.calls);
+            }
+            object["message"] = message;
+        } else {
+            object["response"] = json!(text);
+            if let Some(thoughts) = thoughts {
+                object["thinking"] = json!(thoughts);
+            }
+        }
+        if !said.logprobs.is_empty() {
+            object["logprobs"] = json!(said.logprobs);
+        }
+        object
+    }
+
+    fn logprobs(&self, tokens: &[TokenLogprob]) -> Vec<Value> {
+        let prompts = self.logprobs.as_ref();
+        prompts.map_or_else(Vec::new, |prompts| tokens_json(tokens, prompts))
+    }
+
+    fn done(&self, said: &Said, end: &End) -> Value {
+        let total = self.arrived.elapsed();
+        let prompt = self.first_piece.map_or(total, |at| at - self.arrived);
+        let mut object = self.object(said, true);
+        object["done_reason"] = json!(if end.is_complete() { "stop" } else { "length" });
+        object["total_duration"] = ns(total);
+        object["load_duration"] = ns(Duration::ZERO);
+        object["prompt_eval_count"] = end.usage.prompt_tokens.into();
+        object["prompt_eval_duration"] = ns(prompt);
+        object["eval_count"] = end.usage.answer_tokens.into();
+        object["eval_duration"] = ns(total - prompt);
+        object
+    }
+}
+
+fn line(value: &Value) -> Bytes {
+    Bytes::from(format!("{value}\n"))
+}
+
+impl Render for Shape {
+    const STREAM_TYPE: &'static str = "application/x-ndjson";
+
+    fn whole(&mut self, answers: Vec<Answer>, _: &Usage) -> Value {
+        let Some(answer) = answers.into_iter().next() else {
+            return Value::Null;
+        };
+        let mut said = Said {
+            logprobs: self.logprobs(&answer.tokens()),
+            ..Said::default()
+        };
+        answer
+            .parts
+            .into_iter()
+            .for_each(|(part, _)| said.add(part));
+        self.done(&said, &answer.end)
+    }
+
+    fn part(&mut self, _: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
+        self.first_piece.get_or_insert_with(Instant::now);
+        let mut said = Said {
+            logprobs: self.logprobs(tokens),
+            ..Said::default()
+        };
+        said.add(part);
+        vec![line(&self.object(&said, false))]
+    }
+
+    fn end(&mut self, _: usize, end: &End, tokens: &[TokenLogprob]) -> Vec<Bytes> {
+        let said = Said {
+            logprobs: self.logprobs(tokens),
+            ..Said::default()
+        };
+        vec![line(&self.done(&said, end))]
+    }
+
+    fn failure(&mut self, error: &ApiError) -> Bytes {
+        line(&Dialect::Ollama.error(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+    use thane_runtime::chat::ToolCall;
+
+    use super::*;
+
+    #[test]
+    fn calls_have_arguments_that_are_an_object() {
+        let mut shape = Shape {
+            model: "m".to_owned(),
+            is_chat: true,
+            arrived: Instant::now(),
+            first_piece: None,
+            logprobs: None,
+        };
+        let arguments = Map::from_iter([("x".to_owned(), json!(1))]);
+        let call = Part::Call(ToolCall {
+            name: "f".to_owned(),
+            arguments,
+        });
+        let frames = shape.part(0, call, &[]);
+        let line: Value = serde_json::from_slice(&frames[0]).unwrap();
+        let call = json!({"function": {"name": "f", "arguments": {"x": 1}}});
+        let message = json!({"role": "assistant", "content": "", "tool_calls": [call]});
+        assert_eq!((&line["message"], &line["done"]), (&message, &json!(false)));
+    }
+}

@@ -1,0 +1,277 @@
+//! `/v1/responses`: OpenAI's newer API of conversations. The server keeps responses, so that a
+//! request can continue one by its id.
+
+mod items;
+mod shape;
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::http::{Response, StatusCode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use thane_runtime::{GrammarSource, Message, Sampling};
+
+use super::ask::{Ask, Params, Prompt};
+use super::conversation::Conversation;
+use super::format::Form;
+use super::generate::language_model;
+use super::tools::{Declaration, Tools, take_choice};
+use super::{App, now_s};
+use crate::answers::Answers;
+use crate::body::{Fields, refused};
+use crate::error::{ApiError, json_response};
+use crate::kept::Responses;
+use crate::stream::respond;
+use shape::Shape;
+
+/// Functions of the client; tools that run at OpenAI have other types.
+const TOOL: Declaration = Declaration {
+    kind: "function",
+    kind_is_optional: false,
+    inner: None,
+    schema: "parameters",
+    ignored: &["strict"],
+};
+
+/// Fields that do not change an answer.
+const IGNORED: &[&str] = &[
+    "max_tool_calls",
+    "prompt_cache_key",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "safety_identifier",
+    "service_tier",
+    "stream_options",
+    "user",
+];
+
+/// Fields that are supported with one value only, which changes nothing.
+fn neutral() -> [(&'static str, Value); 3] {
+    [
+        ("background", json!(false)),
+        ("context_management", json!([])),
+        ("truncation", json!("disabled")),
+    ]
+}
+
+pub(super) async fn create(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    let (mut fields, model, number) = app.read(body).await?;
+    let answers = language_model(&model)?;
+    let mut about = about(&fields);
+    let id = format!("{:x}{number:08x}", app.started);
+    about["id"] = json!(format!("resp_{id}"));
+    about["model"] = json!(model.id);
+    let instructions: Option<String> = fields.take("instructions")?;
+    let previous: Option<String> = fields.take("previous_response_id")?;
+    let input = fields.require("input")?;
+    let messages = messages(&app.responses, previous.as_deref(), &input)?;
+    let sampling = Sampling {
+        temperature: fields.take("temperature")?,
+        top_p: fields.take("top_p")?,
+        seed: number,
+        ..Sampling::default()
+    };
+    let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
+    let mut text = fields.nested("text")?;
+    let format: Option<Value> = text.take("format")?;
+    text.finish(&[], &[])?;
+    let form = format.map_or(Ok(None), |format| form(&format))?;
+    let logprobs = logprobs(&mut fields)?;
+    let system = instructions.map(|text| Message::new("system", text));
+    let asked = system.into_iter().chain(messages.iter().cloned());
+    let conversation = conversation(&mut fields, asked.collect(), answers)?;
+    let is_stream = fields.take("stream")?.unwrap_or(false);
+    let is_kept = fields.take("store")?.unwrap_or(true);
+    fields.take::<Map<String, Value>>("metadata")?;
+    fields.finish(IGNORED, &neutral())?;
+    let ask = Ask {
+        prompt: Prompt::Conversation(conversation),
+        sampling,
+        form,
+        stop: Vec::new(),
+        max_tokens,
+        logprobs,
+    };
+    let params = Params {
+        prompt: "input",
+        stop: "stop",
+        logprobs: "top_logprobs",
+    };
+    let begun = ask.begin(answers, params).await?;
+    let mut shape = Shape::new(about, id, Arc::clone(&answers.prompts));
+    shape.shows_logprobs = logprobs.is_some();
+    shape.kept = is_kept.then(|| (Arc::clone(&app.responses), messages));
+    respond(shape, vec![begun.choice.without_markup()], is_stream).await
+}
+
+/// The fields of a response that do not change: most are those of the request.
+fn about(fields: &Fields) -> Value {
+    let or = |name: &str, default: Value| match fields.peek(name) {
+        Value::Null => default,
+        given => given.clone(),
+    };
+    let format = match &fields.peek("text")["format"] {
+        Value::Null => json!({"type": "text"}),
+        given => given.clone(),
+    };
+    json!({
+        "object": "response",
+        "created_at": now_s(),
+        "background": false,
+        "error": null,
+        "instructions": fields.peek("instructions"),
+        "max_output_tokens": fields.peek("max_output_tokens"),
+        "metadata": or("metadata", json!({})),
+        "parallel_tool_calls": or("parallel_tool_calls", json!(true)),
+        "previous_response_id": fields.peek("previous_response_id"),
+        "reasoning": {"effort": fields.peek("reasoning")["effort"], "summary": null},
+        "store": or("store", json!(true)),
+        "temperature": fields.peek("temperature"),
+        "text": {"format": format},
+        "tool_choice": or("tool_choice", json!("auto")),
+        "tools": or("tools", json!([])),
+        "top_logprobs": or("top_logprobs", json!(0)),
+        "top_p": fields.peek("top_p"),
+        "truncation": "disabled",
+    })
+}
+
+/// The prompt, with tools and with how much the model thinks.
+fn conversation(
+    fields: &mut Fields,
+    messages: Vec<Message>,
+    answers: &Answers,
+) -> Result<Conversation, ApiError> {
+    let choice = take_choice(fields, |object| &object["name"])?;
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let mut conversation = Conversation {
+        tools: Tools::take(fields, &TOOL, (choice, is_parallel))?,
+        ..Conversation::new(messages)
+    };
+    let mut reasoning = fields.nested("reasoning")?;
+    let effort: Option<String> = reasoning.take("effort")?;
+    reasoning.finish(&[], &[])?;
+    let Some(effort) = effort else {
+        return Ok(conversation);
+    };
+    let template = answers.prompts.language.template.as_ref();
+    let knows_effort = template.is_some_and(|template| template.text.contains(EFFORT));
+    if effort != "none" && !knows_effort {
+        let expected = "none, because the chat template of the model has no `reasoning_effort`";
+        return Err(refused(
+            "reasoning.effort",
+            expected,
+            &format!("`{effort}`"),
+        ));
+    }
+    conversation.set_thinks(effort != "none");
+    let effort = Value::from(effort);
+    conversation.variables.insert(EFFORT.to_owned(), effort);
+    Ok(conversation)
+}
+
+/// The variable by which templates know how much a model thinks.
+const EFFORT: &str = "reasoning_effort";
+
+/// `include` and `top_logprobs`: how many likely tokens are shown beside each.
+fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    const LOGPROBS: &str = "message.output_text.logprobs";
+    // Thoughts are given as they are.
+    const ENCRYPTED: &str = "reasoning.encrypted_content";
+    let include: Vec<String> = fields.take("include")?.unwrap_or_default();
+    if let Some(other) = include
+        .iter()
+        .find(|name| *name != LOGPROBS && *name != ENCRYPTED)
+    {
+        return Err(refused("include", LOGPROBS, &format!("`{other}`")));
+    }
+    let n_top = fields.take("top_logprobs")?.unwrap_or(0);
+    let shows = include.iter().any(|name| name == LOGPROBS);
+    if n_top > 0 && !shows {
+        let message = format!("`top_logprobs` needs `include` to have {LOGPROBS}");
+        return Err(ApiError::field("top_logprobs", message));
+    }
+    Ok(shows.then_some(n_top))
+}
+
+/// `text.format`.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+enum Format {
+    Text,
+    JsonObject,
+    JsonSchema {
+        schema: Value,
+        #[serde(rename = "name")]
+        _name: Option<String>,
+        #[serde(rename = "description")]
+        _description: Option<String>,
+        /// Answers always follow the schema.
+        #[serde(rename = "strict")]
+        _strict: Option<bool>,
+    },
+}
+
+fn form(format: &Value) -> Result<Option<Form>, ApiError> {
+    let field = "text.format";
+    let refused = |e: serde_json::Error| ApiError::field(field, format!("`{field}`: {e}"));
+    let source = match Format::deserialize(format).map_err(refused)? {
+        Format::Text => return Ok(None),
+        Format::JsonObject => GrammarSource::json_object(),
+        Format::JsonSchema { schema, .. } => GrammarSource::JsonSchema(schema),
+    };
+    Ok(Some(Form { source, field }))
+}
+
+/// The conversation so far: that of the previous response, and the input.
+fn messages(
+    responses: &Responses,
+    previous: Option<&str>,
+    input: &Value,
+) -> Result<Vec<Message>, ApiError> {
+    let mut messages = match previous {
+        Some(id) => responses.get(id).ok_or_else(|| unknown(id))?.messages,
+        None => Vec::new(),
+    };
+    match input {
+        Value::String(text) => messages.push(Message::new("user", text.as_str())),
+        list => messages = items::read(list, messages)?,
+    }
+    if messages.is_empty() {
+        let message = "`input`: expected a text or at least one message, found none";
+        return Err(ApiError::field("input", message));
+    }
+    Ok(messages)
+}
+
+fn unknown(id: &str) -> ApiError {
+    let message = format!(
+        "expected the id of a response that is kept, found `{id}`: the server keeps the newest in \
+         memory"
+    );
+    ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id")
+}
+
+pub(super) async fn retrieve(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response<Body>, ApiError> {
+    let kept = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
+    Ok(json_response(&kept.response))
+}
+
+pub(super) async fn remove(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Result<Response<Body>, ApiError> {
+    if !app.responses.remove(&id) {
+        return Err(unknown(&id));
+    }
+    let removed = json!({"id": id, "object": "response", "deleted": true});
+    Ok(json_response(&removed))
+}
