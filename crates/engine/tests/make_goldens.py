@@ -24,6 +24,7 @@ import json
 import os
 import random
 import re
+import struct
 import sys
 import unicodedata
 from pathlib import Path
@@ -183,6 +184,20 @@ def smollm2_reference(path):
     return encode
 
 
+def id_sum(ids):
+    """FNV-1a of the ids, 32 bits little-endian each."""
+    value = 0x811C9DC5
+    for byte in struct.pack(f"<{len(ids)}I", *ids):
+        value = ((value ^ byte) * 0x01000193) & 0xFFFFFFFF
+    return value
+
+
+def write_sums(name, lines, encoders):
+    """The sum of the ids of each line, of one encoder after the other."""
+    sums = [id_sum(encode(line)) for encode in encoders for line in lines]
+    (DATA / name).write_bytes(struct.pack(f"<{len(sums)}I", *sums))
+
+
 def sentencepiece_of(pieces, scores, types, prefix):
     """A sentencepiece model with these pieces."""
     import sentencepiece
@@ -271,6 +286,7 @@ def small_sentencepiece(lines):
         sp = sentencepiece_of(pieces, scores, types, prefix)
         control = [(t, i) for i, t in enumerate(pieces) if types[i] == 3]
         encode = with_control(lambda t: sp.encode(t), control)
+        encoders.append(lambda t: encode(t, False))
         return {"name": name, "tokens": [t.replace(SPACE, " ") if k == 4 else t for t, k in zip(pieces, types)],
                 "scores": scores, "token_types": types, "unk": types.index(2), "bos": 1, "eos": 2,
                 "add_space_prefix": prefix, "lines": text,
@@ -282,9 +298,11 @@ def small_sentencepiece(lines):
     pieces, scores, types = llama_like
     unused = [5 if t == 1 and i % 7 == 0 and len(pieces[i]) > 2 else t for i, t in enumerate(types)]
     no_bytes = train(vocab_size=1400)
-    text = lines[:160]
-    return [case("gemma_like", gemma_like, text, False), case("llama_like", llama_like, text, True),
-            case("unused", (pieces, scores, unused), text, True), case("no_bytes", no_bytes, text, False)]
+    text, encoders = lines[:160], []
+    cases = [case("gemma_like", gemma_like, text, False), case("llama_like", llama_like, text, True),
+             case("unused", (pieces, scores, unused), text, True), case("no_bytes", no_bytes, text, False)]
+    write_sums("sentencepiece.sums", lines, encoders)
+    return cases
 
 
 def small_byte_level(lines):
@@ -324,6 +342,7 @@ def small_byte_level(lines):
              "qwen2": make(split("qwen2"), nfc=True), "tekken": make(split("tekken"), ignore_merges=True),
              "gpt-4o": make(split("gpt-4o")), "qwen35": make(split("qwen35"), nfc=True)}
     ids = {name: [t.encode(line).ids for line in text] for name, t in rules.items()}
+    write_sums("byte_level.sums", lines, [lambda t, e=rules[name]: e.encode(t).ids for name in sorted(rules)])
     with_json = rules["llama-bpe"]
     with_json.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     with_json.enable_truncation(4)
@@ -342,12 +361,16 @@ def small_gemma4(lines):
     trained = Tokenizer(models.BPE())
     trained.train_from_iterator(marked, trainers.BpeTrainer(vocab_size=1300, show_progress=False, limit_alphabet=300))
     model = json.loads(trained.to_str())["model"]
-    tokens = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), "<b>", *model["vocab"]]
+    # The texts have "<bos>" so often that it is a word too.
+    words = [token for token in model["vocab"] if token not in specials]
+    tokens = [*specials, *(f"<0x{byte:02X}>" for byte in range(256)), "<b>", *words]
+    assert len(set(tokens)) == len(tokens)
     merges = [tuple(m) for m in model["merges"]]
     reference = GemmaTokenizer(vocab={t: i for i, t in enumerate(tokens)}, merges=merges)
     reference.add_tokens(specials[5:], special_tokens=True)
     reference.add_tokens(["<b>"])
     text = lines[300:420] + ["<b>bold<b> <|turn>user\nhi<turn|>\n", "  two  spaces\n\n", "\U0001f600 \u0e01"]
+    write_sums("gemma4.sums", lines, [lambda t: reference.encode(t, add_special_tokens=False)])
     return {"tokens": tokens, "merges": [" ".join(m) for m in merges], "lines": text,
             "token_types": [3 if i < 7 else 6 if i < 263 else 4 if i == 263 else 1 for i in range(len(tokens))],
             "ids": [reference.encode(line, add_special_tokens=False) for line in text],

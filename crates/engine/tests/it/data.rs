@@ -25,6 +25,26 @@ pub fn mixed_lines() -> Vec<String> {
     lines
 }
 
+/// The ids of each of the 2,000 lines, as sums, by one tokenizer after the other.
+pub fn id_sums(name: &str) -> Vec<Vec<u32>> {
+    let bytes = bytes(name);
+    let sums: Vec<u32> = bytes
+        .as_chunks::<4>()
+        .0
+        .iter()
+        .map(|b| u32::from_le_bytes(*b))
+        .collect();
+    sums.chunks(2000).map(<[u32]>::to_vec).collect()
+}
+
+/// FNV-1a of ids, 32 bits little-endian each.
+pub fn id_sum(ids: &[u32]) -> u32 {
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    bytes.fold(0x811c_9dc5, |sum, byte| {
+        (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 /// Lists of token ids. Each list is its length and the ids, all in LEB128.
 pub fn id_lists(name: &str) -> Vec<Vec<u32>> {
     let bytes = bytes(name);

@@ -101,6 +101,15 @@ impl Gemma4 {
     }
 }
 
+/// Whether a tokenizer gives each of the 2,000 mixed lines the ids whose sums are given.
+fn check_all_lines(name: &str, tokenizer: &Tokenizer, sums: &[u32], options: EncodeOptions) {
+    assert_eq!(sums.len(), 2000, "{name}");
+    for (line, sum) in data::mixed_lines().iter().zip(sums) {
+        let ids = tokenizer.encode(line, options).unwrap();
+        assert_eq!(data::id_sum(&ids), *sum, "{name}: {line:?}: {ids:?}");
+    }
+}
+
 #[test]
 fn gemma4_ids_equal_transformers() {
     let case: Gemma4 = data::json("gemma4.json");
@@ -109,6 +118,12 @@ fn gemma4_ids_equal_transformers() {
         assert_eq!(&tokenizer.encode(line, PARSE).unwrap(), ids, "{line:?}");
         assert_eq!(&tokenizer.decode(ids, false), decoded);
     }
+    check_all_lines(
+        "gemma4",
+        &tokenizer,
+        &data::id_sums("gemma4.sums")[0],
+        PARSE,
+    );
     let options = EncodeOptions {
         add_special: true,
         parse_special: true,
@@ -129,9 +144,11 @@ fn gemma4_ids_equal_transformers() {
 #[test]
 fn sentencepiece_ids_equal_the_library() {
     let cases: Vec<SentencePiece> = data::json("sentencepiece.json");
-    assert_eq!(cases.len(), 4);
-    for case in &cases {
+    let sums = data::id_sums("sentencepiece.sums");
+    assert_eq!((cases.len(), sums.len()), (4, 4));
+    for (case, sums) in cases.iter().zip(&sums) {
         let tokenizer = Tokenizer::from_vocab(case.vocab()).unwrap();
+        check_all_lines(&case.name, &tokenizer, sums, PLAIN);
         for ((line, ids), plain) in case.lines.iter().zip(&case.ids).zip(&case.plain) {
             assert_eq!(
                 &tokenizer.encode(line, PARSE).unwrap(),
@@ -190,9 +207,11 @@ fn sentencepiece_adds_what_the_file_says() {
 #[test]
 fn byte_level_ids_equal_the_library_for_each_pre_tokenizer() {
     let case: ByteLevel = data::json("byte_level.json");
-    assert_eq!(case.ids.len(), 9);
-    for (pre, expected) in &case.ids {
+    let sums = data::id_sums("byte_level.sums");
+    assert_eq!((case.ids.len(), sums.len()), (9, 9));
+    for ((pre, expected), sums) in case.ids.iter().zip(&sums) {
         let tokenizer = Tokenizer::from_vocab(case.vocab(pre)).unwrap();
+        check_all_lines(pre, &tokenizer, sums, PARSE);
         let composes = matches!(pre.as_str(), "qwen2" | "qwen35" | "command-r");
         for (line, ids) in case.lines.iter().zip(expected) {
             assert_eq!(

@@ -290,15 +290,23 @@ impl Config {
     /// The context length before scaling, from this object or the whole file.
     fn original_context(&self, root: &Self) -> Result<usize, ConfigError> {
         let key = "original_max_position_embeddings";
+        // LongRoPE divides by the logarithm.
+        let expected = "an integer above 1";
         // Both at once: transformers takes that of the whole file.
         let (own, outer) = (self.opt_usize(key)?, root.opt_usize(key)?);
-        outer
-            .or(own)
-            .filter(|&original| original > 0)
-            .ok_or_else(|| ConfigError::Missing {
+        let place = if outer.is_some() { root } else { self };
+        match outer.or(own) {
+            None => Err(ConfigError::Missing {
                 key: self.path(key),
-                expected: "an integer above zero",
-            })
+                expected,
+            }),
+            Some(found @ (0 | 1)) => Err(ConfigError::Value {
+                key: place.path(key),
+                expected,
+                found: found.to_string(),
+            }),
+            Some(original) => Ok(original),
+        }
     }
 
     /// The context length of the model, from the whole file.

@@ -30,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
     ..Family::NONE
 };
 
-/// Defaults of CohereConfig and Cohere2Config.
+/// Defaults of CohereConfig.
 const DEFAULTS: Defaults = Defaults {
     epsilon_key: "layer_norm_eps",
     epsilon: 1e-5,
@@ -47,13 +47,18 @@ const DEFAULTS: Defaults = Defaults {
     tied: true,
     ..Defaults::LLAMA
 };
+/// Defaults of Cohere2Config.
+const SECOND: Defaults = Defaults {
+    theta: 10_000.0,
+    ..DEFAULTS
+};
 const LOGITS_FACTOR: f64 = 0.0625;
 /// Every fourth layer of Command R7B has full attention.
 const PATTERN: usize = 4;
 
 fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let second = c.str("model_type")? == "cohere2";
-    let mut model = config::read(c, &DEFAULTS)?;
+    let mut model = config::read(c, if second { &SECOND } else { &DEFAULTS })?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     let factor = c.opt_number("logit_scale", &Range::FACTOR)?;
     let factor = factor.unwrap_or(LOGITS_FACTOR);

@@ -149,15 +149,24 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     };
     model.set_masks(&masks);
     model.window = config::read_window(c, Some(4096))?;
-    let cap = |key: &str| -> Result<Option<f32>, ModelError> {
-        let cap = c.opt_number(key, &Range::SOFT_CAP)?;
-        Ok(cap.map(|cap| cap as f32))
-    };
-    let caps = [
-        cap("attn_logit_softcapping")?,
-        cap("final_logit_softcapping")?,
-    ];
-    Ok(finished(model, scale, caps))
+    refuse_scores_cap(SCORES_CAP, c.opt_f64(SCORES_CAP)?)?;
+    let cap = c.opt_number("final_logit_softcapping", &Range::SOFT_CAP)?;
+    Ok(finished(model, scale, cap.map(|cap| cap as f32)))
+}
+
+const SCORES_CAP: &str = "attn_logit_softcapping";
+
+/// Refuses a soft cap of scores, which Gemma 2 has: the class of transformers 5.24 has the key for
+/// Gemma 3 too, and does not cap.
+fn refuse_scores_cap(key: &str, cap: Option<f64>) -> Result<(), ModelError> {
+    match cap {
+        None => Ok(()),
+        Some(cap) => Err(ModelError::unsupported(
+            key,
+            cap,
+            "expected none, because Gemma 3 normalizes queries and keys instead of capping scores",
+        )),
+    }
 }
 
 /// Keys that llama.cpp's converter always writes. Source: `Gemma3Model` of its conversion/gemma.py
@@ -197,19 +206,17 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     } else {
         head_dim
     };
-    let caps = [
-        keys.opt_cap("attn_logit_softcapping")?,
-        keys.opt_cap("final_logit_softcapping")?,
-    ];
-    Ok(finished(model, (scalar as f64).powf(-0.5), caps))
+    let scores_cap = keys.opt_cap(SCORES_CAP)?;
+    refuse_scores_cap(&keys.key(SCORES_CAP), scores_cap.map(f64::from))?;
+    let cap = keys.opt_cap("final_logit_softcapping")?;
+    Ok(finished(model, (scalar as f64).powf(-0.5), cap))
 }
 
-/// The model with its scale of scores, soft caps, and norms of query and key heads.
-fn finished(mut model: Transformer, scale: f64, [scores, logits]: [Option<f32>; 2]) -> Transformer {
-    model.logits_soft_cap = logits;
+/// The model with its scale of scores, soft cap of logits, and norms of query and key heads.
+fn finished(mut model: Transformer, scale: f64, cap: Option<f32>) -> Transformer {
+    model.logits_soft_cap = cap;
     model.change_layers(|layer| {
         layer.attention.scale = scale;
-        layer.attention.soft_cap = scores;
         if let Norm::Rms(norm) = layer.norm {
             layer.attention.qk_norm = Some(QkNorm::of_heads(norm));
         }

@@ -112,13 +112,18 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
         ));
     }
     c.acknowledge(&["moe_intermediate_size", "num_experts", "top_k_experts"]);
-    if let Some(both @ "all") = c.opt_str("use_bidirectional_attention")? {
-        return Err(ModelError::unsupported(
-            "use_bidirectional_attention",
-            both,
-            "expected none or vision, because a decoder attends to earlier tokens only",
-        ));
+    match c.opt_str("use_bidirectional_attention")? {
+        // Tokens of images, which a text does not have.
+        None | Some("vision") => {}
+        Some(other) => {
+            return Err(ModelError::unsupported(
+                "use_bidirectional_attention",
+                other,
+                "expected null or vision, because a decoder attends to earlier tokens only",
+            ));
+        }
     }
+    require_ropes(c)?;
     let [full, sliding] = config::ropes_by_layer_type(c)?;
     let mut model = config::read_with_ropes(c, &DEFAULTS, &[sliding])?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
@@ -150,6 +155,18 @@ fn read_text(c: &Config, w: &Weights<'_>) -> DecoderResult {
     model.logits_soft_cap = cap.map(|cap| cap as f32);
     read_per_layer(c, &mut model)?;
     Ok(scaled_embedding(model))
+}
+
+/// Requires the rotary embeddings of both types of layers, which all published files have. A
+/// program that rotates whole heads of full-attention layers still gives fluent text.
+fn require_ropes(c: &Config) -> Result<(), ModelError> {
+    let ropes = c.object("rope_parameters")?;
+    for ty in ["full_attention", "sliding_attention"] {
+        let rope = ropes.object(ty)?;
+        rope.str("rope_type")?;
+        rope.f64("rope_theta")?;
+    }
+    Ok(())
 }
 
 /// The sizes of full-attention layers, where they are not those of the others.

@@ -105,13 +105,10 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let tied = c.opt_bool("tie_embedding")?;
     let mut model = config::read(c, &d)?;
     model.tied = tied.unwrap_or(model.tied);
+    config::require_silu(c, "expected silu, which transformers always computes")?;
     let inner = intermediate(c, model.layers[0].mlp.intermediate)?;
     let n_layers = model.layers.len();
-    let attends: Vec<bool> = match (c.opt_strs("layer_types")?, c.opt_usizes("full_attn_idxs")?) {
-        (Some(types), _) => types.iter().map(|ty| *ty != "conv").collect(),
-        (None, Some(layers)) => (0..n_layers).map(|i| layers.contains(&i)).collect(),
-        (None, None) => vec![true; n_layers],
-    };
+    let attends = attends(c, n_layers)?;
     if attends.len() != n_layers {
         return Err(ModelError::unsupported(
             "layer_types",
@@ -126,6 +123,24 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         bias: c.bool_or("conv_bias", false)?,
     };
     config::decoder(mixed(model, conv, &attends), w)
+}
+
+/// Which layers attend.
+fn attends(c: &Config, n_layers: usize) -> Result<Vec<bool>, ModelError> {
+    let attends = |ty: &&str| match *ty {
+        "full_attention" => Ok(true),
+        "conv" => Ok(false),
+        other => Err(ModelError::unsupported(
+            "layer_types",
+            other,
+            "expected full_attention or conv",
+        )),
+    };
+    match (c.opt_strs("layer_types")?, c.opt_usizes("full_attn_idxs")?) {
+        (Some(types), _) => types.iter().map(attends).collect(),
+        (None, Some(layers)) => Ok((0..n_layers).map(|i| layers.contains(&i)).collect()),
+        (None, None) => Ok(vec![true; n_layers]),
+    }
 }
 
 /// The size between the projections of the feed-forward layer: two thirds of the size in the file,

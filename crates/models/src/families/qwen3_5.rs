@@ -93,6 +93,9 @@ fn read_text(c: &Config) -> Result<Transformer, ModelError> {
         return Err(ModelError::unsupported("attn_output_gate", false, reason));
     }
     let mut model = config::read(c, &DEFAULTS)?;
+    // transformers applies the same activation after the convolutions of delta nets.
+    let reason = "expected silu, which the convolutions of delta nets are computed with";
+    config::require_silu(c, reason)?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     let delta = delta_net(c, &model)?;
     let attends = attends(c, model.layers.len())?;

@@ -247,6 +247,22 @@ pub fn read_biases(
     Ok(())
 }
 
+/// Refuses an activation other than SiLU, for families that use SiLU elsewhere too, or whatever the
+/// file says.
+///
+/// # Errors
+///
+/// If the file names another activation.
+pub fn require_silu(c: &Config, reason: &str) -> Result<(), ModelError> {
+    let key = Defaults::LLAMA.activation_key;
+    match c.opt_str(key)? {
+        Some(name) if Activation::from_name(key, name)? != Activation::Silu => {
+            Err(ModelError::unsupported(key, name, reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Reads the window of sliding-window layers. Without a window, all layers have full attention.
 ///
 /// # Errors

@@ -18,6 +18,8 @@ use crate::weights::Weights;
 const HEADS: &str = "attention.head_count";
 const KV_HEADS: &str = "attention.head_count_kv";
 const HEAD_DIM: &str = "attention.key_length";
+/// Base of the rotary frequencies where the file has none: that of llama.cpp for all architectures.
+const THETA: f64 = 10_000.0;
 
 /// The metadata of an architecture: keys begin with its name.
 #[derive(Clone, Copy)]
@@ -382,7 +384,7 @@ fn rotation(
         };
         return Err(ModelError::unsupported(&keys.key(name), rotated, &reason));
     }
-    let theta = keys.opt_theta("rope.freq_base")?.unwrap_or(d.theta);
+    let theta = keys.opt_theta("rope.freq_base")?.unwrap_or(THETA);
     let rope = RopeConfig {
         theta: Some(theta),
         scaling: scaling(gguf, w, keys, rotated / 2)?,
@@ -418,7 +420,7 @@ pub fn sliding_rotation(
         scaling: RopeScaling::Default,
         partial_rotary_factor: None,
     };
-    Rotation::new(&rope, d.theta, head_dim, d.style)
+    Rotation::new(&rope, THETA, head_dim, d.style)
 }
 
 /// The frequency scaling in the metadata. A factor without a type means linear scaling, as in

@@ -281,11 +281,8 @@ fn other_values() -> Vec<Refused> {
     let (llama, gemma) = (Spec::llama, Spec::gemma);
     vec![
         (
-            gemma().f32("attn_logit_softcapping", -50.0),
-            &[
-                "\"gemma3.attn_logit_softcapping\"",
-                "from 0.001 to 1000000, found -50.0",
-            ],
+            gemma().f32("attn_logit_softcapping", 50.0),
+            &["`gemma3.attn_logit_softcapping` is 50", "expected none"],
         ),
         (
             gemma().f32("final_logit_softcapping", 0.0),

@@ -232,8 +232,8 @@ fn values_that_a_family_does_not_compute_are_refused() {
         ),
         (
             GEMMA,
-            json!({"attn_logit_softcapping": -50.0}),
-            &["\"attn_logit_softcapping\"", "-50"],
+            json!({"attn_logit_softcapping": 50.0}),
+            &["`attn_logit_softcapping` is 50", "expected none"],
         ),
         (
             GEMMA,
@@ -571,7 +571,94 @@ fn values_that_others_are_computed_from_are_checked() {
             json!({"qk_layernorm": true}),
             &["`qk_layernorm`"],
         ),
+        (
+            "gemma4",
+            json!({"use_bidirectional_attention": "some"}),
+            &["`use_bidirectional_attention` is some", "null or vision"],
+        ),
+        // Both would be applied in two places or in none.
+        (
+            "qwen3_5",
+            json!({"hidden_act": "relu"}),
+            &[
+                "`hidden_act` is relu",
+                "expected silu, which the convolutions",
+            ],
+        ),
+        (
+            "lfm2",
+            json!({"hidden_act": "relu"}),
+            &["`hidden_act` is relu", "expected silu, which transformers"],
+        ),
+        (
+            "lfm2",
+            json!({"layer_types": ["conv", "sliding_attention", "conv", "conv"]}),
+            &[
+                "`layer_types` is sliding_attention",
+                "expected full_attention or conv",
+            ],
+        ),
+        (
+            "phi3-long",
+            json!({"original_max_position_embeddings": 1}),
+            &[
+                "\"original_max_position_embeddings\"",
+                "an integer above 1, found 1",
+            ],
+        ),
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
+    }
+}
+
+/// Without a share of rotated elements a program still answers fluently, and wrongly.
+#[test]
+fn gemma4_takes_no_default_for_a_rotary_embedding() {
+    let rope = |edit: fn(&mut Value)| {
+        let config = fs::read(tiny("gemma4").join("config.json")).unwrap();
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        edit(&mut config["rope_parameters"]);
+        changed(
+            "gemma4",
+            &json!({"rope_parameters": config["rope_parameters"]}),
+        )
+    };
+    rope(|_| {}).unwrap();
+    let cases: [(fn(&mut Value), &str); 5] = [
+        (|rope| *rope = Value::Null, "\"rope_parameters\" is missing"),
+        (
+            |rope| rope["full_attention"] = Value::Null,
+            "\"rope_parameters.full_attention\" is missing",
+        ),
+        (
+            |rope| rope["full_attention"]["rope_type"] = Value::Null,
+            "\"rope_parameters.full_attention.rope_type\" is missing",
+        ),
+        (
+            |rope| rope["full_attention"]["rope_theta"] = Value::Null,
+            "\"rope_parameters.full_attention.rope_theta\" is missing",
+        ),
+        (
+            |rope| rope["sliding_attention"] = Value::Null,
+            "\"rope_parameters.sliding_attention\" is missing",
+        ),
+    ];
+    for (edit, said) in cases {
+        assert_refused(said, rope(edit), &[said]);
+    }
+}
+
+/// The defaults of a class are not those of the class after it.
+#[test]
+fn a_base_that_is_missing_is_the_default_of_its_class() {
+    for (name, theta) in [("cohere-plain", 500_000.0), ("cohere2-plain", 10_000.0)] {
+        let of = |rope: Value| {
+            changed(name, &json!({"rope_parameters": rope}))
+                .unwrap()
+                .program
+        };
+        let implied = of(Value::Null);
+        let given = of(json!({"rope_type": "default", "rope_theta": theta}));
+        assert_eq!(difference(&implied, &given), None, "{name}");
     }
 }
