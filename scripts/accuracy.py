@@ -97,6 +97,42 @@ is not predicted. The power that maderix/ANE gives for M4 (4.57 W in fp16, 12.25
 scored: what ran is not said, and int8 products would take more than fp16 ones, where the M6 study
 has them take less.
 """
+POWER = """
+The power of GPU and CPU is not predicted. Of programs of Core ML, public sources have one row of a
+GPU and one of a CPU that say what ran, so nothing would be left to hold out:
+
+| what ran | chip | published | source | why it predicts nothing |
+|---|---|---|---|---|
+| SigLIP, batch 16, GPU | M5 Max | 39.4 W, GPU rail, 962 images/s | erwinzhang7/coreml-compute-placement:README.md | the only GPU |
+| SigLIP, batch 16, engine | M5 Max | 4.0 W, CPU rail; 0.07 W, GPU rail | erwinzhang7/coreml-compute-placement:README.md | the CPU makes the calls from Python; no op is its own |
+| GEMM, convolutions, attention by MLX | M5 Pro | GPU rail: 2.0 W (64x256x256) to 30.7 W (16 convolutions); CPU rail beside it: 2.1 to 5.2 W | sbryngelson/ANEForge:bench/results/device_compare_wattcomplete_results_M5.json | kernels of MLX, whose times are not predicted; a watt needs a time |
+| decode of a language model, GPU | M6 | 46 W, whole machine; 9 W idle | Anemll/anemll-forge | no rail |
+| embeddings, GPU against engine | not said | about 20 W and 2 W | aosama/astronomical#534 | neither model nor chip |
+"""
+OPS = """## Ops of rebuilt programs
+
+How many ops a source counts, and the rebuilt program has; constants and compressed weights are
+left out. Programs are converted by coremltools 9, so passes of other releases, and the spelling of
+layers where the source's code is not public, make differences. Programs off by more than 5 % are a
+list in `crates/audit/tests/it/measurements.rs`.
+"""
+# Why programs have other counts than their sources, by the name of the model.
+OPS_WHY = {
+    "DistilBERT-SST2": "the program is that of coremltools 5.0, op by op; 5.1 to 6.1 make 173 ops of it. Xcode of 2022 "
+    "shows 38 on the CPU, which are its embedding, final cast, and six per layer around a mask in fp32. It would show "
+    "266 in all if it counts each of 13 layer norms as seven ops (inferred)",
+    "Gemma 4 E2B vision encoder": "rebuilt from its shapes; what the source spells apart is not traced",
+    "Kokoro-82M PostAlbert": "the package takes any length and computes shapes; the rebuilt program has one length",
+    "Nemotron multilingual 0.6B encoder": "how NeMo spells caches and masks in each layer is not traced",
+    "Nemotron multilingual decoder_joint": "three ops, not traced",
+    "Nemotron streaming 0.6B encoder int8": "how NeMo spells caches and masks in each layer is not traced",
+    "Parakeet EOU 120M streaming encoder": "how NeMo spells caches and masks in each layer is not traced",
+    "Parakeet TDT v3 decoder (LSTM)": "three ops, not traced",
+    "Parakeet TDT v3 joint": "two ops, not traced",
+    "Parakeet TDT v3 preprocessor": "the package takes any length and computes shapes; the rebuilt program has one length",
+    "Supertonic TextEncoder": "rebuilt from the paper and the size of the package",
+    "Supertonic Vocoder": "rebuilt from the paper and the size of the package",
+}
 # Why goals are missed, by the name of the goal.
 WHY = {
     "single ops and graphs": "small ops on chips whose call was never measured",
@@ -285,6 +321,18 @@ def powers(latency):
         lines.append(f"| {split} | {len(of_split)} | {percent(statistics.median(errors))} | {inside} of {len(of_split)} |")
     left = collections.Counter(row["reason"] for table in latency for row in table["powers_left_out"])
     lines += [f"\nNot predicted, {n}: {reason}." for reason, n in left.items()]
+    return "\n".join(lines) + "\n" + POWER
+
+
+def op_counts(rows):
+    lines = [OPS, "| model | published | rebuilt | off by | why |", "|---|---|---|---|---|"]
+    off = lambda row: row["rebuilt"] / row["published"] - 1
+    for row in sorted(rows, key=lambda row: (-abs(off(row)), row["model"])):
+        why = OPS_WHY[row["model"]] if abs(off(row)) > 0.05 else ""
+        lines.append(f"| {row['model']} | {row['published']} | {row['rebuilt']} | {100 * off(row):+.1f} % | {why} |")
+    within = sum(abs(off(row)) <= 0.05 for row in rows)
+    exact = sum(row["rebuilt"] == row["published"] for row in rows)
+    lines.append(f"\nOf {len(rows)} programs {within} are within 5 %, {exact} of them exact.")
     return "\n".join(lines) + "\n"
 
 
@@ -361,6 +409,7 @@ def page(found):
         coverage(found["latency"], whole["models"]),
         by_source(whole["models"]),
         shares(whole["shares"]),
+        op_counts(whole["op_counts"]),
         powers(found["latency"]),
         MEMORY,
         callers(whole["models"]),

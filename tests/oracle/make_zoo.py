@@ -3,13 +3,16 @@
     python3 tests/oracle/make_zoo.py                    # all subjects of zoo_*.py
     python3 tests/oracle/make_zoo.py --list             # names only
     python3 tests/oracle/make_zoo.py --only 'resnet*'   # these, to --out or nowhere
+    python3 tests/oracle/make_zoo.py --only 'resnet*' --replace  # these in the file that is there
     python3 tests/oracle/make_zoo.py --check            # compare with the file that is there
 
 The file is one `Model` of an ML Program with a function per subject. Arrays of more than 256 bytes
 and whatever coremltools would put into a weight file become references to `@zeros`: type and shape
 stay, values go. Names are short and sequential, so that the file is small.
 
-Needs tests/oracle/zoo-requirements.txt. `--cache FOLDER` keeps converted subjects between runs.
+A whole run takes about an hour. `--cache FOLDER` keeps converted subjects between runs. `--replace`
+converts only the chosen subjects; all others stay in the file as they are. Needs
+tests/oracle/zoo-requirements.txt; with `--module`, only what that module imports.
 """
 
 import argparse
@@ -39,10 +42,12 @@ HERE = Path(__file__).resolve().parent
 PATH = HERE.parents[1] / "crates" / "audit" / "data" / "zoo.mlmodel.zst"
 
 
-def subjects():
-    """Name -> (module, Subject) of all zoo_*.py that have SUBJECTS."""
+def subjects(pattern="*"):
+    """Name -> (module, Subject) of all zoo_*.py of the pattern that have SUBJECTS."""
     found = {}
     for path in sorted(HERE.glob("zoo_*.py")):
+        if not fnmatch.fnmatch(path.stem, pattern):
+            continue
         module = importlib.import_module(path.stem)
         for name, subject in getattr(module, "SUBJECTS", {}).items():
             assert name not in found, f"{path.name}: {name} is a subject of another module"
@@ -66,6 +71,12 @@ def cached(folder, name, module, subject):
         old.unlink()
     path.write_bytes(function.SerializeToString(deterministic=True))
     return function
+
+
+def unpacked(data):
+    """Name -> Function of the bytes of the file."""
+    model = proto.Model_pb2.Model.FromString(zstandard.ZstdDecompressor().decompress(data))
+    return dict(model.mlProgram.functions)
 
 
 def packed(functions):
@@ -100,13 +111,14 @@ def main():
     parser.add_argument("--module", default="*", help="pattern of modules, such as zoo_vision*")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--check", action="store_true", help="compare with the file that is there")
+    parser.add_argument("--replace", action="store_true", help="keep all others of the file")
     parser.add_argument("--out", type=Path, help="file to write instead of the repository's")
     parser.add_argument("--cache", type=Path, help="folder of converted subjects")
     args = parser.parse_args()
     chosen = {
         name: found
-        for name, found in subjects().items()
-        if fnmatch.fnmatch(name, args.only) and fnmatch.fnmatch(found[0].__name__, args.module)
+        for name, found in subjects(args.module).items()
+        if fnmatch.fnmatch(name, args.only)
     }
     if args.list:
         print("\n".join(chosen))
@@ -129,8 +141,10 @@ def main():
 
 
 def finish(args, functions):
+    if args.replace:
+        functions = {**unpacked((args.out or PATH).read_bytes()), **functions}
     data = packed(functions)
-    whole = args.only == "*" and args.module == "*"
+    whole = args.replace or args.only == "*" and args.module == "*"
     path = args.out or (PATH if whole else None)
     if args.check:
         if (args.out or PATH).read_bytes() != data:

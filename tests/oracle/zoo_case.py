@@ -29,6 +29,7 @@ class Subject:
     n_params: int | None = None  # parameters that the source publishes
     outputs: list[ct.TensorType] | None = None  # as of ct.convert
     states: list[ct.StateType] | None = None  # as of ct.convert; needs iOS18
+    without: tuple[str, ...] = ()  # passes that the source's release of coremltools lacked
 
     def __post_init__(self):
         assert self.compress is None or self.compress in COMPRESSIONS, self.compress

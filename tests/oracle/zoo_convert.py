@@ -87,8 +87,11 @@ def convert(subject):
         module, inputs = subject.build()
         examples = tuple(example(each) for each in inputs)
         traced = torch.jit.trace(module.eval(), examples, check_trace=False, strict=False)
+    pipeline = PassPipeline.DEFAULT
+    pipeline.remove_passes(set(subject.without))
     program = ct.convert(
         traced,
+        pass_pipeline=pipeline,
         inputs=inputs,
         outputs=subject.outputs,
         states=subject.states,
@@ -107,12 +110,33 @@ def convert(subject):
     PassPipelineManager.apply_pipeline(program, backend)
     version = VERSIONS[target]
     exporter = Exporter(prog=program, weights_dir="", specification_version=version)
-    return exporter.export().functions["main"]
+    found = exporter.export().functions["main"]
+    for size in {each.default for kind in inputs for each in kind.shape.shape if is_range(each)}:
+        settle(found, size)
+    return found
+
+
+def is_range(size):
+    return isinstance(size, ct.RangeDim)
+
+
+def settle(function, size):
+    """Gives the one flexible size of a function its default, so that every type has a shape.
+
+    The ops that compute with that size, such as the zeros that an LSTM starts from, stay.
+    """
+    types = [each.type for each in function.inputs]
+    for block in function.block_specializations.values():
+        types += [each.type for op in operations(block) for each in op.outputs]
+    for kind in types:
+        for each in kind.tensorType.dimensions:
+            if each.HasField("unknown"):
+                each.constant.size = size
 
 
 def example(kind):
     """Zeros for tracing: the shape and type of an input."""
-    shape = tuple(kind.shape.shape)
+    shape = tuple(each.default if is_range(each) else each for each in kind.shape.shape)
     integer = getattr(kind, "dtype", None) is not None and types.is_int(kind.dtype)
     return torch.zeros(shape, dtype=torch.int32 if integer else torch.float32)
 

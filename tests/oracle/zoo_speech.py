@@ -171,14 +171,12 @@ def halved(n, times=3):
 
 
 class Conformer(nn.Module):
-    """FastConformer: striding to an eighth, layers, and where stated a CTC head.
+    """FastConformer: striding to an eighth, layers.
 
     With `cached` it is a stream: the caches of attention and convolution come in and go out.
     """
 
-    def __init__(
-        self, n, n_layers, n_heads, n_frames, n_mels, cached=0, vocab=0, drop=0, bias=False
-    ):
+    def __init__(self, n, n_layers, n_heads, n_frames, n_mels, cached=0, drop=0, bias=False):
         super().__init__()
         self.length, self.cached, self.drop = halved(n_frames) - drop, cached, drop
         self.stem = nn.Conv2d(1, 256, 3, 2, 1)
@@ -189,7 +187,6 @@ class Conformer(nn.Module):
             ConformerBlock(n, n_heads, self.length, cached, bias=bias) for _ in range(n_layers)
         )
         self.layers = nn.ModuleList(blocks)
-        self.head = nn.Linear(n, vocab) if vocab else None
         whole = self.length + cached
         distances = np.arange(whole - 1, -self.length, -1)[:, None]
         angles = distances * 1e4 ** (-np.arange(0, n, 2) / n)
@@ -217,9 +214,7 @@ class Conformer(nn.Module):
         if not self.cached:
             for layer in self.layers:
                 x = layer(x, hidden, padded, self.table)
-            return (
-                x.transpose(1, 2) if self.head is None else self.head(x).log_softmax(-1)
-            ), n_valid
+            return x.transpose(1, 2), n_valid
         channels, times = [], []
         for layer, channel, time in zip(self.layers, caches[0].unbind(0), caches[1].unbind(0)):
             x, channel, time = layer(x, hidden, padded, self.table, channel, time)
@@ -228,8 +223,8 @@ class Conformer(nn.Module):
         return x.transpose(1, 2), n_valid, torch.stack(channels), torch.stack(times)
 
 
-def conformer(n, n_layers, n_frames, n_mels=128, vocab=0, bias=False):
-    model = hollow(Conformer, n, n_layers, 8, n_frames, n_mels, vocab=vocab, bias=bias)
+def conformer(n, n_layers, n_frames, n_mels=128, bias=False):
+    model = hollow(Conformer, n, n_layers, 8, n_frames, n_mels, bias=bias)
     return model, [floats("mel", 1, n_mels, n_frames), ints("mel_length", 1)]
 
 
@@ -253,7 +248,7 @@ class Predictor(nn.Module):
 
 
 class Joint(nn.Module):
-    """The joint network on one frame: the best token, and where stated a duration."""
+    """The joint network on one frame: the best token; where stated a duration and the best 64."""
 
     def __init__(self, n_encoder, vocab, n_durations=5, n=640):
         super().__init__()
@@ -269,7 +264,9 @@ class Joint(nn.Module):
         tokens, durations = logits[..., : -self.n_durations], logits[..., -self.n_durations :]
         token = tokens.argmax(dim=-1).to(torch.int32)
         probability = tokens.softmax(dim=-1).gather(-1, token.long().unsqueeze(-1)).squeeze(-1)
-        return token, probability, durations.argmax(dim=-1).to(torch.int32)
+        best, ids = tokens.topk(64, dim=-1)
+        duration = durations.argmax(dim=-1).to(torch.int32)
+        return token, probability, duration, ids.to(torch.int32), best
 
 
 class PredictorJoint(nn.Module):
@@ -404,13 +401,14 @@ class SincNet(nn.Module):
 
 
 def segmentation():
-    return hollow(SincNet), [floats("audio", 1, 1, 160000)]
+    """The package takes 1 to 32 windows; one has the time of the source."""
+    return hollow(SincNet), [floats("audio", ct.RangeDim(1, 32, default=1), 1, 160000)]
 
 
 class SpeakerNet(nn.Module):
     """WeSpeaker's ResNet-34 of 32 channels on 80 mel bins; mean and deviation under a mask."""
 
-    def __init__(self, n=32, n_embedding=256):
+    def __init__(self, n=32, n_embedding=256, n_steps=125):
         super().__init__()
         self.stem, blocks, n_in = nn.Conv2d(1, n, 3, 1, 1), [], n
         for i, n_blocks in enumerate((3, 4, 6, 3)):
@@ -427,25 +425,32 @@ class SpeakerNet(nn.Module):
                     )
                 )
                 n_in = n_out
-        self.blocks, self.out = nn.ModuleList(blocks), nn.Linear(n_in * 10 * 2, n_embedding)
+        # A convolution interpolates the mask of 589 frames.
+        self.resample = nn.Conv1d(1, n_steps, 589, bias=False)
+        self.blocks, self.out = nn.ModuleList(blocks), nn.Conv2d(n_in * 10 * 2, n_embedding, 1)
+
+    def pool(self, x, weights):
+        """Mean and unbiased deviation // [1, channels, steps] -> [1, 2 * channels]"""
+        x, weights = x.unsqueeze(1), weights.unsqueeze(1).unsqueeze(2)
+        total = weights.sum(dim=-1) + 1e-4
+        mean = (x * weights).sum(dim=-1) / total
+        offset = x - mean.unsqueeze(-1)
+        lost = (weights * weights).sum(dim=-1) / total
+        variance = (offset * offset * weights).sum(dim=-1) / (total - lost + 1e-4)
+        return torch.cat([mean, variance.clamp(min=1e-6).sqrt()], dim=-1).squeeze(1)
 
     def forward(self, fbank, weights):
-        x = F.relu(
-            self.stem((fbank - fbank.mean(dim=1, keepdim=True)).transpose(1, 2).unsqueeze(1))
-        )
+        weights = self.resample(weights.unsqueeze(1)).squeeze(-1)
+        x = F.relu(self.stem(fbank))
         for first, second, skip in self.blocks:
             x = F.relu(second(F.relu(first(x))) + skip(x))
-        x = x.flatten(1, 2)
-        weights = F.interpolate(weights.unsqueeze(1), size=sizes(x)[2], mode="nearest")
-        total = weights.sum(dim=2, keepdim=True) + 1e-8
-        mean = (x * weights).sum(dim=2, keepdim=True) / total
-        spread = ((x - mean) ** 2 * weights).sum(dim=2, keepdim=True) / total
-        return self.out(torch.cat([mean, (spread + 1e-7).sqrt()], dim=1).squeeze(2))
+        x = self.out(self.pool(x.flatten(1, 2), weights).unsqueeze(-1).unsqueeze(-1)).flatten(1)
+        return x / x.norm(dim=-1, keepdim=True).clamp(min=1e-4)
 
 
 def speaker():
     """The source computes the mel bins in a package of their own."""
-    return hollow(SpeakerNet), [floats("fbank", 1, 998, 80), floats("weights", 1, 589)]
+    return hollow(SpeakerNet), [floats("fbank", 1, 1, 80, 998), floats("weights", 1, 589)]
 
 
 SUBJECTS = {
@@ -467,9 +472,6 @@ SUBJECTS = {
     "parakeet_zh_1501_int8": Subject(
         lambda: conformer(1024, 24, 1501, 80, bias=True), compress="int8", n_ops=1385
     ),
-    "parakeet_110m_1501_int8": Subject(
-        lambda: conformer(512, 17, 1501, 80, 1025, True), compress="int8", n_ops=1315
-    ),
     "parakeet_eou_1280": Subject(lambda: stream(512, 17, 128), n_ops=1174),
     "nemotron_1120_int8": Subject(lambda: stream(1024, 24, 112), compress="int8", n_ops=1672),
     "nemotron_multi_2240_int8": Subject(lambda: stream(1024, 24, 224), compress="int8", n_ops=1680),
@@ -478,6 +480,6 @@ SUBJECTS = {
     "parakeet_joint": Subject(joint, n_ops=24),
     "parakeet_preprocessor": Subject(spectrogram, precision="float32", n_ops=51),
     "silero_vad_256ms": Subject(silero, target="iOS16", n_ops=357),
-    "pyannote_segmentation": Subject(segmentation, n_ops=58),
+    "pyannote_segmentation": Subject(segmentation, precision="float32", n_ops=58),
     "wespeaker_resnet34": Subject(speaker, n_ops=124),
 }

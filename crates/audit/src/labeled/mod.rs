@@ -6,6 +6,7 @@
 
 mod argument;
 mod call;
+mod counts;
 pub mod csv;
 mod defaults;
 pub mod measurements;

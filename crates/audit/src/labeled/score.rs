@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::counts;
+pub use super::counts::OpCountRow;
 use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
@@ -112,6 +114,8 @@ pub struct LatencyScore {
     pub models: Vec<ModelRow>,
     /// How much of each whole model runs on the Neural Engine.
     pub shares: Vec<ShareRow>,
+    /// How many ops each whole model has.
+    pub op_counts: Vec<OpCountRow>,
     /// Power of the Neural Engine.
     pub powers: Vec<PowerRow>,
     /// Rows in watts that are not predicted.
@@ -303,6 +307,7 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
             .collect(),
         models,
         shares,
+        op_counts: counts::score(text)?,
         powers,
         powers_left_out,
     })
@@ -417,7 +422,8 @@ fn latency_text(s: &LatencyScore) -> String {
     for (reason, n) in reasons {
         out += &wrap("  left out", INDENT, &format!("{n}: {reason}"));
     }
-    out + &models_text(s) + &shares_text(s) + &power::text(&s.powers, &s.powers_left_out)
+    let counted = counts::text(&s.op_counts);
+    out + &models_text(s) + &shares_text(s) + &counted + &power::text(&s.powers, &s.powers_left_out)
 }
 
 fn models_text(s: &LatencyScore) -> String {
