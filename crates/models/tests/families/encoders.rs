@@ -139,7 +139,7 @@ fn values_that_would_change_the_computation_are_refused() {
 }
 
 #[test]
-fn rotary_forms_that_are_not_computed_are_refused() {
+fn forms_of_nomic_bert_that_are_not_computed_are_refused() {
     for (name, changes, parts) in [
         (
             "nomic-bert",
@@ -183,6 +183,19 @@ fn rotary_forms_that_are_not_computed_are_refused() {
         ),
         (
             "nomic-bert-new",
+            json!({"rope_parameters": {"rope_type": "mrope", "factor": 2.0}}),
+            ["rope_type", "mrope", "expected default"],
+        ),
+    ] {
+        assert_refused(name, &changes, &parts);
+    }
+}
+
+#[test]
+fn rotations_that_the_reference_does_not_compute_are_refused() {
+    for (name, changes, parts) in [
+        (
+            "nomic-bert-new",
             json!({"partial_rotary_factor": 0.5}),
             ["partial_rotary_factor", "0.5", "whole heads"],
         ),
@@ -205,9 +218,13 @@ fn rotary_forms_that_are_not_computed_are_refused() {
             ],
         ),
         (
-            "nomic-bert-new",
-            json!({"rope_parameters": {"rope_type": "mrope", "factor": 2.0}}),
-            ["rope_type", "mrope", "expected default"],
+            "modernbert-mean",
+            json!({"rope_local_base_freq": 7.0}),
+            [
+                "rope_parameters",
+                "keys of another family",
+                "each layer type",
+            ],
         ),
     ] {
         assert_refused(name, &changes, &parts);
