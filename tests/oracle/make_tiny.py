@@ -8,6 +8,7 @@ another more than the class demands, and every weight, norm, scale and bias is r
 - the folder, config.json respelled, is loaded again and must give the very same logits;
 - each setting in `Case.mutations` is changed alone and must move the logits by `BITES` at least, and so must a 5 %
   change of each single tensor: a reader that ignores one of them cannot pass.
+The golden also has a prompt and the 64 greedy tokens that follow it, none of which is a close choice.
 Needs torch, transformers, safetensors, numpy. CPU only; all seeds are literals.
 """
 
@@ -37,6 +38,8 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 BITES = 3e-3
 # Smallest difference between the scores of an expert that a token uses and of one that it does not use.
 LEAST_GAP = 1e-2
+# Greedy tokens after a prompt, and how far the best logit must lead the next one, as a share of the norm of all.
+N_GREEDY, LEAST_LEAD = 64, 1e-4
 
 
 def keep(config):
@@ -353,6 +356,32 @@ def check_choices(model, sequences):
             sys.exit(f"scores of experts are {gap:.1e} apart")
 
 
+def greedy_of(model, sequences):
+    """A prompt, and the greedy tokens after it. The prompt is one that rounding cannot lead to other tokens."""
+    longest, n = sequences[-1], len(sequences[0])
+    for start in range(len(longest) - n + 1):
+        prompt = longest[start: start + n]
+        tokens = greedy_tokens(model, prompt)
+        if tokens:
+            return {"prompt": prompt, "tokens": tokens}
+    sys.exit("each prompt leads to a close choice between two tokens")
+
+
+def greedy_tokens(model, prompt):
+    """The greedy tokens after a prompt, each from all tokens before it; none if a choice is close."""
+    # With more tokens, LongRoPE has other frequencies, which a cache of the first ones does not have.
+    first = getattr(model.config.get_text_config(), "original_max_position_embeddings", None) or 0
+    n_tokens = min(N_GREEDY, first - len(prompt)) if len(prompt) <= first else N_GREEDY
+    ids = list(prompt)
+    for _ in range(n_tokens):
+        logits = run(model, [ids])[0][-1]
+        best, second = logits.topk(2).values
+        if best - second < LEAST_LEAD * logits.norm():
+            return []
+        ids.append(int(logits.argmax()))
+    return ids[len(prompt):]
+
+
 def save(case, model, folder):
     shutil.rmtree(folder, ignore_errors=True)
     model.config.dtype = case.dtype
@@ -390,6 +419,7 @@ def make(name, case):
         "made_by": "tests/oracle/make_tiny.py", "transformers": transformers.__version__, "torch": torch.__version__,
         "seed": case.seed, "stored_dtype": str(case.dtype).removeprefix("torch."),
         "sequences": [{"ids": ids, "logits": floats.add(rows.numpy())} for ids, rows in zip(sequences, logits)],
+        "greedy": greedy_of(model, sequences),
     }
     floats.write(folder / "golden.bin")
     write_json(folder / "golden.json", golden)

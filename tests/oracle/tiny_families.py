@@ -109,6 +109,15 @@ LINEAR = "linear_attention"
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
+def full_rope(**changes):
+    """A mutation of the rotary parameters of full-attention layers."""
+    return {"rope_parameters": lambda config: config.rope_parameters | {FULL: config.rope_parameters[FULL] | changes}}
+
+
+# The share: as if all pairs of a head were rotated.
+FULL_ROPE = {"full theta": full_rope(rope_theta=1300.0), "share": full_rope(partial_rotary_factor=1.0)}
+
+
 def cases():
     # Pairs 0 and 1 are kept, 2 to 3 interpolated, and the others divided.
     yarn = rope("yarn", theta=100.0, factor=4.0, original_max_position_embeddings=64, beta_fast=2.0, beta_slow=0.5)
@@ -169,12 +178,12 @@ def cases():
                 **gemma4, num_hidden_layers=5, layer_types=[SLIDING, FULL, SLIDING, SLIDING, FULL],
                 num_kv_shared_layers=2, use_double_wide_mlp=True, final_logit_softcapping=2.0,
                 hidden_size_per_layer_input=6, vocab_size_per_layer_input=97), published_gemma4,
-            mutations=WINDOW | epsilon() | {"logits": {"final_logit_softcapping": 4.0}}),
+            mutations=WINDOW | epsilon() | FULL_ROPE | {"logits": {"final_logit_softcapping": 4.0}}),
         "gemma4-plain": Case(
             436, transformers.Gemma4TextConfig(
                 **gemma4, num_hidden_layers=3, layer_types=[SLIDING, SLIDING, FULL], attention_k_eq_v=True,
                 num_global_key_value_heads=1, hidden_size_per_layer_input=0, tie_word_embeddings=False), keep,
-            mutations=WINDOW | epsilon()),
+            mutations=WINDOW | epsilon() | FULL_ROPE),
         "phi3": Case(
             410, tiny("Phi3Config", rms_norm_eps=3e-3, sliding_window=8, tie_word_embeddings=False,
                       rope_parameters=rope(partial_rotary_factor=1.0)), keep, mutations=THETA | WINDOW | epsilon()),
@@ -225,6 +234,9 @@ def cases():
         "seed_oss": Case(
             423, tiny("SeedOssConfig", head_dim=8, rms_norm_eps=3e-3, attention_out_bias=False), keep,
             mutations=THETA | epsilon()),
+        "arcee": Case(
+            450, tiny("ArceeConfig", head_dim=8, rms_norm_eps=3e-3, rope_parameters=yarn, attention_bias=True), keep,
+            torch.bfloat16, mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),
         "hunyuan": Case(
             424, tiny("HunYuanDenseV1Config", head_dim=10, rms_norm_eps=3e-2, tie_word_embeddings=True,
                       rope_parameters=rope("dynamic", alpha=50.0, factor=1.0)), keep,

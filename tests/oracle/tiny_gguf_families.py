@@ -277,6 +277,7 @@ FORMS = {
     "starcoder2": Form("starcoder2", BEFORE | {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}, layer_norm=True),
     "ernie4_5": Form("ernie4_5", head_size=True),
     "seed_oss": Form("seed_oss", {"post_attention_layernorm": "post_attention_norm"}, head_size=True),
+    "arcee": Form("arcee", permuted=True, head_size=True, vocab_size=True, rotated=True),
     "hunyuan_v1_dense": Form("hunyuan-dense", BEFORE | QK_NORMS, head_size=True, more=hunyuan),
     "stablelm": Form("stablelm", layer_norm=True, rotated=True, more=stablelm),
     "cohere": Form("command-r", layer_norm=True, more=cohere),

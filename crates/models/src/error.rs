@@ -230,8 +230,8 @@ pub enum ModelError {
     Anemll(String),
     /// The files of an embedding model do not name a pooling.
     #[error(
-        "modules.json is missing, so the pooling of token vectors is unknown: choose mean, cls, \
-         lasttoken, max or weightedmean, as the model's page says"
+        "modules.json is missing or has no Pooling, so the pooling of token vectors is unknown: \
+         choose mean, cls, lasttoken, max or weightedmean, as the model's page says"
     )]
     Pooling,
     /// The family built an op that MIL rejects. This is a bug of the family, or the numbers of the

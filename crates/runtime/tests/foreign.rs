@@ -576,6 +576,37 @@ fn damaged_bundles_say_what_is_wrong_and_what_to_do() {
     }
 }
 
+/// A default would be that of another model, and the answer would be wrong without an error.
+#[test]
+fn keys_that_the_host_computes_with_have_no_default() {
+    let sizes = ["num_hidden_layers", "vocab_size", "context_length"];
+    let of_chunks = [
+        "hidden_size",
+        "head_dim",
+        "global_head_dim",
+        "sliding_window",
+        "per_layer_dim",
+        "embed_scale",
+        "per_layer_embed_scale",
+    ];
+    for (name, keys) in [
+        ("coreml-llm-chunks", [&sizes[..], &of_chunks].concat()),
+        ("coreml-llm-merged", [&sizes[..], &of_chunks].concat()),
+        ("coreml-llm-monolithic", sizes.to_vec()),
+    ] {
+        for key in keys {
+            let copy = Copy::of(name);
+            let path = copy.path("model_config.json");
+            let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            config.as_object_mut().unwrap().remove(key).unwrap();
+            fs::write(&path, config.to_string()).unwrap();
+            let error = opened(copy.0.path()).err().unwrap().to_string();
+            let expected = format!("model_config.json: `{key}`: expected a number");
+            assert!(error.contains(&expected), "{name}: {error}");
+        }
+    }
+}
+
 /// The names of functions and parts do not depend on whether a part is compiled.
 #[test]
 fn compiled_models_take_the_place_of_packages() {

@@ -165,9 +165,7 @@ fn the_tokens_of_llama2c_are_those_of_sentencepiece() {
     let golden: Value = serde_json::from_slice(&golden).unwrap();
     let lines = golden["lines"].as_array().unwrap();
     assert!(lines.len() > 40, "{}", lines.len());
-    for line in lines {
-        let text = line["text"].as_str().unwrap();
-        let expected: Vec<u32> = serde_json::from_value(line["ids"].clone()).unwrap();
+    let encode = |text: &str| {
         let options = EncodeOptions {
             add_special: true,
             parse_special: false,
@@ -175,6 +173,28 @@ fn the_tokens_of_llama2c_are_those_of_sentencepiece() {
         let mut found = language.tokenizer.encode(text, options).unwrap();
         // Encoding puts the token before the text, as `run.c` does.
         assert_eq!(found.remove(0), 1);
-        assert_eq!(found, expected, "{text:?}");
+        found
+    };
+    for line in lines {
+        let text = line["text"].as_str().unwrap();
+        let expected: Vec<u32> = serde_json::from_value(line["ids"].clone()).unwrap();
+        assert_eq!(encode(text), expected, "{text:?}");
     }
+    let mixed = models().join("../../crates/engine/tests/data/mixed.jsonl");
+    let mixed = std::fs::read_to_string(mixed).unwrap();
+    let sums: Vec<u32> = serde_json::from_value(golden["mixed"].clone()).unwrap();
+    assert_eq!((mixed.lines().count(), sums.len()), (2000, 2000));
+    for (line, sum) in mixed.lines().zip(sums) {
+        let text: String = serde_json::from_str(line).unwrap();
+        let ids = encode(&text);
+        assert_eq!(id_sum(&ids), sum, "{text:?}: {ids:?}");
+    }
+}
+
+/// FNV-1a of ids, 32 bits little-endian each.
+fn id_sum(ids: &[u32]) -> u32 {
+    let bytes = ids.iter().flat_map(|id| id.to_le_bytes());
+    bytes.fold(0x811c_9dc5, |sum, byte| {
+        (sum ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }

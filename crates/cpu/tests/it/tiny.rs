@@ -13,6 +13,10 @@ use crate::golden::{
 };
 
 fn program(name: &str, cache: DType) -> Program {
+    program_for(name, cache, 64)
+}
+
+fn program_for(name: &str, cache: DType, context: usize) -> Program {
     let checkpoint = open(&folder().join("tiny").join(name));
     build(
         &checkpoint,
@@ -20,7 +24,7 @@ fn program(name: &str, cache: DType) -> Program {
             verify: true,
             top: None,
             cache,
-            context: Some(64),
+            context: Some(context),
             engine: None,
         },
     )
@@ -92,6 +96,40 @@ fn prefill_in_pieces_and_decode_agree_with_one_pass() {
             assert!(error <= 1e-5, "{name}, {isa}: after going back: {error:e}");
         }
     }
+}
+
+/// The tokens that transformers takes, one after another. LongRoPE has other frequencies beyond the
+/// 64 tokens of `phi3-short`.
+#[test]
+fn greedy_tokens_are_those_of_the_reference() {
+    let mut n_names = 0;
+    for name in &names("tiny") {
+        let golden = Golden::read(&folder().join("tiny").join(name).join("golden"));
+        let greedy = &golden.json["greedy"];
+        // Quantized checkpoints are compared by their logits.
+        if greedy.is_null() {
+            continue;
+        }
+        n_names += 1;
+        let (prompt, expected) = (ids(&greedy["prompt"]), ids(&greedy["tokens"]));
+        let n = if name == "phi3-short" { 57 } else { 64 };
+        assert_eq!(expected.len(), n, "{name}");
+        let program = program_for(name, DType::Fp32, prompt.len() + expected.len());
+        for (isa, mut instance) in on_each_isa(&program, Numerics::F32, 2) {
+            let mut logits = call(instance.as_mut(), "prefill", &prompt, 0);
+            for (i, token) in expected.iter().enumerate() {
+                let found = argmax(&logits);
+                assert_eq!(found, *token, "{name}, {isa}: greedy token {i}");
+                logits = call(instance.as_mut(), "decode", &[found], prompt.len() + i);
+            }
+        }
+    }
+    assert!(n_names > 60, "{n_names} checkpoints have greedy tokens");
+}
+
+fn argmax(logits: &[f32]) -> u32 {
+    let greatest = logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
+    greatest.unwrap().0 as u32
 }
 
 /// Whether states hold all tokens so far together.

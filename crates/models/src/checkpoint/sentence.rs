@@ -72,6 +72,17 @@ struct Module {
     kind: String,
 }
 
+impl Module {
+    /// The name of the module's class.
+    fn kind(&self) -> &str {
+        self.kind.rsplit('.').next().unwrap_or_default()
+    }
+}
+
+/// Places in the order of modules. Those from dense layers on may be there several times.
+const TRANSFORMER: u8 = 1;
+const DENSE: u8 = 3;
+
 #[derive(Deserialize)]
 struct DenseConfig {
     in_features: usize,
@@ -139,8 +150,19 @@ impl SentenceConfig {
             include_prompt: true,
             ..Self::read_lengths(folder)?
         };
-        for module in &modules {
-            sentence.add(folder, &path, module)?;
+        let steps = modules
+            .iter()
+            .map(|module| sentence.add(folder, &path, module))
+            .collect::<Result<Vec<u8>, _>>()?;
+        // Each module takes the result of the one before it.
+        let in_order = steps
+            .windows(2)
+            .all(|pair| pair[0] < pair[1] || (pair[0] == pair[1] && pair[0] >= DENSE));
+        if !in_order || steps.first().is_some_and(|first| *first != TRANSFORMER) {
+            let kinds: Vec<&str> = modules.iter().map(Module::kind).collect();
+            let expected =
+                "one Transformer, one Pooling, Dense layers and Normalize, in this order";
+            return Err(fault(&path, "type", expected, &kinds.join(", ")));
         }
         Ok(Some(sentence))
     }
@@ -164,8 +186,8 @@ impl SentenceConfig {
         Ok(prompts.activation_fn)
     }
 
-    fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<(), CheckpointError> {
-        let kind = module.kind.rsplit('.').next().unwrap_or_default();
+    /// Adds a module, and returns its place in the order of modules.
+    fn add(&mut self, folder: &Path, list: &Path, module: &Module) -> Result<u8, CheckpointError> {
         let module_file = |name: &str| -> Result<PathBuf, CheckpointError> {
             let plain = Path::new(&module.path)
                 .components()
@@ -180,15 +202,29 @@ impl SentenceConfig {
             }
             Ok(folder.join(&module.path).join(name))
         };
-        match kind {
-            "Transformer" => {}
-            "Pooling" => self.pool(&module_file("config.json")?)?,
-            "Normalize" => self.normalize = true,
+        Ok(match module.kind() {
+            "Transformer" if module.path.is_empty() => TRANSFORMER,
+            "Transformer" => {
+                let expected = "an empty path, because config.json is read from the model's folder";
+                return Err(fault(list, "path", expected, &module.path));
+            }
+            "Pooling" => {
+                self.pool(&module_file("config.json")?)?;
+                TRANSFORMER + 1
+            }
             "Dense" => {
                 let path = module_file("config.json")?;
                 self.dense.push(dense(&path, parse(&path)?, &module.path)?);
+                DENSE
             }
-            kind if kind.to_ascii_lowercase().contains("quantiz") => self.quantize = true,
+            "Normalize" => {
+                self.normalize = true;
+                DENSE + 1
+            }
+            kind if kind.to_ascii_lowercase().contains("quantiz") => {
+                self.quantize = true;
+                DENSE + 2
+            }
             _ => {
                 return Err(fault(
                     list,
@@ -197,8 +233,7 @@ impl SentenceConfig {
                     &module.kind,
                 ));
             }
-        }
-        Ok(())
+        })
     }
 
     fn pool(&mut self, path: &Path) -> Result<(), CheckpointError> {
@@ -218,10 +253,7 @@ impl SentenceConfig {
             fault(path, "pooling_mode", expected, &found.join(", "))
         })?;
         self.pooling = Some(poolings);
-        self.include_prompt = config
-            .get("include_prompt")
-            .and_then(Value::as_bool)
-            .unwrap_or(true);
+        self.include_prompt = flag(path, &config, "include_prompt")?.unwrap_or(true);
         Ok(())
     }
 
@@ -256,26 +288,36 @@ fn switched_modes(
     path: &Path,
     config: &Map<String, Value>,
 ) -> Result<Vec<Pooling>, CheckpointError> {
-    let is_on = |key: &str| config.get(key).and_then(Value::as_bool) == Some(true);
-    let is_unknown = |key: &&String| {
-        key.starts_with("pooling_mode_") && !SWITCHES.iter().any(|(known, _)| known == *key)
-    };
-    if let Some(key) = config.keys().filter(is_unknown).find(|key| is_on(key)) {
-        return Err(fault(
-            path,
-            key,
-            "false, because the mode is not known",
-            "true",
-        ));
+    for key in config.keys().filter(|key| key.starts_with("pooling_mode_")) {
+        let is_known = SWITCHES.iter().any(|(known, _)| known == key);
+        if flag(path, config, key)? == Some(true) && !is_known {
+            let expected = "false, because the mode is not known";
+            return Err(fault(path, key, expected, "true"));
+        }
     }
+    let is_on = |key: &str| config.get(key) == Some(&Value::Bool(true));
     let on = SWITCHES.iter().filter(|(key, _)| is_on(key));
     Ok(on.map(|(_, mode)| *mode).collect())
 }
 
+/// The value of a key that is true, false or absent; null is absent.
+fn flag(
+    path: &Path,
+    config: &Map<String, Value>,
+    key: &str,
+) -> Result<Option<bool>, CheckpointError> {
+    match config.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(on)) => Ok(Some(*on)),
+        Some(other) => Err(fault(path, key, "true or false", &other.to_string())),
+    }
+}
+
 fn dense(path: &Path, config: DenseConfig, folder: &str) -> Result<Dense, CheckpointError> {
-    let activation = config.activation_function.unwrap_or_default();
+    // sentence-transformers takes tanh where the file names no activation.
+    let activation = config.activation_function.unwrap_or_else(|| "Tanh".into());
     let tanh = match activation.rsplit('.').next().unwrap_or_default() {
-        "" | "Identity" => false,
+        "Identity" => false,
         "Tanh" => true,
         _ => {
             return Err(fault(

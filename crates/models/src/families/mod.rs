@@ -2,6 +2,7 @@
 //! adding a family takes one file, its `mod` line, and its line in [`FAMILIES`].
 
 mod anemll;
+mod arcee;
 mod bert;
 mod cohere;
 mod distilbert;
@@ -169,6 +170,7 @@ static FAMILIES: &[Family] = &[
     starcoder2::FAMILY,
     ernie4_5::FAMILY,
     seed_oss::FAMILY,
+    arcee::FAMILY,
     hunyuan::FAMILY,
     stablelm::FAMILY,
     cohere::FAMILY,

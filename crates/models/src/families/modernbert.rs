@@ -18,6 +18,7 @@ use crate::layers::decoder::Mask;
 use crate::layers::encoder::{self, Direction, Io};
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotary, Rotation, Style};
+use crate::transformer::config::require_whole_heads;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -268,11 +269,20 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     let old = |key: &str| c.opt_number(key, &Range::THETA);
     let (global, local) = (old("global_rope_theta")?, old("local_rope_theta")?);
     match c.rope()? {
-        rope @ Rope::PerLayerType(_) => {
+        rope @ Rope::PerLayerType(_) if c.has("rope_parameters") => {
             let part = |name: &str| rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
-            Ok((part("full_attention"), part("sliding_attention")))
+            let parts = (part("full_attention"), part("sliding_attention"));
+            require_whole_heads(&parts.0)?;
+            require_whole_heads(&parts.1)?;
+            Ok(parts)
         }
         // Files written before transformers 5 have a key for each base.
-        Rope::Uniform(_) => Ok((of(global), of(local))),
+        Rope::Uniform(rope) if rope == of(None) => Ok((of(global), of(local))),
+        _ => Err(ModelError::unsupported(
+            "rope_parameters",
+            "the same for all layers, or in the keys of another family",
+            "expected one rotary embedding for each layer type, or `global_rope_theta` and \
+             `local_rope_theta`",
+        )),
     }
 }

@@ -14,6 +14,7 @@ use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotation, Style};
+use crate::transformer::config::require_whole_heads;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -146,6 +147,7 @@ fn from_transformers(
             ));
         }
     };
+    require_whole_heads(&rope)?;
     let none = Positions::Rotary {
         rotation: None,
         n_positions,

@@ -163,21 +163,30 @@ pub fn read_with_ropes(
 }
 
 fn read_rotation(d: &Defaults, rope: &RopeConfig, head_dim: usize) -> Result<Rotation, ModelError> {
-    let share = match (rope.partial_rotary_factor, d.rotated_share) {
-        (Some(share), None) if share != 1.0 => {
-            return Err(ModelError::unsupported(
-                "partial_rotary_factor",
-                share,
-                "expected 1, because this family rotates whole heads",
-            ));
-        }
-        (given, default) => given.or(default),
-    };
+    if d.rotated_share.is_none() {
+        require_whole_heads(rope)?;
+    }
     let rope = RopeConfig {
-        partial_rotary_factor: share,
+        partial_rotary_factor: rope.partial_rotary_factor.or(d.rotated_share),
         ..rope.clone()
     };
     Rotation::new(&rope, d.theta, head_dim, d.style)
+}
+
+/// Refuses a share of rotated elements, for families whose class in transformers has none.
+///
+/// # Errors
+///
+/// If the share is not 1.
+pub fn require_whole_heads(rope: &RopeConfig) -> Result<(), ModelError> {
+    match rope.partial_rotary_factor {
+        Some(share) if share != 1.0 => Err(ModelError::unsupported(
+            "partial_rotary_factor",
+            share,
+            "expected 1, because this family rotates whole heads",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The rotary embedding that all layers share.

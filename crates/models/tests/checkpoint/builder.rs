@@ -138,7 +138,9 @@ impl Folder {
     }
 
     pub fn with(self, name: &str, content: impl AsRef<[u8]>) -> Self {
-        std::fs::write(self.path(name), content).unwrap();
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, content).unwrap();
         self
     }
 

@@ -192,6 +192,46 @@ fn forms_of_nomic_bert_that_are_not_computed_are_refused() {
 }
 
 #[test]
+fn rotations_that_the_reference_does_not_compute_are_refused() {
+    for (name, changes, parts) in [
+        (
+            "nomic-bert-new",
+            json!({"partial_rotary_factor": 0.5}),
+            ["partial_rotary_factor", "0.5", "whole heads"],
+        ),
+        (
+            "modernbert-mean",
+            json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
+            [
+                "rope_parameters",
+                "the same for all layers",
+                "each layer type",
+            ],
+        ),
+        (
+            "modernbert-mean",
+            json!({"rope_theta": 500.0}),
+            [
+                "rope_parameters",
+                "the same for all layers",
+                "each layer type",
+            ],
+        ),
+        (
+            "modernbert-mean",
+            json!({"rope_local_base_freq": 7.0}),
+            [
+                "rope_parameters",
+                "keys of another family",
+                "each layer type",
+            ],
+        ),
+    ] {
+        assert_refused(name, &changes, &parts);
+    }
+}
+
+#[test]
 fn keys_that_the_computation_needs_are_missed_by_name() {
     for (name, key) in [
         ("roberta", "max_position_embeddings"),
@@ -399,5 +439,106 @@ fn buckets_are_those_of_the_reference() {
     for (distance, bucket) in ends {
         let found = of_distances[0][(distance + 511) as usize];
         assert_eq!(found, bucket, "{distance}");
+    }
+}
+
+/// The tiny checkpoint with one of the files of sentence-transformers edited.
+fn edited(name: &str, file: &str, edit: impl Fn(&mut Value)) -> Result<Encoder, ModelError> {
+    let mut folder = Folder::new();
+    for part in [
+        "config.json",
+        "model.safetensors",
+        "modules.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+    ] {
+        let Ok(mut bytes) = fs::read(tiny(name).join(part)) else {
+            continue;
+        };
+        if part == file {
+            let mut value: Value = serde_json::from_slice(&bytes).unwrap();
+            edit(&mut value);
+            bytes = value.to_string().into_bytes();
+        }
+        folder = folder.with(part, bytes);
+    }
+    build_encoder(&folder.open("")?, &EncoderOptions::default())
+}
+
+/// What sentence-transformers would compute otherwise, or not at all.
+#[test]
+fn modules_that_are_not_computed_are_refused() {
+    const ORDER: &str = "one Transformer, one Pooling, Dense layers and Normalize, in this order";
+    type Edit = fn(&mut Value);
+    let pooling = "1_Pooling/config.json";
+    let cases: [(&str, &str, Edit, &[&str]); 10] = [
+        (
+            "bert-mean",
+            "modules.json",
+            |list| drop(list.as_array_mut().unwrap().remove(0)),
+            &[ORDER, "Pooling, Normalize"],
+        ),
+        (
+            "bert-mean",
+            "modules.json",
+            |list| list[0]["path"] = json!("0_Transformer"),
+            &["path: expected an empty path", "0_Transformer"],
+        ),
+        (
+            "bert-mean",
+            "modules.json",
+            |list| list.as_array_mut().unwrap().swap(0, 1),
+            &["modules.json", ORDER, "Pooling, Transformer, Normalize"],
+        ),
+        (
+            "bert-mean",
+            "modules.json",
+            |list| list.as_array_mut().unwrap().swap(1, 2),
+            &[ORDER, "Transformer, Normalize, Pooling"],
+        ),
+        (
+            "bert-mean",
+            "modules.json",
+            |list| list[2] = list[1].clone(),
+            &[ORDER, "Transformer, Pooling, Pooling"],
+        ),
+        (
+            "bert-weighted",
+            "modules.json",
+            |list| list[2]["type"] = json!("sentence_transformers.models.WeightedLayerPooling"),
+            &["expected Transformer, Pooling, Dense or Normalize"],
+        ),
+        (
+            "bert-mean",
+            pooling,
+            |config| config["pooling_mode_cls_token"] = json!("yes"),
+            &["pooling_mode_cls_token: expected true or false"],
+        ),
+        (
+            "bert-mean",
+            pooling,
+            |config| config["pooling_mode_made_up"] = json!(true),
+            &["pooling_mode_made_up: expected false, because the mode is not known"],
+        ),
+        (
+            "bert-mean",
+            pooling,
+            |config| config["include_prompt"] = json!(0),
+            &["include_prompt: expected true or false"],
+        ),
+        (
+            "bert-mean",
+            pooling,
+            |config| config["pooling_mode_mean_tokens"] = json!(false),
+            &["pooling_mode: expected at least one mode"],
+        ),
+    ];
+    edited("bert-mean", "", |_| {}).unwrap();
+    for (name, file, edit, parts) in cases {
+        match edited(name, file, edit) {
+            Ok(_) => panic!("{name}, {parts:?}: expected an error, found a model"),
+            Err(error) => assert_says(&error.to_string(), parts),
+        }
     }
 }

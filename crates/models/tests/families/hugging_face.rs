@@ -571,10 +571,19 @@ fn values_that_others_are_computed_from_are_checked() {
             json!({"qk_layernorm": true}),
             &["`qk_layernorm`"],
         ),
+    ] {
+        assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
+    }
+}
+
+/// What a change of a key was found to change in transformers and not here.
+#[test]
+fn settings_that_the_reference_computes_otherwise_are_refused() {
+    for (name, change, parts) in [
         (
             "gemma4",
             json!({"use_bidirectional_attention": "some"}),
-            &["`use_bidirectional_attention` is some", "null or vision"],
+            &["`use_bidirectional_attention` is some", "null or vision"][..],
         ),
         // Both would be applied in two places or in none.
         (
@@ -614,7 +623,8 @@ fn values_that_others_are_computed_from_are_checked() {
 /// Without a share of rotated elements a program still answers fluently, and wrongly.
 #[test]
 fn gemma4_takes_no_default_for_a_rotary_embedding() {
-    let rope = |edit: fn(&mut Value)| {
+    type Edit = fn(&mut Value);
+    let rope = |edit: Edit| {
         let config = fs::read(tiny("gemma4").join("config.json")).unwrap();
         let mut config: Value = serde_json::from_slice(&config).unwrap();
         edit(&mut config["rope_parameters"]);
@@ -624,7 +634,7 @@ fn gemma4_takes_no_default_for_a_rotary_embedding() {
         )
     };
     rope(|_| {}).unwrap();
-    let cases: [(fn(&mut Value), &str); 5] = [
+    let cases: [(Edit, &str); 5] = [
         (|rope| *rope = Value::Null, "\"rope_parameters\" is missing"),
         (
             |rope| rope["full_attention"] = Value::Null,
