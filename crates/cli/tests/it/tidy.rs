@@ -287,7 +287,10 @@ fn crates_without_unit_tests_have_none() {
     for (name, path, text) in sources {
         n += 1;
         if text.contains("cfg(test)") || text.contains("#[test]") {
-            faults.push(format!("{}: move it to crates/{name}/tests", path.display()));
+            faults.push(format!(
+                "{}: move it to crates/{name}/tests",
+                path.display()
+            ));
         }
     }
     assert!(n > 100, "the crates were found: {n} files");
