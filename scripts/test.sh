@@ -108,6 +108,11 @@ venv=target/oracle-venv
 { mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
     "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
 oracles=$!
+# Plugins that need other versions.
+llama=target/llama-index-venv
+{ mkdir -p target && { [ -x "$llama/bin/python" ] || python3 -m venv "$llama"; } &&
+    "$llama/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/llama-index-requirements.txt; } >/dev/null 2>&1 &
+llama_index=$!
 # Without the module that scores labeled data, as pages in a browser use it. A folder of its own
 # keeps what is built for this machine.
 audit_for_web() {
@@ -187,6 +192,11 @@ if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
         step "oracle: packages" "$venv/bin/python" tests/oracle/check_packages.py "$packages"
         step "oracle: predict" "$venv/bin/python" tests/oracle/check_predict.py "$thane"
         step "oracle: serve" "$venv/bin/python" tests/oracle/check_serve.py "$thane"
+        if wait "$llama_index"; then
+            step "oracle: llama-index" "$llama/bin/python" tests/oracle/check_llama_index.py "$thane"
+        else
+            skip "oracle: llama-index" "pip could not install tests/oracle/llama-index-requirements.txt"
+        fi
         step "oracle: batch" "$venv/bin/python" tests/oracle/check_batch.py "$thane"
         step "load on serve" "$venv/bin/python" tests/oracle/load_serve.py "$thane" --requests 400 --connections 16
         step "oracle: structured" "$venv/bin/python" tests/oracle/check_structured.py "$thane"

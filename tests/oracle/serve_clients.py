@@ -1,6 +1,6 @@
 """Official clients of other APIs than OpenAI's, unchanged, against `thane serve`: anthropic, ollama,
-perplexityai, huggingface_hub, langchain and llama-index. `check_serve.py` starts the server and
-calls `check`; a client that is not installed is named and left out.
+perplexityai, huggingface_hub and langchain. `check_serve.py` starts the server and calls `check`; a
+client that is not installed is named and left out. `check_llama_index.py` does so for llama-index.
 
 Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected vectors
 and bytes those of `thane embed`, expected scores those of sentence-transformers
@@ -320,8 +320,7 @@ def langchain_openai(module, address, key, thane):
 
 
 def llama_index(module, address, key, thane):
-    """Needs an older openai, and so an environment of its own: llama-index-llms-openai-like and
-    llama-index-embeddings-openai-like."""
+    """Called by `check_llama_index.py`, in an environment of its own."""
     case = cases()[0]
     base = {"api_base": f"{address}/v1", "api_key": key, "max_retries": 0}
     like = importlib.import_module("llama_index.llms.openai_like").OpenAILike
@@ -352,10 +351,9 @@ def check(address, key, thane):
         ("huggingface_hub", huggingface_hub),
         ("langchain_openai", langchain_openai),
         ("langchain_perplexity", langchain_perplexity),
-        ("llama_index", llama_index),
     ]:
         try:
-            module = importlib.import_module("llama_index.core" if name == "llama_index" else name)
+            module = importlib.import_module(name)
         except ImportError:
             print(f"skipped: {name} is not installed")
             continue

@@ -135,11 +135,38 @@ fn isa(name: &str) -> Result<Isa, String> {
     Isa::named(name).ok_or_else(|| format!("this machine has {}", names()))
 }
 
+/// The variables of OpenTelemetry that are read.
+#[derive(Clone, Debug, Default)]
+pub struct Otlp {
+    /// `OTEL_EXPORTER_OTLP_ENDPOINT`.
+    pub endpoint: Option<String>,
+    /// `OTEL_EXPORTER_OTLP_HEADERS`: `name=value`, with commas between.
+    pub headers: Option<String>,
+    /// `OTEL_SERVICE_NAME`.
+    pub service: Option<String>,
+}
+
+impl Otlp {
+    fn from_variables(var: impl Fn(&str) -> Option<OsString>) -> Self {
+        let text = |name: &str| {
+            let value = var(name)?.into_string().ok()?;
+            (!value.is_empty()).then_some(value)
+        };
+        Self {
+            endpoint: text("OTEL_EXPORTER_OTLP_ENDPOINT"),
+            headers: text("OTEL_EXPORTER_OTLP_HEADERS"),
+            service: text("OTEL_SERVICE_NAME"),
+        }
+    }
+}
+
 /// The state that verbs share.
 pub struct App {
     pub output: Arc<Output>,
     pub interrupt: Interrupt,
     pub hub: Hub,
+    /// Where traces are sent.
+    pub otlp: Otlp,
     /// Instruction set that was asked for; `None` for the best of the machine.
     pub isa: Option<Isa>,
     /// Limits memory that is allocated for inputs.
@@ -165,6 +192,7 @@ impl App {
             .catalog
             .clone()
             .or_else(|| var("THANE_CATALOGUE").map(PathBuf::from));
+        let otlp = Otlp::from_variables(&var);
         let places = Places::from_variables(
             global
                 .cache
@@ -186,6 +214,7 @@ impl App {
             output,
             interrupt,
             hub,
+            otlp,
             isa: global.isa,
             budget,
         })

@@ -265,8 +265,9 @@ the catalog such as smollm2-135m. `thane VERB -h` has two examples, `thane VERB 
 const ENVIRONMENT: &str = "\
 Environment: every flag above has a variable, such as THANE_QUIET for --quiet; flags of a verb have
 its name in it, such as THANE_RUN_MAX_TOKENS. HF_HOME, HF_HUB_CACHE, HF_ENDPOINT, HF_TOKEN,
-HF_TOKEN_PATH, HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE and NO_COLOR
-mean what they mean elsewhere.";
+HF_TOKEN_PATH, HF_HUB_OFFLINE, XDG_CACHE_HOME, HTTPS_PROXY, NO_PROXY, SSL_CERT_FILE, NO_COLOR,
+OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS and OTEL_SERVICE_NAME mean what they mean
+elsewhere.";
 
 /// Flags in this order stand before all others.
 const BEHIND_COMMON: usize = 1000;

@@ -8,7 +8,8 @@
 //! A verb that ends by itself (`run` prints the rest of its line) holds a [`Cooperative`]. Then the
 //! first signal only sets a flag, and the program ends after a grace period or at the second
 //! signal. Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and
-//! SIGHUP always end the program, unless it was started to ignore them, as by `nohup`.
+//! SIGHUP always end the program, unless it was started to ignore them, as by `nohup`; a server
+//! takes a SIGHUP that was sent to it as a wish ([`Hangups`]).
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -43,6 +44,12 @@ struct State {
     grace: Mutex<Option<Duration>>,
     /// Whether the program is ending.
     ending: AtomicBool,
+    /// Whether SIGHUP is a wish, and not the end.
+    takes_hangups: AtomicBool,
+    /// Whether the program was started from a terminal.
+    had_terminal: AtomicBool,
+    /// Whether there was a SIGHUP since somebody looked.
+    hung_up: AtomicBool,
     /// Paths that are being written, with incomplete files beside them.
     written: Mutex<Vec<PathBuf>>,
     child: Mutex<Option<Child>>,
@@ -53,6 +60,9 @@ struct State {
 
 /// While this lives, a signal sets the flag and its holder ends the operation.
 pub struct Cooperative<'a>(&'a Interrupt);
+
+/// While this lives, SIGHUP does not end the program, unless the terminal is gone.
+pub struct Hangups<'a>(&'a Interrupt);
 
 /// While this lives, incomplete files beside a path are removed if a signal ends the program.
 pub struct Writing<'a>(&'a Interrupt);
@@ -86,8 +96,10 @@ impl Interrupt {
             .map_err(|e| ctrlc::Error::System(e.into()))?;
         let handler = self.clone();
         let wait = move || {
-            while signals.wait().is_ok() {
-                handler.signalled(Asked::End);
+            while let Ok(signal) = signals.wait() {
+                if signal != Signal::SIGHUP || !handler.takes_hangup() {
+                    handler.signalled(Asked::End);
+                }
             }
         };
         std::thread::Builder::new()
@@ -114,6 +126,30 @@ impl Interrupt {
         *self.0.grace.lock().unwrap_or_else(PoisonError::into_inner) = grace;
         self.0.cooperating.fetch_add(1, Ordering::SeqCst);
         Cooperative(self)
+    }
+
+    /// Until the result is dropped, SIGHUP is what [`Interrupt::was_hung_up`] returns.
+    pub fn take_hangups(&self) -> Hangups<'_> {
+        let state = &self.0;
+        state.had_terminal.store(has_terminal(), Ordering::SeqCst);
+        state.takes_hangups.store(true, Ordering::SeqCst);
+        Hangups(self)
+    }
+
+    /// Whether there was a SIGHUP since this was called last.
+    pub fn was_hung_up(&self) -> bool {
+        self.0.hung_up.swap(false, Ordering::SeqCst)
+    }
+
+    /// Takes a SIGHUP as a wish; false if it has to end the program: a terminal that is closed
+    /// sends the same signal.
+    #[cfg(unix)]
+    fn takes_hangup(&self) -> bool {
+        let state = &self.0;
+        let is_closed = state.had_terminal.load(Ordering::SeqCst) && !has_terminal();
+        let takes = state.takes_hangups.load(Ordering::SeqCst) && !is_closed;
+        state.hung_up.fetch_or(takes, Ordering::SeqCst);
+        takes
     }
 
     /// Until the result is dropped, a signal that ends the program removes the [`Partial`]s beside
@@ -248,6 +284,11 @@ impl Interrupt {
     }
 }
 
+/// Whether the program has a terminal that is not closed.
+fn has_terminal() -> bool {
+    std::fs::File::open("/dev/tty").is_ok()
+}
+
 /// Whether this program was started to ignore a signal. Linux delivers an ignored signal to a
 /// thread that blocks and awaits it; other systems discard it.
 #[cfg(unix)]
@@ -281,6 +322,12 @@ impl Children for Interrupt {
             tick();
             std::thread::sleep(Duration::from_millis(25));
         }
+    }
+}
+
+impl Drop for Hangups<'_> {
+    fn drop(&mut self) {
+        self.0.0.takes_hangups.store(false, Ordering::SeqCst);
     }
 }
 

@@ -10,20 +10,24 @@ use std::time::Instant;
 use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
 use thane_engine::sessions::Sessions;
+use thane_engine::text::Tokenizer;
 use thane_runtime::{Known, PromptEncoder, Recommended};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
-use crate::log::Record;
+use crate::log::{Record, current_quota};
 use crate::places::Places;
+use crate::rate::Quota;
 
 /// A handle to a running language model.
 pub(crate) struct Answers {
     pub prompts: Arc<PromptEncoder>,
     /// Tokens of a prompt and its answer together.
     pub context: usize,
+    /// Most bytes of a prompt: no tokenization of a longer one fits the context.
+    pub max_prompt_bytes: usize,
     /// Number of tokens in the vocabulary of the model.
     pub n_vocab: usize,
     /// The sampling options that the model's files recommend.
@@ -44,6 +48,7 @@ struct Job {
     place: OwnedSemaphorePermit,
     arrived: Instant,
     record: Weak<Record>,
+    quota: Option<Arc<Quota>>,
 }
 
 /// What the thread needs.
@@ -69,6 +74,7 @@ impl Answers {
             .name("answers".to_owned())
             .spawn(move || work(sessions, &of_thread, &waiting, &counted))?;
         let started = Self {
+            max_prompt_bytes: max_bytes(prompts.tokenizer(), context),
             prompts,
             context,
             n_vocab: parts.n_vocab,
@@ -97,10 +103,23 @@ impl Answers {
             place,
             arrived: Instant::now(),
             record: Record::current(),
+            quota: current_quota(),
         };
+        if let Some(quota) = &job.quota {
+            quota.spend(job.request.prompt.len());
+        }
         self.jobs.send(job).map_err(|_| stopped())?;
         Ok(answer)
     }
+}
+
+/// Most bytes of text that fit a context: those of its longest token in each place. A tokenizer
+/// that normalizes may make one byte of three (NFC composes a syllable of Hangul from its letters).
+fn max_bytes(tokenizer: &Tokenizer, context: usize) -> usize {
+    const NORMALIZED: usize = 3;
+    let ids = 0..u32::try_from(tokenizer.n_vocab()).unwrap_or(u32::MAX);
+    let longest = ids.map(|id| tokenizer.token_bytes(id).len()).max();
+    context.saturating_mul(NORMALIZED * longest.unwrap_or(1).max(1))
 }
 
 /// Who waits for the events of a request. The place in the queue is free once this is dropped.
@@ -110,6 +129,9 @@ struct Listener {
     arrived: Instant,
     has_token: bool,
     record: Weak<Record>,
+    quota: Option<Arc<Quota>>,
+    /// Pieces of text so far: nearly as many as tokens.
+    n_pieces: usize,
 }
 
 /// Runs the scheduler until the server is gone.
@@ -131,6 +153,9 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
             if !is_heard {
                 scheduler.cancel(*id);
                 counts.cancelled.add(1);
+                if let Some(quota) = &listener.quota {
+                    quota.spend(listener.n_pieces);
+                }
             }
             is_heard
         });
@@ -148,16 +173,33 @@ fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>,
                 if !listener.has_token && !matches!(event, Event::Scored(_)) {
                     listener.has_token = true;
                     counts.first.observe(listener.arrived.elapsed());
+                    if let Some(record) = listener.record.upgrade() {
+                        record.note_first_token();
+                    }
                 }
-                if let (Event::Done(_, usage), Some(record)) = (&event, listener.record.upgrade()) {
-                    record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
+                listener.note(&event);
+                let events = listener.events.clone();
+                if is_last {
+                    // The place is free before the client can ask again.
+                    listeners.remove(&id);
                 }
                 // A client that has gone is seen before the next step.
-                let _ = listener.events.send(event);
+                let _ = events.send(event);
             }
-            if is_last {
-                listeners.remove(&id);
-            }
+        }
+    }
+}
+
+impl Listener {
+    /// Counts tokens where they are wanted.
+    fn note(&mut self, event: &Event) {
+        self.n_pieces += usize::from(matches!(event, Event::Text(_)));
+        let Event::Done(_, usage) = event else { return };
+        if let Some(record) = self.record.upgrade() {
+            record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
+        }
+        if let Some(quota) = &self.quota {
+            quota.spend(usage.answer_tokens);
         }
     }
 }
@@ -191,6 +233,8 @@ fn submit(
                 arrived: job.arrived,
                 has_token: false,
                 record: job.record,
+                quota: job.quota,
+                n_pieces: 0,
             };
             listeners.insert(id, listener);
         }

@@ -6,7 +6,6 @@
 //! can send text, but JSON or an archive only after a question that no route answers, so bodies
 //! must be declared as one of them.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +19,8 @@ use sha2::{Digest, Sha256};
 
 use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::rate::Rate;
+use crate::log::charge_to;
+use crate::rate::{Limits, Quota, Rate};
 
 /// What requests must have.
 #[derive(Debug)]
@@ -37,14 +37,17 @@ struct Client {
     /// SHA-256 of the key; `None` if everybody may ask.
     key: Option<[u8; 32]>,
     rate: Option<Rate>,
+    quota: Option<Arc<Quota>>,
 }
 
 impl Guard {
-    /// Checks for one of these keys, if there are any. Each key may ask so often in a minute.
-    pub fn new(keys: &[String], per_minute: Option<NonZeroU32>, is_loopback: bool) -> Self {
+    /// Checks for one of these keys, if there are any. The limits hold for each key.
+    pub fn new(keys: &[String], limits: Limits, is_loopback: bool) -> Self {
+        let now = Instant::now();
         let client = |key| Client {
             key,
-            rate: per_minute.map(|n| Rate::new(n, Instant::now())),
+            rate: limits.requests_per_minute.map(|n| Rate::new(n, now)),
+            quota: limits.tokens_per_day.map(|n| Arc::new(Quota::new(n, now))),
         };
         let hash = |key: &String| Some(Sha256::digest(key.trim()).into());
         let clients = match keys {
@@ -63,8 +66,8 @@ impl Guard {
         if !is_open(uri.path(), method) {
             let client = self.client(headers)?;
             // Whoever only looks costs nothing.
-            if let Some(rate) = client.rate.as_ref().filter(|_| is_post) {
-                rate.take(Instant::now())?;
+            if is_post {
+                client.check(Instant::now())?;
             }
         }
         if is_post {
@@ -112,6 +115,17 @@ impl Guard {
             None => "expected the header Authorization: Bearer KEY, found none",
         };
         Err(ApiError::new(StatusCode::UNAUTHORIZED, message).with_code("invalid_api_key"))
+    }
+}
+
+impl Client {
+    /// Counts a request, whose tokens will be counted too.
+    fn check(&self, now: Instant) -> Result<(), ApiError> {
+        if let Some(quota) = &self.quota {
+            quota.check(now)?;
+            charge_to(quota);
+        }
+        self.rate.as_ref().map_or(Ok(()), |rate| rate.take(now))
     }
 }
 
@@ -215,7 +229,11 @@ mod tests {
             headers.insert(header::AUTHORIZATION, value.parse().unwrap());
             headers
         };
-        let guard = Guard::new(&["other".to_owned(), "secret".to_owned()], None, false);
+        let guard = Guard::new(
+            &["other".to_owned(), "secret".to_owned()],
+            Limits::default(),
+            false,
+        );
         guard.client(&headers("Bearer secret")).unwrap();
         guard.client(&headers("Bearer other")).unwrap();
         for value in [
@@ -233,7 +251,7 @@ mod tests {
         headers.insert("x-api-key", "secret".parse().unwrap());
         guard.client(&headers).unwrap();
         guard.client(&HeaderMap::new()).unwrap_err();
-        Guard::new(&[], None, false)
+        Guard::new(&[], Limits::default(), false)
             .client(&HeaderMap::new())
             .unwrap();
     }

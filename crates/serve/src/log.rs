@@ -2,9 +2,10 @@
 //! request: neither its body nor its query.
 
 use std::fmt;
+use std::hash::RandomState;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,6 +16,8 @@ use axum::middleware::Next;
 use hyper::body::{Body as _, Frame, SizeHint};
 
 use crate::counts::Count;
+use crate::rate::Quota;
+use crate::trace::Trace;
 
 /// The header that names a request.
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -40,6 +43,10 @@ pub struct LogEntry<'a> {
     pub answer_tokens: u64,
     /// Whether the answer was sent to its end.
     pub is_whole: bool,
+    /// From the arrival of the request to the first token of an answer, if there was one.
+    pub first_token: Option<Duration>,
+    /// The trace of the request.
+    pub trace: Option<&'a Trace>,
 }
 
 /// Writes entries; it must not wait.
@@ -51,6 +58,8 @@ pub(crate) struct Log {
     /// Differs between servers, so that requests of two have different names.
     prefix: u64,
     n: AtomicU64,
+    /// Of which ids of traces are made.
+    random: RandomState,
 }
 
 /// A request of which nobody has written yet: whoever drops it last does.
@@ -65,6 +74,11 @@ pub(crate) struct Record {
     prompt_tokens: Count,
     answer_tokens: Count,
     is_whole: AtomicBool,
+    first_token: OnceLock<Duration>,
+    /// `None` if nobody takes entries.
+    trace: Option<Trace>,
+    /// Where the tokens are counted that the client may have.
+    quota: OnceLock<Arc<Quota>>,
 }
 
 tokio::task_local! {
@@ -78,21 +92,23 @@ impl Log {
         let nanos = now.map_or(0, |now| now.as_nanos());
         let prefix = (nanos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let n = AtomicU64::new(1);
-        Self { sink, prefix, n }
+        Self {
+            sink,
+            prefix,
+            n,
+            random: RandomState::new(),
+        }
     }
 
     /// The client's name of a request, if it is a short word, or a new one.
-    fn name(&self, request: &Request) -> String {
+    fn name(&self, request: &Request, n: u64) -> String {
         let given = request.headers().get(&REQUEST_ID);
         let is_word = |text: &&str| {
             let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
             (1..=MAX_ID).contains(&text.len()) && text.bytes().all(is_part)
         };
         let given = given.and_then(|value| value.to_str().ok()).filter(is_word);
-        let new = || {
-            let n = self.n.fetch_add(1, Ordering::Relaxed);
-            format!("{:08x}-{n}", self.prefix >> 32)
-        };
+        let new = || format!("{:08x}-{n}", self.prefix >> 32);
         given.map_or_else(new, str::to_owned)
     }
 }
@@ -105,6 +121,11 @@ impl Record {
         current.unwrap_or_default()
     }
 
+    /// Notes that an answer has a first token now.
+    pub fn note_first_token(&self) {
+        let _ = self.first_token.set(self.start.elapsed());
+    }
+
     /// Counts tokens of the request.
     pub fn add_tokens(&self, prompt: usize, answer: usize) {
         self.prompt_tokens.add(prompt as u64);
@@ -114,7 +135,24 @@ impl Record {
 
 /// Counts tokens of inputs of the request that the current handler answers.
 pub(crate) fn add_input_tokens(n: usize) {
-    let _ = RECORD.try_with(|record| record.add_tokens(n, 0));
+    let _ = RECORD.try_with(|record| {
+        record.add_tokens(n, 0);
+        if let Some(quota) = record.quota.get() {
+            quota.spend(n);
+        }
+    });
+}
+
+/// Lets the tokens of the current request count for a client.
+pub(crate) fn charge_to(quota: &Arc<Quota>) {
+    let _ = RECORD.try_with(|record| record.quota.set(Arc::clone(quota)));
+}
+
+/// Where the tokens of the current request count; a thread may count them after its client has
+/// gone.
+pub(crate) fn current_quota() -> Option<Arc<Quota>> {
+    let quota = RECORD.try_with(|record| record.quota.get().cloned());
+    quota.ok().flatten()
 }
 
 impl Drop for Record {
@@ -130,6 +168,8 @@ impl Drop for Record {
             prompt_tokens: self.prompt_tokens.get(),
             answer_tokens: self.answer_tokens.get(),
             is_whole: self.is_whole.load(Ordering::Relaxed),
+            first_token: self.first_token.get().copied(),
+            trace: self.trace.as_ref(),
         });
     }
 }
@@ -140,9 +180,12 @@ pub(crate) async fn record(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let name = log.name(&request);
+    let n = log.n.fetch_add(1, Ordering::Relaxed);
+    let name = log.name(&request, n);
     let header = HeaderValue::from_str(&name);
     let route = request.extensions().get::<MatchedPath>();
+    let trace = || Trace::of(request.headers(), &log.random, n);
+    let trace = log.sink.is_some().then(trace);
     let record = Arc::new(Record {
         sink: log.sink.clone(),
         request: name,
@@ -153,6 +196,9 @@ pub(crate) async fn record(
         prompt_tokens: Count::default(),
         answer_tokens: Count::default(),
         is_whole: AtomicBool::new(false),
+        first_token: OnceLock::new(),
+        trace,
+        quota: OnceLock::new(),
     });
     let answered = RECORD.scope(Arc::clone(&record), next.run(request));
     let mut response = answered.await;

@@ -19,6 +19,7 @@ use crate::error::ApiError;
 use crate::places::Places;
 use crate::ranks::Ranks;
 use crate::vectors::Embeddings;
+use crate::warm;
 
 /// How models are served.
 #[derive(Clone, Debug)]
@@ -156,7 +157,8 @@ impl Served {
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
         let (n_queue, budget) = (options.n_queue, options.budget.clone());
         if model.is_reranker()? {
-            let reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
+            let mut reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
+            warm::score(&mut reranker)?;
             let architecture = reranker.info.architecture.clone();
             let started = Ranks::start(reranker, n_queue, budget);
             let (ranks, thread) = started.map_err(unstarted)?;
@@ -178,9 +180,10 @@ impl Served {
                     },
                     ..EmbedOptions::default()
                 };
-                let embedder = model.embedding_model(&options_of, backend, observer)?;
+                let mut embedder = model.embedding_model(&options_of, backend, observer)?;
                 // Also refuses a default prompt that cannot be used.
                 Prompt::choose(None, &embedder.info)?;
+                warm::vector(&mut embedder)?;
                 let architecture = embedder.info.architecture.clone();
                 let started = Embeddings::start(embedder, n_queue, budget);
                 let (embeddings, thread) = started.map_err(unstarted)?;
@@ -196,13 +199,12 @@ impl Served {
                     known.path = PathBuf::from(&id);
                     known
                 });
+                let kept = (options.n_slots, budget);
+                let mut sessions = options.prompts.sessions(&model, backend, kept)?;
+                warm::answer(&mut sessions, &prompts, known.is_none())?;
                 let started = Answers::start(Parts {
                     prompts,
-                    sessions: options.prompts.sessions(
-                        &model,
-                        backend,
-                        (options.n_slots, budget),
-                    )?,
+                    sessions,
                     n_vocab: model.info.vocab_size,
                     recommended: model.recommended_sampling()?,
                     known,

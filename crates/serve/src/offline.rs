@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use crate::error::STOPPED;
 use crate::guard::Guard;
 use crate::model::Served;
+use crate::rate::Limits;
 use crate::roster::Roster;
 use crate::server::{Options, Server, routes, stop};
 
@@ -56,7 +57,7 @@ impl Offline {
     /// Models behind the routes of the server. Of the options, those of bodies and memory count.
     pub fn new(models: Vec<Served>, options: &Options) -> Self {
         let roster = Arc::new(Roster::of_loaded(models));
-        let guard = Guard::new(&[], None, true);
+        let guard = Guard::new(&[], Limits::default(), true);
         Self {
             service: TowerToHyperService::new(routes(&roster, options, guard)),
         }

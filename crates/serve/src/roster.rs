@@ -26,6 +26,9 @@ pub struct LoadError {
     pub cause: Box<dyn Error + Send + Sync>,
 }
 
+/// Hears of a model that was loaded again, by its name, or why it was not.
+pub type ReloadSink = Arc<dyn Fn(&str, Result<(), LoadError>) + Send + Sync>;
+
 /// A model that can be loaded.
 pub struct Loadable {
     /// The name that clients use.
@@ -40,7 +43,7 @@ pub struct Loadable {
     pub keep_alive: KeepAlive,
     /// Most requests that wait for the model to be loaded.
     pub n_queue: usize,
-    /// Loads the model, which may take minutes.
+    /// Loads the model from its files as they are now, which may take minutes.
     pub load: Box<dyn Fn() -> Result<Served, LoadError> + Send + Sync>,
 }
 
@@ -203,6 +206,21 @@ impl Roster {
         }
     }
 
+    /// Loads the models again that are loaded, one after another. Running and waiting answers are
+    /// given with the model as it was; a model that cannot be loaded stays.
+    pub async fn reload(self: Arc<Self>, heard: ReloadSink) {
+        for entry in &self.entries {
+            let _turn = self.turn.lock().await;
+            if entry.loaded().is_none() {
+                continue;
+            }
+            let of_thread = Arc::clone(entry);
+            let loaded = apart(move || of_thread.load_same()).await;
+            // The thread of the model before ends with its last answer.
+            heard(entry.id(), loaded.map(|served| drop(entry.put(served))));
+        }
+    }
+
     /// Unloads the idle model that was not used for longest; false if there is none.
     async fn make_room(&self) -> bool {
         let mut idle: Vec<_> = self.entries.iter().collect();
@@ -255,6 +273,21 @@ impl Entry {
     /// The name, then the aliases.
     pub fn names(&self) -> impl Iterator<Item = &String> {
         [&self.given.id].into_iter().chain(&self.given.aliases)
+    }
+
+    /// Loads the model, which must do what it did before: clients have asked for that.
+    fn load_same(&self) -> Result<Served, LoadError> {
+        let served = (self.given.load)()?;
+        let (expected, found) = (self.given.task, served.kind());
+        if expected == found {
+            return Ok(served);
+        }
+        let (expected, found) = (expected.name(), found.name());
+        let cause = format!("expected a model with the task {expected}, found {found}");
+        Err(LoadError {
+            lacks_memory: false,
+            cause: cause.into(),
+        })
     }
 
     pub fn task(&self) -> ModelTask {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,8 @@ use tokio::sync::Semaphore;
 use crate::guard::Guard;
 use crate::log::{Log, LogSink};
 use crate::patience::Patient;
-use crate::roster::{LoadError, Loadable, Roster};
+use crate::rate::Limits;
+use crate::roster::{LoadError, Loadable, ReloadSink, Roster};
 use crate::routes::{App, router};
 use crate::tls::Tls;
 use crate::upload::Uploads;
@@ -30,6 +31,8 @@ pub struct Options {
     pub api_keys: Vec<String>,
     /// Most requests of a key, or of all clients if there are no keys, in a minute.
     pub requests_per_minute: Option<NonZeroU32>,
+    /// Most tokens of a key, or of all clients, in 24 hours.
+    pub tokens_per_day: Option<NonZeroU64>,
     /// The certificate; `None` for connections without TLS.
     pub tls: Option<Tls>,
     /// Most bytes of the body of a request.
@@ -44,6 +47,8 @@ pub struct Options {
     pub log: Option<LogSink>,
     /// Tells whoever runs the server what clients are not told.
     pub complain: fn(&str),
+    /// Hears of models that were loaded again.
+    pub reloaded: ReloadSink,
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -60,6 +65,7 @@ impl Default for Options {
         Self {
             api_keys: Vec::new(),
             requests_per_minute: None,
+            tokens_per_day: None,
             tls: None,
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
@@ -67,11 +73,22 @@ impl Default for Options {
             resident_bytes: || None,
             log: None,
             complain: |_| {},
+            reloaded: Arc::new(|_, _| {}),
             max_connections: 256,
             grace: Duration::from_secs(10),
             patience: Duration::from_secs(30),
         }
     }
+}
+
+/// What a running server asks and tells its caller.
+pub struct Hooks<'a> {
+    /// Called when all models are loaded that are loaded at start.
+    pub on_ready: &'a dyn Fn() -> io::Result<()>,
+    /// Whether the server is to stop; asked several times a second.
+    pub is_stopped: &'a dyn Fn() -> bool,
+    /// Whether the models are to be loaded again, since it was asked last.
+    pub wants_reload: &'a dyn Fn() -> bool,
 }
 
 /// Why a server ended.
@@ -116,7 +133,11 @@ impl Server {
     /// A server on an open port.
     pub fn new(listener: TcpListener, models: Vec<Loadable>, options: Options) -> io::Result<Self> {
         let is_loopback = listener.local_addr()?.ip().is_loopback();
-        let guard = Guard::new(&options.api_keys, options.requests_per_minute, is_loopback);
+        let limits = Limits {
+            requests_per_minute: options.requests_per_minute,
+            tokens_per_day: options.tokens_per_day,
+        };
+        let guard = Guard::new(&options.api_keys, limits, is_loopback);
         let roster = Arc::new(Roster::new(models, options.complain));
         Ok(Self {
             listener,
@@ -126,31 +147,22 @@ impl Server {
         })
     }
 
-    /// Serves until `is_stopped` returns true, which is asked several times a second. Then the port
-    /// is closed, idle connections end, and running answers finish within [`Options::grace`].
-    /// Requests are taken while models are being loaded; `on_ready` is called when all are that
-    /// are loaded at start.
-    pub fn run(
-        self,
-        on_ready: &dyn Fn() -> io::Result<()>,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(), RunError> {
+    /// Serves until [`Hooks::is_stopped`] returns true. Then the port is closed, idle connections
+    /// end, and running answers finish within [`Options::grace`]. Requests are taken while models
+    /// are being loaded.
+    pub fn run(self, hooks: &Hooks<'_>) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(Self::ENCODERS)
             .build()?;
-        let served = runtime.block_on(self.serve(on_ready, is_stopped));
+        let served = runtime.block_on(self.serve(hooks));
         // A prompt that is still being encoded has nobody who waits for it.
         runtime.shutdown_background();
         served
     }
 
-    async fn serve(
-        self,
-        on_ready: &dyn Fn() -> io::Result<()>,
-        is_stopped: &dyn Fn() -> bool,
-    ) -> Result<(), RunError> {
+    async fn serve(self, hooks: &Hooks<'_>) -> Result<(), RunError> {
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let places = Arc::new(Semaphore::new(self.options.max_connections));
@@ -169,10 +181,15 @@ impl Server {
                 started = &mut starting, if !is_ready => {
                     started.map_err(io::Error::other)?.map_err(RunError::Load)?;
                     is_ready = true;
-                    on_ready()?;
+                    (hooks.on_ready)()?;
                     continue;
                 }
-                () = stop(is_stopped) => break,
+                () = stop(hooks.is_stopped) => break,
+                () = stop(hooks.wants_reload), if is_ready => {
+                    let heard = Arc::clone(&self.options.reloaded);
+                    tokio::spawn(Arc::clone(&self.roster).reload(heard));
+                    continue;
+                }
             };
             let Ok((stream, _)) = accepted else {
                 // Too many open files, most likely: some will be closed.
@@ -220,9 +237,9 @@ async fn connect<S>(
     let _ = watcher.watch(connection).await;
 }
 
-/// Waits until the server is to stop.
-pub(crate) async fn stop(is_stopped: &dyn Fn() -> bool) {
-    while !is_stopped() {
+/// Waits until the caller says so.
+pub(crate) async fn stop(is_due: &dyn Fn() -> bool) {
+    while !is_due() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -267,7 +284,11 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 server
-                    .run(&|| Ok(()), &|| is_stopped.load(Ordering::Relaxed))
+                    .run(&Hooks {
+                        on_ready: &|| Ok(()),
+                        is_stopped: &|| is_stopped.load(Ordering::Relaxed),
+                        wants_reload: &|| false,
+                    })
                     .unwrap()
             });
             let line = "GET / HTTP/1.1\r\nHost: localhost\r\n";

@@ -1,13 +1,15 @@
 //! `thane serve`: an HTTP server for language and embedding models.
 
 use std::cell::{Cell, RefCell};
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
-use thane_serve::{ListenError, LogSink, Options, RunError, Server, listen};
+use thane_serve::{
+    Hooks, ListenError, LogSink, Options, OtlpOptions, ReloadSink, RunError, Server, Traces, listen,
+};
 
 use crate::app::App;
 use crate::config::ModelEntry;
@@ -25,6 +27,7 @@ use crate::serve::state;
 /// /perplexity; rerankers /v1/rerank and /rerank. /openapi.json lists all routes. The address,
 /// printed once the models are loaded, opens a page with a chat, similarity of texts, audits of
 /// models and live charts. Ctrl-C stops the server: running answers have 10 seconds to finish.
+/// SIGHUP loads the models again from their files.
 /// docs/serve.md has the fields.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -67,6 +70,11 @@ pub struct Args {
     /// Without keys, all clients share them. Requests that only look (GET) do not count.
     #[arg(long, value_name = "N")]
     requests_per_minute: Option<NonZeroU32>,
+    /// Most tokens of a key in 24 hours, of prompts and answers; more are refused with status 429.
+    ///
+    /// They come back evenly. Without keys, all clients share them.
+    #[arg(long, value_name = "N")]
+    tokens_per_day: Option<NonZeroU64>,
     /// Certificate in PEM for TLS (https), with those that vouch for it behind.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -80,6 +88,12 @@ pub struct Args {
     /// request.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
+    /// Send traces to a collector of OpenTelemetry (OTLP over HTTP), such as http://localhost:4318.
+    ///
+    /// Each request is a span, in the trace of its header traceparent. The default is the variable
+    /// OTEL_EXPORTER_OTLP_ENDPOINT.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -145,6 +159,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let listener = listen(&args.host, args.port, !keys.is_empty()).map_err(of_listen)?;
     let log = args.log.as_deref().map(Log::open).transpose()?;
+    let traces = traces(args, app)?;
     let (asked, aliases) = args.asked()?;
     let models = models::open(&asked, &aliases, app)?;
     let ids: Vec<String> = models.iter().map(|model| model.id.clone()).collect();
@@ -152,11 +167,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let options = Options {
         api_keys: keys,
         requests_per_minute: args.requests_per_minute,
+        tokens_per_day: args.tokens_per_day,
         tls,
         budget: app.budget.clone(),
         resident_bytes,
-        log: sink(log.as_ref(), app),
+        log: sink(log.as_ref(), traces.as_ref(), app),
         complain: models::complain,
+        reloaded: reloaded(log.as_ref()),
         ..Options::default()
     };
     let grace = options.grace;
@@ -182,13 +199,19 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         }
         app.output.data(&format!("{address}\n"))
     };
-    let ended = server.run(&on_ready, &|| {
+    let _hangups = app.interrupt.take_hangups();
+    let is_stopped = || {
         let is_stopped = app.interrupt.is_set();
         if is_stopped && !is_said.replace(true) {
             app.output
                 .say("thane: stopping; running answers finish first");
         }
         is_stopped
+    };
+    let ended = server.run(&Hooks {
+        on_ready: &on_ready,
+        is_stopped: &is_stopped,
+        wants_reload: &|| app.interrupt.was_hung_up(),
     });
     ended.map_err(|error| match error {
         RunError::Load(error) => match error.cause.downcast::<Failure>() {
@@ -199,18 +222,58 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     })
 }
 
-/// Where entries of the log go: to the log, and to the terminal of a user who wants details.
-fn sink(log: Option<&Log>, app: &App) -> Option<LogSink> {
-    let to_log = log.map(Log::sink);
+/// Tells of models that were loaded again, on stderr and in the log.
+fn reloaded(log: Option<&Log>) -> ReloadSink {
+    let to_log = log.map(Log::reload_sink);
+    Arc::new(move |model, result| {
+        let error = result.err().map(|error| error.cause.to_string());
+        models::complain(&match &error {
+            None => format!("{model}: loaded again"),
+            Some(error) => format!("{model}: not loaded again, stays as it was: {error}"),
+        });
+        if let Some(to_log) = &to_log {
+            to_log(model, error.as_deref());
+        }
+    })
+}
+
+/// Where traces are sent, if that is wanted.
+fn traces(args: &Args, app: &App) -> Result<Option<Traces>, Failure> {
+    let given = args.otlp_endpoint.as_ref().or(app.otlp.endpoint.as_ref());
+    let Some(endpoint) = given else {
+        return Ok(None);
+    };
+    let headers = app.otlp.headers.as_deref().unwrap_or_default().split(',');
+    let headers = headers.filter_map(|header| header.split_once('='));
+    let started = Traces::start(OtlpOptions {
+        endpoint: endpoint.clone(),
+        headers: headers
+            .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+            .collect(),
+        service: app.otlp.service.clone().unwrap_or("thane".to_owned()),
+        complain: models::complain,
+    });
+    started.map(Some).map_err(|error| {
+        let failure = Failure::new(Code::Usage, error);
+        failure.remedy("--otlp-endpoint http://localhost:4318")
+    })
+}
+
+/// Where entries of requests go: to the log, to the collector of traces, and to the terminal of a
+/// user who wants details.
+fn sink(log: Option<&Log>, traces: Option<&Traces>, app: &App) -> Option<LogSink> {
+    let sinks = log
+        .map(Log::sink)
+        .into_iter()
+        .chain(traces.map(Traces::sink));
+    let sinks: Vec<LogSink> = sinks.collect();
     let is_shown = app.output.is_verbose();
-    if to_log.is_none() && !is_shown {
+    if sinks.is_empty() && !is_shown {
         return None;
     }
     let output = Arc::clone(&app.output);
     Some(Arc::new(move |entry| {
-        if let Some(to_log) = &to_log {
-            to_log(entry);
-        }
+        sinks.iter().for_each(|sink| sink(entry));
         if is_shown {
             output.explain(&log::line(entry));
         }

@@ -74,6 +74,20 @@ impl Log {
         send(&self.lines, &self.n_lost, &line);
     }
 
+    /// Takes the names of models that were loaded again, and why one was not.
+    pub fn reload_sink(&self) -> impl Fn(&str, Option<&str>) + Send + Sync + use<> {
+        let (lines, n_lost) = (Arc::clone(&self.lines), Arc::clone(&self.n_lost));
+        move |model, error| {
+            let line = json!({
+                "time": rfc3339(SystemTime::now()),
+                "event": "reloaded",
+                "model": model,
+                "error": error,
+            });
+            send(&lines, &n_lost, &line);
+        }
+    }
+
     /// Takes entries.
     pub fn sink(&self) -> LogSink {
         let (lines, n_lost) = (Arc::clone(&self.lines), Arc::clone(&self.n_lost));

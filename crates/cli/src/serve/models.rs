@@ -5,7 +5,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use thane_hub::ModelFiles;
 use thane_mil::nearest::did_you_mean;
 use thane_runtime::{Model, Observer};
 use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Served};
@@ -140,22 +139,20 @@ pub struct Asked {
 pub fn open(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Loadable>, Failure> {
     let mut opened = Vec::with_capacity(asked.len());
     for one in asked {
-        let files = app.hub.resolve(&one.spec)?;
-        let model = Model::from_files(files.clone())?;
-        opened.push((files, model));
+        opened.push(Model::from_files(app.hub.resolve(&one.spec)?)?);
     }
     let specs: Vec<&str> = asked.iter().map(|one| one.spec.as_str()).collect();
-    let names = opened.iter().map(|(_, model)| thane_serve::name_of(model));
+    let names = opened.iter().map(thane_serve::name_of);
     let ids: Vec<String> = names.collect();
     let aliases = assign(&specs, &ids, aliases)?;
     let models = asked.iter().zip(opened).zip(ids).zip(aliases);
-    let models = models.map(|(((one, (files, model)), id), aliases)| {
+    let models = models.map(|(((one, model), id), aliases)| {
         Ok(Loadable {
             task: ModelTask::of(&model)?,
             at_start: !one.flags.lazy,
             keep_alive: one.flags.keep_alive,
             n_queue: usize::from(one.flags.queue),
-            load: Box::new(loader(one, files, model, &id, app)),
+            load: Box::new(loader(one, model, &id, app)),
             id,
             aliases,
         })
@@ -163,19 +160,20 @@ pub fn open(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Loadabl
     models.collect()
 }
 
-/// Loads a model, as often as it is asked to. What was opened serves the first time.
+/// Loads a model, as often as it is asked to, from its files as they are then. What was opened
+/// serves the first time.
 fn loader(
     asked: &Asked,
-    files: ModelFiles,
     model: Model,
     id: &str,
     app: &App,
 ) -> impl Fn() -> Result<Served, LoadError> + Send + Sync + use<> {
     let (spec, id) = (asked.spec.clone(), id.to_owned());
+    let named = spec.clone();
     let path = model.path.display().to_string();
     let backend = asked.flags.flags.backend(app);
     let options = asked.flags.options(app);
-    let output = Arc::clone(&app.output);
+    let (output, hub) = (Arc::clone(&app.output), app.hub.clone());
     let first = Mutex::new((!asked.flags.lazy).then_some(model));
     let start = move || {
         let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -186,13 +184,13 @@ fn loader(
         };
         let model = match first {
             Some(model) => model,
-            None => Model::from_files(files.clone())?,
+            None => Model::open(&spec, &hub, observer)?,
         };
         Served::start(model, &id, &backend, &options, observer)
     };
     move || {
         start().map_err(|error| {
-            let failure = Failure::from(error).naming(&path, &spec);
+            let failure = Failure::from(error).naming(&path, &named);
             LoadError {
                 lacks_memory: failure.lacks_memory(),
                 cause: Box::new(failure),

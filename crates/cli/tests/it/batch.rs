@@ -128,7 +128,11 @@ fn lines_without_an_answer_say_why() {
     ];
     fs::write(home.path("in.jsonl"), lines.join("\n")).unwrap();
     let output = batch(&home, &["--json"]).output().unwrap();
-    assert_ends(&output, 0, &[]);
+    assert_ends(
+        &output,
+        1,
+        &["out.jsonl: 6 requests without an answer; their rows say why"],
+    );
     let report = json(&output);
     let counts = (&report["requests"], &report["failed"]);
     assert_eq!(counts, (&json!(7), &json!(6)));
@@ -202,8 +206,8 @@ fn a_run_that_is_stopped_at_any_time_loses_and_repeats_no_row() {
     fs::write(whole.path("in.jsonl"), &lines).unwrap();
     assert_ends(
         &batch(&whole, &[]).output().unwrap(),
-        0,
-        &["150 requests, 1 without"],
+        1,
+        &["150 requests", "1 request without"],
     );
     let expected: Vec<Value> = rows(&whole.path("out.jsonl"))
         .into_iter()
@@ -254,8 +258,8 @@ fn a_run_that_is_stopped_at_any_time_loses_and_repeats_no_row() {
     let output = batch(&home, &["--slots", "3"]).output().unwrap();
     assert_ends(
         &output,
-        0,
-        &["resuming after 1", "150 requests, 1 without an answer"],
+        1,
+        &["resuming after 1", "1 request without an answer"],
     );
     let found: Vec<Value> = rows(&home.path("out.jsonl"))
         .into_iter()

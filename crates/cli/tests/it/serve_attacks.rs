@@ -407,3 +407,50 @@ fn requests_that_amplify_are_refused() {
     assert_eq!(tokens[0][0]["start"], Value::Null, "{tokens}");
     assert_eq!(server.n_requests(), 0);
 }
+
+/// Its tokens would take seconds: no tokenization of so many bytes fits the context.
+#[test]
+fn a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized() {
+    let server = Server::start(&[]);
+    let long = "the sea is deep and the air is thin ".repeat(100_000);
+    let message = json!([{"role": "user", "content": long}]);
+    for (path, fields, place) in [
+        (
+            "/v1/chat/completions",
+            json!({"messages": message}),
+            "/error/message",
+        ),
+        ("/v1/completions", json!({"prompt": long}), "/error/message"),
+        ("/v1/responses", json!({"input": long}), "/error/message"),
+        (
+            "/v1/messages",
+            json!({"messages": message, "max_tokens": 1}),
+            "/error/message",
+        ),
+        (
+            "/v1/messages/count_tokens",
+            json!({"messages": message}),
+            "/error/message",
+        ),
+        (
+            "/api/generate",
+            json!({"prompt": long, "raw": true}),
+            "/error",
+        ),
+        ("/models/tiny-chat", json!({"inputs": long}), "/error"),
+    ] {
+        let body = with(json!({"model": "tiny-chat"}), fields);
+        let mut body = body;
+        if path == "/models/tiny-chat" {
+            body.as_object_mut().unwrap().remove("model");
+        }
+        let answer = server.post(path, &body.to_string(), "");
+        assert!((400..500).contains(&answer.status), "{path}");
+        let error = answer.json();
+        let said = error.pointer(place).and_then(Value::as_str).unwrap();
+        assert!(
+            said.ends_with("found at least 512 tokens"),
+            "{path}: {said}"
+        );
+    }
+}

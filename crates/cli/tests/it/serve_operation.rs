@@ -317,7 +317,7 @@ fn connections_can_be_encrypted() {
 }
 
 /// Copies of the tiny language model with these names.
-fn copies(home: &Home, names: &[&str]) -> Vec<PathBuf> {
+pub fn copies(home: &Home, names: &[&str]) -> Vec<PathBuf> {
     let copy = |name: &&str| {
         let folder = home.path(name);
         std::fs::create_dir(&folder).unwrap();
@@ -338,7 +338,7 @@ fn is_loaded(server: &Server, id: &str) -> bool {
 }
 
 #[track_caller]
-fn until(what: &str, is_so: impl Fn() -> bool) {
+pub fn until(what: &str, is_so: impl Fn() -> bool) {
     let start = Instant::now();
     while !is_so() {
         assert!(start.elapsed() < Duration::from_secs(60), "{what}");
@@ -347,7 +347,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 }
 
 /// The greedy answer of a model.
-fn answer(server: &Server, id: &str) -> String {
+pub fn answer(server: &Server, id: &str) -> String {
     let fields = json!({"model": id, "messages": hello(), "max_tokens": 8, "temperature": 0});
     let answer = server.chat(fields);
     assert_eq!(answer.status, 200, "{}", answer.head);

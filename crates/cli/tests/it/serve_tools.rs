@@ -437,7 +437,7 @@ fn responses_show_log_probabilities_of_the_text() {
 }
 
 #[test]
-fn ollama_chats_have_thoughts_tools_and_log_probabilities() {
+fn ollama_shows_thoughts_and_log_probabilities() {
     let (_folder, server) = start();
     let base = json!({"messages": hello(), "stream": false,
         "options": {"temperature": 0, "num_predict": 12}});
@@ -493,7 +493,16 @@ fn ollama_chats_have_thoughts_tools_and_log_probabilities() {
         (&answer["thinking"], &answer["response"]),
         (&message["thinking"], &json!(""))
     );
+    let shown = post(&server, "/api/show", json!({}));
+    assert_eq!(
+        shown["capabilities"],
+        json!(["completion", "tools", "thinking"])
+    );
+}
 
+#[test]
+fn ollama_chats_tell_the_model_what_chats_do() {
+    let (_folder, server) = start();
     let n = |fields: Value| {
         let one = json!({"stream": false, "options": {"num_predict": 1}});
         post(&server, "/api/chat", with(one, fields))["prompt_eval_count"]
@@ -514,11 +523,12 @@ fn ollama_chats_have_thoughts_tools_and_log_probabilities() {
         n(json!({"messages": said})),
         n_of_chat(&server, json!({"messages": talk()}))
     );
-    let shown = post(&server, "/api/show", json!({}));
-    assert_eq!(
-        shown["capabilities"],
-        json!(["completion", "tools", "thinking"])
-    );
+}
+
+#[test]
+fn ollama_chats_refuse_fields_by_place() {
+    let (_folder, server) = start();
+    let base = json!({"messages": hello(), "stream": false});
     for (fields, said) in [
         (
             json!({"think": "high"}),

@@ -10,7 +10,7 @@ use thane_runtime::{PromptEncoder, Sampling};
 
 use super::conversation::Conversation;
 use super::format::Form;
-use super::generate::{Prepared, beside, check_length, check_logprobs, choose, compile, invalid};
+use super::generate::{Prepared, Room, beside, check_logprobs, choose, compile, invalid};
 use super::sampling::check_stops;
 use crate::answers::Answers;
 use crate::error::ApiError;
@@ -62,9 +62,11 @@ impl Prompt {
         self,
         prompts: &PromptEncoder,
         form: Option<&Form>,
+        room: Room,
     ) -> Result<(Prepared, Option<Arc<dyn Grammar>>), ApiError> {
         match self {
             Self::Text(text) => {
+                room.check_bytes(text.len())?;
                 let grammar = form.map(|form| compile(prompts, &form.source, form.field));
                 let prepared = Prepared {
                     tokens: prompts.encode_prompt(&text).map_err(invalid)?,
@@ -78,7 +80,7 @@ impl Prompt {
             }
             Self::Conversation(conversation) => {
                 let grammar = conversation.grammar(form, prompts)?;
-                let prepared = conversation.prepare(prompts, grammar.is_some())?;
+                let prepared = conversation.prepare(prompts, grammar.is_some(), room)?;
                 Ok((prepared, grammar))
             }
         }
@@ -100,13 +102,14 @@ impl Ask {
             conversation.check(self.form.as_ref(), params.prompt)?;
             refuse_forced(conversation, answers)?;
         }
+        let room = Room::new(answers, params.prompt);
         let place = answers.places.take()?;
         let prompts = Arc::clone(&answers.prompts);
         let (asked, form) = (self.prompt, self.form);
-        let prepared = beside(move || asked.prepare(&prompts, form.as_ref()));
+        let prepared = beside(move || asked.prepare(&prompts, form.as_ref(), room));
         let (prepared, grammar) = prepared.await?;
         let n_prompt = prepared.tokens.len();
-        check_length(answers, n_prompt, params.prompt)?;
+        room.check_tokens(n_prompt)?;
         if n_prompt == 0 {
             let param = params.prompt;
             let message = format!("`{param}`: expected at least one token, found none");

@@ -11,7 +11,7 @@ use thane_runtime::Message;
 use super::App;
 use super::ask::{Prompt, refuse_forced};
 use super::conversation::Conversation;
-use super::generate::{IGNORED, Wish, answer, beside, language_model, places};
+use super::generate::{IGNORED, Room, Wish, answer, beside, language_model, places};
 use super::tools::{self, FUNCTION, Tools, take_choice};
 use crate::body::{kind, refused};
 use crate::error::ApiError;
@@ -49,8 +49,9 @@ pub(super) async fn create(
     let prompts = Arc::clone(&answers.prompts);
     refuse_forced(&conversation, answers)?;
     let prompt = Prompt::Conversation(conversation);
-    let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref())).await?;
-    let prompts = (vec![prepared], grammar);
+    let room = Room::new(answers, "messages");
+    let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref(), room)).await?;
+    let prompts = (room, vec![prepared], grammar);
     answer(&app, &model, (Api::Chat, number), wish, prompts, places).await
 }
 

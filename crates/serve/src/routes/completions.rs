@@ -12,7 +12,7 @@ use thane_runtime::chat::{AnswerParser, ChatSyntax};
 
 use super::App;
 use super::generate::{
-    IGNORED, Prepared, Wish, answer, beside, compile, invalid, language_model, places,
+    IGNORED, Prepared, Room, Wish, answer, beside, compile, invalid, language_model, places,
 };
 use crate::error::ApiError;
 use crate::shape::Api;
@@ -72,12 +72,14 @@ pub(super) async fn create(
     let places = places(answers, n_answers)?;
     let prompts = Arc::clone(&answers.prompts);
     let (form, n_vocab) = (wish.form.take(), answers.n_vocab);
+    let room = Room::new(answers, "prompt");
     let prepared = beside(move || {
         let form = form.as_ref();
         let grammar = form.map(|form| compile(&prompts, &form.source, form.field));
         let list = list.into_iter();
-        let prepared = list.map(|prompt| prepare(prompt, &prompts, n_vocab, is_echo));
-        Ok((prepared.collect::<Result<_, _>>()?, grammar.transpose()?))
+        let prepared = list.map(|prompt| prepare(prompt, &prompts, (n_vocab, is_echo), room));
+        let prepared = prepared.collect::<Result<_, _>>()?;
+        Ok((room, prepared, grammar.transpose()?))
     })
     .await?;
     answer(&app, &model, (Api::Text, number), wish, prepared, places).await
@@ -86,11 +88,14 @@ pub(super) async fn create(
 fn prepare(
     prompt: Prompt,
     prompts: &PromptEncoder,
-    n_vocab: usize,
-    is_echo: bool,
+    (n_vocab, is_echo): (usize, bool),
+    room: Room,
 ) -> Result<Prepared, ApiError> {
     let (tokens, text) = match prompt {
-        Prompt::Text(text) => (prompts.encode_prompt(&text).map_err(invalid)?, Some(text)),
+        Prompt::Text(text) => {
+            room.check_bytes(text.len())?;
+            (prompts.encode_prompt(&text).map_err(invalid)?, Some(text))
+        }
         Prompt::Tokens(tokens) => (tokens, None),
     };
     if let Some(id) = tokens.iter().find(|id| **id as usize >= n_vocab) {

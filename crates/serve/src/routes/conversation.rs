@@ -9,7 +9,7 @@ use thane_runtime::chat::{AnswerParser, Tool};
 use thane_runtime::{Message, PromptEncoder, TemplateInput};
 
 use super::format::Form;
-use super::generate::{Prepared, compile, invalid};
+use super::generate::{Prepared, Room, compile, invalid};
 use super::tools::Tools;
 use crate::body::refused;
 use crate::error::ApiError;
@@ -114,6 +114,7 @@ impl Conversation {
         mut self,
         prompts: &PromptEncoder,
         has_grammar: bool,
+        room: Room,
     ) -> Result<Prepared, ApiError> {
         let mut syntax = prompts.syntax();
         if self.tools.has_any() && syntax.calls.is_none() {
@@ -149,6 +150,7 @@ impl Conversation {
             rendered.text.push_str(&begun.text);
             rendered.from_messages.push(start..rendered.text.len());
         }
+        room.check_bytes(rendered.text.len())?;
         let tokens = prompts.encode_rendered(&rendered).map_err(invalid)?;
         Ok(Prepared {
             tokens,

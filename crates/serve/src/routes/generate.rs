@@ -220,16 +220,12 @@ pub(super) async fn answer(
     model: &Served,
     (api, number): (Api, u64),
     wish: Wish,
-    (prompts, grammar): (Vec<Prepared>, Option<Arc<dyn Grammar>>),
+    (room, prompts, grammar): (Room, Vec<Prepared>, Option<Arc<dyn Grammar>>),
     places: Vec<OwnedSemaphorePermit>,
 ) -> Result<Response<Body>, ApiError> {
     let answers = language_model(model)?;
-    let param = match api {
-        Api::Chat => "messages",
-        Api::Text => "prompt",
-    };
     for prompt in &prompts {
-        check_length(answers, prompt.tokens.len(), param)?;
+        room.check_tokens(prompt.tokens.len())?;
     }
     let mut places = places.into_iter();
     let mut choices = Vec::new();
@@ -271,15 +267,46 @@ pub(super) async fn answer(
     respond(shape, choices, wish.is_stream).await
 }
 
-/// Refuses a prompt that leaves no room for an answer.
-pub(super) fn check_length(answers: &Answers, n: usize, param: &str) -> Result<(), ApiError> {
-    let context = answers.context;
-    if n < context {
-        return Ok(());
+/// The room for a prompt, and the field that has the prompt.
+#[derive(Clone, Copy)]
+pub(super) struct Room {
+    context: usize,
+    max_bytes: usize,
+    param: &'static str,
+}
+
+impl Room {
+    pub fn new(answers: &Answers, param: &'static str) -> Self {
+        Self {
+            context: answers.context,
+            max_bytes: answers.max_prompt_bytes,
+            param,
+        }
     }
-    let message =
-        format!("expected a prompt shorter than the context of {context} tokens, found {n} tokens");
-    Err(ApiError::field(param, message).with_code("context_length_exceeded"))
+
+    /// Refuses a text before it is tokenized, which takes long, if no tokenization fits.
+    pub fn check_bytes(self, n: usize) -> Result<(), ApiError> {
+        if n <= self.max_bytes {
+            return Ok(());
+        }
+        Err(self.refused(&format!("at least {} tokens", self.context)))
+    }
+
+    /// Refuses a prompt that leaves no room for an answer.
+    pub fn check_tokens(self, n: usize) -> Result<(), ApiError> {
+        if n < self.context {
+            return Ok(());
+        }
+        Err(self.refused(&format!("{n} tokens")))
+    }
+
+    fn refused(self, found: &str) -> ApiError {
+        let context = self.context;
+        let message = format!(
+            "expected a prompt shorter than the context of {context} tokens, found {found}"
+        );
+        ApiError::field(self.param, message).with_code("context_length_exceeded")
+    }
 }
 
 /// The sampling options of a request: what the client leaves out is as the model's files recommend,

@@ -21,12 +21,12 @@ pub(super) struct Turns {
     pub ignored: &'static [&'static str],
 }
 
+/// An object of a list, behind its place.
+type Item<'l> = (String, &'l Map<String, Value>);
+
 impl Turns {
     /// The objects of a list, each with its place.
-    pub fn items<'l>(
-        &self,
-        list: &'l Value,
-    ) -> Result<Vec<(String, &'l Map<String, Value>)>, ApiError> {
+    pub fn items<'l>(&self, list: &'l Value) -> Result<Vec<Item<'l>>, ApiError> {
         let Value::Array(list) = list else {
             return Err(refused(self.field, "a list of messages", kind(list)));
         };

@@ -32,7 +32,8 @@ use requests::{Asked, Fault, Lines, Requests, Survey};
 ///
 /// Each line of the file is a request to /v1/chat/completions, /v1/completions or /v1/embeddings,
 /// and is answered as `thane serve` answers it. The output has a line for each, in their order. A
-/// run that was interrupted or killed goes on with the same command. docs/batch.md has examples.
+/// run that was interrupted or killed goes on with the same command. The exit code is 1 if a
+/// request has no answer. docs/batch.md has examples.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Requests: JSON lines with custom_id, method, url and body.
@@ -397,22 +398,32 @@ fn write(journal: &Journal, args: &Args, app: &App) -> Outcome {
 
 fn say(report: &Report<'_>, app: &App) -> Outcome {
     if app.output.is_json() {
-        return Ok(app.output.json(report)?);
+        app.output.json(report)?;
+        return outcome(report);
     }
-    let (n, failed) = (report.requests, report.failed);
+    let n = report.requests;
     let n_now = n - report.resumed_requests;
     let rate = n_now as f64 / report.seconds.max(1e-9);
     app.output.explain(&format!(
         "{}, {rate:.1} requests/s",
         counted(n_now, "request")
     ));
-    let failed = match failed {
-        0 => String::new(),
-        _ => format!(", {failed} without an answer; their rows say why"),
-    };
-    app.output
-        .say(&format!("{}{failed}", counted(n, "request")));
-    Ok(app.output.data(&format!("{}\n", report.out.display()))?)
+    app.output.say(&counted(n, "request"));
+    app.output.data(&format!("{}\n", report.out.display()))?;
+    outcome(report)
+}
+
+/// The output is complete, and still not what was asked for if a request has no answer.
+fn outcome(report: &Report<'_>) -> Outcome {
+    if report.failed == 0 {
+        return Ok(());
+    }
+    let error = anyhow::anyhow!(
+        "{}: {} without an answer; their rows say why",
+        report.out.display(),
+        counted(report.failed, "request")
+    );
+    Err(Failure::new(Code::Other, error))
 }
 
 impl From<OfflineError> for Failure {

@@ -16,7 +16,7 @@ use super::App;
 use super::ask::{Ask, Params, Prompt};
 use super::conversation::Conversation;
 use super::format::Form;
-use super::generate::{beside, language_model};
+use super::generate::{Room, beside, language_model};
 use super::tools::{Declaration, ToolChoice, Tools};
 use crate::body::{Fields, refused};
 use crate::error::{ApiError, json_response};
@@ -100,7 +100,8 @@ pub(super) async fn count_tokens(
     conversation.check(form.as_ref(), "messages")?;
     let has_grammar = form.is_some() || conversation.is_forced();
     let prompts = Arc::clone(&answers.prompts);
-    let prepared = beside(move || conversation.prepare(&prompts, has_grammar)).await?;
+    let room = Room::new(answers, "messages");
+    let prepared = beside(move || conversation.prepare(&prompts, has_grammar, room)).await?;
     Ok(json_response(
         &json!({"input_tokens": prepared.tokens.len()}),
     ))
@@ -130,7 +131,7 @@ fn conversation(
 
 /// `thinking`.
 #[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "an object")]
 struct Thinking {
     #[serde(rename = "type")]
     kind: ThinkingKind,
