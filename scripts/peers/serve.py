@@ -56,6 +56,8 @@ class Server:
                     return
             except OSError:
                 pass
+            if self.process.poll() is not None:
+                raise SystemExit(f"{name} ended with {self.process.returncode}: {' '.join(map(str, command))}")
             time.sleep(0.1)
         raise SystemExit(f"{name} does not answer")
 
