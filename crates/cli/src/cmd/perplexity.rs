@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use thane_engine::generate::Session;
 use thane_engine::pages::PAGE_TOKENS;
-use thane_engine::text::EncodeOptions;
+use thane_engine::text::{EncodeOptions, Tokenizer};
 use thane_runtime::{LanguageModel, PageOptions, TOKENIZER_BYTES};
 
 use crate::app::App;
@@ -58,27 +58,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let model = model::open(&args.model, &args.flags.program.options(true), app)?;
     model.require_all_logits("the perplexity")?;
     let language = model.language()?;
-    let options = EncodeOptions {
-        add_special: true,
-        parse_special: false,
-    };
-    let what = || format!("the tokens of {}", args.file.display());
-    let held = app
-        .budget
-        .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what)
-        .map_err(|e| bad(e.into()))?;
-    let mut ids = language
-        .tokenizer
-        .encode(&text, options)
-        .map_err(|e| bad(e.into()))?;
-    drop(held);
-    ids.truncate(args.tokens as usize);
-    if ids.len() < 2 {
-        return Err(bad(anyhow::anyhow!(
-            "{} has fewer than two tokens",
-            args.file.display()
-        )));
-    }
+    let ids = tokens(args, &text, &language.tokenizer, app)?;
     let mut session = model.session_of_any_functions(&args.flags.backend(app))?;
     if ids.len() - 1 > session.context() {
         let context = session.context();
@@ -136,6 +116,30 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         report.perplexity,
         counted(tokens, "token")
     ))?)
+}
+
+/// The tokens to score: at least two.
+fn tokens(args: &Args, text: &str, tokenizer: &Tokenizer, app: &App) -> Result<Vec<u32>, Failure> {
+    let bad = |e: anyhow::Error| Failure::new(Code::Usage, e);
+    let options = EncodeOptions {
+        add_special: true,
+        parse_special: false,
+    };
+    let what = || format!("the tokens of {}", args.file.display());
+    let held = app
+        .budget
+        .reserve(text.len().saturating_mul(TOKENIZER_BYTES), what)
+        .map_err(|e| bad(e.into()))?;
+    let mut ids = tokenizer.encode(text, options).map_err(|e| bad(e.into()))?;
+    drop(held);
+    ids.truncate(args.tokens as usize);
+    if ids.len() < 2 {
+        return Err(bad(anyhow::anyhow!(
+            "{} has fewer than two tokens",
+            args.file.display()
+        )));
+    }
+    Ok(ids)
 }
 
 /// Keeps the tokens of a session in pages.

@@ -92,35 +92,21 @@ fn weights_that_are_not_finite_or_beyond_fp16_are_refused() {
     // What is written to the residual stream is over a divisor, and fits.
     set(&decoder, tensor, 3 * 54 + 7, 0.5);
     set(&decoder, "model.layers.1.mlp.down_proj.weight", 5, 1e5);
-    assert_ends(
-        &home.run(&[
+    let taken = |flags: &[&str]| {
+        let args = [
             "convert",
             text(&decoder),
             "-o",
             text(&out),
-            "--form",
-            "engine",
             "--context",
             "64",
-        ]),
-        0,
-        &[],
-    );
-    std::fs::remove_dir_all(&out).unwrap();
+        ];
+        assert_ends(&home.run(&[&args[..], flags].concat()), 0, &[]);
+        std::fs::remove_dir_all(&out).unwrap();
+    };
+    taken(&["--form", "engine"]);
     set(&decoder, tensor, 3 * 54 + 7, 1e6);
-    assert_ends(
-        &home.run(&[
-            "convert",
-            text(&decoder),
-            "-o",
-            text(&out),
-            "--context",
-            "64",
-        ]),
-        0,
-        &[],
-    );
-    std::fs::remove_dir_all(&out).unwrap();
+    taken(&[]);
 
     let encoder = home.path("encoder");
     copy(&model("bert-mean"), &encoder);
