@@ -9,12 +9,13 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use libfuzzer_sys::fuzz_target;
 use thane_cpu::{Cpu, Numerics};
+use thane_engine::pages::PageForm;
 use thane_hub::{Hub, Places};
 use thane_mil::budget::Budget;
 use thane_runtime::{LanguageOptions, Model};
 use thane_serve::{
-    KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Options, Served, Server,
-    name_of,
+    Hooks, KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Options, Served,
+    Server, name_of,
 };
 
 /// The routes that take JSON; `fuzz/make_seeds.py` has the same order.
@@ -142,6 +143,7 @@ fn start() -> Result<SocketAddr, Box<dyn std::error::Error>> {
         prompts: KeptPrompts {
             memory: 1 << 20,
             folder: None,
+            form: PageForm::Exact,
             numerics: String::new(),
             complain: |_| {},
         },
@@ -180,6 +182,12 @@ fn start() -> Result<SocketAddr, Box<dyn std::error::Error>> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     let server = Server::new(listener, all, Options::default())?;
-    std::thread::spawn(move || server.run(&|| Ok(()), &|| false));
+    std::thread::spawn(move || {
+        server.run(&Hooks {
+            on_ready: &|| Ok(()),
+            is_stopped: &|| false,
+            wants_reload: &|| false,
+        })
+    });
     Ok(address)
 }
