@@ -37,10 +37,10 @@ pub struct OtlpOptions {
     pub complain: fn(&str),
 }
 
-/// The address is not one.
+/// Why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// The address is none of HTTP.
+    /// The address is not one of http or https, or names no host.
     #[error("expected the address of a collector, such as http://localhost:4318, found `{0}`")]
     Address(String),
     /// The system refused a thread.

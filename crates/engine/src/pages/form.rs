@@ -59,13 +59,13 @@ impl PageForm {
 }
 
 fn encode_row(row: &[u8], dtype: DType, to: &mut Vec<u8>) -> bool {
-    // The greatest of numbers leaves out NaN.
+    // `f32::max`, below, skips NaN.
     if !numbers(row, dtype).all(f32::is_finite) {
         return false;
     }
     let greatest = numbers(row, dtype).map(f32::abs).fold(0.0, f32::max);
     let scale = greatest / 127.0;
-    // What is subnormal has no inverse, and becomes zero.
+    // A subnormal scale has no finite inverse: such a row becomes zeros.
     let inverse = Some(1.0 / scale).filter(|x| x.is_finite()).unwrap_or(0.0);
     let code = |x: f32| (x * inverse).round() as i8;
     to.extend(scale.to_ne_bytes());
