@@ -5,7 +5,9 @@
 //! op does, which the audit and the backends ask for. To add an op, add a row here and its meaning
 //! in `cpu/src/ops`.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::LazyLock;
 
 use crate::types::{DType, Dim, Type};
 
@@ -302,8 +304,12 @@ pub fn find_in(name: &str, opset: Opset) -> Option<&'static OpDef> {
 
 /// All forms of the op `name`, in no particular order of versions.
 pub fn rows(name: &str) -> impl Iterator<Item = &'static OpDef> {
-    GROUPS
-        .iter()
-        .flat_map(|g| g.iter())
-        .filter(move |def| def.name == name)
+    static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static OpDef>>> = LazyLock::new(|| {
+        let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
+        for def in GROUPS.iter().flat_map(|group| group.iter()) {
+            by_name.entry(def.name).or_default().push(def);
+        }
+        by_name
+    });
+    BY_NAME.get(name).into_iter().flatten().copied()
 }
