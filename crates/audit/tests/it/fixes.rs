@@ -23,7 +23,7 @@ const MARK: &str = "// after:\n";
 /// The CPU, as the command uses it without `--lossy`.
 pub fn on_cpu() -> OnCpu<'static> {
     OnCpu::new(Settings {
-        n_threads: 2,
+        n_threads: 1,
         ..Settings::default()
     })
 }
@@ -31,7 +31,7 @@ pub fn on_cpu() -> OnCpu<'static> {
 /// The CPU, as the command uses it with `--lossy`.
 pub fn within(max_error: f64) -> OnCpu<'static> {
     OnCpu::new(Settings {
-        n_threads: 2,
+        n_threads: 1,
         max_error: Some(max_error),
         ..Settings::default()
     })
