@@ -40,6 +40,8 @@ pub struct Scheduler<'t> {
     n_requests: u64,
     n_steps: u64,
     totals: Usage,
+    /// Prompt tokens that earlier steps could have computed, and left to one that computes many.
+    n_saved: usize,
     /// Logits of one token, whose memory steps reuse.
     logits: Vec<f32>,
 }
@@ -69,6 +71,7 @@ impl<'t> Scheduler<'t> {
             n_requests: 0,
             n_steps: 0,
             totals: Usage::default(),
+            n_saved: 0,
             logits: Vec::new(),
         }
     }
@@ -248,7 +251,7 @@ impl<'t> Scheduler<'t> {
 
     /// What the next step computes: a token of each answer, and prompt tokens within the budget,
     /// oldest request first.
-    fn targets(&self) -> Vec<Target> {
+    fn targets(&mut self) -> Vec<Target> {
         let taken = self.slots.iter().enumerate();
         let taken = taken.filter_map(|(i, slot)| slot.running.as_ref().map(|r| (r.id, i, r)));
         let mut taken: Vec<_> = taken
@@ -261,14 +264,9 @@ impl<'t> Scheduler<'t> {
         taken.sort_unstable();
         let is_decode = |(_, _, n_done, n): &(_, _, usize, usize)| n - n_done == 1;
         let n_answers = taken.iter().filter(|request| is_decode(request)).count();
-        let waiting = self.waiting.iter().map(|waiting| waiting.history.len());
         let n_left = taken.iter().map(|(_, _, n_done, n)| n - n_done);
-        let n_left = n_left.chain(waiting).sum::<usize>() - n_answers;
-        let mut budget = match n_answers {
-            // The sessions bound a call.
-            0 => usize::MAX,
-            _ => self.limits.budget(n_answers, n_left),
-        };
+        let n_left = n_left.sum::<usize>() - n_answers;
+        let mut budget = self.budget(n_answers, n_left);
         let mut targets = Vec::with_capacity(taken.len());
         for request in &taken {
             let (_, slot, n_done, n) = *request;
@@ -283,6 +281,23 @@ impl<'t> Scheduler<'t> {
             }
         }
         targets
+    }
+
+    /// The number of prompt tokens of the next step beside `n_answers`. Requests that have a
+    /// sequence lack `n_left`.
+    fn budget(&mut self, n_answers: usize, n_left: usize) -> usize {
+        if n_answers == 0 || n_left == 0 {
+            self.n_saved = 0;
+            // The sessions bound a call.
+            return usize::MAX;
+        }
+        let waiting = self.waiting.iter().map(|waiting| waiting.history.len());
+        let n_all = n_left + waiting.sum::<usize>();
+        self.n_saved += self.limits.tokens_a_step(n_answers, n_all);
+        if self.n_saved < self.limits.chunk.min(n_left) {
+            return 0;
+        }
+        std::mem::take(&mut self.n_saved)
     }
 
     /// Chooses the next tokens of a request whose whole history is in the cache.

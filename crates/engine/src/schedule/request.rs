@@ -87,18 +87,20 @@ pub enum Event {
     Failed(Arc<GenerateError>),
 }
 
-/// How many prompt tokens a step computes beside running answers, and how long an answer keeps its
+/// How many prompt tokens steps compute beside running answers, and how long an answer keeps its
 /// sequence. The time of prompt tokens is the pause of each answer; without running answers, the
 /// sessions bound a call.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLimits {
-    /// At least so many.
+    /// At least so many a step, on average.
     pub least: usize,
     /// One more for so many running answers.
     pub answers_per_token: usize,
     /// At least so many that the prompts of all requests are computed in about so many steps: where
     /// many requests wait, the first token of each counts more than the pauses of the others.
     pub n_steps: usize,
+    /// Steps compute none until so many, or all that are left, can be computed in one.
+    pub chunk: usize,
     /// Tokens after which an answer gives its sequence to a request that waits for one, and waits
     /// itself behind all others. This needs pages, which keep what was computed.
     pub turn_tokens: usize,
@@ -113,15 +115,16 @@ impl Default for StepLimits {
             least: 1,
             answers_per_token: 1,
             n_steps: 64,
+            chunk: 32,
             turn_tokens: 512,
         }
     }
 }
 
 impl StepLimits {
-    /// The number of prompt tokens beside `n_answers`, where `n_left` tokens of prompts are to be
-    /// computed.
-    pub(super) fn budget(self, n_answers: usize, n_left: usize) -> usize {
+    /// The number of prompt tokens for each step beside `n_answers`, where `n_left` tokens of
+    /// prompts are to be computed.
+    pub(super) fn tokens_a_step(self, n_answers: usize, n_left: usize) -> usize {
         let more = n_answers / self.answers_per_token.max(1);
         let least = self.least.max(1).saturating_add(more);
         least.max(n_left.div_ceil(self.n_steps.max(1)))

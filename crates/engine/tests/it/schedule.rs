@@ -69,6 +69,7 @@ fn limits(prompt_tokens: usize) -> StepLimits {
             least: n,
             answers_per_token: usize::MAX,
             n_steps: usize::MAX,
+            chunk: n,
             turn_tokens: n,
         },
     }
