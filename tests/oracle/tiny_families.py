@@ -138,11 +138,11 @@ def cases():
             402, tiny("MinistralConfig", num_hidden_layers=3, head_dim=10, rms_norm_eps=3e-3, sliding_window=8,
                       layer_types=[SLIDING, FULL, SLIDING]), keep, mutations=THETA | WINDOW | LAYERS | epsilon()),
         "ministral3": Case(
-            403, tiny("Ministral3Config", head_dim=12, rms_norm_eps=3e-3, rope_parameters=rope(
+            1403, tiny("Ministral3Config", head_dim=12, rms_norm_eps=3e-3, rope_parameters=rope(
                 "yarn", theta=100.0, factor=16.0, original_max_position_embeddings=16, beta_fast=0.5, beta_slow=0.1, mscale=1.0,
-                mscale_all_dim=1.0, llama_4_scaling_beta=0.3, max_position_embeddings=256)), keep,
+                mscale_all_dim=1.0, llama_4_scaling_beta=0.15, max_position_embeddings=256)), keep,
             mutations=THETA | epsilon() | {
-                "query scaling": rope_of(llama_4_scaling_beta=0.1), "factor": rope_of(factor=4.0),
+                "query scaling": rope_of(llama_4_scaling_beta=0.05), "factor": rope_of(factor=4.0),
                 "fast": rope_of(beta_fast=4.0),
                 "slow": rope_of(beta_slow=0.3), "mscale": rope_of(mscale=0.5),
             }),
