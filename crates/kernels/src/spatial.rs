@@ -77,6 +77,21 @@ impl Window {
         )
     }
 
+    /// How many places from this one on lie side by side, each with all columns of the window in the
+    /// image: their window elements are as far apart as they are.
+    fn n_like(&self, place: usize) -> usize {
+        let width = self.axes[2];
+        let first = place % width.n_places;
+        let reach = (width.kernel - 1) * width.dilation;
+        if first * width.stride < width.before {
+            return 0;
+        }
+        let last = (width.size + width.before).checked_sub(reach + 1);
+        last.map_or(0, |last| last / width.stride + 1)
+            .min(width.n_places)
+            .saturating_sub(first)
+    }
+
     /// Calls `visit` with each run of window elements of a place that lie side by side in the
     /// image: the first element of the window, how many, and the first channel of the first in the
     /// images.
@@ -120,6 +135,9 @@ impl Window {
 
 /// Elements that a task should have.
 const TASK_LEN: usize = 1 << 14;
+
+/// Products or comparisons that a task should have: some places side by side of many channels.
+const TASK_PRODUCTS: usize = 1 << 16;
 
 /// The windows from `first_place` on as rows [kernel_len, channels] of the channels from
 /// `first_channel` on, as many as `out` has, zeros where a window is outside of the image.
@@ -219,7 +237,7 @@ fn run(ctx: &Context, window: &Window, x: &[f32], work: Work, out: &mut [f32]) {
     if out.is_empty() {
         return;
     }
-    let n_in_task = TASK_LEN.div_ceil(channels * window.kernel_len().max(1));
+    let n_in_task = TASK_PRODUCTS.div_ceil(channels * window.kernel_len().max(1));
     ctx.pool()
         .run_chunks(out, n_in_task * channels, |task_idx, out| {
             ctx.isa().run(Places {
@@ -254,6 +272,9 @@ struct Places<'a> {
 /// Window elements of one place that are looked up before channels are gone over.
 const MOST_TAPS: usize = 64;
 
+/// Places side by side of which sums are made together: each weight is then read once for all.
+const SIDE: usize = 4;
+
 impl Kernel for Places<'_> {
     type Output = ();
     #[inline(always)]
@@ -263,8 +284,34 @@ impl Kernel for Places<'_> {
             return self.means(pooling);
         }
         let mut taps = [(0, 0); MOST_TAPS];
-        for (i, out) in self.out.chunks_exact_mut(channels).enumerate() {
-            let (place, mut n, mut is_begun) = (self.first + i, 0, false);
+        let n_places = self.out.len() / channels;
+        let mut i = 0;
+        while i < n_places {
+            let place = self.first + i;
+            let left = (n_places - i).min(self.window.n_like(place));
+            if let Work::Products { weight, bias, op } = self.work
+                && left >= SIDE
+                && self.window.kernel_len() <= MOST_TAPS
+            {
+                let mut n = 0;
+                self.window.runs(place, |tap, n_run, at| {
+                    for j in 0..n_run {
+                        taps[n] = (tap + j, at + j * channels);
+                        n += 1;
+                    }
+                });
+                let step = self.window.axes[2].stride * channels;
+                let out = &mut self.out[i * channels..][..left / SIDE * SIDE * channels];
+                for (side, out) in out.chunks_exact_mut(SIDE * channels).enumerate() {
+                    let x = &self.x[side * SIDE * step..];
+                    add_places(simd, (weight, bias), x, step, &taps[..n], out);
+                    apply(simd, op, out);
+                }
+                i += left / SIDE * SIDE;
+                continue;
+            }
+            let (mut n, mut is_begun) = (0, false);
+            let out = &mut self.out[i * channels..][..channels];
             // In parts of as many as there is room for.
             self.window.runs(place, |tap, n_run, at| {
                 for j in 0..n_run {
@@ -277,7 +324,10 @@ impl Kernel for Places<'_> {
                 }
             });
             add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
-            activate(simd, &self.work, out);
+            if let Work::Products { op, .. } = self.work {
+                apply(simd, op, out);
+            }
+            i += 1;
         }
     }
 }
@@ -305,6 +355,44 @@ impl Places<'_> {
                 let means = out.iter_mut().zip(&sums);
                 means.for_each(|(out, sum)| *out = (sum / n as f64) as f32);
             }
+        }
+    }
+}
+
+/// The sums of [`SIDE`] places, the window elements of which are `step` apart.
+#[inline(always)]
+fn add_places<S: Simd>(
+    simd: S,
+    (weight, bias): (&[f32], Option<&[f32]>),
+    x: &[f32],
+    step: usize,
+    taps: &[(usize, usize)],
+    out: &mut [f32],
+) {
+    let channels = out.len() / SIDE;
+    let n_whole = channels / LANES * LANES;
+    for at in (0..n_whole).step_by(LANES) {
+        let begin = bias.map_or(simd.splat(0.0), |bias| simd.load(vector(bias, at)));
+        let mut acc = [begin; SIDE];
+        for (tap, from) in taps {
+            let weight = simd.load(vector(weight, tap * channels + at));
+            let x = &x[from + at..][..(SIDE - 1) * step + LANES];
+            for (side, acc) in acc.iter_mut().enumerate() {
+                *acc = simd.fma(simd.load(vector(x, side * step)), weight, *acc);
+            }
+        }
+        for (acc, out) in acc.into_iter().zip(out.chunks_exact_mut(channels)) {
+            let to = out[at..].first_chunk_mut();
+            simd.store(acc, to.expect("whole vectors"));
+        }
+    }
+    for at in n_whole..channels {
+        for (side, out) in out.chunks_exact_mut(channels).enumerate() {
+            let products = taps
+                .iter()
+                .map(|(tap, from)| (x[from + side * step + at], weight[tap * channels + at]));
+            let begin = bias.map_or(0.0, |bias| bias[at]);
+            out[at] = products.fold(begin, |sum, (x, weight)| sum + x * weight);
         }
     }
 }
@@ -407,10 +495,10 @@ fn vector(x: &[f32], at: usize) -> &[f32; LANES] {
     x[at..].first_chunk().expect("whole vectors")
 }
 
-/// What becomes of the sums of a place.
+/// What becomes of the sums of places.
 #[inline(always)]
-fn activate<S: Simd>(simd: S, work: &Work, out: &mut [f32]) {
-    let Work::Products { op: Some(op), .. } = work else {
+fn apply<S: Simd>(simd: S, op: Option<Unary>, out: &mut [f32]) {
+    let Some(op) = op else {
         return;
     };
     let (vectors, rest) = out.as_chunks_mut::<LANES>();
