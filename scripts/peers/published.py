@@ -1,7 +1,7 @@
 """The chunks of CoreML-LLM's Gemma 4 E2B at their full size, priced beside ours.
 
-    PYTHON scripts/peers/published.py FOLDER [--context 2048] [--targets m4,a19] [--thane target/release/thane]
-        [--write docs/forms.md]
+    PYTHON scripts/peers/published.py FOLDER [--context 2048] [--targets m4,a19] [--chunks 4,3,2,1]
+        [--thane target/release/thane] [--write docs/forms.md]
 
 Each chunk is rebuilt from the published contract (inputs, outputs, layers of a chunk, caches that are shifted or
 written by a mask, keys repeated for each head, argmax inside; tests/oracle/bundle_coreml_llm.py) with random fp16
@@ -30,7 +30,13 @@ import bundle_coreml_llm as published  # noqa: E402
 from bundle_case import HALF, INT, Layer, package, rms_norm  # noqa: E402
 
 NAME = "Gemma-4-E2B"
-CHUNKS = [(0, 8), (8, 15), (15, 25), (25, 35)]
+# By their number: the default for phones until 2026, the one since, and two that are published as too slow or too large.
+LAYOUTS = {
+    4: [(0, 8), (8, 15), (15, 25), (25, 35)],
+    3: [(0, 8), (8, 25), (25, 35)],
+    2: [(0, 15), (15, 35)],
+    1: [(0, 35)],
+}
 BEGIN, END = "<!-- published.py: begin -->\n", "<!-- published.py: end -->\n"
 
 
@@ -92,18 +98,17 @@ def build(context, begin, end, path):
 
 
 def rebuilt(args, n_layers, targets):
-    """For each target: milliseconds, ops and ops on the engine of all chunks."""
-    sums = {target: [0.0, 0, 0] for target in targets}
+    """For each chunk and target: milliseconds, ops and ops on the engine."""
+    found = {}
     path = args.folder / "chunk.mlpackage"
-    for begin, end in [*CHUNKS, (n_layers, None)]:
+    for begin, end in sorted({chunk for n in args.chunks for chunk in LAYOUTS[n]}) + [(n_layers, None)]:
         # Another process for each, whose memory goes with it.
         in_child(build, args.context, begin, end, path)
         for target in targets:
-            found = price(args, path, target)
-            print(target, begin, end, found, flush=True)
-            sums[target] = [a + b for a, b in zip(sums[target], found)]
+            found[begin, end, target] = price(args, path, target)
+            print(target, begin, end, found[begin, end, target], flush=True)
         shutil.rmtree(path)
-    return sums
+    return found
 
 
 def main():
@@ -111,22 +116,31 @@ def main():
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--context", type=int, default=2048)
     parser.add_argument("--targets", default="m4,a19")
+    parser.add_argument(
+        "--chunks", type=lambda text: [int(n) for n in text.split(",")], default=list(LAYOUTS), help="4,3,2,1")
     parser.add_argument("--thane", default="target/release/thane")
     parser.add_argument("--write", type=pathlib.Path)
     args = parser.parse_args()
     targets = args.targets.split(",")
     table = "| chip | program | decode ms | ops | on the engine |\n|---|---|---|---|---|\n"
-    sums = rebuilt(args, MODELS[NAME][1]["num_hidden_layers"], targets)
-    ranges = ",".join(f"{begin}-{end}" for begin, end in CHUNKS)
+    n_layers = MODELS[NAME][1]["num_hidden_layers"]
+    found = rebuilt(args, n_layers, targets)
+
+    def ours(target, name, *split):
+        plan = thane(
+            args, "plan", args.folder / NAME, "--target", target, "--json", "--context", args.context, *split)["chosen"]
+        return (
+            f"| {target} | Thane, {name} ({plan['programs']} programs) | {plan['decode_ms']:.2f} | {plan['decode_ops']} |"
+            f" {plan['on_engine']:.1f} % |\n")
+
     for target in targets:
-        ms, ops, on_engine = sums[target]
-        table += f"| {target} | CoreML-LLM, 4 chunks | {ms:.2f} | {ops} | {100 * on_engine / ops:.1f} % |\n"
-        for name, split in (("the same chunks", ["--split", ranges]), ("as planned", [])):
-            form = ["--context", args.context, *split]
-            plan = thane(args, "plan", args.folder / NAME, "--target", target, "--json", *form)["chosen"]
-            table += (
-                f"| {target} | Thane, {name} ({plan['programs']} programs) | {plan['decode_ms']:.2f} |"
-                f" {plan['decode_ops']} | {plan['on_engine']:.1f} % |\n")
+        for n in args.chunks:
+            parts = [found[begin, end, target] for begin, end in [*LAYOUTS[n], (n_layers, None)]]
+            ms, ops, on_engine = (sum(column) for column in zip(*parts))
+            table += f"| {target} | CoreML-LLM, chunks: {n} | {ms:.2f} | {ops} | {100 * on_engine / ops:.1f} % |\n"
+            ranges = ",".join(f"{begin}-{end}" for begin, end in LAYOUTS[n])
+            table += ours(target, "the same chunks", "--split", ranges)
+        table += ours(target, "as planned")
     about = (
         f"Gemma 4 E2B in fp16 at a context of {args.context:,}, rebuilt from CoreML-LLM's published contract and"
         " priced\nby the same model (`scripts/peers/published.py`):\n\n")
