@@ -129,8 +129,9 @@ def main():
     def ours(target, name, *split):
         plan = thane(
             args, "plan", args.folder / NAME, "--target", target, "--json", "--context", args.context, *split)["chosen"]
+        n = plan["programs"]
         return (
-            f"| {target} | Thane, {name} ({plan['programs']} programs) | {plan['decode_ms']:.2f} | {plan['decode_ops']} |"
+            f"| {target} | Thane, {name} ({n} program{'s' * (n > 1)}) | {plan['decode_ms']:.2f} | {plan['decode_ops']} |"
             f" {plan['on_engine']:.1f} % |\n")
 
     for target in targets:
