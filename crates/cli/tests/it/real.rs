@@ -68,6 +68,7 @@ fn run_gives_the_reference_tokens_from_text() {
             let mut command = Command::new(env!("CARGO_BIN_EXE_thane"));
             command
                 .args(["run", "--json", "--numerics", "f32", "--max-tokens", "64"])
+                .args(["--threads", "1"])
                 .arg(&file);
             command
                 .args(if is_chat { None } else { Some("--raw") })
@@ -183,7 +184,7 @@ fn packages_give_the_tokens_of_their_checkpoints() {
         assert!(convert.output().unwrap().status.success());
         let (program, _) =
             thane_compile::run(Package::open(&path).unwrap().program, &Default::default()).unwrap();
-        let cpu = Cpu::new(Numerics::F32, 2);
+        let cpu = Cpu::new(Numerics::F32, 1);
         let instance = cpu.load(&program).unwrap().instantiate().unwrap();
         let mut session = Session::new(
             instance,
@@ -254,6 +255,8 @@ fn minilm_gives_the_vectors_of_sentence_transformers() {
                 "--truncate",
                 "--max-length",
                 "512",
+                "--threads",
+                "1",
                 "--file",
             ])
             .arg(&file)
