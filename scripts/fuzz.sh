@@ -5,7 +5,7 @@
 #
 # A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 20 s for one
 # input are failures; the input is then kept in fuzz/artifacts/TARGET, and
-# `fuzz/target/<host>/release/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
+# `fuzz/target/<host>/fuzz/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
 # FUZZ_CORPUS/TARGET where FUZZ_CORPUS names a folder.
 #
 # It needs what the build needs and a C++ compiler (for libFuzzer, a crate), no nightly toolchain and no cargo-fuzz:
@@ -38,7 +38,7 @@ target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
 start=$SECONDS
 for target in "${targets[@]}"; do bins+=(--bin "$target"); done
 if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing" \
-    cargo build --locked --quiet --manifest-path fuzz/Cargo.toml --target-dir "$target_dir" --release \
+    cargo build --locked --quiet --package thane-fuzz --target-dir "$target_dir" --profile fuzz \
     --target "$host" "${bins[@]}" >"$work/build.log" 2>&1; then
     cat "$work/build.log" >&2
     echo "fuzz: the targets were not built" >&2
@@ -95,7 +95,7 @@ for target in "${targets[@]}"; do
     result=ok
     # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.
     ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2 \
-        "$target_dir/$host/release/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
+        "$target_dir/$host/fuzz/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
     figure() { sed -n "s/^stat::$1: *//p" "$work/$target.log"; }
     coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/$target.log" | tail -1)
     echo "fuzz: $target: $(figure number_of_executed_units) runs in $((SECONDS - start)) s," \

@@ -139,8 +139,6 @@ second_lane() {
     wait_for "$logs/built"
     beside clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
     beside docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
-    # All of them, also where none is run.
-    beside "fuzz targets" cargo check --quiet --locked --bins --manifest-path fuzz/Cargo.toml --target-dir target/fuzz
     if [ "$seconds" -le 0 ]; then
         echo "THANE_TEST_FUZZ_SECONDS is 0" >"$logs/no-fuzzing"
     elif ((SECONDS > 900)); then
@@ -156,8 +154,6 @@ second_lane &
 second_lane=$!
 
 step format cargo fmt --all --check
-# Fuzzing would fail for it.
-step "lock file of fuzzing" cargo fetch --quiet --locked --manifest-path fuzz/Cargo.toml
 
 # The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimized
 # in it too.
@@ -243,7 +239,7 @@ fi
 
 echo "== waiting for the second lane"
 wait "$second_lane"
-for name in "audit for WebAssembly" "kernels on NEON, emulated" clippy docs "fuzz targets" fuzzing; do show "$name"; done
+for name in "audit for WebAssembly" "kernels on NEON, emulated" clippy docs fuzzing; do show "$name"; done
 [ ! -e "$logs/no-wasm" ] || skip "audit for WebAssembly" "$(cat "$logs/no-wasm")"
 [ ! -e "$logs/no-neon" ] || skip "kernels on NEON, emulated" "$(tail -n 1 "$logs/no-neon")"
 [ ! -e "$logs/no-fuzzing" ] || skip fuzzing "$(cat "$logs/no-fuzzing")"
