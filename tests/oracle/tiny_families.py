@@ -255,6 +255,10 @@ def cases():
         "arcee": Case(
             450, tiny("ArceeConfig", head_dim=8, rms_norm_eps=3e-3, rope_parameters=yarn, attention_bias=True), keep,
             torch.bfloat16, mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),
+        # As published: llama.cpp reads no bias of the output projection.
+        "arcee-plain": Case(
+            452, tiny("ArceeConfig", head_dim=10, rms_norm_eps=3e-3, rope_parameters=yarn), keep, torch.bfloat16,
+            mutations=THETA | epsilon()),
         "hunyuan": Case(
             424, tiny("HunYuanDenseV1Config", head_dim=10, rms_norm_eps=3e-2, tie_word_embeddings=True,
                       rope_parameters=rope("dynamic", alpha=50.0, factor=1.0)), keep,
