@@ -51,14 +51,14 @@ def layers(args, binary, model, ids, *effects):
 
 
 def cell(found):
-    return " ".join(f"{drift:.1e}" for drift, _ in found)
+    return " ".join(f"{drift:.1e}" for drift, _ in found) if found else "-"
 
 
 def columns(args, model, ids):
     """Drifts of the form before, of the same without tables of activations, and of the form now, also flushed."""
     now, flushed = layers(args, args.thane, model, ids), layers(args, args.thane, model, ids, "flush-subnormals=on")
     if not args.before:
-        return [now, now, now, flushed]
+        return [None, None, now, flushed]
     before = layers(args, args.before, model, ids)
     exact = layers(args, args.before, model, ids, "silu-table=off", "sigmoid-table=off", "softplus-overflow=off")
     return [before, exact, now, flushed]
@@ -85,7 +85,7 @@ def real(args):
     found = columns(args, model, ids)
     yield f"\nSmolLM2-135M:\n\n| layer | largest | {HEAD} |\n|---|---|---|---|---|---|\n"
     for i, (_, largest) in enumerate(found[2]):
-        drifts = " | ".join(f"{column[i][0]:.1e}" for column in found)
+        drifts = " | ".join(cell(column and column[i : i + 1]) for column in found)
         yield f"| {i} | {largest:.1f} | {drifts} |\n"
 
 

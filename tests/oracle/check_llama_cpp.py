@@ -37,6 +37,7 @@ N_CTX = 256
 
 # Name: how many positions are compared, and why not all.
 UNLIKE = {
+    "arcee": (0, "llama.cpp does not read the bias of the output projection"),
     "cohere": (0, "llama.cpp reads norms of query heads in models of 64 layers and more only (Command R+)"),
     "ernie4_5": (0, "llama.cpp does not read the biases of the feed-forward layer"),
     "exaone4": (0, "llama.cpp lets layers slide in models of 64 layers only (the 32B)"),

@@ -111,10 +111,10 @@ def bert_weighted():
     tokenizer = embed_tokenizers.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], 40, lowercase=False)
     base = "sentence_transformers.base.modules"
     return Case(
-        seed=309,
+        seed=319,
         config=bert_config(
             embed_tokenizers.size(tokenizer), hidden_size=33, num_attention_heads=3, intermediate_size=47,
-            max_position_embeddings=60, transformers_version="5.23.0", dtype="float32", add_cross_attention=False,
+            max_position_embeddings=512, transformers_version="5.23.0", dtype="float32", add_cross_attention=False,
             bos_token_id=None, classifier_dropout=None, eos_token_id=None, is_decoder=False, tie_word_embeddings=True),
         tokenizer=tokenizer,
         tokenizer_config=BERT_TOKENIZER | {"backend": "tokenizers", "do_lower_case": False, "model_max_length": 44},

@@ -21,7 +21,7 @@ def roberta_config(vocab, **changes):
     config = {
         "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2, "gradient_checkpointing": False,
         "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 33, "initializer_range": 0.02,
-        "intermediate_size": 46, "layer_norm_eps": 3e-2, "max_position_embeddings": 66, "model_type": "roberta",
+        "intermediate_size": 46, "layer_norm_eps": 3e-2, "max_position_embeddings": 514, "model_type": "roberta",
         "num_attention_heads": 3, "num_hidden_layers": 2, "pad_token_id": 1, "position_embedding_type": "absolute",
         "transformers_version": "4.10.0", "type_vocab_size": 1, "use_cache": True, "vocab_size": vocab,
     }
@@ -46,7 +46,7 @@ def roberta():
         bert={"max_seq_length": 64, "do_lower_case": False},
         prefix="roberta.",
         idle={
-            "roberta.embeddings.position_ids": ((1, 66), "int64"), "lm_head.bias": ((vocab,), "float32"),
+            "roberta.embeddings.position_ids": ((1, 514), "int64"), "lm_head.bias": ((vocab,), "float32"),
             "lm_head.dense.weight": ((33, 33), "float32"),
         },
         unused=("pooler.dense", "self.key.bias"),
@@ -74,7 +74,7 @@ def xlm_roberta():
         seed=402,
         config=roberta_config(
             embed_tokenizers.size(tokenizer), architectures=["XLMRobertaModel"], model_type="xlm-roberta", hidden_size=40,
-            intermediate_size=51, num_attention_heads=5, max_position_embeddings=82, layer_norm_eps=1e-2,
+            intermediate_size=51, num_attention_heads=5, layer_norm_eps=1e-2,
             classifier_dropout=None, output_past=True, torch_dtype="float32"),
         tokenizer=tokenizer,
         tokenizer_config=NAMES | {
@@ -109,13 +109,13 @@ def distilbert():
         seed=403,
         config={
             "activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 36,
-            "dropout": 0.1, "hidden_dim": 55, "initializer_range": 0.02, "max_position_embeddings": 62,
+            "dropout": 0.1, "hidden_dim": 55, "initializer_range": 0.02, "max_position_embeddings": 512,
             "model_type": "distilbert", "n_heads": 4, "n_layers": 3, "pad_token_id": 0, "qa_dropout": 0.1,
             "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": True, "tie_weights_": True, "torch_dtype": "float16",
             "transformers_version": "4.30.0", "vocab_size": vocab,
         },
         tokenizer=tokenizer,
-        tokenizer_config=BERT_TOKENIZER | {"model_max_length": 62, "tokenizer_class": "DistilBertTokenizer"},
+        tokenizer_config=BERT_TOKENIZER | {"model_max_length": 512, "tokenizer_class": "DistilBertTokenizer"},
         modules=[("", "Transformer"), ("1_Pooling", "Pooling")],
         folders={"1_Pooling": pooling(36, "max_tokens")},
         sentence={

@@ -5,8 +5,8 @@
 Each folder is what sentence-transformers loads, spelled as the real model of its class: config.json, model.safetensors,
 tokenizer, modules.json, the folders of the modules, prompts. golden.{json,bin} hold what sentence-transformers answers (eager
 attention, float32, weights upcast from the stored dtype) for texts from nothing to longer than the model takes: token ids,
-hidden states, pooled vectors, embeddings one by one and in one batch. embed_encoders.py,
-embed_families.py and embed_decoders.py say what is in which folder.
+hidden states, pooled vectors, embeddings one by one and in one batch. lengths.{json,bin} hold vectors of 1 to 512 tokens
+(embed_lengths.py). embed_encoders.py, embed_families.py and embed_decoders.py say what is in which folder.
 
 As in make_tiny.py no size divides another more than the class demands and every weight, norm and bias is random, and
 before a golden is written:
@@ -43,6 +43,7 @@ import embed_families
 from embed_case import CONFIG, REMOVED
 from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
 from embed_chunks import documents_of, tanh_codes
+from embed_lengths import lengths_of
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
@@ -335,6 +336,9 @@ def make(name, case):
         "stored_dtype": case.dtype,
     }
     write_json(folder / "golden.json", head | golden)
+    floats = Floats()
+    write_json(folder / "lengths.json", head | lengths_of(case, folder, load, floats))
+    floats.write(folder / "lengths.bin")
     bytes_ = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{name}: {bytes_} bytes, {len(texts)} texts, weakest setting {setting[0]} {setting[1]:.1e}, "
           f"weakest tensor {tensor[0]} {tensor[1]:.1e}", flush=True)

@@ -45,7 +45,7 @@ TWINS = {
     "qwen2-yarn": "BF16", "qwen3": "F32", "gemma": "F32", "gemma2": "F32", "phi3": "F32", "phi3-long": "F32",
     "phi3-short": "F32", "smollm3-plain": "F16", "olmo2": "F32", "olmo3": "F32", "olmo3-old": "F16", "granite": "F32",
     "exaone4": "F32", "exaone4-full": "F32", "glm4": "F32", "starcoder2-full": "F16", "ernie4_5": "F32",
-    "ernie4_5-plain": "F16", "seed_oss": "F32", "arcee": "BF16", "hunyuan": "F32", "stablelm": "F32",
+    "ernie4_5-plain": "F16", "seed_oss": "F32", "arcee": "BF16", "arcee-plain": "BF16", "hunyuan": "F32", "stablelm": "F32",
     "stablelm-parallel": "F32",
     "cohere": "F32", "cohere-plain": "F16", "cohere2-plain": "F16", "gpt2": "F32", "lfm2-plain": "BF16",
     "gemma4": "F32", "gemma4-plain": "F32", "qwen3_5": "F32",

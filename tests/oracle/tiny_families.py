@@ -42,6 +42,20 @@ def old(config):
     return config
 
 
+def null_share(config):
+    """A share that is there and says nothing."""
+    config = old(config)
+    config["partial_rotary_factor"] = None
+    return config
+
+
+def idle_share(config):
+    """A share that the class does not read."""
+    config["partial_rotary_factor"] = 0.5
+    config["rope_parameters"]["partial_rotary_factor"] = 0.5
+    return config
+
+
 def published_gemma4(config):
     """As the models are published: the sizes of full-attention layers by name, not by layer."""
     wide = next(iter(config.pop("per_layer_config").values()))
@@ -225,6 +239,10 @@ def cases():
         "glm4": Case(
             420, tiny("Glm4Config", head_dim=12, rms_norm_eps=3e-3, rope_parameters=rope(partial_rotary_factor=0.5)),
             old, mutations=THETA | epsilon() | {"share": rope_of(partial_rotary_factor=1.0)}),
+        # A null is not the half of a head that the family rotates, but all of it.
+        "glm4-null": Case(
+            451, tiny("Glm4Config", head_dim=10, rms_norm_eps=3e-3, rope_parameters=rope(partial_rotary_factor=1.0)),
+            null_share, torch.bfloat16, mutations=THETA | epsilon() | {"share": rope_of(partial_rotary_factor=0.4)}),
         "starcoder2": Case(
             421, tiny("Starcoder2Config", norm_epsilon=3e-3, sliding_window=8), keep,
             mutations=THETA | WINDOW | epsilon("norm_epsilon") | {"activation": {"hidden_act": "relu"}}),
@@ -237,6 +255,10 @@ def cases():
         "arcee": Case(
             450, tiny("ArceeConfig", head_dim=8, rms_norm_eps=3e-3, rope_parameters=yarn, attention_bias=True), keep,
             torch.bfloat16, mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),
+        # As published: llama.cpp reads no bias of the output projection.
+        "arcee-plain": Case(
+            452, tiny("ArceeConfig", head_dim=10, rms_norm_eps=3e-3, rope_parameters=yarn), keep, torch.bfloat16,
+            mutations=THETA | epsilon()),
         "hunyuan": Case(
             424, tiny("HunYuanDenseV1Config", head_dim=10, rms_norm_eps=3e-2, tie_word_embeddings=True,
                       rope_parameters=rope("dynamic", alpha=50.0, factor=1.0)), keep,
@@ -333,6 +355,6 @@ def cases():
                 image_token_id=96, video_token_id=95, vision_start_token_id=94, vision_end_token_id=93,
                 tie_word_embeddings=True), published_qwen3_5, torch.bfloat16, mutations=THETA | epsilon()),
         "llama-relu": Case(
-            431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), keep,
+            431, tiny("LlamaConfig", head_dim=8, rms_norm_eps=3e-3, hidden_act="relu2"), idle_share,
             mutations=THETA | epsilon() | {"activation": {"hidden_act": "relu"}}),
     }

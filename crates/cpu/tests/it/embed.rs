@@ -144,6 +144,56 @@ fn embeddings_are_those_of_the_reference() {
     }
 }
 
+/// From one token to 512, or to the end of a shorter table of positions; one by one and padded
+/// together.
+#[test]
+fn sequences_of_all_lengths_are_embedded_as_by_the_reference() {
+    let mut n_whole = 0;
+    for name in &embedding_models() {
+        let golden = Golden::read(&path(name).join("lengths"));
+        let folder = match golden.json["positions_key"].as_str() {
+            Some(key) => with_key(&path(name), key, &golden.json["positions"]),
+            None => path(name),
+        };
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+        let row = ids(&golden.json["ids"]);
+        let lengths = ids(&golden.json["lengths"]);
+        let texts = lengths.iter().map(|n| row[..*n as usize].to_vec());
+        let texts: Vec<Vec<u32>> = texts.collect();
+        let longest = *lengths.last().unwrap();
+        assert!(encoder.info.n_positions >= longest as usize, "{name}");
+        assert_eq!((lengths[0], row.len() as u32), (1, longest), "{name}");
+        n_whole += usize::from(longest == 512);
+        let expected = golden.array(&golden.json["embeddings"]);
+        for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::F32, 2) {
+            let mut compare = |texts: &[Vec<u32>], expected: &[f32]| {
+                feed(instance.as_mut(), texts, 0);
+                instance.run("encode").unwrap();
+                let found = floats(instance.as_ref(), "embedding");
+                let rows = found.chunks(encoder.info.dim);
+                for ((row, ids), expected) in rows.zip(texts).zip(expected.chunks(encoder.info.dim))
+                {
+                    let (n, together) = (ids.len(), texts.len());
+                    let error = relative_error(row, expected);
+                    assert!(
+                        error <= BOUND,
+                        "{name}, {isa}, {n} of {together}: {error:e}"
+                    );
+                }
+            };
+            for (text, expected) in texts.iter().zip(expected.chunks(encoder.info.dim)) {
+                compare(std::slice::from_ref(text), expected);
+            }
+            compare(&texts, expected);
+        }
+    }
+    assert!(
+        n_whole >= 16,
+        "{n_whole} models were compared on 512 tokens"
+    );
+}
+
 /// Products of integers of 7 or 8 bits: near, and not the same.
 #[test]
 fn embeddings_of_rounded_weights_are_near_the_reference() {

@@ -9,7 +9,7 @@ use thane_mil::valid;
 use thane_models::{Options, build};
 
 use crate::golden::{
-    Golden, call, folder, ids, instance, names, on_each_isa, open, relative_error,
+    Golden, call, folder, ids, instance, names, on_each_isa, open, relative_error, with_key,
 };
 
 fn program(name: &str, cache: DType) -> Program {
@@ -30,6 +30,43 @@ fn program_for(name: &str, cache: DType, context: usize) -> Program {
     )
     .unwrap()
     .program
+}
+
+/// Dynamic scaling beyond the length of training: a program computes as transformers does in one
+/// pass over a text that fills its context, and in whatever pieces the text comes.
+#[test]
+fn dynamic_scaling_is_that_of_a_text_that_fills_the_context() {
+    for name in ["gemma3", "glm4", "qwen2-dynamic"] {
+        let golden = Golden::read(&folder().join("dynamic").join(name));
+        let mut path = folder().join("tiny").join(name);
+        for (key, value) in golden.json["config"].as_object().unwrap() {
+            path = with_key(&path, key, value);
+        }
+        let sequences = golden.json["sequences"].as_array().unwrap();
+        assert_eq!(sequences.len(), 3);
+        for sequence in sequences {
+            let (tokens, expected) = (ids(&sequence["ids"]), golden.array(&sequence["logits"]));
+            let options = Options {
+                verify: true,
+                context: Some(tokens.len()),
+                ..Options::default()
+            };
+            let model = build(&open(&path), &options).unwrap();
+            assert_eq!(model.info.max_context, 48, "{name}");
+            let last = &expected[expected.len() - expected.len() / tokens.len()..];
+            for (isa, mut instance) in on_each_isa(&model.program, Numerics::F32, 2) {
+                let n = tokens.len();
+                let found = call(instance.as_mut(), "verify", &tokens, 0);
+                let error = relative_error(&found, expected);
+                assert!(error <= 1e-5, "{name}, {isa}, {n} tokens: {error:e}");
+                instance.reset();
+                call(instance.as_mut(), "prefill", &tokens[..n - 1], 0);
+                let found = call(instance.as_mut(), "decode", &tokens[n - 1..], n - 1);
+                let error = relative_error(&found, last);
+                assert!(error <= 1e-5, "{name}, {isa}, decode at {n}: {error:e}");
+            }
+        }
+    }
 }
 
 /// 1e-4 is what is asked of real models; the cache in fp16 costs a rounding of 2^-11 an element.

@@ -206,7 +206,7 @@ impl Config {
     }
 
     /// The dotted path of `key`, for messages.
-    pub(super) fn path(&self, key: &str) -> String {
+    pub(crate) fn path(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 

@@ -16,6 +16,8 @@ pub struct Range {
 }
 
 impl Range {
+    /// The greatest size.
+    pub const MOST_SIZE: usize = 1 << 24;
     /// Epsilons of norms. Published models have 1e-12 to 1e-5.
     pub const EPSILON: Self = Self {
         least: 1e-20,

@@ -69,7 +69,12 @@ pub enum RopeScaling {
         original_max_position_embeddings: usize,
     },
     /// Another base for contexts longer than the model was trained for; no scaling up to there.
-    Dynamic,
+    Dynamic {
+        /// The longest context is that of training times this factor.
+        factor: f64,
+        /// Context length of training, in tokens, if the file says it.
+        trained: Option<usize>,
+    },
     /// A base that was raised by a constant: `theta * alpha^(d / (d - 2))` for heads of d elements.
     NtkAlpha {
         /// What the base is raised by.
@@ -246,7 +251,7 @@ impl Config {
                 factor: self.required_factor("factor")?,
             }),
             Some("llama3") => Some(self.llama3(root)?),
-            Some("dynamic") => Some(self.dynamic()?),
+            Some("dynamic") => Some(self.dynamic(root)?),
             Some("yarn") => Some(self.yarn(root)?),
             // `su` is the former name.
             Some("longrope" | "su") => Some(self.long_rope(root)?),
@@ -314,7 +319,7 @@ impl Config {
         root.usize("max_position_embeddings")
     }
 
-    fn dynamic(&self) -> Result<RopeScaling, ConfigError> {
+    fn dynamic(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
         // Hunyuan writes parameters of YaRN beside it, which its own code does not read.
         self.acknowledge(&[
             "beta_fast",
@@ -323,9 +328,12 @@ impl Config {
             "mscale_all_dim",
             "factor",
         ]);
-        Ok(match self.factor("alpha")? {
-            Some(alpha) => RopeScaling::NtkAlpha { alpha },
-            None => RopeScaling::Dynamic,
+        if let Some(alpha) = self.factor("alpha")? {
+            return Ok(RopeScaling::NtkAlpha { alpha });
+        }
+        Ok(RopeScaling::Dynamic {
+            factor: self.required_factor("factor")?,
+            trained: root.opt_usize("max_position_embeddings")?,
         })
     }
 

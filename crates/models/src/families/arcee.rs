@@ -10,7 +10,12 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["arcee"],
     about: "AFM 4.5B",
-    checked: &["tiny/arcee", "tiny-gguf/arcee"],
+    checked: &[
+        "tiny/arcee",
+        "tiny/arcee-plain",
+        "tiny-gguf/arcee",
+        "tiny-gguf/arcee-plain",
+    ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),

@@ -12,7 +12,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["glm4"],
     about: "GLM-4-0414",
-    checked: &["tiny/glm4", "tiny-gguf/glm4"],
+    checked: &["tiny/glm4", "tiny/glm4-null", "tiny-gguf/glm4"],
     gguf_names: &[
         (
             "model.layers.{}.post_self_attn_layernorm",

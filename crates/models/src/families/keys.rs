@@ -1,7 +1,7 @@
 //! Checks of configuration values that families share. Each check returns the value or an error
 //! that names the key.
 
-use crate::checkpoint::Config;
+use crate::checkpoint::{Config, Range};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 
@@ -171,8 +171,7 @@ pub(crate) fn check_heads(
 
 /// Rejects a size that would overflow the arithmetic of shapes.
 pub(crate) fn check_size(key: &str, value: usize) -> Result<usize, ModelError> {
-    const MOST: usize = 1 << 24;
-    if value == 0 || value > MOST {
+    if value == 0 || value > Range::MOST_SIZE {
         return Err(ModelError::unsupported(
             key,
             value,

@@ -36,13 +36,14 @@ pub(super) fn lower(
     weights: &Weights<'_>,
     options: &Options,
 ) -> Result<Model, ModelError> {
+    let [usual, max] = decoder.contexts();
     let context = options
         .context
-        .unwrap_or(decoder.max_context.min(Options::DEFAULT_CONTEXT));
-    if context == 0 || context > decoder.max_context {
+        .unwrap_or(usual.min(Options::DEFAULT_CONTEXT));
+    if context == 0 || context > max {
         return Err(ModelError::Context {
             asked: context,
-            max: decoder.max_context,
+            max,
         });
     }
     let n_top = n_top(options, decoder.vocab_size)?;
@@ -89,7 +90,7 @@ pub(super) fn lower(
         architecture,
         n_layers: decoder.layers.len(),
         vocab_size: decoder.vocab_size,
-        max_context: decoder.max_context,
+        max_context: max,
         context,
         cache_bytes: decoder
             .cache_elements(options.engine.is_some())

@@ -43,6 +43,11 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
             "expected false, because norms of each query head by itself are not supported",
         ));
     }
+    let key = "partial_rotary_factor";
+    if c.keys().any(|k| k == key) && !c.has(key) {
+        let reason = "expected a number; without the key, the share is 0.25";
+        return Err(ModelError::unsupported(key, "null", reason));
+    }
     let mut model = config::read(c, &DEFAULTS)?;
     let bias = c.bool_or("use_qkv_bias", false)?;
     let parallel = c.bool_or("use_parallel_residual", false)?;

@@ -154,7 +154,8 @@ pub fn read_with_ropes(
     let layer = Layer::new(attention, mlp, norm, d.norms);
     let context = "max_position_embeddings";
     let context = check_size(context, c.opt_usize(context)?.unwrap_or(d.max_context))?;
-    let rotation = |rope: &RopeConfig| read_rotation(d, rope, head_dim);
+    let share = default_share(c, d)?;
+    let rotation = |rope: &RopeConfig| read_rotation(d, share, rope, head_dim);
     Ok(Transformer {
         rotations: ropes.iter().map(rotation).collect::<Result<_, _>>()?,
         tied: c.bool_or("tie_word_embeddings", d.tied)?,
@@ -162,12 +163,35 @@ pub fn read_with_ropes(
     })
 }
 
-fn read_rotation(d: &Defaults, rope: &RopeConfig, head_dim: usize) -> Result<Rotation, ModelError> {
-    if d.rotated_share.is_none() {
+/// The share of a head that is rotated where the rotary embedding has none. As in transformers, a
+/// null is not the default of the family, but whole heads.
+fn default_share(c: &Config, d: &Defaults) -> Result<Option<f64>, ModelError> {
+    let key = "partial_rotary_factor";
+    let is_null = |c: &Config| c.keys().any(|k| k == key) && !c.has(key);
+    for object in ["rope_parameters", "rope_scaling"] {
+        if d.rotated_share.is_some()
+            && let Some(rope) = c.opt_object(object)?
+            && is_null(&rope)
+        {
+            let reason = "expected a number; without the key, the share is that of the family";
+            return Err(ModelError::unsupported(&rope.path(key), "null", reason));
+        }
+    }
+    Ok(d.rotated_share
+        .map(|share| if is_null(c) { 1.0 } else { share }))
+}
+
+fn read_rotation(
+    d: &Defaults,
+    share: Option<f64>,
+    rope: &RopeConfig,
+    head_dim: usize,
+) -> Result<Rotation, ModelError> {
+    if share.is_none() {
         require_whole_heads(rope)?;
     }
     let rope = RopeConfig {
-        partial_rotary_factor: rope.partial_rotary_factor.or(d.rotated_share),
+        partial_rotary_factor: rope.partial_rotary_factor.or(share),
         ..rope.clone()
     };
     Rotation::new(&rope, d.theta, head_dim, d.style)
@@ -190,7 +214,11 @@ pub fn require_whole_heads(rope: &RopeConfig) -> Result<(), ModelError> {
 }
 
 /// The rotary embedding that all layers share.
-fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
+///
+/// # Errors
+///
+/// If the file has one for each layer type.
+pub fn uniform_rope(c: &Config) -> Result<RopeConfig, ModelError> {
     match c.rope()? {
         Rope::Uniform(rope) => Ok(rope),
         Rope::PerLayerType(_) => Err(ModelError::unsupported(

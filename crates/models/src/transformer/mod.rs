@@ -98,6 +98,14 @@ impl Transformer {
         }
     }
 
+    /// The longest context of programs that were not asked for a longer one, and the longest
+    /// context of all. They differ where dynamic scaling reaches beyond the length of training.
+    pub fn contexts(&self) -> [usize; 2] {
+        let dynamic = self.rotations.iter().filter_map(Rotation::dynamic_contexts);
+        let shortest = dynamic.reduce(|a, b| [a[0].min(b[0]), a[1].min(b[1])]);
+        shortest.unwrap_or([self.max_context; 2])
+    }
+
     /// Builds one function of a decoder, and gives the tables that its caller looks up.
     pub fn decoder_function(
         &self,

@@ -52,7 +52,7 @@ fn descendants_of_roberta_are_one_program() {
         assert_eq!(other.info.architecture, name);
     }
     // The first row of the table is for position 2.
-    assert_eq!(roberta.info.n_positions, 64);
+    assert_eq!(roberta.info.n_positions, 512);
     // What the files of RoBERTa leave out is 1.
     let other = changed("roberta", &json!({"pad_token_id": null})).unwrap();
     assert_eq!(difference(&roberta.program, &other.program), None);
@@ -115,8 +115,8 @@ fn values_that_would_change_the_computation_are_refused() {
         ),
         (
             "roberta",
-            json!({"pad_token_id": 65}),
-            ["max_position_embeddings", "66", "more than 66"],
+            json!({"pad_token_id": 513}),
+            ["max_position_embeddings", "514", "more than 514"],
         ),
         (
             "distilbert",

@@ -154,14 +154,35 @@ fn rotary_embeddings_that_are_not_computed_are_refused() {
     let per_type = json!({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}});
     for (name, change, parts) in [
         (
-            LLAMA,
+            "mistral",
             json!({"partial_rotary_factor": 0.5}),
             &["`partial_rotary_factor`", "0.5", "whole heads"][..],
         ),
         (
-            LLAMA,
+            "qwen3",
             rope(("partial_rotary_factor", json!(0.25))),
             &["`partial_rotary_factor`", "0.25"],
+        ),
+        // transformers fails, too.
+        (
+            "llama-rope3",
+            json!({"partial_rotary_factor": 0.5}),
+            &["`partial_rotary_factor`", "0.5", "whole heads"],
+        ),
+        (
+            "stablelm",
+            json!({"partial_rotary_factor": null}),
+            &["`partial_rotary_factor` is null", "the share is 0.25"],
+        ),
+        (
+            "glm4",
+            rope(("partial_rotary_factor", json!(null))),
+            &["`rope_parameters.partial_rotary_factor` is null"],
+        ),
+        (
+            "qwen2-dynamic",
+            rope(("rope_type", json!("dynamic"))),
+            &["\"rope_parameters.factor\" is missing"],
         ),
         (
             LLAMA,
@@ -618,6 +639,40 @@ fn settings_that_the_reference_computes_otherwise_are_refused() {
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);
     }
+}
+
+/// The class of transformers rotates whole heads, as the golden of `llama-relu` shows, whose
+/// configuration has the key.
+#[test]
+fn llama_does_not_read_the_share_of_rotated_elements() {
+    let config = fs::read(tiny("llama-relu").join("config.json")).unwrap();
+    let config: Value = serde_json::from_slice(&config).unwrap();
+    assert_eq!(config["partial_rotary_factor"], 0.5);
+    assert_eq!(config["rope_parameters"]["partial_rotary_factor"], 0.5);
+    let mut rope = config["rope_parameters"].clone();
+    rope.as_object_mut()
+        .unwrap()
+        .remove("partial_rotary_factor");
+    let change = json!({"partial_rotary_factor": null, "rope_parameters": rope});
+    let [with, without] = [json!({}), change].map(|c| changed("llama-relu", &c).unwrap());
+    assert_eq!(difference(&with.program, &without.program), None);
+}
+
+/// With dynamic scaling the context of training is the usual one, and the longest is longer.
+#[test]
+fn dynamic_scaling_gives_a_longer_context_to_those_who_ask() {
+    let checkpoint = with_config("qwen2-dynamic", &json!({"max_position_embeddings": 50}));
+    let built = |context: Option<usize>| {
+        let options = Options {
+            context,
+            ..Options::default()
+        };
+        lower(&checkpoint, "", &options)
+    };
+    let model = built(None).unwrap();
+    assert_eq!((model.info.context, model.info.max_context), (50, 100));
+    assert_eq!(built(Some(100)).unwrap().info.context, 100);
+    assert_refused("101", built(Some(101)), &["101", "100"]);
 }
 
 /// Without a share of rotated elements a program still answers fluently, and wrongly.

@@ -4,12 +4,17 @@
 //! layer, like the reference implementation does, and no table of the context's length is stored.
 //! Programs in fp16 gather cosines and sines from tables.
 
+mod frequencies;
+
+use std::borrow::Cow;
+
 use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 
-use crate::checkpoint::{RopeConfig, RopeScaling, Yarn};
+use crate::checkpoint::RopeConfig;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
+use frequencies::{Long, scaled_frequencies};
 
 /// Which elements of a head are rotated together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +32,8 @@ pub struct Rotation {
     /// The inverse frequency of each pair of elements. Elements of a head beyond the pairs are not
     /// rotated.
     frequencies: Vec<f32>,
-    /// The frequencies of programs for more tokens than this (LongRoPE).
-    long: Option<(usize, Vec<f32>)>,
+    /// The frequencies of programs for long contexts.
+    long: Option<Long>,
     /// Factor of cosines and sines.
     factor: f32,
     style: Style,
@@ -60,7 +65,7 @@ impl Rotation {
     ) -> Result<Self, ModelError> {
         let theta = rope.theta.unwrap_or(theta);
         let (frequencies, long, factor) = scaled_frequencies(rope, theta, head_dim)?;
-        let long_ones = long.iter().flat_map(|(_, frequencies)| frequencies);
+        let long_ones = long.iter().flat_map(Long::set);
         let mut all = frequencies.iter().chain(long_ones);
         if !factor.is_finite() || !all.all(|frequency| frequency.is_finite()) {
             return Err(ModelError::unsupported(
@@ -128,11 +133,17 @@ impl Rotation {
         rows
     }
 
+    /// With dynamic scaling: the tokens that the model was trained for, and the most that it is
+    /// scaled to.
+    pub fn dynamic_contexts(&self) -> Option<[usize; 2]> {
+        self.long.as_ref()?.dynamic_contexts()
+    }
+
     /// The inverse frequencies in a program for `context` tokens.
-    fn frequencies(&self, context: usize) -> &[f32] {
+    fn frequencies(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
-            Some((short, long)) if context > *short => long,
-            _ => &self.frequencies,
+            Some(long) if context > long.trained => long.for_context(context, 2 * self.n_pairs()),
+            _ => Cow::Borrowed(&self.frequencies),
         }
     }
 }
@@ -164,7 +175,8 @@ impl Rotary {
         g.at_module("rotary");
         let frequencies = rotation.frequencies(context);
         let column = g.expand_dims(positions, &[1])?; // [tokens, 1]
-        let row = g.floats(frequencies, &[1, frequencies.len()])?;
+        let n_pairs = frequencies.len();
+        let row = g.floats(&frequencies, &[1, n_pairs])?;
         let angles = g.mul(column, row)?; // [tokens, pairs]
         let mut wave = |op: &str| -> ValueResult {
             let wave = g.op(op, op, [("x", angles)])?;
@@ -184,7 +196,7 @@ impl Rotary {
             sin,
             whole: None,
             queries,
-            n_pairs: frequencies.len(),
+            n_pairs,
             style: rotation.style,
         })
     }
@@ -403,136 +415,4 @@ impl QueryScaling {
         let log = g.scale(log, self.beta)?;
         g.add(log, one)
     }
-}
-
-/// The inverse frequencies of a head's pairs of elements, those of programs for long contexts if
-/// they differ, and the factor of cosines and sines. Computed in fp32 like the reference
-/// implementation does.
-#[allow(clippy::type_complexity)] // one caller, which names the three parts
-fn scaled_frequencies(
-    rope: &RopeConfig,
-    theta: f64,
-    head_dim: usize,
-) -> Result<(Vec<f32>, Option<(usize, Vec<f32>)>, f64), ModelError> {
-    let share = rope.partial_rotary_factor.unwrap_or(1.0);
-    let proportional = matches!(rope.scaling, RopeScaling::Proportional { .. });
-    // The reference rounds down.
-    let rotated = (head_dim as f64 * share) as usize;
-    if share > 1.0 || rotated < 2 || (rotated % 2 == 1 && !proportional) {
-        return Err(ModelError::unsupported(
-            "partial_rotary_factor",
-            share,
-            &format!(
-                "expected a share of the {head_dim} elements of a head that is an even number"
-            ),
-        ));
-    }
-    let dim = if proportional { head_dim } else { rotated };
-    let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
-    let plain = (0..dim / 2).map(|i| 1.0 / power(i));
-    Ok(match &rope.scaling {
-        // Dynamic scaling begins beyond the length that the model was trained for, and programs
-        // hold no more tokens than that.
-        RopeScaling::Default | RopeScaling::Dynamic => (plain.collect(), None, 1.0),
-        RopeScaling::Linear { factor } => (plain.map(|f| f / *factor as f32).collect(), None, 1.0),
-        RopeScaling::NtkAlpha { alpha } => {
-            let n = dim as f64;
-            let theta = theta * alpha.powf(n / (n - 2.0));
-            let power = |i: usize| theta.powf(f64::from((2 * i) as f32 / dim as f32)) as f32;
-            ((0..dim / 2).map(|i| 1.0 / power(i)).collect(), None, 1.0)
-        }
-        RopeScaling::Proportional { factor } => {
-            let n = (share * head_dim as f64) as usize / 2;
-            let scaled = plain.enumerate();
-            let scaled = scaled.map(|(i, f)| if i < n { f / *factor as f32 } else { 0.0 });
-            (scaled.collect(), None, 1.0)
-        }
-        RopeScaling::Llama3 {
-            factor,
-            low_freq_factor,
-            high_freq_factor,
-            original_max_position_embeddings,
-        } => {
-            let context = *original_max_position_embeddings as f64;
-            let scaled =
-                plain.map(|f| llama3(f, *factor, *low_freq_factor, *high_freq_factor, context));
-            (scaled.collect(), None, 1.0)
-        }
-        RopeScaling::Yarn(yarn) => {
-            let frequencies = yarn_frequencies(yarn, theta, &plain.collect::<Vec<f32>>());
-            (frequencies, None, yarn.attention_factor)
-        }
-        RopeScaling::LongRope {
-            short_factor,
-            long_factor,
-            attention_factor,
-            original_max_position_embeddings,
-        } => {
-            for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
-                if factors.len() != dim / 2 {
-                    return Err(ModelError::unsupported(
-                        key,
-                        format!("{} numbers", factors.len()),
-                        &format!(
-                            "expected {}, one for each rotated pair of elements",
-                            dim / 2
-                        ),
-                    ));
-                }
-            }
-            let scaled = |factors: &[f64]| -> Vec<f32> {
-                let factors = factors.iter().enumerate();
-                factors.map(|(i, f)| 1.0 / (*f as f32 * power(i))).collect()
-            };
-            let long = (*original_max_position_embeddings, scaled(long_factor));
-            (scaled(short_factor), Some(long), *attention_factor)
-        }
-        RopeScaling::Unsupported(name) => {
-            return Err(ModelError::unsupported(
-                "rope_type",
-                name,
-                "expected default, linear, dynamic, llama3, yarn, longrope or proportional",
-            ));
-        }
-    })
-}
-
-/// YaRN: frequencies whose wavelength the original context holds often are kept, those that it
-/// holds seldom are divided by the factor, and those between are interpolated.
-fn yarn_frequencies(yarn: &Yarn, theta: f64, plain: &[f32]) -> Vec<f32> {
-    let dim = 2.0 * plain.len() as f64;
-    let context = yarn.original_max_position_embeddings as f64;
-    let pair_of = |turns: f64| {
-        dim * (context / (turns * 2.0 * std::f64::consts::PI)).ln() / (2.0 * theta.ln())
-    };
-    let (mut low, mut high) = (pair_of(yarn.beta_fast), pair_of(yarn.beta_slow));
-    if yarn.truncate {
-        (low, high) = (low.floor(), high.ceil());
-    }
-    let (low, mut high) = (low.max(0.0), high.min(dim - 1.0));
-    if low == high {
-        high += 0.001;
-    }
-    let factor = yarn.factor as f32;
-    let scaled = plain.iter().enumerate().map(|(i, f)| {
-        let ramp = ((i as f32 - low as f32) / (high - low) as f32).clamp(0.0, 1.0);
-        let keep = 1.0 - ramp;
-        (f / factor) * (1.0 - keep) + f * keep
-    });
-    scaled.collect()
-}
-
-/// Llama 3's frequency scaling: divides frequencies of long wavelengths by `factor`, keeps short
-/// ones, and interpolates between.
-fn llama3(frequency: f32, factor: f64, low: f64, high: f64, context: f64) -> f32 {
-    let wavelength = 2.0 * std::f64::consts::PI / f64::from(frequency);
-    if wavelength < context / high {
-        return frequency;
-    }
-    let stretched = f64::from(frequency) / factor;
-    if wavelength > context / low {
-        return stretched as f32;
-    }
-    let smooth = (context / wavelength - low) / (high - low);
-    ((1.0 - smooth) * stretched + smooth * f64::from(frequency)) as f32
 }
