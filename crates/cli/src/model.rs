@@ -88,12 +88,27 @@ impl ProgramFlags {
         }
     }
 
-    /// The program that generates text with these sampling options. Only `fast` and `int8` can rule
-    /// out logits, so the others do without the function `decode_top`.
+    /// The program that generates text with these sampling options.
     pub fn sampling_options(&self, sampling: &SampleOptions) -> LanguageOptions {
-        match self.numerics {
-            NumericsFlag::Fast | NumericsFlag::Int8 => self.options(false).with_sampling(sampling),
-            NumericsFlag::F32 | NumericsFlag::Ane => self.options(false),
+        let options = self.options(false).with_sampling(sampling);
+        self.with_top(options)
+    }
+
+    /// The program that generates text with sampling options that are not known yet.
+    pub fn served_options(&self) -> LanguageOptions {
+        self.with_top(LanguageOptions {
+            top: Some(LanguageOptions::SERVED_TOP),
+            ..self.options(false)
+        })
+    }
+
+    /// Only `fast` and `int8` can rule out logits, so the others do without the function
+    /// `decode_top`.
+    fn with_top(&self, options: LanguageOptions) -> LanguageOptions {
+        let rules_out = matches!(self.numerics, NumericsFlag::Fast | NumericsFlag::Int8);
+        LanguageOptions {
+            top: options.top.filter(|_| rules_out),
+            ..options
         }
     }
 }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thane_engine::generate::{Answer, FinishReason, GenerateError};
+use thane_engine::generate::{FinishReason, GenerateError};
 use thane_engine::sample::SampleError;
-use thane_runtime::{Generator, LanguageModel, Message, RuntimeError, n_system};
+use thane_runtime::{Answer, Generator, LanguageModel, Message, RuntimeError, n_system};
 
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};

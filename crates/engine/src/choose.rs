@@ -31,7 +31,7 @@ pub trait Constraint: Send {
     fn is_complete(&self) -> bool;
 }
 
-/// Chooses tokens. The random numbers go on from answer to answer.
+/// Chooses tokens.
 pub struct Chooser {
     sampler: Sampler,
     grammar: Option<Arc<dyn Grammar>>,
@@ -67,16 +67,6 @@ impl Chosen {
 }
 
 impl Chooser {
-    /// Samples with other options from now on.
-    ///
-    /// # Errors
-    ///
-    /// If an option is out of range.
-    pub fn set_sampling(&mut self, sampling: SampleOptions) -> Result<(), SampleError> {
-        self.sampler = Sampler::new(sampling)?;
-        Ok(())
-    }
-
     /// Refuses sampling options that are out of range.
     pub fn new(sampling: SampleOptions) -> Result<Self, SampleError> {
         Ok(Self {

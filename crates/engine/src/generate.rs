@@ -1,20 +1,15 @@
-//! Prefill and decode of one sequence, on any backend.
+//! Prefill and decode of one sequence, on any backend, call by call.
 //!
-//! [`Session`] is a running program together with the tokens in its cache. [`generate`] drives a
-//! session from a prompt to the end of an answer.
+//! [`Session`] is a running program together with the tokens in its cache. Answers are made by the
+//! [`Scheduler`](crate::schedule::Scheduler).
 
 use std::borrow::Cow;
-use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
 use thane_mil::backend::{Instance, RunError};
 
-use crate::choose::{Chooser, Chosen};
 pub use crate::error::GenerateError;
 use crate::pages::Pages;
-use crate::sample::TokenLogprob;
 use crate::sequence::Sequence;
-use crate::text::TextStream;
 use crate::top::Top;
 
 /// A running language model and the tokens in its cache.
@@ -89,18 +84,6 @@ impl Session {
     /// Takes prompts from pages from now on, and keeps them there.
     pub fn set_pages(&mut self, pages: Pages) {
         self.pages = Some(pages);
-    }
-
-    /// Makes the cache hold what pages have of a prompt, if that is more than it holds.
-    ///
-    /// # Errors
-    ///
-    /// If a state cannot be written; the prompt can still be computed.
-    pub fn restore(&mut self, prompt: &[u32]) -> Result<(), GenerateError> {
-        match &mut self.pages {
-            Some(pages) => pages.restore(prompt, &mut self.sequence, self.instance.as_mut()),
-            None => Ok(()),
-        }
     }
 
     /// Keeps the tokens in the cache in pages, and puts new pages into their store.
@@ -252,227 +235,5 @@ impl FinishReason {
             FinishReason::Context => "context",
             FinishReason::Interrupted => "interrupted",
         }
-    }
-}
-
-/// The durations of one answer.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Timings {
-    /// Number of prompt tokens that were computed; the others were in the cache.
-    pub prefill_tokens: usize,
-    /// Time from the start to the logits of the prompt.
-    pub prefill: Duration,
-    /// Time from the start to the choice of the first token.
-    pub first_token: Duration,
-    /// Number of tokens that decode steps computed.
-    pub decode_tokens: usize,
-    /// Time of the decode steps, including sampling.
-    pub decode: Duration,
-}
-
-impl Timings {
-    /// Prefill throughput in prompt tokens per second.
-    pub fn prefill_rate(&self) -> f64 {
-        rate(self.prefill_tokens, self.prefill)
-    }
-
-    /// Decode throughput in tokens per second, without the first token of the answer.
-    pub fn decode_rate(&self) -> f64 {
-        rate(self.decode_tokens, self.decode)
-    }
-}
-
-fn rate(n: usize, time: Duration) -> f64 {
-    if time.is_zero() {
-        0.0
-    } else {
-        n as f64 / time.as_secs_f64()
-    }
-}
-
-/// A generated answer.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The tokens, without the one that ends the turn.
-    pub tokens: Vec<u32>,
-    /// The text.
-    pub text: String,
-    /// The log probability of each token, if the chooser tells it.
-    pub logprobs: Vec<TokenLogprob>,
-    /// Why the answer ended.
-    pub finish_reason: FinishReason,
-    /// The durations.
-    pub timings: Timings,
-}
-
-/// The limits of an answer.
-pub struct Limits<'a> {
-    /// Maximum number of tokens.
-    pub max_tokens: usize,
-    /// Whether a token ends the turn.
-    pub is_end: &'a dyn Fn(u32) -> bool,
-    /// Whether the caller interrupts the generation; called before every call of the program.
-    pub interrupted: &'a dyn Fn() -> bool,
-}
-
-/// Generates the answer to a prompt of token ids.
-///
-/// `on_text` receives each piece of text as soon as no later token can change the piece, and can
-/// interrupt the generation. `stream` decodes the tokens, and `chooser` chooses them.
-///
-/// # Errors
-///
-/// If the prompt is empty or does not fit, or the backend, the sampler or the grammar fails.
-pub fn generate(
-    session: &mut Session,
-    chooser: &mut Chooser,
-    stream: &mut TextStream<'_>,
-    prompt: &[u32],
-    limits: &Limits<'_>,
-    on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
-) -> Result<Answer, GenerateError> {
-    if prompt.len() >= session.context() {
-        return Err(GenerateError::PromptTooLong {
-            prompt: prompt.len(),
-            context: session.context(),
-        });
-    }
-    chooser.begin()?;
-    let start = Instant::now();
-    // What cannot be restored is computed.
-    let _ = session.restore(prompt);
-    let prefill_tokens = prompt.len() - session.n_cached(prompt);
-    let mut answer = Answer {
-        tokens: Vec::new(),
-        text: String::new(),
-        logprobs: Vec::new(),
-        finish_reason: FinishReason::Interrupted,
-        timings: Timings {
-            prefill_tokens,
-            ..Timings::default()
-        },
-    };
-    let Some(logits) = session.feed(prompt, limits.interrupted)? else {
-        return Ok(answer);
-    };
-    answer.timings.prefill = start.elapsed();
-    let mut writer = Writer {
-        answer,
-        history: prompt.to_vec(),
-        stream,
-        on_text,
-    };
-    let reason = decode(session, chooser, &mut writer, logits, start, limits)?;
-    let Writer {
-        mut answer,
-        stream,
-        on_text,
-        ..
-    } = writer;
-    let rest = stream.finish();
-    answer.text.push_str(&rest);
-    let broken = !rest.is_empty() && on_text(&rest).is_break();
-    answer.finish_reason = if broken {
-        FinishReason::Interrupted
-    } else {
-        reason
-    };
-    Ok(answer)
-}
-
-/// Receives the tokens of an answer.
-struct Writer<'a, 'b> {
-    answer: Answer,
-    history: Vec<u32>,
-    stream: &'a mut TextStream<'b>,
-    on_text: &'a mut dyn FnMut(&str) -> ControlFlow<()>,
-}
-
-impl Writer<'_, '_> {
-    /// Appends a chosen token and those that must follow; returns the reason if the answer ends.
-    fn push_all(
-        &mut self,
-        chosen: &Chosen,
-        context: usize,
-        limits: &Limits<'_>,
-    ) -> Option<FinishReason> {
-        for (token, is_complete) in chosen.tokens() {
-            if (limits.is_end)(token) {
-                return Some(FinishReason::Stop);
-            }
-            if let Some(reason) = self.push(token) {
-                return Some(reason);
-            }
-            if is_complete {
-                return Some(FinishReason::Stop);
-            }
-            if self.answer.tokens.len() == limits.max_tokens {
-                return Some(FinishReason::Length);
-            }
-            // The cache lacks the last token.
-            if self.history.len() > context {
-                return Some(FinishReason::Context);
-            }
-        }
-        None
-    }
-
-    /// Appends one token; returns the reason if the answer ends with that token.
-    fn push(&mut self, token: u32) -> Option<FinishReason> {
-        self.answer.tokens.push(token);
-        self.history.push(token);
-        let piece = self.stream.push(token).unwrap_or_default();
-        self.answer.text.push_str(&piece);
-        if !piece.is_empty() && (self.on_text)(&piece).is_break() {
-            return Some(FinishReason::Interrupted);
-        }
-        self.stream.stopped().then_some(FinishReason::Stop)
-    }
-}
-
-/// Samples and decodes until the answer ends.
-fn decode(
-    session: &mut Session,
-    chooser: &mut Chooser,
-    writer: &mut Writer<'_, '_>,
-    mut logits: Vec<f32>,
-    start: Instant,
-    limits: &Limits<'_>,
-) -> Result<FinishReason, GenerateError> {
-    if limits.max_tokens == 0 {
-        return Ok(FinishReason::Length);
-    }
-    let mut chosen = chooser.choose(&mut logits, &writer.history, &[])?;
-    writer.answer.timings.first_token = start.elapsed();
-    let begin = Instant::now();
-    loop {
-        let n_before = writer.history.len();
-        let reason = writer.push_all(&chosen, session.context(), limits);
-        if writer.history.len() > n_before {
-            writer.answer.logprobs.extend(chosen.logprob);
-        }
-        if let Some(reason) = reason {
-            return Ok(reason);
-        }
-        if (limits.interrupted)() {
-            return Ok(FinishReason::Interrupted);
-        }
-        let n = chooser.n_greatest(writer.history.len());
-        match &writer.history[n_before..] {
-            [token] => {
-                // Reuses the memory of the logits: for a large vocabulary, the system would clear
-                // newly allocated memory page by page.
-                logits.clear();
-                logits.extend_from_slice(&session.decode_greatest(*token, n)?);
-            }
-            _ => match session.feed(&writer.history, limits.interrupted)? {
-                Some(found) => logits = found,
-                None => return Ok(FinishReason::Interrupted),
-            },
-        }
-        let n_new = writer.history.len() - n_before;
-        chosen = chooser.choose(&mut logits, &writer.history, &[])?;
-        writer.answer.timings.decode_tokens += n_new;
-        writer.answer.timings.decode = begin.elapsed();
     }
 }

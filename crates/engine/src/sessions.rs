@@ -12,11 +12,15 @@ use thane_mil::backend::{Batch, RunError};
 use crate::error::GenerateError;
 use crate::pages::Pages;
 use crate::sequence::Sequence;
+use crate::top::Top;
 
 /// Running copies of a language model and the tokens in their caches.
 pub struct Sessions {
     batch: Box<dyn Batch>,
     sequences: Vec<Sequence>,
+    top: Top,
+    /// Whether the last call of each sequence was one of `decode_top`.
+    has_top: Vec<bool>,
     pages: Option<Pages>,
 }
 
@@ -24,16 +28,28 @@ pub struct Sessions {
 type Work<'a> = (usize, &'a [u32]);
 
 impl Sessions {
+    /// Most sequences of a call of `decode_top`: only one row of logits can be screened.
+    const MOST_TOP: usize = 1;
+
     /// Sessions over the new instances of a batch, whose caches hold `context` tokens each.
     pub fn new(batch: Box<dyn Batch>, context: usize, vocab_size: usize) -> Self {
-        let sequences = (0..batch.n_instances())
-            .map(|_| Sequence::new(context, vocab_size))
-            .collect();
+        let n = batch.n_instances();
+        let sequences = (0..n).map(|_| Sequence::new(context, vocab_size));
         Self {
             batch,
-            sequences,
+            sequences: sequences.collect(),
+            top: Top::new(0, vocab_size),
+            has_top: vec![false; n],
             pages: None,
         }
+    }
+
+    /// The sessions of a program with the function `decode_top`, which gives the `n_top` greatest
+    /// logits of a token; `None` if the program has no such function.
+    pub fn with_top(self, n_top: Option<usize>) -> Self {
+        let vocab_size = self.sequences.first().map_or(0, Sequence::vocab_size);
+        let top = Top::new(n_top.unwrap_or(0), vocab_size);
+        Self { top, ..self }
     }
 
     /// The sessions of a program with recurrent states, if `recurrent` is true: such states hold
@@ -50,12 +66,15 @@ impl Sessions {
 
     /// The sessions with pages of their prompts, from which any sequence can take what another has
     /// computed. Recurrent states, which have no rows for each token, have no use for them.
-    pub fn with_pages(self, pages: Pages) -> Self {
+    pub fn with_pages(mut self, pages: Pages) -> Self {
+        self.set_pages(pages);
+        self
+    }
+
+    /// [`Self::with_pages`] from now on.
+    pub fn set_pages(&mut self, pages: Pages) {
         let recurrent = self.sequences.iter().any(Sequence::is_recurrent);
-        Self {
-            pages: (!recurrent).then_some(pages),
-            ..self
-        }
+        self.pages = (!recurrent).then_some(pages);
     }
 
     /// Pages for the states of these names, which hold keys and values: at most `limit` bytes in
@@ -145,7 +164,7 @@ impl Sessions {
             if interrupted() {
                 return Ok(false);
             }
-            self.step(&left)?;
+            self.step(&left, None)?;
             left.retain(|(idx, prompt)| self.sequences[*idx].tokens() != *prompt);
         }
         Ok(true)
@@ -154,8 +173,12 @@ impl Sessions {
     /// Runs one step towards caches that hold these tokens: the sequences process as many tokens
     /// as one call takes, those that lack several of them alike. A sequence that lacks a single
     /// token decodes beside others that prefill. A sequence is done when [`Self::tokens`] equals
-    /// its target.
-    pub fn step(&mut self, targets: &[Work<'_>]) -> Result<(), GenerateError> {
+    /// its target. `n_greatest` is as for [`Self::decode`].
+    pub fn step(
+        &mut self,
+        targets: &[Work<'_>],
+        n_greatest: Option<usize>,
+    ) -> Result<(), GenerateError> {
         /// With fewer tokens, matrix products become slower per token.
         const MIN_TOKENS: usize = 16;
         let lacks_several = |(idx, target): &&Work<'_>| {
@@ -178,22 +201,48 @@ impl Sessions {
             let next = self.sequence_mut(*idx)?.next(target, max_tokens);
             work.extend(next.map(|tokens| (*idx, tokens)));
         }
-        let is_decode = work.iter().all(|(_, tokens)| tokens.len() == 1);
-        self.call(if is_decode { "decode" } else { "prefill" }, &work)
+        if work.iter().any(|(_, tokens)| tokens.len() > 1) {
+            return self.call("prefill", &work);
+        }
+        self.call(self.decoding(work.len(), n_greatest), &work)
     }
 
-    /// Decode: appends one token to the cache of each sequence in `next`.
-    pub fn decode(&mut self, next: &[(usize, u32)]) -> Result<(), GenerateError> {
+    /// Decode: appends one token to the cache of each sequence in `next`, for a caller that needs
+    /// the `n_greatest` logits of each only; `None` for all. Other logits are then minus infinity
+    /// where the function `decode_top` gives enough and is faster.
+    ///
+    /// `decode_top` gives NaN only if fewer than its number of logits are numbers. A NaN in the
+    /// hidden state makes all logits NaN, so it is always seen here. A NaN in a row of the output
+    /// head makes the logit of one token NaN in every call, so [`Self::feed`] shows it.
+    pub fn decode(
+        &mut self,
+        next: &[(usize, u32)],
+        n_greatest: Option<usize>,
+    ) -> Result<(), GenerateError> {
         let work: Vec<Work<'_>> = next
             .iter()
             .map(|(idx, token)| (*idx, std::slice::from_ref(token)))
             .collect();
-        self.call("decode", &work)
+        self.call(self.decoding(work.len(), n_greatest), &work)
     }
 
-    /// The logits after the last token of sequence `idx`.
-    pub fn logits(&self, idx: usize) -> Result<Cow<'_, [f32]>, GenerateError> {
-        self.sequence(idx)?.logits(self.batch.instance(idx)?, 1)
+    /// The function that decodes so many sequences.
+    fn decoding(&self, n_sequences: usize, n_greatest: Option<usize>) -> &'static str {
+        let is_enough = n_greatest.is_some_and(|n| self.top.holds(n));
+        if is_enough && n_sequences <= Self::MOST_TOP {
+            "decode_top"
+        } else {
+            "decode"
+        }
+    }
+
+    /// The logits after the last token of sequence `idx`, one for each token of the vocabulary.
+    pub fn logits(&mut self, idx: usize) -> Result<Cow<'_, [f32]>, GenerateError> {
+        let instance = self.batch.instance(idx)?;
+        if self.has_top[idx] {
+            return self.top.read(instance).map(Cow::Borrowed);
+        }
+        self.sequences[idx].logits(instance, 1)
     }
 
     /// Drops the tokens of sequence `idx` and frees the memory of its caches.
@@ -221,8 +270,10 @@ impl Sessions {
             }
         }
         ran?;
-        work.iter()
-            .for_each(|(idx, tokens)| self.sequences[*idx].extend(tokens));
+        for (idx, tokens) in work {
+            self.sequences[*idx].extend(tokens);
+            self.has_top[*idx] = function == "decode_top";
+        }
         Ok(())
     }
 

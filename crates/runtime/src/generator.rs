@@ -2,17 +2,20 @@
 
 use std::ops::ControlFlow;
 
-use thane_engine::choose::Chooser;
-use thane_engine::generate::{Answer, Limits, Session, generate};
-use thane_engine::sample::SampleOptions;
-use thane_engine::text::{Message, StreamOptions, TextStream, Tokenizer};
+use thane_engine::pages::Pages;
+use thane_engine::sample::{SampleOptions, Sampler};
+use thane_engine::schedule::{Request, Scheduler, StepLimits};
+use thane_engine::sessions::Sessions;
+use thane_engine::text::{Message, Tokenizer};
 use thane_mil::backend::Backend;
 
+use crate::answer::{Answer, answer};
 use crate::error::RuntimeError;
 use crate::grammar::GrammarSource;
 use crate::known::Known;
 use crate::language_model::{LanguageModel, LanguageOptions};
 use crate::opened::Model;
+use crate::page_options::PageOptions;
 use crate::prompt_encoder::PromptEncoder;
 use crate::sampling::Sampling;
 
@@ -26,8 +29,10 @@ pub struct Generator {
     pub max_tokens: usize,
     /// Texts that end an answer; they are not part of it.
     pub stop: Vec<String>,
-    session: Session,
-    chooser: Chooser,
+    /// One sequence.
+    sessions: Sessions,
+    /// What answers have in common; the seed is that of the next one.
+    request: Request,
     /// The logits that the model gives, if not all.
     known: Option<Known>,
 }
@@ -70,40 +75,45 @@ impl LanguageModel {
         in_parallel: bool,
     ) -> Result<Generator, RuntimeError> {
         let known = self.known();
-        check_known(known.as_ref(), &sampling)?;
-        let chooser = Chooser::new(sampling)?;
-        let (language, session) = if in_parallel {
+        check_sampling(known.as_ref(), &sampling)?;
+        let (language, sessions) = if in_parallel {
             std::thread::scope(|scope| {
                 let language = scope.spawn(|| self.language());
-                let session = self.session(backend);
+                let sessions = self.sessions(backend, 1);
                 let language = language
                     .join()
                     .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-                Ok::<_, RuntimeError>((language, session?))
+                Ok::<_, RuntimeError>((language, sessions?))
             })?
         } else {
-            (self.language()?, self.session(backend)?)
+            (self.language()?, self.sessions(backend, 1)?)
         };
         Ok(Generator {
             prompts: PromptEncoder::new(language, self.name.clone()),
             max_tokens: Generator::MAX_TOKENS,
             stop: Vec::new(),
-            session,
-            chooser,
+            sessions,
+            request: Request {
+                sampling,
+                ..Request::default()
+            },
             known,
         })
     }
 }
 
-impl LanguageModel {}
-
 impl Generator {
     /// Most tokens of an answer by default.
     pub const MAX_TOKENS: usize = 1024;
 
-    /// The session that generates, whose cache has the last conversation.
-    pub fn session(&mut self) -> &mut Session {
-        &mut self.session
+    /// Takes prompts from pages from now on, and keeps them there. Returns false for a `model`,
+    /// which is the one that generates, that has no pages.
+    pub fn keep_prompts(
+        &mut self,
+        model: &LanguageModel,
+        options: PageOptions,
+    ) -> Result<bool, RuntimeError> {
+        model.set_pages(&mut self.sessions, options)
     }
 
     /// The tokenizer.
@@ -113,26 +123,27 @@ impl Generator {
 
     /// Tokens that the KV cache can hold.
     pub fn context(&self) -> usize {
-        self.session.context()
+        self.sessions.context()
     }
 
     /// Tokens that the KV cache holds now.
     pub fn n_cached(&self) -> usize {
-        self.session.tokens().len()
+        self.sessions.tokens(0).map_or(0, <[u32]>::len)
     }
 
-    /// Samples with these options from now on.
+    /// Samples with these options from now on. The first answer has the seed of the
+    /// options, and each other one the next seed.
     pub fn set_sampling(&mut self, options: SampleOptions) -> Result<(), RuntimeError> {
-        check_known(self.known.as_ref(), &options)?;
-        Ok(self.chooser.set_sampling(options)?)
+        check_sampling(self.known.as_ref(), &options)?;
+        self.request.sampling = options;
+        Ok(())
     }
 
     /// Holds answers to a grammar from now on. It holds for a whole answer, so a model whose chat
     /// template can ask it to think is asked not to.
     pub fn set_grammar(&mut self, source: &GrammarSource) -> Result<(), RuntimeError> {
         self.check_all_known("a grammar")?;
-        self.chooser
-            .set_grammar(Some(self.prompts.grammar(source)?));
+        self.request.grammar = Some(self.prompts.grammar(source)?);
         let thinks = ("enable_thinking".to_owned(), false.into());
         self.prompts.variables.extend([thinks]);
         Ok(())
@@ -142,7 +153,7 @@ impl Generator {
     /// likely ones.
     pub fn set_logprobs(&mut self, n: usize) -> Result<(), RuntimeError> {
         self.check_all_known("log probabilities")?;
-        self.chooser.set_logprobs(Some(n));
+        self.request.logprobs = Some(n);
         Ok(())
     }
 
@@ -197,28 +208,20 @@ impl Generator {
         interrupted: &dyn Fn() -> bool,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, RuntimeError> {
-        let options = StreamOptions {
-            stop: self.stop.clone(),
-            skip_special: true,
-            shown: Vec::new(),
-            strip_space_prefix: self.prompts.has_template(),
-        };
-        let tokenizer = self.prompts.tokenizer();
-        let mut stream = TextStream::new(tokenizer, options);
-        let limits = Limits {
+        let request = Request {
+            prompt: tokens.to_vec(),
             max_tokens: self.max_tokens,
-            is_end: &|token| tokenizer.is_end(token),
-            interrupted,
+            stop: self.stop.clone(),
+            strip_space_prefix: self.prompts.has_template(),
+            ..self.request.clone()
         };
-        let answer = generate(
-            &mut self.session,
-            &mut self.chooser,
-            &mut stream,
-            tokens,
-            &limits,
-            on_text,
-        )?;
-        self.session.keep()?;
+        // The next answer draws other random numbers.
+        let seed = &mut self.request.sampling.seed;
+        *seed = seed.wrapping_add(1);
+        let (sessions, tokenizer) = (&mut self.sessions, self.prompts.tokenizer());
+        let mut scheduler = Scheduler::new(sessions, tokenizer, StepLimits::default());
+        let answer = answer(&mut scheduler, request, interrupted, on_text)?;
+        while self.sessions.pages().is_some_and(Pages::store_one) {}
         Ok(answer)
     }
 
@@ -246,9 +249,11 @@ impl Generator {
     }
 }
 
-/// Refuses options that need more logits than the model gives.
-fn check_known(known: Option<&Known>, options: &SampleOptions) -> Result<(), RuntimeError> {
-    known.map_or(Ok(()), |known| known.check(options))
+/// Refuses options that are out of range, or that need more logits than the model gives.
+fn check_sampling(known: Option<&Known>, options: &SampleOptions) -> Result<(), RuntimeError> {
+    known.map_or(Ok(()), |known| known.check(options))?;
+    Sampler::new(options.clone())?;
+    Ok(())
 }
 
 /// 1 if the first message is a system message, otherwise 0.

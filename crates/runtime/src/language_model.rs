@@ -65,6 +65,10 @@ impl LanguageOptions {
     /// Most logits of `decode_top`: with more, little is left to gain.
     const MOST_TOP: usize = 256;
 
+    /// Logits of `decode_top` for sampling options that are not known yet: enough for greedy
+    /// sampling and the usual top-k of 40, with penalties of 64 tokens and some that are barred.
+    pub const SERVED_TOP: usize = 128;
+
     /// Adds the function `decode_top` if sampling with these options needs few logits.
     pub fn with_sampling(self, sampling: &SampleOptions) -> Self {
         let top = sampling.n_greatest(usize::MAX);
@@ -364,7 +368,8 @@ impl LanguageModel {
             .map_err(|e| RuntimeError::Start(Box::new(e)))?;
         let (context, vocab_size) = (self.info.context, self.info.vocab_size);
         let sessions = Sessions::new(batch, context, vocab_size);
-        Ok(sessions.with_recurrence(self.info.recurrent))
+        let sessions = sessions.with_recurrence(self.info.recurrent);
+        Ok(sessions.with_top(self.n_top()))
     }
 
     /// [`Self::sessions`] that keep prompts in pages. Functions of fixed length and layers without
@@ -375,14 +380,28 @@ impl LanguageModel {
         n: usize,
         options: PageOptions,
     ) -> Result<Sessions, RuntimeError> {
-        let sessions = self.sessions(backend, n)?;
+        let mut sessions = self.sessions(backend, n)?;
+        if n > 0 {
+            self.set_pages(&mut sessions, options)?;
+        }
+        Ok(sessions)
+    }
+
+    /// Lets sessions of this model take prompts from pages, and keep them there. Returns false for
+    /// a model that has no pages.
+    pub(crate) fn set_pages(
+        &self,
+        sessions: &mut Sessions,
+        options: PageOptions,
+    ) -> Result<bool, RuntimeError> {
         let states = self.paged_states();
-        if states.is_empty() || n == 0 {
-            return Ok(sessions);
+        if states.is_empty() {
+            return Ok(false);
         }
         let pages = sessions.new_pages(&states, options.most_bytes);
         let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        Ok(sessions.with_pages(options.set(pages)))
+        sessions.set_pages(options.set(pages));
+        Ok(true)
     }
 
     /// Lets a session of this model take prompts from pages, and keep them there. Returns false for

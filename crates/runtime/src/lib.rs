@@ -26,6 +26,7 @@
 #![deny(missing_docs)]
 
 mod anemll_writer;
+mod answer;
 mod bundle_reader;
 mod bundle_writer;
 mod calibrate;
@@ -64,6 +65,7 @@ mod tables;
 mod time;
 
 pub use anemll_writer::{AnemllOptions, is_anemll_file};
+pub use answer::{Answer, Timings};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
 pub use calibrate::{Calibration, calibrate};

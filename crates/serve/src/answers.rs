@@ -135,8 +135,13 @@ struct Listener {
 }
 
 /// Runs the scheduler until the server is gone.
-fn work(sessions: Sessions, prompts: &PromptEncoder, jobs: &mpsc::Receiver<Job>, counts: &Counts) {
-    let mut scheduler = Scheduler::new(sessions, prompts.tokenizer(), StepLimits::default());
+fn work(
+    mut sessions: Sessions,
+    prompts: &PromptEncoder,
+    jobs: &mpsc::Receiver<Job>,
+    counts: &Counts,
+) {
+    let mut scheduler = Scheduler::new(&mut sessions, prompts.tokenizer(), StepLimits::default());
     let mut listeners = BTreeMap::new();
     loop {
         if scheduler.is_idle() {
@@ -194,7 +199,9 @@ impl Listener {
     /// Counts tokens where they are wanted.
     fn note(&mut self, event: &Event) {
         self.n_pieces += usize::from(matches!(event, Event::Text(_)));
-        let Event::Done(_, usage) = event else { return };
+        let Event::Done(_, usage, _) = event else {
+            return;
+        };
         if let Some(record) = self.record.upgrade() {
             record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
         }

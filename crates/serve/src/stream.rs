@@ -178,7 +178,7 @@ impl Choice {
                 }
                 parts
             }
-            Some(Event::Done(reason, usage)) => {
+            Some(Event::Done(reason, usage, _)) => {
                 let parts = self.parser.finish();
                 self.end = Some(End {
                     reason,

@@ -9,16 +9,16 @@ use thane_runtime::{Embedder, PromptEncoder, Reranker, RuntimeError};
 /// The text that is computed.
 const TEXT: &str = "a";
 
-/// Computes the tokens that come first of an answer. Weights are packed at the second of them. No
-/// cache keeps the tokens.
+/// Computes the tokens that come first of an answer. Weights are packed at the second of them; the
+/// last one calls `decode_top`, if the program has that function. No cache keeps the tokens.
 pub(crate) fn answer(
     sessions: &mut Sessions,
     prompts: &PromptEncoder,
     gives_all_logits: bool,
 ) -> Result<(), RuntimeError> {
-    const N_TOKENS: usize = 2;
+    const N_GREATEST: [Option<usize>; 3] = [None, None, Some(1)];
     let mut tokens = prompts.encode_prompt(TEXT)?;
-    tokens.truncate(sessions.context().saturating_sub(N_TOKENS));
+    tokens.truncate(sessions.context().saturating_sub(N_GREATEST.len()));
     let Some(last) = tokens
         .last()
         .copied()
@@ -36,8 +36,8 @@ pub(crate) fn answer(
         let sampled = Sampler::new(greedy).and_then(|mut s| s.sample(&mut logits, &[]));
         sampled.map_err(|e| RuntimeError::from(thane_engine::generate::GenerateError::from(e)))?;
     }
-    for _ in 0..N_TOKENS {
-        sessions.decode(&[(0, last)])?;
+    for n_greatest in N_GREATEST {
+        sessions.decode(&[(0, last)], n_greatest)?;
     }
     Ok(sessions.reset(0)?)
 }

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
-use thane_engine::generate::{Answer, Timings};
 use thane_engine::pages::PageForm;
 use thane_engine::sample::TokenLogprob;
 use thane_engine::text::Tokenizer;
-use thane_runtime::{Generator, GrammarSource, LanguageModel, Model, PageOptions, PromptCache};
+use thane_runtime::{
+    Answer, Generator, GrammarSource, LanguageModel, Model, PageOptions, PromptCache, Timings,
+};
 use thane_serve::Client;
 
 use crate::app::{App, size};
@@ -274,7 +275,7 @@ fn keep_prompts(
         form: PageForm::Exact,
         store: Some(Box::new(store)),
     };
-    if !model.keep_prompts(generator.session(), options)? {
+    if !generator.keep_prompts(model, options)? {
         app.output.say(
             "thane: --prompt-cache keeps nothing of this model: its functions have fixed lengths, \
              or layers remember all tokens together",

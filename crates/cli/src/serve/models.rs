@@ -84,7 +84,7 @@ fn size_or_none(text: &str) -> Result<usize, String> {
 impl ModelFlags {
     fn options(&self, app: &App) -> ModelOptions {
         ModelOptions {
-            language: self.flags.program.options(false),
+            language: self.flags.program.served_options(),
             n_slots: usize::from(self.slots),
             n_queue: usize::from(self.queue),
             deterministic: self.deterministic,

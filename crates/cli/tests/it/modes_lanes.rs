@@ -117,7 +117,7 @@ fn worst(sessions: &mut Sessions, texts: &[&[u32]], expected: &[Vec<Vec<f32>>]) 
             if next.is_empty() {
                 break;
             }
-            sessions.decode(&next).unwrap();
+            sessions.decode(&next, None).unwrap();
             next.iter().for_each(|(i, _)| lengths[*i] += 1);
         }
     }
@@ -143,9 +143,9 @@ fn lanes_that_are_not_in_a_call_stay_as_they_were() {
     let prompts: Vec<(usize, &[u32])> = (0..3).map(|i| (i, &ids[i..i + 4])).collect();
     sessions.feed(&prompts, &|| false).unwrap();
     for _ in 0..3 {
-        sessions.decode(&[(2, 5), (0, 7)]).unwrap();
+        sessions.decode(&[(2, 5), (0, 7)], None).unwrap();
     }
-    sessions.decode(&[(1, 9), (2, 8)]).unwrap();
+    sessions.decode(&[(1, 9), (2, 8)], None).unwrap();
     let after = [
         [&ids[..4], &[7, 7, 7]].concat(),
         [&ids[1..5], &[9]].concat(),

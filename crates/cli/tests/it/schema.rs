@@ -276,7 +276,7 @@ fn bench_of_language_and_embedding_models() {
         .to_owned();
     let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packages/gru.mlpackage");
     let package = package.to_str().unwrap().to_owned();
-    let cases: [&[&str]; 8] = [
+    let cases: [&[&str]; 9] = [
         &["prefill", &language, "--lengths", "5,9", "--threads", "1,2"],
         &[
             "decode",
@@ -299,13 +299,14 @@ fn bench_of_language_and_embedding_models() {
             "1,3",
         ],
         &["verify", &language, "--lengths", "5", "--verify", "2,7"],
+        &["scheduler", &language, "--lengths", "5", "--tokens", "3"],
         &["embed", &encoder, "--lengths", "3-9", "--batch", "1,4"],
         &["cold", &language, "--lengths", "3"],
         &["convert", &language],
         &["predict", &package, "--threads", "1,2", "--profile"],
     ];
     let mut all = Vec::new();
-    for (args, n) in cases.into_iter().zip([4, 1, 2, 2, 2, 1, 1, 2]) {
+    for (args, n) in cases.into_iter().zip([4, 1, 2, 2, 1, 2, 1, 1, 2]) {
         let output = home.run(&[&["bench", "--rounds", "1"], args, &["--json"]].concat());
         assert_ends(&output, 0, &[]);
         let figures = json(&output)["figures"].as_array().unwrap().clone();

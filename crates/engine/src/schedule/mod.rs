@@ -25,14 +25,14 @@ use std::sync::Arc;
 pub use request::{Event, Request, RequestId, StepLimits, Usage};
 use running::Running;
 
-use crate::generate::GenerateError;
+use crate::generate::{FinishReason, GenerateError};
 use crate::pages::{PAGE_TOKENS, Pages};
 use crate::sessions::Sessions;
 use crate::text::Tokenizer;
 
 /// Answers many requests over one language model.
 pub struct Scheduler<'t> {
-    sessions: Sessions,
+    sessions: &'t mut Sessions,
     tokenizer: &'t Tokenizer,
     limits: StepLimits,
     slots: Vec<Slot<'t>>,
@@ -60,7 +60,7 @@ type Target = (usize, usize);
 impl<'t> Scheduler<'t> {
     /// A scheduler over new or used sessions. `tokenizer` turns tokens into text and knows which
     /// end a turn.
-    pub fn new(sessions: Sessions, tokenizer: &'t Tokenizer, limits: StepLimits) -> Self {
+    pub fn new(sessions: &'t mut Sessions, tokenizer: &'t Tokenizer, limits: StepLimits) -> Self {
         let slots = (0..sessions.n_sequences()).map(|_| Slot::default());
         Self {
             slots: slots.collect(),
@@ -125,29 +125,42 @@ impl<'t> Scheduler<'t> {
 
     /// Drops a request; its slot is free for the next step. Returns false if the request has ended.
     pub fn cancel(&mut self, id: RequestId) -> bool {
-        if let Some(at) = self.waiting.iter().position(|waiting| waiting.id == id) {
-            self.waiting.remove(at);
-            return true;
+        self.remove(id).is_some()
+    }
+
+    /// Ends an answer as it is; its slot is free for the next step. Returns what is left of its
+    /// text and its end, or nothing if the request has ended.
+    pub fn interrupt(&mut self, id: RequestId) -> Vec<(RequestId, Event)> {
+        let mut events = Vec::new();
+        if let Some(mut request) = self.remove(id) {
+            request.end(FinishReason::Interrupted, &mut events);
         }
-        let has = |slot: &Slot<'_>| slot.running.as_ref().is_some_and(|r| r.id == id);
-        let found = self.slots.iter().position(has);
-        if let Some(slot) = found {
-            self.free(slot);
-        }
-        found.is_some()
+        events
     }
 
     /// Takes the slot of a running request, which goes on behind all that wait. Returns false if it
     /// does not run.
     pub fn preempt(&mut self, id: RequestId) -> bool {
+        let running = self.take_slot(id);
+        let found = running.is_some();
+        self.waiting.extend(running);
+        found
+    }
+
+    fn remove(&mut self, id: RequestId) -> Option<Running<'t>> {
+        match self.waiting.iter().position(|waiting| waiting.id == id) {
+            Some(at) => self.waiting.remove(at),
+            None => self.take_slot(id),
+        }
+    }
+
+    /// Frees the slot of a running request.
+    fn take_slot(&mut self, id: RequestId) -> Option<Running<'t>> {
         let has = |slot: &Slot<'_>| slot.running.as_ref().is_some_and(|r| r.id == id);
-        let Some(slot) = self.slots.iter().position(has) else {
-            return false;
-        };
+        let slot = self.slots.iter().position(has)?;
         let running = self.slots[slot].running.take();
         self.free(slot);
-        self.waiting.extend(running);
-        true
+        running
     }
 
     /// Admits waiting requests, runs one call of the program, and returns what happened, in the
@@ -161,11 +174,16 @@ impl<'t> Scheduler<'t> {
             return Vec::new();
         }
         let mut work: Vec<(usize, &[u32])> = Vec::with_capacity(targets.len());
+        let mut n_greatest = Some(0);
         for (slot, n) in &targets {
-            let running = self.slots[*slot].running.as_ref();
-            work.extend(running.map(|running| (*slot, &running.history[..*n])));
+            let Some(running) = &self.slots[*slot].running else {
+                continue;
+            };
+            work.push((*slot, &running.history[..*n]));
+            let wanted = running.n_greatest();
+            n_greatest = n_greatest.zip(wanted).map(|(a, b)| a.max(b));
         }
-        let stepped = self.sessions.step(&work);
+        let stepped = self.sessions.step(&work, n_greatest);
         let mut events = Vec::new();
         match stepped {
             Ok(()) => targets
@@ -315,19 +333,18 @@ impl<'t> Scheduler<'t> {
             // Others may begin with the same prompt at once.
             let _ = self.sessions.keep(slot);
         }
+        let context = self.sessions.context();
         let taken = self.sessions.logits(slot).and_then(|logits| {
             self.logits.clear();
             self.logits.extend_from_slice(&logits);
-            let context = self.sessions.context();
             running.take(&mut self.logits, context, events)
         });
         self.totals.answer_tokens += running.usage.answer_tokens - n_before;
-        let end = match taken {
+        match taken {
             Ok(None) => return,
-            Ok(Some(reason)) => Event::Done(reason, running.usage),
-            Err(error) => Event::Failed(Arc::new(error)),
-        };
-        events.push((id, end));
+            Ok(Some(reason)) => running.end(reason, events),
+            Err(error) => events.push((id, Event::Failed(Arc::new(error)))),
+        }
         self.free(slot);
     }
 

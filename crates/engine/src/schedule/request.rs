@@ -81,8 +81,8 @@ pub enum Event {
     Logprob(TokenLogprob),
     /// A piece of the answer that no later token can change.
     Text(String),
-    /// The answer is complete; nothing follows.
-    Done(FinishReason, Usage),
+    /// The answer is complete, with these tokens; nothing follows.
+    Done(FinishReason, Usage, Vec<u32>),
     /// The backend or the sampler failed; nothing follows.
     Failed(Arc<GenerateError>),
 }

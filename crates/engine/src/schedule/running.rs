@@ -66,6 +66,35 @@ impl<'t> Running<'t> {
         self.n_scored.map_or(self.history.len(), |n| n + 1)
     }
 
+    /// How many of the greatest logits the next choice needs, or `None` if it needs all. Those of
+    /// the first token are looked at whether they are numbers.
+    pub fn n_greatest(&self) -> Option<usize> {
+        if self.usage.answer_tokens == 0 {
+            return None;
+        }
+        let n_barred = if self.is_early() { self.ends.len() } else { 0 };
+        let n = self.chooser.n_greatest(self.history.len())?;
+        Some(n.saturating_add(n_barred))
+    }
+
+    /// Whether the answer may not end yet.
+    fn is_early(&self) -> bool {
+        self.usage.answer_tokens < self.min_tokens
+    }
+
+    /// Ends the answer: what is left of its text, and that it is done.
+    pub fn end(&mut self, reason: FinishReason, events: &mut Vec<(RequestId, Event)>) {
+        let rest = self.stream.finish();
+        match events.last_mut() {
+            Some((id, Event::Text(text))) if *id == self.id => text.push_str(&rest),
+            _ if rest.is_empty() => {}
+            _ => events.push((self.id, Event::Text(rest))),
+        }
+        self.usage.stop_idx = self.stream.stop_idx();
+        let tokens = self.history.split_off(self.usage.prompt_tokens);
+        events.push((self.id, Event::Done(reason, self.usage, tokens)));
+    }
+
     /// Tokens of the answer since the request got its sequence.
     pub fn turn_tokens(&self) -> usize {
         self.usage.answer_tokens - self.turn_start.unwrap_or(0)
@@ -99,10 +128,6 @@ impl<'t> Running<'t> {
         }
         let mut text = String::new();
         let reason = self.next(logits, context, &mut text, events);
-        if matches!(reason, Ok(Some(_))) {
-            text.push_str(&self.stream.finish());
-            self.usage.stop_idx = self.stream.stop_idx();
-        }
         if !text.is_empty() {
             events.push((self.id, Event::Text(text)));
         }
@@ -119,8 +144,7 @@ impl<'t> Running<'t> {
         if self.max_tokens == 0 {
             return Ok(Some(FinishReason::Length));
         }
-        let is_early = self.usage.answer_tokens < self.min_tokens;
-        let barred: &[u32] = if is_early { &self.ends } else { &[] };
+        let barred: &[u32] = if self.is_early() { &self.ends } else { &[] };
         let mut chosen = self.chooser.choose(logits, &self.history, barred)?;
         let logprob = chosen.logprob.take().map(Event::Logprob);
         let mut logprob = logprob.map(|event| (self.id, event));

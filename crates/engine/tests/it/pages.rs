@@ -27,7 +27,8 @@ fn run(scheduler: &mut Scheduler<'_>, prompt: Vec<u32>) -> (Usage, String) {
 #[test]
 fn a_prompt_outlives_its_sequence() {
     let model = model("tiny-chat");
-    let mut scheduler = model.paged(1, 64, model.pages(1 << 30));
+    let mut sessions = model.sessions(1).with_pages(model.pages(1 << 30));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let (first, answer) = run(&mut scheduler, prompt(130));
     assert_eq!(first.cached_tokens, 0);
     assert_eq!(run(&mut scheduler, other(70)).0.cached_tokens, 0);
@@ -46,7 +47,8 @@ fn a_prompt_outlives_its_sequence() {
 #[test]
 fn the_pages_that_were_not_used_for_longest_are_dropped() {
     let model = model("tiny-chat");
-    let mut scheduler = model.paged(1, 64, model.pages(3 * PAGE_BYTES));
+    let mut sessions = model.sessions(1).with_pages(model.pages(3 * PAGE_BYTES));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     run(&mut scheduler, prompt(130));
     run(&mut scheduler, other(70));
     assert_eq!(scheduler.pages().unwrap().n_bytes(), 3 * PAGE_BYTES);
@@ -60,7 +62,8 @@ fn the_pages_that_were_not_used_for_longest_are_dropped() {
     assert_eq!(n_known(&mut scheduler, prompt(130)), PAGE_TOKENS);
     assert_eq!(n_known(&mut scheduler, other(70)), PAGE_TOKENS);
     // Without room for one page, none is kept.
-    let mut scheduler = model.paged(1, 64, model.pages(PAGE_BYTES - 1));
+    let mut sessions = model.sessions(1).with_pages(model.pages(PAGE_BYTES - 1));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     run(&mut scheduler, prompt(130));
     assert_eq!(scheduler.pages().unwrap().n_bytes(), 0);
 }
@@ -68,7 +71,8 @@ fn the_pages_that_were_not_used_for_longest_are_dropped() {
 #[test]
 fn requests_that_come_together_share_what_one_computes() {
     let model = model("tiny-chat");
-    let mut scheduler = model.paged(3, 64, model.pages(1 << 30));
+    let mut sessions = model.sessions(3).with_pages(model.pages(1 << 30));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let first = scheduler.submit(greedy(prompt(140), 5)).unwrap();
     let second = scheduler.submit(greedy(prompt(140), 5)).unwrap();
     // It has nothing in common with them, and need not wait.
@@ -117,7 +121,8 @@ fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
     let model = model("tiny-chat");
     let memory = Memory::default();
     let stored = |limit| model.pages(limit).with_store(Box::new(memory.clone()));
-    let mut scheduler = model.paged(1, 64, stored(2 * PAGE_BYTES));
+    let mut sessions = model.sessions(1).with_pages(stored(2 * PAGE_BYTES));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let (_, answer) = run(&mut scheduler, prompt(130));
     // These drop the pages of the first prompt from memory.
     run(&mut scheduler, other(140));
@@ -127,14 +132,16 @@ fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
     while scheduler.pages().unwrap().store_one() {}
     assert_eq!(memory.0.lock().unwrap().len(), 4);
     // Another program.
-    let mut scheduler = model.paged(1, 64, stored(1 << 30));
+    let mut sessions = model.sessions(1).with_pages(stored(1 << 30));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let (later, same) = run(&mut scheduler, prompt(130));
     assert_eq!((later.cached_tokens, &same), (2 * PAGE_TOKENS, &answer));
     // A page of another size is not used.
     for bytes in memory.0.lock().unwrap().values_mut() {
         bytes.pop();
     }
-    let mut scheduler = model.paged(1, 64, stored(1 << 30));
+    let mut sessions = model.sessions(1).with_pages(stored(1 << 30));
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let id = scheduler.submit(greedy(prompt(130), 5)).unwrap();
     let mut log = Log::default();
     while !scheduler.is_idle() {
@@ -148,7 +155,8 @@ fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
 fn pages_in_int8_take_less_memory() {
     let model = model("tiny-chat");
     let pages = model.pages(1 << 30).with_form(PageForm::Int8);
-    let mut scheduler = model.paged(1, 64, pages);
+    let mut sessions = model.sessions(1).with_pages(pages);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     run(&mut scheduler, prompt(130));
     // Rows of 16 numbers and a scale in the place of 16 in fp32.
     let due = 2 * PAGE_BYTES * 20 / 64;
@@ -163,7 +171,8 @@ fn answers_take_the_memory_of_pages() {
     let budget = Budget::new(1 << 30);
     let model = model_within("tiny-chat", &budget);
     let pages = model.pages(1 << 30).with_budget(budget.clone());
-    let mut scheduler = model.paged(1, 64, pages);
+    let mut sessions = model.sessions(1).with_pages(pages);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     for first in 0..40 {
         run(&mut scheduler, [vec![first], prompt(69)].concat());
     }

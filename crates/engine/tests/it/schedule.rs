@@ -2,13 +2,12 @@
 //! answer equals the answer of the request alone.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thane_cpu::{Cpu, Numerics};
+use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::choose::{Chooser, Constraint, Grammar, GrammarError};
-use thane_engine::generate::{Answer, FinishReason, Limits, Session, generate};
+use thane_engine::generate::{FinishReason, Session};
 use thane_engine::pages::{PAGE_TOKENS, Pages};
 use thane_engine::sample::{SampleOptions, TokenLogprob};
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits, Usage};
@@ -27,10 +26,22 @@ fn models() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
 }
 
+/// Logits of `decode_top`.
+const N_TOP: usize = 5;
+
 pub struct Model {
     executable: Arc<dyn Executable>,
     info: Info,
     tokenizer: Tokenizer,
+    profile: Arc<Profile>,
+}
+
+/// The answer of a request that has the program for itself.
+struct Alone {
+    text: String,
+    n_tokens: usize,
+    logprobs: Vec<TokenLogprob>,
+    reason: FinishReason,
 }
 
 /// A checkpoint on the CPU, with the tokenizer of `tiny-chat`: what tokens spell does not matter.
@@ -43,8 +54,10 @@ pub fn model_within(name: &str, budget: &Budget) -> Model {
     let checkpoint = Checkpoint::open(&models().join(name)).unwrap();
     let options = Options {
         context: Some(CONTEXT),
+        top: Some(N_TOP),
         ..Options::default()
     };
+    let profile = Arc::new(Profile::default());
     let built = build(&checkpoint, &options).unwrap();
     let json = std::fs::read(models().join("tiny-chat/tokenizer.json")).unwrap();
     let config = TokenizerConfig {
@@ -54,10 +67,12 @@ pub fn model_within(name: &str, budget: &Budget) -> Model {
     Model {
         executable: Cpu::new(Numerics::F32, 1)
             .with_budget(budget)
+            .with_profile(Some(Arc::clone(&profile)))
             .load(&built.program)
             .unwrap(),
         info: built.info,
         tokenizer: Tokenizer::from_json(&json, config).unwrap(),
+        profile,
     }
 }
 
@@ -76,22 +91,15 @@ fn limits(prompt_tokens: usize) -> StepLimits {
 }
 
 impl Model {
-    pub fn scheduler(&self, n_slots: usize, prompt_tokens: usize) -> Scheduler<'_> {
-        let limits = limits(prompt_tokens);
-        Scheduler::new(self.sessions(n_slots), &self.tokenizer, limits)
+    pub fn scheduler<'a>(&'a self, sessions: &'a mut Sessions, n: usize) -> Scheduler<'a> {
+        Scheduler::new(sessions, &self.tokenizer, limits(n))
     }
 
-    /// A scheduler with pages.
-    pub fn paged(&self, n_slots: usize, prompt_tokens: usize, pages: Pages) -> Scheduler<'_> {
-        let limits = limits(prompt_tokens);
-        let sessions = self.sessions(n_slots).with_pages(pages);
-        Scheduler::new(sessions, &self.tokenizer, limits)
-    }
-
-    fn sessions(&self, n_slots: usize) -> Sessions {
+    pub fn sessions(&self, n_slots: usize) -> Sessions {
         let batch = self.executable.instantiate_batch(n_slots).unwrap();
         let sessions = Sessions::new(batch, CONTEXT, self.info.vocab_size);
-        sessions.with_recurrence(self.info.recurrent)
+        let sessions = sessions.with_recurrence(self.info.recurrent);
+        sessions.with_top(Some(N_TOP))
     }
 
     /// Pages of at most `limit` bytes in all.
@@ -103,8 +111,8 @@ impl Model {
         Pages::new(instance.as_ref(), &states, limit).unwrap()
     }
 
-    /// The answer of a request that has the program for itself.
-    fn alone(&self, request: &Request) -> Answer {
+    /// The answer of a request that has the program for itself, token by token, from all logits.
+    fn alone(&self, request: &Request) -> Alone {
         let instance = self.executable.instantiate().unwrap();
         let mut session = Session::new(instance, CONTEXT, self.info.vocab_size)
             .with_recurrence(self.info.recurrent);
@@ -112,24 +120,49 @@ impl Model {
             stop: request.stop.clone(),
             ..StreamOptions::default()
         };
+        let mut stream = TextStream::new(&self.tokenizer, options);
         let mut chooser = Chooser::new(request.sampling.clone()).unwrap();
         chooser.set_grammar(request.grammar.clone());
         chooser.set_logprobs(request.logprobs);
-        generate(
-            &mut session,
-            &mut chooser,
-            &mut TextStream::new(&self.tokenizer, options),
-            &request.prompt,
-            &Limits {
-                max_tokens: request.max_tokens,
-                is_end: &|token| {
-                    self.tokenizer.is_end(token) || request.stop_tokens.contains(&token)
-                },
-                interrupted: &|| false,
-            },
-            &mut |_| ControlFlow::Continue(()),
-        )
-        .unwrap()
+        chooser.begin().unwrap();
+        let mut history = request.prompt.clone();
+        let (mut text, mut logprobs) = (String::new(), Vec::new());
+        let is_end = |token| self.tokenizer.is_end(token) || request.stop_tokens.contains(&token);
+        let mut reason = (request.max_tokens == 0).then_some(FinishReason::Length);
+        while reason.is_none() {
+            let mut logits = match history[session.tokens().len()..] {
+                [token] => session.decode(token).unwrap().into_owned(),
+                _ => session.feed(&history, &|| false).unwrap().unwrap(),
+            };
+            let chosen = chooser.choose(&mut logits, &history, &[]).unwrap();
+            let mut logprob = chosen.logprob.clone();
+            for (token, is_complete) in chosen.tokens() {
+                reason = is_end(token).then_some(FinishReason::Stop);
+                if reason.is_some() {
+                    break;
+                }
+                logprobs.extend(logprob.take());
+                history.push(token);
+                text.push_str(&stream.push(token).unwrap_or_default());
+                reason = if stream.stopped() || is_complete {
+                    Some(FinishReason::Stop)
+                } else if history.len() == request.prompt.len() + request.max_tokens {
+                    Some(FinishReason::Length)
+                } else {
+                    (history.len() > CONTEXT).then_some(FinishReason::Context)
+                };
+                if reason.is_some() {
+                    break;
+                }
+            }
+        }
+        text.push_str(&stream.finish());
+        Alone {
+            text,
+            n_tokens: history.len() - request.prompt.len(),
+            logprobs,
+            reason: reason.unwrap(),
+        }
     }
 }
 
@@ -203,13 +236,19 @@ impl Random {
             n: 0,
         };
         let grammar: Arc<dyn Grammar> = Arc::new(thirds);
+        // Greedy, from a few, or from all; some penalties look at more tokens.
+        let (temperature, top_k) = [(0.0, 0), (0.5, 3), (0.5, 40), (0.5, 0)][self.below(4)];
+        let penalized = (self.below(4) == 0).then(|| self.below(4));
         Request {
             prompt,
             grammar: (self.below(3) == 0).then_some(grammar),
             logprobs: (self.below(4) == 0).then_some(2),
             scores_prompt: self.below(8) == 0,
             sampling: SampleOptions {
-                temperature: if self.below(3) == 0 { 0.5 } else { 0.0 },
+                temperature,
+                top_k,
+                repetition_penalty: if penalized.is_some() { 1.1 } else { 1.0 },
+                repeat_last_n: penalized,
                 seed: self.below(1000) as u64,
                 ..SampleOptions::default()
             },
@@ -242,7 +281,8 @@ impl Log {
                 Event::Text(text) => self.texts.entry(id).or_default().push_str(&text),
                 Event::Logprob(logprob) => self.logprobs.entry(id).or_default().push(logprob),
                 Event::Scored(logprob) => self.scored.entry(id).or_default().push(logprob),
-                Event::Done(reason, usage) => {
+                Event::Done(reason, usage, tokens) => {
+                    assert_eq!(tokens.len(), usage.answer_tokens, "{id:?}");
                     assert!(self.done.insert(id, (reason, usage)).is_none())
                 }
                 Event::Failed(error) => panic!("{id:?}: {error}"),
@@ -266,7 +306,7 @@ impl Log {
             assert_eq!(scored, wanted, "{what}, {id:?}");
             let alone = model.alone(request);
             let found = (text, *reason, usage.answer_tokens);
-            let due = (alone.text, alone.finish_reason, alone.tokens.len());
+            let due = (alone.text, alone.reason, alone.n_tokens);
             assert_eq!(found, due, "{what}, {id:?}: {request:?}");
             // Products add in another order beside other requests.
             assert_eq!(logprobs.len(), alone.logprobs.len());
@@ -292,12 +332,14 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
             let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
             let (n_slots, budget) = (1 + random.below(5), 1 + random.below(70));
             let what = format!("{name}, program {seed}, {n_slots} slots, budget {budget}");
-            let mut scheduler = match seed % 3 {
-                0 => model.scheduler(n_slots, budget),
+            let sessions = model.sessions(n_slots);
+            let mut sessions = match seed % 3 {
+                0 => sessions,
                 // Room for three pages, or for all.
-                1 => model.paged(n_slots, budget, model.pages(3 * PAGE_BYTES)),
-                _ => model.paged(n_slots, budget, model.pages(1 << 30)),
+                1 => sessions.with_pages(model.pages(3 * PAGE_BYTES)),
+                _ => sessions.with_pages(model.pages(1 << 30)),
             };
+            let mut scheduler = model.scheduler(&mut sessions, budget);
             let mut log = Log::default();
             let mut cancelled = 0;
             let mut n_left = 24;
@@ -334,6 +376,11 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
                 .map(|(_, u)| u.cached_tokens)
                 .sum::<usize>();
         }
+        let rows = model.profile.rows();
+        for function in ["prefill", "decode", "decode_top"] {
+            let ran = rows.iter().any(|row| row.function == function);
+            assert!(ran, "{name}: {function} ran");
+        }
     }
     for reason in [FinishReason::Stop, FinishReason::Length] {
         assert!(reasons.contains(&reason), "{reason:?} occurred");
@@ -359,7 +406,8 @@ pub fn prompt(n: usize) -> Vec<u32> {
 #[test]
 fn a_long_prompt_blocks_no_running_answer() {
     let model = model("tiny-chat");
-    let mut scheduler = model.scheduler(2, 16);
+    let mut sessions = model.sessions(2);
+    let mut scheduler = model.scheduler(&mut sessions, 16);
     let running = scheduler.submit(greedy(prompt(4), 40)).unwrap();
     scheduler.step();
     let long = scheduler.submit(greedy(prompt(150), 1)).unwrap();
@@ -392,7 +440,8 @@ fn a_long_prompt_blocks_no_running_answer() {
 #[test]
 fn long_answers_take_turns() {
     let model = model("tiny-chat");
-    let mut scheduler = model.paged(1, 9, model.pages(1 << 30));
+    let mut sessions = model.sessions(1).with_pages(model.pages(1 << 30));
+    let mut scheduler = model.scheduler(&mut sessions, 9);
     let mut log = Log::default();
     let mut submit = |scheduler: &mut Scheduler<'_>, request: Request| {
         let id = scheduler.submit(request.clone()).unwrap();
@@ -417,7 +466,8 @@ fn long_answers_take_turns() {
 #[test]
 fn a_turn_finds_the_slot_of_its_conversation() {
     let model = model("tiny-chat");
-    let mut scheduler = model.scheduler(3, 64);
+    let mut sessions = model.sessions(3);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let mut run = |prompt: Vec<u32>| {
         let id = scheduler.submit(greedy(prompt, 3)).unwrap();
         let mut log = Log::default();
@@ -438,7 +488,8 @@ fn a_turn_finds_the_slot_of_its_conversation() {
 #[test]
 fn a_cancelled_request_frees_its_slot_for_the_next_step() {
     let model = model("tiny-chat");
-    let mut scheduler = model.scheduler(1, 64);
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let first = scheduler.submit(greedy(prompt(5), 100)).unwrap();
     let second = scheduler.submit(greedy(prompt(9), 2)).unwrap();
     scheduler.step();
@@ -453,9 +504,43 @@ fn a_cancelled_request_frees_its_slot_for_the_next_step() {
 }
 
 #[test]
+fn an_interrupted_answer_has_what_was_held_back_of_its_text() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    let after_4 = model.alone(&greedy(prompt(5), 4)).text;
+    // The text so far could begin this stop string, so all of it is held back.
+    let stop = format!("{after_4}\u{1}");
+    let request = Request {
+        stop: vec![stop],
+        ..greedy(prompt(5), 50)
+    };
+    let id = scheduler.submit(request).unwrap();
+    let waiting = scheduler.submit(greedy(prompt(9), 2)).unwrap();
+    let mut log = Log::default();
+    while scheduler.totals().answer_tokens < 4 {
+        log.note(scheduler.step());
+    }
+    assert!(!after_4.is_empty() && log.texts.is_empty());
+    log.note(scheduler.interrupt(id));
+    log.note(scheduler.interrupt(waiting));
+    assert!(scheduler.interrupt(id).is_empty() && scheduler.is_idle());
+    assert_eq!(log.texts[&id], after_4);
+    let ends = [id, waiting].map(|id| (log.done[&id].0, log.done[&id].1.answer_tokens));
+    assert_eq!(
+        ends,
+        [
+            (FinishReason::Interrupted, 4),
+            (FinishReason::Interrupted, 0)
+        ]
+    );
+}
+
+#[test]
 fn a_request_that_cannot_run_is_refused() {
     let model = model("tiny-chat");
-    let mut scheduler = model.scheduler(1, 64);
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let mut refused = |request: Request| scheduler.submit(request).unwrap_err().to_string();
     assert!(refused(greedy(Vec::new(), 1)).contains("at least one token"));
     let error = refused(greedy(prompt(CONTEXT), 1));
@@ -472,7 +557,8 @@ fn a_request_that_cannot_run_is_refused() {
 #[test]
 fn log_probabilities_of_a_prompt_are_those_of_its_logits() {
     let model = model("tiny-chat");
-    let mut scheduler = model.scheduler(1, 64);
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
     let mut request = greedy(prompt(9), 2);
     request.logprobs = Some(3);
     request.scores_prompt = true;
@@ -512,7 +598,8 @@ fn log_probabilities_of_a_prompt_are_those_of_its_logits() {
 fn an_answer_has_at_least_its_minimum_of_tokens() {
     let model = model("tiny-chat");
     let run = |request: &Request| {
-        let mut scheduler = model.scheduler(1, 64);
+        let mut sessions = model.sessions(1);
+        let mut scheduler = model.scheduler(&mut sessions, 64);
         let id = scheduler.submit(request.clone()).unwrap();
         let mut log = Log::default();
         while !scheduler.is_idle() {

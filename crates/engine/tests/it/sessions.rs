@@ -118,7 +118,7 @@ fn serve(
             .zip(&targets)
             .map(|(r, t)| (r.idx, t.as_slice()))
             .collect();
-        sessions.step(&work).unwrap();
+        sessions.step(&work, None).unwrap();
         for (r, target) in running.iter_mut().zip(&targets) {
             if sessions.tokens(r.idx).unwrap() == target {
                 r.answer.push(argmax(&sessions.logits(r.idx).unwrap()));
@@ -175,7 +175,7 @@ fn a_place_is_used_again_and_keeps_what_prompts_have_in_common() {
             .feed(&[(1, &first), (0, &other)], &|| false)
             .unwrap()
     );
-    sessions.decode(&[(0, 17), (1, 4)]).unwrap();
+    sessions.decode(&[(0, 17), (1, 4)], None).unwrap();
     assert_eq!(
         sessions.tokens(1).unwrap(),
         [first.clone(), vec![4]].concat()
@@ -255,7 +255,7 @@ fn errors_name_the_sequence() {
             .feed(&[(0, &full[..3]), (2, &full)], &|| false)
             .unwrap()
     );
-    let mut refused = |next: &[(usize, u32)]| sessions.decode(next).unwrap_err().to_string();
+    let mut refused = |next: &[(usize, u32)]| sessions.decode(next, None).unwrap_err().to_string();
     assert!(
         refused(&[(0, 1), (2, 1)])
             .starts_with("sequence 2: expected a prompt shorter than the context of 64 tokens")

@@ -189,7 +189,7 @@ struct Loaded {
 fn load(specs: &[(Option<String>, String)], args: &Args, app: &App) -> Result<Loaded, Failure> {
     let backend = args.flags.backend(app);
     let options = ModelOptions {
-        language: args.flags.program.options(false),
+        language: args.flags.program.served_options(),
         n_slots: usize::from(args.slots),
         n_queue: N_QUEUE,
         deterministic: false,

@@ -147,7 +147,7 @@ impl Bench<'_> {
         {
             return Err(interrupted());
         }
-        let next = |sessions: &Sessions| {
+        let next = |sessions: &mut Sessions| {
             let one = |idx| Ok((idx, next(&sessions.logits(idx)?)));
             (0..prompts.len())
                 .map(one)
@@ -160,13 +160,14 @@ impl Bench<'_> {
             if self.app.interrupt.is_set() {
                 return Err(interrupted());
             }
-            sessions.decode(&tokens).map_err(failed)?;
+            // Decoding is greedy.
+            sessions.decode(&tokens, Some(1)).map_err(failed)?;
             tokens = next(sessions)?;
         }
         Ok(prompts.len() as f64 * f64::from(self.args.tokens) / start.elapsed().as_secs_f64())
     }
 
-    fn open(&self) -> Result<LanguageModel, Failure> {
+    pub fn open(&self) -> Result<LanguageModel, Failure> {
         let spec = &self.args.model;
         let answer = match self.args.what {
             What::Verify => self.verified().into_iter().max().unwrap_or(1),
@@ -185,7 +186,8 @@ impl Bench<'_> {
             numerics: self.args.numerics,
         };
         let options = match self.args.what {
-            What::Decode => flags.sampling_options(&SampleOptions::default()),
+            What::Decode | What::Batch => flags.sampling_options(&SampleOptions::default()),
+            What::Scheduler => flags.served_options(),
             what => flags.options(what == What::Verify),
         };
         let model = model::lower(model, spec, &options, self.app)?;
@@ -221,7 +223,7 @@ impl Bench<'_> {
     }
 }
 
-fn failed(error: GenerateError) -> Failure {
+pub fn failed(error: GenerateError) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
@@ -229,7 +231,7 @@ fn failed(error: GenerateError) -> Failure {
 const VERIFY_CALLS: u16 = 8;
 
 /// The most likely token.
-fn next(logits: &[f32]) -> u32 {
+pub fn next(logits: &[f32]) -> u32 {
     argmax(logits)
         .and_then(|id| u32::try_from(id).ok())
         .unwrap_or(0)

@@ -5,6 +5,7 @@ mod figure;
 mod language;
 mod predict;
 mod process;
+mod scheduler;
 mod texts;
 
 use std::sync::Arc;
@@ -37,11 +38,11 @@ pub struct Args {
     threads: Vec<u16>,
     /// Tokens of the prompt; for embed of a text, or a range such as 8-256.
     ///
-    /// In a range, short texts are more frequent [default: 512, for decode 128, for batch 16, for
-    /// verify 128, for cold 30, for embed 8-256].
+    /// In a range, short texts are more frequent [default: 512, for decode, verify and scheduler
+    /// 128, for batch 16, for cold 30, for embed 8-256].
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = length)]
     lengths: Vec<Length>,
-    /// Tokens of an answer, for decode and batch.
+    /// Tokens of an answer, for decode, batch and scheduler.
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..))]
     tokens: u16,
     /// Batch sizes: texts or sequences at once [default: 1,32, for batch 8,32].
@@ -78,6 +79,9 @@ enum What {
     /// Latency of the logits of several tokens, as speculative decoding needs them. A package
     /// without the function verify computes them one by one.
     Verify,
+    /// What the scheduler of the server adds to the decode steps of one answer: the time of such a
+    /// step, divided by the time of the bare step at the same position.
+    Scheduler,
     /// Embedding throughput: texts per second.
     Embed,
     /// Time from the start of the process to the first token, with files in the page cache.
@@ -134,6 +138,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
             What::Prefill | What::Decode => bench.language(&mut figures),
             What::Batch => bench.batch(&mut figures),
             What::Verify => bench.verify(&mut figures),
+            What::Scheduler => bench.scheduler(&mut figures),
             What::Embed => bench.embed(&mut figures),
             What::Cold => bench.cold(&mut figures),
             What::Convert => bench.convert(&mut figures),
@@ -163,7 +168,7 @@ impl<'a> Bench<'a> {
     fn lengths(&self) -> Vec<Length> {
         let usual = match self.args.what {
             What::Prefill => Length(512, 512),
-            What::Decode | What::Verify => Length(128, 128),
+            What::Decode | What::Verify | What::Scheduler => Length(128, 128),
             What::Batch => Length(16, 16),
             What::Embed => Length(8, 256),
             What::Cold => Length(30, 30),
