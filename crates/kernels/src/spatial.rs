@@ -77,8 +77,8 @@ impl Window {
         )
     }
 
-    /// How many places from this one on lie side by side, each with all columns of the window in the
-    /// image: their window elements are as far apart as they are.
+    /// How many places from this one on lie side by side, each with all columns of the window in
+    /// the image: their window elements are as far apart as they are.
     fn n_like(&self, place: usize) -> usize {
         let width = self.axes[2];
         let first = place % width.n_places;
