@@ -120,6 +120,12 @@ fn routes() -> Vec<Route> {
             "Answers messages, and keeps the conversation.",
             responses::create,
         ),
+        Route::post(
+            "/v1/responses/input_tokens",
+            &["model", "input"],
+            "Counts the tokens of a prompt.",
+            responses::count_tokens,
+        ),
         Route::get(
             "/v1/responses/{id}",
             "A response that is kept.",
@@ -140,6 +146,12 @@ fn routes() -> Vec<Route> {
             "/v1/rerank",
             &["model", "query", "documents"],
             "Scores documents for a query, as Cohere and Jina do.",
+            rerank::create,
+        ),
+        Route::post(
+            "/v2/rerank",
+            &["model", "query", "documents"],
+            "The same, for Cohere's newer client.",
             rerank::create,
         ),
         Route::post(
