@@ -37,7 +37,7 @@ fn answers_are_those_of_transformers_and_can_be_continued() {
     // The second conversation is the first one, continued.
     let next = json!({"previous_response_id": first["id"], "max_output_tokens": n_tokens(&cases[1]),
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "and the sea?"}]}]});
-    let second = post(&server, next.clone()).json();
+    let second = post(&server, next).json();
     assert_eq!(*text_of(&second), cases[1]["text"], "{second}");
     assert_eq!(second["previous_response_id"], first["id"]);
     // So is the list of what was said.
@@ -78,7 +78,12 @@ fn answers_are_those_of_transformers_and_can_be_continued() {
         "max_output_tokens": n_tokens(&cases[2])});
     let third = post(&server, fields).json();
     assert_eq!(*text_of(&third), cases[2]["text"], "{third}");
+}
 
+#[test]
+fn responses_that_are_kept_are_read_and_dropped() {
+    let server = Server::start(&[]);
+    let first = post(&server, json!({"input": "hello", "max_output_tokens": 4})).json();
     let path = format!("/v1/responses/{}", first["id"].as_str().unwrap());
     assert_eq!(server.get(&path, "").json(), first);
     assert_eq!(
@@ -95,6 +100,7 @@ fn answers_are_those_of_transformers_and_can_be_continued() {
         .get(&path, "")
         .refused(404, "invalid_request_error", Value::Null);
     assert!(message.contains("a response that is kept"), "{message}");
+    let next = json!({"previous_response_id": first["id"], "input": "and the sea?"});
     let gone = post(&server, next);
     let message = gone.refused(404, "invalid_request_error", json!("previous_response_id"));
     assert!(

@@ -115,28 +115,6 @@ fn routes() -> Vec<Route> {
             completions::create,
         ),
         Route::post(
-            "/v1/responses",
-            &["model", "input"],
-            "Answers messages, and keeps the conversation.",
-            responses::create,
-        ),
-        Route::post(
-            "/v1/responses/input_tokens",
-            &["model", "input"],
-            "Counts the tokens of a prompt.",
-            responses::count_tokens,
-        ),
-        Route::get(
-            "/v1/responses/{id}",
-            "A response that is kept.",
-            responses::retrieve,
-        ),
-        Route::delete(
-            "/v1/responses/{id}",
-            "Drops a response that is kept.",
-            responses::remove,
-        ),
-        Route::post(
             "/v1/embeddings",
             &["model", "input"],
             "Embeds texts or tokens.",
@@ -179,6 +157,7 @@ fn routes() -> Vec<Route> {
             perplexity::contextualized,
         ),
     ];
+    routes.extend(responses::routes());
     routes.extend(models::routes());
     routes.extend(tei::routes());
     routes.extend(ollama::routes());

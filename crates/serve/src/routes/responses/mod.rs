@@ -17,6 +17,7 @@ use super::ask::{self, Ask, Params, Prompt};
 use super::conversation::Conversation;
 use super::format::Form;
 use super::generate::language_model;
+use super::table::Route;
 use super::tools::{Declaration, Tools, take_choice};
 use super::{App, now_s};
 use crate::answers::Answers;
@@ -57,10 +58,31 @@ fn neutral() -> [(&'static str, Value); 3] {
     ]
 }
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+/// The routes, each with its whole path.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post(
+            "/v1/responses",
+            &["model", "input"],
+            "Answers messages, and keeps the conversation.",
+            create,
+        ),
+        Route::post(
+            "/v1/responses/input_tokens",
+            &["model", "input"],
+            "Counts the tokens of a prompt.",
+            count_tokens,
+        ),
+        Route::get("/v1/responses/{id}", "A response that is kept.", retrieve),
+        Route::delete(
+            "/v1/responses/{id}",
+            "Drops a response that is kept.",
+            remove,
+        ),
+    ]
+}
+
+async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
     let mut about = about(&fields);
@@ -105,10 +127,7 @@ pub(super) async fn create(
 }
 
 /// Counts the tokens of a prompt.
-pub(super) async fn count_tokens(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
     let asked = Asked::take(&mut fields, &app.responses, answers)?;
@@ -279,7 +298,7 @@ fn unknown(id: &str) -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-pub(super) async fn retrieve(
+async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
@@ -293,7 +312,7 @@ pub(super) async fn retrieve(
     Ok(json_response(&kept.response))
 }
 
-pub(super) async fn remove(
+async fn remove(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
