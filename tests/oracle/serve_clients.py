@@ -1,5 +1,5 @@
 """Official clients of other APIs than OpenAI's, unchanged, against `thane serve`: anthropic, ollama,
-perplexityai, huggingface_hub and langchain. `check_serve.py` starts the server and calls `check`; a
+perplexityai, huggingface_hub, cohere and langchain. `check_serve.py` starts the server and calls `check`; a
 client that is not installed is named and left out. `check_llama_index.py` does so for llama-index.
 
 Expected answers are those of transformers (`tests/models/tiny-chat/expected.json`), expected vectors
@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import typing
 import urllib.request
 
 MODELS = pathlib.Path(__file__).parent.parent / "models"
@@ -155,9 +156,29 @@ def anthropic_tools(client):
         kinds = {event.type for event in stream}
         (block,) = stream.get_final_message().content
     same("anthropic thoughts", (block.type, bool(block.thinking), "thinking" in kinds), ("thinking", True, True))
+    anthropic_runner(client)
     begun = [*HELLO, {"role": "assistant", "content": "the se"}]
     answer = client.messages.create(model="tiny-tools", max_tokens=9, messages=begun, extra_body={"temperature": 0})
     same("anthropic begun", answer.content[0].type, "text")
+
+
+def anthropic_runner(client):
+    """Asks the server to keep the conversation, and goes on without it where the server says so."""
+    cities = []
+
+    @importlib.import_module("anthropic").beta_tool
+    def weather(city: typing.Literal["Rome", "Oslo"]) -> str:
+        """Rain?"""
+        cities.append(city)
+        return "rain"
+
+    choice = {"type": "tool", "name": "weather"}
+    runner = client.beta.messages.tool_runner(
+        model="tiny-tools", max_tokens=200, tools=[weather], messages=HELLO, tool_choice=choice, max_iterations=2
+    )
+    answers = list(runner)
+    kinds = [[block.type for block in answer.content] for answer in answers]
+    same("anthropic runner", (kinds[0], set(cities) <= {"Rome", "Oslo"}, bool(cities)), (["tool_use"], True, True))
 
 
 def ollama_tools(client):
@@ -342,6 +363,15 @@ def rerank(address, key):
     near("rerank scores", [row["score"] for row in found], [golden["texts"][i]["logit"] for i in golden["order"]])
 
 
+def cohere(module, address, key, thane):
+    golden = json.loads((RERANKER / "golden.json").read_text())
+    texts = [t["text"] for t in golden["texts"]]
+    for name, client in [("Client", module.Client), ("ClientV2", module.ClientV2)]:
+        rank = client(api_key=key, base_url=address).rerank
+        found = rank(model="bert", query=golden["query"], documents=texts, top_n=3).results
+        same(f"cohere {name}", [row.index for row in found], golden["order"][:3])
+
+
 def check(address, key, thane):
     rerank(address, key)
     for name, run in [
@@ -349,6 +379,7 @@ def check(address, key, thane):
         ("ollama", ollama),
         ("perplexity", perplexity),
         ("huggingface_hub", huggingface_hub),
+        ("cohere", cohere),
         ("langchain_openai", langchain_openai),
         ("langchain_perplexity", langchain_perplexity),
     ]:

@@ -50,6 +50,7 @@ const PAGES: &[Page] = &[
             "keep-alive",
             "numerics",
             "threads",
+            "memory",
             "api-key-file",
             "log",
         ],
@@ -314,10 +315,19 @@ pub fn with_help(command: Command) -> Command {
             verb.to_uppercase()
         );
         sub.mut_args(|arg| arranged(arg, common))
-            .args(globals.iter().map(|arg| arg.clone().hide(true)))
+            .args(globals.iter().map(|arg| of_every_verb(arg, common)))
             .after_help(format!("{examples}{more}"))
             .after_long_help(format!("{examples}F{all}\n{variables}"))
     })
+}
+
+/// A flag of every verb, which the page of a verb shows if it names the flag.
+fn of_every_verb(arg: &Arg, common: &[&str]) -> Arg {
+    let is_shown = arg.get_long().is_some_and(|long| common.contains(&long));
+    match is_shown {
+        true => arranged(arg.clone(), common),
+        false => arg.clone().hide(true),
+    }
 }
 
 fn is_rare(arg: &Arg, common: &[&str]) -> bool {

@@ -38,6 +38,21 @@ pub enum GrammarSource {
     Lark(String),
 }
 
+/// Two grammars, of which an answer follows one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EitherSource {
+    /// A grammar of Lark that has the other one as `@form`.
+    pub(crate) lark: String,
+    pub(crate) form: GrammarSource,
+}
+
+/// What is compiled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Source {
+    One(GrammarSource),
+    Either(EitherSource),
+}
+
 impl GrammarSource {
     /// Refuses what takes too long to compile.
     fn check_size(&self) -> Result<(), GrammarError> {
@@ -72,13 +87,88 @@ impl GrammarSource {
     }
 }
 
-/// A schema whose JSON is spaced as Python writes it. Models that may write any space can write
-/// spaces forever.
+impl Source {
+    fn check_size(&self) -> Result<(), GrammarError> {
+        match self {
+            Self::One(source) => source.check_size(),
+            Self::Either(EitherSource { lark, form }) => {
+                GrammarSource::Lark(lark.clone()).check_size()?;
+                form.check_size()
+            }
+        }
+    }
+
+    fn parsed(&self) -> TopLevelGrammar {
+        match self {
+            Self::One(source) => source.parsed(),
+            Self::Either(EitherSource { lark, form }) => {
+                let mut all = TopLevelGrammar::from_lark(lark.clone());
+                all.grammars.extend(form.parsed().grammars);
+                if let Some(form) = all.grammars.get_mut(1) {
+                    form.name = Some("form".to_owned());
+                }
+                all
+            }
+        }
+    }
+}
+
+/// Values of `format` that a grammar holds strings to.
+const FORMATS: &[&str] = &[
+    "date",
+    "date-time",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "time",
+    "uri",
+    "uuid",
+];
+
+/// Removes other formats from a schema: in JSON Schema, a format that nobody knows is an
+/// annotation.
+fn drop_unknown_formats(schema: &mut Value) {
+    /// Fields that hold values, not schemas.
+    const VALUES: &[&str] = &["const", "default", "enum", "examples"];
+    /// Fields that hold schemas by names, which are not fields.
+    const NAMED: &[&str] = &[
+        "$defs",
+        "definitions",
+        "dependentSchemas",
+        "patternProperties",
+        "properties",
+    ];
+    match schema {
+        Value::Object(fields) => {
+            let format = fields.get("format").and_then(Value::as_str);
+            if format.is_some_and(|format| !FORMATS.contains(&format)) {
+                fields.remove("format");
+            }
+            for (name, field) in fields {
+                match field {
+                    _ if VALUES.contains(&name.as_str()) => {}
+                    Value::Object(named) if NAMED.contains(&name.as_str()) => {
+                        named.values_mut().for_each(drop_unknown_formats);
+                    }
+                    _ => drop_unknown_formats(field),
+                }
+            }
+        }
+        Value::Array(schemas) => schemas.iter_mut().for_each(drop_unknown_formats),
+        _ => {}
+    }
+}
+
+/// A schema that can be compiled, whose JSON is spaced as Python writes it. Models that may write
+/// any space can write spaces forever.
 pub(crate) fn with_spacing(schema: &Value) -> Value {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
         other => other.clone(),
     };
+    drop_unknown_formats(&mut schema);
     if let Value::Object(fields) = &mut schema {
         let spacing = json!({
             "whitespace_flexible": false,
@@ -96,7 +186,7 @@ pub struct Grammars {
     /// Made when a grammar is first wanted.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
     /// The grammars that were used last, the newest first.
-    kept: Mutex<VecDeque<(GrammarSource, Arc<Compiled>)>>,
+    kept: Mutex<VecDeque<(Source, Arc<Compiled>)>>,
 }
 
 impl Grammars {
@@ -121,6 +211,19 @@ impl Grammars {
     ///
     /// If the grammar is not valid, uses what is not supported, or is too large.
     pub fn compile(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, GrammarError> {
+        self.compiled(&Source::One(source.clone()))
+    }
+
+    /// Compiles two grammars, of which an answer follows one.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::compile`].
+    pub fn compile_either(&self, either: &EitherSource) -> Result<Arc<dyn Grammar>, GrammarError> {
+        self.compiled(&Source::Either(either.clone()))
+    }
+
+    fn compiled(&self, source: &Source) -> Result<Arc<dyn Grammar>, GrammarError> {
         if let Some(found) = self.kept(source) {
             return Ok(found);
         }
@@ -141,7 +244,7 @@ impl Grammars {
         Ok(compiled)
     }
 
-    fn matcher(&self, source: &GrammarSource) -> Result<Matcher, GrammarError> {
+    fn matcher(&self, source: &Source) -> Result<Matcher, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&self.tokenizer));
         let factory = factory.as_ref().map_err(Clone::clone)?;
         let mut matcher = Matcher::new(factory.create_parser(source.parsed()));
@@ -155,7 +258,7 @@ impl Grammars {
         }
     }
 
-    fn kept(&self, source: &GrammarSource) -> Option<Arc<dyn Grammar>> {
+    fn kept(&self, source: &Source) -> Option<Arc<dyn Grammar>> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = kept.iter().position(|(known, _)| known == source)?;
         let found = kept.remove(at)?;

@@ -11,7 +11,7 @@ use thane_mil::budget::{Budget, Reservation};
 
 use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
-use crate::grammar::{GrammarSource, Grammars};
+use crate::grammar::{EitherSource, GrammarSource, Grammars};
 use crate::language::{Language, TOKENIZER_BYTES};
 
 /// Tokenizer and chat template of a language model.
@@ -56,6 +56,11 @@ impl PromptEncoder {
     /// A grammar over the model's tokens. Compiled grammars are kept.
     pub fn grammar(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
         Ok(self.grammars.compile(source)?)
+    }
+
+    /// Two grammars over the model's tokens, of which an answer follows one.
+    pub fn grammar_either(&self, either: &EitherSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
+        Ok(self.grammars.compile_either(either)?)
     }
 
     /// Whether messages can be encoded.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thane_engine::embed::{self, Limits, Watch};
-use thane_engine::text::{Pair, Tokenizer};
+use thane_engine::text::{Cut, Pair, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_models::{ClassifierInfo, Target};
 
@@ -121,9 +121,10 @@ impl Reranker {
         self.engine.limits().max_tokens
     }
 
-    /// The tokens of a query and a text, cut to [`Self::max_tokens`].
-    pub fn tokenize(&self, query: &str, text: &str) -> Result<Pair, RuntimeError> {
-        Ok(self.tokenizer.encode_pair(query, text, self.max_tokens())?)
+    /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.
+    pub fn tokenize(&self, query: &str, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
+        let limit = (self.max_tokens(), cut);
+        Ok(self.tokenizer.encode_pair(query, text, limit)?)
     }
 
     /// Scores pairs, in their order. Returns `None` if the caller interrupts.
@@ -151,7 +152,7 @@ impl Reranker {
     pub fn rank(&mut self, query: &str, texts: &[&str]) -> Result<Vec<Ranked>, RuntimeError> {
         let pairs: Vec<Pair> = texts
             .iter()
-            .map(|text| self.tokenize(query, text))
+            .map(|text| self.tokenize(query, text, Cut::End))
             .collect::<Result<_, _>>()?;
         let mut watch = Watch {
             interrupted: &|| false,

@@ -7,12 +7,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
-use thane_engine::choose::Chooser;
+use thane_engine::choose::{Chooser, Grammar};
 use thane_engine::sample::SampleOptions;
 use thane_engine::text::{Tokenizer, TokenizerConfig};
 use thane_models::chat::{CALL_SYNTAXES, CallSyntax, THOUGHT_SYNTAXES};
-use thane_runtime::Grammars;
 use thane_runtime::chat::{AnswerParser, ChatSyntax, Part, Tool, ToolCall};
+use thane_runtime::{GrammarSource, Grammars};
 
 const N_VOCAB: usize = 282;
 
@@ -69,9 +69,17 @@ fn call(name: &str, arguments: Value) -> Part {
 
 /// The parts of an answer, with neighbors of one kind joined.
 fn parts(syntax: &ChatSyntax, prompt: &str, pieces: &[&str]) -> Vec<Part> {
-    let mut parser = AnswerParser::new(syntax.clone(), tools(), prompt);
+    let parser = AnswerParser::new(syntax.clone(), tools(), prompt);
+    parts_of(parser, pieces, AnswerParser::finish)
+}
+
+fn parts_of(
+    mut parser: AnswerParser,
+    pieces: &[&str],
+    finish: fn(&mut AnswerParser) -> Vec<Part>,
+) -> Vec<Part> {
     let mut parts: Vec<Part> = pieces.iter().flat_map(|piece| parser.push(piece)).collect();
-    parts.extend(parser.finish());
+    parts.extend(finish(&mut parser));
     let mut joined: Vec<Part> = Vec::new();
     for part in parts {
         match (joined.last_mut(), part) {
@@ -228,6 +236,82 @@ fn calls_and_thoughts_are_found_in_pieces_of_any_size() {
 }
 
 #[test]
+fn a_call_that_was_cut_is_no_text() {
+    let whole = "<tool_call>\n{\"name\": \"ping\"}\n</tool_call>";
+    let cases: Vec<(&str, String, Vec<Part>)> = vec![
+        (
+            "<tool_call>",
+            "<tool_call>\n{\"name\": \"w\",".to_owned(),
+            vec![],
+        ),
+        (
+            "<tool_call>",
+            "I look.\n<tool_call>".to_owned(),
+            vec![text("I look.")],
+        ),
+        (
+            "<tool_call>",
+            "I look.\n<tool_c".to_owned(),
+            vec![text("I look.")],
+        ),
+        ("<tool_call>", "<tool_c".to_owned(), vec![]),
+        ("<tool_call>", "<".to_owned(), vec![]),
+        // One character is a text more often than a call.
+        ("<tool_call>", "a <".to_owned(), vec![text("a <")]),
+        ("<tool_call>", "a <b".to_owned(), vec![text("a <b")]),
+        (
+            "<tool_call>",
+            format!("{whole}\n<tool_call>{{"),
+            vec![ping()],
+        ),
+        (
+            "<tool_call>",
+            "<tool_call>{\"name\": \"ping\"}".to_owned(),
+            vec![ping()],
+        ),
+        (
+            "<tool_call>",
+            "<think>So <tool_call>{".to_owned(),
+            vec![thought("So <tool_call>{")],
+        ),
+        ("<function=", "<tool_call>\n".to_owned(), vec![]),
+        (
+            "<|tool_call_start|>",
+            "<|tool_call_start|>[f(x=".to_owned(),
+            vec![],
+        ),
+        (
+            "<start_function_call>",
+            "<start_function_call>call:f{".to_owned(),
+            vec![],
+        ),
+        ("<|python_tag|>", "{\"name\": \"get_wea".to_owned(), vec![]),
+        ("<|python_tag|>", "{\"na".to_owned(), vec![]),
+        ("<|python_tag|>", "<|python_tag|>{".to_owned(), vec![]),
+        ("<|python_tag|>", "{x} is".to_owned(), vec![text("{x} is")]),
+        (
+            "<|python_tag|>",
+            "{\"name\": \"ping\"}".to_owned(),
+            vec![ping()],
+        ),
+    ];
+    for (marker, answer, due) in cases {
+        let syntax = ChatSyntax {
+            calls: Some(syntax(marker)),
+            thoughts: Some(THOUGHT_SYNTAXES[0]),
+        };
+        let chars: Vec<String> = answer.chars().map(String::from).collect();
+        for n in [1, 4, 100] {
+            let pieces: Vec<String> = chars.chunks(n).map(<[String]>::concat).collect();
+            let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+            let parser = AnswerParser::new(syntax.clone(), tools(), "");
+            let found = parts_of(parser, &pieces, AnswerParser::finish_cut);
+            assert_eq!(found, due, "{answer} by {n}");
+        }
+    }
+}
+
+#[test]
 fn calls_that_are_nested_without_end_are_text() {
     for (marker, body) in [
         (
@@ -260,40 +344,8 @@ fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
             .compile(&source)
             .unwrap_or_else(|e| panic!("{source:?}: {e}"));
         let (mut n_calls, mut n_weather, mut n_answers) = (0, 0, 0);
-        for seed in 1..20 {
-            let options = SampleOptions {
-                temperature: 1.0,
-                seed,
-                ..SampleOptions::default()
-            };
-            let mut chooser = Chooser::new(options).unwrap();
-            chooser.set_grammar(Some(Arc::clone(&grammar)));
-            chooser.begin().unwrap();
-            let mut tokens = Vec::new();
-            let mut is_over = false;
-            while !is_over && tokens.len() < 400 {
-                let mut logits = vec![0.0; N_VOCAB];
-                // What ends texts and answers comes sooner than among random tokens.
-                for (id, logit) in logits.iter_mut().enumerate() {
-                    let is_end =
-                        [&b"\""[..], b"<", b"}"].contains(&tokenizer.token_bytes(id as u32));
-                    *logit = if is_end || tokenizer.is_end(id as u32) {
-                        4.0
-                    } else {
-                        0.0
-                    };
-                }
-                let chosen = chooser.choose(&mut logits, &tokens, &[]).unwrap();
-                for (token, is_complete) in chosen.tokens() {
-                    is_over |= tokenizer.is_end(token) || is_complete;
-                    tokens.push(token);
-                }
-            }
-            if !is_over {
-                continue;
-            }
+        for text in drawn(&grammar, &tokenizer) {
             n_answers += 1;
-            let text = tokenizer.decode(&tokens, true);
             let syntax = ChatSyntax {
                 calls: Some(*calls),
                 thoughts: None,
@@ -317,6 +369,103 @@ fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
             calls.marker
         );
         assert!(n_weather > 0, "{}", calls.marker);
+    }
+}
+
+/// Answers of random tokens that ended.
+fn drawn(grammar: &Arc<dyn Grammar>, tokenizer: &Tokenizer) -> Vec<String> {
+    let answer = |seed: u64| {
+        let options = SampleOptions {
+            temperature: 1.0,
+            seed,
+            ..SampleOptions::default()
+        };
+        let mut chooser = Chooser::new(options).unwrap();
+        chooser.set_grammar(Some(Arc::clone(grammar)));
+        chooser.begin().unwrap();
+        let mut tokens = Vec::new();
+        let mut is_over = false;
+        while !is_over && tokens.len() < 400 {
+            let mut logits = vec![0.0; N_VOCAB];
+            // What ends texts and answers comes sooner than among random tokens.
+            for (id, logit) in logits.iter_mut().enumerate() {
+                let is_end = [&b"\""[..], b"<", b"}"].contains(&tokenizer.token_bytes(id as u32));
+                *logit = if is_end || tokenizer.is_end(id as u32) {
+                    4.0
+                } else {
+                    0.0
+                };
+            }
+            let chosen = chooser.choose(&mut logits, &tokens, &[]).unwrap();
+            for (token, is_complete) in chosen.tokens() {
+                is_over |= tokenizer.is_end(token) || is_complete;
+                tokens.push(token);
+            }
+        }
+        is_over.then(|| tokenizer.decode(&tokens, true))
+    };
+    (1..20).filter_map(answer).collect()
+}
+
+#[test]
+fn an_answer_is_calls_or_a_text_of_the_form() {
+    let tokenizer = tokenizer();
+    let grammars = Grammars::new(Arc::clone(&tokenizer));
+    // A text of the form may spell what begins a call.
+    let schema = json!({"type": "object", "properties": {
+        "name": {"enum": ["<tool_call>{}</tool_call>", "b"]}, "n": {"type": "integer", "maximum": 9, "minimum": 0},
+    }, "required": ["name", "n"], "additionalProperties": false});
+    let forms = [
+        GrammarSource::JsonSchema(schema),
+        GrammarSource::Regex("(x|y/){2,4}".to_owned()),
+        GrammarSource::choice(&["yes".to_owned(), "no".to_owned()]),
+        GrammarSource::Lark("start: calls\ncalls: \"a\" calls | \"b\"".to_owned()),
+    ];
+    for calls in CALL_SYNTAXES {
+        for (idx, form) in forms.iter().enumerate() {
+            let either = Tool::grammar_or(&tools(), calls, &tokenizer, true, form.clone());
+            let Some(either) = either else {
+                assert_eq!(calls.marker, "<|python_tag|>");
+                continue;
+            };
+            let grammar = grammars.compile_either(&either);
+            let grammar = grammar.unwrap_or_else(|e| panic!("{either:?}: {e}"));
+            let (mut n_calls, mut n_texts) = (0, 0);
+            for answer in drawn(&grammar, &tokenizer) {
+                let syntax = ChatSyntax {
+                    calls: Some(*calls),
+                    thoughts: None,
+                };
+                let parser = AnswerParser::new(syntax, tools(), "").of_form();
+                let pieces: Vec<String> = answer.chars().map(String::from).collect();
+                let pieces: Vec<&str> = pieces.iter().map(String::as_str).collect();
+                let found = parts_of(parser, &pieces, AnswerParser::finish);
+                match &found[..] {
+                    [Part::Text(text)] => {
+                        n_texts += 1;
+                        let value = serde_json::from_str::<Value>(text);
+                        let is_form = match idx {
+                            0 => value.unwrap()["n"].is_number(),
+                            1 => text.replace("y/", "x").trim_matches('x').is_empty(),
+                            2 => ["yes", "no"].contains(&text.as_str()),
+                            _ => text.trim_start_matches('a') == "b",
+                        };
+                        assert!(is_form, "{}: {text}", calls.marker);
+                    }
+                    parts => {
+                        let are_calls = parts.iter().all(|part| matches!(part, Part::Call(_)));
+                        assert!(are_calls && !parts.is_empty(), "{answer}: {parts:?}");
+                        n_calls += 1;
+                    }
+                }
+            }
+            // `<` is drawn more often than what begins a text of a form.
+            assert!(
+                n_calls > 0 && n_calls + n_texts > 6,
+                "{}: {n_calls}",
+                calls.marker
+            );
+        }
     }
 }
 

@@ -137,6 +137,67 @@ fn json_values_of_random_tokens_validate() {
     check_answers(&cases);
 }
 
+/// A format that nobody knows is an annotation, wherever a schema is.
+#[test]
+fn formats_hold_where_they_are_known() {
+    let is_text = |v: &Value| v.is_string();
+    let cases: [(Value, Check); 6] = [
+        (
+            json!({"type": "string", "format": "password", "maxLength": 9}),
+            is_text,
+        ),
+        (
+            json!({"anyOf": [{"type": "string", "format": "binary", "maxLength": 9}]}),
+            is_text,
+        ),
+        (
+            json!({"$ref": "#/$defs/path", "$defs": {"path": {"type": "string", "format": "path", "maxLength": 4}}}),
+            is_text,
+        ),
+        // What is no schema stays as it is.
+        (json!({"const": {"format": "password"}}), |v| {
+            *v == json!({"format": "password"})
+        }),
+        (json!({"enum": [{"format": "x"}, [{"format": "y"}]]}), |v| {
+            [json!({"format": "x"}), json!([{"format": "y"}])].contains(v)
+        }),
+        (
+            json!({"type": "object", "properties": {
+                "format": {"type": "string", "format": "phone", "maxLength": 3},
+                "enum": {"type": "string", "format": "base64", "maxLength": 3},
+            }, "required": ["format", "enum"], "additionalProperties": false}),
+            |v| v["format"].is_string() && v["enum"].is_string(),
+        ),
+    ];
+    check_answers(&cases);
+    let (grammars, _) = grammars();
+    for format in [
+        "date",
+        "date-time",
+        "duration",
+        "email",
+        "hostname",
+        "ipv4",
+        "ipv6",
+        "time",
+        "uri",
+        "uuid",
+    ] {
+        let schema = |more: Value| {
+            let mut schema = json!({"type": "string", "format": format});
+            schema
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            GrammarSource::JsonSchema(schema)
+        };
+        grammars.compile(&schema(json!({}))).unwrap();
+        // No string has both.
+        let other = schema(json!({"pattern": "^\\?!$"}));
+        assert!(grammars.compile(&other).is_err(), "{format} is not held");
+    }
+}
+
 #[test]
 fn json_lists_and_objects_of_random_tokens_validate() {
     let cases: [(Value, Check); 3] = [

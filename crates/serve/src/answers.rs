@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Weak, mpsc};
+use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -47,8 +47,16 @@ struct Job {
     events: UnboundedSender<Event>,
     place: OwnedSemaphorePermit,
     arrived: Instant,
+    first_token: Arc<OnceLock<Instant>>,
     record: Weak<Record>,
     quota: Option<Arc<Quota>>,
+}
+
+/// An answer that is waited for.
+pub(crate) struct Waiting {
+    pub events: UnboundedReceiver<Event>,
+    /// When the first token was computed.
+    pub first_token: Arc<OnceLock<Instant>>,
 }
 
 /// What the thread needs.
@@ -95,21 +103,31 @@ impl Answers {
         &self,
         request: Request,
         place: OwnedSemaphorePermit,
-    ) -> Result<UnboundedReceiver<Event>, ApiError> {
+    ) -> Result<Waiting, ApiError> {
         let (events, answer) = unbounded_channel();
+        let first_token = Arc::default();
+        let waiting = Waiting {
+            events: answer,
+            first_token: Arc::clone(&first_token),
+        };
         let job = Job {
             request,
             events,
             place,
             arrived: Instant::now(),
+            first_token,
             record: Record::current(),
             quota: current_quota(),
         };
+        let n_prompt = job.request.prompt.len();
         if let Some(quota) = &job.quota {
-            quota.spend(job.request.prompt.len());
+            quota.spend(n_prompt);
+        }
+        if let Some(record) = job.record.upgrade() {
+            record.add_tokens(n_prompt, 0);
         }
         self.jobs.send(job).map_err(|_| stopped())?;
-        Ok(answer)
+        Ok(waiting)
     }
 }
 
@@ -127,7 +145,7 @@ struct Listener {
     events: UnboundedSender<Event>,
     _place: OwnedSemaphorePermit,
     arrived: Instant,
-    has_token: bool,
+    first_token: Arc<OnceLock<Instant>>,
     record: Weak<Record>,
     quota: Option<Arc<Quota>>,
     /// Pieces of text so far: nearly as many as tokens.
@@ -175,8 +193,8 @@ fn work(
             let is_last = matches!(event, Event::Done(..) | Event::Failed(_));
             counts.note_end(&event);
             if let Some(listener) = listeners.get_mut(&id) {
-                if !listener.has_token && !matches!(event, Event::Scored(_)) {
-                    listener.has_token = true;
+                let is_answer = !matches!(event, Event::Scored(_));
+                if is_answer && listener.first_token.set(Instant::now()).is_ok() {
                     counts.first.observe(listener.arrived.elapsed());
                     if let Some(record) = listener.record.upgrade() {
                         record.note_first_token();
@@ -196,17 +214,25 @@ fn work(
 }
 
 impl Listener {
-    /// Counts tokens where they are wanted.
+    /// Counts tokens where they are wanted. The client may leave at any time, and its record is
+    /// written then, so each piece counts when it comes; the end says how many tokens there were.
     fn note(&mut self, event: &Event) {
-        self.n_pieces += usize::from(matches!(event, Event::Text(_)));
-        let Event::Done(_, usage, _) = event else {
-            return;
-        };
-        if let Some(record) = self.record.upgrade() {
-            record.add_tokens(usage.prompt_tokens, usage.answer_tokens);
-        }
-        if let Some(quota) = &self.quota {
-            quota.spend(usage.answer_tokens);
+        match event {
+            Event::Text(_) => {
+                self.n_pieces += 1;
+                if let Some(record) = self.record.upgrade() {
+                    record.add_tokens(0, 1);
+                }
+            }
+            Event::Done(_, usage, _) => {
+                if let Some(record) = self.record.upgrade() {
+                    record.correct_tokens(self.n_pieces, usage.answer_tokens);
+                }
+                if let Some(quota) = &self.quota {
+                    quota.spend(usage.answer_tokens);
+                }
+            }
+            Event::Scored(_) | Event::Logprob(_) | Event::Failed(_) => {}
         }
     }
 }
@@ -238,7 +264,7 @@ fn submit(
                 events: job.events,
                 _place: job.place,
                 arrived: job.arrived,
-                has_token: false,
+                first_token: job.first_token,
                 record: job.record,
                 quota: job.quota,
                 n_pieces: 0,

@@ -87,7 +87,7 @@ impl Fields {
     }
 
     /// Refuses fields that are left, apart from those in `ignored`, which do not change the answer,
-    /// those in `neutral` with the value beside them, and null.
+    /// those in `neutral` with a value beside them, and null.
     pub fn finish(mut self, ignored: &[&str], neutral: &[(&str, Value)]) -> Result<(), ApiError> {
         self.rest.retain(|name, value| {
             let is_neutral = |(n, v): &(&str, Value)| n == name && is_same(v, value);
@@ -96,11 +96,15 @@ impl Fields {
         let Some((name, value)) = self.rest.iter().next() else {
             return Ok(());
         };
-        let only = neutral.iter().find(|(n, _)| n == name);
+        let taken = neutral.iter().filter(|(n, _)| n == name);
+        let taken: Vec<String> = taken.map(|(_, value)| value.to_string()).collect();
         let name = self.full(name);
-        let message = match only {
-            Some((_, only)) => format!("`{name}`: expected {only}, found {}", shown(value)),
-            None => format!("the field `{name}` is not supported"),
+        let message = match &taken[..] {
+            [] => format!("the field `{name}` is not supported"),
+            taken => {
+                let (taken, found) = (taken.join(" or "), shown(value));
+                format!("`{name}`: expected {taken}, found {found}")
+            }
         };
         Err(ApiError::field(name, message).with_code("unsupported_parameter"))
     }
@@ -136,8 +140,10 @@ fn is_same(a: &Value, b: &Value) -> bool {
 
 /// A value as an error shows it.
 fn shown(value: &Value) -> String {
+    const MAX_BYTES: usize = 64;
     match value {
         Value::Bool(_) | Value::Number(_) => value.to_string(),
+        Value::String(text) if text.len() <= MAX_BYTES => value.to_string(),
         _ => kind(value).to_owned(),
     }
 }
@@ -171,7 +177,12 @@ mod tests {
         let check = |body: Value| {
             let mut fields = Fields::parse(&Bytes::from(body.to_string())).unwrap();
             fields.take::<String>("a").unwrap();
-            let neutral = [("n", json!(1)), ("list", json!([]))];
+            let neutral = [
+                ("n", json!(1)),
+                ("list", json!([])),
+                ("side", json!("a")),
+                ("side", json!("b")),
+            ];
             match fields.finish(&["user"], &neutral) {
                 Ok(()) => "fine".to_owned(),
                 Err(error) => error.body()["error"]["message"]
@@ -184,7 +195,16 @@ mod tests {
             check(json!({"a": "x", "user": 3, "n": 1.0, "list": [], "z": null})),
             "fine"
         );
+        assert_eq!(check(json!({"side": "b"})), "fine");
         assert_eq!(check(json!({"n": 2})), "`n`: expected 1, found 2");
+        assert_eq!(
+            check(json!({"side": "up"})),
+            "`side`: expected \"a\" or \"b\", found \"up\""
+        );
+        assert_eq!(
+            check(json!({"side": "x".repeat(65)})),
+            "`side`: expected \"a\" or \"b\", found a string"
+        );
         assert_eq!(
             check(json!({"list": [1]})),
             "`list`: expected [], found a list"

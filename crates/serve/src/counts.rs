@@ -14,6 +14,10 @@ impl Count {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
+    pub fn subtract(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::error::{ApiError, TOO_LARGE};
+use crate::error::{ApiError, NO_THREADS, TOO_LARGE};
 
 /// An API with its own shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,10 +69,13 @@ impl Dialect {
         let message = error.message();
         match self {
             Self::OpenAi => error.body(),
-            Self::Anthropic => json!({
-                "type": "error",
-                "error": {"type": anthropic_type(error.status()), "message": message},
-            }),
+            Self::Anthropic => {
+                let mut shown = json!({"type": anthropic_type(error.status()), "message": message});
+                if error.code() == Some(NO_THREADS) {
+                    shown["details"] = json!({"error_code": NO_THREADS, "unsupported": ["thread"]});
+                }
+                json!({"type": "error", "error": shown})
+            }
             Self::Ollama => json!({"error": message}),
             Self::Perplexity => {
                 let (kind, code) = (error.kind(), error.status().as_u16());

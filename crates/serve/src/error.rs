@@ -13,6 +13,10 @@ use thane_audit::form::wrap::shorten;
 /// The code of inputs that are longer, or more, than a model or a request may have.
 pub(crate) const TOO_LARGE: &str = "input_too_large";
 
+/// The code of a conversation that the server shall keep, in Anthropic's API. Its clients send such
+/// a request again with all messages.
+pub(crate) const NO_THREADS: &str = "thread_unsupported_request";
+
 /// Most characters of a message, which may repeat what the client sent, and of a field's name.
 const MAX_CHARS: usize = 1000;
 

@@ -4,7 +4,9 @@
 //! answers, because no header allows it to (CORS is off). A site whose name resolves to 127.0.0.1
 //! (DNS rebinding) could, so on loopback addresses the `Host` header must name this machine. A page
 //! can send text, but JSON or an archive only after a question that no route answers, so bodies
-//! must be declared as one of them.
+//! must be declared as one of them. Programs that are no browsers often declare JSON as a form, as
+//! text or not at all (`curl -d`). Browsers send `Origin`, `Referer` or `Sec-Fetch-Site` with each
+//! POST of a page, so such bodies are taken where all three are missing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -153,6 +155,13 @@ fn is_open(path: &str, method: &Method) -> bool {
     matches!(path, "/health" | "/ready") || is_page && matches!(*method, Method::GET | Method::HEAD)
 }
 
+/// Types of bodies, beside none, that a page can send to another site unasked, and that clients
+/// declare whose bodies are JSON.
+const FORM_TYPES: &[&str] = &["application/x-www-form-urlencoded", "text/plain"];
+
+/// Headers of which browsers send at least one with each POST of a page.
+const OF_PAGES: &[&str] = &["origin", "referer", "sec-fetch-site"];
+
 /// An archive is not what a page of another site can send unasked either.
 fn check_type(headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
     let expected = match path {
@@ -160,14 +169,22 @@ fn check_type(headers: &HeaderMap, path: &str) -> Result<(), ApiError> {
         _ => "application/json",
     };
     let given = headers.get(header::CONTENT_TYPE);
-    let given = given
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or("none");
-    let kind = given.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case(expected) {
+    let given = given.map(|value| value.to_str().unwrap_or("other bytes"));
+    let kind = given.map(|given| given.split(';').next().unwrap_or_default().trim());
+    let is = |expected: &str| kind.is_some_and(|kind| kind.eq_ignore_ascii_case(expected));
+    if is(expected) {
         return Ok(());
     }
-    let message = format!("expected the header Content-Type: {expected}, found {given}");
+    let is_undeclared = kind.is_none() || FORM_TYPES.iter().any(|kind| is(kind));
+    let of_page = OF_PAGES.iter().find(|name| headers.contains_key(**name));
+    if path != "/audit" && is_undeclared && of_page.is_none() {
+        return Ok(());
+    }
+    let given = given.unwrap_or("none");
+    let mut message = format!("expected the header Content-Type: {expected}, found {given}");
+    if let Some(name) = of_page.filter(|_| is_undeclared) {
+        message = format!("{message} in a request that has the header {name}, as a page's has");
+    }
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
 }
 

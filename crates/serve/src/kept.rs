@@ -72,6 +72,15 @@ impl Responses {
         })
     }
 
+    /// The item with this id of the output of a response.
+    pub fn item(&self, id: &str) -> Option<Value> {
+        self.with(|held| {
+            let outputs = held.responses.iter().rev();
+            let mut outputs = outputs.filter_map(|(kept, _)| kept.response["output"].as_array());
+            outputs.find_map(|items| items.iter().find(|item| item["id"] == id).cloned())
+        })
+    }
+
     /// Drops a response; returns whether there was one with this id.
     pub fn remove(&self, id: &str) -> bool {
         self.with(|held| {

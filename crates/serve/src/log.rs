@@ -131,6 +131,12 @@ impl Record {
         self.prompt_tokens.add(prompt as u64);
         self.answer_tokens.add(answer as u64);
     }
+
+    /// Counts an answer of `n_tokens` that was counted as `n_counted` before.
+    pub fn correct_tokens(&self, n_counted: usize, n_tokens: usize) {
+        self.answer_tokens.add(n_tokens as u64);
+        self.answer_tokens.subtract(n_counted as u64);
+    }
 }
 
 /// Counts tokens of inputs of the request that the current handler answers.

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use thane_engine::embed::Watch;
+use thane_engine::text::Cut;
 use thane_mil::budget::Budget;
 use thane_runtime::{Ranked, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -25,8 +26,8 @@ const MAX_PAIR_BYTES: usize = 16 << 20;
 pub(crate) struct Question {
     pub query: String,
     pub texts: Vec<String>,
-    /// Whether pairs that are too long are cut; otherwise they are an error.
-    pub is_cut: bool,
+    /// Where pairs that are too long are cut; `None` if they are an error.
+    pub cut: Option<Cut>,
 }
 
 impl Question {
@@ -143,9 +144,10 @@ fn rank(
         let what = || format!("the tokens of texts of {len} bytes");
         let reserved = budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what);
         let _held = reserved.map_err(|e| at(idx, &e.to_string()))?;
-        let pair = reranker.tokenize(&question.query, text);
+        let cut = question.cut.unwrap_or(Cut::End);
+        let pair = reranker.tokenize(&question.query, text, cut);
         let pair = pair.map_err(|e| at(idx, &error_chain(&e)))?;
-        if pair.is_cut && !question.is_cut {
+        if pair.is_cut && question.cut.is_none() {
             let most = reranker.max_tokens();
             let said = format!("expected at most {most} tokens with the query, found more");
             return Err(at(idx, &said).with_code(TOO_LARGE));

@@ -14,6 +14,8 @@ use crate::model::{ModelTask, Served};
 
 /// Most time that a request waits for its model to be loaded.
 const LOAD_PATIENCE: Duration = Duration::from_secs(600);
+/// Names that clients of `huggingface_hub` send to a server that has one model.
+const ANY_MODEL: &[&str] = &["dummy", "tgi"];
 /// How often models are looked at that nobody asks for.
 const SWEEP_TIME: Duration = Duration::from_millis(500);
 
@@ -109,20 +111,33 @@ impl Roster {
         }
     }
 
-    /// The model of this name: as the server has it, by an alias, or without what is before the
-    /// name in `hf:org/name@revision`.
+    /// The model of this name: as the server has it, by an alias, without what is before the name
+    /// in `hf:org/name@revision`, or, if there is one language model, by a name of [`ANY_MODEL`].
     pub fn find(&self, name: &str) -> Result<&Arc<Entry>, ApiError> {
         let by = |is: fn(&Entry, &str) -> bool| self.entries.iter().find(|entry| is(entry, name));
         let by_id = by(|entry, name| entry.id() == name);
         let by_alias = || by(|entry, name| entry.aliases().iter().any(|alias| alias == name));
         let by_hub_name = || by(|entry, name| hub_name(entry.id()) == name);
-        by_id.or_else(by_alias).or_else(by_hub_name).ok_or_else(|| {
-            let ids: Vec<&str> = self.entries.iter().map(|entry| entry.id()).collect();
-            let message = format!("expected a model of {}, found `{name}`", ids.join(", "));
+        let known = by_id.or_else(by_alias).or_else(by_hub_name);
+        let is_any = ANY_MODEL.contains(&name);
+        let any = || self.only_language_model().filter(|_| is_any);
+        known.or_else(any).ok_or_else(|| {
+            let names = self.entries.iter().flat_map(|entry| entry.names());
+            let names: Vec<&str> = names.map(String::as_str).collect();
+            let message = format!("expected a model of {}, found `{name}`", names.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, message)
                 .with_param("model")
                 .with_code("model_not_found")
         })
+    }
+
+    /// The language model, if there is one and no other.
+    fn only_language_model(&self) -> Option<&Arc<Entry>> {
+        let mut found = self
+            .entries
+            .iter()
+            .filter(|entry| entry.task() == ModelTask::Generate);
+        found.next().filter(|_| found.next().is_none())
     }
 
     /// The models that are loaded.

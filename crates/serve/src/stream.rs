@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Response, header};
@@ -18,8 +19,8 @@ use thane_engine::generate::{FinishReason, GenerateError};
 use thane_engine::sample::TokenLogprob;
 use thane_engine::schedule::{Event, Usage};
 use thane_runtime::chat::{AnswerParser, Part};
-use tokio::sync::mpsc::UnboundedReceiver;
 
+use crate::answers::Waiting;
 use crate::error::{ApiError, error_chain, json_response, stopped};
 
 /// The answers of one API.
@@ -67,6 +68,8 @@ pub(crate) struct End {
     /// Whether the answer calls a tool.
     pub has_calls: bool,
     pub usage: Usage,
+    /// When the first token was computed; what was before was for the prompt.
+    pub first_token: Option<Instant>,
 }
 
 impl End {
@@ -116,7 +119,7 @@ fn push_part(
 
 /// An answer, from its first event on.
 pub(crate) struct Choice {
-    events: UnboundedReceiver<Event>,
+    waiting: Waiting,
     parser: AnswerParser,
     /// The prompt, if it is repeated before the answer.
     echo: Option<String>,
@@ -133,9 +136,9 @@ pub(crate) struct Choice {
 
 impl Choice {
     /// An answer that has at most `max_calls` calls of tools.
-    pub fn new(events: UnboundedReceiver<Event>, parser: AnswerParser, max_calls: usize) -> Self {
+    pub fn new(waiting: Waiting, parser: AnswerParser, max_calls: usize) -> Self {
         Self {
-            events,
+            waiting,
             parser,
             echo: None,
             drops_markup: false,
@@ -179,12 +182,18 @@ impl Choice {
                 parts
             }
             Some(Event::Done(reason, usage, _)) => {
-                let parts = self.parser.finish();
-                self.end = Some(End {
+                let mut end = End {
                     reason,
-                    has_calls: self.parser.has_calls(),
+                    has_calls: false,
                     usage,
-                });
+                    first_token: self.waiting.first_token.get().copied(),
+                };
+                let parts = match end.is_complete() && usage.stop_idx.is_none() {
+                    true => self.parser.finish(),
+                    false => self.parser.finish_cut(),
+                };
+                end.has_calls = self.parser.has_calls();
+                self.end = Some(end);
                 parts
             }
             Some(Event::Failed(error)) => {
@@ -213,7 +222,7 @@ impl Choice {
     async fn collect(&mut self) -> Result<Answer, ApiError> {
         let mut parts = Vec::new();
         loop {
-            let event = self.events.recv().await;
+            let event = self.waiting.events.recv().await;
             for part in self.take(event)? {
                 push_part(&mut parts, part, std::mem::take(&mut self.tokens));
             }
@@ -325,7 +334,7 @@ impl<R: Render> EventStream<R> {
             if self.is_over || choice.end.is_some() {
                 continue;
             }
-            if let Poll::Ready(event) = choice.events.poll_recv(context) {
+            if let Poll::Ready(event) = choice.waiting.events.poll_recv(context) {
                 has_any = true;
                 self.note(index, event);
             }

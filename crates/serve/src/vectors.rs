@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use thane_engine::embed::{Document, EmbedError, shorten};
-use thane_engine::text::EncodeOptions;
+use thane_engine::text::{Cut, EncodeOptions};
 use thane_mil::budget::Budget;
 use thane_runtime::{Embedder, EncoderInfo, Encoding, Prompt, TOKENIZER_BYTES, TextEncoder};
 use tokio::sync::oneshot;
@@ -37,13 +37,6 @@ impl From<String> for Input {
     fn from(text: String) -> Self {
         Self::Text(text)
     }
-}
-
-/// Which end of a text is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cut {
-    Start,
-    End,
 }
 
 /// What is asked of an embedding model.

@@ -362,7 +362,7 @@ fn bodies_that_no_route_takes_are_refused() {
     server
         .send(&chunked, chunk + "1\r\nx\r\n")
         .refused(413, INVALID, Value::Null);
-    let form = head("Content-Type: text/plain\r\nContent-Length: 2");
+    let form = head("Content-Type: text/plain\r\nOrigin: null\r\nContent-Length: 2");
     server.send(&form, "{}").refused(415, INVALID, Value::Null);
     // Nothing that was refused holds a place.
     assert_eq!(server.n_requests(), 0);

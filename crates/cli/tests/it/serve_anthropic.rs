@@ -181,6 +181,10 @@ fn errors_have_the_shape_of_the_api() {
         let message = error["error"]["message"].as_str().unwrap();
         assert!(message.contains(said), "{message}");
     }
+    // Clients know by its details that the server keeps no conversations.
+    let error = post(json!({"thread": {"type": "create"}})).json()["error"].clone();
+    let details = json!({"error_code": "thread_unsupported_request", "unsupported": ["thread"]});
+    assert_eq!(error["details"], details, "{error}");
     // Also of what is checked before any route.
     let answer = server.post("/v1/messages", "{}", "x-api-key: wrong\r\n");
     assert_eq!(answer.status, 401);

@@ -64,8 +64,10 @@ fn each_request_has_a_line_without_its_text() {
     let body = json!({"model": "bert-mean", "input": "a secret"}).to_string();
     server.post("/v1/embeddings", &body, &id("embed")).text();
     server.get("/secret", &id("unknown")).text();
-    // A client that leaves early.
-    drop(chat(json!({"stream": true, "max_tokens": 400}), "gone"));
+    // A client that leaves early, behind the role and a piece.
+    let mut left = chat(json!({"stream": true, "max_tokens": 400}), "gone");
+    assert!(left.chunk().is_some() && left.chunk().is_some());
+    drop(left);
     let (lines, said) = log_of(server, &file);
     assert_eq!(lines[0]["event"], "before", "the log is continued");
     assert_eq!(lines[1]["event"], "started");
@@ -89,7 +91,11 @@ fn each_request_has_a_line_without_its_text() {
     let unknown = of("unknown");
     assert_eq!(unknown["status"], 404);
     assert_eq!(unknown["route"], "-");
-    assert_eq!(of("gone")["whole"], false);
+    let gone = of("gone");
+    assert_eq!(gone["whole"], false);
+    assert_eq!(gone["prompt_tokens"], usage["prompt_tokens"], "{gone}");
+    let n = gone["answer_tokens"].as_u64().unwrap();
+    assert!((1..400).contains(&n), "{gone}");
     // With -v, a terminal has them too.
     let line = "POST /v1/chat/completions: 200, ";
     assert!(

@@ -56,6 +56,14 @@ fn answers_are_those_of_transformers() {
         let whole = post(&server, "chat", with(body, json!({"stream": false}))).json();
         let message = json!({"role": "assistant", "content": case["text"]});
         assert_eq!(whole["message"], message, "{whole}");
+        // The time of the prompt ends with the first token, also where all of them come at once.
+        let ns = |field: &str| whole[field].as_u64().unwrap();
+        let total = ns("prompt_eval_duration") + ns("eval_duration");
+        assert_eq!(ns("total_duration"), total);
+        assert!(
+            n_tokens == 1 || ns("eval_duration") * 100 > total,
+            "{whole}"
+        );
 
         // A prompt and a system prompt are a conversation too.
         let messages = case["messages"].as_array().unwrap();

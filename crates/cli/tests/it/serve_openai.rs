@@ -337,6 +337,18 @@ fn answers_have_the_form_that_was_asked_for() {
 
 /// The tiny language model with a template that knows tools and thoughts.
 pub fn with_tools(folder: &std::path::Path) -> PathBuf {
+    with_template(
+        folder,
+        "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
+         {% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{{ m.name or '' }}{{ m.reasoning_content or '' }}{{ m.content }}\
+         {% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{{ c.function.arguments | tojson }}</tool_call>{% endfor %}\
+         {{ '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}\
+         {% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}",
+    )
+}
+
+/// The tiny language model with another chat template.
+pub fn with_template(folder: &std::path::Path, template: &str) -> PathBuf {
     let model = folder.join("tiny-chat");
     std::fs::create_dir(&model).unwrap();
     for name in ["config.json", "model.safetensors", "tokenizer.json"] {
@@ -344,13 +356,7 @@ pub fn with_tools(folder: &std::path::Path) -> PathBuf {
     }
     let config = std::fs::read(chat_folder().join("tokenizer_config.json")).unwrap();
     let mut config: Value = serde_json::from_slice(&config).unwrap();
-    config["chat_template"] = json!(
-        "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
-         {% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}{{ m.name or '' }}{{ m.reasoning_content or '' }}{{ m.content }}\
-         {% for c in m.tool_calls or [] %}<tool_call>{{ c.function.name }}{{ c.function.arguments | tojson }}</tool_call>{% endfor %}\
-         {{ '<|im_end|>\\n' }}{% endfor %}{{ '<|im_start|>assistant\\n' }}\
-         {% if enable_thinking is defined and enable_thinking %}<think>\n{% endif %}"
-    );
+    config["chat_template"] = json!(template);
     std::fs::write(model.join("tokenizer_config.json"), config.to_string()).unwrap();
     model
 }
@@ -437,11 +443,41 @@ fn the_template_is_told_of_tools_calls_and_results() {
         {"role": "tool", "tool_call_id": "c1", "content": "done"},
     ]);
     assert!(n_prompt(json!({"messages": talk})) > plain + 20);
-    let both = json!({"messages": hello(), "tools": weather(), "response_format": {"type": "json_object"}});
-    let said = server
-        .chat(both)
-        .refused(400, "invalid_request_error", json!("response_format"));
-    assert!(said.contains("found both"), "{said}");
+    let named = |role: &str| json!([{"role": role, "content": "hello", "name": "Ann Elliot"}]);
+    for role in ["system", "developer", "user", "assistant"] {
+        let unnamed = json!([{"role": role, "content": "hello"}]);
+        let n_unnamed = n_prompt(json!({"messages": unnamed}));
+        assert!(
+            n_prompt(json!({"messages": named(role)})) > n_unnamed,
+            "{role}"
+        );
+    }
+    // What asks for nothing changes nothing.
+    let neutral = json!({"functions": [], "function_call": "none", "verbosity": "medium",
+        "reasoning_effort": "none"});
+    assert_eq!(n_prompt(with(json!({"messages": hello()}), neutral)), plain);
+    for (fields, said) in [
+        (
+            json!({"function_call": "f"}),
+            "`function_call`: expected \"none\" or \"auto\", found \"f\"",
+        ),
+        (
+            json!({"verbosity": "low"}),
+            "`verbosity`: expected \"medium\", found \"low\"",
+        ),
+        (
+            json!({"reasoning_effort": "high"}),
+            "`reasoning_effort`: expected none, because the chat template of the model has no",
+        ),
+    ] {
+        let answer = server.chat(with(json!({"messages": hello()}), fields));
+        assert_eq!(answer.status, 400);
+        let message = answer.json()["error"]["message"]
+            .as_str()
+            .unwrap()
+            .to_owned();
+        assert!(message.starts_with(said), "{message}");
+    }
     for (tools, said) in [
         (
             json!([{"type": "web_search"}]),

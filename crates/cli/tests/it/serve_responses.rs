@@ -37,26 +37,70 @@ fn answers_are_those_of_transformers_and_can_be_continued() {
     // The second conversation is the first one, continued.
     let next = json!({"previous_response_id": first["id"], "max_output_tokens": n_tokens(&cases[1]),
         "input": [{"role": "user", "content": [{"type": "input_text", "text": "and the sea?"}]}]});
-    let second = post(&server, next.clone()).json();
+    let second = post(&server, next).json();
     assert_eq!(*text_of(&second), cases[1]["text"], "{second}");
     assert_eq!(second["previous_response_id"], first["id"]);
     // So is the list of what was said.
     let said = json!([{"role": "user", "content": "hello"}, first["output"][0],
         {"type": "message", "role": "user", "content": "and the sea?"}]);
     let listed = json!({"input": said, "max_output_tokens": n_tokens(&cases[1])});
-    assert_eq!(text_of(&post(&server, listed).json()), text_of(&second));
+    assert_eq!(
+        text_of(&post(&server, listed.clone()).json()),
+        text_of(&second)
+    );
+    // An item that is kept can be named, with or without its type.
+    let id = &first["output"][0]["id"];
+    for reference in [
+        json!({"type": "item_reference", "id": id}),
+        json!({"id": id}),
+    ] {
+        let mut named = listed.clone();
+        named["input"][1] = reference;
+        assert_eq!(text_of(&post(&server, named).json()), text_of(&second));
+    }
+    let unknown = json!([{"type": "item_reference", "id": "msg_1"}]);
+    let refused = post(&server, json!({"input": unknown}));
+    let message = refused.refused(404, "invalid_request_error", json!("input[0]"));
+    assert!(
+        message.starts_with("Item with id 'msg_1' not found"),
+        "{message}"
+    );
+    let body = with(
+        json!({"model": "tiny-chat"}),
+        json!({"input": listed["input"]}),
+    );
+    let counted = server
+        .post("/v1/responses/input_tokens", &body.to_string(), "")
+        .json();
+    assert_eq!(counted["input_tokens"], second["usage"]["input_tokens"]);
     // Instructions are a system prompt, and those of another request are not kept.
     let fields = json!({"instructions": "Be brief.", "input": "Why is the sky blue?",
         "max_output_tokens": n_tokens(&cases[2])});
     let third = post(&server, fields).json();
     assert_eq!(*text_of(&third), cases[2]["text"], "{third}");
+}
 
+#[test]
+fn responses_that_are_kept_are_read_and_dropped() {
+    let server = Server::start(&[]);
+    let first = post(&server, json!({"input": "hello", "max_output_tokens": 4})).json();
     let path = format!("/v1/responses/{}", first["id"].as_str().unwrap());
     assert_eq!(server.get(&path, "").json(), first);
+    assert_eq!(
+        server.get(&format!("{path}?stream=false"), "").json(),
+        first
+    );
+    let streamed = server.get(&format!("{path}?stream=true"), "");
+    let message = streamed.refused(400, "invalid_request_error", json!("stream"));
+    assert!(message.contains("comes in one piece"), "{message}");
     let host = &server.address;
     let delete = format!("DELETE {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     assert_eq!(server.send(&delete, "").json()["deleted"], true);
-    assert_eq!(server.get(&path, "").status, 404);
+    let message = server
+        .get(&path, "")
+        .refused(404, "invalid_request_error", Value::Null);
+    assert!(message.contains("a response that is kept"), "{message}");
+    let next = json!({"previous_response_id": first["id"], "input": "and the sea?"});
     let gone = post(&server, next);
     let message = gone.refused(404, "invalid_request_error", json!("previous_response_id"));
     assert!(
@@ -126,6 +170,11 @@ fn fields_are_refused_by_name() {
         ),
         ("background", json!(true), "`background`: expected false"),
         (
+            "text.verbosity",
+            json!("low"),
+            "`text.verbosity`: expected \"medium\", found \"low\"",
+        ),
+        (
             "text.format",
             json!({"type": "grammar"}),
             "`text.format`: unknown variant",
@@ -144,7 +193,7 @@ fn fields_are_refused_by_name() {
     let refused = post(&server, json!({"input": search}));
     let message = refused.refused(400, "invalid_request_error", json!("input[0].type"));
     assert!(
-        message.contains("expected message, function_call, function_call_output or reasoning"),
+        message.contains("expected message, function_call, function_call_output, reasoning or"),
         "{message}"
     );
 }
@@ -201,7 +250,7 @@ fn the_document_has_each_route_and_no_other() {
 fn answers_have_the_form_that_is_asked_for() {
     let server = Server::start(&[]);
     let format = json!({"type": "json_schema", "name": "sky", "schema": schema(), "strict": true});
-    let fields = json!({"input": "hello", "text": {"format": format}});
+    let fields = json!({"input": "hello", "text": {"format": format, "verbosity": "medium"}});
     let answer = post(&server, fields).json();
     assert_fits_schema(text_of(&answer));
     assert_eq!(answer["text"]["format"], format, "{answer}");

@@ -150,7 +150,9 @@ fn ranks_are_those_of_the_reference() {
 
     let documents = json!({"model": "bert", "query": golden["query"], "documents": texts,
         "top_n": 3, "return_documents": true});
-    let found = post(&server, "/v1/rerank", documents).json();
+    let found = post(&server, "/v1/rerank", documents.clone()).json();
+    let newer = post(&server, "/v2/rerank", documents).json();
+    assert_eq!(newer["results"], found["results"]);
     let results = found["results"].as_array().unwrap();
     assert_eq!(results.len(), 3);
     for (result, index) in results.iter().zip(order) {
@@ -285,6 +287,18 @@ fn models_that_do_not_fit_are_refused() {
             422,
             "expected 1 to 2048 inputs",
         ),
+        (
+            "/rerank",
+            json!({"query": "a", "texts": ["a"], "truncation_direction": "up"}),
+            422,
+            "`truncation_direction`: expected left or right, found up",
+        ),
+        (
+            "/embed",
+            json!({"inputs": "a", "encoding_format": "base64"}),
+            422,
+            "`encoding_format`: expected \"float\", found \"base64\"",
+        ),
     ] {
         assert_refused(post(&server, path, body), status, "Validation", said);
     }
@@ -304,6 +318,47 @@ fn the_side_and_the_number_of_cuts_are_told() {
             answer.head
         );
         assert_eq!(floats(&answer.json()).len(), 1);
+    }
+}
+
+#[test]
+fn pairs_are_cut_at_the_side_that_is_asked_for() {
+    let server = server();
+    let (cats, seas) = ("a cat sleeps ".repeat(60), "the sea is deep ".repeat(60));
+    let texts = [
+        cats.clone() + &seas,
+        cats.clone() + &cats,
+        seas.clone() + &seas,
+    ];
+    // What is left of a text decides its score.
+    let scores = |side: &str| {
+        let body = json!({"query": "a", "texts": texts, "truncate": true, "raw_scores": true,
+            "truncation_direction": side});
+        let answer = post(&server, "/rerank", body);
+        assert!(
+            answer.head.contains("\r\nx-truncated-inputs: 3\r\n"),
+            "{}",
+            answer.head
+        );
+        let rows = answer.json();
+        [0, 1, 2].map(|index| {
+            let mut rows = rows.as_array().unwrap().iter();
+            rows.find(|row| row["index"] == index).unwrap()["score"].clone()
+        })
+    };
+    for side in ["right", "Right"] {
+        let [mixed, cats, seas] = scores(side);
+        assert!(
+            mixed == cats && mixed != seas,
+            "{side}: {mixed} {cats} {seas}"
+        );
+    }
+    for side in ["left", "Left"] {
+        let [mixed, cats, seas] = scores(side);
+        assert!(
+            mixed == seas && mixed != cats,
+            "{side}: {mixed} {cats} {seas}"
+        );
     }
 }
 
@@ -356,4 +411,25 @@ fn a_language_model_continues_texts() {
         ),
         (&json!("length"), &json!(9))
     );
+}
+
+/// The client of `huggingface_hub` names no model of a server: it sends one of two names.
+#[test]
+fn the_one_language_model_needs_no_name() {
+    let server = server();
+    let folder = tempfile::tempdir().unwrap();
+    let other = folder.path().join("other");
+    std::os::unix::fs::symlink(chat_folder(), &other).unwrap();
+    let two = Server::of_models(&[chat_folder(), other], &[], &[]);
+    for name in ["dummy", "tgi"] {
+        let hello = json!([{"role": "user", "content": "hello"}]);
+        let body = json!({"model": name, "messages": hello, "max_tokens": 1});
+        let answer = post(&server, "/v1/chat/completions", body.clone());
+        assert_eq!(answer.json()["model"], "tiny-chat", "{name}");
+        assert_eq!(
+            post(&two, "/v1/chat/completions", body).status,
+            404,
+            "{name}"
+        );
+    }
 }

@@ -6,18 +6,18 @@ use serde_json::{Value, json};
 use crate::serve_client::{Server, named_events, with};
 use crate::serve_openai::{weather, with_tools};
 
-fn start() -> (tempfile::TempDir, Server) {
+pub fn start() -> (tempfile::TempDir, Server) {
     let folder = tempfile::tempdir().unwrap();
     let models = [with_tools(folder.path())];
     let server = Server::of_models(&models, &["--numerics", "f32"], &[]);
     (folder, server)
 }
 
-fn hello() -> Value {
+pub fn hello() -> Value {
     json!([{"role": "user", "content": "hello"}])
 }
 
-fn post(server: &Server, path: &str, fields: Value) -> Value {
+pub fn post(server: &Server, path: &str, fields: Value) -> Value {
     let body = with(json!({"model": "tiny-chat"}), fields);
     let answer = server.post(path, &body.to_string(), "");
     let status = answer.status;
@@ -65,7 +65,7 @@ fn talk() -> Value {
     ])
 }
 
-fn assert_weather(arguments: &Value) {
+pub fn assert_weather(arguments: &Value) {
     let city = &arguments["city"];
     assert!(city == "Rome" || city == "Oslo", "{arguments}");
     let days = arguments["days"].as_i64().unwrap();
@@ -73,7 +73,7 @@ fn assert_weather(arguments: &Value) {
 }
 
 /// The tools as Anthropic's API has them.
-fn anthropic_tools() -> Value {
+pub fn anthropic_tools() -> Value {
     let tools = weather();
     let function = &tools[0]["function"];
     json!([
@@ -133,6 +133,16 @@ fn anthropic_messages_tell_the_model_what_chats_do() {
     assert_eq!(count(json!({"messages": hello(), "tools": tools})), told);
     let untold = json!({"messages": hello(), "tools": tools, "tool_choice": {"type": "none"}});
     assert_eq!(count(untold), plain);
+    // Examples are told as those of the schema.
+    let mut shown = tools.clone();
+    shown[0]["allowed_callers"] = json!(["direct"]);
+    assert_eq!(count(json!({"messages": hello(), "tools": shown})), told);
+    let examples = json!([{"city": "Oslo", "days": 1}]);
+    shown[0]["input_examples"] = examples.clone();
+    let mut functions = weather();
+    functions[0]["function"]["parameters"]["examples"] = examples;
+    let told = n_of_chat(&server, json!({"messages": hello(), "tools": functions}));
+    assert_eq!(count(json!({"messages": hello(), "tools": shown})), told);
     let blocks = json!([
         {"role": "user", "content": "hello"},
         {"role": "assistant", "content": [
@@ -240,16 +250,19 @@ fn anthropic_refuses_tools_by_place() {
         ),
         (
             json!({"messages": hello(), "tools": [with(tool.clone(), json!({"defer_loading": true}))]}),
-            "the field `tools[0].defer_loading` is not supported",
+            "`tools[0].defer_loading`: expected false, found true",
+        ),
+        (
+            json!({"messages": hello(), "tools": [with(tool.clone(), json!({"allowed_callers": ["x"]}))]}),
+            "`tools[0].allowed_callers`: expected [\"direct\"], found a list",
+        ),
+        (
+            json!({"messages": hello(), "thread": {"type": "create"}}),
+            "the field `thread` is not supported: send all messages with each request",
         ),
         (
             json!({"messages": hello(), "tools": [tool], "tool_choice": {"type": "tool", "name": "g"}}),
             "`tool_choice`: expected a tool of `tools`, found `g`",
-        ),
-        (
-            json!({"messages": hello(), "tools": [tool],
-                "output_config": {"format": {"type": "json_schema", "schema": {}}}}),
-            "expected `tools`, or the form of a text, found both",
         ),
         (
             json!({"messages": hello(), "thinking": {"type": "enabled", "budget_tokens": 3}}),
@@ -267,7 +280,7 @@ fn anthropic_refuses_tools_by_place() {
 }
 
 /// The tools as responses have them.
-fn response_tools() -> Value {
+pub fn response_tools() -> Value {
     let tools = weather();
     let parameters = &tools[0]["function"]["parameters"];
     json!([
@@ -309,6 +322,15 @@ fn responses_call_functions_and_go_on_with_their_outputs() {
     assert_eq!(
         kept["usage"]["input_tokens"],
         listed["usage"]["input_tokens"]
+    );
+    // A call that is kept can be named instead of repeated.
+    let reference = json!({"type": "item_reference", "id": items[0]["id"]});
+    let named = json!({"input": [{"role": "user", "content": "hello"}, reference, output]});
+    let counted = post(&server, "/v1/responses/input_tokens", named);
+    let n = &kept["usage"]["input_tokens"];
+    assert_eq!(
+        counted,
+        json!({"object": "response.input_tokens", "input_tokens": n})
     );
     let talk = json!([{"role": "user", "content": "hello"},
         {"role": "assistant", "content": null, "tool_calls": [{"id": "c", "type": "function",
@@ -519,10 +541,19 @@ fn ollama_chats_tell_the_model_what_chats_do() {
         {"role": "tool", "tool_name": "weather", "content": "rain"},
         {"role": "user", "content": "and then?"},
     ]);
-    assert_eq!(
-        n(json!({"messages": said})),
-        n_of_chat(&server, json!({"messages": talk()}))
-    );
+    let due = n_of_chat(&server, json!({"messages": talk()}));
+    assert_eq!(n(json!({"messages": said})), due);
+    // A result may name its call; it need not, where calls have no names.
+    let mut named = said.clone();
+    named[2] = json!({"role": "tool", "tool_call_id": "c1", "content": "rain"});
+    named[1]["tool_calls"][0]["id"] = json!("c1");
+    assert_eq!(n(json!({"messages": named})), due);
+    let mut unnamed = said;
+    unnamed[2]["tool_call_id"] = json!("c1");
+    assert_eq!(n(json!({"messages": unnamed})), due);
+    named[2]["tool_call_id"] = json!("c2");
+    let found = refusal(&server, "/api/chat", json!({"messages": named}));
+    assert!(found.contains("found a result for `c2`"), "{found}");
 }
 
 #[test]
@@ -545,10 +576,6 @@ fn ollama_chats_refuse_fields_by_place() {
         (
             json!({"messages": [{"role": "tool", "tool_name": 5, "content": "x"}]}),
             "`messages[0].tool_name`: expected a string, found a number",
-        ),
-        (
-            json!({"tools": weather(), "format": "json"}),
-            "expected `tools`, or the form of a text, found both",
         ),
     ] {
         let found = refusal(&server, "/api/chat", with(base.clone(), fields));

@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::TextError;
 use super::guard::{self, TextCost};
-use super::pair::Pair;
+use super::pair::{Cut, Pair};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
     DecoderWrapper, Model, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
-    PreTokenizerWrapper, TokenizerImpl, TruncationParams, truncate_encodings,
+    PreTokenizerWrapper, TokenizerImpl, TruncationDirection, TruncationParams, truncate_encodings,
 };
 
 /// A tokenizer of the crate with any model.
@@ -171,7 +171,7 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         &self,
         first: &str,
         second: &str,
-        most: usize,
+        (most, cut): (usize, Cut),
     ) -> Result<Pair, TextError> {
         self.cost.check(first)?;
         let first = first.to_owned();
@@ -189,6 +189,10 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
             let is_cut = first.len() + second.len() > max_length;
             let params = TruncationParams {
                 max_length,
+                direction: match cut {
+                    Cut::Start => TruncationDirection::Left,
+                    Cut::End => TruncationDirection::Right,
+                },
                 ..TruncationParams::default()
             };
             let (first, second) =

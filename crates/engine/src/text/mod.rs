@@ -22,7 +22,7 @@ pub mod vocab;
 mod wordpiece;
 
 pub use config::TokenizerConfig;
-pub use pair::Pair;
+pub use pair::{Cut, Pair};
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, Rendered, TemplateError, TemplateInput};
 pub use texts::Texts;

@@ -1,5 +1,14 @@
 //! Two texts as one sequence of tokens.
 
+/// Which end of a text is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cut {
+    /// Tokens at the start are removed.
+    Start,
+    /// Tokens at the end are removed.
+    End,
+}
+
 /// Two texts as one sequence of tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pair {

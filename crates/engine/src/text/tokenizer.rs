@@ -20,7 +20,7 @@
 use super::bpe::{self, Bpe};
 use super::guard::{self, TextCost};
 use super::hf::Hf;
-use super::pair::Pair;
+use super::pair::{Cut, Pair};
 use super::pre::PreRule;
 use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
@@ -277,15 +277,20 @@ impl Tokenizer {
     }
 
     /// The token ids of two texts as one sequence, such as a query and a document, cut to `most`
-    /// tokens. Tokens are removed from the end of the longer text until the pair fits, like the
+    /// tokens. Tokens are removed from one side of the longer text until the pair fits, like the
     /// tokenizers of transformers do it (`longest_first`).
     ///
     /// # Errors
     ///
     /// If the tokenizer is that of a GGUF file, which does not say how pairs are formed.
-    pub fn encode_pair(&self, first: &str, second: &str, most: usize) -> Result<Pair, TextError> {
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        (most, cut): (usize, Cut),
+    ) -> Result<Pair, TextError> {
         match &self.engine {
-            Engine::Json(hf) => hf.encode_pair(first, second, most),
+            Engine::Json(hf) => hf.encode_pair(first, second, (most, cut)),
             Engine::Bpe(_) | Engine::Spm(_) => Err(TextError::NoPairs),
         }
     }

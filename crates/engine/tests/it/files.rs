@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use thane_engine::text::{
-    EncodeOptions, StreamOptions, TextStream, Tokenizer, TokenizerConfig, Vocab,
+    Cut, EncodeOptions, StreamOptions, TextStream, Tokenizer, TokenizerConfig, Vocab,
 };
 use thane_models::checkpoint::{Checkpoint, Gguf};
 
@@ -243,9 +243,12 @@ fn wordpieces_of_a_gguf_file_are_those_of_tokenizer_json() {
                 assert_eq!(ids[0], ids[1], "{name}, line {i}: {line:?}");
             }
             let other = &lines[(i * 7 + 1) % lines.len()];
-            let pairs = [&found, &expected].map(|t| t.encode_pair(line, other, 24).unwrap());
-            assert_eq!(pairs[0], pairs[1], "{name}, line {i}");
-            assert!(pairs[0].tokens.len() <= 24);
+            for cut in [Cut::End, Cut::Start] {
+                let pair = |t: &Tokenizer| t.encode_pair(line, other, (24, cut)).unwrap();
+                let pairs = [&found, &expected].map(pair);
+                assert_eq!(pairs[0], pairs[1], "{name}, line {i}");
+                assert!(pairs[0].tokens.len() <= 24);
+            }
         }
     }
 }

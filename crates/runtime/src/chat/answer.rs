@@ -27,6 +27,8 @@ pub struct AnswerParser {
     has_text: bool,
     has_thoughts: bool,
     has_calls: bool,
+    /// Whether a grammar holds the answer to calls, or to a text of some form.
+    has_form: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,17 @@ impl AnswerParser {
             has_text: false,
             has_thoughts: false,
             has_calls: false,
+            has_form: false,
+        }
+    }
+
+    /// A parser of an answer that is calls alone, or a text of some form: a text that does not
+    /// begin as calls do has none, whatever its strings spell.
+    #[must_use]
+    pub fn of_form(self) -> Self {
+        Self {
+            has_form: true,
+            ..self
         }
     }
 
@@ -85,6 +98,30 @@ impl AnswerParser {
         parts
     }
 
+    /// The last parts of an answer that was cut. A call that was begun is no text, and none that
+    /// the client could make, so it is left out.
+    pub fn finish_cut(&mut self) -> Vec<Part> {
+        let held = self.held.trim_start();
+        let is_begun = self.syntax.calls.is_some_and(|calls| match self.state {
+            State::Thought => false,
+            State::Call => self.parsed(held).is_none(),
+            State::WholeCall => {
+                let is_whole = self.parsed(without(held, calls.marker)).is_some();
+                !is_whole && (held.starts_with(calls.marker) || is_start_of_call(held))
+            }
+            State::Start | State::Text => {
+                // One character may as well be text.
+                let is_likely = held.len() > 1 || !self.has_text;
+                is_likely && !held.is_empty() && calls.begin.starts_with(held)
+            }
+        });
+        if is_begun {
+            self.held.clear();
+            self.state = State::Text;
+        }
+        self.finish()
+    }
+
     /// The last parts.
     pub fn finish(&mut self) -> Vec<Part> {
         let mut parts = Vec::new();
@@ -93,12 +130,8 @@ impl AnswerParser {
             State::Thought => self.thought(&held, &mut parts),
             State::Call => self.calls(&held, "", &mut parts),
             State::WholeCall => {
-                let text = held.trim_start();
-                let text = self
-                    .syntax
-                    .calls
-                    .map_or(text, |s| text.strip_prefix(s.marker).unwrap_or(text));
-                match self.parsed(text) {
+                let marker = self.syntax.calls.map_or("", |s| s.marker);
+                match self.parsed(without(held.trim_start(), marker)) {
                     Some(calls) => parts.extend(calls.into_iter().map(Part::Call)),
                     None => self.text(&held, &mut parts),
                 }
@@ -152,6 +185,15 @@ impl AnswerParser {
 
     fn start(&mut self) -> bool {
         let text = self.held.trim_start();
+        if let Some(calls) = self.syntax.calls.filter(|_| self.has_form) {
+            let is_call = text.starts_with(calls.begin);
+            if !is_call && calls.begin.starts_with(text) {
+                return false;
+            }
+            self.syntax.calls = Some(calls).filter(|_| is_call);
+            self.state = State::Text;
+            return true;
+        }
         if let Some(thoughts) = self.syntax.thoughts {
             if let Some(rest) = text.strip_prefix(thoughts.begin) {
                 self.held = rest.to_owned();
@@ -231,6 +273,17 @@ impl AnswerParser {
         let syntax = self.syntax.calls?;
         parse_calls(body, syntax.body, &self.tools)
     }
+}
+
+/// A text without the marker before it, if it has one.
+fn without<'t>(text: &'t str, marker: &str) -> &'t str {
+    text.strip_prefix(marker).unwrap_or(text)
+}
+
+/// Whether a text begins as a call does that is all of an answer, or may.
+fn is_start_of_call(text: &str) -> bool {
+    const START: &str = "{\"name\"";
+    text.starts_with(START) || START.starts_with(text)
 }
 
 /// Takes the text before `end`, and the end; or the text that cannot belong to it, and false. Space

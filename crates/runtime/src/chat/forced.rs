@@ -7,7 +7,7 @@ use thane_engine::text::Tokenizer;
 use thane_models::chat::{CallBody, CallSyntax};
 
 use super::Tool;
-use crate::grammar::{GrammarSource, with_spacing};
+use crate::grammar::{EitherSource, GrammarSource, with_spacing};
 
 impl Tool {
     /// The grammar of answers that call some of `tools`, once or, if `is_parallel`, more often.
@@ -17,6 +17,34 @@ impl Tool {
         tokenizer: &Tokenizer,
         is_parallel: bool,
     ) -> GrammarSource {
+        let rules = Self::rules(tools, syntax, tokenizer, is_parallel);
+        GrammarSource::Lark(format!("start: calls\n{rules}"))
+    }
+
+    /// The grammar of answers that call some of `tools`, or have another form. `None` if what comes
+    /// first does not tell calls from texts.
+    pub fn grammar_or(
+        tools: &[Self],
+        syntax: &CallSyntax,
+        tokenizer: &Tokenizer,
+        is_parallel: bool,
+        form: GrammarSource,
+    ) -> Option<EitherSource> {
+        if syntax.begin.is_empty() {
+            return None;
+        }
+        let rules = Self::rules(tools, syntax, tokenizer, is_parallel);
+        let lark = format!("start: calls | @form\n{rules}");
+        Some(EitherSource { lark, form })
+    }
+
+    /// The rules of `calls`.
+    fn rules(
+        tools: &[Self],
+        syntax: &CallSyntax,
+        tokenizer: &Tokenizer,
+        is_parallel: bool,
+    ) -> String {
         let text = |text: &str| match tokenizer.id_of(text) {
             Some(id) if tokenizer.is_special(id) => format!("<[{id}]>"),
             _ => json!(text).to_string(),
@@ -47,7 +75,7 @@ impl Tool {
             true => format!(" ({separator} call)*"),
             false => String::new(),
         };
-        let start = match syntax.body {
+        let calls = match syntax.body {
             // All calls are in one list.
             CallBody::Python => around(&format!("\"[\" call{} \"]\"", more("\", \""))),
             _ if syntax.begin.is_empty() => format!("call{}", more("\"; \"")),
@@ -58,7 +86,7 @@ impl Tool {
             CallBody::Python => one,
             _ => around(&one),
         };
-        GrammarSource::Lark(format!("start: {start}\ncall: {call}\n{}", lark.rules))
+        format!("calls: {calls}\ncall: {call}\n{}", lark.rules)
     }
 
     /// The schema of the arguments as a definition of another schema, at `#/$defs/{place}`.

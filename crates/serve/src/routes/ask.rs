@@ -80,7 +80,7 @@ impl Prompt {
             }
             Self::Conversation(conversation) => {
                 let grammar = conversation.grammar(form, prompts)?;
-                let prepared = conversation.prepare(prompts, grammar.is_some(), room)?;
+                let prepared = conversation.prepare(prompts, form, room)?;
                 Ok((prepared, grammar))
             }
         }
@@ -99,7 +99,7 @@ impl Ask {
             return Err(invalid(known.lacks("a grammar")).with_param(form.field));
         }
         if let Prompt::Conversation(conversation) = &mut self.prompt {
-            conversation.check(self.form.as_ref(), params.prompt)?;
+            conversation.check(params.prompt)?;
             refuse_forced(conversation, answers)?;
         }
         let room = Room::new(answers, params.prompt);
@@ -130,6 +130,20 @@ impl Ask {
         let choice = Choice::new(events, prepared.parser, prepared.max_calls);
         Ok(Begun { choice, n_prompt })
     }
+}
+
+/// The tokens of the prompt of a request whose field of messages is `field`.
+pub(super) async fn count_tokens(
+    mut conversation: Conversation,
+    form: Option<Form>,
+    answers: &Answers,
+    field: &'static str,
+) -> Result<usize, ApiError> {
+    conversation.check(field)?;
+    let prompts = Arc::clone(&answers.prompts);
+    let room = Room::new(answers, field);
+    let prepared = beside(move || conversation.prepare(&prompts, form.as_ref(), room)).await?;
+    Ok(prepared.tokens.len())
 }
 
 /// Refuses calls that a model which does not give all logits cannot be held to.

@@ -13,7 +13,8 @@ use super::ask::{Prompt, refuse_forced};
 use super::conversation::Conversation;
 use super::generate::{IGNORED, Room, Wish, answer, beside, language_model, places};
 use super::tools::{self, FUNCTION, Tools, take_choice};
-use crate::body::{kind, refused};
+use crate::answers::Answers;
+use crate::body::{Fields, kind, refused};
 use crate::error::ApiError;
 use crate::shape::Api;
 
@@ -34,17 +35,10 @@ pub(super) async fn create(
     }
     let n_top = shows_logprobs.then_some(top.unwrap_or(0));
     wish.show_logprobs(n_top, "top_logprobs", answers)?;
-    let choice = take_choice(&mut fields, |object| &object["function"]["name"])?;
-    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
-    let mut conversation = Conversation {
-        messages: messages(&fields.require("messages")?)?,
-        variables: fields.take("chat_template_kwargs")?.unwrap_or_default(),
-        tools: Tools::take(&mut fields, &FUNCTION, (choice, is_parallel))?,
-        begun: None,
-    };
-    fields.finish(IGNORED, &[("modalities", json!(["text"]))])?;
+    let mut conversation = conversation(&mut fields, answers)?;
+    fields.finish(IGNORED, &neutral())?;
     let form = wish.form.take();
-    conversation.check(form.as_ref(), "messages")?;
+    conversation.check("messages")?;
     let places = places(answers, wish.n)?;
     let prompts = Arc::clone(&answers.prompts);
     refuse_forced(&conversation, answers)?;
@@ -53,6 +47,30 @@ pub(super) async fn create(
     let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref(), room)).await?;
     let prompts = (room, vec![prepared], grammar);
     answer(&app, &model, (Api::Chat, number), wish, prompts, places).await
+}
+
+/// Fields that are supported with values only that change nothing.
+fn neutral() -> [(&'static str, Value); 5] {
+    [
+        ("function_call", json!("none")),
+        ("function_call", json!("auto")),
+        ("functions", json!([])),
+        ("modalities", json!(["text"])),
+        ("verbosity", json!("medium")),
+    ]
+}
+
+/// The prompt, with tools and with how much the model thinks.
+fn conversation(fields: &mut Fields, answers: &Answers) -> Result<Conversation, ApiError> {
+    let choice = take_choice(fields, |object| &object["function"]["name"])?;
+    let is_parallel = fields.take("parallel_tool_calls")?.unwrap_or(true);
+    let mut conversation = Conversation::new(messages(&fields.require("messages")?)?);
+    conversation.tools = Tools::take(fields, &FUNCTION, (choice, is_parallel))?;
+    let effort = fields.take("reasoning_effort")?;
+    conversation.set_effort(effort, "reasoning_effort", answers)?;
+    let variables: Option<Map<String, Value>> = fields.take("chat_template_kwargs")?;
+    conversation.variables.extend(variables.unwrap_or_default());
+    Ok(conversation)
 }
 
 /// The messages of a conversation.
@@ -93,7 +111,7 @@ fn message(value: &Value, idx: usize) -> Result<Message, ApiError> {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => parts
             .iter()
-            .map(|part| text_of(part).ok_or_else(|| refused(&content, "parts of text", "others")))
+            .map(|part| text_of(part).ok_or_else(|| no_text(part, &content)))
             .collect::<Result<String, _>>()?,
         // A message that only calls tools.
         None | Some(Value::Null) if others.contains_key("tool_calls") => String::new(),
@@ -113,6 +131,17 @@ fn text_of(part: &Value) -> Option<&str> {
     part.get("text").and_then(Value::as_str).filter(|_| is_text)
 }
 
+/// The error of a part that is no text.
+fn no_text(part: &Value, content: &str) -> ApiError {
+    let named = part.get("type").and_then(Value::as_str);
+    let found = match named {
+        Some("text") => "one without a text".to_owned(),
+        Some(other) => format!("one of the type `{other}`"),
+        None => format!("{} without a type", kind(part)),
+    };
+    refused(content, "parts of the type `text`", &found)
+}
+
 /// The fields beside role and content that templates know; others are refused.
 fn other_fields(
     fields: &Map<String, Value>,
@@ -129,7 +158,7 @@ fn other_fields(
             ("assistant", "tool_calls") => {
                 known.insert(name.clone(), tools::calls(value, &param)?);
             }
-            ("assistant", "reasoning_content") | ("tool", "tool_call_id" | "name") => {
+            (_, "name") | ("assistant", "reasoning_content") | ("tool", "tool_call_id") => {
                 let text = value.as_str();
                 let text = text.ok_or_else(|| refused(&param, "a string", kind(value)))?;
                 known.insert(name.clone(), text.into());
@@ -206,7 +235,12 @@ mod tests {
             ),
             (
                 json!([{"role": "user", "content": [{"type": "image_url"}]}]),
-                "`messages[0].content`: expected parts of text",
+                "`messages[0].content`: expected parts of the type `text`, found one of the type \
+                 `image_url`",
+            ),
+            (
+                json!([{"role": "user", "content": ["x"]}]),
+                "`messages[0].content`: expected parts of the type `text`, found a string without",
             ),
             (
                 json!([{"role": "assistant", "tool_calls": [{"function": {}}]}]),
@@ -219,8 +253,12 @@ mod tests {
                 "`messages[0].tool_calls[0].function.arguments`: expected a JSON object, or its text",
             ),
             (
-                json!([{"role": "user", "content": "x", "name": "Ann"}]),
-                "the field `messages[0].name` is not supported",
+                json!([{"role": "user", "content": "x", "name": 5}]),
+                "`messages[0].name`: expected a string, found a number",
+            ),
+            (
+                json!([{"role": "user", "content": "x", "tool_call_id": "c"}]),
+                "the field `messages[0].tool_call_id` is not supported",
             ),
         ] {
             let error = messages(&list).unwrap_err();

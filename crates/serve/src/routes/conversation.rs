@@ -9,13 +9,17 @@ use thane_runtime::chat::{AnswerParser, Tool};
 use thane_runtime::{Message, PromptEncoder, TemplateInput};
 
 use super::format::Form;
-use super::generate::{Prepared, Room, compile, invalid};
+use super::generate::{Prepared, Room, compile, invalid, not_compiled};
 use super::tools::Tools;
+use crate::answers::Answers;
 use crate::body::refused;
 use crate::error::ApiError;
 
 /// The variable by which templates turn thoughts on and off.
 const THINKS: &str = "enable_thinking";
+
+/// The variable by which templates know how much a model thinks.
+const EFFORT: &str = "reasoning_effort";
 
 /// What the chat template renders.
 #[derive(Default)]
@@ -49,13 +53,31 @@ impl Conversation {
         self.variables.insert(THINKS.to_owned(), thinks.into());
     }
 
-    /// Refuses tools beside a form, and results of calls that nobody made. A template may need the
-    /// name of the tool with its result.
-    pub fn check(&mut self, form: Option<&Form>, field: &str) -> Result<(), ApiError> {
-        if let Some(form) = form.filter(|_| self.tools.has_any()) {
-            let message = "expected `tools`, or the form of a text, found both";
-            return Err(ApiError::field(form.field, message));
+    /// Says how much the model thinks; `None` leaves it to the chat template.
+    pub fn set_effort(
+        &mut self,
+        effort: Option<String>,
+        field: &str,
+        answers: &Answers,
+    ) -> Result<(), ApiError> {
+        let Some(effort) = effort else {
+            return Ok(());
+        };
+        let template = answers.prompts.language.template.as_ref();
+        let knows_effort = template.is_some_and(|template| template.text.contains(EFFORT));
+        if effort != "none" && !knows_effort {
+            let expected = "none, because the chat template of the model has no `reasoning_effort`";
+            return Err(refused(field, expected, &format!("`{effort}`")));
         }
+        self.set_thinks(effort != "none");
+        let effort = Value::from(effort);
+        self.variables.insert(EFFORT.to_owned(), effort);
+        Ok(())
+    }
+
+    /// Refuses results of calls that nobody made. A template may need the name of the tool with its
+    /// result.
+    pub fn check(&mut self, field: &str) -> Result<(), ApiError> {
         let mut calls: Map<String, Value> = Map::new();
         for message in &mut self.messages {
             let listed = message.fields.get("tool_calls").and_then(Value::as_array);
@@ -86,36 +108,50 @@ impl Conversation {
         !self.tools.forced.is_empty()
     }
 
-    /// The grammar of the answer: that of `form`, or of the calls that it must have.
+    /// The grammar of the answer: that of the calls that it must have, of `form`, or of either
+    /// where it may have calls.
     pub fn grammar(
         &self,
         form: Option<&Form>,
         prompts: &PromptEncoder,
     ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
-        if let Some(form) = form {
-            return compile(prompts, &form.source, form.field).map(Some);
+        let calls = prompts.syntax().calls.filter(|_| self.tools.has_any());
+        let (tokenizer, is_parallel) = (prompts.tokenizer(), self.tools.is_parallel());
+        match (form, calls) {
+            (_, Some(calls)) if self.is_forced() => {
+                let source = Tool::grammar(&self.tools.forced, &calls, tokenizer, is_parallel);
+                compile(prompts, &source, "tools").map(Some)
+            }
+            (None, _) => Ok(None),
+            (Some(form), calls) => {
+                let of_form = compile(prompts, &form.source, form.field)?;
+                let Some(calls) = calls else {
+                    return Ok(Some(of_form));
+                };
+                let (tools, source) = (&self.tools.tools, form.source.clone());
+                let either = Tool::grammar_or(tools, &calls, tokenizer, is_parallel, source);
+                let either = either.ok_or_else(|| {
+                    let message = "expected `tools`, or the form of a text, found both: this model \
+                                   writes calls as JSON without a mark before them, so the client \
+                                   has to choose";
+                    ApiError::field(form.field, message)
+                })?;
+                let compiled = prompts.grammar_either(&either);
+                compiled.map(Some).map_err(|e| not_compiled("tools", &e))
+            }
         }
-        let Some(calls) = prompts.syntax().calls.filter(|_| self.is_forced()) else {
-            return Ok(None);
-        };
-        let forced = &self.tools.forced;
-        let source = Tool::grammar(
-            forced,
-            &calls,
-            prompts.tokenizer(),
-            self.tools.is_parallel(),
-        );
-        compile(prompts, &source, "tools").map(Some)
     }
 
     /// Renders and encodes the messages. A grammar holds for the whole answer, so the model shall
-    /// not think before it.
+    /// not think before an answer that has a form or must have calls.
     pub fn prepare(
         mut self,
         prompts: &PromptEncoder,
-        has_grammar: bool,
+        form: Option<&Form>,
         room: Room,
     ) -> Result<Prepared, ApiError> {
+        let has_grammar = form.is_some() || self.is_forced();
+        let is_either = form.is_some() && self.tools.has_any() && !self.is_forced();
         let mut syntax = prompts.syntax();
         if self.tools.has_any() && syntax.calls.is_none() {
             let message = "the chat template of the model has no tools, or their syntax is unknown";
@@ -138,6 +174,9 @@ impl Conversation {
         let mut rendered = prompts.render(&self.messages, &given).map_err(invalid)?;
         let shown = syntax.shown_tokens(prompts.tokenizer());
         let mut parser = AnswerParser::new(syntax, self.tools.tools, &rendered.text);
+        if is_either {
+            parser = parser.of_form();
+        }
         let continues = self.begun.is_some();
         if let Some(begun) = self.begun {
             if parser.is_thinking() {

@@ -211,7 +211,12 @@ pub(super) fn compile(
     field: &str,
 ) -> Result<Arc<dyn Grammar>, ApiError> {
     let compiled = prompts.grammar(source);
-    compiled.map_err(|e| ApiError::field(field, format!("`{field}`: {}", error_chain(&e))))
+    compiled.map_err(|e| not_compiled(field, &e))
+}
+
+/// The error of a grammar that `field` asked for.
+pub(super) fn not_compiled(field: &str, error: &RuntimeError) -> ApiError {
+    ApiError::field(field, format!("`{field}`: {}", error_chain(error)))
 }
 
 /// Generates `wish.n` answers to each prompt. There is a place for each.

@@ -115,22 +115,6 @@ fn routes() -> Vec<Route> {
             completions::create,
         ),
         Route::post(
-            "/v1/responses",
-            &["model", "input"],
-            "Answers messages, and keeps the conversation.",
-            responses::create,
-        ),
-        Route::get(
-            "/v1/responses/{id}",
-            "A response that is kept.",
-            responses::retrieve,
-        ),
-        Route::delete(
-            "/v1/responses/{id}",
-            "Drops a response that is kept.",
-            responses::remove,
-        ),
-        Route::post(
             "/v1/embeddings",
             &["model", "input"],
             "Embeds texts or tokens.",
@@ -140,6 +124,12 @@ fn routes() -> Vec<Route> {
             "/v1/rerank",
             &["model", "query", "documents"],
             "Scores documents for a query, as Cohere and Jina do.",
+            rerank::create,
+        ),
+        Route::post(
+            "/v2/rerank",
+            &["model", "query", "documents"],
+            "The same, for Cohere's newer client.",
             rerank::create,
         ),
         Route::post(
@@ -167,6 +157,7 @@ fn routes() -> Vec<Route> {
             perplexity::contextualized,
         ),
     ];
+    routes.extend(responses::routes());
     routes.extend(models::routes());
     routes.extend(tei::routes());
     routes.extend(ollama::routes());

@@ -1,4 +1,5 @@
-//! `POST /v1/rerank`, as Cohere and Jina have it. Rerankers score texts for a query.
+//! `POST /v1/rerank` and `POST /v2/rerank`, as Cohere and Jina have it. Rerankers score texts for a
+//! query.
 
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use axum::extract::State;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::json;
+use thane_engine::text::Cut;
 
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
@@ -50,7 +52,7 @@ pub(super) async fn create(
     let question = Question {
         query,
         texts: texts.clone(),
-        is_cut: true,
+        cut: Some(Cut::End),
     };
     let ranking = ranks.rank(question).await?;
     let best = ranking.ranked.iter().take(top_n.unwrap_or(usize::MAX));

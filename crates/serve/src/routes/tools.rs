@@ -19,6 +19,8 @@ pub(super) struct Declaration {
     pub inner: Option<&'static str>,
     /// The field of the schema.
     pub schema: &'static str,
+    /// The field of examples of arguments; they are annotations of the schema.
+    pub examples: Option<&'static str>,
     /// Fields beside those that do not change the answer.
     pub ignored: &'static [&'static str],
 }
@@ -29,6 +31,7 @@ pub(super) const FUNCTION: Declaration = Declaration {
     kind_is_optional: false,
     inner: Some("function"),
     schema: "parameters",
+    examples: None,
     ignored: &[],
 };
 
@@ -154,16 +157,26 @@ impl Declaration {
         place: &str,
     ) -> Result<(Tool, Value), ApiError> {
         let tool = self.tool(&fields, place)?;
-        let mut function = Map::new();
+        let mut function = json!({});
         for (name, written) in [
             ("name", "name"),
             ("description", "description"),
             (self.schema, "parameters"),
         ] {
-            let value = fields.remove(name).filter(|value| !value.is_null());
-            function.extend(value.map(|value| (written.to_owned(), value)));
+            if let Some(value) = fields.remove(name).filter(|value| !value.is_null()) {
+                function[written] = value;
+            }
         }
-        Fields::new(fields, format!("{place}.")).finish(self.ignored, &[])?;
+        let mut rest = Fields::new(fields, format!("{place}."));
+        let examples = self.examples.map(|name| rest.take::<Vec<Value>>(name));
+        if let Some(examples) = examples.transpose()?.flatten() {
+            function["parameters"]["examples"] = examples.into();
+        }
+        let neutral = [
+            ("allowed_callers", json!(["direct"])),
+            ("defer_loading", json!(false)),
+        ];
+        rest.finish(self.ignored, &neutral)?;
         Ok((tool, json!({"type": "function", "function": function})))
     }
 

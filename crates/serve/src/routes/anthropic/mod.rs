@@ -13,13 +13,13 @@ use serde_json::{Value, json};
 use thane_runtime::{GrammarSource, Sampling};
 
 use super::App;
-use super::ask::{Ask, Params, Prompt};
+use super::ask::{self, Ask, Params, Prompt};
 use super::conversation::Conversation;
 use super::format::Form;
-use super::generate::{Room, beside, language_model};
+use super::generate::language_model;
 use super::tools::{Declaration, ToolChoice, Tools};
 use crate::body::{Fields, refused};
-use crate::error::{ApiError, json_response};
+use crate::error::{ApiError, NO_THREADS, json_response};
 use crate::stream::respond;
 use shape::Shape;
 
@@ -29,6 +29,7 @@ const TOOL: Declaration = Declaration {
     kind_is_optional: true,
     inner: None,
     schema: "input_schema",
+    examples: Some("input_examples"),
     ignored: &["cache_control", "eager_input_streaming", "strict"],
 };
 
@@ -94,17 +95,11 @@ pub(super) async fn count_tokens(
 ) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
-    let (mut conversation, _) = conversation(&mut fields, None)?;
+    let (conversation, _) = conversation(&mut fields, None)?;
     let form = form(&mut fields)?;
     fields.finish(IGNORED, &neutral())?;
-    conversation.check(form.as_ref(), "messages")?;
-    let has_grammar = form.is_some() || conversation.is_forced();
-    let prompts = Arc::clone(&answers.prompts);
-    let room = Room::new(answers, "messages");
-    let prepared = beside(move || conversation.prepare(&prompts, has_grammar, room)).await?;
-    Ok(json_response(
-        &json!({"input_tokens": prepared.tokens.len()}),
-    ))
+    let n = ask::count_tokens(conversation, form, answers, "messages").await?;
+    Ok(json_response(&json!({"input_tokens": n})))
 }
 
 /// Messages, tools and thoughts. In this API, a model thinks only if it is asked to.
@@ -112,6 +107,10 @@ fn conversation(
     fields: &mut Fields,
     max_tokens: Option<usize>,
 ) -> Result<(Conversation, Thinking), ApiError> {
+    if fields.take::<Value>("thread")?.is_some() {
+        let message = "the field `thread` is not supported: send all messages with each request";
+        return Err(ApiError::field("thread", message).with_code(NO_THREADS));
+    }
     let (messages, begun) = turns::take(fields)?;
     let choice = tool_choice(fields)?;
     let mut conversation = Conversation {

@@ -7,13 +7,14 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::json;
+use thane_engine::text::Cut;
 
 use super::super::App;
 use super::super::embeddings::{dimensions, embedding_model, texts};
 use super::{LOAD_OPTIONS, model_of, ns};
 use crate::body::Fields;
 use crate::error::{ApiError, json_of_cut};
-use crate::vectors::{Ask, Cut};
+use crate::vectors::Ask;
 
 pub(super) async fn embed(
     State(app): State<Arc<App>>,

@@ -90,7 +90,8 @@ pub(super) async fn chat(
         let list = fields.take("messages")?.unwrap_or(json!([]));
         let items = TURNS.items(&list)?;
         let messages = items.iter().map(|(place, item)| message(item, place));
-        let messages = messages.collect::<Result<Vec<Message>, _>>()?;
+        let mut messages = messages.collect::<Result<Vec<Message>, _>>()?;
+        forget_unmatched(&mut messages);
         let tools = Tools::take(fields, &TOOL, (ToolChoice::Auto, true))?;
         let conversation = Conversation {
             tools,
@@ -102,7 +103,19 @@ pub(super) async fn chat(
     .await
 }
 
-/// A message. Calls have no ids in this API: a result names its tool.
+/// Drops the ids of results where no call has one: calls of older clients have none.
+fn forget_unmatched(messages: &mut [Message]) {
+    let calls = messages.iter().filter_map(|m| m.fields.get("tool_calls"));
+    let mut calls = calls.filter_map(Value::as_array).flatten();
+    if calls.any(|call| call["id"].is_string()) {
+        return;
+    }
+    for message in messages {
+        message.fields.remove("tool_call_id");
+    }
+}
+
+/// A message. A result names its tool, or the id of a call that has one.
 fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> {
     let mut item = item.clone();
     let role = item.get("role").cloned().unwrap_or_default();
@@ -126,6 +139,7 @@ fn message(item: &Map<String, Value>, place: &str) -> Result<Message, ApiError> 
     for (name, of, known) in [
         ("thinking", "assistant", "reasoning_content"),
         ("tool_name", "tool", "name"),
+        ("tool_call_id", "tool", "tool_call_id"),
     ] {
         let Some(value) = take(name, of).transpose()? else {
             continue;
@@ -191,7 +205,6 @@ impl Call {
             model: model.id.clone(),
             is_chat: self.is_chat,
             arrived: self.arrived,
-            first_piece: None,
             logprobs: logprobs.map(|_| Arc::clone(&answers.prompts)),
         };
         if let (Some(Prompt::Conversation(conversation)), Some(thinks)) = (&mut prompt, thinks) {

@@ -21,8 +21,6 @@ pub(super) struct Shape {
     pub model: String,
     pub is_chat: bool,
     pub arrived: Instant,
-    /// When the first piece was made: what was before was for the prompt.
-    pub first_piece: Option<Instant>,
     /// Spells the tokens of log probabilities; `None` if none are shown.
     pub logprobs: Option<Arc<PromptEncoder>>,
 }
@@ -87,7 +85,7 @@ impl Shape {
 
     fn done(&self, said: &Said, end: &End) -> Value {
         let total = self.arrived.elapsed();
-        let prompt = self.first_piece.map_or(total, |at| at - self.arrived);
+        let prompt = end.first_token.map_or(total, |at| at - self.arrived);
         let mut object = self.object(said, true);
         object["done_reason"] = json!(if end.is_complete() { "stop" } else { "length" });
         object["total_duration"] = ns(total);
@@ -123,7 +121,6 @@ impl Render for Shape {
     }
 
     fn part(&mut self, _: usize, part: Part, tokens: &[TokenLogprob]) -> Vec<Bytes> {
-        self.first_piece.get_or_insert_with(Instant::now);
         let mut said = Said {
             logprobs: self.logprobs(tokens),
             ..Said::default()
@@ -158,7 +155,6 @@ mod tests {
             model: "m".to_owned(),
             is_chat: true,
             arrived: Instant::now(),
-            first_piece: None,
             logprobs: None,
         };
         let arguments = Map::from_iter([("x".to_owned(), json!(1))]);

@@ -1,12 +1,15 @@
-//! The items of `input`: messages, calls of functions with their outputs, and reasoning.
+//! The items of `input`: messages, calls of functions with their outputs, reasoning, and references
+//! to items of responses that are kept.
 
-use serde_json::Value;
+use axum::http::StatusCode;
+use serde_json::{Map, Value};
 use thane_runtime::Message;
 
 use super::super::tools::{arguments, call_json};
 use super::super::turns::Turns;
 use crate::body::{Fields, refused};
 use crate::error::ApiError;
+use crate::kept::Responses;
 
 const TURNS: Turns = Turns {
     field: "input",
@@ -31,43 +34,94 @@ const IGNORED: &[&str] = &[
     "type",
 ];
 
-/// The messages of a list of items, behind those of a conversation before.
-pub(super) fn read(list: &Value, mut messages: Vec<Message>) -> Result<Vec<Message>, ApiError> {
+/// The messages of a list of items, behind those of a conversation before. References name items of
+/// `kept`.
+pub(super) fn read(
+    list: &Value,
+    mut messages: Vec<Message>,
+    kept: &Responses,
+) -> Result<Vec<Message>, ApiError> {
     // Thoughts are those of the message or call behind them.
     let mut thoughts = String::new();
     for (place, item) in TURNS.items(list)? {
-        let mut fields = Fields::new(item.clone(), format!("{place}."));
-        match item.get("type").and_then(Value::as_str) {
-            Some("reasoning") => thoughts.push_str(&reasoning(fields, &place)?),
-            Some("function_call") => {
-                let name: String = fields.require("name")?;
-                let call = call(fields, &name, &place)?;
-                add_call(&mut messages, call, &mut thoughts);
-            }
-            Some("function_call_output") => {
-                let id: String = fields.require("call_id")?;
-                let output: Value = fields.require("output")?;
-                fields.finish(IGNORED, &[])?;
-                let text = TURNS.text(&output, &format!("{place}.output"))?;
-                let mut message = Message::new("tool", text);
-                message.fields.insert("tool_call_id".to_owned(), id.into());
-                messages.push(message);
-            }
-            None | Some("message") => {
-                let mut message = TURNS.message(item, &place)?;
-                if message.role == "assistant" {
-                    set_thoughts(&mut message, &mut thoughts);
-                }
-                messages.push(message);
-            }
-            Some(other) => {
-                let expected = "message, function_call, function_call_output or reasoning";
-                let found = format!("`{other}`");
-                return Err(refused(&format!("{place}.type"), expected, &found));
-            }
-        }
+        let Some(id) = reference(item, &place)? else {
+            add(item, &place, &mut messages, &mut thoughts)?;
+            continue;
+        };
+        let found = kept.item(&id);
+        let found = found.as_ref().and_then(Value::as_object);
+        let found = found.ok_or_else(|| unknown(&id, &place))?;
+        add(found, &place, &mut messages, &mut thoughts)?;
     }
     Ok(messages)
+}
+
+/// The id that an item refers to; `None` if it is no reference. The type may be left out.
+fn reference(item: &Map<String, Value>, place: &str) -> Result<Option<String>, ApiError> {
+    let has_type = item.get("type").is_some_and(|kind| !kind.is_null());
+    let is_reference = match has_type {
+        true => item
+            .get("type")
+            .is_some_and(|kind| kind == "item_reference"),
+        false => item.contains_key("id") && !item.contains_key("role"),
+    };
+    if !is_reference {
+        return Ok(None);
+    }
+    let mut fields = Fields::new(item.clone(), format!("{place}."));
+    let id = fields.require("id")?;
+    fields.finish(&["type"], &[])?;
+    Ok(Some(id))
+}
+
+/// The error of a reference to nothing.
+fn unknown(id: &str, place: &str) -> ApiError {
+    let message = format!(
+        "Item with id '{id}' not found: the server keeps the items of the newest responses whose \
+         `store` is not false, in memory"
+    );
+    ApiError::new(StatusCode::NOT_FOUND, message).with_param(place)
+}
+
+/// Adds an item to the messages before it.
+fn add(
+    item: &Map<String, Value>,
+    place: &str,
+    messages: &mut Vec<Message>,
+    thoughts: &mut String,
+) -> Result<(), ApiError> {
+    let mut fields = Fields::new(item.clone(), format!("{place}."));
+    match item.get("type").and_then(Value::as_str) {
+        Some("reasoning") => thoughts.push_str(&reasoning(fields, place)?),
+        Some("function_call") => {
+            let name: String = fields.require("name")?;
+            let call = call(fields, &name, place)?;
+            add_call(messages, call, thoughts);
+        }
+        Some("function_call_output") => {
+            let id: String = fields.require("call_id")?;
+            let output: Value = fields.require("output")?;
+            fields.finish(IGNORED, &[])?;
+            let text = TURNS.text(&output, &format!("{place}.output"))?;
+            let mut message = Message::new("tool", text);
+            message.fields.insert("tool_call_id".to_owned(), id.into());
+            messages.push(message);
+        }
+        None | Some("message") => {
+            let mut message = TURNS.message(item, place)?;
+            if message.role == "assistant" {
+                set_thoughts(&mut message, thoughts);
+            }
+            messages.push(message);
+        }
+        Some(other) => {
+            let expected = "message, function_call, function_call_output, reasoning or \
+                            item_reference";
+            let found = format!("`{other}`");
+            return Err(refused(&format!("{place}.type"), expected, &found));
+        }
+    }
+    Ok(())
 }
 
 fn call(mut fields: Fields, name: &str, place: &str) -> Result<Value, ApiError> {
@@ -152,7 +206,7 @@ mod tests {
                 {"type": "input_text", "text": "2"},
             ]},
         ]);
-        let found = read(&list, Vec::new()).unwrap();
+        let found = read(&list, Vec::new(), &Responses::default()).unwrap();
         let roles: Vec<&str> = found.iter().map(|message| message.role.as_str()).collect();
         assert_eq!(roles, ["user", "assistant", "tool", "tool"]);
         let call = |id, name, arguments| json!({"type": "function", "function": {"name": name, "arguments": arguments}, "id": id});
@@ -170,7 +224,15 @@ mod tests {
         for (item, said) in [
             (
                 json!({"type": "web_search_call"}),
-                "`input[0].type`: expected message, function_call, function_call_output or",
+                "`input[0].type`: expected message, function_call, function_call_output, reasoning",
+            ),
+            (
+                json!({"type": "item_reference", "id": "msg_1"}),
+                "Item with id 'msg_1' not found",
+            ),
+            (
+                json!({"id": "msg_1", "status": "completed"}),
+                "the field `input[0].status` is not supported",
             ),
             (
                 json!({"type": "function_call", "name": "f", "arguments": "{}"}),
@@ -191,7 +253,7 @@ mod tests {
                 "`input[0].content[0].text`: expected a string, found none",
             ),
         ] {
-            let error = read(&json!([item]), Vec::new()).unwrap_err();
+            let error = read(&json!([item]), Vec::new(), &Responses::default()).unwrap_err();
             assert!(error.message().starts_with(said), "{}", error.message());
         }
     }

@@ -7,16 +7,17 @@ mod shape;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Path, State};
+use axum::extract::{Path, RawQuery, State};
 use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use thane_runtime::{GrammarSource, Message, Sampling};
 
-use super::ask::{Ask, Params, Prompt};
+use super::ask::{self, Ask, Params, Prompt};
 use super::conversation::Conversation;
 use super::format::Form;
 use super::generate::language_model;
+use super::table::Route;
 use super::tools::{Declaration, Tools, take_choice};
 use super::{App, now_s};
 use crate::answers::Answers;
@@ -32,6 +33,7 @@ const TOOL: Declaration = Declaration {
     kind_is_optional: false,
     inner: None,
     schema: "parameters",
+    examples: None,
     ignored: &["strict"],
 };
 
@@ -56,20 +58,42 @@ fn neutral() -> [(&'static str, Value); 3] {
     ]
 }
 
-pub(super) async fn create(
-    State(app): State<Arc<App>>,
-    body: Body,
-) -> Result<Response<Body>, ApiError> {
+/// The routes, each with its whole path.
+pub(super) fn routes() -> Vec<Route> {
+    vec![
+        Route::post(
+            "/v1/responses",
+            &["model", "input"],
+            "Answers messages, and keeps the conversation.",
+            create,
+        ),
+        Route::post(
+            "/v1/responses/input_tokens",
+            &["model", "input"],
+            "Counts the tokens of a prompt.",
+            count_tokens,
+        ),
+        Route::get("/v1/responses/{id}", "A response that is kept.", retrieve),
+        Route::delete(
+            "/v1/responses/{id}",
+            "Drops a response that is kept.",
+            remove,
+        ),
+    ]
+}
+
+async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
     let mut about = about(&fields);
     let id = format!("{:x}{number:08x}", app.started);
     about["id"] = json!(format!("resp_{id}"));
     about["model"] = json!(model.id);
-    let instructions: Option<String> = fields.take("instructions")?;
-    let previous: Option<String> = fields.take("previous_response_id")?;
-    let input = fields.require("input")?;
-    let messages = messages(&app.responses, previous.as_deref(), &input)?;
+    let Asked {
+        messages,
+        conversation,
+        form,
+    } = Asked::take(&mut fields, &app.responses, answers)?;
     let sampling = Sampling {
         temperature: fields.take("temperature")?,
         top_p: fields.take("top_p")?,
@@ -77,14 +101,7 @@ pub(super) async fn create(
         ..Sampling::default()
     };
     let max_tokens: Option<usize> = fields.take("max_output_tokens")?;
-    let mut text = fields.nested("text")?;
-    let format: Option<Value> = text.take("format")?;
-    text.finish(&[], &[])?;
-    let form = format.map_or(Ok(None), |format| form(&format))?;
     let logprobs = logprobs(&mut fields)?;
-    let system = instructions.map(|text| Message::new("system", text));
-    let asked = system.into_iter().chain(messages.iter().cloned());
-    let conversation = conversation(&mut fields, asked.collect(), answers)?;
     let is_stream = fields.take("stream")?.unwrap_or(false);
     let is_kept = fields.take("store")?.unwrap_or(true);
     fields.take::<Map<String, Value>>("metadata")?;
@@ -107,6 +124,45 @@ pub(super) async fn create(
     shape.shows_logprobs = logprobs.is_some();
     shape.kept = is_kept.then(|| (Arc::clone(&app.responses), messages));
     respond(shape, vec![begun.choice.without_markup()], is_stream).await
+}
+
+/// Counts the tokens of a prompt.
+async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
+    let (mut fields, model, _) = app.read(body).await?;
+    let answers = language_model(&model)?;
+    let asked = Asked::take(&mut fields, &app.responses, answers)?;
+    fields.finish(&[], &[("truncation", json!("disabled"))])?;
+    let n = ask::count_tokens(asked.conversation, asked.form, answers, "input").await?;
+    let counted = json!({"object": "response.input_tokens", "input_tokens": n});
+    Ok(json_response(&counted))
+}
+
+/// What a request says of the prompt, and of the form of the answer.
+struct Asked {
+    /// The conversation that is kept, without instructions.
+    messages: Vec<Message>,
+    conversation: Conversation,
+    form: Option<Form>,
+}
+
+impl Asked {
+    fn take(fields: &mut Fields, kept: &Responses, answers: &Answers) -> Result<Self, ApiError> {
+        let instructions: Option<String> = fields.take("instructions")?;
+        let previous: Option<String> = fields.take("previous_response_id")?;
+        let input = fields.require("input")?;
+        let messages = messages(kept, previous.as_deref(), &input)?;
+        let mut text = fields.nested("text")?;
+        let format: Option<Value> = text.take("format")?;
+        text.finish(&[], &[("verbosity", json!("medium"))])?;
+        let form = format.map_or(Ok(None), |format| form(&format))?;
+        let system = instructions.map(|text| Message::new("system", text));
+        let asked = system.into_iter().chain(messages.iter().cloned());
+        Ok(Self {
+            conversation: conversation(fields, asked.collect(), answers)?,
+            messages,
+            form,
+        })
+    }
 }
 
 /// The fields of a response that do not change: most are those of the request.
@@ -154,29 +210,11 @@ fn conversation(
         ..Conversation::new(messages)
     };
     let mut reasoning = fields.nested("reasoning")?;
-    let effort: Option<String> = reasoning.take("effort")?;
+    let effort = reasoning.take("effort")?;
     reasoning.finish(&[], &[])?;
-    let Some(effort) = effort else {
-        return Ok(conversation);
-    };
-    let template = answers.prompts.language.template.as_ref();
-    let knows_effort = template.is_some_and(|template| template.text.contains(EFFORT));
-    if effort != "none" && !knows_effort {
-        let expected = "none, because the chat template of the model has no `reasoning_effort`";
-        return Err(refused(
-            "reasoning.effort",
-            expected,
-            &format!("`{effort}`"),
-        ));
-    }
-    conversation.set_thinks(effort != "none");
-    let effort = Value::from(effort);
-    conversation.variables.insert(EFFORT.to_owned(), effort);
+    conversation.set_effort(effort, "reasoning.effort", answers)?;
     Ok(conversation)
 }
-
-/// The variable by which templates know how much a model thinks.
-const EFFORT: &str = "reasoning_effort";
 
 /// `include` and `top_logprobs`: how many likely tokens are shown beside each.
 fn logprobs(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
@@ -235,12 +273,15 @@ fn messages(
     input: &Value,
 ) -> Result<Vec<Message>, ApiError> {
     let mut messages = match previous {
-        Some(id) => responses.get(id).ok_or_else(|| unknown(id))?.messages,
+        Some(id) => {
+            let unknown = || unknown(id).with_param("previous_response_id");
+            responses.get(id).ok_or_else(unknown)?.messages
+        }
         None => Vec::new(),
     };
     match input {
         Value::String(text) => messages.push(Message::new("user", text.as_str())),
-        list => messages = items::read(list, messages)?,
+        list => messages = items::read(list, messages, responses)?,
     }
     if messages.is_empty() {
         let message = "`input`: expected a text or at least one message, found none";
@@ -254,18 +295,24 @@ fn unknown(id: &str) -> ApiError {
         "expected the id of a response that is kept, found `{id}`: the server keeps the newest in \
          memory"
     );
-    ApiError::new(StatusCode::NOT_FOUND, message).with_param("previous_response_id")
+    ApiError::new(StatusCode::NOT_FOUND, message)
 }
 
-pub(super) async fn retrieve(
+async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
+    RawQuery(query): RawQuery,
 ) -> Result<Response<Body>, ApiError> {
+    let query = query.unwrap_or_default();
+    if query.split('&').any(|pair| pair == "stream=true") {
+        let found = "true: a response that is kept comes in one piece";
+        return Err(refused("stream", "false", found));
+    }
     let kept = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
     Ok(json_response(&kept.response))
 }
 
-pub(super) async fn remove(
+async fn remove(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {

@@ -6,12 +6,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use thane_engine::embed::output::to_unit_length;
 use thane_engine::embed::similarity::Similarity;
+use thane_engine::text::Cut;
 
 use super::super::embeddings::{MAX_INPUTS, check_count, dimensions, embedding_model, inputs};
 use crate::body::Fields;
 use crate::error::{ApiError, json_of_cut};
 use crate::model::Served;
-use crate::vectors::{Ask, Cut, Embeddings, Input};
+use crate::vectors::{Ask, Embeddings, Input};
 
 /// The inputs of `similarity`.
 #[derive(Deserialize)]
@@ -121,8 +122,8 @@ fn inputs_of(given: Value) -> Result<Vec<Input>, ApiError> {
     Ok(given)
 }
 
-/// What all these routes take beside their inputs.
-fn ask(fields: &mut Fields, inputs: Vec<Input>, dim: usize) -> Result<Ask, ApiError> {
+/// Where texts that are too long are cut; `None` if they are an error.
+pub(super) fn cut(fields: &mut Fields) -> Result<Option<Cut>, ApiError> {
     let is_cut = fields.take("truncate")?.unwrap_or(false);
     let direction: Option<String> = fields.take("truncation_direction")?;
     let cut = match direction.map(|side| side.to_lowercase()).as_deref() {
@@ -133,8 +134,13 @@ fn ask(fields: &mut Fields, inputs: Vec<Input>, dim: usize) -> Result<Ask, ApiEr
             return Err(ApiError::field("truncation_direction", message));
         }
     };
+    Ok(is_cut.then_some(cut))
+}
+
+/// What all these routes take beside their inputs.
+fn ask(fields: &mut Fields, inputs: Vec<Input>, dim: usize) -> Result<Ask, ApiError> {
     Ok(Ask {
-        cut: is_cut.then_some(cut),
+        cut: cut(fields)?,
         prompt: fields.take("prompt_name")?,
         ..Ask::new(inputs, dim)
     })

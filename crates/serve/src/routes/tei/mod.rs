@@ -178,11 +178,11 @@ async fn rerank(model: &Served, mut fields: Fields) -> Result<Response<Body>, Ap
     let question = Question {
         query: fields.require("query")?,
         texts: fields.require("texts")?,
-        is_cut: fields.take("truncate")?.unwrap_or(false),
+        cut: embed::cut(&mut fields)?,
     };
     let is_raw = fields.take("raw_scores")?.unwrap_or(false);
     let with_texts: bool = fields.take("return_text")?.unwrap_or(false);
-    fields.finish(&[], &[("truncation_direction", json!("right"))])?;
+    fields.finish(&[], &[])?;
     check_count(question.texts.len(), MAX_INPUTS, "texts")?;
     let mut texts = if with_texts {
         question.texts.clone()
