@@ -9,7 +9,7 @@ package shifts scores of relative positions is not published.
 
 from zoo_case import Subject
 from zoo_layers import *
-from zoo_speech import halved
+from zoo_conformer import strided
 
 
 class ScaledNorm(nn.Module):
@@ -101,8 +101,8 @@ class ChannelConformer(nn.Module):
         self.stem = nn.Conv2d(1, 256, 3, 2, 1)
         self.depthwise = nn.ModuleList(nn.Conv2d(256, 256, 3, 2, 1, groups=256) for _ in range(2))
         self.pointwise = nn.ModuleList(conv(256, 256) for _ in range(2))
-        self.project, self.head = conv(256 * halved(n_mels), n), conv(n, vocab)
-        length = halved(n_frames)
+        self.project, self.head = conv(256 * strided(n_mels), n), conv(n, vocab)
+        length = strided(n_frames)
         self.layers = nn.ModuleList(Block(n, n_heads, length) for _ in range(n_layers))
 
     def forward(self, features):

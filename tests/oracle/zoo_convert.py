@@ -25,8 +25,10 @@ class Exporter(load.MILProtoExporter):
         value = var.val
         if not isinstance(value, np.ndarray) or value.dtype.kind in "US":
             return load.create_immediate_value(var)
+        if value.dtype == np.bool_:  # no weight file holds them
+            return load.create_immediate_value(var)
         # Sizes of splits and the like are read; coremltools would store those of ten or more.
-        is_read = value.dtype in (np.int32, np.bool_)
+        is_read = value.dtype == np.int32
         if value.nbytes > LARGEST_IMMEDIATE or not is_read and load.should_use_weight_file(
             value, self.specification_version
         ):
@@ -109,29 +111,31 @@ def convert(subject):
     backend.remove_passes({"common::const_deduplication"})  # compressed weights look equal
     PassPipelineManager.apply_pipeline(program, backend)
     version = VERSIONS[target]
+    ranges = {k.name: k.shape.shape for k in inputs if any(map(is_range, k.shape.shape))}
+    if ranges:
+        settle(program.functions["main"], ranges)
     exporter = Exporter(prog=program, weights_dir="", specification_version=version)
-    found = exporter.export().functions["main"]
-    for size in {each.default for kind in inputs for each in kind.shape.shape if is_range(each)}:
-        settle(found, size)
-    return found
+    return exporter.export().functions["main"]
 
 
 def is_range(size):
     return isinstance(size, ct.RangeDim)
 
 
-def settle(function, size):
-    """Gives the one flexible size of a function its default, so that every type has a shape.
+def settle(function, ranges):
+    """Gives each flexible size of a function its default, so that every type has a shape.
 
-    The ops that compute with that size, such as the zeros that an LSTM starts from, stay.
+    The ops that compute with those sizes, such as the zeros that an LSTM starts from, stay.
     """
-    types = [each.type for each in function.inputs]
-    for block in function.block_specializations.values():
-        types += [each.type for op in operations(block) for each in op.outputs]
-    for kind in types:
-        for each in kind.tensorType.dimensions:
-            if each.HasField("unknown"):
-                each.constant.size = size
+    for name, shape in ranges.items():
+        var = function.inputs[name]
+        var._sym_type = types.tensor(
+            var.dtype, tuple(each.default if is_range(each) else each for each in shape)
+        )
+    with function:
+        for op in function.operations:
+            if op.op_type != "const" and not op.op_type.startswith("constexpr_"):
+                op.type_value_inference(overwrite_output=True)
 
 
 def example(kind):

@@ -1,4 +1,7 @@
-"""Subjects of the zoo: decoding with Gemma 4 E2B in chunks, its image tower, Gemma 3 270M."""
+"""Subjects of the zoo: decoding with Gemma 4 E2B in chunks, its image tower, Gemma 3 270M.
+
+The tower is spelled as transformers spells it, with a mask by sums, as CoreML-LLM converts it.
+"""
 
 from zoo_case import Subject
 from zoo_layers import *
@@ -184,68 +187,115 @@ def sharing_chunk(first, last, head=False):
     return hollow(SharingChunk, first, last, head), inputs
 
 
+class PowerNorm(nn.Module):
+    """RMS norm by a power, as transformers spells the ones of Gemma 4."""
+
+    def __init__(self, n, scaled=True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(n)) if scaled else None
+
+    def forward(self, x):
+        x = x * torch.pow(x.pow(2).mean(-1, keepdim=True) + 1e-6, -0.5)
+        return x if self.weight is None else x * self.weight
+
+
+class ClippedLinear(nn.Module):
+    """A linear layer whose input and output are kept in ranges, which differ from layer to layer.
+
+    Equal ranges would let the converter merge the clips of the inputs of queries, keys and values.
+    """
+
+    def __init__(self, n_in, n_out, most):
+        super().__init__()
+        self.linear, self.most = nn.Linear(n_in, n_out, bias=False), torch.tensor(float(most))
+
+    def forward(self, x):
+        x = self.linear(torch.clamp(x, -self.most, self.most))
+        return torch.clamp(x, -2 * self.most, 2 * self.most)
+
+
 class TowerLayer(nn.Module):
     """A layer of the image tower: norms around both sublayers, rotation by row and column."""
 
     def __init__(self, n, n_ffn, n_heads):
         super().__init__()
-        self.n_heads = n_heads
-        self.norms = nn.ModuleList(RmsNorm(n) for _ in range(4))
-        self.q_norm, self.k_norm = RmsNorm(n // n_heads), RmsNorm(n // n_heads)
-        self.q, self.k, self.v, self.out = (nn.Linear(n, n, bias=False) for _ in range(4))
-        self.gate, self.up = nn.Linear(n, n_ffn, bias=False), nn.Linear(n, n_ffn, bias=False)
-        self.down = nn.Linear(n_ffn, n, bias=False)
+        self.shape = (n_heads, n // n_heads)
+        self.norms = nn.ModuleList(PowerNorm(n) for _ in range(4))
+        self.q_norm, self.k_norm = (PowerNorm(n // n_heads) for _ in range(2))
+        self.v_norm = PowerNorm(n // n_heads, False)
+        self.q, self.k, self.v, self.out = (ClippedLinear(n, n, most) for most in (8, 9, 10, 11))
+        self.gate, self.up = ClippedLinear(n, n_ffn, 12), ClippedLinear(n, n_ffn, 13)
+        self.down = ClippedLinear(n_ffn, n, 14)
 
     def rotate(self, x, cos, sin):
-        halves_of = zip(x.chunk(2, -1), cos.chunk(2, -1), sin.chunk(2, -1))
-        return torch.cat([h * c + rotate_half(h) * s for h, c, s in halves_of], dim=-1)
+        parts = zip(*(torch.split(each, [32, 32], dim=-1) for each in (x, cos, sin)))
+        turned = [p * c.unsqueeze(2) + rotate_half(p) * s.unsqueeze(2) for p, c, s in parts]
+        return torch.cat(turned, dim=-1)
+
+    def attend(self, x, cos, sin, mask):
+        q, k, v = (f(x).view(1, -1, *self.shape) for f in (self.q, self.k, self.v))
+        q, k = self.rotate(self.q_norm(q), cos, sin), self.rotate(self.k_norm(k), cos, sin)
+        q, k, v = (each.transpose(1, 2) for each in (q, k, self.v_norm(v)))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0)
+        return self.out(y.transpose(1, 2).reshape(1, sizes(x)[1], -1))
 
     def forward(self, x, cos, sin, mask):
-        y = self.norms[0](x)
-        q, k, v = (heads_of(f(y), self.n_heads) for f in (self.q, self.k, self.v))
-        q, k = self.rotate(self.q_norm(q), cos, sin), self.rotate(self.k_norm(k), cos, sin)
-        v = v * ((v * v).mean(-1, keepdim=True) + 1e-6).rsqrt()
-        mixed = (q @ k.transpose(-1, -2) + mask).softmax(dim=-1) @ v
-        x = x + self.norms[1](self.out(joined(mixed)))
+        x = x + self.norms[1](self.attend(self.norms[0](x), cos, sin, mask))
         y = self.norms[2](x)
         y = self.down(F.gelu(self.gate(y), approximate="tanh") * self.up(y))
         return x + self.norms[3](y)
 
 
 class Tower(nn.Module):
-    """The image tower of Gemma 4 E2B: 2520 patches, means of 3 x 3 of them, 280 tokens."""
+    """The image tower of Gemma 4 E2B: 48 x 48 patches, means of 3 x 3 of them, 256 tokens."""
 
     def __init__(self, n=768, n_layers=16, n_heads=12, n_places=10240):
         super().__init__()
         self.stem = nn.Linear(768, n, bias=False)
-        self.places = nn.ModuleList(nn.Embedding(n_places, n) for _ in range(2))
+        self.places = nn.Parameter(torch.ones(2, n_places, n))
         self.layers = nn.ModuleList(TowerLayer(n, 3072, n_heads) for _ in range(n_layers))
         self.project = nn.Linear(n, WIDTH, bias=False)
-        self.frequencies = constant(100 ** (-np.arange(0, 32, 2) / 32))
+        self.frequencies = constant(100 ** (-np.arange(0, 32, 2) / 32)[None, :, None])
+
+    def embedded(self, pixels, positions, padded):
+        known = positions.clamp(min=0)
+        x, y = (F.embedding(known[..., axis], self.places[axis]) for axis in range(2))
+        places = torch.where(padded.unsqueeze(-1), 0.0, x + y)
+        return self.stem(2 * (pixels - 0.5)) + places
 
     def angles(self, positions):
         by_axis = []
         for axis in range(2):
-            turned = positions[:, :, axis : axis + 1].float() * self.frequencies
-            by_axis += [turned, turned]
-        return torch.cat(by_axis, dim=-1).unsqueeze(1)
+            angles = (self.frequencies @ positions[:, :, axis].unsqueeze(1).float()).transpose(1, 2)
+            doubled = torch.cat([angles, angles], dim=-1)
+            by_axis.append((doubled.cos(), doubled.sin()))
+        return (torch.cat(each, dim=-1) for each in zip(*by_axis))
+
+    def pooled(self, x, positions, padded, k=3):
+        x = x.masked_fill(padded.unsqueeze(-1), 0.0)
+        n = sizes(x)[1] // k**2
+        known = positions.clamp(min=0)
+        width = known[..., 0].max(dim=-1, keepdim=True)[0] + 1
+        cell = torch.div(known, k, rounding_mode="floor")
+        cell = cell[..., 0] + torch.div(width, k, rounding_mode="floor") * cell[..., 1]
+        weights = F.one_hot(cell.long(), n).float() / k**2
+        return weights.transpose(1, 2) @ x * 768**0.5
 
     def forward(self, pixels, positions):
-        known = positions.clamp(min=0)
-        x = self.stem(2 * (pixels - 0.5))
-        x = x + self.places[0](known[:, :, 0]) + self.places[1](known[:, :, 1])
-        angles = self.angles(positions)
-        mask = ((positions[:, :, 0] < 0).float() * -1e4)[:, None, None, :]
+        padded = (positions == -1).all(dim=-1)
+        x, kept = self.embedded(pixels, positions, padded), (~padded).to(pixels.dtype)
+        mask = (1.0 - kept.unsqueeze(1).unsqueeze(2) * kept.unsqueeze(1).unsqueeze(3)) * -65504.0
+        cos, sin = self.angles(positions)
         for layer in self.layers:
-            x = layer(x, angles.cos(), angles.sin(), mask)
-        cell = (known[:, :, 0] // 3 + 20 * (known[:, :, 1] // 3)).unsqueeze(1)
-        weights = (cell == torch.arange(280).view(1, 280, 1)).float() / 9
-        x = (weights @ x) * 768**0.5
-        return self.project(x * ((x * x).mean(-1, keepdim=True) + 1e-6).rsqrt())
+            x = layer(x, cos, sin, mask)
+        x = self.pooled(x, positions, padded)
+        x = F.layer_norm(torch.cat([x, -x], dim=-1), (2 * 768,), eps=1e-5).chunk(2, dim=-1)[0]
+        return self.project(x)
 
 
 def tower():
-    return hollow(Tower), [halves("pixel_values", 1, 2520, 768), ints("positions", 1, 2520, 2)]
+    """The build for the engine, whose ops the source counts: a square of 768 x 768 pixels."""
+    return hollow(Tower), [halves("pixel_values", 1, 2304, 768), ints("positions", 1, 2304, 2)]
 
 
 class SmallLayer(nn.Module):

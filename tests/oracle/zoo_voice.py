@@ -1,8 +1,8 @@
 """Subjects of the zoo: speech synthesis.
 
 Kokoro's packages take any length; the sentence of its converter has 48 phonemes, which here become
-120 frames of 25 ms. The published times are of "one short sentence". Supertonic and PocketTTS are
-rebuilt from their papers and the sizes of the packages.
+120 frames of 25 ms. The published times are of "one short sentence". PocketTTS and
+the estimator of Supertonic are rebuilt from their papers and the sizes of the packages.
 """
 
 from zoo_case import Subject
@@ -50,22 +50,36 @@ class Durations(nn.Module):
         self.lstm = both_ways(n)
 
     def text(self, input_ids, padded):
+        padded = padded.unsqueeze(1)
         x = self.words(input_ids).transpose(1, 2).masked_fill(padded, 0.0)
         for layer, norm in zip(self.convs, self.norms):
-            x = F.leaky_relu(norm(layer(x).transpose(1, 2)).transpose(1, 2), 0.2)
+            x = F.leaky_relu(norm(layer(x).transpose(1, -1)).transpose(1, -1), 0.2)
             x = x.masked_fill(padded, 0.0)
         return self.lstm(x.transpose(1, 2))[0].transpose(1, 2).masked_fill(padded, 0.0)
 
-    def forward(self, bert, input_ids, style, speed, attention_mask):
-        padded = (attention_mask == 0).unsqueeze(1)
-        styles = style.unsqueeze(1).expand(1, N_PHONEMES, STYLE)
-        x = torch.cat([self.project(bert), styles], dim=2).masked_fill(padded.transpose(1, 2), 0.0)
+    def styled(self, linear, x, style):
+        """x // [1, phonemes, channels]"""
+        both = linear(style)
+        scale, shift = both.view(both.size(0), both.size(1), 1).chunk(2, dim=1)
+        x = F.layer_norm(x, (512,))
+        return (1 + scale.transpose(1, -1)) * x + shift.transpose(1, -1)
+
+    def durations(self, x, style, padded):
+        """x // [1, channels, phonemes]"""
+        x = x.permute(2, 0, 1)
+        styles = style.unsqueeze(0).expand(x.shape[0], -1, -1)
+        x = torch.cat([x, styles], dim=-1).masked_fill(padded.unsqueeze(-1).transpose(0, 1), 0.0)
+        x = x.transpose(0, 1)
         for lstm, linear in zip(self.lstms, self.styles):
-            x, _ = lstm(x)
-            scale, shift = linear(style).unsqueeze(1).chunk(2, dim=2)
-            x = (1 + scale) * F.layer_norm(x, (512,)) + shift
-            x = torch.cat([x, styles], dim=2).masked_fill(padded.transpose(1, 2), 0.0)
-        durations = self.out(self.lstms[3](x)[0]).sigmoid().sum(dim=2) / speed
+            x = self.styled(linear, lstm(x)[0], style).transpose(-1, -2)
+            x = torch.cat([x, styles.permute(1, 2, 0)], dim=1)
+            x = x.masked_fill(padded.unsqueeze(-1).transpose(-1, -2), 0.0).transpose(-1, -2)
+        return x
+
+    def forward(self, bert, input_ids, style, speed, attention_mask):
+        padded = attention_mask == 0
+        x = self.durations(self.project(bert).transpose(-1, -2), style, padded)
+        durations = self.out(self.lstms[3](x)[0]).sigmoid().sum(dim=-1) / speed
         return durations, x + 0, self.text(input_ids, padded) + 0
 
 
@@ -200,9 +214,9 @@ def phonemes():
 
 
 def durations():
-    ids, mask = phonemes()
-    inputs = [halves("bert", 1, N_PHONEMES, 768), ids, halves("style", 1, STYLE)]
-    return hollow(Durations), [*inputs, halves("speed", 1), mask]
+    n = ct.RangeDim(2, 512, default=N_PHONEMES)
+    inputs = [halves("bert", 1, n, 768), ints("input_ids", 1, n), halves("style", 1, STYLE)]
+    return hollow(Durations), [*inputs, halves("speed", 1), ints("attention_mask", 1, n)]
 
 
 def prosody():
@@ -311,25 +325,6 @@ class NextBlock(nn.Module):
         return x + self.scale * self.down(F.gelu(self.up(y)))
 
 
-class SuperVocoder(nn.Module):
-    """Supertonic's vocoder: ten ConvNeXt blocks of 512 channels, 512 samples from each frame."""
-
-    def __init__(self, n=512):
-        super().__init__()
-        self.first = nn.Conv1d(24, n, 7, padding=3)
-        dilations = (1, 2, 4, 1, 2, 4, 1, 1, 1, 1)
-        self.blocks = nn.ModuleList(NextBlock(n, 2048, 7, d) for d in dilations)
-        self.last, self.out = nn.Conv1d(n, 2048, 3, padding=1), nn.Conv1d(2048, 512, 1)
-
-    def forward(self, latent):
-        x = latent.view(1, 24, 6, 128).transpose(2, 3).reshape(1, 24, 768)
-        x = self.first(x)
-        for block in self.blocks:
-            x = block(x)
-        x = self.out(F.prelu(self.last(x), torch.full((1,), 0.25)))
-        return x.transpose(1, 2).reshape(1, 768 * 512)
-
-
 class CrossAttention(nn.Module):
     def __init__(self, n, n_context, n_heads):
         super().__init__()
@@ -340,30 +335,6 @@ class CrossAttention(nn.Module):
     def forward(self, x, context):
         q, k, v = self.q(x), self.k(context), self.v(context)
         return self.out(joined(attention(*(heads_of(each, self.n_heads) for each in (q, k, v)))))
-
-
-class SuperText(nn.Module):
-    """Supertonic's text encoder: six ConvNeXt blocks, four layers, two looks at the style."""
-
-    def __init__(self, n=256, vocab=8192):
-        super().__init__()
-        self.words = nn.Embedding(vocab, n)
-        self.blocks = nn.ModuleList(NextBlock(n, 4 * n, 5) for _ in range(6))
-        self.layers = nn.ModuleList(PlainBlock(n, 4 * n, 4) for _ in range(4))
-        self.looks = nn.ModuleList(CrossAttention(n, n, 2) for _ in range(2))
-        self.norm = nn.LayerNorm(n)
-
-    def forward(self, text_ids, style, mask):
-        x = self.words(text_ids).transpose(1, 2) * mask
-        for block in self.blocks:
-            x = block(x) * mask
-        x = x.transpose(1, 2)
-        hidden = ((1 - mask) * -1e4).unsqueeze(1)
-        for layer in self.layers:
-            x = layer(x, hidden)
-        for look in self.looks:
-            x = x + look(x, style)
-        return self.norm(x).transpose(1, 2) * mask
 
 
 class SuperEstimator(nn.Module):
@@ -402,19 +373,10 @@ class SuperEstimator(nn.Module):
         return latent + self.last(x) * mask / 8
 
 
-def super_text():
-    inputs = [ints("text_ids", 1, 128), halves("style", 1, 50, 256), halves("mask", 1, 1, 128)]
-    return hollow(SuperText), inputs
-
-
 def super_estimator():
     inputs = [halves("latent", 1, 144, 128), halves("text", 1, 256, 128)]
     inputs += [halves("style", 1, 50, 256), halves("mask", 1, 1, 128), halves("step", 1)]
     return hollow(SuperEstimator), inputs
-
-
-def super_vocoder():
-    return hollow(SuperVocoder), [halves("latent", 1, 144, 128)]
 
 
 SUBJECTS = {
@@ -424,7 +386,5 @@ SUBJECTS = {
     "kokoro_noise": Subject(noise, precision="float32", compress="lut8", n_ops=239),
     "kokoro_vocoder": Subject(vocoder, compress="lut8", n_ops=655),
     "pocket_tts_flow": Subject(flow, n_ops=1252),
-    "supertonic_text": Subject(super_text, n_ops=308),
     "supertonic_estimator_lut4": Subject(super_estimator, compress="lut4", n_ops=679),
-    "supertonic_vocoder": Subject(super_vocoder, n_ops=107),
 }

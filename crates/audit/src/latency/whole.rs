@@ -71,7 +71,7 @@ impl Class {
         match self {
             Self::Convolutions => Fitted {
                 near: 0.75,
-                far: 1.15,
+                far: 1.1,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m1-ultra", "m2",
                     "m2-max", "m3-max", "m5", "m5-pro",
@@ -87,7 +87,7 @@ impl Class {
                     "m4-max", "m5", "m5-max", "m5-pro",
                 ],
                 ms: (0.57, 1040.0),
-                shares: [0.78, 0.64, 0.74, 0.72, 0.27, 0.5],
+                shares: [0.78, 0.64, 0.75, 0.72, 0.27, 0.5],
             },
             Self::Decode => Fitted {
                 near: 1.1,
