@@ -72,12 +72,19 @@ pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
     })
 }
 
-/// The hashes of all files below a folder, sorted by path.
+/// The hashes of all files below a folder, sorted by path, apart from the list of files that each
+/// package has, which coremltools writes anew when it opens one.
 pub fn hash_tree(folder: &Path) -> io::Result<Vec<FileHash>> {
     walk(folder)?
         .into_iter()
+        .filter(|(name, _)| !is_list_of_package(name))
         .map(|(name, _)| hash(&folder.join(&name), name))
         .collect()
+}
+
+/// Whether a file is the list of files of a package.
+pub(crate) fn is_list_of_package(name: &str) -> bool {
+    name.ends_with("/Manifest.json")
 }
 
 /// The files below a folder with their relative paths, sorted.

@@ -7,7 +7,7 @@ use thane_mil::program::{Function, Program};
 
 use crate::contract::Facts;
 use crate::error::ContractError;
-use crate::files::{FileHash, first_difference, hash_tree, read_within};
+use crate::files::{FileHash, first_difference, hash_tree, is_list_of_package, read_within};
 
 /// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
@@ -124,9 +124,10 @@ pub fn read_manifest(folder: &Path) -> Result<Option<Manifest>, ContractError> {
 pub fn read_checked_manifest(
     folder: &Path,
 ) -> Result<Option<(Manifest, Vec<FileHash>)>, ContractError> {
-    let Some(manifest) = read_manifest(folder)? else {
+    let Some(mut manifest) = read_manifest(folder)? else {
         return Ok(None);
     };
+    manifest.files.retain(|f| !is_list_of_package(&f.path));
     let found: Vec<_> = hash_tree(folder)
         .map_err(|source| ContractError::Read {
             path: folder.to_owned(),

@@ -339,14 +339,16 @@ impl Config {
 
     fn yarn(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
         let key = "original_max_position_embeddings";
-        let original = if self.has(key) || root.has(key) {
+        let has_original = self.has(key) || root.has(key);
+        let original = if has_original {
             self.original_context(root)?
         } else {
             Self::context(root)?
         };
         let factor = match self.factor("factor")? {
             Some(factor) => factor,
-            None => Self::context(root)? as f64 / original as f64,
+            None if has_original => Self::context(root)? as f64 / original as f64,
+            None => self.required_factor("factor")?,
         };
         let mscale = |m: f64| {
             if factor <= 1.0 {
