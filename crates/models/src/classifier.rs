@@ -71,6 +71,13 @@ impl Scores {
     }
 }
 
+/// What changes scores, and no vectors.
+pub(crate) const SCORE_KEYS: &[&str] = &[
+    "problem_type",
+    "sbert_ce_default_activation_function",
+    "sentence_transformers",
+];
+
 /// The activation that `config.json` names, in the spelling of sentence-transformers since 4 or
 /// before.
 fn in_config(c: &Config) -> Result<Option<String>, ModelError> {

@@ -80,8 +80,9 @@ pub enum ModelError {
     Classifies(String),
     /// Scores were requested, but the model is not a sequence classifier.
     #[error(
-        "architecture `{0}`: expected a sequence classifier, found a model without `classifier` \
-         tensors: choose a reranker (a cross-encoder)"
+        "architecture `{0}`: expected a sequence classifier of BERT, RoBERTa, XLM-RoBERTa, \
+         CamemBERT, DistilBERT or MPNet, found another model: choose such a reranker (a \
+         cross-encoder)"
     )]
     NoLabels(String),
     /// The requested context length is not supported by the model.

@@ -159,12 +159,13 @@ fn remedy(t: &TargetRow, stops: &[&str], is_portable: bool, path: &Path) -> Stri
     );
     if is_portable && t.ane_ops < t.ops {
         return format!(
-            "--form engine, which is written for the Neural Engine; {audit} says what keeps this \
-             form off"
+            "--form engine, which is written for the Neural Engine and which mixtures of experts \
+             cannot have; {audit} says what keeps this form off"
         );
     }
-    // The one stop that convert itself can avoid.
-    if stops.contains(&"ANE071") {
+    // The one stop that convert itself can avoid, unless the model is cut.
+    let is_cut = t.functions.iter().any(|f| f.name.contains('/'));
+    if stops.contains(&"ANE071") && !is_cut {
         let names: Vec<&str> = t.functions.iter().map(|f| f.name.as_str()).collect();
         return format!(
             "one package for each function: --functions {}",

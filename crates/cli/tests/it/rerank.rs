@@ -220,3 +220,20 @@ fn models_and_flags_that_do_not_fit_are_refused() {
         assert_ends(&found, 2, &[parts]);
     }
 }
+
+/// What a file says of scores is no obstacle to vectors.
+#[test]
+fn the_encoder_of_a_reranker_gives_vectors_with_a_pooling() {
+    let home = Home::new();
+    for name in ["bert", "distilbert", "xlm-roberta"] {
+        let model = model(name);
+        let args = [
+            "embed",
+            "--pooling",
+            "mean",
+            model.to_str().unwrap(),
+            "a cat",
+        ];
+        assert_ends(&home.run(&args), 0, &[]);
+    }
+}

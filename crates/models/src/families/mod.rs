@@ -46,7 +46,7 @@ mod starcoder2;
 use thane_mil::program::Function;
 
 use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
-use crate::classifier::{Classifier as BuiltClassifier, Scores};
+use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
 use crate::graph::Graph;
@@ -432,8 +432,11 @@ pub(crate) fn build_encoder(
     let weights = family.weights(&checkpoint.notes, &tensors);
     folder.config.acknowledge(IGNORED_KEYS);
     let encoder = read(&folder.config, &weights)?;
-    if encoder.n_labels().is_some() && options.pooling.is_none() && sentence.is_none() {
-        return Err(ModelError::Classifies(architecture));
+    if encoder.n_labels().is_some() {
+        if options.pooling.is_none() && sentence.is_none() {
+            return Err(ModelError::Classifies(architecture));
+        }
+        folder.config.acknowledge(SCORE_KEYS);
     }
     let sentence = sentence.unwrap_or_else(|| match encoder.default_pooling() {
         Some((pooling, quantize)) => SentenceConfig {
