@@ -448,13 +448,13 @@ fn attention_to_a_part_of_the_tokens_is_that_of_transformers() {
     let number = |json: &Value, key: &str| json[key].as_u64().map(|n| n as usize);
     let folder = models().join("attention");
     let mut n_cases = 0;
-    for entry in std::fs::read_dir(folder).unwrap() {
+    for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "json") {
             continue;
         }
         n_cases += 1;
-        let case: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let case: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         let stem = format!("attention/{}", path.file_stem().unwrap().to_str().unwrap());
         let (ids, logits) = sequences(&stem).pop().unwrap();
         let rows = logits.chunks(logits.len() / ids.len());
