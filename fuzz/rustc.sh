@@ -16,10 +16,10 @@ case " $* " in
 esac
 case " $* " in
 *" --crate-name thane_kernels "*) exec "$@" -Zsanitizer=address ;;
-*" --crate-name thane_mil "* | *" --crate-name thane_cpu "* | *" fuzz_targets/"*) sanitizer=-Zsanitizer=address ;;
+*" --crate-name thane_mil "* | *" --crate-name thane_cpu "* | *fuzz_targets/*) sanitizer=-Zsanitizer=address ;;
 esac
 case " $* " in
-*" --crate-name thane_"* | *" fuzz_targets/"* | *" --crate-name minijinja"* | *" --crate-name tokenizers "* | \
+*" --crate-name thane_"* | *fuzz_targets/* | *" --crate-name minijinja"* | *" --crate-name tokenizers "* | \
     *" --crate-name parquet "* | *" --crate-name ureq"* | *" --crate-name prost "* | *" --crate-name serde_json "*)
     exec "$@" $sanitizer -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
         -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
