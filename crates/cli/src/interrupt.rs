@@ -260,6 +260,7 @@ impl Interrupt {
             let _ = child.kill();
             let _ = child.wait();
         }
+        Partial::begin_no_more();
         self.0
             .written
             .lock()

@@ -7,10 +7,14 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 /// Marks the names of partials. No other file may contain this mark, because leftover partials are
 /// removed.
 const MARK: &str = ".thane-partial-";
+
+/// Whether this process begins no partial any more; see [`Partial::begin_no_more`].
+static IS_ENDING: RwLock<bool> = RwLock::new(false);
 
 /// The path that a file will have: that of a file in a partial, with the final name of the partial.
 pub fn final_path(path: &Path) -> PathBuf {
@@ -62,6 +66,11 @@ impl Partial {
             .to_string_lossy()
             .into_owned();
         let parent = parent(&place);
+        let is_ending = IS_ENDING.read().unwrap_or_else(PoisonError::into_inner);
+        if *is_ending {
+            let why = "the program is ending and writes nothing more";
+            return Err(io::Error::new(ErrorKind::Interrupted, why));
+        }
         create_folders(parent)?;
         remove_leftovers(parent);
         for n in 0..10_000 {
@@ -136,6 +145,12 @@ impl Partial {
             return fs::rename(made, &self.place);
         }
         swap(made, &self.place, &System)
+    }
+
+    /// From now on, this process begins no partial. A signal handler that ends the program calls
+    /// this before [`Self::remove_own`]; otherwise another thread could begin one after that.
+    pub fn begin_no_more() {
+        *IS_ENDING.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
     /// Removes the partials of this process beside `place`. Signal handlers call it while other

@@ -206,6 +206,45 @@ fn only_partials_of_dead_writers_are_removed() {
     assert!(!dead.exists() && live.path().exists() && file.path().exists());
 }
 
+/// Of a process that is ending, in which all partials end; hence in a process of its own.
+#[cfg(unix)]
+#[test]
+fn a_process_that_ends_begins_no_partial() {
+    const PLACE: &str = "THANE_TEST_ENDS";
+    if let Some(place) = std::env::var_os(PLACE) {
+        let place = Path::new(&place);
+        // The writer begins one partial after another until it may no more.
+        let writer = std::thread::spawn({
+            let place = place.to_owned();
+            move || {
+                loop {
+                    match Partial::folder(&place) {
+                        Ok(partial) => std::mem::forget(partial),
+                        Err(e) => return e.kind(),
+                    }
+                }
+            }
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        Partial::begin_no_more();
+        Partial::remove_own(place);
+        assert_eq!(writer.join().unwrap(), ErrorKind::Interrupted);
+        return;
+    }
+    let root = tempfile::tempdir().unwrap();
+    let test = "partial::a_process_that_ends_begins_no_partial";
+    let ended = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(PLACE, root.path().join("out"))
+        .output()
+        .unwrap();
+    assert!(ended.status.success(), "{ended:?}");
+    assert_eq!(
+        entries(root.path()).collect::<Vec<_>>(),
+        Vec::<PathBuf>::new()
+    );
+}
+
 #[test]
 fn a_process_removes_only_its_own_partials() {
     let root = tempfile::tempdir().unwrap();
