@@ -94,10 +94,23 @@ def responses(client):
     same("response", (answer.output_text, answer.status), (first["text"], "incomplete"))
     fields["max_output_tokens"] = len(second["tokens"])
     with client.responses.stream(input="and the sea?", previous_response_id=answer.id, **fields) as stream:
-        text = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+        events = list(stream)
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    continued = events[-1].response
     same("response continued", text, second["text"])
     same("response kept", client.responses.retrieve(answer.id).output_text, first["text"])
     form = {"format": {"type": "json_schema", "name": "sky", "schema": serve_clients.SCHEMA, "strict": True}}
+    items = client.responses.input_items.list(continued.id, order="asc", limit=1)
+    items = [(item.type, item.role, item.content[0].text) for item in items]
+    same(
+        "items of the input",
+        items,
+        [
+            ("message", "user", "hello"),
+            ("message", "assistant", first["text"]),
+            ("message", "user", "and the sea?"),
+        ],
+    )
     found = client.responses.create(model="tiny-chat", input="hello", text=form)
     same("response schema", json.loads(found.output_text)["sky"] in serve_clients.SKIES, True)
     client.responses.delete(answer.id)

@@ -18,6 +18,8 @@ pub(crate) struct Kept {
     pub id: String,
     /// All turns, the answer included, without the instructions of each.
     pub messages: Vec<Message>,
+    /// The items before the answer, with ids.
+    pub input: Vec<Value>,
     /// What the client got.
     pub response: Value,
 }
@@ -31,7 +33,8 @@ impl Kept {
             message.content.len() + fields.sum::<usize>()
         });
         // The answer is also in the response.
-        messages.sum::<usize>() + self.response.to_string().len()
+        let input = self.input.iter().map(|item| item.to_string().len());
+        messages.sum::<usize>() + input.sum::<usize>() + self.response.to_string().len()
     }
 }
 
@@ -108,6 +111,7 @@ mod tests {
         Kept {
             id: id.to_string(),
             messages: vec![Message::new("user", "x".repeat(n_bytes))],
+            input: Vec::new(),
             response: json!({}),
         }
     }

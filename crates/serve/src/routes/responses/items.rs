@@ -57,7 +57,10 @@ pub(super) fn read(
 }
 
 /// The id that an item refers to; `None` if it is no reference. The type may be left out.
-fn reference(item: &Map<String, Value>, place: &str) -> Result<Option<String>, ApiError> {
+pub(super) fn reference(
+    item: &Map<String, Value>,
+    place: &str,
+) -> Result<Option<String>, ApiError> {
     let has_type = item.get("type").is_some_and(|kind| !kind.is_null());
     let is_reference = match has_type {
         true => item

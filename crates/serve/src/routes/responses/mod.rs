@@ -1,6 +1,7 @@
 //! `/v1/responses`: OpenAI's newer API of conversations. The server keeps responses, so that a
 //! request can continue one by its id.
 
+mod inputs;
 mod items;
 mod shape;
 
@@ -79,6 +80,11 @@ pub(super) fn routes() -> Vec<Route> {
             "Drops a response that is kept.",
             remove,
         ),
+        Route::get(
+            "/v1/responses/{id}/input_items",
+            "What a response that is kept answered.",
+            inputs::list,
+        ),
     ]
 }
 
@@ -91,9 +97,10 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
     about["model"] = json!(model.id);
     let Asked {
         messages,
+        input,
         conversation,
         form,
-    } = Asked::take(&mut fields, &app.responses, answers)?;
+    } = Asked::take(&mut fields, &app.responses, answers, &id)?;
     let sampling = Sampling {
         temperature: fields.take("temperature")?,
         top_p: fields.take("top_p")?,
@@ -122,7 +129,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
     let begun = ask.begin(answers, params).await?;
     let mut shape = Shape::new(about, id, Arc::clone(&answers.prompts));
     shape.shows_logprobs = logprobs.is_some();
-    shape.kept = is_kept.then(|| (Arc::clone(&app.responses), messages));
+    shape.kept = is_kept.then(|| (Arc::clone(&app.responses), messages, input));
     respond(shape, vec![begun.choice.without_markup()], is_stream).await
 }
 
@@ -130,7 +137,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
 async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
-    let asked = Asked::take(&mut fields, &app.responses, answers)?;
+    let asked = Asked::take(&mut fields, &app.responses, answers, "")?;
     fields.finish(&[], &[("truncation", json!("disabled"))])?;
     let n = ask::count_tokens(asked.conversation, asked.form, answers, "input").await?;
     let counted = json!({"object": "response.input_tokens", "input_tokens": n});
@@ -141,12 +148,20 @@ async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Respons
 struct Asked {
     /// The conversation that is kept, without instructions.
     messages: Vec<Message>,
+    /// The same as the client wrote it, with ids.
+    input: Vec<Value>,
     conversation: Conversation,
     form: Option<Form>,
 }
 
 impl Asked {
-    fn take(fields: &mut Fields, kept: &Responses, answers: &Answers) -> Result<Self, ApiError> {
+    /// Reads the fields of the response whose items have ids that end with `id`.
+    fn take(
+        fields: &mut Fields,
+        kept: &Responses,
+        answers: &Answers,
+        id: &str,
+    ) -> Result<Self, ApiError> {
         let instructions: Option<String> = fields.take("instructions")?;
         let previous: Option<String> = fields.take("previous_response_id")?;
         let input = fields.require("input")?;
@@ -158,6 +173,7 @@ impl Asked {
         let system = instructions.map(|text| Message::new("system", text));
         let asked = system.into_iter().chain(messages.iter().cloned());
         Ok(Self {
+            input: inputs::before_answer(previous.as_deref(), &input, kept, id),
             conversation: conversation(fields, asked.collect(), answers)?,
             messages,
             form,

@@ -27,8 +27,8 @@ pub(super) struct Shape {
     id: String,
     prompts: Arc<PromptEncoder>,
     pub shows_logprobs: bool,
-    /// Where the response is kept, and the conversation before the answer.
-    pub kept: Option<(Arc<Responses>, Vec<Message>)>,
+    /// Where the response is kept, and the conversation before the answer, also as items.
+    pub kept: Option<(Arc<Responses>, Vec<Message>, Vec<Value>)>,
     /// Events so far, which are numbered.
     n_events: u64,
     /// Items that are complete.
@@ -214,12 +214,13 @@ impl Shape {
     fn finish(&mut self, status: &str, usage: &Usage) -> Value {
         let mut response = self.response(status, self.usage_json(usage));
         response["completed_at"] = now_s().into();
-        if let Some((responses, mut messages)) = self.kept.take() {
+        if let Some((responses, mut messages, input)) = self.kept.take() {
             let calls = std::mem::take(&mut self.calls);
             messages.push(items::answer(&self.text, &self.thoughts, calls));
             responses.keep(Kept {
                 id: response["id"].as_str().unwrap_or_default().to_owned(),
                 messages,
+                input,
                 response: response.clone(),
             });
         }
