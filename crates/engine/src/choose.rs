@@ -16,6 +16,9 @@ pub trait Grammar: Debug + Send + Sync {
 
 /// What a grammar allows after the tokens of an answer so far.
 pub trait Constraint: Send {
+    /// Begins to compute what the next [`Self::mask`] needs, beside the model, if it can.
+    fn prepare(&mut self) {}
+
     /// Sets the logits of all tokens that cannot follow to minus infinity. Tokens that end an
     /// answer can follow where it is complete.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError>;
@@ -93,6 +96,9 @@ impl Chooser {
     pub fn begin(&mut self) -> Result<(), GenerateError> {
         let grammar = self.grammar.as_ref();
         self.constraint = grammar.map(|grammar| grammar.start()).transpose()?;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.prepare();
+        }
         Ok(())
     }
 
@@ -135,6 +141,9 @@ impl Chooser {
                 chosen.forced = constraint.advance_forced()?;
             }
             chosen.is_complete = constraint.is_complete();
+            if !chosen.is_complete {
+                constraint.prepare();
+            }
         }
         Ok(chosen)
     }

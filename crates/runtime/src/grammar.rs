@@ -2,20 +2,25 @@
 //! the vocabulary of a model. The parser is that of `llguidance`.
 //!
 //! Start at [`Grammars`]. Compiled grammars are kept, because clients send the same one with each
-//! request.
+//! request. A thread computes which tokens can follow while the model computes their logits.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
+use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::panic_utils::catch_unwind;
-use llguidance::toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
+use llguidance::toktrie::{
+    InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv,
+};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{Value, json};
 use thane_engine::choose::{Constraint, Grammar, GrammarError};
 use thane_engine::text::{EncodeOptions, Tokenizer};
+
+use crate::worker::Worker;
 
 /// Longest Lark grammar and regular expression. The time to compile grows with the square.
 const MAX_TEXT_BYTES: usize = 64 << 10;
@@ -185,6 +190,8 @@ pub struct Grammars {
     tokenizer: Arc<Tokenizer>,
     /// Made when a grammar is first wanted.
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
+    /// Computes masks for all answers; `None` if the system has no thread for that.
+    worker: OnceLock<Option<Worker>>,
     /// The grammars that were used last, the newest first.
     kept: Mutex<VecDeque<(Source, Arc<Compiled>)>>,
 }
@@ -201,6 +208,7 @@ impl Grammars {
         Self {
             tokenizer,
             factory: OnceLock::new(),
+            worker: OnceLock::new(),
             kept: Mutex::default(),
         }
     }
@@ -237,7 +245,11 @@ impl Grammars {
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         })?;
-        let compiled = Arc::new(Compiled(Mutex::new(matcher)));
+        let start = || Worker::start("masks").ok().map(|(worker, _)| worker);
+        let compiled = Arc::new(Compiled {
+            matcher: Mutex::new(matcher),
+            worker: self.worker.get_or_init(start).clone(),
+        });
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push_front((source.clone(), Arc::clone(&compiled)));
         kept.truncate(Self::MAX_KEPT);
@@ -355,7 +367,10 @@ impl TokenizerEnv for Vocabulary {
 }
 
 /// A grammar that was compiled: its state before the first token.
-struct Compiled(Mutex<Matcher>);
+struct Compiled {
+    matcher: Mutex<Matcher>,
+    worker: Option<Worker>,
+}
 
 impl fmt::Debug for Compiled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -365,18 +380,68 @@ impl fmt::Debug for Compiled {
 
 impl Grammar for Compiled {
     fn start(&self) -> Result<Box<dyn Constraint>, GrammarError> {
-        let matcher = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Box::new(Running(matcher.deep_clone())))
+        let matcher = self.matcher.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Box::new(Running {
+            matcher: Some(matcher.deep_clone()),
+            mask: None,
+            prepared: None,
+            worker: self.worker.clone(),
+        }))
     }
 }
 
+/// Which tokens can follow.
+type Mask = Result<SimpleVob, GrammarError>;
+
 /// A grammar after some tokens of an answer.
-struct Running(Matcher);
+struct Running {
+    /// `None` while the worker has it, and if the worker failed.
+    matcher: Option<Matcher>,
+    /// What the worker computed.
+    mask: Option<Mask>,
+    /// What the worker gives back.
+    prepared: Option<Receiver<(Matcher, Mask)>>,
+    worker: Option<Worker>,
+}
+
+impl Running {
+    /// The matcher, once the worker has given it back.
+    fn matcher(&mut self) -> Result<&mut Matcher, GrammarError> {
+        if let Some(prepared) = self.prepared.take()
+            && let Ok((matcher, mask)) = prepared.recv()
+        {
+            self.matcher = Some(matcher);
+            self.mask = Some(mask);
+        }
+        let failed = || GrammarError("the tokens that can follow were not computed".to_owned());
+        self.matcher.as_mut().ok_or_else(failed)
+    }
+}
+
+fn mask(matcher: &mut Matcher) -> Mask {
+    let mask = matcher.compute_mask_or_eos();
+    mask.map_err(|e| grammar_error(&e.to_string()))
+}
 
 impl Constraint for Running {
+    fn prepare(&mut self) {
+        if let Some(worker) = &self.worker
+            && let Some(mut matcher) = self.matcher.take()
+        {
+            self.prepared = Some(worker.begin(move || {
+                let mask = mask(&mut matcher);
+                (matcher, mask)
+            }));
+        }
+    }
+
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
-        let mask = self.0.compute_mask_or_eos();
-        let mask = mask.map_err(|e| grammar_error(&e.to_string()))?;
+        self.matcher()?;
+        let prepared = self.mask.take();
+        let mask = match prepared {
+            Some(mask) => mask?,
+            None => mask(self.matcher()?)?,
+        };
         let words = mask.as_slice().iter().copied().chain(std::iter::repeat(0));
         for (logits, word) in logits.chunks_mut(32).zip(words) {
             match word {
@@ -395,18 +460,22 @@ impl Constraint for Running {
     }
 
     fn advance(&mut self, token: u32) -> Result<(), GrammarError> {
-        let advanced = self.0.consume_token(token);
+        let advanced = self.matcher()?.consume_token(token);
+        self.mask = None;
         advanced.map_err(|e| grammar_error(&e.to_string()))
     }
 
     fn advance_forced(&mut self) -> Result<Vec<u32>, GrammarError> {
-        let tokens = self.0.compute_ff_tokens();
-        let advanced = self.0.consume_tokens(&tokens);
+        let matcher = self.matcher()?;
+        let tokens = matcher.compute_ff_tokens();
+        let advanced = matcher.consume_tokens(&tokens);
+        self.mask = None;
         advanced.map_err(|e| grammar_error(&e.to_string()))?;
         Ok(tokens)
     }
 
     fn is_complete(&self) -> bool {
-        self.0.is_stopped()
+        // The worker never has a matcher whose answer is complete.
+        self.matcher.as_ref().is_some_and(Matcher::is_stopped)
     }
 }

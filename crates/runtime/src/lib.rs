@@ -63,6 +63,7 @@ mod sampling;
 mod sentencepiece;
 mod tables;
 mod time;
+mod worker;
 
 pub use anemll_writer::{AnemllOptions, is_anemll_file};
 pub use answer::{Answer, Timings};
