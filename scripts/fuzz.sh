@@ -36,10 +36,14 @@ export TMPDIR=$work
 target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
 
 start=$SECONDS
-for target in "${targets[@]}"; do bins+=(--bin "$target"); done
+features=(--no-default-features)
+for target in "${targets[@]}"; do
+    bins+=(--bin "$target")
+    [[ $target != requests ]] || features=(--features requests)
+done
 if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing" \
     cargo build --locked --quiet --package thane-fuzz --target-dir "$target_dir" --profile fuzz \
-    --target "$host" "${bins[@]}" >"$work/build.log" 2>&1; then
+    --target "$host" "${features[@]}" "${bins[@]}" >"$work/build.log" 2>&1; then
     cat "$work/build.log" >&2
     echo "fuzz: the targets were not built" >&2
     exit 1
