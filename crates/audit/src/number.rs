@@ -23,7 +23,8 @@ pub fn short(value: f64) -> String {
 /// A predicted time: `0.801 ms`, or `0.031 us` where three digits of a millisecond say nothing.
 pub fn milliseconds(ms: f64) -> String {
     match ms.abs() {
-        v if v > 0.0 && v < 0.0005 => format!("{} us", short(ms * 1e3)),
+        v if v < 1e-9 => "0 ms".to_owned(),
+        v if v < 0.0005 => format!("{} us", short(ms * 1e3)),
         _ => format!("{} ms", short(ms)),
     }
 }

@@ -290,3 +290,15 @@ pub fn weights(placement: &Placement) -> BTreeMap<ValueId, usize> {
     }
     uses
 }
+
+/// The constants that ops of a placement copy parts of, each once, with whether all ops that do are
+/// on the engine.
+pub fn tables(placement: &Placement) -> BTreeMap<ValueId, bool> {
+    let mut tables = BTreeMap::new();
+    for op in &placement.ops {
+        if let Some(table) = op.work.table {
+            *tables.entry(table).or_insert(true) &= op.chosen == Backend::Ane;
+        }
+    }
+    tables
+}
