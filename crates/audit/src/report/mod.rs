@@ -266,8 +266,8 @@ pub struct LatencyRow {
     pub high_energy_mj: f64,
     /// What the millijoules are made of.
     pub energy_parts: EnergyRow,
-    /// Milliseconds of reading weights, hidden behind other ops or not: what a call that is bound by
-    /// weights takes at least.
+    /// Milliseconds of reading weights, hidden behind other ops or not: what a call that is bound
+    /// by weights takes at least.
     pub reading_ms: f64,
     /// Most bytes of weights, tables and activations alive at once.
     pub peak_bytes: f64,

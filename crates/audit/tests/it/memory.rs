@@ -3,6 +3,7 @@
 use thane_audit::report::memory::MemoryRow;
 use thane_audit::report::{Part, Scope, Subject, build};
 use thane_audit::target::{Route, Target, Units};
+use thane_audit::{View, latency};
 use thane_mil::text::parse;
 
 use crate::rules::constant;
@@ -95,5 +96,34 @@ fn tables_of_lookups_take_memory_and_not_time() {
             assert!((TABLE..TABLE + 1e4).contains(&row.bytes), "{row:?}");
             assert!((least..least + 1e4).contains(&row.low_bytes), "{row:?}");
         }
+    }
+}
+
+/// Wherever a lookup runs, it reads its rows alone, and more rows take longer.
+#[test]
+fn lookups_take_the_time_of_their_rows_on_every_unit() {
+    let ms = |rows: usize, units, route| {
+        let text = format!(
+            "program(1.3) {{ func main<ios18>(tensor<int32, [{rows}]> i) {{
+             tensor<fp16, [163840, 1024]> t = const()[val = tensor<fp16, [163840, 1024]>(BLOBFILE(
+             path = string(\"noise\"), offset = uint64(1)))];
+             tensor<fp16, [{rows}, 1024]> y = gather(x = t, indices = i, axis = int32(0));
+             }} -> (y); }}"
+        );
+        let program = parse(&text, &constant).unwrap();
+        let target = Target::parse("m4+macos27", units, route).unwrap();
+        let view = View::new(&program, &program.functions()[0], &target);
+        // Without findings, so that the engine takes it too.
+        latency::predict(&view, &thane_audit::place::place(&view, &[])).ms
+    };
+    for (units, route) in [
+        (Units::CpuOnly, Route::CoreMl),
+        (Units::CpuAndGpu, Route::CoreMl),
+        (Units::CpuAndNeuralEngine, Route::Direct),
+    ] {
+        let (one, many) = (ms(1, units, route), ms(16_384, units, route));
+        // All 335 MB would take 5 ms, and 34 MB take 0.3 ms at least on each unit.
+        assert!(one < 0.2, "{units:?} {route:?}: {one} ms");
+        assert!(many > one + 0.2, "{units:?} {route:?}: {one}, {many} ms");
     }
 }

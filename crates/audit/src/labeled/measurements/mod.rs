@@ -48,8 +48,8 @@ pub struct Row {
     pub weight_bytes: Option<f64>,
     /// Remarks.
     pub note: String,
-    /// What it was used for: `fit`, `check`, `constants`; `seen` where only other rows of its source
-    /// were; `test` where none was.
+    /// What it was used for: `fit`, `check`, `constants`; `seen` where only other rows of its
+    /// source were; `test` where none was.
     pub split: String,
     /// The repository and file that publish it.
     pub source: String,
