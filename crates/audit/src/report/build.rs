@@ -201,10 +201,10 @@ fn named(part: &Part, function: &str) -> String {
     }
 }
 
-/// Percent of ops; nothing of nothing is all.
+/// Percent of ops; of no ops, nothing is on the engine.
 pub fn percent(part: usize, all: usize) -> f64 {
     if all == 0 {
-        100.0
+        0.0
     } else {
         part as f64 / all as f64 * 100.0
     }

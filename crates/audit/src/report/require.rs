@@ -128,8 +128,7 @@ fn unmet(target: &TargetRow, least: f64, allow_disputed: bool) -> Vec<String> {
                 "{name}: `{}` has no op, so nothing of it runs on the engine",
                 f.name
             ));
-        }
-        if f.residency < least {
+        } else if f.residency < least {
             failures.push(format!(
                 "{name}: {} of {} of `{}` are on the engine, {:.2} %, {least} % are required",
                 f.ane_ops,

@@ -53,7 +53,9 @@ fn activations_that_no_device_holds_do_not_load() {
 #[test]
 fn a_function_without_ops_is_not_on_the_engine() {
     let mut empty = report("(tensor<fp16, [1, 8]> x) { } -> (x);", "m4", Units::All);
-    assert_eq!(empty.targets[0].verdict, "off-engine");
+    let target = &empty.targets[0];
+    assert_eq!((target.verdict, target.residency), ("off-engine", 0.0));
+    assert_eq!(target.functions[0].residency, 0.0);
     let required = |least| Requirements {
         least: Some(least),
         ..Requirements::default()
