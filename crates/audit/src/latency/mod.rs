@@ -3,15 +3,14 @@
 //! On the Neural Engine, time is summed op by op ([`engine`]): products by
 //! [`stream`](crate::plan::stream), other ops by results, bytes or operations. Data that crosses
 //! the edge of the Neural Engine or outgrows its memory is added ([`traffic`]), then a call, and
-//! a hop for each further segment. Ops elsewhere take what the segmenter estimates; products on
-//! CPUs take less.
+//! a hop for each further segment. Ops on the CPU take what their products or the bytes of the
+//! chip's memory do, and so do those on the GPU, with a kernel each.
 //!
 //! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8
 //! s; calls 0.4 ms apart are 2.5 times slower); heat; other work on the Neural Engine or on
 //! memory; what an app does between calls; masked positions that A19 skips; programs that Core ML
 //! silently takes off the Neural Engine, unless a rule finds it; packages of several programs.
-//! Times on GPUs are the segmenter's own estimates, and so are those on CPUs except for products:
-//! there are no measurements behind them.
+//! Times on GPUs and CPUs are fitted to few whole networks.
 
 pub mod energy;
 pub mod engine;
