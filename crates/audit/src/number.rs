@@ -23,7 +23,8 @@ pub fn short(value: f64) -> String {
 /// A predicted time: `0.801 ms`, or `0.031 us` where three digits of a millisecond say nothing.
 pub fn milliseconds(ms: f64) -> String {
     match ms.abs() {
-        v if v > 0.0 && v < 0.0005 => format!("{} us", short(ms * 1e3)),
+        v if v < 1e-9 => "0 ms".to_owned(),
+        v if v < 0.0005 => format!("{} us", short(ms * 1e3)),
         _ => format!("{} ms", short(ms)),
     }
 }
@@ -56,8 +57,11 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} TB")
 }
 
-/// [`bytes`] of a predicted size, which can be larger than any integer: the cast saturates.
+/// [`bytes`] of a predicted size, which can be larger than any integer.
 pub fn predicted_bytes(n: f64) -> String {
+    if n >= 1e18 {
+        return format!("{:.1e} TB", n / 1e12);
+    }
     bytes(n.max(0.0) as u64)
 }
 
@@ -117,6 +121,8 @@ mod tests {
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
         }
+        assert_eq!(predicted_bytes(1.58e32), "1.6e20 TB");
+        assert_eq!(predicted_bytes(2e12), "2.0 TB");
     }
 
     #[test]

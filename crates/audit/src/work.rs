@@ -58,12 +58,15 @@ pub struct Work {
     pub input_bytes: f64,
     /// Bytes of results.
     pub output_bytes: f64,
-    /// Bytes of constant operands, at the width that the op reads.
+    /// Bytes of constant operands, at the width that the op reads; of a table, those of the rows
+    /// that are read.
     pub constant_bytes: f64,
     /// Elements of the largest operand that is computed at run time.
     pub inputs: f64,
     /// Elements of results.
     pub outputs: f64,
+    /// The constant that the op copies parts of, as a lookup of embeddings does.
+    pub table: Option<ValueId>,
 }
 
 impl Work {
@@ -71,8 +74,11 @@ impl Work {
     pub fn of(view: &View<'_>, id: OpId) -> Self {
         let op = view.op(id);
         let (mut input_bytes, mut constant_bytes, mut inputs) = (0.0, 0.0, 0.0f64);
+        let table = table(view, op);
         for value in op.uses() {
-            if view.is_constant(value) {
+            if table == Some(value) {
+                constant_bytes += copied_bytes(view, op, value);
+            } else if view.is_constant(value) {
                 constant_bytes += bytes(view, value);
             } else {
                 input_bytes += bytes(view, value);
@@ -91,6 +97,7 @@ impl Work {
             constant_bytes,
             inputs,
             outputs,
+            table,
         }
     }
 
@@ -153,6 +160,68 @@ pub fn bytes(view: &View<'_>, value: ValueId) -> f64 {
         .tensor_or_state()
         .map_or(0, |t| t.dtype.bits());
     count(view, value) * bits as f64 / 8.0
+}
+
+/// The least that is read of memory at once: a cache line.
+const LINE_BYTES: f64 = 128.0;
+
+/// The constant that an op copies parts of.
+fn table(view: &View<'_>, op: &Op) -> Option<ValueId> {
+    let copies = [
+        "gather",
+        "gather_along_axis",
+        "gather_nd",
+        "slice_by_index",
+        "slice_by_size",
+    ];
+    let x = op.value_arg("x").filter(|x| view.is_constant(*x))?;
+    copies.contains(&op.def.name).then_some(x)
+}
+
+/// Bytes that an op reads of a table: results times the bytes of an element, whole lines where the
+/// elements of a row are not together, and never more than the table.
+fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
+    let whole = bytes(view, table);
+    let results: f64 = op.results.iter().map(|r| count(view, *r)).sum();
+    let n = count(view, table);
+    if n == 0.0 || results == 0.0 {
+        return 0.0;
+    }
+    let each = whole / n;
+    let row = row(view, op, table).max(1.0);
+    (results / row * (row * each).max(LINE_BYTES)).min(whole)
+}
+
+/// Elements of a table that lie side by side and are copied together.
+fn row(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
+    let dims = shape(view, table);
+    let behind = |axis: usize| dims.iter().skip(axis).product::<f64>();
+    match op.def.name {
+        "gather" => {
+            let axis = ints(view, op, "axis").and_then(|a| a.first().copied());
+            let axis = axis.unwrap_or(0);
+            let at = if axis < 0 {
+                axis + dims.len() as i64
+            } else {
+                axis
+            };
+            behind(usize::try_from(at).unwrap_or(0) + 1)
+        }
+        "gather_nd" => {
+            let indices = op.value_arg("indices").map(|v| shape(view, v));
+            let n = indices
+                .and_then(|s| s.last().copied())
+                .map_or(0, |n| n as usize);
+            let batch = ints(view, op, "batch_dims").and_then(|b| b.first().copied());
+            behind(n + usize::try_from(batch.unwrap_or(0)).unwrap_or(0))
+        }
+        "gather_along_axis" => 1.0,
+        _ => op
+            .results
+            .first()
+            .and_then(|r| shape(view, *r).last().copied())
+            .unwrap_or(1.0),
+    }
 }
 
 fn kind(view: &View<'_>, op: &Op) -> Kind {

@@ -263,6 +263,14 @@ fn explained(f: &FunctionRow) -> String {
         };
         out += &format!("  {name:<22} {:>9} {of_all:>6.1}\n", short(ms));
     }
+    if p.weights_ms > 0.0 {
+        let said = format!(
+            "of {} ms of reading, products, elements and tasks hide {}",
+            short(f.latency.reading_ms),
+            short(f.latency.reading_ms - p.weights_ms)
+        );
+        out += &wrap("  weights", INDENT, &said);
+    }
     out + &terms_table("ops by kind", &f.explained.kinds)
         + &terms_table("ops by layer", &f.explained.layers)
 }
@@ -459,6 +467,10 @@ fn baseline(report: &Report) -> String {
         b.fixed.len(),
         are(b.fixed.len())
     );
+    if let Some(other) = &b.other_program {
+        let said = format!("the baseline is of another program, {}", shorten(other, 60));
+        out += &wrap("  program", INDENT, &said);
+    }
     if !b.missing.is_empty() {
         let only = match b.targets.is_empty() {
             true => "and no other target".to_owned(),

@@ -114,6 +114,8 @@ pub struct LatencyScore {
     pub models: Vec<ModelRow>,
     /// How much of each whole model runs on the Neural Engine.
     pub shares: Vec<ShareRow>,
+    /// Rows with such a share that are not predicted.
+    pub shares_left_out: Vec<LeftOut>,
     /// How many ops each whole model has.
     pub op_counts: Vec<OpCountRow>,
     /// Power of the Neural Engine.
@@ -292,7 +294,7 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
     };
     let left_out = scores.inexpressible.iter();
     let models = scores.scored.iter().filter_map(model_row).collect();
-    let shares = shares::score(text)?;
+    let (shares, shares_left_out) = shares::score(text)?;
     let (powers, powers_left_out) = power::score(text)?;
     Ok(LatencyScore {
         file: name.to_owned(),
@@ -307,6 +309,7 @@ fn latencies(name: &str, text: &str) -> Result<LatencyScore, ScoreError> {
             .collect(),
         models,
         shares,
+        shares_left_out,
         op_counts: counts::score(text)?,
         powers,
         powers_left_out,
@@ -456,19 +459,24 @@ fn shares_text(s: &LatencyScore) -> String {
         return String::new();
     }
     let mut out = format!(
-        "\nshare of ops on the engine, in percent\n\n{:<34} {:<9} {:<9} {:>9} {:>9}  source\n",
-        "model", "chip", "units", "published", "predicted"
+        "\nshare of ops on the engine, in percent\n\n{:<34} {:<9} {:<9} {:<6} {:>9} {:>9}  source\n",
+        "model", "chip", "units", "fitted", "published", "predicted"
     );
     for m in &s.shares {
         out += &format!(
-            "{:<34} {:<9} {:<9} {:>9} {:>9}  {}\n",
+            "{:<34} {:<9} {:<9} {:<6} {:>9} {:>9}  {}\n",
             shorten(&m.model, 34),
             m.chip,
             m.units,
+            if m.seen { "yes" } else { "no" },
             short(m.published * 100.0),
             short(m.predicted * 100.0),
             m.source
         );
+    }
+    for left in &s.shares_left_out {
+        let said = format!("{}: {}", left.id, left.reason);
+        out += &wrap("  left out", INDENT, &said);
     }
     out
 }

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::csv::Table;
 use super::measurements::{LoadError, Row, placed};
+use super::power::LeftOut;
 
 /// The share of the ops of a whole model that run on the Neural Engine.
 #[derive(Debug, Serialize)]
@@ -17,6 +18,8 @@ pub struct ShareRow {
     pub chip: &'static str,
     /// The compute units.
     pub units: String,
+    /// Whether numbers of the model were chosen with the row in view.
+    pub seen: bool,
     /// Published share, 0 to 1.
     pub published: f64,
     /// Predicted share, 0 to 1.
@@ -26,12 +29,11 @@ pub struct ShareRow {
 }
 
 /// The rows of a table that publish a share, or the ops on the engine beside the ops of the whole;
-/// none of a table without whole models. Rows that cannot be rebuilt are left out here: they stand
-/// among the latencies that are.
-pub fn score(text: &str) -> Result<Vec<ShareRow>, LoadError> {
+/// none of a table without whole models. Rows that are not predicted come with the reason.
+pub fn score(text: &str) -> Result<(Vec<ShareRow>, Vec<LeftOut>), LoadError> {
     let table = Table::parse(text)?;
     if table.column("program").is_err() {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     }
     let rows = super::measurements::whole_models(&table, &["ane_ops", "total_ops", "ane_ops_pct"])?;
     let total = |row: &Row| {
@@ -41,28 +43,38 @@ pub fn score(text: &str) -> Result<Vec<ShareRow>, LoadError> {
             })
             .map(|other| other.value)
     };
-    let mut shares = Vec::new();
+    let (mut shares, mut left_out) = (Vec::new(), Vec::new());
     for row in &rows {
         let published = match row.metric.as_str() {
             "ane_ops_pct" => Some(row.value / 100.0),
             "ane_ops" => total(row).map(|n| row.value / n),
-            _ => None,
+            // The ops of a whole program are no share of anything.
+            _ => continue,
         };
-        let (Some(published), Some(rebuilt)) = (published, &row.rebuilt) else {
+        let Some(rebuilt) = &row.rebuilt else {
             continue;
         };
-        let Ok((placement, chip)) = placed(row) else {
-            continue;
+        let found = published
+            .ok_or_else(|| "the source does not say how many ops the program has".to_owned())
+            .and_then(|published| Ok((published, placed(row)?)));
+        let (published, (placement, chip)) = match found {
+            Ok(found) => found,
+            Err(reason) => {
+                let id = row.id.clone();
+                left_out.push(LeftOut { id, reason });
+                continue;
+            }
         };
         shares.push(ShareRow {
             id: row.id.clone(),
             model: row.model.clone(),
             chip,
             units: rebuilt.units.clone(),
+            seen: row.is_seen(),
             published,
             predicted: placement.residency(),
             source: row.source.clone(),
         });
     }
-    Ok(shares)
+    Ok((shares, left_out))
 }

@@ -39,6 +39,18 @@ impl Parts {
         self.on_engine() + self.copies + self.dispatch + self.host
     }
 
+    /// Add the parts of an op.
+    fn add(&mut self, of_op: Self) {
+        self.compute += of_op.compute;
+        self.weights += of_op.weights;
+        self.elements += of_op.elements;
+        self.tasks += of_op.tasks;
+        self.activations += of_op.activations;
+        self.copies += of_op.copies;
+        self.dispatch += of_op.dispatch;
+        self.host += of_op.host;
+    }
+
     /// The sum of the parts on the engine.
     pub fn on_engine(&self) -> f64 {
         self.busy() + self.weights + self.activations
@@ -89,6 +101,8 @@ pub struct Total {
     pub weight_bytes: f64,
     /// Positions of most of the products, by their weights.
     pub positions: f64,
+    /// Positions of the product that has most.
+    pub most_positions: f64,
     /// Seconds of reading weights with more than one palette.
     pub grouped: f64,
 }
@@ -112,7 +126,8 @@ const SHORT_ROWS: f64 = 0.41e9;
 const CPU_FLOPS: f64 = 2.9e12;
 
 /// Operations of convolutions on the CPU in a second: DenseNet-121, of 5.7 10^9, takes 15 to 17 ms
-/// on M1 to M2 Max with `cpuOnly` (ml-macos-performance). As above, twice of that from M4 on.
+/// on M1 to M2 Max with `cpuOnly` (ml-macos-performance), kernels of 1x1 among them. As above,
+/// twice of that from M4 on, whose matrix unit makes kernels of 1x1 as fast as other products.
 const CPU_CONV_FLOPS: f64 = 0.68e12;
 
 /// A step of a recurrent layer on the CPU, in seconds: the segmentation of pyannote takes 55 ms on
@@ -184,17 +199,16 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
     let mut elementwise: HashSet<ValueId> = HashSet::new();
     let mut n_tasks = 0;
     for op in &placement.ops {
-        let before = total.parts;
-        let mut reading = 0.0;
+        let (mut now, mut reading) = (Parts::default(), 0.0);
         if on_engine(op.chosen) && is_elementwise(op.work.kind) {
             elementwise.extend(view.op(op.op).results.iter().copied());
         }
         if !on_engine(op.chosen) {
-            total.parts.host += elsewhere(view, op, chip);
+            now.host += elsewhere(view, op, chip);
         } else if let Kind::Product(gemm, weight) = op.work.kind {
             let resident = !read.insert(weight);
             total.weight_bytes += gemm.bytes(chip, resident);
-            reading = product(op, &gemm, resident, chip, &mut total.parts);
+            reading = product(op, &gemm, resident, chip, &mut now);
             total.reading += reading;
             if matches!(gemm.stored.form, Form::Palette { grouped: true, .. }) {
                 total.grouped += reading;
@@ -202,10 +216,16 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             columns.push((gemm.positions, gemm.n_weights()));
             n_tasks += 1;
         } else if !is_fused(view, op) {
-            other(view, op, chip, &mut total.parts);
+            other(view, op, chip, &mut now);
+            if op.work.table.is_some() {
+                // Rows of a table come from memory, as weights do.
+                reading = op.work.constant_bytes / (chip.weight_gbps.value * 1e9);
+                total.reading += reading;
+                total.weight_bytes += op.work.constant_bytes;
+            }
             if !renames(op.work.kind) && !is_chained(view, op, &elementwise) {
                 // The first task starts with the call.
-                total.parts.tasks += if n_tasks > 0 { TASK } else { 0.0 };
+                now.tasks += if n_tasks > 0 { TASK } else { 0.0 };
                 n_tasks += 1;
             }
         }
@@ -213,46 +233,66 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
             columns.push((gemm.positions, gemm.n_weights()));
         }
-        let now = total.parts;
+        total.parts.add(now);
         report(Terms {
-            compute: now.compute - before.compute,
+            compute: now.compute,
             reading,
-            elements: now.elements - before.elements,
-            activations: now.activations - before.activations,
-            tasks: now.tasks - before.tasks,
-            host: now.host - before.host,
+            elements: now.elements,
+            activations: now.activations,
+            tasks: now.tasks,
+            host: now.host,
         });
     }
     total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
+    total.most_positions = columns.iter().fold(0.0, |most, c| c.0.max(most));
     total.positions = most_common(columns);
     total
 }
 
-/// What the CPU or GPU takes for an op, which is not what the segmenter thinks: its CPUs are
-/// several times slower at products than they are.
+/// What the CPU or GPU takes for an op. Starting one on the CPU is not charged: the 257 of Silero
+/// VAD take 0.19 ms in all on M5 (FluidAudio). The time is not what the segmenter thinks: its CPUs
+/// are several times slower at products than they are.
 fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> f64 {
-    let estimate = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
     if op.work.kind == Kind::Free {
         return 0.0;
     }
     if op.chosen == Backend::MpsGraph {
+        // Activations are part of the kernel before them: charged by themselves, they make
+        // MobileNet at batch 16 take twice the 1.5 ms that it does on M5 Max (erwinzhang7).
+        if is_fused(view, op) {
+            return 0.0;
+        }
         return estimate::gpu(&op.work, chip) + GPU_OP;
     }
+    let bytes = op.work.bytes() / (chip.cpu_gbps.value * 1e9);
     if let Some(steps) = work::steps(view, view.op(op.op)) {
-        return estimate + steps * CPU_STEP;
+        return bytes + steps * CPU_STEP;
     }
+    let is_old = chip.generation < 16;
     let flops = match op.work.kind {
-        Kind::Product(gemm, _) if gemm.taps > 1.0 => CPU_CONV_FLOPS,
+        Kind::Product(gemm, _) if gemm.taps > 1.0 || is_old && is_of_image(view, op) => {
+            CPU_CONV_FLOPS
+        }
         Kind::Product(..) | Kind::Matmul | Kind::Attention => CPU_FLOPS,
-        _ => return estimate,
+        // Resizing takes longer than its bytes.
+        Kind::Resize => return bytes.max(op.estimate(op.chosen).unwrap_or(0.0) / 1e3),
+        _ => return bytes,
     };
-    let flops = if chip.generation >= 16 {
-        flops
-    } else {
-        flops / 2.0
-    };
-    let bytes = op.work.bytes() / (chip.family.segmenter.cpu_gibps * 1_073_741_824.0);
+    let flops = if is_old { flops / 2.0 } else { flops };
     (op.work.flops / flops).max(bytes)
+}
+
+/// Whether a product is a convolution of an image, and no matrix product written as one.
+fn is_of_image(view: &View<'_>, op: &Placed) -> bool {
+    let mil = view.op(op.op);
+    let axes = |value: &ValueId| {
+        work::shape(view, *value)
+            .iter()
+            .skip(2)
+            .filter(|n| **n > 1.0)
+            .count()
+    };
+    mil.def.name.starts_with("conv") && mil.results.first().map_or(0, axes) > 1
 }
 
 /// The first of each pair, weighted by the second, that weighs most.

@@ -3,15 +3,14 @@
 //! On the Neural Engine, time is summed op by op ([`engine`]): products by
 //! [`stream`](crate::plan::stream), other ops by results, bytes or operations. Data that crosses
 //! the edge of the Neural Engine or outgrows its memory is added ([`traffic`]), then a call, and
-//! a hop for each further segment. Ops elsewhere take what the segmenter estimates; products on
-//! CPUs take less.
+//! a hop for each further segment. Ops on the CPU take what their products or the bytes of the
+//! chip's memory do, and so do those on the GPU, with a kernel each.
 //!
 //! Not covered: the first call after a pause (7 to 260 ms) and the ramp of the clock (up to 0.8
 //! s; calls 0.4 ms apart are 2.5 times slower); heat; other work on the Neural Engine or on
 //! memory; what an app does between calls; masked positions that A19 skips; programs that Core ML
 //! silently takes off the Neural Engine, unless a rule finds it; packages of several programs.
-//! Times on GPUs are the segmenter's own estimates, and so are those on CPUs except for products:
-//! there are no measurements behind them.
+//! Times on GPUs and CPUs are fitted to few whole networks.
 
 pub mod energy;
 pub mod engine;
@@ -24,6 +23,7 @@ use crate::view::View;
 use crate::work::Kind;
 use energy::Energy;
 use engine::{Parts, Total};
+use traffic::Traffic;
 use whole::{Class, Far};
 
 /// What limits a call.
@@ -78,7 +78,7 @@ pub struct Latency {
     pub bound: Bound,
     /// What the milliseconds are made of.
     pub parts: Parts,
-    /// Calls a second times the positions of a call, where it has one position.
+    /// Calls a second, where each is a step of a decoder: all of its products have one position.
     pub tokens_per_second: Option<f64>,
     /// Positions of most of its products with weights.
     pub positions: f64,
@@ -90,7 +90,7 @@ pub struct Latency {
     pub activation_bytes: f64,
     /// Segments on the engine.
     pub n_dispatches: usize,
-    /// Most bytes of weights and of values alive at once.
+    /// Most bytes of weights, tables and values alive at once.
     pub peak_bytes: f64,
     /// Bytes of weights as the engine reads them.
     pub loaded_bytes: f64,
@@ -100,6 +100,10 @@ pub struct Latency {
     pub alive_bytes: f64,
     /// Bytes of states.
     pub state_bytes: f64,
+    /// Bytes of tables on the CPU and GPU, of which calls read rows.
+    pub table_bytes: f64,
+    /// Those of them that are mapped from the file as they are.
+    pub mapped_bytes: f64,
     /// Energy of the engine, of memory, and of the host's part of a call.
     pub energy: Energy,
     /// Whether it is small enough to load.
@@ -157,7 +161,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         interval_ms: (ms / spread, ms * spread),
         bound: parts.bound(),
         parts,
-        tokens_per_second: (work.positions == 1.0 && ms > 0.0 && has_one_size(view))
+        tokens_per_second: (work.most_positions == 1.0 && ms > 0.0 && has_one_size(view))
             .then(|| 1e3 / ms),
         positions: work.positions,
         reading_ms: work.reading * 1e3,
@@ -169,8 +173,10 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         dense_bytes: traffic.dense_bytes,
         alive_bytes: (traffic.alive_bytes - traffic.state_bytes).max(0.0),
         state_bytes: traffic.state_bytes,
+        table_bytes: traffic.table_bytes,
+        mapped_bytes: traffic.mapped_bytes,
         energy: energy::of(view, placement, awake(&parts), work.weight_bytes, &traffic),
-        load_risk: load_risk(view, traffic.program_bytes),
+        load_risk: load_risk(view, &traffic),
         class,
         far,
     }
@@ -210,9 +216,13 @@ fn awake(parts: &Parts) -> f64 {
     }
 }
 
-fn load_risk(view: &View<'_>, bytes: f64) -> LoadRisk {
+/// Weights are held against the limits of one program, and all that is in memory against the memory
+/// of the largest device with the chip.
+fn load_risk(view: &View<'_>, traffic: &Traffic) -> LoadRisk {
     let limit = view.target.release.program_bytes(view.target.is_mobile());
-    match bytes {
+    let memory = f64::from(view.target.chip.memory_gib) * 1_073_741_824.0;
+    match traffic.program_bytes {
+        _ if traffic.peak_bytes > memory => LoadRisk::Likely,
         b if b > limit.value => LoadRisk::Likely,
         b if b > limit.low => LoadRisk::Possible,
         _ => LoadRisk::None,
@@ -251,7 +261,7 @@ fn spread(view: &View<'_>, work: &Total, class: Option<Class>, far: Far) -> f64 
         ),
         (parts.copies, 0.35),
         (parts.dispatch, 0.10 + 0.7 * of_figure(call)),
-        (parts.host, 0.5),
+        (parts.host, 0.5 + 0.5 * of_figure(chip.cpu_gbps)),
     ];
     let total = parts.total();
     if total <= 0.0 {

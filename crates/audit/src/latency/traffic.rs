@@ -1,12 +1,14 @@
 //! Activations that go through memory, and the bytes that are alive at once.
 
+use std::collections::BTreeSet;
+
 use thane_mil::program::{Definition, Function, ValueId};
 
 use super::{on_engine, renames};
 use crate::place::{self, Placement};
 use crate::plan::stream::RESIDENT_BYTES;
 use crate::view::View;
-use crate::weight::Stored;
+use crate::weight::{Form, Stored};
 use crate::work::{self, Kind};
 
 /// Bytes of a call that go through memory or lie in it.
@@ -26,8 +28,46 @@ pub struct Traffic {
     pub alive_bytes: f64,
     /// Bytes of states.
     pub state_bytes: f64,
-    /// Most bytes of stored weights and of values alive at once.
+    /// Bytes of tables on the CPU and GPU, of which calls read rows.
+    pub table_bytes: f64,
+    /// Those of them that are mapped from the file as they are.
+    pub mapped_bytes: f64,
+    /// Most bytes of weights, tables and values alive at once.
     pub peak_bytes: f64,
+}
+
+impl Traffic {
+    /// Add the bytes of weights and tables, and give those that are in memory for them.
+    fn add_constants(&mut self, view: &View<'_>, placement: &Placement) -> f64 {
+        let (mut resident, chip) = (0.0, view.target.chip);
+        let weights = place::weights(placement);
+        let tables = place::tables(placement);
+        let on_engine = tables.iter().filter(|(_, engine)| **engine);
+        let of_program: BTreeSet<ValueId> = weights
+            .keys()
+            .chain(on_engine.map(|(t, _)| t))
+            .copied()
+            .collect();
+        for value in &of_program {
+            let (stored, n) = (Stored::of(view.f, *value), work::count(view, *value));
+            self.program_bytes += n * stored.streamed_bits(chip) / 8.0;
+            self.dense_bytes += n * 2.0;
+            resident += n * stored.bits / 8.0;
+        }
+        for (table, _) in tables.into_iter().filter(|(_, engine)| !engine) {
+            // A compressed table is expanded when the program loads (oxinfer).
+            let bytes = work::bytes(view, table);
+            self.table_bytes += bytes;
+            let is_mapped = matches!(Stored::of(view.f, table).form, Form::Dense);
+            if is_mapped {
+                self.mapped_bytes += bytes;
+            }
+            if !is_mapped || !of_program.contains(&table) {
+                resident += bytes;
+            }
+        }
+        resident
+    }
 }
 
 /// What is known of a value, by its index.
@@ -67,14 +107,7 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
         .filter(|v| f.value(**v).ty.tensor().is_some())
         .map(|v| work::bytes(view, *v))
         .sum();
-    let mut stored_bytes = 0.0;
-    for weight in place::weights(placement).into_keys() {
-        let stored = Stored::of(f, weight);
-        let n = work::count(view, weight);
-        traffic.program_bytes += n * stored.streamed_bits(view.target.chip) / 8.0;
-        traffic.dense_bytes += n * 2.0;
-        stored_bytes += n * stored.bits / 8.0;
-    }
+    let stored_bytes = traffic.add_constants(view, placement);
     let is_state = |v: &&ValueId| f.value(**v).ty.tensor().is_none();
     let states = f.body().inputs.iter().filter(is_state);
     traffic.state_bytes = states.map(|v| work::bytes(view, *v)).sum();

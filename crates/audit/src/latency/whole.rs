@@ -87,7 +87,7 @@ impl Class {
                     "m4-max", "m5", "m5-max", "m5-pro",
                 ],
                 ms: (0.57, 1040.0),
-                shares: [0.78, 0.64, 0.75, 0.72, 0.27, 0.5],
+                shares: [0.85, 0.68, 0.79, 0.72, 0.27, 0.5],
             },
             Self::Decode => Fitted {
                 near: 1.1,
@@ -97,14 +97,14 @@ impl Class {
                 shares: [0.44, 0.41, 0.55, 0.35, 0.07, 0.0],
             },
             Self::Host => Fitted {
-                near: 0.7,
-                far: 1.0,
+                near: 0.75,
+                far: 1.1,
                 chips: &[
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",
                 ],
                 ms: (0.24, 120.0),
-                shares: [0.19, 0.0, 0.09, 0.0, 0.14, 1.0],
+                shares: [0.25, 0.0, 0.11, 0.0, 0.14, 1.0],
             },
         }
     }

@@ -117,8 +117,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// How much of its ops run on the engine, 0 to 1; constants do not count, and nothing of
-    /// nothing is all.
+    /// How much of its ops run on the engine, 0 to 1; constants do not count. Of no ops, nothing
+    /// does.
     pub fn residency(&self) -> f64 {
         self.share(|_| 1.0)
     }
@@ -150,8 +150,12 @@ impl Placement {
                 .sum::<f64>()
         };
         let (ane, all) = (sum(&|op| op.chosen == Backend::Ane), sum(&|_| true));
-        // The sum of nothing is -0.
-        if all > 0.0 { (ane / all).abs() } else { 1.0 }
+        match () {
+            () if all > 0.0 => (ane / all).abs(),
+            // Ops without operations or time: by their number.
+            () if !self.ops.is_empty() => self.residency(),
+            () => 0.0,
+        }
     }
 }
 
@@ -289,4 +293,16 @@ pub fn weights(placement: &Placement) -> BTreeMap<ValueId, usize> {
         }
     }
     uses
+}
+
+/// The constants that ops of a placement copy parts of, each once, with whether all ops that do are
+/// on the engine.
+pub fn tables(placement: &Placement) -> BTreeMap<ValueId, bool> {
+    let mut tables = BTreeMap::new();
+    for op in &placement.ops {
+        if let Some(table) = op.work.table {
+            *tables.entry(table).or_insert(true) &= op.chosen == Backend::Ane;
+        }
+    }
+    tables
 }

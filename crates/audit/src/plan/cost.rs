@@ -16,7 +16,7 @@
 //! 26, Core ML; CoreML-LLM, pull request 169): 14.0 ms at length 128, 31.9 to 36.1 ms at 256, and
 //! 82.6 to 101 ms at 512, depending on the form of its norms. The model predicts 10.3, 20.0 and
 //! 82.2 ms: 26 % and 37 % too little, and within the range. Its own program, which has more
-//! elementwise ops, is predicted 43 % too long at 128 and 3 to 6 % at 256
+//! elementwise ops, is predicted 2 % too long at 128 and 10 to 14 % too short at 256
 //! ([`latency`](crate::latency), `data/whole_models.csv`).
 
 use thane_mil::opset::{OpDef, OpKind};

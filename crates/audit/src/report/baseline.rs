@@ -3,7 +3,7 @@
 //! Two findings are the same if target, rule, function and op agree; their numbers may differ.
 //! Findings with equal keys are counted, so that a second one is new.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Deserialize;
 
@@ -15,6 +15,17 @@ pub enum BaselineError {
     /// It is not the JSON form of a report.
     #[error("it is no report of an audit: `thane audit X --format json -o FILE` writes one")]
     NotAReport(#[source] serde_json::Error),
+    /// It is the report of another program.
+    #[error(
+        "it is the report of {name}, none of whose functions ({functions}) this program has; make \
+         the baseline from an earlier version of the same program"
+    )]
+    OtherProgram {
+        /// The program of the earlier report.
+        name: String,
+        /// The functions of the earlier report.
+        functions: String,
+    },
     /// It is a report of another version.
     #[error("its schema is {found}, this version of Thane reads {SCHEMA}")]
     Schema {
@@ -27,12 +38,27 @@ pub enum BaselineError {
 #[derive(Debug, Deserialize)]
 struct Earlier {
     schema: u32,
+    #[serde(default)]
+    subject: EarlierSubject,
     targets: Vec<EarlierTarget>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct EarlierSubject {
+    #[serde(default)]
+    name: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct EarlierFunction {
+    name: String,
 }
 
 #[derive(Debug, Deserialize)]
 struct EarlierTarget {
     target: String,
+    #[serde(default)]
+    functions: Vec<EarlierFunction>,
     findings: Vec<EarlierFinding>,
 }
 
@@ -51,6 +77,7 @@ type Key = (String, String, Option<String>, Option<String>);
 /// earlier report in its JSON form, `file` its name for the report.
 pub fn apply(report: &mut Report, file: &str, json: &[u8]) -> Result<(), BaselineError> {
     let earlier = read(json)?;
+    let other_program = other_program(report, &earlier)?;
     let mut there: HashMap<Key, Vec<&EarlierFinding>> = HashMap::new();
     for target in &earlier.targets {
         for f in &target.findings {
@@ -100,12 +127,43 @@ pub fn apply(report: &mut Report, file: &str, json: &[u8]) -> Result<(), Baselin
     report.baseline = Some(Baseline {
         file: file.to_owned(),
         targets,
+        other_program,
         missing,
         known,
         new,
         fixed,
     });
     Ok(())
+}
+
+/// The name of the program of an earlier report, if it is not that of this one. A program without a
+/// function of the earlier one is another, whatever its name.
+fn other_program(report: &Report, earlier: &Earlier) -> Result<Option<String>, BaselineError> {
+    let before: BTreeSet<&str> = earlier
+        .targets
+        .iter()
+        .flat_map(|t| t.functions.iter().map(|f| f.name.as_str()))
+        .collect();
+    let has = |name: &&str| {
+        let mut functions = report.targets.iter().flat_map(|t| &t.functions);
+        functions.any(|f| f.name == **name)
+    };
+    let name = &earlier.subject.name;
+    if !before.is_empty() && !before.iter().any(has) {
+        return Err(BaselineError::OtherProgram {
+            name: name.clone(),
+            functions: before.into_iter().collect::<Vec<_>>().join(", "),
+        });
+    }
+    // Where a file lies says nothing of what it is.
+    let last = |name: &str| {
+        name.rsplit(['/', '\\'])
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let is_other = !name.is_empty() && last(name) != last(&report.subject.name);
+    Ok(is_other.then(|| name.clone()))
 }
 
 fn gone(target: &str, f: &EarlierFinding) -> Fixed {

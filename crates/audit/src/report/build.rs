@@ -201,10 +201,10 @@ fn named(part: &Part, function: &str) -> String {
     }
 }
 
-/// Percent of ops; nothing of nothing is all.
+/// Percent of ops; of no ops, nothing is on the engine.
 pub fn percent(part: usize, all: usize) -> f64 {
     if all == 0 {
-        100.0
+        0.0
     } else {
         part as f64 / all as f64 * 100.0
     }
@@ -222,7 +222,7 @@ fn verdict(rules: &[&Rule], refused: bool, ane_ops: usize, ops: usize) -> Verdic
         () if refused || stops().any(|r| r.is_certain()) => Verdict::Fails,
         () if stops().next().is_some() => Verdict::MayFail,
         () if errors().any(|r| r.effect == Effect::WrongResult) => Verdict::Wrong,
-        () if ane_ops == 0 && ops > 0 => Verdict::Off,
+        () if ane_ops == 0 => Verdict::Off,
         () if rules.iter().any(|r| r.effect == Effect::ProgramLeaves) => Verdict::MayLeave,
         () if ane_ops == ops => Verdict::On,
         () if percent(ane_ops, ops) >= 95.0 => Verdict::Mostly,
@@ -457,6 +457,7 @@ fn latency_row(done: &FunctionAudit, chip: &str) -> LatencyRow {
             memory_mj: l.energy.memory.mj,
             host_mj: l.energy.host.mj,
         },
+        reading_ms: l.reading_ms,
         peak_bytes: l.peak_bytes,
         load_risk: match l.load_risk {
             LoadRisk::None => "none",

@@ -39,6 +39,8 @@ pub struct MemoryRow {
     pub activation_bytes: f64,
     /// Bytes of states, held once.
     pub state_bytes: f64,
+    /// Bytes of tables that lookups on the CPU or GPU read, such as embeddings, held once.
+    pub table_bytes: f64,
     /// `measured` or `inferred`: how many copies of weights there are.
     pub evidence: &'static str,
     /// Who says how many copies.
@@ -80,15 +82,18 @@ pub fn rows(programs: &[Loaded], target: &Target) -> Vec<MemoryRow> {
     } else {
         0.0
     };
+    let others = sum.activations + sum.states + sum.tables;
     let row = |route, evidence: Evidence, source, weights: f64| MemoryRow {
         route,
         functions: sum.functions,
-        bytes: weights * WIRED.value + sum.activations + sum.states,
-        low_bytes: weights * WIRED.low + sum.activations + sum.states,
-        high_bytes: weights * WIRED.high.max(expanded) + sum.activations + sum.states,
+        bytes: weights * WIRED.value + others,
+        // Pages of a mapped table that no call touches take no memory: 40 MB of 5.5 GB (oxinfer).
+        low_bytes: weights * WIRED.low + others - sum.mapped,
+        high_bytes: weights * WIRED.high.max(expanded) + others,
         weight_bytes: weights * WIRED.value,
         activation_bytes: sum.activations,
         state_bytes: sum.states,
+        table_bytes: sum.tables,
         evidence: evidence.name(),
         source,
         disputed: on_phones,
@@ -118,22 +123,28 @@ struct Sum {
     activations: f64,
     /// Of the functions of a program, of which all use one state.
     states: f64,
+    /// Of the functions of a program, which look up in one table.
+    tables: f64,
+    /// Those of them that are mapped.
+    mapped: f64,
 }
 
 impl Sum {
     fn of(programs: &[Loaded]) -> Self {
         let all = || programs.iter().flat_map(|p| &p.functions);
-        let states = |p: &Loaded| {
-            let of_functions = p.functions.iter().map(|l| l.state_bytes);
-            of_functions.fold(0.0, f64::max)
+        let most = |p: &Loaded, bytes: fn(&Latency) -> f64| {
+            p.functions.iter().map(bytes).fold(0.0, f64::max)
         };
+        let sum = |bytes: fn(&Latency) -> f64| programs.iter().map(|p| most(p, bytes)).sum();
         Self {
             functions: all().count(),
             copies: all().map(|l| l.loaded_bytes).sum(),
             once: programs.iter().map(Loaded::bytes_once).sum(),
             dense: all().map(|l| l.dense_bytes).sum(),
             activations: all().map(|l| l.alive_bytes).sum(),
-            states: programs.iter().map(states).sum(),
+            states: sum(|l| l.state_bytes),
+            tables: sum(|l| l.table_bytes),
+            mapped: sum(|l| l.mapped_bytes),
         }
     }
 }

@@ -266,7 +266,10 @@ pub struct LatencyRow {
     pub high_energy_mj: f64,
     /// What the millijoules are made of.
     pub energy_parts: EnergyRow,
-    /// Most bytes of weights and activations alive at once.
+    /// Milliseconds of reading weights, hidden behind other ops or not: what a call that is bound
+    /// by weights takes at least.
+    pub reading_ms: f64,
+    /// Most bytes of weights, tables and activations alive at once.
     pub peak_bytes: f64,
     /// `none`, `possible` or `likely`: whether the program is too large to load.
     pub load_risk: &'static str,
@@ -381,6 +384,8 @@ pub struct Baseline {
     pub file: String,
     /// The targets of the earlier report.
     pub targets: Vec<String>,
+    /// The program of the earlier report, if its name is another.
+    pub other_program: Option<String>,
     /// Targets of this report that the earlier one does not have: all their findings are new.
     pub missing: Vec<String>,
     /// Findings that were there already.

@@ -123,7 +123,12 @@ fn unmet(target: &TargetRow, least: f64, allow_disputed: bool) -> Vec<String> {
     let name = target.short();
     let mut failures = Vec::new();
     for f in target.functions.iter().filter(|f| !f.catch_all) {
-        if f.residency < least {
+        if f.ops == 0 && least > 0.0 {
+            failures.push(format!(
+                "{name}: `{}` has no op, so nothing of it runs on the engine",
+                f.name
+            ));
+        } else if f.residency < least {
             failures.push(format!(
                 "{name}: {} of {} of `{}` are on the engine, {:.2} %, {least} % are required",
                 f.ane_ops,

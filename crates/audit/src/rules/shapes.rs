@@ -1,7 +1,7 @@
 //! Rules about ranks, axis lengths, and shapes that are not fixed.
 
 use thane_mil::literal::Literal;
-use thane_mil::program::{Function, OpId};
+use thane_mil::program::{Function, OpId, ValueId};
 use thane_mil::types::{Dim, TensorType};
 
 use super::ROW;
@@ -9,9 +9,11 @@ use super::query::{
     bytes, contraction, int, is_any, is_weight, kind, operands, param_shape, show_bytes, tensor,
     tensors, wrap,
 };
+use crate::number::predicted_bytes;
 use crate::rule::{Check, Effect, Hit, Rule, Scope, Severity};
 use crate::target::{Evidence, Route};
 use crate::view::View;
+use crate::work;
 
 /// fp16 numbers in the 64 bytes that a row is padded to.
 pub const ROW_LEN: usize = 32;
@@ -320,16 +322,45 @@ pub static RULES: &[Rule] = &[
     Rule {
         id: "ANE067",
         title: "Empty axes",
+        effect: Effect::CompileFails(None),
+        severity: Severity::Error,
         evidence: Evidence::Inferred,
         source: "751K M6 study: every layer's validator asks for lengths from 1 to the cap of the \
             axis",
-        why: "A tensor without elements has no place in a task of the engine.",
+        why: "A tensor without elements has no place in a task of the engine, and the time of a call \
+            with one says nothing.",
         fix: "Remove the op: what it gives is known without computing it.",
         check: Check::Op(|v, op| {
             let (value, ty) = tensors(v, op).find(|(_, t)| t.shape.contains(&Dim::Known(0)))?;
             Some(format!(
                 "`{}` is {ty}, which is empty",
                 v.f.value(value).name
+            ))
+        }),
+        ..ROW
+    },
+    Rule {
+        id: "ANE173",
+        title: "Tensors of 2 GiB or more",
+        effect: Effect::CompileFails(None),
+        severity: Severity::Error,
+        evidence: Evidence::Inferred,
+        source: "Chromium's WebNN on Core ML takes tensors below 2^31 bytes only",
+        why: "Core ML addresses the bytes of a tensor by 32 bits with a sign. Predicted times and \
+            sizes of such a program say nothing.",
+        fix: "Check the shape: an axis may be too long by a mistake. Else compute it in parts.",
+        check: Check::Op(|v, op| {
+            const MOST: f64 = 2_147_483_648.0;
+            let mil = v.op(op);
+            let values = mil.uses().chain(mil.results.iter().copied());
+            let large = |value: &ValueId| !v.is_constant(*value) && work::bytes(v, *value) >= MOST;
+            let value = values
+                .filter(|value| v.f.value(*value).ty.tensor().is_some())
+                .find(large)?;
+            Some(format!(
+                "`{}` has {}",
+                v.f.value(value).name,
+                predicted_bytes(work::bytes(v, value))
             ))
         }),
         ..ROW

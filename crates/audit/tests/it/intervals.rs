@@ -18,7 +18,7 @@ const AWAY: Far = Far {
 };
 
 fn source(row: &Scored) -> &str {
-    row.row.source.split('@').next().unwrap_or_default()
+    row.row.source_file()
 }
 
 fn error(row: &Scored) -> f64 {

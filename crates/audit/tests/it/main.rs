@@ -18,4 +18,5 @@ mod place;
 mod placement;
 mod plan;
 mod rules;
+mod sizes;
 mod trials;

@@ -126,6 +126,7 @@ fn a_better_chip_is_never_slower() {
             activation_gbps: faster(chip.activation_gbps, by()),
             local_gbps: faster(chip.local_gbps, by()),
             element_gps: faster(chip.element_gps, by()),
+            cpu_gbps: faster(chip.cpu_gbps, by()),
             dispatch_us: faster(chip.dispatch_us, 1.0 / by()),
             direct_us: faster(chip.direct_us, 1.0 / by()),
             ..*chip

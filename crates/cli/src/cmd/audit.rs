@@ -555,6 +555,18 @@ fn verdict(report: &Report) -> Outcome {
 
 fn self_check(files: &[PathBuf], args: &Args, app: &App) -> Outcome {
     check_out(args)?;
+    let misfit = match args.target.len() {
+        0 => None,
+        _ if files.is_empty() => Some((
+            "--target is for placements of your own: each published row says what it was measured on",
+            "--self-check without --target, or --self-check FILE.csv",
+        )),
+        1 => None,
+        _ => Some(("placements are scored for one target", "--target m4")),
+    };
+    if let Some((what, remedy)) = misfit {
+        return Err(Failure::new(Code::Usage, anyhow::anyhow!(what)).remedy(remedy));
+    }
     // The labels that are carried along are of M4 with macOS 27, and of every compute unit.
     let target = args.target.first().copied().unwrap_or_else(Target::usual);
     let target = Target {

@@ -248,6 +248,7 @@ const USAGE: &[&str] = &[
     "audit --self-check --context 8",
     "audit --self-check --buckets 8",
     "audit --self-check --block 8",
+    "audit --self-check --target a19",
     "audit --self-check -o OUT.sarif",
     "audit MIL --buckets 8",
     "audit MIL --pooling cls",

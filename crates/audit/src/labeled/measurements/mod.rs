@@ -48,7 +48,8 @@ pub struct Row {
     pub weight_bytes: Option<f64>,
     /// Remarks.
     pub note: String,
-    /// Whether the model has seen it: `fit`, `check`, `constants`, or not: `unused`.
+    /// What it was used for: `fit`, `check`, `constants`; `seen` where only other rows of its
+    /// source were; `test` where none was.
     pub split: String,
     /// The repository and file that publish it.
     pub source: String,
@@ -74,9 +75,14 @@ pub struct Rebuilt {
 }
 
 impl Row {
-    /// Whether numbers of the model were chosen with it in view.
+    /// Whether numbers of the model were chosen with it, or other rows of its source, in view.
     pub fn is_seen(&self) -> bool {
-        ["fit", "check", "constants"].contains(&self.split.as_str())
+        ["fit", "check", "constants", "seen"].contains(&self.split.as_str())
+    }
+
+    /// The repository and file that publish it, whatever the commit.
+    pub fn source_file(&self) -> &str {
+        self.source.split('@').next().unwrap_or_default()
     }
 }
 

@@ -33,6 +33,8 @@ pub struct Chip {
     pub engines: u8,
     /// Cores of the GPU, of the largest version.
     pub gpu_cores: u8,
+    /// Memory of the largest device with the chip, in GiB: Apple's specifications; M6's is a guess.
+    pub memory_gib: u16,
     /// fp16 products of one engine at their best, in 10^12 operations/s; a multiplication and an
     /// addition are two.
     pub peak_tflops: Figure,
@@ -46,6 +48,8 @@ pub struct Chip {
     pub local_gbps: Figure,
     /// Throughput of elementwise ops, in 10^9 results/s.
     pub element_gps: Figure,
+    /// What ops on the CPU read and write of memory, in 10^9 bytes/s.
+    pub cpu_gbps: Figure,
     /// Dispatch latency of a call through Core ML, in microseconds.
     pub dispatch_us: Figure,
     /// Dispatch latency of a call on the direct route, in microseconds.
@@ -110,6 +114,7 @@ impl Chip {
             ("activation_gbps", self.activation_gbps),
             ("local_gbps", self.local_gbps),
             ("element_gps", self.element_gps),
+            ("cpu_gbps", self.cpu_gbps),
             ("dispatch_us", self.dispatch_us),
             ("direct_us", self.direct_us),
             ("idle_us", self.idle_us),

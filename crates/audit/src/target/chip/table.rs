@@ -28,6 +28,21 @@ const fn kin(value: f64, low: f64, high: f64) -> Figure {
     Figure::inferred(value, low, high, RELATED)
 }
 
+/// What CPUs of Pro, Max and Ultra chips get of a memory that is two to eight times as wide as that
+/// of the plain chip: one core of M1 Max reads 102 GB/s, all of them 243 (AnandTech).
+const WIDE_CPU: Figure = kin(102.0, 60.0, 243.0);
+
+/// A phone's memory of 64 bits: `gbps` is what it moves at most, and what its CPU gets is taken to be
+/// 0.85 of that, as on M1.
+const fn phone_cpu(gbps: f64) -> Figure {
+    Figure::inferred(
+        0.85 * gbps,
+        0.5 * gbps,
+        gbps,
+        "the width and clock of the memory",
+    )
+}
+
 /// A row of a generation, with what is known of its M chip.
 const fn base(
     name: &'static str,
@@ -43,12 +58,14 @@ const fn base(
         family,
         engines: 1,
         gpu_cores: 10,
+        memory_gib: 32,
         peak_tflops: kin(15.9, 12.0, 18.8),
         int8_tops: None,
         weight_gbps: kin(60.0, 50.0, 70.0),
         activation_gbps: kin(24.0, 20.0, 60.0),
         local_gbps: kin(125.0, 90.0, 160.0),
         element_gps: kin(61.0, 40.0, 121.5),
+        cpu_gbps: kin(60.8, 40.0, 120.0),
         dispatch_us: kin(150.0, 100.0, 220.0),
         direct_us: kin(95.0, 60.0, 190.0),
         idle_us: kin(0.0, 0.0, 70.0),
@@ -56,6 +73,8 @@ const fn base(
 }
 
 const M1: Chip = Chip {
+    memory_gib: 16,
+    cpu_gbps: Figure::measured(58.0, 40.0, 68.0, "AnandTech: one core reads 58 GB/s"),
     gpu_cores: 8,
     peak_tflops: Figure::measured(
         12.0,
@@ -76,6 +95,7 @@ const M1: Chip = Chip {
 };
 
 const M2: Chip = Chip {
+    memory_gib: 24,
     peak_tflops: Figure::inferred(
         16.5,
         15.8,
@@ -89,6 +109,7 @@ const M2: Chip = Chip {
 };
 
 const M3: Chip = Chip {
+    memory_gib: 24,
     peak_tflops: Figure::measured(
         15.9,
         15.0,
@@ -108,6 +129,13 @@ const M3: Chip = Chip {
 };
 
 const M4: Chip = Chip {
+    memory_gib: 32,
+    cpu_gbps: Figure::measured(
+        60.8,
+        50.0,
+        120.0,
+        "M6 study: 56.67 GiB/s in Espresso's table of H16G",
+    ),
     peak_tflops: Figure::measured(18.8, 18.5, 19.0, "maderix/ANE and M6 study"),
     int8_tops: Some(Figure::measured(
         36.6,
@@ -130,6 +158,7 @@ const M4: Chip = Chip {
 };
 
 const M5: Chip = Chip {
+    memory_gib: 32,
     peak_tflops: Figure::measured(
         15.2,
         14.5,
@@ -156,6 +185,8 @@ const M5: Chip = Chip {
 };
 
 const M5_MAX: Chip = Chip {
+    memory_gib: 128,
+    cpu_gbps: WIDE_CPU,
     gpu_cores: 40,
     peak_tflops: Figure::measured(20.3, 18.7, 20.6, "qwen-ane, int4 weights, macOS 27"),
     int8_tops: Some(Figure::measured(
@@ -177,6 +208,8 @@ const M5_MAX: Chip = Chip {
 };
 
 const A18_PRO: Chip = Chip {
+    memory_gib: 8,
+    cpu_gbps: phone_cpu(60.0),
     gpu_cores: 6,
     peak_tflops: on_phones(10.5),
     int8_tops: Some(on_phones(19.0)),
@@ -190,6 +223,8 @@ pub static CHIPS: &[Chip] = &[
     M1,
     Chip {
         name: "m1-pro",
+        memory_gib: 32,
+        cpu_gbps: WIDE_CPU,
         marketing: "M1 Pro",
         gpu_cores: 16,
         weight_gbps: weights(54.9),
@@ -197,6 +232,13 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m1-max",
+        memory_gib: 64,
+        cpu_gbps: Figure::measured(
+            102.0,
+            60.0,
+            243.0,
+            "AnandTech: 102 GB/s of one core, 243 of all",
+        ),
         marketing: "M1 Max",
         gpu_cores: 32,
         weight_gbps: weights(54.6),
@@ -205,6 +247,8 @@ pub static CHIPS: &[Chip] = &[
     // Two dies; one model uses one engine.
     Chip {
         name: "m1-ultra",
+        memory_gib: 128,
+        cpu_gbps: WIDE_CPU,
         marketing: "M1 Ultra",
         gpu_cores: 64,
         weight_gbps: weights(54.7),
@@ -213,6 +257,8 @@ pub static CHIPS: &[Chip] = &[
     M2,
     Chip {
         name: "m2-pro",
+        memory_gib: 32,
+        cpu_gbps: WIDE_CPU,
         marketing: "M2 Pro",
         gpu_cores: 19,
         weight_gbps: Figure::measured(
@@ -225,6 +271,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m2-max",
+        memory_gib: 96,
+        cpu_gbps: WIDE_CPU,
         marketing: "M2 Max",
         gpu_cores: 38,
         weight_gbps: weights(62.0),
@@ -232,6 +280,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m2-ultra",
+        memory_gib: 192,
+        cpu_gbps: WIDE_CPU,
         marketing: "M2 Ultra",
         gpu_cores: 76,
         weight_gbps: weights(61.7),
@@ -240,6 +290,8 @@ pub static CHIPS: &[Chip] = &[
     M3,
     Chip {
         name: "m3-pro",
+        memory_gib: 36,
+        cpu_gbps: WIDE_CPU,
         marketing: "M3 Pro",
         arch: "h15",
         gpu_cores: 18,
@@ -248,6 +300,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m3-max",
+        memory_gib: 128,
+        cpu_gbps: WIDE_CPU,
         marketing: "M3 Max",
         arch: "h15c?",
         gpu_cores: 40,
@@ -256,6 +310,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m3-ultra",
+        memory_gib: 512,
+        cpu_gbps: WIDE_CPU,
         marketing: "M3 Ultra",
         arch: "h15c?",
         gpu_cores: 80,
@@ -265,6 +321,8 @@ pub static CHIPS: &[Chip] = &[
     M4,
     Chip {
         name: "m4-pro",
+        memory_gib: 64,
+        cpu_gbps: WIDE_CPU,
         marketing: "M4 Pro",
         arch: "h16s?",
         gpu_cores: 20,
@@ -274,6 +332,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "m4-max",
+        memory_gib: 128,
+        cpu_gbps: WIDE_CPU,
         marketing: "M4 Max",
         arch: "h16c?",
         gpu_cores: 40,
@@ -284,6 +344,7 @@ pub static CHIPS: &[Chip] = &[
     M5,
     Chip {
         name: "m5-pro",
+        memory_gib: 64,
         marketing: "M5 Pro",
         arch: "h17s?",
         gpu_cores: 20,
@@ -333,6 +394,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a14",
+        memory_gib: 6,
+        cpu_gbps: phone_cpu(34.1),
         marketing: "A14",
         arch: "h13",
         gpu_cores: 4,
@@ -342,6 +405,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a15",
+        memory_gib: 6,
+        cpu_gbps: phone_cpu(34.1),
         marketing: "A15",
         arch: "h14",
         gpu_cores: 5,
@@ -351,6 +416,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a16",
+        memory_gib: 6,
+        cpu_gbps: phone_cpu(51.2),
         marketing: "A16",
         arch: "h15",
         gpu_cores: 5,
@@ -360,6 +427,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a17-pro",
+        memory_gib: 8,
+        cpu_gbps: phone_cpu(51.2),
         marketing: "A17 Pro",
         arch: "h16?",
         gpu_cores: 6,
@@ -370,6 +439,7 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a18",
+        memory_gib: 8,
         marketing: "A18",
         gpu_cores: 5,
         ..A18_PRO
@@ -377,6 +447,8 @@ pub static CHIPS: &[Chip] = &[
     A18_PRO,
     Chip {
         name: "a19",
+        memory_gib: 8,
+        cpu_gbps: phone_cpu(76.8),
         marketing: "A19",
         arch: "h18?",
         generation: 18,
@@ -385,6 +457,8 @@ pub static CHIPS: &[Chip] = &[
     },
     Chip {
         name: "a19-pro",
+        memory_gib: 12,
+        cpu_gbps: phone_cpu(76.8),
         marketing: "A19 Pro",
         arch: "h18?",
         generation: 18,
