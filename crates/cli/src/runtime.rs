@@ -222,7 +222,6 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
             n_layers / 2
         )],
         ModelError::Lanes { most, .. } => vec![format!("--lanes 2 to {most}")],
-        ModelError::LanesOfRecurrent => vec!["leave --lanes out".to_owned()],
         ModelError::NoHeadToCut => vec!["--split without head, or --head logits".to_owned()],
         ModelError::SharedAcrossChunks { .. }
         | ModelError::MixedCaches
