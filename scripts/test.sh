@@ -91,9 +91,9 @@ convert_decoders() { # folder
             -o "$1/engine-$(basename "$model").mlpackage" || return
     done
     # Every mode of a form with one cache size, and of one with several.
-    for model in gemma4 qwen3 gpt2; do
+    for model in gemma4 qwen3 gpt2 lfm2 qwen3_5; do
         "$thane" convert --quiet --force --form engine --context 64 --block 8 --contexts 24 --verify 3 --kv explicit \
-            --lookup host --split 2 "tests/models/tiny/$model" -o "$1/chunks-$model" || return
+            --lanes 4 --lookup host --split 2 "tests/models/tiny/$model" -o "$1/chunks-$model" || return
     done
     "$thane" convert --quiet --force --form engine --context 64 --block 8 --contexts 24 --verify 3 --split 0-1,1-2,head \
         tests/models/tiny/llama-bias -o "$1/chunks-state" || return

@@ -9,8 +9,8 @@ as a hole in the file, to save 9 GB of disk) and what `thane convert --target` w
 anew, which infers each type and reads each constant (tests/oracle/check_packages.py). `thane audit` must find no error
 for each chip, and gives the ops and bytes of the largest program. PYTHON has torch, transformers and coremltools
 (`packages-env` of setup.sh). Each --more is another row, of a model with flags of convert: by default Qwen2.5 for
-direct access to the engine, for which the audit judges it then, and Gemma 4 in the chunks that CoreML-LLM ships or
-tried. Needs 12 GB of disk and 12 GB of memory for Gemma 4.
+direct access to the engine, for which the audit judges it then, LFM2 and Qwen3.5 with lanes, and Gemma 4 in the
+chunks that CoreML-LLM ships or tried. Needs 12 GB of disk and 12 GB of memory for Gemma 4.
 """
 
 import argparse
@@ -33,7 +33,8 @@ def thane(args, *command):
     return run.stdout
 
 
-MORE = ["Qwen2.5-0.5B:--direct --split 3"] + [
+LANES = "--kv explicit --lanes 32"
+MORE = ["Qwen2.5-0.5B:--direct --split 3", f"LFM2-350M:{LANES}", f"Qwen3.5-0.8B:{LANES}"] + [
     f"Gemma-4-E2B:--split {split}"
     for split in ("0-8,8-15,15-25,25-35", "0-8,8-25,25-35", "0-15,15-35", "0-35")
 ]

@@ -45,8 +45,8 @@ pub struct FormFlags {
     /// output head, or 400MB for the most weights that each may have.
     #[arg(long, value_name = "CHUNKS", value_parser = split)]
     pub split: Option<Split>,
-    /// Add the function decode_lanes, which takes a token each of N sequences, 2 to 128, with a
-    /// cache each; needs --kv explicit.
+    /// Add the function decode_lanes, which takes a token each of N sequences, 2 to 128, with
+    /// caches and states of their own; needs --kv explicit.
     #[arg(long, value_name = "N")]
     pub lanes: Option<usize>,
     /// What functions give of the logits: logits for all, argmax for the greatest and its token,

@@ -200,6 +200,11 @@ pub fn longer_package(
     max: usize,
     needed: usize,
 ) -> Option<String> {
-    let form = if is_for_engine { " --form engine" } else { "" };
+    // Every family can have an explicit cache.
+    let form = if is_for_engine {
+        " --form engine --kv explicit"
+    } else {
+        ""
+    };
     (needed <= max).then(|| format!("thane convert {model}{form} -o PACKAGE --context {needed}"))
 }

@@ -25,7 +25,8 @@ pub fn check(model: &LanguageModel, flags: &RunFlags, tokens: &[u32], app: &App)
         "fp16 overflows, so the result means nothing; the first op that overflows: {op}"
     );
     Err(Failure::new(Code::Other, error).remedy(format!(
-        "thane convert {} --form engine -o PACKAGE.mlpackage, and that with --numerics ane",
+        "thane convert {} --form engine --kv explicit -o PACKAGE.mlpackage, and that with \
+         --numerics ane",
         model.checkpoint_name()
     )))
 }

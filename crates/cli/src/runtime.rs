@@ -112,14 +112,8 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             .chain(longer_package(model, *is_for_engine, *max_context, *asked))
             .collect(),
         RuntimeError::Foreign(fault) => vec![fault.remedy.clone()],
-        RuntimeError::GreedyOnly { .. } => vec![
-            "thane run with --temperature 0 and without penalties, or what gives all logits: thane \
-             convert --head logits"
-                .to_owned(),
-        ],
-        RuntimeError::GreatestOnly { n, .. } => vec![format!(
-            "thane run with --top-k 1 to {n} and without penalties, or thane convert --head logits"
-        )],
+        RuntimeError::GreedyOnly { option, .. } => of_few_logits(1, option),
+        RuntimeError::GreatestOnly { n, option, .. } => of_few_logits(*n, option),
         RuntimeError::ForeignContext { context, .. } => {
             vec![format!("leave --context out, or --context {context}")]
         }
@@ -160,8 +154,28 @@ fn predict(path: &Path) -> String {
     format!("thane predict {path} --out FOLDER runs a function of it once")
 }
 
+/// What gives enough logits where a model gives the `n` greatest.
+fn of_few_logits(n: usize, option: &str) -> Vec<String> {
+    let all = "thane convert MODEL --form engine --head logits -o PACKAGE, which gives all logits";
+    let sampling = match (option, n) {
+        ("the perplexity" | "bench verify" | "log probabilities" | "a grammar", _) => None,
+        (_, 1) => Some("thane run with --temperature 0 and without penalties".to_owned()),
+        _ => Some(format!(
+            "thane run with --top-k 1 to {n} and without penalties"
+        )),
+    };
+    sampling.into_iter().chain([all.to_owned()]).collect()
+}
+
 fn of_no_contract(path: &Path, task: Task) -> Vec<String> {
+    let is_compiled = path.extension().is_some_and(|e| e == "mlmodelc");
     match task {
+        Task::Generate if is_compiled => vec![
+            "thane convert MODEL -o PACKAGE.mlpackage: a compiled model (.mlmodelc) never has a \
+             contract"
+                .to_owned(),
+            predict(path),
+        ],
         Task::Generate => vec![
             "thane convert MODEL -o PACKAGE makes packages that can be run".to_owned(),
             predict(path),
@@ -222,7 +236,6 @@ fn of_model(path: &Path, error: &ModelError) -> Vec<String> {
             n_layers / 2
         )],
         ModelError::Lanes { most, .. } => vec![format!("--lanes 2 to {most}")],
-        ModelError::LanesOfRecurrent => vec!["leave --lanes out".to_owned()],
         ModelError::NoHeadToCut => vec!["--split without head, or --head logits".to_owned()],
         ModelError::SharedAcrossChunks { .. }
         | ModelError::MixedCaches

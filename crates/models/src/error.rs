@@ -195,12 +195,6 @@ pub enum ModelError {
          choose an explicit cache"
     )]
     LanesOfState,
-    /// Layers with recurrent states have no lanes.
-    #[error(
-        "layers with convolutions or delta nets keep states of one sequence, and have no lanes yet: \
-         leave lanes out"
-    )]
-    LanesOfRecurrent,
     /// The output head was to be a chunk by itself, and is on the host.
     #[error(
         "expected a cut of layers only, found one with a chunk for the output head, which is on \

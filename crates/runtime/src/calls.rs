@@ -246,7 +246,8 @@ impl Host<'_> {
                     }
                     "new_convolution_cache" | "new_recurrent_state" => {
                         let before = port.name.replacen("new_", "", 1);
-                        keeps.push((port.name.clone(), self.slot(&before, 0)));
+                        let slot = self.memory(&before, port, call.lanes)?;
+                        keeps.push((port.name.clone(), slot));
                     }
                     _ => {}
                 }
@@ -338,10 +339,8 @@ impl Host<'_> {
                 Feed::Cache(idx)
             }
             "given_keys" | "given_values" => Feed::Slot(self.slot(&port.name, 0)),
-            // Zeros before the first call.
             "convolution_cache" | "recurrent_state" => {
-                let n_elements: usize = shape.iter().product();
-                Feed::Slot(self.slot(&port.name, n_elements * dtype.bits() / 8))
+                Feed::Slot(self.memory(&port.name, port, call.lanes)?)
             }
             role => return Err(format!("the role `{role}` is not that of an input")),
         };
@@ -503,6 +502,37 @@ impl Host<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The slot of what a layer remembers of a sequence, zeros before the first call. `port` takes
+    /// or gives that of all lanes.
+    fn memory(&mut self, name: &str, port: &Port, lanes: usize) -> Result<usize, String> {
+        let n_rows = port.shape.get(1).copied().flatten().unwrap_or(0);
+        if !n_rows.is_multiple_of(lanes.max(1)) {
+            return Err(format!(
+                "expected what {lanes} lanes remember in `{}`, found {}",
+                port.name,
+                dims(&port.shape)
+            ));
+        }
+        let mut sizes = port.shape.iter();
+        let n_elements = sizes.try_fold(1usize, |n, dim| n.checked_mul((*dim)?));
+        let n_bytes = n_elements.map(|n| dtype(port).map(|dtype| dtype.byte_len(n)));
+        let most = Limits::default().state_bytes;
+        let n_bytes = n_bytes.transpose()?.flatten().filter(|n| *n <= most);
+        let n_bytes =
+            n_bytes.ok_or_else(|| format!("`{}` takes more than {most} bytes", port.name))?;
+        let (one, slot) = (
+            n_bytes / lanes.max(1),
+            self.slot(name, n_bytes / lanes.max(1)),
+        );
+        if self.slots[slot].1 == one {
+            return Ok(slot);
+        }
+        Err(format!(
+            "expected {} bytes of a sequence in `{}`, as other functions have, found {one}",
+            self.slots[slot].1, port.name
+        ))
     }
 
     /// The slot `name`, which begins as so many zero bytes.

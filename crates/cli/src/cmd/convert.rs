@@ -6,7 +6,7 @@ use serde::Serialize;
 use thane_audit::target::Target;
 use thane_mil::opset::Opset;
 use thane_mil::types::DType;
-use thane_models::{DecoderEngine, Split};
+use thane_models::{DecoderEngine, Info, Interface, Options, Split};
 use thane_runtime::{
     AnemllOptions, LanguageOptions, Model, PackageOptions, RuntimeError, Task as ModelTask,
     WrittenBundle, WrittenPackage,
@@ -32,7 +32,8 @@ pub struct Args {
     model: String,
     /// The package to write, such as model.mlpackage.
     ///
-    /// A name such as model.mlmodelc writes a compiled model. Several packages are written into a
+    /// A name such as model.mlmodelc writes a compiled model, which has no tokenizer and no
+    /// contract: apps can load it, and thane run cannot. Several packages are written into a
     /// folder.
     #[arg(short, long, value_name = "PACKAGE")]
     out: PathBuf,
@@ -365,6 +366,12 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         );
         return Err(Failure::new(Code::Usage, error).remedy("--form engine"));
     }
+    if let Some(engine) = &engine {
+        let info = form_info(args, &model, engine.clone())?;
+        let calls = info.fixed.iter().flat_map(|fixed| &fixed.calls);
+        let n_packages = calls.map(|call| call.functions.len()).max();
+        check_out(args, n_packages.unwrap_or(1), &model.path)?;
+    }
     let calibrated = |engine| calibrated_form(args, engine, app);
     let engine = engine.map(calibrated).transpose()?;
     // States of packages are fp16.
@@ -376,14 +383,7 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         engine,
     };
     let model = model.language_model(&options, app.output.as_ref())?;
-    if model.n_chunks() > 1 {
-        if is_model_file(&args.out) {
-            return Err(several(args));
-        }
-        out::check_made(&args.out, Kind::Folder, args.force, &[&model.path])?;
-    } else if !is_model_file(&args.out) {
-        return Err(misnamed(args).remedy("--split 2, to cut the model into a folder"));
-    }
+    check_out(args, model.n_chunks(), &model.path)?;
     let options = PackageOptions {
         replace: args.force,
         compiled: is_compiled(&args.out),
@@ -394,6 +394,34 @@ fn generate(args: &Args, model: Model, app: &App) -> Outcome {
         .write(&args.out, &options, app.output.as_ref())
         .map_err(|e| unwritten(e, args))?;
     say(&model.name, &written, (args, is_portable), app)
+}
+
+/// Refuses a form that the model cannot have, before a text is computed.
+fn form_info(args: &Args, model: &Model, engine: DecoderEngine) -> Result<Info, Failure> {
+    let checkpoint = model.checkpoint()?;
+    let options = Options {
+        context: args.context,
+        engine: Some(engine),
+        ..Options::default()
+    };
+    let built = thane_models::build(checkpoint, &options);
+    Ok(built
+        .map_err(|e| RuntimeError::model(&checkpoint.path, e))?
+        .info)
+}
+
+/// Refuses an output of another kind than so many packages made of `from`.
+fn check_out(args: &Args, n_packages: usize, from: &Path) -> Outcome {
+    if n_packages == 1 && !is_model_file(&args.out) {
+        return Err(misnamed(args).remedy("--split 2, to cut the model into a folder"));
+    }
+    if n_packages == 1 {
+        return Ok(());
+    }
+    if is_model_file(&args.out) {
+        return Err(several(args));
+    }
+    out::check_made(&args.out, Kind::Folder, args.force, &[from])
 }
 
 /// The form, with what a text decides.
@@ -422,6 +450,11 @@ fn anemll(args: &Args, model: &Model, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy(format!("leave {flag} out")));
     }
     let flags = &args.embedding.form;
+    let of_anemll = DecoderEngine {
+        interface: Interface::Anemll,
+        ..flags.decoder()
+    };
+    form_info(args, model, of_anemll)?;
     let engine = calibrated_form(args, flags.decoder(), app)?;
     let options = AnemllOptions {
         replace: args.force,

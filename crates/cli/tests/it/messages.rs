@@ -188,7 +188,11 @@ fn a_longer_context_keeps_the_form() {
     let home = Home::new();
     let model = chat_folder();
     for (name, flags, form) in [
-        ("engine", &["--form", "engine"][..], " --form engine"),
+        (
+            "engine",
+            &["--form", "engine"][..],
+            " --form engine --kv explicit",
+        ),
         ("portable", &[], ""),
     ] {
         let out = home.path(&format!("{name}.mlpackage"));

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
+use crate::decoder::models;
 use crate::fixture::{Home, assert_ends, chat_folder};
 
 fn convert(home: &Home, flags: &[&str]) -> Output {
@@ -38,6 +39,41 @@ fn files_of_retrieval_heads_are_those_of_the_model() {
             None => assert_ends(&output, 0, &[]),
             Some(said) => assert_ends(&output, 2, &[said]),
         }
+    }
+}
+
+/// No text is computed for what cannot be written: a text that does not exist would be the error.
+#[test]
+fn what_cannot_be_written_is_refused_before_a_text_is_computed() {
+    let (home, chat) = (Home::new(), chat_folder());
+    let experts = models().join("tiny/mixtral");
+    for (model, out, flags, said) in [
+        (&experts, "x.mlpackage", "--form engine", "cannot have"),
+        (&experts, "x", "--form anemll", "cannot have"),
+        (
+            &chat,
+            "x.mlpackage",
+            "--form engine --kv state --lanes 4",
+            "choose an explicit cache",
+        ),
+        (
+            &chat,
+            "x.mlpackage",
+            "--form engine --kv explicit --lanes 4 --attention-tile 32",
+            "lanes have no --attention-tile",
+        ),
+        (
+            &chat,
+            "x",
+            "--form engine --split 400MB",
+            "a package (.mlpackage)",
+        ),
+    ] {
+        let (out, text_file) = (home.path(out), home.path("missing"));
+        let given = ["convert", text(model), "-o", text(&out), "--calibrate"];
+        let flags: Vec<&str> = flags.split(' ').collect();
+        let output = home.run(&[&given[..], &[text(&text_file)], &flags].concat());
+        assert_ends(&output, 2, &[said]);
     }
 }
 

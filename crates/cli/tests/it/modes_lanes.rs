@@ -2,17 +2,21 @@
 
 use thane_cpu::{Cpu, Numerics};
 use thane_engine::sessions::Sessions;
-use thane_mil::types::DType;
+use thane_mil::backend::Backend;
+use thane_mil::program::ValueId;
+use thane_mil::types::{DType, TensorType};
 use thane_models::{CacheForm, DecoderEngine, Head, Lookup, Split};
+use thane_runtime::{LanguageModel, LanguageOptions, Model};
 
-use crate::decoder::{BLOCK, CONTEXT, cases, error, model, models, sequences};
+use crate::decoder::{BLOCK, CONTEXT, cases, error, files, model, models, sequences};
 use crate::fixture::{Home, assert_ends, chat_folder, json};
 
 /// Bound of the relative difference, whose sums have other orders.
 const BOUND: f64 = 1e-5;
 
-/// Bound of the relative difference from transformers.
-const REFERENCE_BOUND: f64 = 1e-3;
+/// Bound of the relative difference from transformers: 1e-3 with native norms. Scaled norms have
+/// one epsilon for all rows, which the small rows of delta nets show.
+const REFERENCE_BOUND: f64 = 4e-3;
 
 fn engine() -> DecoderEngine {
     DecoderEngine {
@@ -29,9 +33,10 @@ fn forms() -> [(&'static str, DecoderEngine); 3] {
     [
         ("whole", DecoderEngine { lanes, ..engine() }),
         (
-            "host, contexts, two chunks",
+            "host, contexts, two chunks, verify 3",
             DecoderEngine {
                 lanes,
+                verify: Some(3),
                 lookup: Lookup::Host,
                 contexts: vec![9, 24],
                 split: Split::Into(2),
@@ -50,20 +55,10 @@ fn forms() -> [(&'static str, DecoderEngine); 3] {
     ]
 }
 
-/// Layers that hold all tokens together, which lanes are refused for.
-fn is_recurrent(name: &str) -> bool {
-    ["lfm2", "qwen3_5"]
-        .iter()
-        .any(|family| name.contains(family))
-}
-
 #[test]
 fn each_lane_of_all_families_is_that_sequence_alone() {
     let mut bad = Vec::new();
     for (name, file) in &cases() {
-        if is_recurrent(name) {
-            continue;
-        }
         let (ids, golden) = sequences(name).pop().unwrap();
         // Five sequences of different tokens and lengths: one more than there are lanes.
         let texts: Vec<&[u32]> = (0..5).map(|i| &ids[i..ids.len() - 2 * i]).collect();
@@ -82,14 +77,19 @@ fn each_lane_of_all_families_is_that_sequence_alone() {
         // The reference is transformers itself.
         let reference = golden.chunks(golden.len() / ids.len());
         for (found, golden) in expected[0].iter().zip(reference) {
-            assert!(error(found, golden) < REFERENCE_BOUND, "{name}");
+            let error = error(found, golden);
+            if error > REFERENCE_BOUND {
+                bad.push(format!("{name}, reference: {error:.1e}"));
+            }
         }
         for (form, engine) in forms() {
             let model = model(name, file, Some(engine));
             let mut sessions = model.sessions(&cpu, texts.len()).unwrap();
-            let found = worst(&mut sessions, &texts, &expected);
-            if found > BOUND {
-                bad.push(format!("{name}, {form}: {found:.1e}"));
+            let together = worst(&mut sessions, &texts, &expected);
+            // The sequences are reused.
+            let one_by_one = worst_of_beginners(&mut sessions, &texts, &expected);
+            if together.max(one_by_one) > BOUND {
+                bad.push(format!("{name}, {form}: {together:.1e}, {one_by_one:.1e}"));
             }
         }
     }
@@ -124,10 +124,43 @@ fn worst(sessions: &mut Sessions, texts: &[&[u32]], expected: &[Vec<Vec<f32>>]) 
     worst
 }
 
+/// Each sequence gets the text of another, and begins two steps after the one before.
+fn worst_of_beginners(
+    sessions: &mut Sessions,
+    texts: &[&[u32]],
+    expected: &[Vec<Vec<f32>>],
+) -> f64 {
+    let (n, mut worst) = (texts.len(), 0.0f64);
+    for t in 0..2 * n + texts[0].len() {
+        let begun = (0..n).filter_map(|i| Some((i, (i + 1) % n, t.checked_sub(2 * i)? + 1)));
+        let begun: Vec<_> = begun
+            .filter(|(_, text, end)| *end <= texts[*text].len())
+            .collect();
+        let targets: Vec<(usize, &[u32])> = begun
+            .iter()
+            .map(|(i, text, end)| (*i, &texts[*text][..*end]))
+            .collect();
+        sessions.step(&targets, None).unwrap();
+        for (i, text, end) in begun {
+            let found = sessions.logits(i).unwrap();
+            worst = worst.max(error(&found, &expected[text][end - 1]));
+        }
+    }
+    worst
+}
+
 /// The sequences that are not in a call keep their caches.
 #[test]
 fn lanes_that_are_not_in_a_call_stay_as_they_were() {
-    let name = "tiny/qwen3";
+    for name in WITH_STATES {
+        stay_as_they_were(name);
+    }
+}
+
+/// With keys and values only, with convolutions, and with delta nets.
+const WITH_STATES: [&str; 3] = ["tiny/qwen3", "tiny/lfm2", "tiny/qwen3_5"];
+
+fn stay_as_they_were(name: &str) {
     let (ids, _) = sequences(name).pop().unwrap();
     let cpu = Cpu::new(Numerics::F32, 1);
     let engine = DecoderEngine {
@@ -155,11 +188,84 @@ fn lanes_that_are_not_in_a_call_stay_as_they_were() {
         let expected = alone.feed(tokens, &|| false).unwrap().unwrap();
         let found = sessions.logits(i).unwrap();
         let likeliest = |row: &[f32]| row.iter().position(|x| *x != f32::NEG_INFINITY);
-        assert_eq!(likeliest(&found), likeliest(&expected), "{i}");
+        assert_eq!(likeliest(&found), likeliest(&expected), "{name} {i}");
     }
 }
 
+/// What the others of a call are makes no bit of a sequence another, not even if they are NaN.
 #[test]
+fn lanes_of_a_call_do_not_see_each_other() {
+    const LANES: usize = 3;
+    for name in WITH_STATES {
+        let lanes = Some(LANES);
+        let model = model(name, "", Some(DecoderEngine { lanes, ..engine() }));
+        let cpu = Cpu::new(Numerics::F32, 1);
+        let f = model.program.function("decode_lanes").unwrap();
+        let types = |values: &[ValueId]| -> Vec<(String, TensorType)> {
+            let values = values.iter().map(|v| f.value(*v));
+            values
+                .map(|v| (v.name.clone(), v.ty.tensor().unwrap().clone()))
+                .collect()
+        };
+        let (inputs, outputs) = (types(&f.body().inputs), types(&f.body().outputs));
+        // The outputs, lane by lane, where the numbers of lane 1 depend on `kind`.
+        let run = |kind: usize| -> Vec<Vec<Vec<u8>>> {
+            let executable = cpu.load(&model.program).unwrap();
+            let mut instance = executable.instantiate().unwrap();
+            for (name, ty) in &inputs {
+                let shape = ty.shape.iter().map(|dim| dim.known().unwrap());
+                let shape: Vec<usize> = shape.collect();
+                let cells = instance.input(name, &shape).unwrap().as_chunks_mut::<4>().0;
+                let per_lane = cells.len() / LANES;
+                for (at, cell) in cells.iter_mut().enumerate() {
+                    let kind = if at / per_lane == 1 { kind } else { 0 };
+                    let number = ((at + 1) * (kind + 1) * 7919 % 101) as f32 / 101.0 - 0.4;
+                    *cell = match (ty.dtype, kind) {
+                        (DType::Int32, _) => {
+                            (3 + kind as i32 + (at / per_lane) as i32).to_ne_bytes()
+                        }
+                        (_, 2) => f32::NAN.to_ne_bytes(),
+                        _ => number.to_ne_bytes(),
+                    };
+                }
+            }
+            instance.run("decode_lanes").unwrap();
+            let given = outputs.iter().map(|(name, _)| {
+                let bytes = instance.output(name).unwrap().bytes;
+                bytes
+                    .chunks(bytes.len() / LANES)
+                    .map(<[u8]>::to_vec)
+                    .collect()
+            });
+            given.collect()
+        };
+        let reference = run(0);
+        for kind in [1, 2] {
+            for ((name_of, _), (found, expected)) in
+                outputs.iter().zip(run(kind).iter().zip(&reference))
+            {
+                for lane in 0..LANES {
+                    let is_same = found[lane] == expected[lane];
+                    assert_eq!(is_same, lane != 1, "{name} {name_of}, lane {lane}, {kind}");
+                }
+            }
+        }
+    }
+}
+
+/// The model that `convert` writes.
+fn half(name: &str) -> LanguageModel {
+    let engine = DecoderEngine {
+        block: Some(8),
+        float: DType::Fp16,
+        lanes: Some(4),
+        ..engine()
+    };
+    model(name, "", Some(engine))
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "most lines are commands")]
 fn packages_with_lanes_are_written_measured_and_refused() {
     let (home, checkpoint) = (Home::new(), chat_folder());
     let package = home.path("lanes.mlpackage");
@@ -208,6 +314,28 @@ fn packages_with_lanes_are_written_measured_and_refused() {
     assert_ends(&output, 0, &[]);
     let of_folder = [&bench[..2], &[folder], &bench[3..], &lengths].concat();
     assert_ends(&home.run(&of_folder), 0, &[]);
+    // So are convolutions and delta nets.
+    for name in ["tiny/lfm2", "tiny/qwen3_5"] {
+        let model = models().join(name);
+        assert_ends(&convert(model.to_str().unwrap(), &explicit), 0, &[]);
+        assert_ends(&home.run(&["check", out]), 0, &[]);
+        let written = Model::from_files(files(package.clone())).unwrap();
+        let written = written.language_model(&LanguageOptions::default(), &());
+        let cpu = Cpu::new(Numerics::F32, 1);
+        let [mut ours, mut theirs] =
+            [half(name), written.unwrap()].map(|model| model.sessions(&cpu, 3).unwrap());
+        let (ids, _) = sequences(name).pop().unwrap();
+        for end in [5, 6, 7] {
+            for sessions in [&mut ours, &mut theirs] {
+                let prompts: Vec<(usize, &[u32])> = (0..3).map(|i| (i, &ids[i..end])).collect();
+                assert!(sessions.feed(&prompts, &|| false).unwrap());
+            }
+            for i in 0..3 {
+                let (a, b) = (ours.logits(i).unwrap(), theirs.logits(i).unwrap());
+                assert!(error(&b, &a) < 1e-6, "{name} {i}");
+            }
+        }
+    }
     for (model, more, said) in [
         (checkpoint, &["--lanes", "4"][..], "--kv explicit"),
         (
@@ -219,11 +347,6 @@ fn packages_with_lanes_are_written_measured_and_refused() {
             checkpoint,
             &["--kv", "explicit", "--lanes", "129"],
             "--lanes 2 to 128",
-        ),
-        (
-            models().join("tiny/lfm2").to_str().unwrap(),
-            &["--kv", "explicit", "--lanes", "4"],
-            "have no lanes yet",
         ),
     ] {
         assert_ends(&convert(model, more), 2, &[said]);

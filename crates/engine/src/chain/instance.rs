@@ -156,6 +156,24 @@ impl ChainInstance {
         &self.caches
     }
 
+    /// What is passed on from call to call.
+    pub fn slots(&self) -> &[Vec<u8>] {
+        &self.slots
+    }
+
+    /// Keeps what the call of a token leaves to the next.
+    pub fn keep_slot(&mut self, slot: usize, value: &[u8]) {
+        if let Some(slot) = self.slots.get_mut(slot) {
+            value.clone_into(slot);
+        }
+    }
+
+    /// Forgets a call that failed. Some caches may hold rows of it, which later tokens overwrite.
+    pub fn drop_call(&mut self) {
+        self.pending = Pending::default();
+        self.is_broken = self.chain.rewind_limit == 0;
+    }
+
     /// Makes the caches hold what comes before the token of the next call. Returns that token and
     /// its position.
     pub fn begin_token(&mut self) -> Result<(u32, usize), RunError> {
@@ -256,9 +274,7 @@ impl ChainInstance {
                 .iter()
                 .try_for_each(|step| self.run_step(step, place));
             if ran.is_err() {
-                // Some caches may hold rows of the call, which later tokens overwrite.
-                self.pending = Pending::default();
-                self.is_broken = chain.rewind_limit == 0;
+                self.drop_call();
             }
             ran?;
             self.tokens.extend_from_slice(now);

@@ -25,6 +25,7 @@ struct Lane<'a> {
     /// Position of the token.
     position: usize,
     caches: &'a [HostCache],
+    slots: &'a [Vec<u8>],
 }
 
 impl ChainBatch {
@@ -52,10 +53,25 @@ impl ChainBatch {
         let Some(call) = fitting.min_by_key(|call| call.positions.end) else {
             return self.run_alone("decode", which);
         };
+        let ran = self.run_call(call, (which, &tokens), chain);
+        if ran.is_err() {
+            which
+                .iter()
+                .for_each(|idx| self.instances[*idx].drop_call());
+        }
+        ran
+    }
+
+    fn run_call(
+        &mut self,
+        call: &Call,
+        (which, tokens): (&[usize], &[(u32, usize)]),
+        chain: &Chain,
+    ) -> Result<(), RunError> {
         self.given.clear();
         let mut steps = call.steps.iter().chain(&call.head);
-        steps.try_for_each(|step| self.run_step(step, (which, &tokens, call.n_tokens), chain))?;
-        for (lane, (idx, (token, _))) in which.iter().zip(&tokens).enumerate() {
+        steps.try_for_each(|step| self.run_step(step, (which, tokens, call.n_tokens), chain))?;
+        for (lane, (idx, (token, _))) in which.iter().zip(tokens).enumerate() {
             let (given, kind) = (&self.given, (&chain.logits, chain.vocab_size));
             self.instances[*idx].end_token(*token, |logits| given.append(lane, kind, logits))?;
         }
@@ -75,24 +91,30 @@ impl ChainBatch {
                 token: *token,
                 position: *position,
                 caches: self.instances[*idx].caches(),
+                slots: self.instances[*idx].slots(),
             });
         let lanes: Vec<Lane<'_>> = lanes.collect();
         for input in &step.inputs {
             let bytes = self.program.input(&input.name, &input.shape)?;
-            fill_lanes(bytes, input, (&lanes, n_lanes), &self.slots)?;
+            fill_lanes(bytes, input, (&lanes, n_lanes), (&self.slots, chain))?;
         }
         drop(lanes);
         self.program.run(&step.function)?;
         self.given.collect(self.program.as_ref(), &chain.logits);
         for (output, slot) in &step.keeps {
             let bytes = self.program.output(output)?.bytes;
-            bytes.clone_into(&mut self.slots[*slot]);
+            if !chain.is_left_to_next(*slot) {
+                bytes.clone_into(&mut self.slots[*slot]);
+                continue;
+            }
+            for (idx, value) in which.iter().zip(per_lane(bytes, n_lanes)) {
+                self.instances[*idx].keep_slot(*slot, value);
+            }
         }
         for (output, cache) in &step.stores {
             // [1, lanes * heads, 1, row]
             let bytes = self.program.output(output)?.bytes;
-            let rows = bytes.chunks((bytes.len() / n_lanes.max(1)).max(1));
-            for (idx, rows) in which.iter().zip(rows) {
+            for (idx, rows) in which.iter().zip(per_lane(bytes, n_lanes)) {
                 self.instances[*idx].keep_rows(*cache, rows);
             }
         }
@@ -105,12 +127,18 @@ impl ChainBatch {
     }
 }
 
+/// What an output gives for each of `n` sequences.
+fn per_lane(bytes: &[u8], n: usize) -> std::slice::Chunks<'_, u8> {
+    bytes.chunks((bytes.len() / n.max(1)).max(1))
+}
+
 /// Refuses so many instances whose caches take more memory than those of a batch may.
 pub(super) fn check_memory(chain: &Chain, n: usize) -> Result<(), RunError> {
     let caches = chain.caches.iter().map(|cache| {
         let rows = cache.n_heads.saturating_mul(cache.n_rows);
         rows.saturating_mul(cache.row * cache.dtype.bits() / 8)
     });
+    let caches = caches.chain(chain.slot_bytes.iter().copied());
     let one = caches.fold(0usize, usize::saturating_add);
     let (bytes, most) = (one.saturating_mul(n), Limits::default().batch_bytes);
     if bytes > most {
@@ -162,7 +190,7 @@ fn fill_lanes(
     bytes: &mut [u8],
     input: &Input,
     (lanes, n): (&[Lane<'_>], usize),
-    slots: &[Vec<u8>],
+    (slots, chain): (&[Vec<u8>], &Chain),
 ) -> Result<(), RunError> {
     // What is set for each sequence, one after another.
     let per_lane = (bytes.len() / n.max(1)).max(1);
@@ -204,6 +232,14 @@ fn fill_lanes(
                 let cache = lane.caches.get(*idx);
                 let cache = cache.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
                 cache.copy_to(cells);
+            }
+        }
+        Feed::Slot(slot) if chain.is_left_to_next(*slot) => {
+            for (lane, cells) in lanes.iter().zip(bytes.chunks_mut(per_lane)) {
+                let value = lane.slots.get(*slot);
+                let value = value.filter(|value| value.len() == cells.len());
+                let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
+                cells.copy_from_slice(value);
             }
         }
         Feed::Slot(slot) => {

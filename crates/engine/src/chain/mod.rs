@@ -38,12 +38,13 @@ pub struct Chain {
     pub calls: Vec<Call>,
     /// The ways to process a token each of several sequences, as many as a call has tokens, each
     /// with caches of its own. Inputs of caches and outputs that belong into them are those of all
-    /// sequences, one after another: [1, sequences * heads, rows, row]; masks are
-    /// [1, sequences, 1, rows + 1].
+    /// sequences, one after another: [1, sequences * heads, rows, row], as are slots that a call
+    /// leaves to the next; masks are [1, sequences, 1, rows + 1].
     pub lanes: Vec<Call>,
     /// What the last step gives.
     pub logits: Logits,
-    /// Bytes of each slot. A slot holds an output until the next step that gives it.
+    /// Bytes of each slot before the first call: 0 if a call gives it before it takes it. A slot
+    /// holds an output until the next step that gives it.
     pub slot_bytes: Vec<usize>,
     /// Caches that the host holds.
     pub caches: Vec<Cache>,
@@ -311,6 +312,11 @@ enum Need {
 }
 
 impl Chain {
+    /// Whether a slot holds what a call of a sequence leaves to the next.
+    fn is_left_to_next(&self, slot: usize) -> bool {
+        self.slot_bytes.get(slot).is_some_and(|n| *n > 0)
+    }
+
     /// The call that processes the next of `n_left` tokens, the first of which has `position`, and
     /// the position at which it begins: earlier if a call of whole blocks would pass the end, and
     /// caches that were written up to `n_written` still keep what the tokens before attend to. The

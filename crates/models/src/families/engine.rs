@@ -222,7 +222,7 @@ pub(super) fn modes(
     }
     match modes.iter().find(|(_, n)| *n == 0 || *n > least) {
         None => {
-            check_lanes(decoder, engine)?;
+            check_lanes(engine)?;
             modes.extend(engine.lanes.map(|n| (Mode::Lanes, n)));
             Ok(modes)
         }
@@ -269,13 +269,12 @@ fn check_direct(
 }
 
 /// Sequences side by side need caches that the caller fills, each at a position of its own.
-fn check_lanes(decoder: &Transformer, engine: &DecoderEngine) -> Result<(), ModelError> {
+fn check_lanes(engine: &DecoderEngine) -> Result<(), ModelError> {
     let most = DecoderEngine::MOST_LANES;
     match engine.lanes {
         None => Ok(()),
         Some(asked) if !(2..=most).contains(&asked) => Err(ModelError::Lanes { asked, most }),
         Some(_) if engine.cache == CacheForm::State => Err(ModelError::LanesOfState),
-        Some(_) if decoder.recurrent_elements(true) != 0 => Err(ModelError::LanesOfRecurrent),
         Some(_) => Ok(()),
     }
 }

@@ -1,6 +1,6 @@
 //! Attention of several sequences side by side, each with one token and a cache of its own.
 //!
-//! All other ops of a decoder see sequences as they see tokens, along the last axis. Here, a
+//! Ops that do not look back see sequences as they see tokens, along the last axis. Here, a
 //! sequence has heads of its own: caches are [1, sequences * kv_heads, context, head_dim], so that
 //! the products are those of one sequence with more heads. The first axis stays 1, and the caches
 //! of sequences follow each other in memory, each as it is for one sequence alone.

@@ -21,7 +21,7 @@ use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType, Type};
 
 use super::activation::{half_sigmoid, half_silu, stable_softplus};
-use super::delta_rule::{Rows, loop_over_tokens, step, unrolled};
+use super::delta_rule::{Rows, loop_over_tokens, side_by_side, step, unrolled};
 use super::norm::RmsNorm;
 use super::recent::{Part, Recent};
 use super::short_conv::depthwise;
@@ -439,7 +439,11 @@ impl DeltaNet {
         let states = match inputs.past {
             Past::States(states) => states,
             Past::Recent([_, recent]) => {
-                let (memory, output) = unrolled(g, recent.past, rows, inputs.n_rows())?;
+                let (memory, output) = if recent.in_lanes {
+                    side_by_side(g, recent.past, rows)?
+                } else {
+                    unrolled(g, recent.past, rows, inputs.n_rows())?
+                };
                 recent.keep(memory);
                 return Ok(output);
             }

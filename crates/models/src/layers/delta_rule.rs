@@ -76,6 +76,30 @@ pub fn unrolled(
     Ok((memory, g.join("concat", &outputs, 0)?))
 }
 
+/// The memories of sequences [1, sequences * heads, key elements, value elements] after a token
+/// each, and what each token reads.
+pub fn side_by_side(
+    g: &mut Graph,
+    memory: ValueId,
+    rows: Rows,
+) -> Result<(ValueId, ValueId), BuildError> {
+    let shape_of = |g: &Graph, x: ValueId| [0, 1, 2, 3].map(|axis| g.len_along(x, axis) as i32);
+    let given = shape_of(g, rows.value); // [sequences, heads, 1, value elements]
+    let mut as_heads = |x: ValueId| {
+        let [n, heads, one, size] = shape_of(g, x);
+        g.reshape(x, &[1, n * heads, one, size])
+    };
+    let rows = Rows {
+        query: as_heads(rows.query)?,
+        key: as_heads(rows.key)?,
+        value: as_heads(rows.value)?,
+        decay: as_heads(rows.decay)?,
+        beta: as_heads(rows.beta)?,
+    };
+    let (memory, output) = step(g, memory, rows)?;
+    Ok((memory, g.reshape(output, &given)?))
+}
+
 /// The memory after all tokens, and what each token reads, by a loop over the tokens.
 pub fn loop_over_tokens(
     g: &mut Graph,

@@ -15,6 +15,15 @@ pub struct Part {
     pub shape: [usize; 4],
 }
 
+impl Part {
+    /// What so many sequences remember, one after another along the second axis.
+    pub fn of_lanes(self, n: usize) -> Self {
+        let [one, a, b, c] = self.shape;
+        let shape = [one, n * a, b, c];
+        Self { shape, ..self }
+    }
+}
+
 /// A tensor as it was before the call, and where the layer leaves what the next call needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Recent<'a> {
@@ -22,6 +31,9 @@ pub struct Recent<'a> {
     pub past: ValueId,
     /// The tensors after the call, in the order of layers and their parts.
     pub kept: &'a RefCell<Vec<ValueId>>,
+    /// Whether each token is of a sequence of its own: the tensor is that of
+    /// [`Part::of_lanes`].
+    pub in_lanes: bool,
 }
 
 impl Recent<'_> {
@@ -31,13 +43,21 @@ impl Recent<'_> {
     }
 
     /// The columns of the tokens before the call, which are remembered as rows [1, 1, m, channels],
-    /// followed by those of `x` [1, channels, 1, n]. The last m are kept.
+    /// followed by those of `x` [1, channels, 1, n]: [1, channels, 1, m + n]. The last m are kept.
+    ///
+    /// Of n sequences side by side, the tokens before are [1, n, m, channels], and their windows
+    /// [1, channels, m + 1, n].
     pub fn window(self, g: &mut Graph, x: ValueId) -> ValueResult {
-        let n = g.shape(x).last().and_then(|dim| dim.known()).unwrap_or(1);
-        let past = g.transpose(self.past, &[0, 3, 1, 2])?;
-        let window = g.join("concat", &[past, x], 3)?; // [1, channels, 1, m + n]
-        let (begin, end) = (g.ints(&[0, 0, 0, n as i32])?, g.ints(&[0; 4])?);
-        let but_tokens = g.bools(&[true, true, true, false])?;
+        let (to_columns, to_rows, axis) = match self.in_lanes {
+            true => ([0, 3, 2, 1], [0, 3, 2, 1], 2),
+            false => ([0, 3, 1, 2], [0, 2, 3, 1], 3),
+        };
+        let past = g.transpose(self.past, &to_columns)?;
+        let window = g.join("concat", &[past, x], axis)?;
+        let mut first = [0; 4];
+        first[axis as usize] = g.len_along(x, axis) as i32;
+        let (begin, end) = (g.ints(&first)?, g.ints(&[0; 4])?);
+        let but_tokens = g.bools(&[0, 1, 2, 3].map(|other| other != axis))?;
         let all = g.bools(&[true; 4])?;
         let args = [
             ("x", window),
@@ -47,7 +67,7 @@ impl Recent<'_> {
             ("end_mask", all),
         ];
         let last = g.op("slice_by_index", "kept", args)?;
-        let rows = g.transpose(last, &[0, 2, 3, 1])?;
+        let rows = g.transpose(last, &to_rows)?;
         self.keep(rows);
         Ok(window)
     }

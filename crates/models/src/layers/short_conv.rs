@@ -135,7 +135,8 @@ impl ShortConv {
 }
 
 /// The convolution of each channel of `x` by itself, without padding, divided by `divisor`: [1,
-/// channels, tokens], in the channel layout [1, channels, 1, tokens].
+/// channels, tokens], in the channel layout [1, channels, 1, tokens], or windows of `taps` tokens
+/// each of several sequences [1, channels, taps, sequences].
 pub fn depthwise(
     g: &mut Graph,
     w: &Weights<'_>,
@@ -150,7 +151,8 @@ pub fn depthwise(
     let mut weight = w.get(module, "weight", stored);
     let is_wide = g.form().layout == Layout::Channels;
     weight.shape = if is_wide {
-        vec![channels, 1, 1, taps]
+        let height = g.len_along(x, 2);
+        vec![channels, 1, height, taps / height.max(1)]
     } else {
         vec![channels, 1, taps]
     };

@@ -42,7 +42,7 @@ use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::Remembered;
 use crate::layers::delta_net::{DeltaInputs, DeltaNet};
-use crate::layers::recent::Part;
+use crate::layers::recent::{Part, Recent};
 use crate::layers::rope::{Rotary, Rotation};
 use crate::layers::short_conv::{ConvInputs, ConvPast, ShortConv};
 use crate::{CacheForm, Head, Lookup, Table};
@@ -280,6 +280,19 @@ impl Io {
         self.recurrent.declare_state(g, name, layers)
     }
 
+    /// What layer `layer` remembers of a sequence, `parts`, for all sequences of the function.
+    fn recent(
+        &self,
+        g: &mut Graph,
+        layer: usize,
+        parts: &[Part],
+    ) -> Result<Vec<Recent<'_>>, ModelError> {
+        let f = &self.function;
+        let parts = parts.iter().map(|part| part.of_lanes(f.lanes()));
+        let parts: Vec<Part> = parts.collect();
+        self.recurrent.recent(g, layer, (&parts, f.in_lanes))
+    }
+
     /// The inputs of the convolution of layer `layer`.
     pub fn conv_inputs(
         &self,
@@ -287,7 +300,7 @@ impl Io {
         layer: usize,
         conv: &ShortConv,
     ) -> Result<ConvInputs<'_>, ModelError> {
-        let recent = self.recurrent.recent(g, layer, &conv.parts())?;
+        let recent = self.recent(g, layer, &conv.parts())?;
         Ok(ConvInputs {
             past: ConvPast::Recent(recent.first().copied()),
             last: false,
@@ -301,8 +314,7 @@ impl Io {
         layer: usize,
         delta: &DeltaNet,
     ) -> Result<DeltaInputs<'_>, ModelError> {
-        let [conv, memory] = delta.parts();
-        let recent = self.recurrent.recent(g, layer, &[conv, memory])?;
+        let recent = self.recent(g, layer, &delta.parts())?;
         Ok(DeltaInputs::recent(
             [recent[0], recent[1]],
             self.function.tokens,

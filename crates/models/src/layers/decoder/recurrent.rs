@@ -2,7 +2,8 @@
 //!
 //! It holds all tokens so far together: tokens that mean nothing would spoil it, and a caller
 //! cannot go back to an earlier token. It begins as zeros. With an explicit cache, an input such as
-//! `conv_cache_3` takes it, and the caller passes on the output `new_conv_cache_3` as it is.
+//! `conv_cache_3` takes it, and the caller passes on the output `new_conv_cache_3` as it is. In
+//! functions of several sequences, what these remember follows each other along the second axis.
 //! Otherwise it is one state of all layers, [layers, 1, rows, width], because functions with three
 //! states fail when they are called: rows of a part whose length is no multiple of the width end
 //! with zeros, and a part follows the one before it.
@@ -67,7 +68,7 @@ impl Recurrent {
         &self,
         g: &mut Graph,
         layer: usize,
-        parts: &[Part],
+        (parts, in_lanes): (&[Part], bool),
     ) -> Result<Vec<Recent<'_>>, ModelError> {
         let slot = self.n_layers.replace(self.n_layers.get() + 1);
         let mut at = 0;
@@ -88,7 +89,11 @@ impl Recurrent {
                 }
             };
             let kept = &self.kept;
-            recent.push(Recent { past, kept });
+            recent.push(Recent {
+                past,
+                kept,
+                in_lanes,
+            });
         }
         Ok(recent)
     }
