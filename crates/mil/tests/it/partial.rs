@@ -206,7 +206,7 @@ fn only_partials_of_dead_writers_are_removed() {
     assert!(!dead.exists() && live.path().exists() && file.path().exists());
 }
 
-/// Of a process that is ending, in which all partials end; hence in a process of its own.
+/// Runs in a process of its own, because that process can write nothing afterwards.
 #[cfg(unix)]
 #[test]
 fn a_process_that_ends_begins_no_partial() {
