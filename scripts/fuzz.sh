@@ -36,10 +36,10 @@ export TMPDIR=$work
 target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
 
 start=$SECONDS
-features=(--no-default-features)
+features=(--no-default-features --features libfuzzer)
 for target in "${targets[@]}"; do
     bins+=(--bin "$target")
-    [[ $target != requests ]] || features=(--features requests)
+    [[ $target != requests ]] || features=(--features libfuzzer,requests)
 done
 if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing" \
     cargo build --locked --quiet --package thane-fuzz --target-dir "$target_dir" --profile fuzz \
