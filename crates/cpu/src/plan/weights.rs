@@ -63,10 +63,13 @@ impl Planner<'_> {
                     for Product { weight, .. } in fused.products_mut() {
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
-                            _ if weight.codes().is_some() && has_states => {
-                                folds.pack_blocks_when_used(weight.clone())
+                            _ if weight.codes().is_some() => {
+                                let matrix = match has_states {
+                                    true => folds.pack_blocks_when_used(weight.clone()),
+                                    false => weight.clone(),
+                                };
+                                folds.order_codes(context, matrix)
                             }
-                            _ if weight.codes().is_some() => continue,
                             Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is
                             // read as fast as it is stored.

@@ -36,6 +36,19 @@ pub enum Coding {
     },
 }
 
+impl Coding {
+    /// Whether codes are two's complement.
+    pub fn is_signed(&self) -> bool {
+        matches!(
+            self,
+            Self::Scale {
+                is_signed: true,
+                ..
+            }
+        )
+    }
+}
+
 impl Compressed {
     /// The matrix [rows, columns, 1, ..] behind `value`, where it is made of codes in a form that
     /// products read.

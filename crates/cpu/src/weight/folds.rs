@@ -29,6 +29,7 @@ pub struct Folds {
     panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
     places: RefCell<HashMap<WeightId, Place>>,
     blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
+    ordered: RefCell<HashMap<(WeightId, bool), Arc<Held<u8>>>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<WeightId, Arc<Held<Int8Block>>>>,
     budget: Budget,
@@ -42,13 +43,14 @@ type Blocks = (Arc<Compressed>, BlockType, Place);
 impl Folds {
     /// Nothing yet; what is kept counts against `budget`.
     pub fn new(budget: &Budget) -> Self {
-        let (tensors, panels, places, blocks, int8, refused) = Default::default();
+        let (tensors, panels, places, blocks, ordered, int8, refused) = Default::default();
         let packs = Arc::new(Packs::new(budget.clone()));
         Self {
             tensors,
             panels,
             places,
             blocks,
+            ordered,
             packs,
             int8,
             budget: budget.clone(),
@@ -236,6 +238,38 @@ impl Folds {
             && known.has_coding_of(codes)
         {
             matrix.form = Form::BlocksWhenUsed(known, ty, place);
+        }
+        matrix
+    }
+
+    /// The matrix of codes, with these in the order in which products read them, where there is one
+    /// and memory for it.
+    pub fn order_codes(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let Form::Compressed(compressed) = &matrix.form else {
+            return matrix;
+        };
+        // The same codes may have other scales, or tables, elsewhere, for which they lie the same.
+        let key = (matrix.stored.id.clone(), compressed.coding.is_signed());
+        let known = self.ordered.borrow().get(&key).cloned();
+        let order = || {
+            let weight = compressed.weight();
+            let len = weight.ordered_len()?;
+            let held = self
+                .budget
+                .reserve(len, || "the codes of a weight".to_owned())
+                .ok()?;
+            let mut values = vec![0; len];
+            weight.write_ordered(context, &mut values);
+            // What is in order takes the place of the mapped file in memory.
+            compressed.codes.release();
+            let ordered = Arc::new(Held::new(values, held));
+            let mut all = self.ordered.borrow_mut();
+            all.insert(key, ordered.clone());
+            Some(ordered)
+        };
+        let known = known.filter(|c| compressed.weight().ordered_len() == Some(c.values.len()));
+        if let Some(ordered) = known.or_else(order) {
+            matrix.form = Form::Ordered(compressed.clone(), ordered);
         }
         matrix
     }

@@ -52,6 +52,8 @@ enum Form {
     Int8(Arc<Held<Int8Block>>),
     /// Codes with tables or scales, which are not unpacked.
     Compressed(Arc<Compressed>),
+    /// The same, with the codes in the order in which products read them.
+    Ordered(Arc<Compressed>, Arc<Held<u8>>),
     /// Codes with scales that are blocks of this type, which are packed as those are.
     BlocksWhenUsed(Arc<Compressed>, BlockType, Place),
 }
@@ -177,9 +179,9 @@ impl Matrix {
     /// The codes, where it was not unpacked.
     pub fn codes(&self) -> Option<linear::Compressed<'_>> {
         match &self.form {
-            Form::Compressed(compressed) | Form::BlocksWhenUsed(compressed, ..) => {
-                Some(compressed.weight())
-            }
+            Form::Compressed(compressed)
+            | Form::Ordered(compressed, _)
+            | Form::BlocksWhenUsed(compressed, ..) => Some(compressed.weight()),
             _ => None,
         }
     }
@@ -234,6 +236,9 @@ impl Matrix {
                 n_cols,
             }),
             Form::Compressed(compressed) => Operand::Compressed(compressed.weight()),
+            Form::Ordered(compressed, codes) => {
+                Operand::Compressed(compressed.weight().ordered(&codes.values))
+            }
             Form::BlocksWhenUsed(compressed, ty, place) => {
                 let packed = match demand {
                     Demand::Many => place.packs.bytes_now(context, &place.range),
@@ -280,6 +285,7 @@ impl Matrix {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             Form::Compressed(compressed) => compressed.codes.len(),
+            Form::Ordered(_, codes) => codes.values.len(),
             Form::BlocksWhenUsed(_, _, place) => place.range.len(),
             _ => self.stored.bytes.len(),
         }

@@ -3,11 +3,11 @@
 
 #[macro_use]
 mod unpack;
-mod dot;
+mod panels;
 
+pub(super) use panels::linear_few;
 use unpack::{CHUNK_LEN, code_values, look_up, unpack};
 
-use super::columns::PackedColumn;
 use super::tasks::run_row_parts;
 use super::weight::Rows;
 use crate::Context;
@@ -42,19 +42,19 @@ pub enum Coding<'a> {
 pub struct Compressed<'a> {
     n_bits: usize,
     codes: &'a [u8],
+    order: Order,
     coding: Coding<'a>,
     n_rows: usize,
     n_cols: usize,
 }
 
-/// The scales and offsets of 16 rows, in a group of columns.
-struct Scaling<S: Simd> {
-    /// Of each row, where its groups begin.
-    first: [usize; LANES],
-    /// The column behind the group.
-    end: usize,
-    scale: S::F,
-    offset: S::F,
+/// In which order codes lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// Row after row, as they are stored.
+    Rows,
+    /// As products read them.
+    Panels,
 }
 
 impl<'a> Compressed<'a> {
@@ -94,6 +94,7 @@ impl<'a> Compressed<'a> {
         (is_whole && fits).then_some(Self {
             n_bits,
             codes,
+            order: Order::Rows,
             coding,
             n_rows,
             n_cols,
@@ -110,7 +111,7 @@ impl<'a> Compressed<'a> {
         self.n_cols
     }
 
-    /// The codes' rows.
+    /// The codes' rows, where they lie in this order.
     pub(super) fn rows(&self) -> Rows<'a> {
         Rows {
             bytes: self.codes,
@@ -146,126 +147,16 @@ impl<'a> Compressed<'a> {
         }
     }
 
-    /// Whether [`Self::panel`] can give these rows: they share a table, or groups are whole vectors
-    /// of columns.
-    pub(super) fn has_panel(&self, first_row: usize, n_rows: usize) -> bool {
-        match self.coding {
-            Coding::Table { group_rows, .. } => {
-                self.n_bits <= 6 && first_row / group_rows == (first_row + n_rows - 1) / group_rows
-            }
-            Coding::Scale { group, .. } => {
-                group[1].is_multiple_of(LANES) || group[1] == self.n_cols
-            }
-        }
-    }
-
-    /// The columns from `start` on, a multiple of 16, of up to 16 rows, column by column.
-    #[inline(always)]
-    pub(super) fn panel<S: Simd>(
-        &self,
-        simd: S,
-        first_row: usize,
-        n_rows: usize,
-        start: usize,
-        panel: &mut [PackedColumn],
-    ) {
-        let rows = self.rows();
-        // Rows past the end are the last row again.
-        let row_idx = |i: usize| first_row + i.min(n_rows - 1);
-        let end = (start + panel.len()).min(self.n_cols);
-        let mut unpacked = [[0u8; CHUNK_LEN]; LANES];
-        let mut scaling = self.scaling(simd, first_row, n_rows);
-        for (at, block) in panel.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let col = start + LANES * at;
-            let in_chunk = LANES * at % CHUNK_LEN;
-            if in_chunk == 0 {
-                let len = CHUNK_LEN.min(end - col);
-                for (i, codes) in unpacked.iter_mut().enumerate() {
-                    let bytes = self.chunk(rows.get(row_idx(i)), col, len);
-                    unpack(self.n_bits, bytes, &mut codes[..len]);
-                }
-            }
-            let mut codes = [[0u8; LANES]; LANES];
-            for (codes, row) in codes.iter_mut().zip(&unpacked) {
-                *codes = row.as_chunks().0[in_chunk / LANES];
-            }
-            simd.transpose_bytes(&mut codes);
-            let out = PackedColumn::numbers(block);
-            match (self.coding, &mut scaling) {
-                (Coding::Scale { is_signed, .. }, Some(scaling)) => {
-                    self.scale_lanes(simd, scaling, col);
-                    let codes = codes.as_flattened_mut();
-                    self.extend_sign(is_signed, codes);
-                    let (scale, offset) = (scaling.scale, scaling.offset);
-                    each!(simd, codes, out, |codes| {
-                        simd.mul(scale, simd.sub(code_values(simd, codes, is_signed), offset))
-                    });
-                }
-                (coding, _) => {
-                    if let Coding::Table {
-                        entries,
-                        group_rows,
-                    } = coding
-                    {
-                        let table = &entries[(first_row / group_rows) << self.n_bits..];
-                        look_up(simd, &table[..1 << self.n_bits], codes.as_flattened(), out);
-                    }
-                }
-            }
-        }
-    }
-
-    /// The scaling of rows before their first column; none where there is none.
-    #[inline(always)]
-    fn scaling<S: Simd>(&self, simd: S, first_row: usize, n_rows: usize) -> Option<Scaling<S>> {
-        let Coding::Scale { group, .. } = self.coding else {
-            return None;
-        };
-        let mut first = [0; LANES];
-        for (i, first) in first.iter_mut().enumerate() {
-            *first = (first_row + i.min(n_rows - 1)) / group[0] * (self.n_cols / group[1]);
-        }
-        Some(Scaling {
-            first,
-            end: 0,
-            scale: simd.splat(0.0),
-            offset: simd.splat(0.0),
-        })
-    }
-
-    /// Brings scales and offsets to those of a column.
-    #[inline(always)]
-    fn scale_lanes<S: Simd>(&self, simd: S, scaling: &mut Scaling<S>, col: usize) {
-        let Coding::Scale {
-            scales,
-            offsets,
-            group,
-            ..
-        } = self.coding
-        else {
-            return;
-        };
-        if col < scaling.end {
-            return;
-        }
-        let at = col / group[1];
-        scaling.end = (at + 1) * group[1];
-        let (mut lanes, mut shifts) = ([0.0; LANES], [0.0; LANES]);
-        for (i, first) in scaling.first.iter().enumerate() {
-            lanes[i] = scales[first + at];
-            if !offsets.is_empty() {
-                shifts[i] += offsets[first + at];
-            }
-        }
-        scaling.scale = simd.load(&lanes);
-        scaling.offset = simd.load(&shifts);
+    /// Whether the codes lie in the order of panels.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.order == Order::Panels
     }
 
     /// Codes in two's complement of fewer bits, as of eight.
     #[inline(always)]
     fn extend_sign(&self, is_signed: bool, codes: &mut [u8]) {
         if is_signed && self.n_bits < 8 {
-            let sign = 1 << (self.n_bits - 1);
+            let sign = self.sign();
             for code in codes {
                 *code = (*code ^ sign).wrapping_sub(sign);
             }
@@ -314,7 +205,7 @@ impl<'a> Compressed<'a> {
 /// The values of some rows, as for an embedding: `out` [indices.len(), n_cols].
 ///
 /// # Panics
-/// If an index is not below `n_rows` or `out` has another size.
+/// If the codes were [put in order](Compressed::ordered), or an index is not below `n_rows` or `out` has another size.
 pub fn decompress_rows(ctx: &Context, weight: &Compressed, indices: &[usize], out: &mut [f32]) {
     struct Row<'a>(&'a Compressed<'a>, usize, &'a mut [f32]);
     impl Kernel for Row<'_> {
@@ -330,6 +221,7 @@ pub fn decompress_rows(ctx: &Context, weight: &Compressed, indices: &[usize], ou
         "values of {} rows",
         indices.len()
     );
+    assert!(!weight.is_ordered(), "codes row after row");
     let out = SharedMut::new(out);
     run_row_parts(ctx.pool(), indices.len(), 1, |start, len| {
         for (i, row_idx) in indices.iter().enumerate().skip(start).take(len) {

@@ -310,6 +310,11 @@ impl PanelTask<'_> {
         if first_row >= rows.n_rows {
             return Next::default();
         }
+        if let Source::Compressed(weight) = source
+            && weight.is_ordered()
+        {
+            return weight.next_panels(first_row, self.task_rows, start, len);
+        }
         let first = rows.get(first_row);
         let n_bytes = source.chunk(first, start, len).len();
         let skipped = source.chunk(first, 0, start).len();
@@ -349,9 +354,9 @@ impl PanelTask<'_> {
             return;
         }
         if let Source::Compressed(weight) = source
-            && weight.has_panel(first_row, n_rows)
+            && weight.is_ordered()
         {
-            weight.panel(simd, first_row, n_rows, start, panel);
+            weight.panel(simd, first_row, start, panel);
             return;
         }
         for (i, values) in values.chunks_exact_mut(panel_cols).enumerate() {

@@ -235,17 +235,7 @@ impl PartF32<'_> {
             Some(BlockType::Bf16) => self.pairs::<S, true>(simd, row, &mut totals),
             Some(BlockType::F16) => self.pairs::<S, false>(simd, row, &mut totals),
             Some(BlockType::F32) => self.float_pairs(simd, row, &mut totals),
-            _ => match self.source {
-                Source::Compressed(weight) => match (&mut totals, self.n_tokens) {
-                    ([first, ..], 1) => {
-                        let first = std::array::from_mut(first);
-                        weight.dot(simd, row_idx, self.x, first)
-                    }
-                    (totals, 2) => weight.dot(simd, row_idx, self.x, totals),
-                    _ => 0,
-                },
-                Source::Blocks(_) => 0,
-            },
+            _ => 0,
         };
         while start < self.n_cols {
             let len = CHUNK_LEN.min(self.n_cols - start);

@@ -4,7 +4,7 @@
 use super::bf16::{self, bf16_products};
 use super::choose::{Path, Precision};
 use super::codes::Codes;
-use super::compressed::Compressed;
+use super::compressed::{self, Compressed};
 use super::operand::{Operand, Product};
 use super::output::{Output, Start};
 use super::q8::{self, Q8Activations, q8_scratch_len, quantize_q8};
@@ -93,6 +93,7 @@ pub(super) fn multiply_compressed(
     let source = Source::Compressed(*weight);
     match Operand::Compressed(*weight).path(ctx.isa(), Precision::Exact, n_tokens) {
         Path::F32Panels => dense::linear_f32(ctx, source, x, n_tokens, out, scratch),
+        _ if weight.is_ordered() => compressed::linear_few(ctx, *weight, x, n_tokens, out),
         _ => rows::linear_f32(ctx, source, x, n_tokens, out),
     }
 }

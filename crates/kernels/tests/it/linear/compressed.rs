@@ -25,14 +25,33 @@ fn codes(random: &mut Random, n_bits: usize, n: usize) -> (Vec<u8>, Vec<u8>) {
     (codes, bytes)
 }
 
-fn check(weight: &Compressed, values: &[f32], random: &mut Random) {
+/// The codes row after row, and in order where they can be put in order.
+fn check(weight: &Compressed, values: &[f32], is_orderable: bool, random: &mut Random) {
+    check_product(weight, values, random);
+    let len = weight.ordered_len();
+    assert_eq!(len.is_some(), is_orderable);
+    for ctx in contexts().into_iter().filter(|_| is_orderable) {
+        // As if something else had been there.
+        let mut bytes = vec![0xa5; len.unwrap_or(0)];
+        weight.write_ordered(&ctx, &mut bytes);
+        check_product(&weight.ordered(&bytes), values, random);
+    }
+}
+
+fn check_rows(weight: &Compressed, values: &[f32]) {
     let n_cols = weight.n_cols();
-    let bias: Vec<f32> = (0..N_ROWS).map(|_| random.f32()).collect();
     for ctx in contexts() {
         let mut rows = vec![0.0; 3 * n_cols];
         decompress_rows(&ctx, weight, &[5, 36, 0], &mut rows);
         let due = [5, 36, 0].map(|row| &values[row * n_cols..][..n_cols]);
         assert_eq!(rows, due.concat(), "{:?}", ctx.isa());
+    }
+}
+
+fn check_product(weight: &Compressed, values: &[f32], random: &mut Random) {
+    let n_cols = weight.n_cols();
+    let bias: Vec<f32> = (0..N_ROWS).map(|_| random.f32()).collect();
+    for ctx in contexts() {
         for n_tokens in [1, 2, 3, 29] {
             let x: Vec<f32> = (0..n_tokens * n_cols).map(|_| random.f32()).collect();
             let mut y = vec![f32::NAN; n_tokens * N_ROWS];
@@ -79,7 +98,7 @@ fn codes_of_every_width_go_through_their_tables() {
         (6, 276),
         (8, 77),
     ] {
-        for group_rows in [N_ROWS, 8] {
+        for group_rows in [N_ROWS, 16, 8] {
             let (codes, bytes) = codes(&mut random, n_bits, N_ROWS * n_cols);
             let n_entries = N_ROWS.div_ceil(group_rows) << n_bits;
             let entries: Vec<f32> = (0..n_entries).map(|_| random.f32()).collect();
@@ -92,7 +111,8 @@ fn codes_of_every_width_go_through_their_tables() {
                 entries[((i / n_cols / group_rows) << n_bits) + usize::from(*code)]
             };
             let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
-            check(&weight, &values, &mut random);
+            check_rows(&weight, &values);
+            check(&weight, &values, group_rows != 8, &mut random);
         }
     }
 }
@@ -131,7 +151,9 @@ fn codes_of_every_width_are_scaled_by_their_groups() {
             scales[at] * (number as f32 - offsets.get(at).copied().unwrap_or(0.0))
         };
         let values: Vec<f32> = codes.iter().enumerate().map(value).collect();
-        check(&weight, &values, &mut random);
+        check_rows(&weight, &values);
+        let is_orderable = group[1].is_multiple_of(16) || group[1] == n_cols;
+        check(&weight, &values, is_orderable, &mut random);
     }
 }
 
