@@ -268,8 +268,13 @@ impl Folds {
             Some(ordered)
         };
         let known = known.filter(|c| compressed.weight().ordered_len() == Some(c.values.len()));
-        if let Some(ordered) = known.or_else(order) {
-            matrix.form = Form::Ordered(compressed.clone(), ordered);
+        let n_bytes = compressed.weight().ordered_scaling_len() * size_of::<f32>();
+        let held = self
+            .budget
+            .reserve(n_bytes, || "the scales of a weight".to_owned());
+        if let (Ok(held), Some(ordered)) = (held, known.or_else(order)) {
+            let scaling = Held::new(compressed.weight().ordered_scaling(), held);
+            matrix.form = Form::Ordered(compressed.clone(), ordered, Arc::new(scaling));
         }
         matrix
     }

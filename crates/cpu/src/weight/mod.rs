@@ -53,7 +53,7 @@ enum Form {
     /// Codes with tables or scales, which are not unpacked.
     Compressed(Arc<Compressed>),
     /// The same, with the codes in the order in which products read them.
-    Ordered(Arc<Compressed>, Arc<Held<u8>>),
+    Ordered(Arc<Compressed>, Arc<Held<u8>>, Arc<Held<f32>>),
     /// Codes with scales that are blocks of this type, which are packed as those are.
     BlocksWhenUsed(Arc<Compressed>, BlockType, Place),
 }
@@ -180,7 +180,7 @@ impl Matrix {
     pub fn codes(&self) -> Option<linear::Compressed<'_>> {
         match &self.form {
             Form::Compressed(compressed)
-            | Form::Ordered(compressed, _)
+            | Form::Ordered(compressed, ..)
             | Form::BlocksWhenUsed(compressed, ..) => Some(compressed.weight()),
             _ => None,
         }
@@ -236,8 +236,9 @@ impl Matrix {
                 n_cols,
             }),
             Form::Compressed(compressed) => Operand::Compressed(compressed.weight()),
-            Form::Ordered(compressed, codes) => {
-                Operand::Compressed(compressed.weight().ordered(&codes.values))
+            Form::Ordered(compressed, codes, scaling) => {
+                let weight = compressed.weight();
+                Operand::Compressed(weight.ordered(&codes.values, &scaling.values))
             }
             Form::BlocksWhenUsed(compressed, ty, place) => {
                 let packed = match demand {
@@ -285,7 +286,7 @@ impl Matrix {
             Form::Int8(blocks) => size_of_val(blocks.values.as_slice()),
             Form::Panels(_, panels) => size_of_val(panels.values.as_slice()),
             Form::Compressed(compressed) => compressed.codes.len(),
-            Form::Ordered(_, codes) => codes.values.len(),
+            Form::Ordered(_, codes, _) => codes.values.len(),
             Form::BlocksWhenUsed(_, _, place) => place.range.len(),
             _ => self.stored.bytes.len(),
         }

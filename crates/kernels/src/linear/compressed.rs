@@ -42,19 +42,22 @@ pub enum Coding<'a> {
 pub struct Compressed<'a> {
     n_bits: usize,
     codes: &'a [u8],
-    order: Order,
+    order: Order<'a>,
     coding: Coding<'a>,
     n_rows: usize,
     n_cols: usize,
 }
 
 /// In which order codes lie.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Order {
+#[derive(Debug, Clone, Copy)]
+enum Order<'a> {
     /// Row after row, as they are stored.
     Rows,
     /// As products read them.
-    Panels,
+    Panels {
+        /// Scales and offsets in the same order.
+        scaling: &'a [f32],
+    },
 }
 
 impl<'a> Compressed<'a> {
@@ -149,7 +152,7 @@ impl<'a> Compressed<'a> {
 
     /// Whether the codes lie in the order of panels.
     pub(super) fn is_ordered(&self) -> bool {
-        self.order == Order::Panels
+        matches!(self.order, Order::Panels { .. })
     }
 
     /// Codes in two's complement of fewer bits, as of eight.

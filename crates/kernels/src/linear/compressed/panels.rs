@@ -13,19 +13,24 @@ use crate::simd::{Kernel, LANES, Simd};
 
 /// Columns whose planes lie together.
 const STEP_COLS: usize = 8;
-/// Columns that are unpacked at once, at most.
-const MOST_COLS: usize = 512;
 /// The codes of these columns, column by column.
 type Step = [[u8; LANES]; STEP_COLS];
 
-/// Groups of the columns that are unpacked at once: of no fewer than 16.
-const MOST_GROUPS: usize = MOST_COLS / LANES;
+/// Sums at once of a product, as one waits for the sum before.
+const N_SUMS: usize = 4;
 
-/// The scales and offsets of 16 rows, group by group. They are gathered before the first is used: to
-/// load at once what was just stored one by one takes as long as to unpack a group.
-struct Scaling {
-    scales: [[f32; LANES]; MOST_GROUPS],
-    offsets: [[f32; LANES]; MOST_GROUPS],
+/// Adds to the sums of each token the products of its inputs of some columns with what an expression
+/// gives of their codes. No closure, which might not be inlined to where the instruction set is
+/// known.
+macro_rules! add_columns {
+    ($simd:expr, $codes:expr, $x:expr, $sums:expr, |$column:ident| $values:expr $(,)?) => {
+        for (i, $column) in $codes.iter().enumerate() {
+            let values = $values;
+            for (x, sums) in $x.iter().zip(&mut $sums) {
+                sums[i % N_SUMS] = $simd.fma(values, $simd.splat(x[i]), sums[i % N_SUMS]);
+            }
+        }
+    };
 }
 
 impl<'a> Compressed<'a> {
@@ -41,8 +46,48 @@ impl<'a> Compressed<'a> {
             }
         };
         let n_panels = self.n_rows.div_ceil(LANES);
-        (has_panels && self.order == Order::Rows)
-            .then(|| self.panel_bytes().checked_mul(n_panels))?
+        (has_panels && !self.is_ordered()).then(|| self.panel_bytes().checked_mul(n_panels))?
+    }
+
+    /// Numbers of the scales and offsets in the order of panels; none of a table.
+    pub fn ordered_scaling_len(&self) -> usize {
+        match self.coding {
+            Coding::Table { .. } => 0,
+            Coding::Scale { group, .. } => {
+                2 * self.n_rows.next_multiple_of(LANES) * (self.n_cols / group[1])
+            }
+        }
+    }
+
+    /// The scales and offsets in the order of panels: those of 16 rows, group after group.
+    pub fn ordered_scaling(&self) -> Vec<f32> {
+        let Coding::Scale {
+            is_signed,
+            scales,
+            offsets,
+            group,
+        } = self.coding
+        else {
+            return Vec::new();
+        };
+        // What is added to codes with a sign.
+        let zero = if is_signed {
+            f32::from(self.sign())
+        } else {
+            0.0
+        };
+        let n_groups = self.n_cols / group[1];
+        let mut out = Vec::with_capacity(self.ordered_scaling_len());
+        for first_row in (0..self.n_rows).step_by(LANES) {
+            // Rows past the end are the last row again.
+            let first = |i: usize| (first_row + i).min(self.n_rows - 1) / group[0] * n_groups;
+            for at in 0..n_groups {
+                out.extend((0..LANES).map(|i| scales[first(i) + at]));
+                let offset = |i: usize| offsets.get(first(i) + at).map_or(zero, |o| o + zero);
+                out.extend((0..LANES).map(offset));
+            }
+        }
+        out
     }
 
     /// Writes the codes in the order of panels.
@@ -64,18 +109,46 @@ impl<'a> Compressed<'a> {
         });
     }
 
-    /// The same values, of codes that [`Self::write_ordered`] wrote.
+    /// The same values, of codes that [`Self::write_ordered`] wrote and of
+    /// [`Self::ordered_scaling`].
     ///
     /// # Panics
-    /// If these have not [`Self::ordered_len`].
+    /// If these have not [`Self::ordered_len`] and [`Self::ordered_scaling_len`].
     #[must_use]
-    pub fn ordered(self, codes: &'a [u8]) -> Self {
+    pub fn ordered(self, codes: &'a [u8], scaling: &'a [f32]) -> Self {
         assert_eq!(Some(codes.len()), self.ordered_len(), "bytes of the codes");
+        assert_eq!(scaling.len(), self.ordered_scaling_len(), "scales");
+        let order = Order::Panels { scaling };
         Self {
             codes,
-            order: Order::Panels,
+            order,
             ..self
         }
+    }
+
+    /// The scales and offsets of 16 rows from a column on.
+    #[inline(always)]
+    fn lanes(&self, first_row: usize, col: usize) -> &'a [[f32; LANES]; 2] {
+        const ZERO: [[f32; LANES]; 2] = [[0.0; LANES]; 2];
+        let (Coding::Scale { group, .. }, Order::Panels { scaling }) = (self.coding, self.order)
+        else {
+            return &ZERO;
+        };
+        let lanes = scaling.as_chunks().0.as_chunks().0;
+        &lanes[first_row / LANES * (self.n_cols / group[1]) + col / group[1]]
+    }
+
+    /// The table of the rows from this one on.
+    #[inline(always)]
+    fn table(&self, first_row: usize) -> Option<&'a [f32]> {
+        let Coding::Table {
+            entries,
+            group_rows,
+        } = self.coding
+        else {
+            return None;
+        };
+        Some(&entries[(first_row / group_rows) << self.n_bits..][..1 << self.n_bits])
     }
 
     /// Columns of a panel: whole vectors.
@@ -124,81 +197,51 @@ impl<'a> Compressed<'a> {
         panel: &mut [PackedColumn],
     ) {
         let bytes = self.panel_chunk(first_row, start, panel.len());
-        let step_bytes = self.n_bits * LANES;
-        let scaling = self.scaling(first_row, start, panel.len());
-        let (mut group_idx, mut group_end) = match self.coding {
-            Coding::Scale { group, .. } => (0, (start / group[1] + 1) * group[1]),
-            Coding::Table { .. } => (0, 0),
-        };
+        let table = self.table(first_row);
+        // Of the group that a block of columns is in, and the column behind it.
+        let (mut lanes, mut end) = (self.lanes(first_row, start), start);
         let blocks = panel.as_chunks_mut::<LANES>().0;
         for (at, (bytes, block)) in bytes
-            .chunks_exact(2 * step_bytes)
+            .chunks_exact(2 * self.n_bits * LANES)
             .zip(&mut *blocks)
             .enumerate()
         {
-            let mut codes: [Step; 2] = [[[0; LANES]; STEP_COLS]; 2];
-            for (bytes, step) in bytes.chunks_exact(step_bytes).zip(&mut codes) {
-                spread(self.n_bits, bytes, step);
-            }
-            let codes = codes.as_flattened().as_flattened();
+            let codes = self.block(bytes);
             let out = PackedColumn::numbers(block);
-            match self.coding {
-                Coding::Table {
-                    entries,
-                    group_rows,
-                } => {
-                    let table = &entries[(first_row / group_rows) << self.n_bits..];
-                    look_up(simd, &table[..1 << self.n_bits], codes, out);
-                }
-                Coding::Scale { group, .. } => {
-                    if start + LANES * at >= group_end {
-                        (group_idx, group_end) = (group_idx + 1, group_end + group[1]);
-                    }
-                    let scale = simd.load(&scaling.scales[group_idx]);
-                    let offset = simd.load(&scaling.offsets[group_idx]);
-                    each!(simd, codes, out, |codes| {
-                        simd.mul(scale, simd.sub(simd.u8_values(codes), offset))
-                    });
-                }
+            if let Some(table) = table {
+                look_up(simd, table, codes.as_flattened(), out);
+                continue;
             }
+            let col = start + LANES * at;
+            if col >= end {
+                lanes = self.lanes(first_row, col);
+                end = self.group_end(col);
+            }
+            let (scale, offset) = (simd.load(&lanes[0]), simd.load(&lanes[1]));
+            each!(simd, codes.as_flattened(), out, |codes| {
+                simd.mul(scale, simd.sub(simd.u8_values(codes), offset))
+            });
         }
     }
 
-    /// The scaling of `len` columns from `start` on. Rows past the end are the last row again.
+    /// The column behind the group of one.
     #[inline(always)]
-    fn scaling(&self, first_row: usize, start: usize, len: usize) -> Scaling {
-        let mut scaling = Scaling {
-            scales: [[0.0; LANES]; MOST_GROUPS],
-            offsets: [[0.0; LANES]; MOST_GROUPS],
-        };
-        let Coding::Scale {
-            is_signed,
-            scales,
-            offsets,
-            group,
-        } = self.coding
-        else {
-            return scaling;
-        };
-        // What was added to codes with a sign.
-        let zero = if is_signed {
-            f32::from(self.sign())
-        } else {
-            0.0
-        };
-        let end = (start + len).min(self.n_cols);
-        let groups = start / group[1]..end.div_ceil(group[1]);
-        for i in 0..LANES {
-            let row_idx = (first_row + i).min(self.n_rows - 1);
-            let first = row_idx / group[0] * (self.n_cols / group[1]) + groups.start;
-            for (at, lanes) in scaling.scales.iter_mut().enumerate().take(groups.len()) {
-                lanes[i] = scales[first + at];
-            }
-            for (at, lanes) in scaling.offsets.iter_mut().enumerate().take(groups.len()) {
-                lanes[i] = offsets.get(first + at).map_or(zero, |offset| offset + zero);
-            }
+    fn group_end(&self, col: usize) -> usize {
+        match self.coding {
+            Coding::Scale { group, .. } => (col / group[1] + 1) * group[1],
+            Coding::Table { .. } => usize::MAX,
         }
-        scaling
+    }
+
+    /// The codes of 16 columns, column by column.
+    #[inline(always)]
+    fn block(&self, bytes: &[u8]) -> [[u8; LANES]; LANES] {
+        let mut codes = [[0; LANES]; LANES];
+        let steps = codes.as_chunks_mut::<STEP_COLS>().0;
+        for (bytes, step) in bytes.chunks_exact(self.n_bits * LANES).zip(steps) {
+            spread(self.n_bits, bytes, step);
+        }
+        codes
     }
 
     /// The bit of a code that says its sign, where codes have one.
@@ -392,32 +435,50 @@ impl<const N: usize> Few<'_, N> {
     /// The products of 16 rows with each token.
     #[inline(always)]
     fn panel<S: Simd>(&self, simd: S, first_row: usize) -> [S::F; N] {
-        /// Columns at a time: their values stay in the first cache.
-        const COLS: usize = 128;
-        /// Sums at once, as one waits for the sum before.
-        const N_SUMS: usize = 4;
-        let n_cols = self.weight.n_cols;
+        let (weight, n_cols) = (self.weight, self.weight.n_cols);
+        let bytes = weight.panel_chunk(first_row, 0, weight.padded_cols());
+        let blocks = bytes.chunks_exact(2 * weight.n_bits * LANES);
+        let tables: &[[f32; LANES]] = weight.table(first_row).map_or(&[], |t| t.as_chunks().0);
         let mut totals = [[simd.splat(0.0); N_SUMS]; N];
-        let mut values = [PackedColumn::ZERO; COLS];
-        for start in (0..n_cols).step_by(COLS) {
-            let len = COLS.min(n_cols - start);
-            let values = &mut values[..len.next_multiple_of(LANES)];
-            self.weight.panel(simd, first_row, start, values);
-            for (token_idx, totals) in totals.iter_mut().enumerate() {
-                let x = &self.x[token_idx * n_cols + start..][..len];
-                let (x, x_rest) = x.as_chunks::<N_SUMS>();
-                let (values, rest) = values[..len].as_chunks::<N_SUMS>();
-                let mut sums = *totals;
-                for (values, x) in values.iter().zip(x) {
-                    for i in 0..N_SUMS {
-                        sums[i] = simd.fma(simd.load(&values[i].0), simd.splat(x[i]), sums[i]);
+        let (mut lanes, mut end) = (weight.lanes(first_row, 0), 0);
+        for (at, bytes) in blocks.enumerate() {
+            let col = at * LANES;
+            let len = LANES.min(n_cols - col);
+            // Of the last columns there may be fewer.
+            let x: [&[f32]; N] = std::array::from_fn(|n| &self.x[n * n_cols + col..][..len]);
+            let codes = &weight.block(bytes)[..len];
+            let mut sums = totals;
+            match *tables {
+                [ref table] => {
+                    let table = simd.load(table);
+                    add_columns!(simd, codes, x, sums, |codes| simd.look_up(table, codes));
+                }
+                [ref a, ref b, ref c, ref d] => {
+                    let four = [simd.load(a), simd.load(b), simd.load(c), simd.load(d)];
+                    add_columns!(simd, codes, x, sums, |codes| simd.look_up_64(four, codes));
+                }
+                [] if weight.table(first_row).is_none() => {
+                    if col >= end {
+                        (lanes, end) = (weight.lanes(first_row, col), weight.group_end(col));
+                    }
+                    let (scale, offset) = (simd.load(&lanes[0]), simd.load(&lanes[1]));
+                    let mut of_group = [[simd.splat(0.0); N_SUMS]; N];
+                    add_columns!(simd, codes, x, of_group, |codes| {
+                        simd.sub(simd.u8_values(codes), offset)
+                    });
+                    for (sums, of_group) in sums.iter_mut().zip(of_group) {
+                        for (sum, of_group) in sums.iter_mut().zip(of_group) {
+                            *sum = simd.fma(scale, of_group, *sum);
+                        }
                     }
                 }
-                for (values, x) in rest.iter().zip(x_rest) {
-                    sums[0] = simd.fma(simd.load(&values.0), simd.splat(*x), sums[0]);
+                _ => {
+                    let mut values = [PackedColumn::ZERO; LANES];
+                    weight.panel(simd, first_row, col, &mut values);
+                    add_columns!(simd, values[..len], x, sums, |values| simd.load(&values.0));
                 }
-                *totals = sums;
             }
+            totals = sums;
         }
         totals.map(|[a, b, c, d]| simd.add(simd.add(a, b), simd.add(c, d)))
     }

@@ -34,7 +34,8 @@ fn check(weight: &Compressed, values: &[f32], is_orderable: bool, random: &mut R
         // As if something else had been there.
         let mut bytes = vec![0xa5; len.unwrap_or(0)];
         weight.write_ordered(&ctx, &mut bytes);
-        check_product(&weight.ordered(&bytes), values, random);
+        let scaling = weight.ordered_scaling();
+        check_product(&weight.ordered(&bytes, &scaling), values, random);
     }
 }
 
