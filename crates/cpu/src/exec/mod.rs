@@ -84,9 +84,7 @@ impl Frame<'_> {
             } else {
                 begun
             };
-            begun
-                .by(path)
-                .end(profile, &plan.function.name, results.iter());
+            begun.by(path).end(profile, &plan.function, results.iter());
         }
         self.drop_values(&step.last_uses);
         for (defined, tensor) in step.results.iter().zip(results) {
