@@ -130,6 +130,14 @@ pub fn goes_by_row(context: &Context, def: &'static OpDef, args: &[Option<Value>
     }
 }
 
+/// Whether the types of the results follow from the types of the arguments at run time, whatever
+/// their elements are.
+pub fn follow_from_types(name: &str) -> bool {
+    let computes = |when| matches!(when, When::Any | When::Floats | When::CastOfFloats);
+    let mut rows = BY_ROW.iter();
+    name == "concat" || rows.any(|(other, when)| *other == name && computes(*when))
+}
+
 /// Whether the op moves runs of several elements, or a single run.
 fn runs(call: &Call<'_>, with_axis: bool) -> Option<bool> {
     let name = if call.def.name == "scatter" {

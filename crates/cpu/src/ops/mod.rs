@@ -40,7 +40,7 @@ mod shape;
 pub mod slice;
 pub mod sort;
 
-pub use by_row::{BY_ROW, goes_by_row};
+pub use by_row::{BY_ROW, follow_from_types, goes_by_row};
 pub use linear::{Mask, Operand};
 
 /// Why an op fails on these values.
