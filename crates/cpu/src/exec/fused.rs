@@ -58,11 +58,7 @@ impl Frame<'_> {
                 pooling,
             } => self.pool_rows(*x, windows, *pooling)?,
             Fused::PastAttention(attention) => self.past_attention(attention)?,
-            Fused::StateUpdate(update) => {
-                self.state_update(step, update)?;
-                let stored = update.is_used.then(|| self.states[update.state].clone());
-                return Ok(stored.into_iter().collect());
-            }
+            Fused::StateUpdate(update) => return self.state_update(step, update),
             Fused::Gated { gate, up, op } => {
                 let up = self.get(*up)?.clone();
                 let mut gate = self.take(step, *gate)?;

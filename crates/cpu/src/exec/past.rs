@@ -6,6 +6,7 @@ use std::sync::Arc;
 use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
 };
+use thane_kernels::f16::f32_to_f16_slice;
 use thane_kernels::rope::{Angles, rope_halves};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
@@ -126,19 +127,42 @@ impl Frame<'_> {
         })
     }
 
-    /// Replaces a part of a state.
-    pub fn state_update(&mut self, step: &Step, update: &StateUpdate) -> Result<(), Fault> {
+    /// Replaces a part of a state; what it gives is the state, where something reads that.
+    pub fn state_update(
+        &mut self,
+        step: &Step,
+        update: &StateUpdate,
+    ) -> Result<Vec<Tensor>, Fault> {
         // What was read is the state itself: it is written in place where nothing else holds it.
         if step.last_uses.contains(&update.old) {
             self.slots[update.old.index()] = None;
         }
         let values = [update.update, update.begin, update.end].map(|v: ValueId| self.get(v));
         let [values, begin, end] = values;
-        let (values, begin, end) = (values?.clone(), values_of(begin?)?, values_of(end?)?);
+        let (mut values, begin, end) = (values?.clone(), values_of(begin?)?, values_of(end?)?);
         let masks = update.masks.each_ref();
         let masks = masks.map(|m| m.as_ref().and_then(Tensor::to_ints));
+        if update.narrows {
+            values = self.rounded_to_half(&values)?;
+        }
         let state = &mut *self.states[update.state];
-        update_in_place(self.pool, state, &values, [begin, end], masks)
+        update_in_place(self.pool, state, &values, [begin, end], masks)?;
+        if update.narrows {
+            self.pool.give(values);
+        }
+        let stored = update.is_used.then(|| self.states[update.state].clone());
+        Ok(stored.into_iter().collect())
+    }
+
+    /// fp32 values in fp16.
+    fn rounded_to_half(&mut self, values: &Tensor) -> Result<Tensor, Fault> {
+        let mut halves = self.pool.tensor(DType::Fp16, values.shape.clone())?;
+        let (from, n) = (floats(values)?, values.len());
+        match Arc::get_mut(&mut halves.data) {
+            Some(Buffer::F16(to)) => f32_to_f16_slice(self.context.isa(), from, &mut to[..n]),
+            _ => return Err("a fresh buffer is shared".to_owned()),
+        }
+        Ok(halves)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Reductions along axes.
 
-use thane_kernels::Context;
+use thane_kernels::wide::{dot_f64, sum_f64};
+use thane_kernels::{Context, Isa};
 use thane_mil::types::DType;
 
 use super::{Call, Eval, Fault, SHARED_LEN, merge_axes, rows, strides};
@@ -120,8 +121,11 @@ fn reduce(
     if let Some(values) = x.f32s() {
         let map = |v: &f32| map(f64::from(*v));
         let along = (&x.shape[..], &axes[..]);
-        let by_row = |row: &[f32], to, step, joined: &mut [f64]| {
-            join_row(row, (to, step), (start, map, &join), joined);
+        let isa = call.context.isa();
+        let kernel = kernel_of_rows(call.def.name);
+        let by_row = |row: &[f32], to: usize, step, joined: &mut [f64]| match kernel {
+            Some(sum) if step == 0 => joined[to] += sum(isa, row),
+            _ => join_row(row, (to, step), (start, map, &join), joined),
         };
         join_rows(call.context, along, values, by_row, &mut joined);
     } else {
@@ -163,6 +167,15 @@ fn join_rows(
         dims[0] = joined.len() / kept;
         all(&dims, task_idx * n_in_task * from[0], joined);
     });
+}
+
+/// The kernel that adds up a whole row for the op of that name.
+fn kernel_of_rows(name: &str) -> Option<fn(Isa, &[f32]) -> f64> {
+    match name {
+        "reduce_mean" | "reduce_sum" => Some(sum_f64),
+        "reduce_sum_square" => Some(|isa, row| dot_f64(isa, row, row)),
+        _ => None,
+    }
 }
 
 /// Joins a row to the result at `to`, or each element to its own, `step` apart.

@@ -266,6 +266,8 @@ pub struct StateUpdate {
     /// What the state held, as it was read.
     pub old: ValueId,
     pub update: ValueId,
+    /// Whether `update` is fp32 and the state fp16.
+    pub narrows: bool,
     pub begin: ValueId,
     pub end: ValueId,
     /// `begin_mask`, `end_mask` and `squeeze_mask`.
