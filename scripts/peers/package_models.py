@@ -117,10 +117,10 @@ def whisper_tiny(batch):
 
 
 class Recurrent(nn.Module):
-    def __init__(self):
+    def __init__(self, n_in=256, n=512, n_out=256):
         super().__init__()
-        self.lstm = nn.LSTM(256, 512, num_layers=2, batch_first=True)
-        self.head = nn.Linear(512, 256)
+        self.lstm = nn.LSTM(n_in, n, num_layers=2, batch_first=True)
+        self.head = nn.Linear(n, n_out)
 
     def forward(self, x):
         return self.head(self.lstm(x)[0])
@@ -130,28 +130,28 @@ def lstm(batch):
     return Subject(Recurrent(), {"x": floats(batch, 128, 256)})
 
 
-def convolutions(n_in, n_out):
+def convolutions(n_in, n_out, n_groups):
     """Two times: convolution, group norm, SiLU."""
     layers = []
     for n in (n_in, n_out):
-        layers += [nn.Conv2d(n, n_out, 3, padding=1), nn.GroupNorm(16, n_out), nn.SiLU()]
+        layers += [nn.Conv2d(n, n_out, 3, padding=1), nn.GroupNorm(n_groups, n_out), nn.SiLU()]
     return nn.Sequential(*layers)
 
 
 class UNet(nn.Module):
     """One level of a U-Net: down, attention, up by a transposed convolution, skip."""
 
-    def __init__(self, n=128, n_heads=4):
+    def __init__(self, n=128, n_heads=4, n_in=64, n_groups=16):
         super().__init__()
         self.n_heads = n_heads
-        self.before = convolutions(64, n)
+        self.before = convolutions(n_in, n, n_groups)
         self.down = nn.Conv2d(n, n, 3, stride=2, padding=1)
-        self.middle = convolutions(n, 2 * n)
-        self.norm = nn.GroupNorm(16, 2 * n)
+        self.middle = convolutions(n, 2 * n, n_groups)
+        self.norm = nn.GroupNorm(n_groups, 2 * n)
         self.qkv, self.out = nn.Linear(2 * n, 6 * n), nn.Linear(2 * n, 2 * n)
         self.up = nn.ConvTranspose2d(2 * n, n, 2, stride=2)
-        self.after = convolutions(2 * n, n)
-        self.last = nn.Conv2d(n, 64, 1)
+        self.after = convolutions(2 * n, n, n_groups)
+        self.last = nn.Conv2d(n, n_in, 1)
 
     def attend(self, x):
         batch, n, height, width = x.shape

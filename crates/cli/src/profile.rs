@@ -1,9 +1,13 @@
-//! The table of `--profile`: the time of each kernel, compared with the peak rates of the machine.
+//! The table of `--profile`: the time of each kernel, compared with the peak rates of the machine,
+//! and the ops that stay far below them.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::time::Duration;
 
-use thane_cpu::{Cpu, Profile, Row};
+use serde::Serialize;
+use thane_cpu::{Cpu, OpRow, Profile, Row};
 use thane_kernels::ceiling;
 
 use crate::output::Output;
@@ -18,7 +22,14 @@ pub fn wanted(asked: bool) -> Option<Arc<Profile>> {
 
 /// Prints the profile of a run on `cpu`, and clears it.
 pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
-    let Some(profile) = profile else { return };
+    if let Some(measured) = measured(profile, cpu) {
+        measured.say(output);
+    }
+}
+
+/// What a profile holds, which is cleared, and the peak rates of the machine.
+pub fn measured(profile: Option<&Arc<Profile>>, cpu: &Cpu) -> Option<Measured> {
+    let profile = profile?;
     let context = cpu.context();
     let ceilings = Ceilings {
         read: ceiling::read_bytes(&context),
@@ -26,8 +37,123 @@ pub fn say(profile: Option<&Arc<Profile>>, cpu: &Cpu, output: &Output) {
         bf16_flops: ceiling::bf16_flops(&context),
         byte_ops: ceiling::byte_ops(&context),
     };
-    output.say(table(&profile.rows(), ceilings).trim_end());
+    let (rows, ops) = (profile.rows(), profile.ops());
     profile.clear();
+    Some(Measured {
+        rows,
+        ops,
+        ceilings,
+    })
+}
+
+/// A profile, and the machine that it was measured on.
+pub struct Measured {
+    rows: Vec<Row>,
+    ops: Vec<OpRow>,
+    ceilings: Ceilings,
+}
+
+/// Ops of one kind, each below a tenth of the peak rate of the machine.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SlowOps {
+    function: String,
+    /// Kernel, or the op where it is computed by itself; with the path of its products.
+    step: String,
+    /// Name of the op, and of the first result of the slowest of them.
+    op: &'static str,
+    output: String,
+    n_ops: usize,
+    /// Fraction of the time of all steps.
+    share_of_time: f64,
+    /// Fraction of the peak rate in their fastest calls.
+    share_of_ceiling: f64,
+}
+
+/// Fraction of the peak rate that an op should reach.
+const SLOW: f64 = 0.1;
+/// Fraction of the time from which on slow ops are named.
+const NOTABLE: f64 = 0.01;
+
+impl Measured {
+    /// Prints all.
+    pub fn say(&self, output: &Output) {
+        output.say(table(&self.rows, &self.ceilings).trim_end());
+        output.say(list(&self.slow_ops()).trim_end());
+    }
+
+    /// The ops below a tenth of the peak rate in their fastest call, which other programs disturb
+    /// least, by their kind, where all of a kind take over a hundredth of the time; those that took
+    /// longest first.
+    pub fn slow_ops(&self) -> Vec<SlowOps> {
+        let total = self.rows.iter().map(|row| row.time).sum::<Duration>();
+        let mut kinds: BTreeMap<(&str, String), Vec<&OpRow>> = BTreeMap::new();
+        // In falling order of their time.
+        for op in &self.ops {
+            if self.ceilings.share(&op.row, fastest(&op.row)) < SLOW {
+                let kind = (op.row.function.as_str(), step_name(&op.row));
+                kinds.entry(kind).or_default().push(op);
+            }
+        }
+        let slow = kinds.into_iter().map(|((function, step), ops)| {
+            let sum = |of: &dyn Fn(&Row) -> f64| ops.iter().map(|op| of(&op.row)).sum::<f64>();
+            let reached = |row: &Row| self.ceilings.share(row, fastest(row)) * fastest(row);
+            SlowOps {
+                function: function.to_owned(),
+                step,
+                op: ops[0].op,
+                output: ops[0].output.clone(),
+                n_ops: ops.len(),
+                share_of_time: sum(&seconds) / total.as_secs_f64().max(1e-9),
+                share_of_ceiling: sum(&reached) / sum(&fastest),
+            }
+        });
+        let mut slow: Vec<SlowOps> = slow.filter(|s| s.share_of_time > NOTABLE).collect();
+        slow.sort_by(|a, b| b.share_of_time.total_cmp(&a.share_of_time));
+        slow
+    }
+}
+
+fn list(slow: &[SlowOps]) -> String {
+    if slow.is_empty() {
+        return "no op over 1 % of the time ran below a tenth of the ceiling".to_owned();
+    }
+    let mut text = "below a tenth of the ceiling, and over 1 % of the time:\n".to_owned();
+    for ops in slow {
+        let others = match ops.n_ops {
+            1 => String::new(),
+            n => format!(" and {} more", n - 1),
+        };
+        let by = if ops.step == ops.op {
+            String::new()
+        } else {
+            format!(" ({})", ops.step)
+        };
+        let _ = writeln!(
+            text,
+            "  {}: {}{by} {}{others}: {:.1} % of the time, {:.1} % of the ceiling",
+            ops.function,
+            ops.op,
+            ops.output,
+            100.0 * ops.share_of_time,
+            100.0 * ops.share_of_ceiling
+        );
+    }
+    text
+}
+
+fn seconds(row: &Row) -> f64 {
+    row.time.as_secs_f64().max(1e-9)
+}
+
+/// What all calls take if each is as fast as the fastest.
+fn fastest(row: &Row) -> f64 {
+    (row.least_time.as_secs_f64() * row.calls as f64).max(1e-9)
+}
+
+/// What a step is called, with the path of its products.
+fn step_name(row: &Row) -> String {
+    let path = row.path.map(|path| format!(", {path}"));
+    format!("{}{}", row.step, path.unwrap_or_default())
 }
 
 /// Peak rates of the machine, per second.
@@ -53,23 +179,22 @@ impl Ceilings {
     }
 }
 
-fn table(rows: &[Row], ceilings: Ceilings) -> String {
+fn table(rows: &[Row], ceilings: &Ceilings) -> String {
     let total: f64 = rows.iter().map(|row| row.time.as_secs_f64()).sum();
     let mut text = format!(
         "{:10} {:30} {:>8} {:>10} {:>6} {:>7} {:>8} {:>8}\n",
         "function", "step", "calls", "ms", "%", "GB/s", "GFLOP/s", "ceiling"
     );
     for row in rows.iter().take(MOST_ROWS) {
-        let seconds = row.time.as_secs_f64().max(1e-9);
+        let seconds = seconds(row);
         let _ = writeln!(
             text,
             "{:10} {:30} {:>8} {:>10.2} {:>6.1} {:>7.1} {:>8.1} {:>7.0}%",
             shorten(&row.function, 10),
             shorten(
                 &format!(
-                    "{}{}{}",
-                    row.step,
-                    row.path.map(|path| format!(", {path}")).unwrap_or_default(),
+                    "{}{}",
+                    step_name(row),
                     if row.is_slow { " (no kernel)" } else { "" }
                 ),
                 30
@@ -123,5 +248,72 @@ fn shorten(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some(_) => text.chars().take(most - 1).chain(['…']).collect(),
         None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An op of two calls, the first of which was disturbed.
+    fn op(output: &str, step: &'static str, ms: u64, bytes: f64) -> OpRow {
+        OpRow {
+            op: "mul",
+            output: output.to_owned(),
+            row: Row {
+                function: "main".to_owned(),
+                step,
+                path: None,
+                is_fused: false,
+                is_slow: false,
+                is_by_element: false,
+                calls: 2,
+                time: Duration::from_millis(ms),
+                least_time: Duration::from_millis(ms) / 5,
+                bytes,
+                flops: 0.0,
+                bf16_flops: 0.0,
+                byte_ops: 0.0,
+            },
+        }
+    }
+
+    #[test]
+    fn ops_of_one_kind_are_named_where_together_they_take_long() {
+        // In their fastest calls and at 1e9 bytes a second, these reach 250, 5, 1, 50 and 1 % of
+        // the ceiling.
+        let ops = vec![
+            op("whole", "linear", 975, 975e6),
+            op("a", "mul", 10, 2e5),
+            op("b", "mul", 5, 2e4),
+            op("fast", "mul", 5, 1e6),
+            op("rare", "exp", 5, 2e4),
+        ];
+        let ceilings = Ceilings {
+            read: 1e9,
+            flops: 1e9,
+            bf16_flops: 1e9,
+            byte_ops: 1e9,
+        };
+        let rows = ops.iter().map(|op| op.row.clone()).collect();
+        let measured = Measured {
+            rows,
+            ops,
+            ceilings,
+        };
+        let slow = measured.slow_ops();
+        assert_eq!(slow.len(), 1, "{slow:?}");
+        assert_eq!((slow[0].output.as_str(), slow[0].n_ops), ("a", 2));
+        assert!((slow[0].share_of_time - 0.015).abs() < 1e-9, "{slow:?}");
+        assert!(
+            (slow[0].share_of_ceiling - 0.22 / 6.0).abs() < 1e-9,
+            "{slow:?}"
+        );
+        assert_eq!(
+            list(&slow),
+            "below a tenth of the ceiling, and over 1 % of the time:\n  main: mul a and 1 more: \
+             1.5 % of the time, 3.7 % of the ceiling\n"
+        );
+        assert!(list(&[]).starts_with("no op over 1 %"));
     }
 }

@@ -17,10 +17,20 @@ pub fn evaluate(
     context: &Context,
     def: &'static OpDef,
     eval: Eval,
-    mut args: Vec<Option<Value>>,
+    args: Vec<Option<Value>>,
     pool: &mut Pool,
 ) -> Result<Vec<Tensor>, Fault> {
     let types = infer(def, &args)?;
+    evaluate_as((context, def, eval), &types, args, pool)
+}
+
+/// As [`evaluate`], with results of these types.
+pub fn evaluate_as(
+    (context, def, eval): (&Context, &'static OpDef, Eval),
+    types: &[TensorType],
+    mut args: Vec<Option<Value>>,
+    pool: &mut Pool,
+) -> Result<Vec<Tensor>, Fault> {
     // These say themselves what is rounded, and when.
     let rounds = def.name == "cast" || def.is_constexpr();
     if !rounds {
@@ -30,7 +40,7 @@ pub fn evaluate(
     }
     let results = compute(
         (context, def),
-        &types,
+        types,
         &args,
         pool,
         rounds,
@@ -43,7 +53,7 @@ pub fn evaluate(
             Value::Literal(_) => {}
         }
     }
-    let rounded = results.into_iter().zip(&types);
+    let rounded = results.into_iter().zip(types);
     rounded
         .map(|(tensor, ty)| {
             if rounds {
@@ -141,7 +151,7 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
         .collect();
     let literals: Vec<Vec<Option<Literal>>> = args
         .iter()
-        .map(|arg| tensors(arg).iter().map(small_literal).collect())
+        .map(|arg| arg.iter().flat_map(tensors).map(small_literal).collect())
         .collect();
     let infos: Vec<Option<ArgType<'_>>> = args
         .iter()
@@ -175,11 +185,12 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
         .collect()
 }
 
-fn tensors(arg: &Option<Value>) -> &[Tensor] {
+/// [`tensors_mut`], to look at.
+pub fn tensors(arg: &Value) -> &[Tensor] {
     match arg {
-        Some(Value::Tensor(t)) => std::slice::from_ref(t),
-        Some(Value::Tensors(ts)) => ts,
-        _ => &[],
+        Value::Tensor(t) => std::slice::from_ref(t),
+        Value::Tensors(ts) => ts,
+        Value::Literal(_) => &[],
     }
 }
 

@@ -8,6 +8,7 @@ use thane_mil::program::Function;
 
 use crate::ane::half;
 use crate::instance::Running;
+use crate::ops::BY_ROW;
 use crate::plan::fuse::{PATTERNS, Pattern};
 pub use crate::plan::rewrite::order::{groups, orders};
 pub use crate::plan::rewrite::rewrite;
@@ -21,6 +22,11 @@ pub fn pattern_names() -> Vec<&'static str> {
     let mut names: Vec<&str> = PATTERNS.iter().map(|pattern| pattern.name).collect();
     names.dedup();
     names
+}
+
+/// The ops whose plain functions go by rows of elements.
+pub fn by_row_names() -> Vec<&'static str> {
+    BY_ROW.iter().map(|(name, _)| *name).collect()
 }
 
 /// A function planned as it is, without rewriting it.

@@ -36,7 +36,7 @@ mod weight;
 use std::sync::Arc;
 
 use ane::Effects;
-pub use profile::{Profile, Row};
+pub use profile::{OpRow, Profile, Row};
 use thane_kernels::{Context, Isa};
 pub use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;

@@ -118,7 +118,7 @@ impl<'a> Lockstep<'a> {
                     .filter_map(|r| self.all.slots[r.id.index()].as_ref());
                 begun
                     .by(self.all.path.take())
-                    .end(profile, &self.plan.function.name, results);
+                    .end(profile, &self.plan.function, results);
             }
             for frame in &mut self.frames {
                 frame.drop_values(&step.last_uses);

@@ -1,11 +1,13 @@
 //! An op that runs by itself, and what its parameters are bound to.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use thane_mil::opset::OpDef;
 use thane_mil::program::ValueId;
+use thane_mil::types::{DType, TensorType};
 
-use crate::ops::{Eval, Fault, Value};
+use crate::evaluate::{infer, tensors};
+use crate::ops::{Eval, Fault, Value, follow_from_types};
 use crate::tensor::Tensor;
 
 /// An op that runs by itself.
@@ -20,6 +22,15 @@ pub struct Plain {
     /// What the op made of a shape, where it is another shape of the same elements and follows from
     /// the first argument's alone.
     last_view: Option<Mutex<LastView>>,
+    /// The types of the results, where they follow from the types of the arguments alone.
+    last_types: Option<Mutex<LastTypes>>,
+}
+
+/// The element types and shapes that were given last, and the types that followed.
+#[derive(Debug, Default)]
+struct LastTypes {
+    given: Vec<(DType, Vec<usize>)>,
+    results: Arc<[TensorType]>,
 }
 
 /// The shape that was given last, and that it was seen as; none where elements move.
@@ -39,7 +50,27 @@ impl Plain {
             eval,
             args,
             last_view: follows.then(Mutex::default),
+            last_types: follow_from_types(def.name).then(Mutex::default),
         }
+    }
+
+    /// The types of the results, which are remembered as those of [`Self::view`] are.
+    pub fn result_types(&self, args: &[Option<Value>]) -> Result<Arc<[TensorType]>, Fault> {
+        let Some(last) = &self.last_types else {
+            return Ok(infer(self.def, args)?.into());
+        };
+        let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+        let given = || args.iter().flatten().flat_map(tensors);
+        let known = last.given.iter().map(|(dtype, shape)| (*dtype, &shape[..]));
+        if !last.results.is_empty() && given().map(|t| (t.dtype, &t.shape[..])).eq(known) {
+            return Ok(Arc::clone(&last.results));
+        }
+        let results: Arc<[TensorType]> = infer(self.def, args)?.into();
+        *last = LastTypes {
+            given: given().map(|t| (t.dtype, t.shape.clone())).collect(),
+            results: Arc::clone(&results),
+        };
+        Ok(results)
     }
 
     /// As the result of `find`, which is remembered for the next call with this shape: to infer it

@@ -18,18 +18,36 @@ pub fn rms_norm(
     n_cols: usize,
     out: &mut [f32],
 ) {
-    norm_rows(
-        ctx,
-        x,
-        Norm {
-            weight,
-            bias: None,
-            eps,
-            with_mean: false,
-        },
-        n_cols,
-        out,
-    );
+    let norm = Norm {
+        weight,
+        bias: None,
+        eps,
+        about: About::Zero,
+    };
+    norm_rows(ctx, x, norm, n_cols, out);
+}
+
+/// `out = x / sqrt(mean(x^2) + eps m^2) * weight`, for each row of `n_cols`, where m is the largest
+/// magnitude of the row, or `least_size` if that is larger: the norm of `x / m`, which no square
+/// overflows in. A row of zeros is not a number without `least_size`.
+///
+/// # Panics
+/// If `x` is not whole rows, `out` has another length, or `weight` is not of length `n_cols`.
+pub fn rms_norm_by_largest(
+    ctx: &Context,
+    x: &[f32],
+    weight: Option<&[f32]>,
+    [eps, least_size]: [f32; 2],
+    n_cols: usize,
+    out: &mut [f32],
+) {
+    let norm = Norm {
+        weight,
+        bias: None,
+        eps,
+        about: About::Largest(least_size),
+    };
+    norm_rows(ctx, x, norm, n_cols, out);
 }
 
 /// `out = (x - mean) / sqrt(variance + eps) * weight + bias`, for each row of `n_cols`; the
@@ -47,18 +65,13 @@ pub fn layer_norm(
     n_cols: usize,
     out: &mut [f32],
 ) {
-    norm_rows(
-        ctx,
-        x,
-        Norm {
-            weight,
-            bias,
-            eps,
-            with_mean: true,
-        },
-        n_cols,
-        out,
-    );
+    let norm = Norm {
+        weight,
+        bias,
+        eps,
+        about: About::Mean,
+    };
+    norm_rows(ctx, x, norm, n_cols, out);
 }
 
 #[derive(Clone, Copy)]
@@ -66,7 +79,16 @@ struct Norm<'a> {
     weight: Option<&'a [f32]>,
     bias: Option<&'a [f32]>,
     eps: f32,
-    with_mean: bool,
+    about: About,
+}
+
+/// What the squares of a row are taken about, and what `eps` is of.
+#[derive(Clone, Copy)]
+enum About {
+    Zero,
+    Mean,
+    /// Zero, with `eps` of the square of the largest magnitude or of this.
+    Largest(f32),
 }
 
 fn norm_rows(ctx: &Context, x: &[f32], norm: Norm, n_cols: usize, out: &mut [f32]) {
@@ -110,24 +132,15 @@ impl Kernel for NormRow<'_> {
             weight,
             bias,
             eps,
-            with_mean,
+            about,
         } = self.norm;
-        let n = self.x.len() as f64;
-        // The mean in two parts: elements may be so close to it that its rounding to f32 would
-        // show.
-        let exact_mean = if with_mean {
-            sum(simd, self.x) / n
-        } else {
-            0.0
-        };
-        let mean = exact_mean as f32;
-        let rest = exact_mean - f64::from(mean);
-        let variance = sum_squares(simd, self.x, mean) / n - rest * rest;
-        // Rounding may have taken it below 0; NaN stays.
-        let variance = if variance < 0.0 { 0.0 } else { variance };
-        let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
-        for (out, x) in self.out.iter_mut().zip(self.x) {
-            *out = (x - mean - rest as f32) * factor;
+        match about {
+            About::Largest(least) => normalize_by_largest(simd, self.x, [eps, least], self.out),
+            About::Zero => normalize(simd, self.x, 0.0, eps, self.out),
+            About::Mean => {
+                let mean = sum(simd, self.x) / self.x.len() as f64;
+                normalize(simd, self.x, mean, eps, self.out);
+            }
         }
         if let Some(weight) = weight {
             self.out
@@ -142,6 +155,56 @@ impl Kernel for NormRow<'_> {
                 .for_each(|(out, bias)| *out += bias);
         }
     }
+}
+
+/// `(x - mean) / sqrt(variance + eps)`.
+#[inline(always)]
+fn normalize<S: Simd>(simd: S, x: &[f32], exact_mean: f64, eps: f32, out: &mut [f32]) {
+    // The mean in two parts: elements may be so close to it that its rounding to f32 would show.
+    let mean = exact_mean as f32;
+    let rest = exact_mean - f64::from(mean);
+    let variance = sum_squares(simd, x, mean) / x.len() as f64 - rest * rest;
+    // Rounding may have taken it below 0; NaN stays.
+    let variance = if variance < 0.0 { 0.0 } else { variance };
+    let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = (x - mean - rest as f32) * factor;
+    }
+}
+
+/// [`rms_norm_by_largest`] without a weight.
+#[inline(always)]
+fn normalize_by_largest<S: Simd>(simd: S, x: &[f32], [eps, least]: [f32; 2], out: &mut [f32]) {
+    /// Sizes whose squares f32 holds, with all places of those that count beside them.
+    const HELD: std::ops::Range<f32> = 1e-12..1e15;
+    let largest = largest(x).max(least);
+    let n = x.len() as f64;
+    if HELD.contains(&largest) {
+        let added = f64::from(eps) * f64::from(largest) * f64::from(largest);
+        let factor = (1.0 / (sum_squares(simd, x, 0.0) / n + added).sqrt()) as f32;
+        out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
+        return;
+    }
+    out.iter_mut()
+        .zip(x)
+        .for_each(|(out, x)| *out = x / largest);
+    let variance = sum_squares(simd, out, 0.0) / n;
+    let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
+    out.iter_mut().for_each(|out| *out *= factor);
+}
+
+/// The largest magnitude; what is not a number does not count.
+#[inline(always)]
+fn largest(x: &[f32]) -> f32 {
+    let larger = |most: f32, x: &f32| if x.abs() > most { x.abs() } else { most };
+    let (vectors, rest) = x.as_chunks::<16>();
+    let mut lanes = [0.0; 16];
+    for vector in vectors {
+        for (lane, x) in lanes.iter_mut().zip(vector) {
+            *lane = larger(*lane, x);
+        }
+    }
+    lanes.iter().chain(rest).fold(0.0, larger)
 }
 
 /// Vectors that are added up in f32 before the sum goes on in f64: bounds the rounding error to

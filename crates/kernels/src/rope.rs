@@ -113,6 +113,87 @@ fn assert_apart(shape: RopeShape) {
     );
 }
 
+/// Cosines or sines of rows of heads: those of a row begin at the sum of the row's indices, each
+/// times its stride; a stride of 0 repeats them.
+#[derive(Debug, Clone, Copy)]
+pub struct Angles<'a> {
+    /// All of them.
+    pub values: &'a [f32],
+    /// One for each axis of the rows.
+    pub strides: &'a [usize],
+}
+
+/// The halves of each row of x [.., head_dim] rotated by angles of their own:
+/// `out = x cos + (-b, a) sin`, where `(a, b)` are the halves of x. That is how Hugging Face writes
+/// rotary embeddings.
+///
+/// # Panics
+/// If a row has an odd length, `x` or `out` are not the rows of `outer`, or an angle is missing.
+pub fn rope_halves(
+    ctx: &Context,
+    x: &[f32],
+    (outer, head_dim): (&[usize], usize),
+    [cos, sin]: [Angles<'_>; 2],
+    out: &mut [f32],
+) {
+    assert!(
+        head_dim.is_multiple_of(2),
+        "head dimension {head_dim} is odd"
+    );
+    let n_rows: usize = outer.iter().product();
+    assert_eq!(x.len(), n_rows * head_dim, "rows of {head_dim}");
+    assert_eq!(out.len(), x.len(), "one output per input");
+    if x.is_empty() {
+        return;
+    }
+    let start = |strides: &[usize], row: usize| {
+        let axes = outer.iter().zip(strides).rev();
+        let sum = |(row, at): (usize, usize), (n, stride): (&usize, &usize)| {
+            (row / n, at + row % n * stride)
+        };
+        axes.fold((row, 0), sum).1
+    };
+    let n_in_task = (MIN_TASK_LEN / head_dim).clamp(1, n_rows);
+    ctx.pool()
+        .run_chunks(out, n_in_task * head_dim, |task_idx, out| {
+            for (i, out) in out.chunks_exact_mut(head_dim).enumerate() {
+                let row = task_idx * n_in_task + i;
+                let [cos, sin] = [cos, sin]
+                    .map(|angles| &angles.values[start(angles.strides, row)..][..head_dim]);
+                let x = &x[row * head_dim..][..head_dim];
+                ctx.isa().run(RotateHalves { x, cos, sin, out });
+            }
+        });
+}
+
+struct RotateHalves<'a> {
+    x: &'a [f32],
+    cos: &'a [f32],
+    sin: &'a [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for RotateHalves<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let half = self.x.len() / 2;
+        let (a, b) = self.x.split_at(half);
+        let (left, right) = self.out.split_at_mut(half);
+        let left = left.iter_mut().zip(self.cos).zip(self.sin);
+        for (((out, cos), sin), (a, b)) in left.zip(a.iter().zip(b)) {
+            *out = a * cos - b * sin;
+        }
+        let right = right
+            .iter_mut()
+            .zip(&self.cos[half..])
+            .zip(&self.sin[half..]);
+        for (((out, cos), sin), (a, b)) in right.zip(a.iter().zip(b)) {
+            *out = b * cos + a * sin;
+        }
+    }
+}
+
 struct Rotate<'a> {
     head: &'a mut [f32],
     cos: &'a [f32],

@@ -17,6 +17,30 @@ pub fn dot_f64(isa: Isa, a: &[f32], b: &[f32]) -> f64 {
     isa.run(Dot { a, b })
 }
 
+/// The sum of a slice in f64, in eight interleaved parts. Every instruction set gives the same
+/// bits.
+pub fn sum_f64(isa: Isa, a: &[f32]) -> f64 {
+    isa.run(Sum(a))
+}
+
+struct Sum<'a>(&'a [f32]);
+
+impl Kernel for Sum<'_> {
+    type Output = f64;
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> f64 {
+        let (a, rest) = self.0.as_chunks::<8>();
+        let mut parts = [0f64; 8];
+        for a in a {
+            for j in 0..8 {
+                parts[j] += f64::from(a[j]);
+            }
+        }
+        let sum = parts.iter().fold(0.0, |sum, part| sum + part);
+        rest.iter().fold(sum, |sum, a| sum + f64::from(*a))
+    }
+}
+
 struct Dot<'a> {
     a: &'a [f32],
     b: &'a [f32],

@@ -10,7 +10,7 @@ use thane_kernels::linear::{
     self, Epilogue, Int8Block, Int8Weight, Operand, Packed, PackedCodes, Precision::Fast, Product,
     Start, linear, linear_scratch_len,
 };
-use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::rope::{Angles, RopeShape, RopeStyle, rope, rope_halves};
 use thane_kernels::{
     Attention, BlockType, Context, HeadRows, Isa, KvData, KvView, Weight, attention,
     attention_scratch_len, f16, norm, softmax, topk,
@@ -220,6 +220,7 @@ fn elements(ctx: &Context) {
         (vec![0.0; LEN], vec![0; LEN], [0; 9], [0.0; 9]);
     allocates_nothing("norms, activations and the rest", &mut || {
         norm::rms_norm(ctx, &x, Some(&scale), 1e-5, 200, &mut out);
+        norm::rms_norm_by_largest(ctx, &x, Some(&scale), [1e-5, 0.0], 200, &mut out);
         norm::layer_norm(ctx, &x, Some(&scale), Some(&scale), 1e-5, 200, &mut out);
         activation::gated(ctx, Unary::GeluTanh, &mut gate, &x);
         activation::unary(ctx, Unary::Silu, &x, &mut out);
@@ -233,6 +234,11 @@ fn elements(ctx: &Context) {
         for style in [RopeStyle::Half, RopeStyle::Interleaved] {
             rope(ctx, &mut out, shape, &scale[..100], &scale[..100], style);
         }
+        let angles = Angles {
+            values: &scale,
+            strides: &[0],
+        };
+        rope_halves(ctx, &x, (&[64], 200), [angles; 2], &mut out);
         softmax::softmax(ctx, &mut out, 200);
         f16::f32_to_f16_slice(ctx.isa(), &x, &mut halves);
         f16::f16_to_f32_slice(ctx.isa(), &halves, &mut out);

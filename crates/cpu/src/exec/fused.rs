@@ -3,7 +3,7 @@
 use thane_kernels::Weight;
 use thane_kernels::activation::gated;
 use thane_kernels::linear::{decompress_rows, dequantize_rows_gather};
-use thane_kernels::norm::rms_norm;
+use thane_kernels::norm::{rms_norm, rms_norm_by_largest};
 use thane_kernels::rope::{RopeShape, RopeStyle, rope};
 use thane_kernels::softmax::softmax;
 use thane_mil::program::ValueId;
@@ -40,8 +40,8 @@ impl Frame<'_> {
                 x,
                 weight,
                 epsilon,
-                most,
-            } => self.bounded_norm(*x, weight, [*epsilon, *most])?,
+                least,
+            } => self.bounded_norm(*x, weight, [*epsilon, *least])?,
             Fused::Rope { x, cos, sin, style } => self.rope(step, *x, [*cos, *sin], *style)?,
             Fused::RopeRows {
                 x,
@@ -49,6 +49,7 @@ impl Frame<'_> {
                 sin,
                 is_interleaved,
             } => self.rope_rows(*x, [*cos, *sin], *is_interleaved)?,
+            Fused::RopeHalves { x, cos, sin } => self.rope_halves(*x, [*cos, *sin])?,
             Fused::Recurrent(layer) => return self.recurrent(layer),
             Fused::Conv(conv) => self.conv(conv)?,
             Fused::Pool {
@@ -57,11 +58,7 @@ impl Frame<'_> {
                 pooling,
             } => self.pool_rows(*x, windows, *pooling)?,
             Fused::PastAttention(attention) => self.past_attention(attention)?,
-            Fused::StateUpdate(update) => {
-                self.state_update(step, update)?;
-                let stored = update.is_used.then(|| self.states[update.state].clone());
-                return Ok(stored.into_iter().collect());
-            }
+            Fused::StateUpdate(update) => return self.state_update(step, update),
             Fused::Gated { gate, up, op } => {
                 let up = self.get(*up)?.clone();
                 let mut gate = self.take(step, *gate)?;
@@ -174,19 +171,13 @@ impl Frame<'_> {
         &mut self,
         x: ValueId,
         weight: &Tensor,
-        [epsilon, most]: [f32; 2],
+        [epsilon, least]: [f32; 2],
     ) -> Result<Tensor, Fault> {
         let shape = self.get(x)?.shape.clone();
         let (mut out, n) = self.pool.take_checked(&shape)?;
-        let (x, n_cols) = (floats(self.get(x)?)?, weight.len());
-        let rows = x
-            .chunks(n_cols.max(1))
-            .zip(out[..n].chunks_mut(n_cols.max(1)));
-        for (row, out) in rows {
-            let largest = row.iter().fold(most, |most, v| most.max(v.abs()));
-            let epsilon = epsilon * (largest / most).powi(2);
-            rms_norm(self.context, row, weight.f32s(), epsilon, n_cols, out);
-        }
+        let x = floats(self.get(x)?)?;
+        let (weight, width, how) = (weight.f32s(), weight.len(), [epsilon, least]);
+        rms_norm_by_largest(self.context, x, weight, how, width, &mut out[..n]);
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 

@@ -26,7 +26,7 @@ pub use work::name;
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
-use crate::evaluate::{evaluate, view_shape};
+use crate::evaluate::{evaluate_as, view_shape};
 use crate::ops::random::{Seeds, is_random};
 use crate::ops::{Fault, Value};
 use crate::plain::{Item, Operand, Plain};
@@ -84,9 +84,7 @@ impl Frame<'_> {
             } else {
                 begun
             };
-            begun
-                .by(path)
-                .end(profile, &plan.function.name, results.iter());
+            begun.by(path).end(profile, &plan.function, results.iter());
         }
         self.drop_values(&step.last_uses);
         for (defined, tensor) in step.results.iter().zip(results) {
@@ -273,7 +271,9 @@ impl Frame<'_> {
                 &mut self.tally,
             ),
             Numerics::F32 | Numerics::Fast | Numerics::Int8 => {
-                evaluate(self.context, plain.def, plain.eval, args, self.pool)
+                let types = plain.result_types(&args)?;
+                let op = (self.context, plain.def, plain.eval);
+                evaluate_as(op, &types, args, self.pool)
             }
         }
     }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, More, PART_KEYS, attention, attention_scratch_len,
 };
+use thane_kernels::f16::f32_to_f16_slice;
+use thane_kernels::rope::{Angles, rope_halves};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
 use super::Frame;
-use crate::ops::Fault;
 use crate::ops::slice::update_in_place;
+use crate::ops::{Fault, broadcast_strides};
 use crate::step::{Kept, Past, PastAttention, StateUpdate, Step};
 use crate::tensor::{Buffer, Tensor, floats};
 
@@ -125,19 +127,42 @@ impl Frame<'_> {
         })
     }
 
-    /// Replaces a part of a state.
-    pub fn state_update(&mut self, step: &Step, update: &StateUpdate) -> Result<(), Fault> {
+    /// Replaces a part of a state; what it gives is the state, where something reads that.
+    pub fn state_update(
+        &mut self,
+        step: &Step,
+        update: &StateUpdate,
+    ) -> Result<Vec<Tensor>, Fault> {
         // What was read is the state itself: it is written in place where nothing else holds it.
         if step.last_uses.contains(&update.old) {
             self.slots[update.old.index()] = None;
         }
         let values = [update.update, update.begin, update.end].map(|v: ValueId| self.get(v));
         let [values, begin, end] = values;
-        let (values, begin, end) = (values?.clone(), values_of(begin?)?, values_of(end?)?);
+        let (mut values, begin, end) = (values?.clone(), values_of(begin?)?, values_of(end?)?);
         let masks = update.masks.each_ref();
         let masks = masks.map(|m| m.as_ref().and_then(Tensor::to_ints));
+        if update.narrows {
+            values = self.rounded_to_half(&values)?;
+        }
         let state = &mut *self.states[update.state];
-        update_in_place(self.pool, state, &values, [begin, end], masks)
+        update_in_place(self.pool, state, &values, [begin, end], masks)?;
+        if update.narrows {
+            self.pool.give(values);
+        }
+        let stored = update.is_used.then(|| self.states[update.state].clone());
+        Ok(stored.into_iter().collect())
+    }
+
+    /// fp32 values in fp16.
+    fn rounded_to_half(&mut self, values: &Tensor) -> Result<Tensor, Fault> {
+        let mut halves = self.pool.tensor(DType::Fp16, values.shape.clone())?;
+        let (from, n) = (floats(values)?, values.len());
+        match Arc::get_mut(&mut halves.data) {
+            Some(Buffer::F16(to)) => f32_to_f16_slice(self.context.isa(), from, &mut to[..n]),
+            _ => return Err("a fresh buffer is shared".to_owned()),
+        }
+        Ok(halves)
     }
 }
 
@@ -199,6 +224,44 @@ impl Frame<'_> {
             });
         Ok(Tensor::new(DType::Fp32, x.shape.clone(), Buffer::F32(out)))
     }
+
+    /// Rotates the halves of the last axis by angles for each element of it.
+    pub fn rope_halves(&mut self, x: ValueId, angles: [ValueId; 2]) -> Result<Tensor, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        let [cos, sin] = angles.map(|v| self.get(v));
+        let (cos, sin) = (cos?, sin?);
+        let [Some(cos_strides), Some(sin_strides)] =
+            [cos, sin].map(|angles| repeated_strides(&angles.shape, &shape))
+        else {
+            return Err(format!(
+                "the angles {:?} and {:?} do not fit {shape:?}",
+                cos.shape, sin.shape
+            ));
+        };
+        let angles = |values, strides| -> Result<Angles<'_>, Fault> {
+            let values = floats(values)?;
+            Ok(Angles { values, strides })
+        };
+        let angles = [angles(cos, &cos_strides)?, angles(sin, &sin_strides)?];
+        let (last, outer) = shape.split_last().ok_or("x has no axes")?;
+        let x = floats(self.get(x)?)?;
+        rope_halves(self.context, x, (outer, *last), angles, &mut out[..n]);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+}
+
+/// The strides of rows of `own` along the outer axes of `shape`, 0 where they are repeated; none
+/// where a row has another length or is not there.
+fn repeated_strides(own: &[usize], shape: &[usize]) -> Option<Vec<usize>> {
+    let pad = shape.len().checked_sub(own.len())?;
+    let fits = own
+        .iter()
+        .zip(&shape[pad..])
+        .all(|(a, n)| *a == *n || *a == 1);
+    let is_row = own.last() == shape.last() && shape.last()?.is_multiple_of(2);
+    let strides = broadcast_strides(own, shape.len());
+    (fits && is_row).then(|| strides[..shape.len() - 1].to_vec())
 }
 
 fn turn(x: &[f32], [cos, sin]: [&[f32]; 2], is_interleaved: bool, out: &mut [f32]) {

@@ -8,8 +8,12 @@ use thane_mil::program::ValueId;
 use super::Frame;
 use super::cache::third;
 use super::encoder::HIDDEN;
-use crate::profile::{Begun, Work, bytes};
-use crate::step::{Cached, Conv, Experts, Fused, Kernels, Kind, Plan, Product, Step, Then};
+use crate::ops;
+use crate::plain::Plain;
+use crate::profile::{Begun, StepKind, Work, bytes};
+use crate::step::{
+    Cached, Conv, Experts, Fused, Kept, Kernels, Kind, PastAttention, Plan, Product, Step, Then,
+};
 use crate::weight::Matrix;
 
 /// Ops that compute much: one of them that no kernel was found for makes a program slow.
@@ -27,28 +31,54 @@ impl Frame<'_> {
     /// Look at a step before it runs: afterwards its operands are gone.
     pub fn begin(&self, plan: &Plan, step: &Step) -> Begun {
         let (name, is_fused) = name(plan, step);
-        let f = &plan.function;
-        let uses = f.uses(step.op);
-        let operands = match &step.kind {
-            Kind::Fused(fused) => fused.operands(),
-            _ => uses,
+        let is_by_element = match &step.kind {
+            Kind::Plain(plain) | Kind::Add(plain, ..) => self.is_by_element(plain),
+            _ => false,
         };
-        let read = operands
-            .iter()
-            .filter_map(|v| self.slots[v.index()].as_ref())
-            .map(bytes)
-            .sum::<f64>();
+        let kind = StepKind {
+            name,
+            is_fused,
+            is_slow: !is_fused && HEAVY.contains(&name),
+            is_by_element,
+            is_in_place: matches!(
+                step.kind,
+                Kind::View(_)
+                    | Kind::Read(_)
+                    | Kind::Write(..)
+                    | Kind::Fused(Fused::StateUpdate(_))
+            ),
+        };
         let own = match &step.kind {
             Kind::Fused(fused) => work(self, fused),
             _ => Work::default(),
         };
-        let is_slow = !is_fused && HEAVY.contains(&name);
-        let work = own
-            + Work {
-                read,
-                ..Work::default()
-            };
-        Begun::new((name, is_fused), is_slow, work)
+        let read = Work {
+            read: self.read_bytes(plan, step),
+            ..Work::default()
+        };
+        Begun::new(step.op, kind, own + read)
+    }
+
+    /// The bytes of what a step reads of values; with those it writes, if it writes in place.
+    fn read_bytes(&self, plan: &Plan, step: &Step) -> f64 {
+        let operands = match &step.kind {
+            Kind::View(_) | Kind::Read(_) | Kind::Write(..) => Vec::new(),
+            // The rest of the state stays where it is.
+            Kind::Fused(Fused::StateUpdate(update)) => vec![update.update; 2],
+            Kind::Fused(fused) => fused.operands(),
+            _ => plan.function.uses(step.op),
+        };
+        let values = operands.iter();
+        values
+            .filter_map(|v| self.slots[v.index()].as_ref())
+            .map(bytes)
+            .sum()
+    }
+
+    /// Whether the plain function of an op takes elements of these values one by one.
+    fn is_by_element(&self, plain: &Plain) -> bool {
+        let args = self.args(&plain.args).unwrap_or_default();
+        !ops::goes_by_row(self.context, plain.def, &args)
     }
 
     /// The work of attention over a cache with a query of that many elements.
@@ -87,7 +117,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::HalfLinear { .. } => "linear of fp16",
         Fused::Gather { .. } => "gather of rows",
         Fused::RmsNorm { .. } | Fused::BoundedNorm { .. } => "rms norm",
-        Fused::Rope { .. } | Fused::RopeRows { .. } => "rope",
+        Fused::Rope { .. } | Fused::RopeRows { .. } | Fused::RopeHalves { .. } => "rope",
         Fused::Gated { .. } => "gated activation",
         Fused::Append { .. } => "append to cache",
         Fused::Attend { .. } | Fused::Attention { .. } | Fused::PastAttention(_) => "attention",
@@ -157,6 +187,7 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
         Fused::Experts(experts) => experts_work(frame, experts),
         Fused::Attention { query, cached } => attention(frame, cached, len(query)),
         Fused::RowsAttention(rows) => attention(frame, &rows.cached, len(&rows.query.x)),
+        Fused::PastAttention(past) => past_work(past, len(&past.query), &shape(&past.key)),
         Fused::Recurrent(layer) => {
             let rows: usize = shape(&layer.x).iter().take(2).product();
             let works = layer
@@ -181,6 +212,27 @@ fn work(frame: &Frame<'_>, fused: &Fused) -> Work {
             }
         }
         _ => Work::default(),
+    }
+}
+
+/// Attention with a query of that many elements over what is kept, in fp16, and new keys.
+fn past_work(attention: &PastAttention, query_len: f64, new_keys: &[usize]) -> Work {
+    let [_, n_past, _] = attention.past[0].shape;
+    let n_new = new_keys.iter().rev().nth(1).map_or(0, |n| *n);
+    let kept = attention
+        .past
+        .iter()
+        .map(|past| 2 * past.shape.iter().product::<usize>());
+    // The caller's values are operands.
+    let is_state = matches!(attention.past[0].kept, Kept::State(_));
+    Work {
+        flops: 4.0 * query_len * (n_past + n_new) as f64,
+        read: if is_state {
+            kept.sum::<usize>() as f64
+        } else {
+            0.0
+        },
+        ..Work::default()
     }
 }
 

@@ -91,9 +91,14 @@ fn map_channels(
     } else {
         alpha
     };
-    for (i, (y, x)) in f32_out(&mut out[0], x.len())?.iter_mut().zip(x).enumerate() {
-        let channel = i / inner % n_channels;
-        *y = f(*x, alpha[channel], beta[channel]);
+    let n = inner.max(1);
+    let y = f32_out(&mut out[0], x.len())?.chunks_mut(n);
+    for (i, (y, x)) in y.zip(x.chunks(n)).enumerate() {
+        let channel = i % n_channels;
+        let (alpha, beta) = (alpha[channel], beta[channel]);
+        y.iter_mut()
+            .zip(x)
+            .for_each(|(y, x)| *y = f(*x, alpha, beta));
     }
     Ok(())
 }

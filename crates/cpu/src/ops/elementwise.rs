@@ -4,7 +4,7 @@ use thane_kernels::activation::{Unary, unary};
 use thane_kernels::f16::{f16_to_f32, f16_to_f32_slice, f32_to_f16, f32_to_f16_slice};
 use thane_mil::types::DType;
 
-use super::{Call, Eval, Fault, SHARED_LEN, broadcast_strides, f32_out, rows, shared_rows};
+use super::{Call, Eval, Fault, SHARED_LEN, broadcast_strides, f32_out, shared_rows};
 use crate::tensor::{Buffer, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -426,7 +426,7 @@ fn cast(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
 }
 
 fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    fn pick<T: Copy>(
+    fn pick<T: Copy + Send + Sync>(
         call: &Call<'_>,
         cond: (&Tensor, &[u8]),
         a: (&Tensor, &[T]),
@@ -435,13 +435,31 @@ fn select(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     ) {
         let shape = call.shape(0);
         let [c, s, t] = [cond.0, a.0, b.0].map(|x| broadcast_strides(&x.shape, shape.len()));
-        rows(&shape, [&c, &s, &t], |at, [h, i, j], n, [u, v, w]| {
-            for (k, o) in out[at..at + n].iter_mut().enumerate() {
-                *o = if cond.1[h + k * u] != 0 {
-                    a.1[i + k * v]
-                } else {
-                    b.1[j + k * w]
-                };
+        let out = &mut out[..shape.iter().product()];
+        let moves = [&c[..], &s, &t];
+        shared_rows(call.context, &shape, moves, out, |out, starts, steps| {
+            let (n, [h, i, j]) = (out.len(), starts);
+            let flags = || cond.1[h..h + n].iter();
+            let outs = out.iter_mut();
+            match steps {
+                [1, 1, 1] => outs
+                    .zip(flags())
+                    .zip(a.1[i..i + n].iter().zip(&b.1[j..j + n]))
+                    .for_each(|((o, c), (a, b))| *o = if *c != 0 { *a } else { *b }),
+                [1, 1, 0] => outs
+                    .zip(flags())
+                    .zip(&a.1[i..i + n])
+                    .for_each(|((o, c), a)| *o = if *c != 0 { *a } else { b.1[j] }),
+                [1, 0, 1] => outs
+                    .zip(flags())
+                    .zip(&b.1[j..j + n])
+                    .for_each(|((o, c), b)| *o = if *c != 0 { a.1[i] } else { *b }),
+                [u, v, w] => outs.enumerate().for_each(|(k, o)| {
+                    let from = (a.1, i + k * v);
+                    let or = (b.1, j + k * w);
+                    let (values, at) = if cond.1[h + k * u] != 0 { from } else { or };
+                    *o = values[at];
+                }),
             }
         });
     }

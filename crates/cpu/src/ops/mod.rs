@@ -18,6 +18,7 @@ use crate::tensor::{Buffer, Tensor};
 mod activation;
 mod block;
 mod boxes;
+mod by_row;
 mod constexpr;
 mod conv;
 mod elementwise;
@@ -39,6 +40,7 @@ mod shape;
 pub mod slice;
 pub mod sort;
 
+pub use by_row::{BY_ROW, follow_from_types, goes_by_row};
 pub use linear::{Mask, Operand};
 
 /// Why an op fails on these values.
@@ -356,7 +358,7 @@ fn merge_axes<const N: usize>(
 
 /// The strides of an operand of `shape` along the axes of a result of `rank` axes; 0 where it is
 /// repeated.
-fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
+pub fn broadcast_strides(shape: &[usize], rank: usize) -> Vec<usize> {
     let own = strides(shape);
     let pad = rank - shape.len();
     (0..rank)
@@ -379,38 +381,57 @@ fn place(
     x: &Tensor,
     out: &mut Buffer,
 ) -> Result<(), Fault> {
-    let n: usize = dims.iter().product();
-    let copied = match (&mut *out, x.data.as_ref()) {
-        (Buffer::F32(out), Buffer::F32(from)) if n > SHARED_LEN => out
-            .get_mut(..n)
-            .is_some_and(|out| place_shared(context, dims, moves, (start, from), out)),
-        _ => {
-            let mut copied = true;
-            rows(dims, [moves], |at, [i], n, [step]| {
-                copied &= match step {
-                    1 => out.copy_from(at, &x.data, start + i, n),
-                    _ => (0..n).all(|k| out.copy_from(at + k, &x.data, start + i + k * step, 1)),
-                };
-            });
-            copied
+    let by = (context, dims, moves, start);
+    let copied = match (out, x.data.as_ref()) {
+        (Buffer::F32(out), Buffer::F32(from)) => place_elements(by, from, out),
+        (Buffer::F16(out), Buffer::F16(from)) => place_elements(by, from, out),
+        (Buffer::I32(out), Buffer::I32(from)) => place_elements(by, from, out),
+        (Buffer::U32(out), Buffer::U32(from)) => place_elements(by, from, out),
+        (Buffer::I16(out), Buffer::I16(from)) => place_elements(by, from, out),
+        (Buffer::U16(out), Buffer::U16(from)) => place_elements(by, from, out),
+        (Buffer::I8(out), Buffer::I8(from)) => place_elements(by, from, out),
+        (Buffer::U8(out), Buffer::U8(from)) | (Buffer::Bool(out), Buffer::Bool(from)) => {
+            place_elements(by, from, out)
         }
+        _ => false,
     };
     if copied { Ok(()) } else { Err(uncopyable(x)) }
+}
+
+/// As [`place`], of elements of one type; false where one is not there.
+fn place_elements<T: Copy + Send + Sync>(
+    (context, dims, moves, start): (&Context, &[usize], &[usize], usize),
+    from: &[T],
+    out: &mut [T],
+) -> bool {
+    let Some(out) = out.get_mut(..dims.iter().product()) else {
+        return false;
+    };
+    if out.is_empty() {
+        return true;
+    }
+    let (mut dims, [mut moves]) = merge_axes(dims, [moves]);
+    if dims.is_empty() {
+        (dims, moves) = (vec![1], vec![1]);
+    }
+    if out.len() > SHARED_LEN {
+        return place_shared(context, &dims, &moves, (start, from), out);
+    }
+    copy_part(out, (start, from), &dims, &moves).is_some()
 }
 
 /// Elements that take as long to copy as to hand to another thread.
 const SHARED_LEN: usize = 1 << 14;
 
-/// As [`place`], shared by the threads; false where an element is not there.
-fn place_shared(
+/// As [`place_elements`], shared by the threads.
+fn place_shared<T: Copy + Send + Sync>(
     context: &Context,
     dims: &[usize],
     moves: &[usize],
-    (start, from): (usize, &[f32]),
-    out: &mut [f32],
+    (start, from): (usize, &[T]),
+    out: &mut [T],
 ) -> bool {
-    let (dims, [moves]) = merge_axes(dims, [moves]);
-    let ([first, inner @ ..], [first_move, inner_moves @ ..]) = (&dims[..], &moves[..]) else {
+    let ([first, inner @ ..], [first_move, inner_moves @ ..]) = (dims, moves) else {
         return false;
     };
     let inner_len = out.len() / first;
@@ -431,9 +452,9 @@ fn place_shared(
 
 /// Fill `out` with the elements of `from` at `start` and `moves` along the axes of `dims`; None
 /// where one is not there.
-fn copy_part(
-    out: &mut [f32],
-    (start, from): (usize, &[f32]),
+fn copy_part<T: Copy>(
+    out: &mut [T],
+    (start, from): (usize, &[T]),
     dims: &[usize],
     moves: &[usize],
 ) -> Option<()> {
@@ -453,9 +474,9 @@ fn copy_part(
 
 /// As [`copy_part`], by tiles of the last axis and of axis `near`, along which the elements of
 /// `from` lie together: else each element would be read from a cache line of its own.
-fn copy_turned(
-    out: &mut [f32],
-    (start, from): (usize, &[f32]),
+fn copy_turned<T: Copy>(
+    out: &mut [T],
+    (start, from): (usize, &[T]),
     dims: &[usize],
     moves: &[usize],
     near: usize,
@@ -497,7 +518,7 @@ fn copy_turned(
 }
 
 /// The elements of `from` that are `step` apart, from `start` on; None where one is not there.
-fn copy(to: &mut [f32], from: &[f32], start: usize, step: usize) -> Option<()> {
+fn copy<T: Copy>(to: &mut [T], from: &[T], start: usize, step: usize) -> Option<()> {
     if step == 1 {
         to.copy_from_slice(from.get(start..)?.get(..to.len())?);
         return Some(());

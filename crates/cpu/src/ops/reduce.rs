@@ -1,8 +1,10 @@
 //! Reductions along axes.
 
+use thane_kernels::wide::{dot_f64, sum_f64};
+use thane_kernels::{Context, Isa};
 use thane_mil::types::DType;
 
-use super::{Call, Eval, Fault, rows, strides};
+use super::{Call, Eval, Fault, SHARED_LEN, merge_axes, rows, strides};
 use crate::tensor::{Buffer, Tensor};
 
 /// How integers are joined: from which one on, and what becomes of it and the next element. They
@@ -98,7 +100,11 @@ fn axes(call: &Call<'_>, rank: usize) -> Vec<usize> {
 fn reduce(
     call: &Call<'_>,
     out: &mut [Buffer],
-    (start, map, join): (f64, impl Fn(f64) -> f64, impl Fn(f64, f64) -> f64),
+    (start, map, join): (
+        f64,
+        impl Fn(f64) -> f64 + Sync,
+        impl Fn(f64, f64) -> f64 + Sync,
+    ),
     end: impl Fn(f64, f64) -> f64,
     integers: Option<Integers>,
 ) -> Result<(), Fault> {
@@ -114,7 +120,14 @@ fn reduce(
     let mut joined = vec![start; call.shape(0).iter().product()];
     if let Some(values) = x.f32s() {
         let map = |v: &f32| map(f64::from(*v));
-        join_rows(&x.shape, &axes, values, (start, map, join), &mut joined);
+        let along = (&x.shape[..], &axes[..]);
+        let isa = call.context.isa();
+        let kernel = kernel_of_rows(call.def.name);
+        let by_row = |row: &[f32], to: usize, step, joined: &mut [f64]| match kernel {
+            Some(sum) if step == 0 => joined[to] += sum(isa, row),
+            _ => join_row(row, (to, step), (start, map, &join), joined),
+        };
+        join_rows(call.context, along, values, by_row, &mut joined);
     } else {
         let values = values(x);
         fold(&x.shape, &axes, |i, to| {
@@ -126,34 +139,69 @@ fn reduce(
 }
 
 /// Joins the elements row by row: a row is joined to one result, or each element to its own.
+/// Threads share the results where the first axis is kept.
 fn join_rows(
-    shape: &[usize],
-    axes: &[usize],
+    context: &Context,
+    (shape, axes): (&[usize], &[usize]),
     values: &[f32],
+    join: impl Fn(&[f32], usize, usize, &mut [f64]) + Sync,
+    joined: &mut [f64],
+) {
+    let (own, target) = (strides(shape), target_strides(shape, axes));
+    let (dims, [from, to]) = merge_axes(shape, [&own, &target]);
+    let all = |dims: &[usize], first: usize, joined: &mut [f64]| {
+        rows(dims, [&from, &to], |_, [start, to], n, [_, step]| {
+            join(&values[first + start..][..n], to, step, joined);
+        });
+    };
+    let (Some(&n_first), Some(&kept)) = (dims.first(), to.first()) else {
+        return all(&dims, 0, joined);
+    };
+    if kept == 0 || values.len() <= SHARED_LEN {
+        return all(&dims, 0, joined);
+    }
+    let n_in_task = SHARED_LEN.div_ceil(values.len() / n_first).min(n_first);
+    let pool = context.pool();
+    pool.run_chunks(joined, n_in_task * kept, |task_idx, joined| {
+        let mut dims = dims.clone();
+        dims[0] = joined.len() / kept;
+        all(&dims, task_idx * n_in_task * from[0], joined);
+    });
+}
+
+/// The kernel that adds up a whole row for the op of that name.
+fn kernel_of_rows(name: &str) -> Option<fn(Isa, &[f32]) -> f64> {
+    match name {
+        "reduce_mean" | "reduce_sum" => Some(sum_f64),
+        "reduce_sum_square" => Some(|isa, row| dot_f64(isa, row, row)),
+        _ => None,
+    }
+}
+
+/// Joins a row to the result at `to`, or each element to its own, `step` apart.
+fn join_row(
+    row: &[f32],
+    (to, step): (usize, usize),
     (start, map, join): (f64, impl Fn(&f32) -> f64, impl Fn(f64, f64) -> f64),
     joined: &mut [f64],
 ) {
     /// Elements that are joined beside each other, as none of them waits for another.
     const LANES: usize = 8;
-    let (own, target) = (strides(shape), target_strides(shape, axes));
-    rows(shape, [&own, &target], |_, [from, to], n, [_, step]| {
-        let row = &values[from..from + n];
-        if step != 0 {
-            let to = joined[to..].iter_mut().step_by(step);
-            to.zip(row).for_each(|(to, v)| *to = join(*to, map(v)));
-            return;
+    if step != 0 {
+        let to = joined[to..].iter_mut().step_by(step);
+        to.zip(row).for_each(|(to, v)| *to = join(*to, map(v)));
+        return;
+    }
+    let mut lanes = [start; LANES];
+    let (whole, rest) = row.as_chunks::<LANES>();
+    for values in whole {
+        for (lane, v) in lanes.iter_mut().zip(values) {
+            *lane = join(*lane, map(v));
         }
-        let mut lanes = [start; LANES];
-        let (whole, rest) = row.as_chunks::<LANES>();
-        for values in whole {
-            for (lane, v) in lanes.iter_mut().zip(values) {
-                *lane = join(*lane, map(v));
-            }
-        }
-        let rest = rest.iter().map(&map);
-        let all = lanes.into_iter().chain(rest);
-        joined[to] = all.fold(joined[to], &join);
-    });
+    }
+    let rest = rest.iter().map(&map);
+    let all = lanes.into_iter().chain(rest);
+    joined[to] = all.fold(joined[to], &join);
 }
 
 /// Of sums of large numbers too: exp(x - max) does not overflow.

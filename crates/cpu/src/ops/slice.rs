@@ -1,5 +1,6 @@
 //! Slices: parts of a tensor, read and written.
 
+use thane_kernels::Context;
 use thane_mil::opset::slice::{SliceRange, size_range, slice_range};
 use thane_mil::types::TensorType;
 
@@ -86,7 +87,7 @@ fn visit(own: &[usize], indices: &[SliceRange], mut run: impl FnMut(usize, usize
 fn slice_by_index(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let (own, indices) = slice(call, x)?;
-    take(x, &own, &indices, &mut out[0])
+    take(call.context, x, (&own, &indices), &mut out[0])
 }
 
 fn slice_by_size(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -101,10 +102,28 @@ fn slice_by_size(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         .zip(begin.iter().zip(&size))
         .map(|(n, (begin, size))| size_range(*n, *begin, *size));
     let indices = ranges.collect::<Result<Vec<_>, _>>().map_err(|e| e.0)?;
-    take(x, &strides(&x.shape), &indices, &mut out[0])
+    take(call.context, x, (&strides(&x.shape), &indices), &mut out[0])
 }
 
-fn take(x: &Tensor, own: &[usize], indices: &[SliceRange], out: &mut Buffer) -> Result<(), Fault> {
+fn take(
+    context: &Context,
+    x: &Tensor,
+    (own, indices): (&[usize], &[SliceRange]),
+    out: &mut Buffer,
+) -> Result<(), Fault> {
+    let steps = indices.iter().map(|range| usize::try_from(range.step));
+    if let Ok(steps) = steps.collect::<Result<Vec<_>, _>>() {
+        let dims: Vec<usize> = indices.iter().map(SliceRange::len).collect();
+        // An axis of one element does not move, whatever its step.
+        let moves = own.iter().zip(steps).zip(&dims);
+        let moves = moves.map(|((own, step), n)| if *n > 1 { own * step } else { 0 });
+        let start = own
+            .iter()
+            .zip(indices)
+            .map(|(own, range)| own * range.start);
+        let moves = moves.collect::<Vec<_>>();
+        return place(context, &dims, &moves, start.sum(), x, out);
+    }
     let mut at = 0;
     let copied = visit(own, indices, |from, n| {
         at += n;

@@ -40,13 +40,13 @@ pub enum Fused {
         weight: Tensor,
         epsilon: f32,
     },
-    /// As `RmsNorm`, where epsilon is for rows whose largest magnitude is at most `most`; for
-    /// others it is larger by the square of the ratio.
+    /// As `RmsNorm`, where epsilon is of the square of the largest magnitude of a row, or of
+    /// `least` if that is larger.
     BoundedNorm {
         x: ValueId,
         weight: Tensor,
         epsilon: f32,
-        most: f32,
+        least: f32,
     },
     /// Pairs of x rotated.
     Rope {
@@ -62,6 +62,13 @@ pub enum Fused {
         cos: ValueId,
         sin: ValueId,
         is_interleaved: bool,
+    },
+    /// `x cos + (-b, a) sin`, where `(a, b)` are the halves of the last axis of x, and cosines and
+    /// sines are of that length and repeated along other axes.
+    RopeHalves {
+        x: ValueId,
+        cos: ValueId,
+        sin: ValueId,
     },
     /// `op(gate) * up`.
     Gated {
@@ -259,6 +266,8 @@ pub struct StateUpdate {
     /// What the state held, as it was read.
     pub old: ValueId,
     pub update: ValueId,
+    /// Whether `update` is fp32 and the state fp16.
+    pub narrows: bool,
     pub begin: ValueId,
     pub end: ValueId,
     /// `begin_mask`, `end_mask` and `squeeze_mask`.
@@ -440,9 +449,9 @@ impl Fused {
             ],
             Fused::Experts(ref experts) => vec![experts.x, experts.indices, experts.factors],
             Fused::Gather { indices, .. } => vec![indices],
-            Fused::Rope { x, cos, sin, .. } | Fused::RopeRows { x, cos, sin, .. } => {
-                vec![x, cos, sin]
-            }
+            Fused::Rope { x, cos, sin, .. }
+            | Fused::RopeRows { x, cos, sin, .. }
+            | Fused::RopeHalves { x, cos, sin } => vec![x, cos, sin],
             Fused::Gated { gate, up, .. } => vec![gate, up],
             Fused::Append {
                 update, begin, end, ..

@@ -16,6 +16,7 @@ mod hostile;
 mod instance;
 mod lists;
 mod memory;
+mod model_packages;
 mod ops;
 mod profile;
 mod random;

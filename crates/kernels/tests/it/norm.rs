@@ -1,7 +1,7 @@
 //! Norms against their definitions in f64.
 
 use thane_kernels::Context;
-use thane_kernels::norm::{layer_norm, rms_norm};
+use thane_kernels::norm::{layer_norm, rms_norm, rms_norm_by_largest};
 
 use crate::testing::{Random, instruction_sets, relative_error};
 
@@ -105,5 +105,55 @@ fn zeros_tiny_and_not_a_number() {
         x[19] = f32::NAN;
         rms_norm(&ctx, &x, None, 1e-6, 20, &mut out);
         assert!(out.iter().all(|out| out.is_nan()));
+    }
+}
+
+/// By its definition: the norm of a row over its largest magnitude.
+#[test]
+fn rows_by_their_largest() {
+    let mut random = Random::new(12);
+    for isa in instruction_sets() {
+        for n_threads in [1, 3] {
+            let ctx = Context::with_isa(n_threads, isa);
+            for n_cols in [1, 2, 15, 16, 17, 64, 577] {
+                // Squares of the last overflow f32 or vanish in it.
+                for scale in [1.0, 3e-4, 2e30, 3e-30] {
+                    for least in [0.0, 2.0 * scale, 0.01 * scale] {
+                        let x: Vec<f32> = random
+                            .f32s(5 * n_cols)
+                            .into_iter()
+                            .map(|x| x * scale)
+                            .collect();
+                        let weight = random.f32s(n_cols);
+                        let mut out = vec![f32::NAN; x.len()];
+                        let how = [0.1, least];
+                        rms_norm_by_largest(&ctx, &x, Some(&weight), how, n_cols, &mut out);
+                        let row = |x: &[f32]| -> Vec<f64> {
+                            let largest = x.iter().fold(least, |most, v| most.max(v.abs()));
+                            let x = x.iter().map(|v| f64::from(*v) / f64::from(largest));
+                            let x: Vec<f64> = x.collect();
+                            let mean = x.iter().map(|v| v * v).sum::<f64>() / n_cols as f64;
+                            let size = (mean + f64::from(0.1f32)).sqrt();
+                            let scaled = x.iter().zip(&weight);
+                            scaled.map(|(x, w)| x / size * f64::from(*w)).collect()
+                        };
+                        let expected: Vec<f64> = x.chunks_exact(n_cols).flat_map(row).collect();
+                        let error = relative_error(&out, &expected);
+                        assert!(
+                            error < 4e-7,
+                            "{n_cols} {scale} {least} {}: {error}",
+                            isa.name()
+                        );
+                    }
+                }
+            }
+            let mut out = [0.0; 3];
+            rms_norm_by_largest(&ctx, &[0.0; 3], None, [1e-5, 0.0], 3, &mut out);
+            assert!(out.iter().all(|v| v.is_nan()), "0 / 0: {out:?}");
+            rms_norm_by_largest(&ctx, &[0.0; 3], None, [1e-5, 0.5], 3, &mut out);
+            assert_eq!(out, [0.0; 3]);
+            rms_norm_by_largest(&ctx, &[1.0, f32::NAN, 2.0], None, [1e-5, 0.0], 3, &mut out);
+            assert!(out.iter().all(|v| v.is_nan()), "{out:?}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Rotary position embeddings against their definition.
 
 use thane_kernels::Context;
-use thane_kernels::rope::{RopeShape, RopeStyle, rope};
+use thane_kernels::rope::{Angles, RopeShape, RopeStyle, rope, rope_halves};
 
 use crate::testing::{Random, instruction_sets};
 
@@ -63,6 +63,55 @@ fn both_styles_and_both_orders_of_strides() {
             }
         }
     }
+}
+
+#[test]
+fn halves_with_an_angle_for_each_element() {
+    let mut random = Random::new(43);
+    for isa in instruction_sets() {
+        for n_threads in [1, 3] {
+            let ctx = Context::with_isa(n_threads, isa);
+            for ([batch, n_heads, n_tokens], head_dim) in [
+                ([1, 1, 1], 2),
+                ([1, 8, 1], 64),
+                ([2, 3, 5], 38),
+                ([3, 5, 40], 66),
+                ([1, 0, 4], 6),
+            ] {
+                let outer = [batch, n_heads, n_tokens];
+                // One for each token, and one for each token of each text.
+                let strides = [[0, 0, head_dim], [n_tokens * head_dim, 0, head_dim]];
+                let x = random.f32s(batch * n_heads * n_tokens * head_dim);
+                let cos = random.f32s(n_tokens * head_dim);
+                let sin = random.f32s(batch * n_tokens * head_dim);
+                let mut out = vec![f32::NAN; x.len()];
+                let angles = [(&cos, &strides[0]), (&sin, &strides[1])];
+                let angles = angles.map(|(values, strides)| Angles { values, strides });
+                rope_halves(&ctx, &x, (&outer, head_dim), angles, &mut out);
+                for (i, out) in out.iter().enumerate() {
+                    let (row, at) = (i / head_dim, i % head_dim);
+                    let token = row % n_tokens;
+                    let text = row / (n_heads * n_tokens);
+                    let cos = cos[token * head_dim + at];
+                    let sin = sin[(text * n_tokens + token) * head_dim + at];
+                    let half = head_dim / 2;
+                    let across = if at < half { -x[i + half] } else { x[i - half] };
+                    assert_eq!(*out, x[i] * cos + across * sin, "{outer:?} element {i}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "is odd")]
+fn halves_of_an_odd_row_are_refused() {
+    let angles = Angles {
+        values: &[1.0; 3],
+        strides: &[0],
+    };
+    let x = [0.0; 3];
+    rope_halves(&Context::new(1), &x, (&[1], 3), [angles; 2], &mut [0.0; 3]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sums in f64.
 
 use thane_kernels::Isa;
-use thane_kernels::wide::dot_f64;
+use thane_kernels::wide::{dot_f64, sum_f64};
 
 use crate::testing::{Random, instruction_sets};
 
@@ -20,7 +20,15 @@ fn every_instruction_set_gives_the_same_bits() {
             (plain - due).abs() <= 1e-12 * n as f64,
             "{n}: {plain}, not {due}"
         );
+        let sum = sum_f64(Isa::Portable, &a);
+        let due: f64 = a.iter().map(|a| f64::from(*a)).sum();
+        assert!(
+            (sum - due).abs() <= 1e-12 * n as f64,
+            "{n}: {sum}, not {due}"
+        );
         for isa in instruction_sets() {
+            let found = sum_f64(isa, &a);
+            assert_eq!(found.to_bits(), sum.to_bits(), "{n} {}", isa.name());
             assert_eq!(
                 dot_f64(isa, &a, &b).to_bits(),
                 plain.to_bits(),

@@ -4,6 +4,7 @@ use serde::Serialize;
 use thane_kernels::Isa;
 
 use crate::app::App;
+use crate::profile::SlowOps;
 
 /// A figure, as it is printed.
 #[derive(Serialize)]
@@ -44,6 +45,8 @@ pub struct Figure<'a> {
     /// Peak memory of this process, or of the one that was started; null where the system does not
     /// tell.
     pub peak_memory_bytes: Option<u64>,
+    /// With `--profile`, the ops that stay below a tenth of the machine's peak rates; null without.
+    pub slow_ops: Option<Vec<SlowOps>>,
 }
 
 /// The machine of a measurement.

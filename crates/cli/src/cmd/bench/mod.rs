@@ -60,7 +60,8 @@ pub struct Args {
     /// weights, f32 is the reference, and ane rounds like the Apple Neural Engine.
     #[arg(long, value_name = "HOW", value_enum, default_value_t = NumericsFlag::Fast)]
     numerics: NumericsFlag,
-    /// Print the time of each kernel after each figure, warm-up included; not for cold and convert.
+    /// Print the time of each kernel after each figure, and the ops below a tenth of what this
+    /// machine can do; without the warm-up round; not for cold and convert.
     #[arg(long)]
     profile: bool,
     #[command(flatten, next_help_heading = "Flags of predict")]
@@ -210,6 +211,7 @@ impl<'a> Bench<'a> {
             .output
             .count("rounds", Some(u64::from(self.args.rounds)), 0);
         round()?;
+        self.profile.iter().for_each(|profile| profile.clear());
         // Give a machine that was just busy a moment.
         std::thread::sleep(Duration::from_millis(20));
         let one = |_| round().inspect(|_| self.app.output.advance(1));
@@ -253,17 +255,23 @@ impl<'a> Bench<'a> {
             load_ms: None,
             first_ms: None,
             peak_memory_bytes: None,
+            slow_ops: None,
         }
     }
 
     fn say(&self, figure: Figure<'_>, figures: &mut Vec<serde_json::Value>) -> Outcome {
+        let is_own_process = matches!(self.args.what, What::Cold | What::Convert);
+        let profile = self.profile.as_ref().filter(|_| !is_own_process);
+        let measured = profile::measured(profile, &self.backend().cpu);
+        let slow_ops = measured.as_ref().map(|measured| measured.slow_ops());
+        let figure = Figure { slow_ops, ..figure };
         let value = serde_json::to_value(&figure).map_err(|e| Failure::new(Code::Other, e))?;
         if !self.app.output.is_json() {
             self.app.output.data(&format!("{value}\n"))?;
         }
         figures.push(value);
-        if !matches!(self.args.what, What::Cold | What::Convert) {
-            profile::say(self.profile.as_ref(), &self.backend().cpu, &self.app.output);
+        if let Some(measured) = measured {
+            measured.say(&self.app.output);
         }
         Ok(())
     }

@@ -16,10 +16,10 @@ use attention::{attend, attend_by_row, attention, rows_attention};
 use conv::{activated_conv, conv_rows, pool_rows};
 use delta_rule::{delta_rule, depthwise};
 use experts::{experts, softmax};
-use norm::{bounded_norm, rms_norm, scaled_norm};
+use norm::{bounded_norm, divided_norm, rms_norm, scaled_norm};
 use past::{past_attention, state_update};
 use recurrent::recurrent;
-use rope::{rope_half, rope_interleaved, rope_rows};
+use rope::{rope_half, rope_halves, rope_interleaved, rope_rows};
 
 mod attention;
 mod conv;
@@ -71,6 +71,8 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("rms_norm", "mul", rms_norm),
     Pattern::new("scaled_norm", "mul", scaled_norm),
     Pattern::new("bounded_norm", "mul", bounded_norm),
+    Pattern::new("divided_norm", "mul", divided_norm),
+    Pattern::new("divided_norm", "real_div", divided_norm),
     Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
     Pattern::new("residual", "add", residual),
@@ -97,6 +99,7 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("top_linear", "topk", top_linear),
     Pattern::new("rope_half", "concat", rope_half),
     Pattern::new("rope_rows", "concat", rope_rows),
+    Pattern::new("rope_halves", "add", rope_halves),
     Pattern::new("rope_interleaved", "reshape", rope_interleaved),
     Pattern::new("attention", "scaled_dot_product_attention", attention),
     Pattern::new("rows_attention", "reshape", rows_attention),

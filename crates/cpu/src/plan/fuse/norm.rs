@@ -1,6 +1,7 @@
 //! Patterns of norms.
 
 use thane_mil::program::{Op, OpId, ValueId};
+use thane_mil::types::DType;
 
 use super::{Found, constant_arg, is_float32, made_by, one};
 use crate::plan::Planner;
@@ -28,14 +29,9 @@ pub(super) fn rms_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
 
 /// The square whose mean along the last axis of x it is.
 fn mean_square(p: &Planner<'_>, mean: &Op, x: ValueId) -> Option<OpId> {
-    let f = p.f;
-    let rank = f.value(x).ty.tensor()?.rank() as i64;
-    let axes = f.literal_arg(mean, "axes")?.to_ints()?;
-    let keeps = f.literal_arg(mean, "keep_dims")?.to_ints()? == [1];
     let (square_id, square) = made_by(p, mean.value_arg("x")?, "mul")?;
     let squares_x = square.value_arg("x") == Some(x) && square.value_arg("y") == Some(x);
-    let is_last = axes == [-1] || axes == [rank - 1];
-    (squares_x && keeps && is_last && is_float32(p, x)).then_some(square_id)
+    (squares_x && is_of_rows(p, mean, x)? && is_float32(p, x)).then_some(square_id)
 }
 
 /// The constant [1, .., 1, width] that rows of x are multiplied with.
@@ -72,13 +68,9 @@ pub(super) fn scaled_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>>
     let (most_id, floored) = made_by(p, most, "maximum")?;
     let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
     let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
-    let rank = f.value(x).ty.tensor()?.rank() as i64;
-    let axes = f.literal_arg(largest, "axes")?.to_ints()?;
-    let is_last = axes == [-1] || axes == [rank - 1];
     let fits = abs.value_arg("x") == Some(x)
         && ratio.value_arg("y") == Some(most)
-        && is_last
-        && f.literal_arg(largest, "keep_dims")?.to_ints()? == [1]
+        && is_of_rows(p, largest, x)?
         && is_float32(p, x);
     let floor = number(p, floored, "y")?;
     let root_of_epsilon = number(p, ratio, "x")?;
@@ -117,16 +109,10 @@ pub(super) fn bounded_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>
     let (most_id, floored) = made_by(p, division.value_arg("y")?, "maximum")?;
     let (largest_id, largest) = made_by(p, floored.value_arg("x")?, "reduce_max")?;
     let (abs_id, abs) = made_by(p, largest.value_arg("x")?, "abs")?;
-    let rank = f.value(x).ty.tensor()?.rank() as i64;
-    let is_by_row = |op: &Op| {
-        let axes = f.literal_arg(op, "axes")?.to_ints()?;
-        let keeps = f.literal_arg(op, "keep_dims")?.to_ints()? == [1];
-        Some(keeps && (axes == [-1] || axes == [rank - 1]))
-    };
     let fits = sum.value_arg("x") == Some(scaled)
         && abs.value_arg("x") == Some(x)
-        && is_by_row(sum)?
-        && is_by_row(largest)?
+        && is_of_rows(p, sum, x)?
+        && is_of_rows(p, largest, x)?
         && is_float32(p, x);
     let most = number(p, floored, "y")?;
     if !fits || most <= 0.0 || epsilon <= 0.0 {
@@ -145,10 +131,69 @@ pub(super) fn bounded_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>
         Fused::BoundedNorm {
             x,
             weight,
-            epsilon: epsilon * most * most / n,
-            most,
+            epsilon: epsilon / n,
+            least: most,
         },
     )
+}
+
+/// As coremltools writes it: with `m = reduce_max(abs(x))` and
+/// `r = sqrt(reduce_mean(square(x / m)) + epsilon)`, `x / (r m)`, and times a weight if `root`
+/// multiplies.
+pub(super) fn divided_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let (mut covers, division, weight) = if op.def.name == "mul" {
+        let (id, division) = made_by(p, op.value_arg("x")?, "real_div")?;
+        (vec![id], division, Some(op.value_arg("y")?))
+    } else {
+        (Vec::new(), op, None)
+    };
+    let x = division.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let (size_id, size) = made_by(p, division.value_arg("y")?, "mul")?;
+    let largest = size.value_arg("y")?;
+    let (root_id, root_of) = made_by(p, size.value_arg("x")?, "sqrt")?;
+    let (sum_id, sum) = made_by(p, root_of.value_arg("x")?, "add")?;
+    let (mean_id, mean) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
+    let (square_id, square) = made_by(p, mean.value_arg("x")?, "square")?;
+    let (scaled_id, scaled) = made_by(p, square.value_arg("x")?, "real_div")?;
+    let (largest_id, largest_op) = made_by(p, largest, "reduce_max")?;
+    let (abs_id, abs) = made_by(p, largest_op.value_arg("x")?, "abs")?;
+    let fits = scaled.value_arg("x") == Some(x)
+        && scaled.value_arg("y") == Some(largest)
+        && abs.value_arg("x") == Some(x)
+        && is_of_rows(p, mean, x)?
+        && is_of_rows(p, largest_op, x)?;
+    let epsilon = number(p, sum, "y").filter(|epsilon| fits && *epsilon >= 0.0)?;
+    let weight = match weight {
+        Some(weight) => row_weight(p, weight, x)?,
+        None => {
+            let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
+            Tensor::new(
+                DType::Fp32,
+                vec![width],
+                Buffer::F32(vec![1.0; width].into()),
+            )
+        }
+    };
+    covers.extend([
+        size_id, root_id, sum_id, mean_id, square_id, scaled_id, largest_id, abs_id,
+    ]);
+    let fused = Fused::BoundedNorm {
+        x,
+        weight,
+        epsilon,
+        least: 0.0,
+    };
+    one(root, covers, fused)
+}
+
+/// Whether an op joins the last axis of x and keeps it.
+fn is_of_rows(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<bool> {
+    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
+    let axes = p.f.literal_arg(op, "axes")?.to_ints()?;
+    let keeps = p.f.literal_arg(op, "keep_dims")?.to_ints()? == [1];
+    Some(keeps && (axes == [-1] || axes == [rank - 1]))
 }
 
 /// A constant of one element.

@@ -238,10 +238,18 @@ pub(super) fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>
     }
     let mask = |p: &mut Planner<'_>, name: &str| constant_arg(p, write, name);
     let stored = op.results[0];
+    let mut covers = vec![write_id];
+    let mut values = write.value_arg("update")?;
+    let narrowed = narrowed(p, values).filter(|(id, _)| p.is_closed(root, &[write_id, *id]));
+    if let Some((id, wide)) = narrowed {
+        covers.push(id);
+        values = wide;
+    }
     let update = StateUpdate {
         state: p.state(input)?,
         old,
-        update: write.value_arg("update")?,
+        update: values,
+        narrows: narrowed.is_some(),
         begin: write.value_arg("begin")?,
         end: write.value_arg("end")?,
         masks: [
@@ -253,5 +261,13 @@ pub(super) fn state_update(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>
     };
     let steps = constant_arg(p, write, "stride")?;
     let is_plain = steps.is_none_or(|s| s.to_ints().is_some_and(|s| s.iter().all(|s| *s == 1)));
-    is_plain.then(|| one(root, vec![write_id], Fused::StateUpdate(Box::new(update))))?
+    is_plain.then(|| one(root, covers, Fused::StateUpdate(Box::new(update))))?
+}
+
+/// The cast from fp32 to fp16 that made a value, and what it was given.
+fn narrowed(p: &Planner<'_>, value: ValueId) -> Option<(OpId, ValueId)> {
+    let (id, cast) = made_by(p, value, "cast")?;
+    let wide = cast.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let is_half = p.f.value(value).ty.tensor()?.dtype == DType::Fp16;
+    is_half.then_some((id, wide))
 }

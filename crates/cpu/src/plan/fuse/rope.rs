@@ -3,7 +3,7 @@
 use thane_kernels::rope::RopeStyle;
 use thane_mil::program::{Op, OpId, ValueId};
 
-use super::{Found, is_float32, joined_last, made_by, one, slice_bounds};
+use super::{Found, constant_arg, is_float32, joined_last, made_by, one, slice_bounds};
 use crate::plan::Planner;
 use crate::step::Fused;
 
@@ -40,7 +40,9 @@ fn rotation(p: &Planner<'_>, left: ValueId, right: ValueId) -> Option<Rotation> 
 /// Both halves of the split whose results are `a` and `b`, in order.
 fn halves<'a>(p: &Planner<'a>, a: ValueId, b: ValueId) -> Option<(OpId, &'a Op)> {
     let (id, split) = made_by(p, a, "split")?;
-    let last = p.f.literal_arg(split, "axis")?.to_ints()? == [-1];
+    let rank = p.f.value(a).ty.tensor()?.rank() as i64;
+    let axis = p.f.literal_arg(split, "axis")?.to_ints()?;
+    let last = axis == [-1] || axis == [rank - 1];
     (last && split.results == [a, b]).then_some((id, split))
 }
 
@@ -173,4 +175,71 @@ fn pairs(p: &Planner<'_>, a: &Op, b: &Op) -> Option<(ValueId, bool)> {
     let is_interleaved = of_last == [[0, last, 2], [1, last, 2]];
     let is_halves = of_last == [[0, half, 1], [half, last, 1]];
     (whole && last % 2 == 0 && (is_interleaved || is_halves)).then_some((x, is_interleaved))
+}
+
+/// `x cos + (-b, a) sin` with cosines and sines for every element of a head, as Hugging Face writes
+/// it: the halves `(a, b)` of x are those of a split or two slices.
+pub(super) fn rope_halves(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let op = p.f.op(root);
+    let (left, right) = (op.value_arg("x")?, op.value_arg("y")?);
+    [(left, right), (right, left)]
+        .into_iter()
+        .find_map(|(straight, turned)| halves_turned(p, root, straight, turned))
+}
+
+fn halves_turned(
+    p: &mut Planner<'_>,
+    root: OpId,
+    straight: ValueId,
+    turned: ValueId,
+) -> Option<Vec<Found>> {
+    let (straight_id, straight) = made_by(p, straight, "mul")?;
+    let (turned_id, turned) = made_by(p, turned, "mul")?;
+    let factors = |op: &Op| -> Option<[(ValueId, ValueId); 2]> {
+        let (x, y) = (op.value_arg("x")?, op.value_arg("y")?);
+        Some([(x, y), (y, x)])
+    };
+    let ((joined_id, joined), sin) = factors(turned)?
+        .into_iter()
+        .find_map(|(joined, sin)| Some((made_by(p, joined, "concat")?, sin)))?;
+    let (negated, a) = joined_last(p, joined)?;
+    let (negated_id, b) = negated_by(p, negated)?;
+    let (mut covers, x) = match halves(p, a, b) {
+        Some((id, split)) => (vec![id], split.value_arg("x")?),
+        None => {
+            let (a_id, b_id) = (p.definer(a)?, p.definer(b)?);
+            let (x, is_interleaved) = pairs(p, p.f.op(a_id), p.f.op(b_id))?;
+            (vec![a_id, b_id], (!is_interleaved).then_some(x)?)
+        }
+    };
+    let (_, cos) = factors(straight)?.into_iter().find(|(of, _)| *of == x)?;
+    let is_row = is_float32(p, x) && [cos, sin].iter().all(|v| repeats_to(p, *v, x));
+    covers.extend([straight_id, turned_id, joined_id, negated_id]);
+    let fused = Fused::RopeHalves { x, cos, sin };
+    is_row.then(|| one(root, covers, fused))?
+}
+
+/// What is multiplied with -1.
+fn negated_by(p: &mut Planner<'_>, value: ValueId) -> Option<(OpId, ValueId)> {
+    let (id, op) = made_by(p, value, "mul")?;
+    let minus = constant_arg(p, op, "y")??;
+    (minus.f32s()? == [-1.0]).then_some((id, op.value_arg("x")?))
+}
+
+/// Whether x has the shape that it has with these angles, which are as long as its rows.
+fn repeats_to(p: &Planner<'_>, angles: ValueId, x: ValueId) -> bool {
+    let dims = |v: ValueId| p.f.value(v).ty.tensor().map(|t| t.shape.clone());
+    let (Some(own), Some(all)) = (dims(angles), dims(x)) else {
+        return false;
+    };
+    let Some(pad) = all.len().checked_sub(own.len()) else {
+        return false;
+    };
+    let last = all.last().and_then(|n| n.known());
+    let fits = own.iter().zip(&all[pad..]);
+    last.is_some_and(|n| n > 0 && n % 2 == 0)
+        && own.last() == all.last()
+        && fits.fold(true, |fits, (a, n)| {
+            fits && (a == n || a.known() == Some(1))
+        })
 }
