@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use thane_mil::backend::{Instance, Limits, RunError, View, of_op};
+use thane_mil::backend::{Instance, Limits, RunError, States, View, of_op};
 use thane_mil::budget::{Budget, OverBudget};
 use thane_mil::program::OpId;
 use thane_mil::types::{DType, Dim, TensorType};
@@ -14,7 +14,7 @@ use crate::exec::Frame;
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
 use crate::step::Plan;
-use crate::tensor::{Pool, Tensor};
+use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Zeros that the machine provides page by page as they are written, so that a long context costs
 /// what it uses. What counts is what a full one takes: it is to be known before, not when half of
@@ -280,6 +280,52 @@ impl Instance for Running {
             }
         }
     }
+
+    fn states_bytes(&self) -> Option<usize> {
+        let mut states = self.shared.states.iter();
+        states.try_fold(0usize, |sum, (_, ty)| sum.checked_add(ty.byte_len()?))
+    }
+
+    fn fresh_states(&self) -> Option<States> {
+        let fresh = |tensor: &Tensor| {
+            let data = Buffer::zeros(tensor.dtype, tensor.len(), None)?;
+            Some(Tensor::new(tensor.dtype, tensor.shape.clone(), data))
+        };
+        Some(States(Box::new(Apart {
+            tensors: self.states.iter().map(fresh).collect::<Option<_>>()?,
+            written: HashSet::new(),
+        })))
+    }
+
+    fn swap_states(&mut self, states: &mut States) -> bool {
+        let Some(other) = states.0.downcast_mut::<Apart>() else {
+            return false;
+        };
+        // An output may hold what a state was.
+        let outputs = self.outputs.drain();
+        outputs.for_each(|(_, tensor)| self.pool.give(tensor));
+        let is_same = |(a, b): (&Tensor, &Tensor)| a.dtype == b.dtype && a.shape == b.shape;
+        if self.states.len() != other.tensors.len()
+            || !self.states.iter().zip(&other.tensors).all(is_same)
+        {
+            return false;
+        }
+        let both = self.states.iter_mut().zip(&mut other.tensors);
+        let both = both.map(|(a, b)| Arc::get_mut(&mut a.data).zip(Arc::get_mut(&mut b.data)));
+        let Some(both) = both.collect::<Option<Vec<_>>>() else {
+            return false;
+        };
+        both.into_iter().for_each(|(a, b)| a.swap(b));
+        std::mem::swap(&mut self.written, &mut other.written);
+        true
+    }
+}
+
+/// What an instance has of [`States`].
+struct Apart {
+    tensors: Vec<Tensor>,
+    /// [`Running::written`] of them.
+    written: HashSet<String>,
 }
 
 /// The elements of a tensor, of whose buffer there may be more.

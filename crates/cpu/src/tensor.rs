@@ -148,6 +148,25 @@ impl Buffer {
         }
     }
 
+    /// What the elements count as.
+    fn held(&mut self) -> &mut Option<Reservation> {
+        match self {
+            Buffer::F32(v) => &mut v.held,
+            Buffer::F16(v) | Buffer::U16(v) => &mut v.held,
+            Buffer::I32(v) => &mut v.held,
+            Buffer::U32(v) => &mut v.held,
+            Buffer::I16(v) => &mut v.held,
+            Buffer::I8(v) => &mut v.held,
+            Buffer::U8(v) | Buffer::Bool(v) => &mut v.held,
+        }
+    }
+
+    /// Exchanges the elements with those of another buffer; what each counts as stays.
+    pub fn swap(&mut self, other: &mut Buffer) {
+        std::mem::swap(self, other);
+        std::mem::swap(self.held(), other.held());
+    }
+
     /// The elements as bytes.
     pub fn bytes(&self) -> &[u8] {
         match self {

@@ -20,3 +20,4 @@ mod sequence;
 pub mod sessions;
 pub mod text;
 mod top;
+mod whole;

@@ -43,6 +43,8 @@ pub struct Pages {
     page_bytes: usize,
     /// Most bytes of all pages.
     limit: usize,
+    /// Bytes of that limit that are used beside pages.
+    n_beside: usize,
     /// The first is the root, which has no tokens; `None` for those that were dropped.
     nodes: Vec<Option<Node>>,
     unused: Vec<usize>,
@@ -77,6 +79,12 @@ struct Node {
     _held: Option<Reservation>,
 }
 
+/// Rows of tokens that fill no page.
+pub(crate) struct Tail {
+    range: Range<usize>,
+    bytes: Vec<u8>,
+}
+
 const ROOT: usize = 0;
 
 impl Pages {
@@ -109,6 +117,7 @@ impl Pages {
             page_bytes: caches.iter().map(Rows::page_bytes).sum(),
             caches,
             limit,
+            n_beside: 0,
             nodes: vec![Some(Node {
                 parent: ROOT,
                 tokens: Vec::new(),
@@ -195,6 +204,37 @@ impl Pages {
         Ok(())
     }
 
+    /// The rows of those of `tokens` that no page has, out of the states of `instance`; `None` if
+    /// they are none, or more than a page.
+    pub(crate) fn tail(
+        &self,
+        tokens: &[u32],
+        instance: &dyn Instance,
+    ) -> Result<Option<Tail>, RunError> {
+        let (n_pages, _) = self.walk(tokens);
+        let range = n_pages * PAGE_TOKENS..tokens.len();
+        if range.is_empty() || range.len() > PAGE_TOKENS {
+            return Ok(None);
+        }
+        let bytes = self.copy_in(range.start, instance)?;
+        Ok(bytes.map(|bytes| Tail { range, bytes }))
+    }
+
+    /// Adds the rows of a tail of `prompt` to a sequence that holds all tokens before.
+    pub(crate) fn add_tail(
+        &self,
+        (tail, prompt): (&Tail, &[u32]),
+        sequence: &mut Sequence,
+        instance: &mut dyn Instance,
+    ) -> Result<(), RunError> {
+        let range = tail.range.clone();
+        if sequence.tokens() == &prompt[..range.start] {
+            self.copy_out(&tail.bytes, range.start, range.clone(), instance)?;
+            sequence.extend(&prompt[range]);
+        }
+        Ok(())
+    }
+
     /// Copies the rows of `tokens[range]` to the states of `instance`, as far as pages have them.
     /// Returns the end of what was copied.
     ///
@@ -249,7 +289,7 @@ impl Pages {
     ///
     /// If a state cannot be read.
     pub fn save(&mut self, tokens: &[u32], instance: &dyn Instance) -> Result<(), RunError> {
-        if self.page_bytes > self.limit || self.page_bytes == 0 {
+        if self.page_bytes > self.limit.saturating_sub(self.n_beside) || self.page_bytes == 0 {
             return Ok(());
         }
         let (mut at, mut path) = (ROOT, Vec::new());
@@ -354,9 +394,15 @@ impl Pages {
         n_bytes > 0
     }
 
+    /// Leaves so many bytes of the limit to what is kept beside pages.
+    pub(crate) fn leave(&mut self, n_bytes: usize) {
+        self.n_beside = n_bytes;
+        self.shrink();
+    }
+
     /// Drops pages until the rest is within the limit.
     fn shrink(&mut self) {
-        self.shrink_to(self.limit);
+        self.shrink_to(self.limit.saturating_sub(self.n_beside));
     }
 
     fn shrink_to(&mut self, limit: usize) {

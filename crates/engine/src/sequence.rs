@@ -12,6 +12,8 @@ use crate::error::GenerateError;
 #[derive(Debug)]
 pub(crate) struct Sequence {
     tokens: Vec<u32>,
+    /// Most tokens that were in the cache since it was zero.
+    n_written: usize,
     context: usize,
     vocab_size: usize,
     /// Whether states hold all tokens so far together, so that the sequence cannot go back to an
@@ -31,6 +33,7 @@ impl Sequence {
     pub fn new(context: usize, vocab_size: usize) -> Self {
         Self {
             tokens: Vec::new(),
+            n_written: 0,
             context,
             vocab_size,
             recurrent: false,
@@ -45,6 +48,21 @@ impl Sequence {
     /// Whether the program has recurrent states.
     pub fn is_recurrent(&self) -> bool {
         self.recurrent
+    }
+
+    /// The sequence of another cache of the program, which is zero.
+    pub fn fresh(&self) -> Self {
+        Self::new(self.context, self.vocab_size).with_recurrence(self.recurrent)
+    }
+
+    /// Most tokens that were in the cache since it was zero.
+    pub fn n_written(&self) -> usize {
+        self.n_written
+    }
+
+    /// Whether a prompt uses at least half of what the cache holds.
+    pub fn goes_on(&self, prompt: &[u32]) -> bool {
+        2 * self.n_cached(prompt) >= self.tokens.len()
     }
 
     /// Number of tokens that the cache can hold.
@@ -129,6 +147,7 @@ impl Sequence {
     /// Records tokens that a call has written to the cache.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.tokens.extend_from_slice(tokens);
+        self.n_written = self.n_written.max(self.tokens.len());
     }
 
     /// Drops all tokens.

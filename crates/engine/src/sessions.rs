@@ -8,11 +8,13 @@
 use std::borrow::Cow;
 
 use thane_mil::backend::{Batch, RunError};
+use thane_mil::budget::Budget;
 
 use crate::error::GenerateError;
 use crate::pages::Pages;
 use crate::sequence::Sequence;
 use crate::top::Top;
+use crate::whole::WholeCaches;
 
 /// Running copies of a language model and the tokens in their caches.
 pub struct Sessions {
@@ -22,6 +24,7 @@ pub struct Sessions {
     /// Whether the last call of each sequence was one of `decode_top`.
     has_top: Vec<bool>,
     pages: Option<Pages>,
+    whole: Option<WholeCaches>,
 }
 
 /// A sequence index and tokens for that sequence.
@@ -41,6 +44,7 @@ impl Sessions {
             top: Top::new(0, vocab_size),
             has_top: vec![false; n],
             pages: None,
+            whole: None,
         }
     }
 
@@ -77,6 +81,18 @@ impl Sessions {
         self.pages = (!recurrent).then_some(pages);
     }
 
+    /// Keeps whole caches of sequences that other prompts take over, from now on: at most `limit`
+    /// bytes in all, which count against the limit of the pages and against `budget`. Backends that
+    /// cannot take caches out keep none.
+    pub fn keep_whole(&mut self, limit: usize, budget: Budget) {
+        self.whole = Some(WholeCaches::new(limit, budget));
+    }
+
+    /// Bytes of the whole caches that no sequence has.
+    pub fn whole_bytes(&self) -> usize {
+        self.whole.as_ref().map_or(0, WholeCaches::n_bytes)
+    }
+
     /// Pages for the states of these names, which hold keys and values: at most `limit` bytes in
     /// all.
     ///
@@ -97,16 +113,57 @@ impl Sessions {
         self.pages.as_mut()
     }
 
-    /// The number of tokens at the start of `prompt` that pages hold.
-    pub fn n_paged(&mut self, prompt: &[u32]) -> usize {
+    /// The number of tokens at the start of `prompt` that pages hold, or a whole cache that no
+    /// sequence has.
+    pub fn n_kept(&mut self, prompt: &[u32]) -> usize {
+        let n = self.n_paged(prompt);
+        let whole = self.whole.as_ref().and_then(|whole| whole.find(prompt));
+        n.max(whole.map_or(0, |(_, n)| n))
+    }
+
+    fn n_paged(&mut self, prompt: &[u32]) -> usize {
         let n = self.pages.as_mut().map_or(0, |pages| pages.n_known(prompt));
         n.min(prompt.len().saturating_sub(1))
     }
 
-    /// Makes the cache of sequence `idx` hold what pages have of a prompt, if that is more than it
+    /// Makes the cache of sequence `idx` hold what is kept of a prompt, if that is more than it
+    /// holds. What the cache holds of other prompts was last used at `used`: caches that were not
+    /// used for longest are dropped first.
+    pub fn resume(&mut self, idx: usize, prompt: &[u32], used: u64) -> Result<(), GenerateError> {
+        let n_paged = self.n_paged(prompt);
+        let sequence = self.sequence(idx)?;
+        let (n_cached, goes_on) = (sequence.n_cached(prompt), sequence.goes_on(prompt));
+        let mut tail = None;
+        if let Some(whole) = &mut self.whole {
+            let is_more = |(_, n): &(usize, usize)| *n > n_cached && *n >= n_paged;
+            let wanted = whole.find(prompt).filter(is_more).map(|(at, _)| at);
+            let instance = self.batch.instance_mut(idx)?;
+            if wanted.is_none() && !goes_on {
+                let pages = self
+                    .pages
+                    .as_ref()
+                    .map(|p| p.tail(&prompt[..n_cached], instance));
+                tail = pages.transpose()?.flatten();
+            }
+            // What cannot be carried over would be computed again.
+            let is_carried = tail.is_some() || n_cached <= n_paged;
+            if wanted.is_some() || (!goes_on && is_carried) {
+                whole.exchange((instance, &mut self.sequences[idx]), wanted, used);
+            }
+        }
+        self.restore(idx, prompt)?;
+        if let Some((pages, tail)) = self.pages.as_ref().zip(tail) {
+            let (sequence, instance) = (&mut self.sequences[idx], self.batch.instance_mut(idx)?);
+            pages.add_tail((&tail, prompt), sequence, instance)?;
+        }
+        let n_bytes = self.whole_bytes();
+        self.pages.iter_mut().for_each(|pages| pages.leave(n_bytes));
+        Ok(())
+    }
+
+    /// Copies what pages have of a prompt to the cache of sequence `idx`, if that is more than it
     /// holds.
-    pub fn restore(&mut self, idx: usize, prompt: &[u32]) -> Result<(), GenerateError> {
-        self.sequence_mut(idx)?;
+    fn restore(&mut self, idx: usize, prompt: &[u32]) -> Result<(), GenerateError> {
         let Some(pages) = &mut self.pages else {
             return Ok(());
         };
@@ -247,7 +304,8 @@ impl Sessions {
 
     /// Drops the tokens of sequence `idx` and frees the memory of its caches.
     pub fn reset(&mut self, idx: usize) -> Result<(), GenerateError> {
-        self.sequence_mut(idx)?.clear();
+        let sequence = self.sequence_mut(idx)?;
+        *sequence = sequence.fresh();
         self.batch.instance_mut(idx)?.reset();
         Ok(())
     }
@@ -256,7 +314,8 @@ impl Sessions {
         let mut ran = self.run(function, work);
         // Answers come before prompts that are kept.
         while let Err(GenerateError::Run(RunError::OverBudget { .. })) = &ran
-            && self.pages.as_mut().is_some_and(Pages::make_room)
+            && (self.whole.as_mut().is_some_and(WholeCaches::make_way)
+                || self.pages.as_mut().is_some_and(Pages::make_room))
         {
             ran = self.run(function, work);
         }

@@ -4,6 +4,7 @@
 //! be shared. An [`Instance`] is one running copy with its own buffers and state. A [`Batch`] is
 //! several copies that run together.
 
+use std::any::Any;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -157,7 +158,27 @@ pub trait Instance: Send {
 
     /// Sets every state to zero.
     fn reset(&mut self);
+
+    /// Bytes that all states take once they are full; `None` if they cannot be taken out.
+    fn states_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// States of zeros for [`Self::swap_states`], whose memory the caller counts; `None` if states
+    /// cannot be taken out, or there is no memory for them.
+    fn fresh_states(&self) -> Option<States> {
+        None
+    }
+
+    /// Exchanges the states with others of this program, without a copy. Returns false, and changes
+    /// nothing, if that cannot be done.
+    fn swap_states(&mut self, _states: &mut States) -> bool {
+        false
+    }
 }
+
+/// The states of an instance, taken out of it. What is in the box is the backend's.
+pub struct States(pub Box<dyn Any + Send>);
 
 /// Running copies of a program, numbered from 0. Each has its own inputs, outputs, states and
 /// lengths.

@@ -372,8 +372,9 @@ impl LanguageModel {
         Ok(sessions.with_top(self.n_top()))
     }
 
-    /// [`Self::sessions`] that keep prompts in pages. Functions of fixed length and layers without
-    /// attention have no pages.
+    /// [`Self::sessions`] that keep prompts: in pages, and at most half of the bytes as whole
+    /// caches, or all where layers without attention have no pages. Functions of fixed length keep
+    /// none.
     pub fn paged_sessions(
         &self,
         backend: &dyn Backend,
@@ -382,7 +383,9 @@ impl LanguageModel {
     ) -> Result<Sessions, RuntimeError> {
         let mut sessions = self.sessions(backend, n)?;
         if n > 0 {
-            self.set_pages(&mut sessions, options)?;
+            let (most_bytes, budget) = (options.most_bytes, options.budget.clone());
+            let is_paged = self.set_pages(&mut sessions, options)?;
+            sessions.keep_whole(most_bytes / if is_paged { 2 } else { 1 }, budget);
         }
         Ok(sessions)
     }

@@ -55,12 +55,15 @@ fn a_prompt_is_found_after_others_had_the_only_slot() {
     let (first, answer) = ask(&server, &prompt(1, 300));
     assert_eq!(first, 0);
     assert_eq!(ask(&server, &prompt(2, 100)).0, 0);
-    assert_eq!(ask(&server, &prompt(1, 300)), (256, answer));
-    // The page that both begin with.
+    // Its whole cache comes back; the last token is always computed.
+    assert_eq!(ask(&server, &prompt(1, 300)), (299, answer));
+    // What both begin with: a page, and a part of one.
     let half = [&prompt(1, 100)[..], &prompt(2, 100)].concat();
     assert_eq!(ask(&server, &half).0, 100);
     ask(&server, &prompt(2, 100));
+    // The cache of a longer prompt stays as it is.
     assert_eq!(ask(&server, &prompt(1, 70)).0, 64);
+    assert_eq!(ask(&server, &prompt(1, 300)).0, 299);
     let server = Server::start(&["--slots", "1", "--prompt-memory", "0"]);
     ask(&server, &prompt(1, 300));
     ask(&server, &prompt(2, 100));

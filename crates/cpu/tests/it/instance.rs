@@ -1,15 +1,21 @@
 //! What an instance gives and takes by name: inputs of several types, and states.
 
 use thane_cpu::{Cpu, Numerics};
-use thane_mil::backend::{Backend, Instance};
+use thane_mil::backend::{Backend, Instance, States};
+use thane_mil::budget::Budget;
 use thane_mil::text::parse;
 use thane_mil::types::DType;
 use thane_mil::valid;
 
 fn load(text: &str) -> Box<dyn Instance> {
+    load_within(text, &Budget::unlimited())
+}
+
+fn load_within(text: &str, budget: &Budget) -> Box<dyn Instance> {
     let program = parse(text, &|_, _, _| None).unwrap();
     valid::check(&program).unwrap();
     Cpu::new(Numerics::F32, 1)
+        .with_budget(budget)
         .load(&program)
         .unwrap()
         .instantiate()
@@ -76,6 +82,60 @@ fn states_are_read_and_written_by_name() {
             "{error}"
         );
     }
+}
+
+#[test]
+fn states_are_exchanged_without_a_copy() {
+    let text = |n: usize| {
+        format!(
+            "program(1.3) {{
+        func look<ios18>(state<tensor<fp32, [{n}]>> sum, state<tensor<fp16, [2, 1]>> other) {{
+            tensor<fp32, [{n}]> now = read_state(input = sum);
+        }} -> (now);
+    }}"
+        )
+    };
+    let budget = Budget::new(1 << 20);
+    let mut instance = load_within(&text(3), &budget);
+    let (n_bytes, n_used) = (instance.states_bytes(), budget.used_bytes());
+    assert_eq!(n_bytes, Some(3 * 4 + 2 * 2));
+    let write = |instance: &mut dyn Instance, values: &[f32]| {
+        let state = instance.state_mut("sum").unwrap();
+        state.copy_from_slice(&bytes(values));
+    };
+    write(instance.as_mut(), &[1.0, 2.0, 3.0]);
+    instance.run("look").unwrap();
+    let place = instance.state("sum").unwrap().bytes.as_ptr();
+    // The output holds what the state was.
+    let mut apart = instance.fresh_states().unwrap();
+    assert!(instance.swap_states(&mut apart));
+    assert_eq!(instance.state("sum").unwrap().bytes, bytes(&[0.0; 3]));
+    write(instance.as_mut(), &[9.0; 3]);
+    // Another instance of the program takes them.
+    let mut second = load_within(&text(3), &budget);
+    assert!(second.swap_states(&mut apart));
+    let taken = second.state("sum").unwrap().bytes;
+    assert_eq!(
+        (taken, taken.as_ptr()),
+        (&bytes(&[1.0, 2.0, 3.0])[..], place)
+    );
+    second.run("look").unwrap();
+    let now = second.output("now").unwrap().bytes;
+    assert_eq!(now, bytes(&[1.0, 2.0, 3.0]));
+    // States of another program are not taken.
+    let mut longer = load(&text(4)).fresh_states().unwrap();
+    let mut no_states = States(Box::new(7));
+    for states in [&mut longer, &mut no_states] {
+        assert!(!instance.swap_states(states));
+        assert_eq!(instance.state("sum").unwrap().bytes, bytes(&[9.0; 3]));
+    }
+    // What instances count stays theirs.
+    drop(second);
+    drop(apart);
+    instance.reset();
+    assert_eq!(budget.used_bytes(), n_used);
+    drop(instance);
+    assert_eq!(budget.used_bytes(), 0);
 }
 
 /// Three functions with an `x` each: two can be told apart by their shape, the third cannot.

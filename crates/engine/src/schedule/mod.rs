@@ -15,6 +15,7 @@
 //! With [pages](crate::pages), a prompt is taken from what any request computed before, and a
 //! request waits where another one computes the beginning of its prompt. Long answers then take
 //! turns: one gives its sequence to a request that waits, and goes on later where it stopped.
+//! Sessions that keep whole caches give a conversation its cache back without a copy.
 
 mod request;
 mod running;
@@ -79,6 +80,12 @@ impl<'t> Scheduler<'t> {
     /// The pages of the sessions, if they have any.
     pub fn pages(&mut self) -> Option<&mut Pages> {
         self.sessions.pages()
+    }
+
+    /// Bytes of prompts that are kept beside the slots, in pages and as whole caches.
+    pub fn kept_bytes(&mut self) -> usize {
+        let in_pages = self.sessions.pages().map_or(0, |pages| pages.n_bytes());
+        in_pages + self.sessions.whole_bytes()
     }
 
     /// Number of requests that have a slot.
@@ -213,16 +220,18 @@ impl<'t> Scheduler<'t> {
         while let Some(waiting) = self.waiting.get(at)
             && self.slots.iter().any(|slot| slot.running.is_none())
         {
-            let n_paged = self.sessions.n_paged(&waiting.history);
+            let n_kept = self.sessions.n_kept(&waiting.history);
             let n_cached = |slot: usize| self.sessions.n_cached(slot, &waiting.history);
             let free = (0..self.slots.len()).filter(|i| self.slots[*i].running.is_none());
             let key = |slot: &usize| {
-                // What pages hold costs little in any slot.
-                let n_held = n_cached(*slot).unwrap_or(0).max(n_paged);
+                let n_cached = n_cached(*slot).unwrap_or(0);
+                // What is kept costs little in any slot, and nothing in a slot that has it.
+                let n_held = n_cached.max(n_kept);
                 let rest = waiting.history.len() - n_held;
-                (rest, self.slots[*slot].freed_at, *slot)
+                let is_lacking = n_cached < n_held;
+                (rest, is_lacking, self.slots[*slot].freed_at, *slot)
             };
-            let Some((rest, _, slot)) = free.map(|slot| key(&slot)).min() else {
+            let Some((rest, _, _, slot)) = free.map(|slot| key(&slot)).min() else {
                 return;
             };
             let n_held = waiting.history.len() - rest;
@@ -235,7 +244,8 @@ impl<'t> Scheduler<'t> {
             };
             if running.n_scored.is_none() {
                 // What cannot be restored is computed.
-                let _ = self.sessions.restore(slot, &running.history);
+                let used = self.slots[slot].freed_at;
+                let _ = self.sessions.resume(slot, &running.history, used);
             }
             if running.turn_start.is_none() {
                 // Each token of a prompt that is scored is computed.

@@ -15,3 +15,4 @@ mod schedule;
 mod sessions;
 mod small;
 mod top;
+mod whole;

@@ -10,12 +10,12 @@ use thane_mil::budget::Budget;
 use crate::schedule::{Log, PAGE_BYTES, greedy, model, model_within, prompt};
 
 /// A prompt that has nothing in common with [`prompt`].
-fn other(n: usize) -> Vec<u32> {
+pub fn other(n: usize) -> Vec<u32> {
     prompt(n).iter().map(|token| token + 100).collect()
 }
 
 /// Runs a request alone; its tokens and its answer.
-fn run(scheduler: &mut Scheduler<'_>, prompt: Vec<u32>) -> (Usage, String) {
+pub fn run(scheduler: &mut Scheduler<'_>, prompt: Vec<u32>) -> (Usage, String) {
     let id = scheduler.submit(greedy(prompt, 5)).unwrap();
     let mut log = Log::default();
     while !scheduler.is_idle() {

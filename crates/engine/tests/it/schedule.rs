@@ -111,6 +111,22 @@ impl Model {
         Pages::new(instance.as_ref(), &states, limit).unwrap()
     }
 
+    /// The first tokens of the greedy answer to a prompt.
+    pub fn tokens_of(&self, prompt: &[u32], n: usize) -> Vec<u32> {
+        let mut sessions = self.sessions(1);
+        let mut scheduler = self.scheduler(&mut sessions, 64);
+        scheduler.submit(greedy(prompt.to_vec(), n)).unwrap();
+        let mut events = Vec::new();
+        while !scheduler.is_idle() {
+            events.extend(scheduler.step());
+        }
+        let done = events.into_iter().find_map(|(_, event)| match event {
+            Event::Done(_, _, tokens) => Some(tokens),
+            _ => None,
+        });
+        done.unwrap()
+    }
+
     /// The answer of a request that has the program for itself, token by token, from all logits.
     fn alone(&self, request: &Request) -> Alone {
         let instance = self.executable.instantiate().unwrap();
@@ -321,24 +337,39 @@ impl Log {
     }
 }
 
+/// Sessions that keep prompts in one of five ways, and most bytes of that; whole caches count
+/// against `memory`.
+fn keeping(model: &Model, sessions: Sessions, way: u64, memory: &Budget) -> (Sessions, usize) {
+    let (pages, whole) = match way {
+        0 => return (sessions, 0),
+        // Room for three pages, for all, for whole caches only, and for some of both.
+        1 => (3 * PAGE_BYTES, 0),
+        2 => (1 << 30, 0),
+        3 => (0, 40 * PAGE_BYTES),
+        _ => (20 * PAGE_BYTES, 10 * PAGE_BYTES),
+    };
+    let mut sessions = sessions.with_pages(model.pages(pages));
+    if whole > 0 {
+        sessions.keep_whole(whole, memory.clone());
+    }
+    (sessions, pages.max(whole))
+}
+
 #[test]
 fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
     let mut reasons = Vec::new();
     let (mut n_cached, mut n_preempted) = (0, 0);
     // Attention only, and with recurrent states, which cannot go back.
-    for (name, seeds) in [("tiny-chat", 1..9), ("tiny/qwen3_5", 9..11)] {
+    for (name, seeds) in [("tiny-chat", 1..12), ("tiny/qwen3_5", 12..15)] {
         let model = model(name);
+        let mut n_whole = 0;
         for seed in seeds {
             let mut random = Random(0x9e37_79b9_7f4a_7c15u64.wrapping_mul(seed));
             let (n_slots, budget) = (1 + random.below(5), 1 + random.below(70));
             let what = format!("{name}, program {seed}, {n_slots} slots, budget {budget}");
             let sessions = model.sessions(n_slots);
-            let mut sessions = match seed % 3 {
-                0 => sessions,
-                // Room for three pages, or for all.
-                1 => sessions.with_pages(model.pages(3 * PAGE_BYTES)),
-                _ => sessions.with_pages(model.pages(1 << 30)),
-            };
+            let memory = Budget::new(1 << 30);
+            let (mut sessions, limit) = keeping(&model, sessions, seed % 5, &memory);
             let mut scheduler = model.scheduler(&mut sessions, budget);
             let mut log = Log::default();
             let mut cancelled = 0;
@@ -365,7 +396,10 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
                     n_preempted += usize::from(scheduler.preempt(id));
                 }
                 log.note(scheduler.step());
+                let n_kept = scheduler.kept_bytes();
+                assert!(n_kept <= limit, "{what}: {n_kept} bytes are kept");
             }
+            n_whole += memory.used_bytes();
             assert_eq!(scheduler.n_running() + scheduler.n_waiting(), 0, "{what}");
             assert_eq!(log.done.len() + cancelled, 24, "{what}");
             log.check(&model, &what);
@@ -375,7 +409,11 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
                 .values()
                 .map(|(_, u)| u.cached_tokens)
                 .sum::<usize>();
+            drop(scheduler);
+            drop(sessions);
+            assert_eq!(memory.used_bytes(), 0, "{what}");
         }
+        assert!(n_whole > 0, "{name}: whole caches were kept");
         let rows = model.profile.rows();
         for function in ["prefill", "decode", "decode_top"] {
             let ran = rows.iter().any(|row| row.function == function);
