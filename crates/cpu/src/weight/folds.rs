@@ -29,13 +29,16 @@ pub struct Folds {
     panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
     places: RefCell<HashMap<WeightId, Place>>,
     blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
-    ordered: RefCell<HashMap<(WeightId, bool), Arc<Held<u8>>>>,
+    ordered: RefCell<HashMap<CodesId, Arc<Held<u8>>>>,
     packs: Arc<Packs>,
     int8: RefCell<HashMap<WeightId, Arc<Held<Int8Block>>>>,
     budget: Budget,
     /// What was refused last.
     refused: RefCell<Option<OverBudget>>,
 }
+
+/// Which codes were put in order, and whether they are two's complement.
+type CodesId = (WeightId, bool);
 
 /// Codes that are packed as blocks of a type.
 type Blocks = (Arc<Compressed>, BlockType, Place);

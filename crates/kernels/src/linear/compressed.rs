@@ -208,7 +208,8 @@ impl<'a> Compressed<'a> {
 /// The values of some rows, as for an embedding: `out` [indices.len(), n_cols].
 ///
 /// # Panics
-/// If the codes were [put in order](Compressed::ordered), or an index is not below `n_rows` or `out` has another size.
+/// If the codes were [put in order](Compressed::ordered), an index is not below `n_rows`, or `out`
+/// has another size.
 pub fn decompress_rows(ctx: &Context, weight: &Compressed, indices: &[usize], out: &mut [f32]) {
     struct Row<'a>(&'a Compressed<'a>, usize, &'a mut [f32]);
     impl Kernel for Row<'_> {

@@ -19,9 +19,9 @@ type Step = [[u8; LANES]; STEP_COLS];
 /// Sums at once of a product, as one waits for the sum before.
 const N_SUMS: usize = 4;
 
-/// Adds to the sums of each token the products of its inputs of some columns with what an expression
-/// gives of their codes. No closure, which might not be inlined to where the instruction set is
-/// known.
+/// Adds to the sums of each token the products of its inputs of some columns with what an
+/// expression gives of their codes. No closure, which might not be inlined to where the instruction
+/// set is known.
 macro_rules! add_columns {
     ($simd:expr, $codes:expr, $x:expr, $sums:expr, |$column:ident| $values:expr $(,)?) => {
         for (i, $column) in $codes.iter().enumerate() {
@@ -187,7 +187,7 @@ impl<'a> Compressed<'a> {
     }
 
     /// The columns from `start` on, a multiple of 16, of the 16 rows from `first_row` on, column by
-    /// column; as many as the panel has, which is a multiple of 16 too, and 512 at most.
+    /// column; as many as the panel has, which is a multiple of 16 too.
     #[inline(always)]
     pub(in crate::linear) fn panel<S: Simd>(
         &self,
