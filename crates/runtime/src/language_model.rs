@@ -11,7 +11,7 @@ use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, Limits};
 use thane_mil::package::Package;
 use thane_mil::program::Program;
-use thane_mil::types::DType;
+use thane_mil::types::{DType, Type};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
 
@@ -424,17 +424,23 @@ impl LanguageModel {
         Ok(true)
     }
 
-    /// The states of keys and values that pages can hold; none for functions of fixed length and
-    /// for layers without attention.
+    /// The states of keys and values that pages can hold; none for functions of fixed length, and
+    /// none where a layer remembers tokens in another state, without which pages would be wrong: a
+    /// short convolution (LFM2) or a recurrent memory.
     pub(crate) fn paged_states(&self) -> Vec<String> {
         if self.info.fixed.is_some() || self.info.recurrent {
             return Vec::new();
         }
-        let states = self.program.function("decode").into_iter();
-        let states = states.flat_map(|f| f.body().inputs.iter().map(|v| &f.value(*v).name));
-        let is_cache =
-            |name: &&String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
-        states.filter(is_cache).cloned().collect()
+        let function = self.program.function("decode").into_iter();
+        let inputs = function.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
+        let states = inputs.filter(|input| matches!(input.ty, Type::State(_)));
+        let names: Vec<String> = states.map(|state| state.name.clone()).collect();
+        let is_cache = |name: &String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
+        if names.iter().all(is_cache) {
+            names
+        } else {
+            Vec::new()
+        }
     }
 
     /// What the keys and values of tokens depend on, for a cache that outlives the program: the

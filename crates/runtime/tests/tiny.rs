@@ -9,12 +9,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use thane_cpu::{Cpu, Numerics, Profile};
+use thane_engine::pages::PageForm;
 use thane_engine::sample::SampleOptions;
 use thane_engine::text::EncodeOptions;
 use thane_hub::{Hub, Places};
 use thane_mil::backend::Backend;
+use thane_mil::budget::Budget;
 use thane_runtime::{
-    BundleOptions, LanguageOptions, Message, Model, PackageOptions, RuntimeError, Task,
+    BundleOptions, LanguageOptions, Message, Model, PackageOptions, PageOptions, RuntimeError, Task,
 };
 
 fn model(path: &Path) -> Model {
@@ -120,6 +122,29 @@ fn greedy_sampling_decodes_the_greatest_logit() {
         };
         assert_eq!(functions(), (expected.clone(), [false, true]));
         assert_eq!(functions().1, [true, false]);
+    }
+}
+
+/// A page without what a short convolution remembers would give wrong answers.
+#[test]
+fn pages_hold_attention_only() {
+    for (name, is_kept) in [
+        ("tiny/gemma3", true),
+        ("tiny/lfm2", false),
+        ("tiny/qwen3_5", false),
+    ] {
+        let options = LanguageOptions::default();
+        let language = model(&models().join(name)).language_model(&options, &());
+        let language = language.unwrap();
+        let mut session = language.session(backend().as_ref()).unwrap();
+        let pages = PageOptions {
+            most_bytes: 1 << 20,
+            budget: Budget::unlimited(),
+            form: PageForm::Exact,
+            store: None,
+        };
+        let kept = language.keep_prompts(&mut session, pages).unwrap();
+        assert_eq!(kept, is_kept, "{name}");
     }
 }
 
