@@ -434,13 +434,12 @@ impl LanguageModel {
         let function = self.program.function("decode").into_iter();
         let inputs = function.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
         let states = inputs.filter(|input| matches!(input.ty, Type::State(_)));
-        let names: Vec<String> = states.map(|state| state.name.clone()).collect();
+        let mut names: Vec<String> = states.map(|state| state.name.clone()).collect();
         let is_cache = |name: &String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
-        if names.iter().all(is_cache) {
-            names
-        } else {
-            Vec::new()
+        if !names.iter().all(is_cache) {
+            names.clear();
         }
+        names
     }
 
     /// What the keys and values of tokens depend on, for a cache that outlives the program: the

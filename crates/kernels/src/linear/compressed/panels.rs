@@ -53,28 +53,24 @@ impl<'a> Compressed<'a> {
     pub fn ordered_scaling_len(&self) -> usize {
         match self.coding {
             Coding::Table { .. } => 0,
-            Coding::Scale { group, .. } => {
-                2 * self.n_rows.next_multiple_of(LANES) * (self.n_cols / group[1])
+            Coding::Scale { offsets, group, .. } => {
+                let n_scales = self.n_rows.next_multiple_of(LANES) * (self.n_cols / group[1]);
+                n_scales * if offsets.is_empty() { 1 } else { 2 }
             }
         }
     }
 
-    /// The scales and offsets in the order of panels: those of 16 rows, group after group.
+    /// The scales, and the offsets where there are some, in the order of panels: those of 16 rows,
+    /// group after group.
     pub fn ordered_scaling(&self) -> Vec<f32> {
         let Coding::Scale {
-            is_signed,
             scales,
             offsets,
             group,
+            ..
         } = self.coding
         else {
             return Vec::new();
-        };
-        // What is added to codes with a sign.
-        let zero = if is_signed {
-            f32::from(self.sign())
-        } else {
-            0.0
         };
         let n_groups = self.n_cols / group[1];
         let mut out = Vec::with_capacity(self.ordered_scaling_len());
@@ -83,11 +79,23 @@ impl<'a> Compressed<'a> {
             let first = |i: usize| (first_row + i).min(self.n_rows - 1) / group[0] * n_groups;
             for at in 0..n_groups {
                 out.extend((0..LANES).map(|i| scales[first(i) + at]));
-                let offset = |i: usize| offsets.get(first(i) + at).map_or(zero, |o| o + zero);
-                out.extend((0..LANES).map(offset));
+                if !offsets.is_empty() {
+                    out.extend((0..LANES).map(|i| offsets[first(i) + at] + self.added()));
+                }
             }
         }
         out
+    }
+
+    /// What is added to codes in the order of panels, so that they have no sign.
+    #[inline(always)]
+    fn added(&self) -> f32 {
+        match self.coding {
+            Coding::Scale {
+                is_signed: true, ..
+            } => f32::from(self.sign()),
+            _ => 0.0,
+        }
     }
 
     /// Writes the codes in the order of panels.
@@ -126,16 +134,21 @@ impl<'a> Compressed<'a> {
         }
     }
 
-    /// The scales and offsets of 16 rows from a column on.
+    /// The scales and offsets of 16 rows in the group of a column; zeros of a table.
     #[inline(always)]
-    fn lanes(&self, first_row: usize, col: usize) -> &'a [[f32; LANES]; 2] {
-        const ZERO: [[f32; LANES]; 2] = [[0.0; LANES]; 2];
-        let (Coding::Scale { group, .. }, Order::Panels { scaling }) = (self.coding, self.order)
+    fn lanes<S: Simd>(&self, simd: S, first_row: usize, col: usize) -> [S::F; 2] {
+        let (Coding::Scale { offsets, group, .. }, Order::Panels { scaling }) =
+            (self.coding, self.order)
         else {
-            return &ZERO;
+            return [simd.splat(0.0); 2];
         };
-        let lanes = scaling.as_chunks().0.as_chunks().0;
-        &lanes[first_row / LANES * (self.n_cols / group[1]) + col / group[1]]
+        let lanes = scaling.as_chunks().0;
+        let at = first_row / LANES * (self.n_cols / group[1]) + col / group[1];
+        if offsets.is_empty() {
+            [simd.load(&lanes[at]), simd.splat(self.added())]
+        } else {
+            [simd.load(&lanes[2 * at]), simd.load(&lanes[2 * at + 1])]
+        }
     }
 
     /// The table of the rows from this one on.
@@ -199,7 +212,7 @@ impl<'a> Compressed<'a> {
         let bytes = self.panel_chunk(first_row, start, panel.len());
         let table = self.table(first_row);
         // Of the group that a block of columns is in, and the column behind it.
-        let (mut lanes, mut end) = (self.lanes(first_row, start), start);
+        let ([mut scale, mut offset], mut end) = (self.lanes(simd, first_row, start), start);
         let blocks = panel.as_chunks_mut::<LANES>().0;
         for (at, (bytes, block)) in bytes
             .chunks_exact(2 * self.n_bits * LANES)
@@ -214,10 +227,9 @@ impl<'a> Compressed<'a> {
             }
             let col = start + LANES * at;
             if col >= end {
-                lanes = self.lanes(first_row, col);
+                [scale, offset] = self.lanes(simd, first_row, col);
                 end = self.group_end(col);
             }
-            let (scale, offset) = (simd.load(&lanes[0]), simd.load(&lanes[1]));
             each!(simd, codes.as_flattened(), out, |codes| {
                 simd.mul(scale, simd.sub(simd.u8_values(codes), offset))
             });
@@ -267,13 +279,8 @@ impl Kernel for OrderTask<'_> {
             out,
         } = self;
         let (n_bits, rows) = (weight.n_bits, weight.rows());
-        // With this added, codes in two's complement have no sign.
-        let flipped = match weight.coding {
-            Coding::Scale {
-                is_signed: true, ..
-            } => weight.sign(),
-            _ => 0,
-        };
+        // With the bit of the sign turned over, that bit is added to the code, which then has none.
+        let flipped = weight.added() as u8;
         let mut unpacked = [[0u8; CHUNK_LEN]; LANES];
         let chunk_bytes = CHUNK_LEN / STEP_COLS * n_bits * LANES;
         for (chunk_idx, out) in out.chunks_mut(chunk_bytes).enumerate() {
@@ -440,7 +447,7 @@ impl<const N: usize> Few<'_, N> {
         let blocks = bytes.chunks_exact(2 * weight.n_bits * LANES);
         let tables: &[[f32; LANES]] = weight.table(first_row).map_or(&[], |t| t.as_chunks().0);
         let mut totals = [[simd.splat(0.0); N_SUMS]; N];
-        let (mut lanes, mut end) = (weight.lanes(first_row, 0), 0);
+        let ([mut scale, mut offset], mut end) = (weight.lanes(simd, first_row, 0), 0);
         for (at, bytes) in blocks.enumerate() {
             let col = at * LANES;
             let len = LANES.min(n_cols - col);
@@ -459,9 +466,9 @@ impl<const N: usize> Few<'_, N> {
                 }
                 [] if weight.table(first_row).is_none() => {
                     if col >= end {
-                        (lanes, end) = (weight.lanes(first_row, col), weight.group_end(col));
+                        [scale, offset] = weight.lanes(simd, first_row, col);
+                        end = weight.group_end(col);
                     }
-                    let (scale, offset) = (simd.load(&lanes[0]), simd.load(&lanes[1]));
                     let mut of_group = [[simd.splat(0.0); N_SUMS]; N];
                     add_columns!(simd, codes, x, of_group, |codes| {
                         simd.sub(simd.u8_values(codes), offset)
