@@ -294,7 +294,7 @@ impl<'t> Scheduler<'t> {
         let n_answers = taken.iter().filter(|request| is_decode(request)).count();
         let n_left = taken.iter().map(|(_, _, n_done, n)| n - n_done);
         let n_left = n_left.sum::<usize>() - n_answers;
-        let mut budget = self.budget(n_answers, n_left);
+        let mut budget = self.budget(n_answers, taken.len() - n_answers, n_left);
         let mut targets = Vec::with_capacity(taken.len());
         for request in &taken {
             let (_, slot, n_done, n) = *request;
@@ -311,9 +311,9 @@ impl<'t> Scheduler<'t> {
         targets
     }
 
-    /// The number of prompt tokens of the next step beside `n_answers`. Requests that have a
-    /// sequence lack `n_left`.
-    fn budget(&mut self, n_answers: usize, n_left: usize) -> usize {
+    /// The number of prompt tokens of the next step beside `n_answers`. The `n_prompts` requests
+    /// that have a sequence lack `n_left`.
+    fn budget(&mut self, n_answers: usize, n_prompts: usize, n_left: usize) -> usize {
         if n_answers == 0 || n_left == 0 {
             self.n_saved = 0;
             // The sessions bound a call.
@@ -321,7 +321,8 @@ impl<'t> Scheduler<'t> {
         }
         let waiting = self.waiting.iter().map(|waiting| waiting.history.len());
         let n_all = n_left + waiting.sum::<usize>();
-        self.n_saved += self.limits.tokens_a_step(n_answers, n_all);
+        let n_prompts = n_prompts + self.waiting.len();
+        self.n_saved += self.limits.tokens_a_step(n_answers, n_prompts, n_all);
         if self.n_saved < self.limits.chunk.min(n_left) {
             return 0;
         }

@@ -81,7 +81,7 @@ fn limits(prompt_tokens: usize) -> StepLimits {
     match prompt_tokens {
         1 => StepLimits::default(),
         n => StepLimits {
-            least: n,
+            per_prompt: n,
             answers_per_token: usize::MAX,
             n_steps: usize::MAX,
             chunk: n,
