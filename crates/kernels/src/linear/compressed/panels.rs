@@ -24,10 +24,22 @@ const N_SUMS: usize = 4;
 /// set is known.
 macro_rules! add_columns {
     ($simd:expr, $codes:expr, $x:expr, $sums:expr, |$column:ident| $values:expr $(,)?) => {
-        for (i, $column) in $codes.iter().enumerate() {
+        // In steps of a known length, so that sums stay in registers.
+        let (steps, rest) = $codes.as_chunks::<N_SUMS>();
+        for (at, step) in steps.iter().enumerate() {
+            for (i, $column) in step.iter().enumerate() {
+                let values = $values;
+                for (x, sums) in $x.iter().zip(&mut $sums) {
+                    let x = $simd.splat(x[N_SUMS * at + i]);
+                    sums[i] = $simd.fma(values, x, sums[i]);
+                }
+            }
+        }
+        for (i, $column) in rest.iter().enumerate() {
             let values = $values;
             for (x, sums) in $x.iter().zip(&mut $sums) {
-                sums[i % N_SUMS] = $simd.fma(values, $simd.splat(x[i]), sums[i % N_SUMS]);
+                let x = $simd.splat(x[N_SUMS * steps.len() + i]);
+                sums[i] = $simd.fma(values, x, sums[i]);
             }
         }
     };
@@ -482,7 +494,8 @@ impl<const N: usize> Few<'_, N> {
                 _ => {
                     let mut values = [PackedColumn::ZERO; LANES];
                     weight.panel(simd, first_row, col, &mut values);
-                    add_columns!(simd, values[..len], x, sums, |values| simd.load(&values.0));
+                    let values = &values[..len];
+                    add_columns!(simd, values, x, sums, |values| simd.load(&values.0));
                 }
             }
             totals = sums;
