@@ -9,7 +9,7 @@
 //! first signal only sets a flag, and the program ends after a grace period or at the second
 //! signal. Without a grace period, as in a conversation, Ctrl-C only ends an answer. SIGTERM and
 //! SIGHUP always end the program, unless it was started to ignore them, as by `nohup`; a server
-//! takes a SIGHUP that was sent to it as a wish ([`Hangups`]).
+//! takes a SIGHUP that was sent to it as a wish ([`Hangups`]), on Linux under `nohup` too.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -85,8 +85,12 @@ impl Interrupt {
     #[cfg(unix)]
     fn take_terminations(&self) -> Result<(), ctrlc::Error> {
         use nix::sys::signal::{SigSet, Signal};
-        let ends = [Signal::SIGTERM, Signal::SIGHUP].into_iter();
-        let signals: SigSet = ends.filter(|signal| !is_ignored(*signal)).collect();
+        let is_hangup_ignored = is_ignored(Signal::SIGHUP);
+        let mut signals = SigSet::empty();
+        signals.add(Signal::SIGHUP);
+        if !is_ignored(Signal::SIGTERM) {
+            signals.add(Signal::SIGTERM);
+        }
         // Blocked, SIGXFSZ does not end the program: a write beyond the limit of file sizes fails,
         // as on a full disk.
         let mut blocked = signals;
@@ -97,9 +101,11 @@ impl Interrupt {
         let handler = self.clone();
         let wait = move || {
             while let Ok(signal) = signals.wait() {
-                if signal != Signal::SIGHUP || !handler.takes_hangup() {
-                    handler.signalled(Asked::End);
+                let is_hangup = signal == Signal::SIGHUP;
+                if is_hangup && (handler.takes_hangup() || is_hangup_ignored) {
+                    continue;
                 }
+                handler.signalled(Asked::End);
             }
         };
         std::thread::Builder::new()
@@ -250,9 +256,23 @@ impl Interrupt {
             self.0.ending.store(true, Ordering::SeqCst);
         }
         let again = self.0.asked.swap(true, Ordering::SeqCst);
-        if self.is_cooperating() && !again && !self.outlasts_grace(asked) {
-            return;
+        if !self.is_cooperating() || again {
+            return self.end();
         }
+        // On a thread of its own, so that this one hears the second signal.
+        let waiting = self.clone();
+        let wait = move || {
+            if waiting.outlasts_grace(asked) {
+                waiting.end();
+            }
+        };
+        if std::thread::Builder::new().spawn(wait).is_err() {
+            self.end();
+        }
+    }
+
+    /// Ends the program.
+    fn end(&self) {
         self.0.ending.store(true, Ordering::SeqCst);
         // The lock is held until the exit, so that the waiting thread cannot start another child.
         let mut child = self.0.child.lock().unwrap_or_else(PoisonError::into_inner);

@@ -48,7 +48,9 @@ impl From<ClientError> for Failure {
             ClientError::Refused {
                 status: 400..=428, ..
             } => (Code::Usage, None),
-            ClientError::Refused { .. } | ClientError::Answer { .. } => (Code::Network, None),
+            ClientError::Broken { .. }
+            | ClientError::Refused { .. }
+            | ClientError::Answer { .. } => (Code::Network, None),
         };
         let failure = Failure::new(code, error);
         match remedy {

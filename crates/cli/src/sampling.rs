@@ -15,7 +15,7 @@ use crate::exit::Failure;
 )]
 pub struct SamplingFlags {
     /// Sampling temperature: 0 is greedy, higher is more random.
-    #[arg(long, value_name = "T")]
+    #[arg(long, alias = "temp", value_name = "T")]
     pub temperature: Option<f32>,
     /// Random seed: the same seed gives the same answer.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = SampleOptions::default().seed)]

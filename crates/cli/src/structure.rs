@@ -10,6 +10,7 @@ use crate::source::read_text;
 
 /// The flags.
 #[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Form of the answer")]
 pub struct StructureFlags {
     /// Hold the answer to a JSON schema: a file, or the schema itself.
     #[arg(long, value_name = "FILE|JSON", conflicts_with = "grammar")]

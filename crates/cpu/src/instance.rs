@@ -13,7 +13,7 @@ use crate::ane::{self, Tally};
 use crate::exec::Frame;
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
-use crate::step::Plan;
+use crate::step::{Plan, Step};
 use crate::tensor::{Buffer, Pool, Tensor};
 
 /// Zeros that the machine provides page by page as they are written, so that a long context costs
@@ -27,7 +27,7 @@ fn zeros(name: &str, ty: &TensorType, limits: Limits, budget: &Budget) -> Result
     };
     let shape = ty.known_shape().ok_or_else(unheld)?;
     let mut pool = Pool::new(limits.state_bytes, budget);
-    pool.zeros(ty.dtype, shape)
+    pool.state(ty.dtype, shape)
         .map_err(|reason| match pool.refusal(&reason) {
             Some(source) => RunError::OverBudget {
                 place: format!("state `{name}`"),
@@ -137,6 +137,23 @@ impl Running {
         })
     }
 
+    /// The values that these steps leave.
+    fn run_steps(
+        &mut self,
+        shared: &Shared,
+        plan: &Plan,
+        steps: &[Step],
+    ) -> Result<Vec<Option<Tensor>>, RunError> {
+        let mut frame = self.frame(shared, plan)?;
+        for step in steps {
+            if let Err(reason) = frame.step(plan, step) {
+                let refused = frame.pool.refusal(&reason);
+                return Err(run_error(plan, step.op, reason, refused));
+            }
+        }
+        Ok(frame.slots)
+    }
+
     /// The error of memory that was refused outside of the ops.
     fn refused(&mut self, kind: &str, name: &str, reason: String) -> RunError {
         let place = format!("{kind} `{name}`");
@@ -227,15 +244,17 @@ impl Instance for Running {
     fn run(&mut self, function: &str) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plan(function)?;
-        let mut frame = self.frame(&shared, plan)?;
-        for step in &plan.steps {
-            if let Err(reason) = frame.step(plan, step) {
-                let refused = frame.pool.refusal(&reason);
-                return Err(run_error(plan, step.op, reason, refused));
-            }
-        }
-        let slots = frame.slots;
+        let slots = self.run_steps(&shared, plan, &plan.steps)?;
         self.keep_outputs(plan, slots);
+        Ok(())
+    }
+
+    fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
+        let shared = Arc::clone(&self.shared);
+        let plan = shared.plan(function)?;
+        let slots = self.run_steps(&shared, plan, plan.steps_for_states())?;
+        let values = slots.into_iter().flatten();
+        values.for_each(|tensor| self.pool.give(tensor));
         Ok(())
     }
 
@@ -288,7 +307,7 @@ impl Instance for Running {
 
     fn fresh_states(&self) -> Option<States> {
         let fresh = |tensor: &Tensor| {
-            let data = Buffer::zeros(tensor.dtype, tensor.len(), None)?;
+            let data = Buffer::paged(tensor.dtype, tensor.len(), None)?;
             Some(Tensor::new(tensor.dtype, tensor.shape.clone(), data))
         };
         Some(States(Box::new(Apart {

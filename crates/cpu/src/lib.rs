@@ -15,6 +15,7 @@
 pub mod ane;
 mod batch;
 mod declared;
+mod elements;
 pub mod equal;
 mod evaluate;
 mod exec;

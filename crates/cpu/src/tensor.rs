@@ -1,13 +1,13 @@
 //! Tensors as the interpreter holds them, and the pool that their buffers come from.
 
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use bytemuck::Pod;
 use thane_kernels::f16::{f16_to_f32, f32_to_f16};
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::types::{DType, TensorType};
+
+pub use crate::elements::{Elements, Floats};
 
 /// Elements of a tensor, where it takes at most `most_bytes`.
 ///
@@ -23,66 +23,6 @@ pub fn checked_len(dtype: DType, shape: &[usize], most_bytes: usize) -> Result<u
         _ => Err(format!(
             "a tensor {shape:?} of {dtype} takes more than the {most_bytes} bytes that one may"
         )),
-    }
-}
-
-/// Elements that count against a budget as long as they are there. They begin on a whole cache
-/// line: a vector that lies in two takes two reads, and products of a prompt a thirtieth longer.
-#[derive(Debug, Default)]
-pub struct Elements<T> {
-    values: Vec<T>,
-    start: usize,
-    len: usize,
-    held: Option<Reservation>,
-}
-
-/// Elements of fp32.
-pub type Floats = Elements<f32>;
-
-impl<T: Pod> Elements<T> {
-    /// Zeros, which count as `held` says.
-    fn zeros(len: usize, held: Option<Reservation>) -> Self {
-        const LINE: usize = 64;
-        let values = vec![T::zeroed(); len.saturating_add(LINE / size_of::<T>() - 1)];
-        let start = values.as_ptr().align_offset(LINE);
-        // The allocator may not say.
-        let start = if start > values.len() - len { 0 } else { start };
-        Self {
-            values,
-            start,
-            len,
-            held,
-        }
-    }
-
-    /// Set all to zero, by memory that the machine provides as it is written.
-    fn renew(&mut self) {
-        *self = Self::zeros(self.len, self.held.take());
-    }
-}
-
-impl<T> Deref for Elements<T> {
-    type Target = [T];
-    fn deref(&self) -> &[T] {
-        &self.values[self.start..][..self.len]
-    }
-}
-
-impl<T> DerefMut for Elements<T> {
-    fn deref_mut(&mut self) -> &mut [T] {
-        &mut self.values[self.start..][..self.len]
-    }
-}
-
-/// A few that are not worth counting.
-impl<T> From<Vec<T>> for Elements<T> {
-    fn from(values: Vec<T>) -> Self {
-        Self {
-            start: 0,
-            len: values.len(),
-            values,
-            held: None,
-        }
     }
 }
 
@@ -109,56 +49,72 @@ pub enum Buffer {
     Bool(Elements<u8>),
 }
 
+/// The same of the elements of any type.
+macro_rules! each {
+    ($buffer:expr, $v:ident => $do:expr) => {
+        match $buffer {
+            Buffer::F32($v) => $do,
+            Buffer::F16($v) | Buffer::U16($v) => $do,
+            Buffer::I32($v) => $do,
+            Buffer::U32($v) => $do,
+            Buffer::I16($v) => $do,
+            Buffer::I8($v) => $do,
+            Buffer::U8($v) | Buffer::Bool($v) => $do,
+        }
+    };
+}
+
 impl Buffer {
     /// Zeros, which count as `held` says; `None` for element types that the interpreter does not
     /// hold, and where there is no memory for them.
     pub fn zeros(dtype: DType, n: usize, held: Option<Reservation>) -> Option<Self> {
+        let mut zeros = Self::none(dtype)?;
         if !can_allocate(n.checked_mul(dtype.bits().div_ceil(8))?) {
             return None;
         }
+        each!(&mut zeros, v => *v = Elements::zeros(n, held));
+        Some(zeros)
+    }
+
+    /// The same for a state, of which little may ever be written.
+    pub fn paged(dtype: DType, n: usize, held: Option<Reservation>) -> Option<Self> {
+        let mut zeros = Self::none(dtype)?;
+        if !can_allocate(n.checked_mul(dtype.bits().div_ceil(8))?) {
+            return None;
+        }
+        each!(&mut zeros, v => *v = Elements::paged(n, held));
+        Some(zeros)
+    }
+
+    /// No elements.
+    fn none(dtype: DType) -> Option<Self> {
         Some(match dtype {
-            DType::Fp32 => Buffer::F32(Elements::zeros(n, held)),
-            DType::Fp16 => Buffer::F16(Elements::zeros(n, held)),
-            DType::Int32 => Buffer::I32(Elements::zeros(n, held)),
-            DType::Uint32 => Buffer::U32(Elements::zeros(n, held)),
-            DType::Int16 => Buffer::I16(Elements::zeros(n, held)),
-            DType::Uint16 => Buffer::U16(Elements::zeros(n, held)),
-            DType::Int8 | DType::Int4 => Buffer::I8(Elements::zeros(n, held)),
+            DType::Fp32 => Buffer::F32(Elements::default()),
+            DType::Fp16 => Buffer::F16(Elements::default()),
+            DType::Int32 => Buffer::I32(Elements::default()),
+            DType::Uint32 => Buffer::U32(Elements::default()),
+            DType::Int16 => Buffer::I16(Elements::default()),
+            DType::Uint16 => Buffer::U16(Elements::default()),
+            DType::Int8 | DType::Int4 => Buffer::I8(Elements::default()),
             DType::Uint8
             | DType::Uint6
             | DType::Uint4
             | DType::Uint3
             | DType::Uint2
-            | DType::Uint1 => Buffer::U8(Elements::zeros(n, held)),
-            DType::Bool => Buffer::Bool(Elements::zeros(n, held)),
+            | DType::Uint1 => Buffer::U8(Elements::default()),
+            DType::Bool => Buffer::Bool(Elements::default()),
             _ => return None,
         })
     }
 
     /// Set all elements to zero, by memory that the machine provides as it is written.
     pub fn renew(&mut self) {
-        match self {
-            Buffer::F32(v) => v.renew(),
-            Buffer::F16(v) | Buffer::U16(v) => v.renew(),
-            Buffer::I32(v) => v.renew(),
-            Buffer::U32(v) => v.renew(),
-            Buffer::I16(v) => v.renew(),
-            Buffer::I8(v) => v.renew(),
-            Buffer::U8(v) | Buffer::Bool(v) => v.renew(),
-        }
+        each!(self, v => v.renew());
     }
 
     /// What the elements count as.
     fn held(&mut self) -> &mut Option<Reservation> {
-        match self {
-            Buffer::F32(v) => &mut v.held,
-            Buffer::F16(v) | Buffer::U16(v) => &mut v.held,
-            Buffer::I32(v) => &mut v.held,
-            Buffer::U32(v) => &mut v.held,
-            Buffer::I16(v) => &mut v.held,
-            Buffer::I8(v) => &mut v.held,
-            Buffer::U8(v) | Buffer::Bool(v) => &mut v.held,
-        }
+        each!(self, v => &mut v.held)
     }
 
     /// Exchanges the elements with those of another buffer; what each counts as stays.
@@ -169,30 +125,12 @@ impl Buffer {
 
     /// The elements as bytes.
     pub fn bytes(&self) -> &[u8] {
-        match self {
-            Buffer::F32(v) => bytemuck::cast_slice(v),
-            Buffer::F16(v) => bytemuck::cast_slice(v),
-            Buffer::I32(v) => bytemuck::cast_slice(v),
-            Buffer::U32(v) => bytemuck::cast_slice(v),
-            Buffer::I16(v) => bytemuck::cast_slice(v),
-            Buffer::U16(v) => bytemuck::cast_slice(v),
-            Buffer::I8(v) => bytemuck::cast_slice(v),
-            Buffer::U8(v) | Buffer::Bool(v) => v,
-        }
+        each!(self, v => bytemuck::cast_slice(v))
     }
 
     /// The elements as bytes that can be written.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        match self {
-            Buffer::F32(v) => bytemuck::cast_slice_mut(v),
-            Buffer::F16(v) => bytemuck::cast_slice_mut(v),
-            Buffer::I32(v) => bytemuck::cast_slice_mut(v),
-            Buffer::U32(v) => bytemuck::cast_slice_mut(v),
-            Buffer::I16(v) => bytemuck::cast_slice_mut(v),
-            Buffer::U16(v) => bytemuck::cast_slice_mut(v),
-            Buffer::I8(v) => bytemuck::cast_slice_mut(v),
-            Buffer::U8(v) | Buffer::Bool(v) => v,
-        }
+        each!(self, v => bytemuck::cast_slice_mut(v))
     }
 
     /// Copy `n` elements from another buffer of the same kind; `false` when the kinds differ or an
@@ -477,14 +415,27 @@ impl Pool {
         self.zeros(dtype, shape)
     }
 
-    /// A tensor of zeros in a buffer of its own, whose memory the machine provides as it is
-    /// written.
+    /// A tensor of zeros in a buffer of its own.
     pub fn zeros(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
+        self.made(dtype, shape, Buffer::zeros)
+    }
+
+    /// The same for a state, in memory that the system provides as it is written.
+    pub fn state(&mut self, dtype: DType, shape: Vec<usize>) -> Result<Tensor, String> {
+        self.made(dtype, shape, Buffer::paged)
+    }
+
+    fn made(
+        &mut self,
+        dtype: DType,
+        shape: Vec<usize>,
+        make: fn(DType, usize, Option<Reservation>) -> Option<Buffer>,
+    ) -> Result<Tensor, String> {
         let n = self.check(dtype, &shape)?;
         let what = || format!("a tensor {shape:?} of {dtype}");
         let held = self.reserve(n.saturating_mul(dtype.bits().div_ceil(8)), what)?;
-        let data = Buffer::zeros(dtype, n, Some(held))
-            .ok_or_else(|| format!("{} cannot be held here", what()))?;
+        let data =
+            make(dtype, n, Some(held)).ok_or_else(|| format!("{} cannot be held here", what()))?;
         Ok(Tensor::new(dtype, shape, data))
     }
 

@@ -147,6 +147,12 @@ pub trait Instance: Send {
     /// Runs a function over the filled inputs.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
+    /// Runs a function over the filled inputs for what it makes of the states: there may be no
+    /// outputs then.
+    fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
+        self.run(function)
+    }
+
     /// The output `name` of the last run.
     fn output(&self, name: &str) -> Result<View<'_>, RunError>;
 

@@ -25,6 +25,10 @@ use crate::worker::Worker;
 /// Longest Lark grammar and regular expression. The time to compile grows with the square.
 const MAX_TEXT_BYTES: usize = 64 << 10;
 
+/// Repetitions in the regular expressions of a grammar. Twice as many that may be empty, one after
+/// the other, take 6 s, and sixteen times as many 23 s and gigabytes.
+const MAX_REPETITIONS: usize = 2048;
+
 /// Longest JSON schema, as text.
 const MAX_SCHEMA_BYTES: usize = 256 << 10;
 
@@ -65,11 +69,43 @@ impl GrammarSource {
             Self::JsonSchema(schema) => (schema.to_string().len(), MAX_SCHEMA_BYTES),
             Self::Regex(text) | Self::Lark(text) => (text.len(), MAX_TEXT_BYTES),
         };
-        if n <= most {
-            return Ok(());
+        if n > most {
+            let error = format!("expected at most {most} bytes, found {n}");
+            return Err(GrammarError(error));
         }
-        let error = format!("expected at most {most} bytes, found {n}");
-        Err(GrammarError(error))
+        let n = self.n_repetitions();
+        if n > MAX_REPETITIONS {
+            let error = format!("expected at most {MAX_REPETITIONS} repetitions, found {n}");
+            return Err(GrammarError(error));
+        }
+        Ok(())
+    }
+
+    /// The `*`, `+`, `?` and `{` of regular expressions.
+    fn n_repetitions(&self) -> usize {
+        fn of(text: &str) -> usize {
+            text.matches(['*', '+', '?', '{']).count()
+        }
+        fn of_schema(schema: &Value) -> usize {
+            match schema {
+                Value::Array(all) => all.iter().map(of_schema).sum(),
+                Value::Object(fields) => fields
+                    .iter()
+                    .map(|(key, value)| match (key.as_str(), value) {
+                        ("pattern", Value::String(pattern)) => of(pattern),
+                        ("patternProperties", Value::Object(patterns)) => {
+                            patterns.keys().map(|p| of(p)).sum::<usize>() + of_schema(value)
+                        }
+                        _ => of_schema(value),
+                    })
+                    .sum(),
+                _ => 0,
+            }
+        }
+        match self {
+            Self::JsonSchema(schema) => of_schema(schema),
+            Self::Regex(text) | Self::Lark(text) => of(text),
+        }
     }
 
     /// Any JSON object.

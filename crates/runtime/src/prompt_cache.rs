@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
@@ -127,7 +128,8 @@ impl PromptCache {
     }
 
     fn write(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
-        let id = std::process::id();
+        // A model that is loaded again writes beside the one before, and so may other machines.
+        let id = random_name();
         let part = self.folder.join(format!("{name}.{id}{UNFINISHED}"));
         let written = fs::File::create(&part).and_then(|mut file| {
             file.write_all(MAGIC)?;
@@ -144,6 +146,12 @@ impl PromptCache {
 
 /// Ends the names of pages that are being written.
 const UNFINISHED: &str = ".part";
+
+/// A name that no other writer has.
+fn random_name() -> String {
+    let random = RandomState::new().build_hasher().finish();
+    format!("{}-{random:016x}", std::process::id())
+}
 
 /// Whether nobody is writing a file any more.
 fn is_old(data: &fs::Metadata) -> bool {

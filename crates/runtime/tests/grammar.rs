@@ -294,6 +294,18 @@ fn grammars_that_cannot_be_used_are_errors() {
             "nested",
         ),
         (GrammarSource::Regex("(".to_owned()), "unclosed group"),
+        (
+            GrammarSource::Regex("x*".repeat(2049)),
+            "at most 2048 repetitions",
+        ),
+        (
+            GrammarSource::JsonSchema(json!({
+                "type": "object",
+                "properties": {"a": {"type": "string", "pattern": "x*".repeat(2000)}},
+                "patternProperties": {"y?".repeat(49): {"type": "null"}},
+            })),
+            "at most 2048 repetitions, found 2049",
+        ),
         (GrammarSource::Lark("start: x".to_owned()), "x"),
         (GrammarSource::Lark(String::new()), "start"),
         (GrammarSource::JsonSchema(json!({"type": "thing"})), "thing"),

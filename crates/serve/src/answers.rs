@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thane_engine::pages::Pages;
 use thane_engine::schedule::{Event, Request, RequestId, Scheduler, StepLimits};
@@ -237,13 +237,23 @@ impl Listener {
     }
 }
 
+/// How long a server that ends may store prompts.
+const STORE_TIME: Duration = Duration::from_secs(5);
+
 /// The next request of an idle server, which stores prompts until it comes; `None` if the server is
 /// gone.
 fn next(scheduler: &mut Scheduler<'_>, jobs: &mpsc::Receiver<Job>) -> Option<Job> {
     loop {
         match jobs.try_recv() {
             Ok(job) => return Some(job),
-            Err(mpsc::TryRecvError::Disconnected) => return None,
+            Err(mpsc::TryRecvError::Disconnected) => {
+                let start = Instant::now();
+                let mut pages = scheduler.pages();
+                while start.elapsed() < STORE_TIME
+                    && pages.as_deref_mut().is_some_and(Pages::store_one)
+                {}
+                return None;
+            }
             Err(mpsc::TryRecvError::Empty) => {}
         }
         if !scheduler.pages().is_some_and(Pages::store_one) {

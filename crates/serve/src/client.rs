@@ -25,9 +25,17 @@ pub enum ClientError {
     /// The address is not one of a server.
     #[error("expected the address of a server, such as http://127.0.0.1:8080, found `{0}`")]
     Address(String),
-    /// The server cannot be reached, or the connection broke.
+    /// The server cannot be reached.
     #[error("the server at {url} cannot be reached: {reason}")]
     Unreachable {
+        /// The address that was given.
+        url: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// The connection broke before the answer ended.
+    #[error("the server at {url} ended before its answer did: {reason}")]
+    Broken {
         /// The address that was given.
         url: String,
         /// What the system says.
@@ -154,9 +162,9 @@ impl Client {
             let n = (&mut reader)
                 .take(MAX_EVENT_BYTES)
                 .read_until(b'\n', &mut line)
-                .map_err(|e| self.unreachable(&e))?;
+                .map_err(|e| self.broken(&e))?;
             if n == 0 {
-                return Err(self.unreachable(&"the connection closed before the answer ended"));
+                return Err(self.broken(&"the connection was closed"));
             }
             let Some(data) = line.strip_prefix(b"data:") else {
                 continue;
@@ -229,9 +237,16 @@ impl Client {
         let mut bytes = Vec::new();
         let body = response.into_body().into_reader();
         let read = body.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes);
-        read.map_err(|e| self.unreachable(&e))?;
+        read.map_err(|e| self.broken(&e))?;
         let parsed = serde_json::from_slice(&bytes);
         parsed.map_err(|e| self.answer(format!("the answer is not JSON: {e}")))
+    }
+
+    fn broken(&self, reason: &dyn std::fmt::Display) -> ClientError {
+        ClientError::Broken {
+            url: self.url.clone(),
+            reason: reason.to_string(),
+        }
     }
 
     fn unreachable(&self, reason: &dyn std::fmt::Display) -> ClientError {

@@ -51,6 +51,7 @@ pub enum OfflineError {
 /// Models that answer requests without a network.
 pub struct Offline {
     service: TowerToHyperService<Router>,
+    roster: Arc<Roster>,
 }
 
 impl Offline {
@@ -60,7 +61,13 @@ impl Offline {
         let guard = Guard::new(&[], Limits::default(), true);
         Self {
             service: TowerToHyperService::new(routes(&roster, options, guard)),
+            roster,
         }
+    }
+
+    /// Whether requests may name a model so.
+    pub fn has_model(&self, name: &str) -> bool {
+        self.roster.find(name).is_ok()
     }
 
     /// Answers requests, `width` at a time, until `next` gives none or `is_stopped` returns true,

@@ -260,6 +260,16 @@ impl Roster {
             }
         }
     }
+
+    /// Waits for the threads of models that nobody uses any more: they store prompts.
+    pub fn close(&self) {
+        for entry in &self.entries {
+            let served = entry.state().served.take();
+            if let Some(served) = served.and_then(Arc::into_inner) {
+                served.stop();
+            }
+        }
+    }
 }
 
 impl Entry {

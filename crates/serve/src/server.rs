@@ -149,16 +149,19 @@ impl Server {
 
     /// Serves until [`Hooks::is_stopped`] returns true. Then the port is closed, idle connections
     /// end, and running answers finish within [`Options::grace`]. Requests are taken while models
-    /// are being loaded.
+    /// are being loaded. Prompts that are to outlive the server
+    /// are stored last.
     pub fn run(self, hooks: &Hooks<'_>) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
             .enable_time()
             .max_blocking_threads(Self::ENCODERS)
             .build()?;
+        let roster = Arc::clone(&self.roster);
         let served = runtime.block_on(self.serve(hooks));
         // A prompt that is still being encoded has nobody who waits for it.
         runtime.shutdown_background();
+        roster.close();
         served
     }
 

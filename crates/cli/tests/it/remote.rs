@@ -131,7 +131,7 @@ fn faults_of_a_server_are_told() {
             &slow,
             &[],
             5,
-            "the connection closed before the answer ended",
+            "ended before its answer did: the connection was closed",
         ),
         (&odd, &[], 5, "does not answer as OpenAI's API does"),
         (&late, &[], 5, "out of luck"),

@@ -1,7 +1,10 @@
-//! Models that a running server loads again.
+//! Signals to a running server: models that are loaded again, and its end.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -20,15 +23,14 @@ fn change(model: &Path, change: impl Fn(&mut [u8])) {
     std::fs::rename(&new, &file).unwrap();
 }
 
-fn hang_up(server: &Server) {
+fn send(signal: &str, server: &Server) {
     let id = server.child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-HUP", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    let status = Command::new("kill").args([signal, &id]).status();
+    assert!(status.unwrap().success());
+}
+
+fn hang_up(server: &Server) {
+    send("-HUP", server);
 }
 
 /// What the log has of models that were loaded again.
@@ -114,13 +116,29 @@ fn sighup_loads_models_again_beside_running_answers() {
     assert_eq!(server.get("/ready", "").status, 200);
     // SIGTERM still ends the server.
     let mut server = server;
-    let id = server.child.id().to_string();
-    assert!(
-        Command::new("kill")
-            .args(["-TERM", &id])
-            .status()
-            .unwrap()
-            .success()
-    );
+    send("-TERM", &server);
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_a_server_at_once() {
+    for signal in ["-INT", "-TERM"] {
+        let mut server = Server::start(&[]);
+        let mut client = TcpStream::connect(&server.address).unwrap();
+        let head = "POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\n\
+                    Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{";
+        client.write_all(head.as_bytes()).unwrap();
+        // Once another request has its answer, the server waits for the rest of this one.
+        assert_eq!(server.get("/ready", "").status, 200);
+        let begun = Instant::now();
+        send(signal, &server);
+        until("the server takes no connection", || {
+            TcpStream::connect(&server.address).is_err()
+        });
+        assert_eq!(server.child.try_wait().unwrap(), None);
+        send(signal, &server);
+        assert_eq!(server.child.wait().unwrap().code(), Some(130));
+        // The client has 10 seconds after one signal.
+        assert!(begun.elapsed() < Duration::from_secs(8));
+    }
 }

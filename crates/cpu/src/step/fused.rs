@@ -389,6 +389,14 @@ impl Product {
 }
 
 impl Fused {
+    /// Whether it writes a state.
+    pub fn writes_states(&self) -> bool {
+        matches!(
+            self,
+            Fused::Append { .. } | Fused::RowsAttention(_) | Fused::StateUpdate(_)
+        )
+    }
+
     /// Its products with constant matrices of an fp32 x.
     pub fn products(&self) -> &[Product] {
         match self {

@@ -11,6 +11,7 @@ use thane_mil::types::TensorType;
 
 use crate::declared::Defined;
 use crate::list;
+use crate::ops::random::is_random;
 use crate::plain::{Plain, values};
 use crate::tensor::Tensor;
 
@@ -78,6 +79,25 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Constants that are outputs, or written to a state.
     pub constants: Vec<(ValueId, Tensor)>,
+}
+
+impl Plan {
+    /// The steps up to the last that may write a state, or draws a random number, of which those
+    /// of later calls depend.
+    pub fn steps_for_states(&self) -> &[Step] {
+        let matters = |step: &Step| match &step.kind {
+            Kind::Write(..) | Kind::Cond(..) | Kind::Loop(..) => true,
+            Kind::Fused(fused) => fused.writes_states(),
+            Kind::Plain(_)
+            | Kind::View(_)
+            | Kind::Add(..)
+            | Kind::Read(_)
+            | Kind::Classify(..)
+            | Kind::List(_) => is_random(self.function.op(step.op).def),
+        };
+        let n = self.steps.iter().rposition(matters).map_or(0, |at| at + 1);
+        &self.steps[..n]
+    }
 }
 
 /// The run-time values that a step reads.

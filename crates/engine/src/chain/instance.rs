@@ -269,21 +269,22 @@ impl ChainInstance {
             };
             self.pending.begin(begin, all.len());
             self.given.clear();
+            let is_last = later.is_empty() && need == Need::Last;
+            let is_read = call.gives != Gives::Nothing && (is_last || need == Need::Each);
             let ran = call
                 .steps
                 .iter()
-                .try_for_each(|step| self.run_step(step, place));
+                .try_for_each(|step| self.run_step(step, place, is_read));
             if ran.is_err() {
                 self.drop_call();
             }
             ran?;
             self.tokens.extend_from_slice(now);
             rest = later;
-            let is_last = rest.is_empty() && need == Need::Last;
-            if call.gives != Gives::Nothing && (is_last || need == Need::Each) {
+            if is_read {
                 call.head
                     .iter()
-                    .try_for_each(|step| self.run_step(step, place))?;
+                    .try_for_each(|step| self.run_step(step, place, true))?;
             }
             match call.gives {
                 Gives::Each if need == Need::Each => self.read_logits(&chain, again..all.len())?,
@@ -324,7 +325,8 @@ impl ChainInstance {
         Ok(())
     }
 
-    fn run_step(&mut self, step: &Step, place: Place<'_>) -> Result<(), RunError> {
+    /// Runs a function; `is_read` says whether logits that it gives are read.
+    fn run_step(&mut self, step: &Step, place: Place<'_>, is_read: bool) -> Result<(), RunError> {
         for input in &step.inputs {
             let bytes = self.program.input(&input.name, &input.shape)?;
             let host = Host {
@@ -332,6 +334,9 @@ impl ChainInstance {
                 caches: &self.caches,
             };
             fill(bytes, input, place, host)?;
+        }
+        if !is_read && step.keeps.is_empty() && step.stores.is_empty() {
+            return self.program.run_for_states(&step.function);
         }
         self.program.run(&step.function)?;
         self.given

@@ -122,6 +122,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         width: usize::from(args.slots) + AHEAD,
         journal: RefCell::new(journal),
     };
+    batch.say_unknown(&survey);
     app.output.count("answering", Some(survey.n), resumed);
     let answered = batch.answer();
     app.output.clear();
@@ -328,6 +329,20 @@ impl Batch<'_> {
             match line.request {
                 Ok(asked) => return Ok(Some(self.request(line.number, asked))),
                 Err(fault) => self.keep(line.number, fault_row(line.number, &fault), true)?,
+            }
+        }
+    }
+
+    /// Tells of models that requests name and that are not there, before hours go by.
+    fn say_unknown(&self, survey: &Survey) {
+        for (name, line) in &survey.models {
+            if !self.names.contains_key(name) && !self.offline.has_model(name) {
+                let known: Vec<&str> = self.names.keys().map(String::as_str).collect();
+                self.app.output.say(&format!(
+                    "thane: no --model for `{name}`, which line {line} names: expected one of {}; such \
+                     requests get an error as their answer",
+                    known.join(", ")
+                ));
             }
         }
     }
