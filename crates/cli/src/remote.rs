@@ -40,6 +40,12 @@ impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let (code, remedy) = match &error {
             ClientError::Address(_) => (Code::Usage, None),
+            ClientError::Unreachable { reason, .. } if reason.contains("certificate") => (
+                Code::Network,
+                Some(
+                    "a certificate that a public authority signed; on this machine http:// without one",
+                ),
+            ),
             ClientError::Unreachable { .. } => (
                 Code::Network,
                 Some("thane serve MODEL, which prints the address; or without --server"),

@@ -442,6 +442,72 @@ fn each_answer_of_a_random_program_is_the_one_it_gets_alone() {
     assert!(n_preempted > 20, "{n_preempted} lost their sequence");
 }
 
+/// Requests come, are cancelled and lose their sequences over 10,000 steps of one scheduler. What
+/// is kept stays within its limit at each step, all memory that counts is given back, and an answer
+/// is what it was at first.
+#[test]
+fn ten_thousand_steps_keep_what_is_kept_within_its_limit() {
+    for (name, way) in [("tiny-chat", 4), ("tiny/lfm2", 3)] {
+        let model = model(name);
+        let memory = Budget::new(1 << 30);
+        let (mut sessions, limit) = keeping(&model, model.sessions(3), way, &memory);
+        let mut scheduler = model.scheduler(&mut sessions, 1);
+        let mut random = Random(way);
+        let (mut n_steps, mut n_requests) = (0, 0);
+        let first = answer(&mut scheduler, greedy(prompt(70), 9));
+        let mut ids = Vec::new();
+        while n_steps < 10_000 || !scheduler.is_idle() {
+            if n_steps < 10_000 && random.below(4) == 0 && scheduler.n_waiting() < 8 {
+                ids.push(
+                    scheduler
+                        .submit(random.request(model.info.vocab_size))
+                        .unwrap(),
+                );
+                n_requests += 1;
+            }
+            if !ids.is_empty() && random.below(10) == 0 {
+                let id = ids.swap_remove(random.below(ids.len()));
+                match random.below(3) {
+                    0 => scheduler.cancel(id),
+                    _ => scheduler.preempt(id),
+                };
+            }
+            scheduler.step();
+            n_steps += 1;
+            let n_kept = scheduler.kept_bytes();
+            assert!(
+                n_kept <= limit,
+                "{name}: step {n_steps}: {n_kept} bytes are kept"
+            );
+            assert!(memory.used_bytes() <= limit, "{name}: step {n_steps}");
+        }
+        assert!(n_requests > 300, "{name}: {n_requests} requests");
+        assert_eq!(scheduler.n_running() + scheduler.n_waiting(), 0, "{name}");
+        assert_eq!(
+            answer(&mut scheduler, greedy(prompt(70), 9)),
+            first,
+            "{name}"
+        );
+        drop(scheduler);
+        drop(sessions);
+        assert_eq!(memory.used_bytes(), 0, "{name}");
+    }
+}
+
+/// The text of a request, which has the scheduler for itself.
+fn answer(scheduler: &mut Scheduler<'_>, request: Request) -> String {
+    scheduler.submit(request).unwrap();
+    let mut text = String::new();
+    while !scheduler.is_idle() {
+        for (_, event) in scheduler.step() {
+            if let Event::Text(piece) = event {
+                text += &piece;
+            }
+        }
+    }
+    text
+}
+
 pub fn greedy(prompt: Vec<u32>, max_tokens: usize) -> Request {
     Request {
         prompt,
