@@ -161,6 +161,7 @@ impl Otlp {
 }
 
 /// The state that verbs share.
+#[derive(Clone)]
 pub struct App {
     pub output: Arc<Output>,
     pub interrupt: Interrupt,

@@ -2,7 +2,7 @@
 //! is unloaded when nobody has asked for it for a time, or when another one needs its memory.
 
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -30,6 +30,12 @@ pub struct LoadError {
 
 /// Hears of a model that was loaded again, by its name, or why it was not.
 pub type ReloadSink = Arc<dyn Fn(&str, Result<(), LoadError>) + Send + Sync>;
+
+/// Downloads a model, which takes long, and tells how far it is.
+pub type Pull = Arc<dyn Fn(&str, PullProgress) -> Result<Loadable, LoadError> + Send + Sync>;
+
+/// Hears of a download: of what, how many bytes are there, and how many it has.
+pub type PullProgress = Arc<dyn Fn(&str, u64, Option<u64>) + Send + Sync>;
 
 /// A model that can be loaded.
 pub struct Loadable {
@@ -67,7 +73,11 @@ struct State {
 
 /// The models of a server.
 pub(crate) struct Roster {
-    pub entries: Vec<Arc<Entry>>,
+    entries: RwLock<Vec<Arc<Entry>>>,
+    /// Downloads further ones.
+    pull: Option<Pull>,
+    /// One model is downloaded at a time.
+    pulling: Mutex<()>,
     /// One model is loaded at a time.
     turn: Turn<()>,
     /// Tells whoever runs the server what clients are not told.
@@ -75,10 +85,12 @@ pub(crate) struct Roster {
 }
 
 impl Roster {
-    pub fn new(models: Vec<Loadable>, complain: fn(&str)) -> Self {
+    pub fn new(models: Vec<Loadable>, pull: Option<Pull>, complain: fn(&str)) -> Self {
         let entries = models.into_iter().map(|model| Arc::new(Entry::new(model)));
         Self {
-            entries: entries.collect(),
+            entries: RwLock::new(entries.collect()),
+            pull,
+            pulling: Mutex::new(()),
             turn: Turn::new(()),
             complain,
         }
@@ -105,24 +117,58 @@ impl Roster {
             Arc::new(entry)
         });
         Self {
-            entries: entries.collect(),
+            entries: RwLock::new(entries.collect()),
+            pull: None,
+            pulling: Mutex::new(()),
             turn: Turn::new(()),
             complain: |_| {},
         }
     }
 
+    /// All models.
+    pub fn entries(&self) -> Vec<Arc<Entry>> {
+        let entries = self.entries.read();
+        entries.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether clients may ask for downloads.
+    pub fn pulls(&self) -> bool {
+        self.pull.is_some()
+    }
+
+    /// Downloads a model that is not there yet, and serves it from now on. Takes long.
+    pub fn pull(&self, name: &str, progress: PullProgress) -> Result<(), ApiError> {
+        let Some(pull) = &self.pull else {
+            return Err(ApiError::failed("models cannot be pulled"));
+        };
+        let _one = self.pulling.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.find(name).is_ok() {
+            return Ok(());
+        }
+        let model = pull(name, progress).map_err(|error| {
+            (self.complain)(&format!("pull {name}: {}", error.cause));
+            ApiError::failed("the model could not be pulled: the server's log says why")
+        })?;
+        if self.find(&model.id).is_err() {
+            let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
+            entries.push(Arc::new(Entry::new(model)));
+        }
+        Ok(())
+    }
+
     /// The model of this name: as the server has it, by an alias, without what is before the name
     /// in `hf:org/name@revision`, or, if there is one language model, by a name of [`ANY_MODEL`].
-    pub fn find(&self, name: &str) -> Result<&Arc<Entry>, ApiError> {
-        let by = |is: fn(&Entry, &str) -> bool| self.entries.iter().find(|entry| is(entry, name));
+    pub fn find(&self, name: &str) -> Result<Arc<Entry>, ApiError> {
+        let entries = self.entries();
+        let by = |is: fn(&Entry, &str) -> bool| entries.iter().find(|entry| is(entry, name));
         let by_id = by(|entry, name| entry.id() == name);
         let by_alias = || by(|entry, name| entry.aliases().iter().any(|alias| alias == name));
         let by_hub_name = || by(|entry, name| hub_name(entry.id()) == name);
         let known = by_id.or_else(by_alias).or_else(by_hub_name);
         let is_any = ANY_MODEL.contains(&name);
-        let any = || self.only_language_model().filter(|_| is_any);
-        known.or_else(any).ok_or_else(|| {
-            let names = self.entries.iter().flat_map(|entry| entry.names());
+        let any = || only_language_model(&entries).filter(|_| is_any);
+        known.or_else(any).cloned().ok_or_else(|| {
+            let names = entries.iter().flat_map(|entry| entry.names());
             let names: Vec<&str> = names.map(String::as_str).collect();
             let message = format!("expected a model of {}, found `{name}`", names.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, message)
@@ -131,36 +177,29 @@ impl Roster {
         })
     }
 
-    /// The language model, if there is one and no other.
-    fn only_language_model(&self) -> Option<&Arc<Entry>> {
-        let mut found = self
-            .entries
-            .iter()
-            .filter(|entry| entry.task() == ModelTask::Generate);
-        found.next().filter(|_| found.next().is_none())
-    }
-
     /// The models that are loaded.
     pub fn loaded(&self) -> Vec<Arc<Served>> {
-        let loaded = self.entries.iter().filter_map(|entry| entry.loaded());
-        loaded.collect()
+        let entries = self.entries();
+        entries.iter().filter_map(|entry| entry.loaded()).collect()
     }
 
     /// Whether models that were given as loaded may be unloaded.
     pub fn unloads(&self) -> bool {
-        let mut given = self.entries.iter().map(|entry| &entry.given);
+        let entries = self.entries();
+        let mut given = entries.iter().map(|entry| &entry.given);
         given.any(|given| !given.at_start || given.keep_alive != KeepAlive::FOREVER)
     }
 
     /// Whether all models are loaded that are at start. One that was unloaded since comes back.
     pub fn is_ready(&self) -> bool {
-        let mut first = self.entries.iter().filter(|entry| entry.given.at_start);
+        let entries = self.entries();
+        let mut first = entries.iter().filter(|entry| entry.given.at_start);
         first.all(|entry| entry.state().max_tokens.is_some())
     }
 
     /// Loads the models that are loaded at start.
     pub async fn start(self: Arc<Self>) -> Result<(), LoadError> {
-        for entry in self.entries.iter().filter(|entry| entry.given.at_start) {
+        for entry in self.entries().iter().filter(|entry| entry.given.at_start) {
             // None of them makes room for another.
             self.load(entry, false).await?;
         }
@@ -224,7 +263,7 @@ impl Roster {
     /// Loads the models again that are loaded, one after another. Running and waiting answers are
     /// given with the model as it was; a model that cannot be loaded stays.
     pub async fn reload(self: Arc<Self>, heard: ReloadSink) {
-        for entry in &self.entries {
+        for entry in &self.entries() {
             let _turn = self.turn.lock().await;
             if entry.loaded().is_none() {
                 continue;
@@ -238,7 +277,7 @@ impl Roster {
 
     /// Unloads the idle model that was not used for longest; false if there is none.
     async fn make_room(&self) -> bool {
-        let mut idle: Vec<_> = self.entries.iter().collect();
+        let mut idle = self.entries();
         idle.sort_by_key(|entry| entry.state().used);
         for entry in idle {
             if let Some(served) = entry.take_if(|_| true) {
@@ -253,7 +292,7 @@ impl Roster {
     pub async fn sweep(self: Arc<Self>) {
         loop {
             tokio::time::sleep(SWEEP_TIME).await;
-            for entry in &self.entries {
+            for entry in &self.entries() {
                 if let Some(served) = entry.take_if(State::is_over) {
                     unload(served).await;
                 }
@@ -263,7 +302,7 @@ impl Roster {
 
     /// Waits for the threads of models that nobody uses any more: they store prompts.
     pub fn close(&self) {
-        for entry in &self.entries {
+        for entry in &self.entries() {
             let served = entry.state().served.take();
             if let Some(served) = served.and_then(Arc::into_inner) {
                 served.stop();
@@ -385,6 +424,13 @@ impl State {
         let limit = self.keep_alive.0;
         limit.is_some_and(|limit| self.used.elapsed() >= limit)
     }
+}
+
+/// The language model, if there is one and no other.
+fn only_language_model(entries: &[Arc<Entry>]) -> Option<&Arc<Entry>> {
+    let is_one = |entry: &&Arc<Entry>| entry.task() == ModelTask::Generate;
+    let mut found = entries.iter().filter(is_one);
+    found.next().filter(|_| found.next().is_none())
 }
 
 fn unavailable(message: &str, seconds: u32) -> ApiError {

@@ -19,7 +19,7 @@ use crate::guard::Guard;
 use crate::log::{Log, LogSink};
 use crate::patience::Patient;
 use crate::rate::Limits;
-use crate::roster::{LoadError, Loadable, ReloadSink, Roster};
+use crate::roster::{LoadError, Loadable, Pull, ReloadSink, Roster};
 use crate::routes::{App, router};
 use crate::tls::Tls;
 use crate::upload::Uploads;
@@ -49,6 +49,8 @@ pub struct Options {
     pub complain: fn(&str),
     /// Hears of models that were loaded again.
     pub reloaded: ReloadSink,
+    /// Downloads models that clients ask for (`POST /api/pull`); `None` refuses them.
+    pub pull: Option<Pull>,
     /// Most connections; more wait until one is closed.
     pub max_connections: usize,
     /// How long running answers may take after the server is to stop.
@@ -74,6 +76,7 @@ impl Default for Options {
             log: None,
             complain: |_| {},
             reloaded: Arc::new(|_, _| {}),
+            pull: None,
             max_connections: 256,
             grace: Duration::from_secs(10),
             patience: Duration::from_secs(30),
@@ -138,7 +141,7 @@ impl Server {
             tokens_per_day: options.tokens_per_day,
         };
         let guard = Guard::new(&options.api_keys, limits, is_loopback);
-        let roster = Arc::new(Roster::new(models, options.complain));
+        let roster = Arc::new(Roster::new(models, options.pull.clone(), options.complain));
         Ok(Self {
             listener,
             router: routes(&roster, &options, guard),

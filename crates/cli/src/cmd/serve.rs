@@ -94,6 +94,11 @@ pub struct Args {
     /// OTEL_EXPORTER_OTLP_ENDPOINT.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
+    /// Let clients download models (POST /api/pull): of the catalog, or hf:org/name.
+    ///
+    /// They are served at once, with the flags of this command. Whoever may ask may fill the disk.
+    #[arg(long)]
+    allow_pull: bool,
     #[command(flatten)]
     model: ModelFlags,
 }
@@ -174,6 +179,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         log: sink(log.as_ref(), traces.as_ref(), app),
         complain: models::complain,
         reloaded: reloaded(log.as_ref()),
+        pull: args.allow_pull.then(|| models::puller(&args.model, app)),
         ..Options::default()
     };
     let grace = options.grace;

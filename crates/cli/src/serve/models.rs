@@ -5,9 +5,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use thane_hub::{Check, Progress};
 use thane_mil::nearest::did_you_mean;
 use thane_runtime::{Model, Observer};
-use thane_serve::{KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Served};
+use thane_serve::{
+    KeepAlive, KeptPrompts, LoadError, Loadable, ModelOptions, ModelTask, Pull, PullProgress,
+    Served,
+};
 
 use crate::app::{App, size};
 use crate::exit::{Code, Failure};
@@ -145,19 +149,89 @@ pub fn open(asked: &[Asked], aliases: &[Alias], app: &App) -> Result<Vec<Loadabl
     let names = opened.iter().map(thane_serve::name_of);
     let ids: Vec<String> = names.collect();
     let aliases = assign(&specs, &ids, aliases)?;
-    let models = asked.iter().zip(opened).zip(ids).zip(aliases);
-    let models = models.map(|(((one, model), id), aliases)| {
-        Ok(Loadable {
-            task: ModelTask::of(&model)?,
-            at_start: !one.flags.lazy,
-            keep_alive: one.flags.keep_alive,
-            n_queue: usize::from(one.flags.queue),
-            load: Box::new(loader(one, model, &id, app)),
-            id,
-            aliases,
-        })
-    });
+    let models = asked.iter().zip(opened).zip(aliases);
+    let models = models.map(|((one, model), aliases)| loadable(one, model, aliases, app));
     models.collect()
+}
+
+fn loadable(
+    asked: &Asked,
+    model: Model,
+    aliases: Vec<String>,
+    app: &App,
+) -> Result<Loadable, Failure> {
+    let id = thane_serve::name_of(&model);
+    Ok(Loadable {
+        task: ModelTask::of(&model)?,
+        at_start: !asked.flags.lazy,
+        keep_alive: asked.flags.keep_alive,
+        n_queue: usize::from(asked.flags.queue),
+        load: Box::new(loader(asked, model, &id, app)),
+        id,
+        aliases,
+    })
+}
+
+/// Downloads models that clients ask for, and opens them as those that are loaded when they are
+/// first asked for.
+pub fn puller(flags: &ModelFlags, app: &App) -> Pull {
+    let mut flags = flags.clone();
+    flags.lazy = true;
+    let app = app.clone();
+    Arc::new(move |name, progress| {
+        let mut hub = app.hub.clone();
+        hub.progress = Arc::new(Telling {
+            progress,
+            download: Mutex::default(),
+        });
+        let pulled = || -> Result<Loadable, Failure> {
+            let files = hub.pull(name, Check::Record)?;
+            let asked = Asked {
+                spec: name.to_owned(),
+                flags: flags.clone(),
+            };
+            loadable(&asked, Model::from_files(files)?, Vec::new(), &app)
+        };
+        pulled().map_err(|failure| LoadError {
+            lacks_memory: false,
+            cause: Box::new(failure),
+        })
+    })
+}
+
+/// Tells a client how far a download is.
+struct Telling {
+    progress: PullProgress,
+    /// What is being downloaded, and its bytes in all.
+    download: Mutex<(String, Option<u64>)>,
+}
+
+impl Telling {
+    fn say(&self, done: u64) {
+        let (what, total) = &*self.download.lock().unwrap_or_else(PoisonError::into_inner);
+        (self.progress)(what, done, *total);
+    }
+}
+
+impl Progress for Telling {
+    fn start(&self, what: &str, total: Option<u64>, done: u64) {
+        let mut download = self.download.lock().unwrap_or_else(PoisonError::into_inner);
+        *download = (what.to_owned(), total);
+        drop(download);
+        self.say(done);
+    }
+
+    fn set(&self, done: u64) {
+        self.say(done);
+    }
+
+    fn finish(&self) {}
+
+    fn note(&self, line: &str) {
+        complain(line);
+    }
+
+    fn detail(&self, _: &str) {}
 }
 
 /// Loads a model, as often as it is asked to, from its files as they are then. What was opened

@@ -56,6 +56,7 @@ mod serve_operation;
 mod serve_page;
 mod serve_perplexity;
 mod serve_prompts;
+mod serve_pull;
 mod serve_quota;
 mod serve_reload;
 mod serve_responses;

@@ -80,7 +80,7 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let models = app.roster.loaded();
     let name = "thane_model_loaded";
     text.family(name, "Whether a model is loaded.", "gauge");
-    for entry in &app.roster.entries {
+    for entry in &app.roster.entries() {
         let is_loaded = u8::from(entry.loaded().is_some());
         text.line(
             name,

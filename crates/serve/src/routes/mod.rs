@@ -79,7 +79,7 @@ impl App {
 
     /// The model that a request names, loaded.
     async fn model(&self, name: &str) -> Result<Arc<Served>, ApiError> {
-        self.roster.get(self.roster.find(name)?).await
+        self.roster.get(&self.roster.find(name)?).await
     }
 
     /// The fields of a request, the model that they name, loaded, and the number of the request.

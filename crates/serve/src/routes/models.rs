@@ -41,7 +41,8 @@ async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 async fn list(State(app): State<Arc<App>>) -> Response<Body> {
-    let models = app.roster.entries.iter().flat_map(|entry| {
+    let entries = app.roster.entries();
+    let models = entries.iter().flat_map(|entry| {
         let names = entry.names();
         names.map(|name| shown(entry, name, app.started))
     });
@@ -55,7 +56,7 @@ async fn retrieve(
     let entry = app.roster.find(&id)?;
     let is_alias = entry.aliases().contains(&id);
     let name = if is_alias { &id } else { entry.id() };
-    Ok(json_response(&shown(entry, name, app.started)))
+    Ok(json_response(&shown(&entry, name, app.started)))
 }
 
 /// A model under one of its names.

@@ -41,8 +41,8 @@ pub(super) fn routes() -> Vec<Route> {
         Route::post("/api/show", &["model"], "A model.", models::show),
         Route::post(
             "/api/pull",
-            &[],
-            "Refused: models are given on the command line.",
+            &["model"],
+            "Downloads a model, where that is allowed.",
             models::pull,
         ),
         Route::get("/api/tags", "The models.", models::tags),
@@ -62,7 +62,7 @@ async fn model_of(app: &App, fields: &mut Fields) -> Result<Arc<Served>, ApiErro
     if let Some(keep_alive) = keep_alive.filter(|_| app.roster.unloads()) {
         entry.keep_for(keep_alive);
     }
-    app.roster.get(entry).await
+    app.roster.get(&entry).await
 }
 
 /// A number of seconds, or a text with a unit.

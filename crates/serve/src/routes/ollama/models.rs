@@ -1,24 +1,27 @@
 //! `/api/tags`, `/api/ps`, `/api/show`, `/api/version` and `/api/pull`.
 
-use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use thane_runtime::rfc3339;
+use tokio::sync::oneshot;
 
 use super::super::App;
 use super::model_of;
 use crate::body::Fields;
 use crate::error::{ApiError, json_response};
+use crate::lines::Lines;
 use crate::model::{Kind, Served};
 
 /// The models that were given to the server.
 pub(super) async fn tags(State(app): State<Arc<App>>) -> Response<Body> {
     let started = rfc3339(UNIX_EPOCH + Duration::from_secs(app.started));
-    let models = app.roster.entries.iter().flat_map(|entry| {
+    let entries = app.roster.entries();
+    let models = entries.iter().flat_map(|entry| {
         let loaded = entry.loaded();
         let rows = entry.names().map(|name| {
             let mut row = row(entry.id(), name, loaded.as_deref());
@@ -83,12 +86,67 @@ pub(super) async fn version() -> Response<Body> {
     json_response(&json!({"version": env!("CARGO_PKG_VERSION")}))
 }
 
-/// Models are given on the command line.
-pub(super) async fn pull() -> ApiError {
-    let message = "models cannot be pulled through the API: start the server with the model, \
-                   `thane serve MODEL`";
-    ApiError::new(StatusCode::FORBIDDEN, message)
+/// Downloads a model where that is allowed, and tells how far it is as Ollama does.
+pub(super) async fn pull(
+    State(app): State<Arc<App>>,
+    body: Body,
+) -> Result<Response<Body>, ApiError> {
+    if !app.roster.pulls() {
+        let message = "models cannot be pulled through the API: start the server with the model, \
+                       `thane serve MODEL`, or with `--allow-pull`";
+        return Err(ApiError::new(StatusCode::FORBIDDEN, message));
+    }
+    let mut fields = Fields::read(body, app.body).await?;
+    let name = match fields.take::<String>("name")? {
+        Some(name) => name,
+        None => fields.require("model")?,
+    };
+    let name = name.strip_suffix(":latest").unwrap_or(&name).to_owned();
+    let is_stream = fields.take("stream")?.unwrap_or(true);
+    fields.finish(&["insecure"], &[])?;
+    let (lines, body) = Lines::new();
+    let (done, ended) = oneshot::channel();
+    let roster = Arc::clone(&app.roster);
+    let work = move || {
+        let say = |line: Value| lines.send(Bytes::from(format!("{line}\n")));
+        let _ = say(json!({"status": "pulling manifest"}));
+        let last = Mutex::new(None::<Instant>);
+        let to_client = lines.clone();
+        let pulled = roster.pull(
+            &name,
+            Arc::new(move |what, completed, total| {
+                let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+                if last.is_some_and(|last| last.elapsed() < SAY_TIME) {
+                    return;
+                }
+                *last = Some(Instant::now());
+                let status = format!("pulling {what}");
+                let line = json!({"status": status, "completed": completed, "total": total});
+                let _ = to_client.send(Bytes::from(format!("{line}\n")));
+            }),
+        );
+        let _ = match &pulled {
+            Ok(()) => say(json!({"status": "success"})),
+            Err(error) => say(json!({"error": error.message()})),
+        };
+        let _ = done.send(pulled);
+    };
+    let thread = std::thread::Builder::new().name("pull".to_owned());
+    let begun = thread.spawn(work);
+    begun.map_err(|_| ApiError::failed("the thread that pulls models cannot start"))?;
+    if is_stream {
+        let mut response = Response::new(Body::new(body));
+        let kind = HeaderValue::from_static("application/x-ndjson");
+        response.headers_mut().insert(header::CONTENT_TYPE, kind);
+        return Ok(response);
+    }
+    let stopped = |_| ApiError::failed("the thread that pulls models has stopped");
+    ended.await.map_err(stopped)??;
+    Ok(json_response(&json!({"status": "success"})))
 }
+
+/// Between two lines about a download.
+const SAY_TIME: Duration = Duration::from_millis(200);
 
 /// A model under one of its names.
 fn row(id: &str, name: &str, loaded: Option<&Served>) -> Value {

@@ -99,8 +99,9 @@ fn path_of(action: Action) -> String {
 /// The one model that fits: a reranker for `rerank`, and where there is no embedding model; a
 /// language model where there is neither.
 async fn default_model(app: &App, action: Action, path: &str) -> Result<Arc<Served>, ApiError> {
+    let entries = app.roster.entries();
     let of_task = |task: ModelTask| -> Vec<&Arc<Entry>> {
-        let models = app.roster.entries.iter();
+        let models = entries.iter();
         models.filter(|model| model.task() == task).collect()
     };
     let embed = of_task(ModelTask::Embed);
