@@ -5,7 +5,7 @@
     python3 scripts/measurements.py --check                     exit 1 if a page is out of date
     python3 scripts/measurements.py --add ROWS.jsonl --machine NAME --commit HASH --date YYYY-MM-DD
 
-`--add` appends finished rows that scripts/peers/table.py, packages.py or full_size.py wrote
+`--add` appends finished rows that scripts/peers/table.py, packages.py, engine_form.py or full_size.py wrote
 (`--out`) to data/measurements/NAME.jsonl; machines are described in
 data/measurements/machines.json. A row that was measured again replaces the older one in the table;
 older rows stay in the data.
@@ -32,6 +32,12 @@ WORKS = {
     "package": (
         "Core ML packages",
         "A call of a package converted from torch, batch N, ms (models: `scripts/peers/packages.py`)",
+    ),
+    "engine": (
+        "Form for the Neural Engine",
+        "Decode of 128 tokens behind 128, of the last 32 of a context (decode-full), and prefill of a "
+        "prompt of 384, beside the portable form of the same weights in fp16, by context, tokens/s "
+        "(`scripts/peers/engine_form.py`)",
     ),
     "full": (
         "Conversion at full size",
@@ -141,7 +147,7 @@ def page(name, machine):
         lines = [row for row in rows if work_of(row["row"]) == work]
         if lines:
             table = TABLES.get(work, speed_table)(lines)
-            out.append("\n".join([f"## {heading}", "", wrap(f"{what}."), "", *table]))
+            out.append("\n".join([f"## {heading}", "", textwrap.fill(f"{what}.", 100, break_on_hyphens=False), "", *table]))
     return "\n\n".join(out) + "\n"
 
 
