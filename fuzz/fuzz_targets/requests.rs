@@ -138,6 +138,7 @@ fn start() -> Result<SocketAddr, Box<dyn std::error::Error>> {
         },
         n_slots: 2,
         n_queue: 6,
+        answer_time: None,
         deterministic: false,
         budget: Budget::unlimited(),
         prompts: KeptPrompts {

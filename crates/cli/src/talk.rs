@@ -255,7 +255,8 @@ impl<'a> Talk<'a> {
                     .output
                     .say(&format!("thane: the answer was cut after --max-tokens {n}"));
             }
-            FinishReason::Stop => {}
+            // Nobody gives an answer here a deadline.
+            FinishReason::Stop | FinishReason::Deadline => {}
         }
         Ok(())
     }

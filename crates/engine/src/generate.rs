@@ -224,6 +224,8 @@ pub enum FinishReason {
     Context,
     /// The caller interrupted the generation.
     Interrupted,
+    /// The deadline of the request has passed.
+    Deadline,
 }
 
 impl FinishReason {
@@ -234,6 +236,7 @@ impl FinishReason {
             FinishReason::Length => "length",
             FinishReason::Context => "context",
             FinishReason::Interrupted => "interrupted",
+            FinishReason::Deadline => "deadline",
         }
     }
 }

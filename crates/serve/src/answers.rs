@@ -37,6 +37,7 @@ pub(crate) struct Answers {
     pub places: Places,
     /// Answers that run side by side.
     pub n_slots: usize,
+    answer_time: Option<Duration>,
     pub counts: Arc<Counts>,
     jobs: mpsc::Sender<Job>,
 }
@@ -67,6 +68,8 @@ pub(crate) struct Parts {
     pub recommended: Option<Recommended>,
     pub known: Option<Known>,
     pub n_queue: usize,
+    /// Most time from the arrival of a request to the end of its answer.
+    pub answer_time: Option<Duration>,
 }
 
 impl Answers {
@@ -90,6 +93,7 @@ impl Answers {
             known: parts.known,
             places: Places::new(n_slots + parts.n_queue),
             n_slots,
+            answer_time: parts.answer_time,
             counts,
             jobs,
         };
@@ -101,7 +105,7 @@ impl Answers {
     /// context bounds.
     pub fn submit(
         &self,
-        request: Request,
+        mut request: Request,
         place: OwnedSemaphorePermit,
     ) -> Result<Waiting, ApiError> {
         let (events, answer) = unbounded_channel();
@@ -110,11 +114,13 @@ impl Answers {
             events: answer,
             first_token: Arc::clone(&first_token),
         };
+        let arrived = Instant::now();
+        request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
         let job = Job {
             request,
             events,
             place,
-            arrived: Instant::now(),
+            arrived,
             first_token,
             record: Record::current(),
             quota: current_quota(),

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use thane_engine::pages::{PageForm, PageStore};
 use thane_engine::sessions::Sessions;
@@ -30,6 +31,8 @@ pub struct ModelOptions {
     pub n_slots: usize,
     /// Most requests that wait for a model; more are refused.
     pub n_queue: usize,
+    /// Most time from the arrival of a prompt to the end of its answer, which ends as it is then.
+    pub answer_time: Option<Duration>,
     /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
     pub deterministic: bool,
     /// Limits the memory for tokenizing, for vectors, and for prompts that are kept.
@@ -209,6 +212,7 @@ impl Served {
                     recommended: model.recommended_sampling()?,
                     known,
                     n_queue,
+                    answer_time: options.answer_time,
                 });
                 let (answers, thread) = started.map_err(unstarted)?;
                 (model.info.architecture, Kind::Answers(answers), thread)

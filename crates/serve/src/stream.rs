@@ -77,7 +77,7 @@ impl End {
     pub fn is_complete(&self) -> bool {
         match self.reason {
             FinishReason::Stop | FinishReason::Interrupted => true,
-            FinishReason::Length | FinishReason::Context => false,
+            FinishReason::Length | FinishReason::Context | FinishReason::Deadline => false,
         }
     }
 }

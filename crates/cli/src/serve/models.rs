@@ -30,6 +30,9 @@ pub struct ModelFlags {
     /// Most requests that wait for a model; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: u16,
+    /// End an answer as it is after so long, waiting included, such as 2m.
+    #[arg(long, value_name = "TIME", default_value = "never")]
+    answer_time: KeepAlive,
     /// Give a text the same vector, bit by bit, whatever else is asked.
     ///
     /// Each text is embedded alone, which is slower. Otherwise, texts of all requests are embedded
@@ -91,6 +94,7 @@ impl ModelFlags {
             language: self.flags.program.served_options(),
             n_slots: usize::from(self.slots),
             n_queue: usize::from(self.queue),
+            answer_time: self.answer_time.0,
             deterministic: self.deterministic,
             budget: app.budget.clone(),
             prompts: KeptPrompts {

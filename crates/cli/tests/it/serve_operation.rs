@@ -19,6 +19,16 @@ fn hello() -> Value {
 }
 
 #[test]
+fn an_answer_ends_after_its_time() {
+    let server = Server::start(&["--answer-time", "1ms"]);
+    let fields = json!({"messages": hello(), "max_tokens": 400, "min_tokens": 400});
+    let answer = server.chat(fields).json();
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    let n = answer["usage"]["completion_tokens"].as_u64().unwrap();
+    assert!(n < 400, "{n} tokens");
+}
+
+#[test]
 fn a_model_answers_to_its_aliases() {
     let bert = crate::embed::model("bert-mean");
     let path = format!("ada={}", bert.display());

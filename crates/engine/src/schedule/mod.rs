@@ -22,6 +22,7 @@ mod running;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use request::{Event, Request, RequestId, StepLimits, Usage};
 use running::Running;
@@ -174,11 +175,12 @@ impl<'t> Scheduler<'t> {
     /// order of arrival of the requests.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.n_steps += 1;
+        let mut events = self.end_late();
         self.end_a_turn();
         self.admit();
         let targets = self.targets();
         if targets.is_empty() {
-            return Vec::new();
+            return events;
         }
         let mut work: Vec<(usize, &[u32])> = Vec::with_capacity(targets.len());
         let mut n_greatest = Some(0);
@@ -191,12 +193,33 @@ impl<'t> Scheduler<'t> {
             n_greatest = n_greatest.zip(wanted).map(|(a, b)| a.max(b));
         }
         let stepped = self.sessions.step(&work, n_greatest);
-        let mut events = Vec::new();
         match stepped {
             Ok(()) => targets
                 .iter()
                 .for_each(|(slot, _)| self.advance(*slot, &mut events)),
             Err(error) => self.fail(&targets, error, &mut events),
+        }
+        events
+    }
+
+    /// Ends the requests whose deadline has passed.
+    fn end_late(&mut self) -> Vec<(RequestId, Event)> {
+        let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
+        let due = running
+            .chain(&self.waiting)
+            .filter_map(|request| Some((request.id, request.deadline?)));
+        let mut due: Vec<(RequestId, Instant)> = due.collect();
+        let mut events = Vec::new();
+        if due.is_empty() {
+            return events;
+        }
+        let now = Instant::now();
+        due.retain(|(_, deadline)| *deadline <= now);
+        due.sort_unstable();
+        for (id, _) in due {
+            if let Some(mut request) = self.remove(id) {
+                request.end(FinishReason::Deadline, &mut events);
+            }
         }
         events
     }

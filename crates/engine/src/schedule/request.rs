@@ -1,6 +1,7 @@
 //! What a caller asks of a [`Scheduler`](super::Scheduler), and what it hears.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::choose::Grammar;
 use crate::generate::{FinishReason, GenerateError};
@@ -25,6 +26,8 @@ pub struct Request {
     pub min_tokens: usize,
     /// Most tokens of the answer. An answer also ends where the cache of its sequence is full.
     pub max_tokens: usize,
+    /// When the answer ends as it is, also if it has not begun.
+    pub deadline: Option<Instant>,
     /// The answer ends before the first occurrence of any of these texts.
     pub stop: Vec<String>,
     /// The answer ends before any of these tokens, beside those that end a turn.
@@ -47,6 +50,7 @@ impl Default for Request {
             scores_prompt: false,
             min_tokens: 0,
             max_tokens: usize::MAX,
+            deadline: None,
             stop: Vec::new(),
             stop_tokens: Vec::new(),
             shown_tokens: Vec::new(),

@@ -1,5 +1,7 @@
 //! A request that has a sequence: its tokens so far, and when its answer ends.
 
+use std::time::Instant;
+
 use crate::choose::Chooser;
 use crate::generate::{FinishReason, GenerateError};
 use crate::sample::TokenLogprob;
@@ -18,6 +20,8 @@ pub(super) struct Running<'t> {
     pub n_scored: Option<usize>,
     /// Tokens of the answer when the request got its sequence; `None` before it ever had one.
     pub turn_start: Option<usize>,
+    /// When the answer ends as it is.
+    pub deadline: Option<Instant>,
     chooser: Chooser,
     stream: TextStream<'t>,
     /// Tokens that end the answer.
@@ -53,6 +57,7 @@ impl<'t> Running<'t> {
             history: request.prompt,
             n_scored: request.scores_prompt.then_some(0),
             turn_start: None,
+            deadline: request.deadline,
             chooser,
             stream: TextStream::new(tokenizer, options),
             ends: ends.copied().collect(),

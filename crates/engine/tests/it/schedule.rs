@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use thane_cpu::{Cpu, Numerics, Profile};
 use thane_engine::choose::{Chooser, Constraint, Grammar, GrammarError};
@@ -653,6 +654,48 @@ fn an_interrupted_answer_has_what_was_held_back_of_its_text() {
             (FinishReason::Interrupted, 0)
         ]
     );
+}
+
+#[test]
+fn an_answer_ends_at_its_deadline() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(1);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    let until = |deadline: Instant| Request {
+        deadline: Some(deadline),
+        ..greedy(prompt(5), 30)
+    };
+    let late = scheduler.submit(until(Instant::now())).unwrap();
+    let in_time = scheduler.submit(until(Instant::now() + Duration::from_secs(3600)));
+    let mut log = Log::default();
+    log.note(scheduler.step());
+    assert_eq!(log.done[&late].0, FinishReason::Deadline);
+    assert_eq!(log.done[&late].1.answer_tokens, 0);
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    let alone = model.alone(&greedy(prompt(5), 30));
+    let id = in_time.unwrap();
+    assert_eq!(
+        (log.done[&id].0, &log.texts[&id]),
+        (alone.reason, &alone.text)
+    );
+    // One that runs has what it has by then.
+    let soon = Instant::now() + Duration::from_secs(2);
+    let id = scheduler
+        .submit(Request {
+            min_tokens: 150,
+            max_tokens: 150,
+            ..until(soon)
+        })
+        .unwrap();
+    log.note(scheduler.step());
+    log.note(scheduler.step());
+    std::thread::sleep(Duration::from_millis(2100));
+    log.note(scheduler.step());
+    let (reason, usage) = log.done[&id];
+    assert_eq!((reason, usage.answer_tokens), (FinishReason::Deadline, 2));
+    assert!(scheduler.is_idle());
 }
 
 #[test]

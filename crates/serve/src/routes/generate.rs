@@ -247,6 +247,8 @@ pub(super) async fn answer(
                 scores_prompt: prompt.echo.is_some() && wish.logprobs.is_some(),
                 min_tokens: wish.min_tokens,
                 max_tokens: wish.max_tokens.unwrap_or(usize::MAX),
+                // The model's thread knows how long an answer may take.
+                deadline: None,
                 stop: wish.stop.clone(),
                 stop_tokens: wish.stop_tokens.clone(),
                 shown_tokens: prompt.shown.clone(),

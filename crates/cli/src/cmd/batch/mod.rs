@@ -193,6 +193,7 @@ fn load(specs: &[(Option<String>, String)], args: &Args, app: &App) -> Result<Lo
         language: args.flags.program.served_options(),
         n_slots: usize::from(args.slots),
         n_queue: N_QUEUE,
+        answer_time: None,
         deterministic: false,
         budget: app.budget.clone(),
         prompts: KeptPrompts {

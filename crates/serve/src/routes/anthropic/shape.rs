@@ -62,7 +62,7 @@ impl Shape {
             _ if stop.is_some() => "stop_sequence",
             FinishReason::Stop | FinishReason::Interrupted if end.has_calls => "tool_use",
             FinishReason::Stop | FinishReason::Interrupted => "end_turn",
-            FinishReason::Length => "max_tokens",
+            FinishReason::Length | FinishReason::Deadline => "max_tokens",
             FinishReason::Context => "model_context_window_exceeded",
         };
         json!({"stop_reason": reason, "stop_sequence": stop})
