@@ -47,7 +47,8 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
     /// Most tokens of an answer.
-    #[arg(long, aliases = ["n-predict", "num-predict"], value_name = "N", default_value_t = Generator::MAX_TOKENS)]
+    #[arg(long, aliases = ["n-predict", "num-predict"], value_name = "N",
+        default_value_t = Generator::MAX_TOKENS)]
     max_tokens: usize,
     /// End the answer before this text; can be repeated.
     #[arg(long, value_name = "TEXT")]

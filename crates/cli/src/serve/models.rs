@@ -30,7 +30,9 @@ pub struct ModelFlags {
     /// Most requests that wait for a model; more are refused with status 429.
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: u16,
-    /// End an answer as it is after so long, waiting included, such as 2m.
+    /// End answers that take longer than this, waiting included, such as 2m.
+    ///
+    /// They have what they have by then.
     #[arg(long, value_name = "TIME", default_value = "never")]
     answer_time: KeepAlive,
     /// Give a text the same vector, bit by bit, whatever else is asked.
