@@ -73,7 +73,7 @@ impl Planner<'_> {
                             Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
                             // A function with state is called for one row after another: fp32 is
                             // read as fast as it is stored.
-                            _ if has_states => folds.pack_when_used(weight.clone()),
+                            _ if has_states => folds.pack_when_used(context, weight.clone()),
                             _ if weight.stored.ty == BlockType::F16 => {
                                 folds.pack_wide(context, weight.clone())
                             }

@@ -15,7 +15,7 @@ use thane_mil::program::{Arg, Definition, Function, ValueId};
 use thane_mil::types::DType;
 
 use super::compressed::Compressed;
-use super::packs::{self, Packs};
+use super::packs::Packs;
 use super::stored::{Held, Stored, WeightId};
 use super::{Form, Matrix, Place};
 use crate::ops::Fault;
@@ -27,7 +27,7 @@ use crate::tensor::{Buffer, Pool, Tensor};
 pub struct Folds {
     tensors: RefCell<HashMap<Vec<KeyPart>, Tensor>>,
     panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
-    places: RefCell<HashMap<WeightId, Place>>,
+    places: RefCell<HashMap<WeightId, Option<Place>>>,
     blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
     ordered: RefCell<HashMap<CodesId, Arc<Held<u8>>>>,
     packs: Arc<Packs>,
@@ -201,20 +201,16 @@ impl Folds {
     }
 
     /// The matrix, to be packed when products of few rows with it begin, if its type is packed.
-    pub fn pack_when_used(&self, mut matrix: Matrix) -> Matrix {
-        let Stored {
-            ty, n_rows, n_cols, ..
-        } = matrix.stored;
-        if packs::len(ty, n_rows, n_cols).is_some() {
-            let mut all = self.places.borrow_mut();
-            let place = all.entry(matrix.stored.id.clone()).or_insert_with(|| {
-                let range = self.packs.add(&matrix.stored);
-                Place {
-                    packs: self.packs.clone(),
-                    range,
-                    n_asked: Arc::default(),
-                }
-            });
+    pub fn pack_when_used(&self, context: &Context, mut matrix: Matrix) -> Matrix {
+        let mut all = self.places.borrow_mut();
+        let place = all.entry(matrix.stored.id.clone()).or_insert_with(|| {
+            Some(Place {
+                packs: self.packs.clone(),
+                range: self.packs.add(context.isa(), &matrix.stored)?,
+                n_asked: Arc::default(),
+            })
+        });
+        if let Some(place) = place {
             matrix.form = Form::PackedWhenUsed(place.clone());
         }
         matrix

@@ -19,7 +19,7 @@ use thane_kernels::BlockType;
 use thane_kernels::Context;
 use thane_kernels::Weight;
 use thane_kernels::linear::{
-    self, Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn,
+    self, HalfPanels, Int8Block, Int8Weight, Operand, Packed, PackedCodes, PackedColumn,
 };
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::Literal;
@@ -45,8 +45,8 @@ enum Form {
     Stored,
     /// Floats of this type in the order that products of many rows read them.
     Panels(BlockType, Arc<Held<PackedColumn>>),
-    /// As stored until products of few rows with most matrices have come twice, then in the order,
-    /// or the pages, that these read fastest.
+    /// As stored until products of few rows, or of 16-bit floats some, with most matrices have come
+    /// twice, then in the order, or the pages, that these read fastest.
     PackedWhenUsed(Place),
     /// Rounded to integers.
     Int8(Arc<Held<Int8Block>>),
@@ -251,16 +251,23 @@ impl Matrix {
                 }
             }
             Form::PackedWhenUsed(place) => {
+                let has_rows = ty == BlockType::Bf16 && context.isa().has_bf16();
+                let demand = match demand {
+                    // They are transposed for each product. Of many rows that is a small part.
+                    Demand::Some if !has_rows && !self.stored.has_codes() => Demand::Few(1),
+                    demand => demand,
+                };
                 match place.bytes(context, demand) {
                     None => Operand::Stored(self.weight()),
                     Some(bytes) if self.stored.has_codes() => {
                         Operand::Codes(self.packed_codes(ty, bytes))
                     }
-                    // Floats are copied as they are stored.
-                    Some(bytes) => Operand::Stored(Weight {
+                    Some(bytes) if has_rows => Operand::Stored(Weight {
                         bytes,
                         ..self.weight()
                     }),
+                    Some(bytes) => HalfPanels::new(ty, bytes, [n_rows, n_cols])
+                        .map_or(Operand::Stored(self.weight()), Operand::Halves),
                 }
             }
         }

@@ -1,5 +1,4 @@
 //! The matrices of a program packed as products of few rows read them, all in one run of memory.
-//! Those of 16-bit floats stay as they are stored.
 //!
 //! A decode step reads all of it, so that it lies in pages as large as the machine has: with small
 //! ones, a third of the time of a step went to finding where they are. Most matrices are smaller
@@ -11,9 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use memmap2::MmapMut;
 use thane_kernels::linear::{
-    LINE_BYTES, pack_code_rows, pack_codes, pack_codes_scratch_len, packed_codes_len,
+    LINE_BYTES, half_panels_len, pack_code_rows, pack_codes, pack_codes_scratch_len, pack_halves,
+    packed_codes_len,
 };
-use thane_kernels::{BlockType, Context, Weight};
+use thane_kernels::{BlockType, Context, Isa, Weight};
 use thane_mil::budget::{Budget, Reservation};
 
 use super::compressed::Compressed;
@@ -65,10 +65,10 @@ impl Packs {
         }
     }
 
-    /// Where the matrix will be, whose type must be one that is packed.
-    pub fn add(&self, matrix: &Stored) -> Range<usize> {
-        let len = len(matrix.ty, matrix.n_rows, matrix.n_cols);
-        self.add_source(Source::Stored(matrix.clone()), len.unwrap_or(0))
+    /// Where the matrix will be; none where its type gains nothing.
+    pub fn add(&self, isa: Isa, matrix: &Stored) -> Option<Range<usize>> {
+        let len = len(isa, matrix)?;
+        Some(self.add_source(Source::Stored(matrix.clone()), len))
     }
 
     /// Where the blocks of this type will be that codes become; none where it is not packed.
@@ -157,9 +157,13 @@ impl Packs {
 }
 
 /// Bytes of a matrix here; `None` for types that gain nothing.
-pub fn len(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
+fn len(isa: Isa, matrix: &Stored) -> Option<usize> {
+    let Stored {
+        ty, n_rows, n_cols, ..
+    } = *matrix;
     match ty {
-        BlockType::Bf16 | BlockType::F16 => ty.byte_len(n_cols)?.checked_mul(n_rows),
+        BlockType::Bf16 if isa.has_bf16() => Some(matrix.bytes.len()),
+        BlockType::Bf16 | BlockType::F16 => half_panels_len(ty, n_rows, n_cols),
         _ => packed_codes_len(ty, n_rows, n_cols),
     }
 }
@@ -179,14 +183,17 @@ fn pack(context: &Context, matrix: &Stored, packed: &mut [u8], scratch: &mut [f3
         let Some(bytes) = matrix.bytes.slice(range.clone()) else {
             continue;
         };
-        if !matrix.has_codes() {
+        if matrix.has_codes() {
+            pack_codes(context, &weight, rows, packed, scratch);
+        } else if weight.ty == BlockType::Bf16 && context.isa().has_bf16() {
+            // Its products read rows.
             context
                 .pool()
                 .run_chunks(&mut packed[range], COPY_LEN, |i, out| {
                     out.copy_from_slice(&bytes.as_slice()[i * COPY_LEN..][..out.len()]);
                 });
         } else {
-            pack_codes(context, &weight, rows, packed, scratch);
+            pack_halves(context, &weight, rows, packed);
         }
         // What is packed takes the place of the mapped file in memory.
         bytes.release();

@@ -11,7 +11,7 @@ use thane_mil::build::FunctionBuilder;
 use thane_mil::data::{Bytes, Data};
 use thane_mil::literal::{Literal, f64_to_f16};
 use thane_mil::opset::Opset;
-use thane_mil::program::{Arg, Program};
+use thane_mil::program::{Arg, Program, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 use thane_models::checkpoint::TensorType as StoredType;
 use thane_models::quant;
@@ -190,35 +190,28 @@ fn tensor(dtype: DType, shape: &[usize], bytes: Vec<u8>) -> Arg {
     Arg::Literal(Literal::Tensor(ty, Data::owned(bytes)))
 }
 
-/// A function with a state, whose products are packed when they are wanted again and again.
-#[test]
-fn products_of_few_rows_multiply_the_blocks() {
-    let mut random = Random(3);
-    let (rows, cols) = (40, 96);
+/// What a function with a state gives, whose products are packed when they are wanted again and
+/// again: of the plain ops, and of four calls of the plan.
+fn calls(
+    random: &mut Random,
+    [n_tokens, cols]: [usize; 2],
+    weight: impl FnOnce(&mut Random, &mut FunctionBuilder) -> ValueId,
+) -> [Vec<f32>; 5] {
     let mut to = FunctionBuilder::new("main", Opset::CoreMl8);
-    let x = to.input("x", TensorType::new(DType::Fp32, [1, cols]));
+    let x = to.input("x", TensorType::new(DType::Fp32, [n_tokens, cols]));
     let state = to.input("memory", Type::State(TensorType::new(DType::Fp16, [1, 4])));
     let read = to
         .op("read_state", "old", [("input", Arg::Value(state))])
         .unwrap();
-    let codes = (0..rows * cols / 2).map(|_| random.next() as u8).collect();
-    let scales = (0..rows * cols / 32).flat_map(|_| f16_to_f32(random.half()).to_le_bytes());
-    let args = [
-        ("data", tensor(DType::Int4, &[rows, cols], codes)),
-        (
-            "scale",
-            tensor(DType::Fp32, &[rows, cols / 32], scales.collect()),
-        ),
-    ];
-    let weight = to.op("constexpr_blockwise_shift_scale", "w", args).unwrap();
+    let weight = weight(random, &mut to);
     let args = [("x", Arg::Value(x)), ("weight", Arg::Value(weight))];
     let y = to.op("linear", "y", args).unwrap();
     let f = to.finish(&[("y", y), ("old", read)]);
-    let values: Vec<u8> = (0..cols)
+    let values: Vec<u8> = (0..n_tokens * cols)
         .flat_map(|_| (random.next() as u8 as f32 / 255.0 - 0.5).to_le_bytes())
         .collect();
     let run = |instance: &mut dyn Instance| {
-        let to = instance.input("x", &[1, cols]).unwrap();
+        let to = instance.input("x", &[n_tokens, cols]).unwrap();
         to.copy_from_slice(&values);
         instance.run("main").unwrap();
         let name = &f.value(f.body().outputs[0]).name;
@@ -229,23 +222,63 @@ fn products_of_few_rows_multiply_the_blocks() {
             .map(|b| f32::from_le_bytes(*b))
             .collect::<Vec<_>>()
     };
-    let [plain, planned] = [Numerics::F32, Numerics::Fast].map(|numerics| {
+    let [mut plain, mut planned] = [Numerics::F32, Numerics::Fast].map(|numerics| {
         let loaded = Cpu::new(numerics, 2).load(&Program::new(vec![f.clone()]));
         loaded.unwrap().instantiate().unwrap()
     });
-    let (mut plain, mut planned) = (plain, planned);
-    let due = run(&mut *plain);
+    std::array::from_fn(|i| run(if i == 0 { &mut *plain } else { &mut *planned }))
+}
+
+/// The largest difference, of the largest output.
+fn error(due: &[f32], found: &[f32]) -> f32 {
     let most = due.iter().fold(0.0, |most: f32, d| most.max(d.abs()));
-    let error = |found: &[f32]| {
-        let pairs = due.iter().zip(found);
-        pairs.fold(0.0, |most: f32, (d, f)| most.max((d - f).abs())) / most
-    };
+    let pairs = due.iter().zip(found);
+    pairs.fold(0.0, |most: f32, (d, f)| most.max((d - f).abs())) / most
+}
+
+#[test]
+fn products_of_few_rows_multiply_the_blocks() {
+    let (rows, cols) = (40, 96);
+    let [due, first, rest @ ..] = calls(&mut Random(3), [1, cols], |random, to| {
+        let codes = (0..rows * cols / 2).map(|_| random.next() as u8).collect();
+        let scales = (0..rows * cols / 32).flat_map(|_| f16_to_f32(random.half()).to_le_bytes());
+        let args = [
+            ("data", tensor(DType::Int4, &[rows, cols], codes)),
+            (
+                "scale",
+                tensor(DType::Fp32, &[rows, cols / 32], scales.collect()),
+            ),
+        ];
+        to.op("constexpr_blockwise_shift_scale", "w", args).unwrap()
+    });
     // First in f32, then by codes, with activations of eight bits.
-    assert!(error(&run(&mut *planned)) < 1e-5);
-    let mut last = 0.0;
-    for _ in 0..3 {
-        last = error(&run(&mut *planned));
-        assert!(last < 0.02, "{last}");
-    }
+    assert!(error(&due, &first) < 1e-5);
+    let [.., last] = rest.map(|found| error(&due, &found));
+    assert!(last < 0.02, "{last}");
     assert!(last > 1e-6, "activations are rounded: {last}");
+}
+
+#[test]
+fn products_of_16_bit_floats_are_the_same_in_panels() {
+    let (rows, cols) = (40, 301);
+    for n_tokens in [1, 2, 5, 40, 130] {
+        let [due, calls @ ..] = calls(&mut Random(5), [n_tokens, cols], |random, to| {
+            let values = (0..rows * cols).flat_map(|_| random.half().to_le_bytes());
+            let args = [
+                (
+                    "source_val",
+                    tensor(DType::Fp16, &[rows, cols], values.collect()),
+                ),
+                ("output_dtype", Arg::Literal(Literal::String("fp32".into()))),
+            ];
+            to.op("constexpr_cast", "w", args).unwrap()
+        });
+        for found in &calls {
+            let error = error(&due, found);
+            assert!(error < 1e-5, "{n_tokens}: {error}");
+        }
+        // The sum of a row goes over other columns first.
+        let is_packed = calls[0] != calls[3];
+        assert_eq!(is_packed, n_tokens <= 2, "{n_tokens}");
+    }
 }

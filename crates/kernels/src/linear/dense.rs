@@ -181,7 +181,7 @@ impl Block<'_> {
     ) {
         let (scratch, worker_len) = (SharedMut::new(scratch), worker_len(self.panel_cols));
         let task_rows = task_panels(ctx.isa()) * LANES;
-        let n_tasks = self.source.rows().n_rows.div_ceil(task_rows);
+        let n_tasks = self.source.n_rows().div_ceil(task_rows);
         let share_len = share_len(
             ctx,
             self.tokens.len(),
@@ -305,25 +305,12 @@ impl PanelTask<'_> {
 
     /// What this thread may fill a panel with next: these columns of the rows behind.
     fn next(&self, start: usize, len: usize) -> Next<'_> {
-        let (source, rows) = (self.block.source, self.block.source.rows());
+        let source = self.block.source;
         let first_row = self.tiles.first_row + self.task_rows;
-        if first_row >= rows.n_rows {
+        if first_row >= source.n_rows() {
             return Next::default();
         }
-        if let Source::Compressed(weight) = source
-            && weight.is_ordered()
-        {
-            return weight.next_panels(first_row, self.task_rows, start, len);
-        }
-        let first = rows.get(first_row);
-        let n_bytes = source.chunk(first, start, len).len();
-        let skipped = source.chunk(first, 0, start).len();
-        let end_row = (first_row + self.task_rows).min(rows.n_rows);
-        Next {
-            rows: &rows.bytes[first_row * rows.row_bytes + skipped..end_row * rows.row_bytes],
-            stride: rows.row_bytes,
-            n_bytes,
-        }
+        source.next([first_row, self.task_rows], start, len)
     }
 
     /// The columns `start..start + len` as a panel: column by column, 16 rows each.
@@ -340,6 +327,9 @@ impl PanelTask<'_> {
         let row = |i: usize| source.chunk(rows.get(row_idx(i)), start, len);
         let values = &mut *self.values;
         let panel = &mut self.panels[panel_idx * panel_cols..][..len.next_multiple_of(LANES)];
+        if source.write_panel(simd, first_row, start, panel) {
+            return;
+        }
         if let Some(ty @ (BlockType::Bf16 | BlockType::F16)) = source.float_type() {
             let rows: [&[u8]; LANES] = std::array::from_fn(row);
             if ty == BlockType::Bf16 {
@@ -351,12 +341,6 @@ impl PanelTask<'_> {
                     simd.load_f16(&filled_up(rows[i], 32 * at))
                 });
             }
-            return;
-        }
-        if let Source::Compressed(weight) = source
-            && weight.is_ordered()
-        {
-            weight.panel(simd, first_row, start, panel);
             return;
         }
         for (i, values) in values.chunks_exact_mut(panel_cols).enumerate() {

@@ -8,8 +8,8 @@
 //!
 //! | [`Path`] | file |
 //! |---|---|
-//! | `F32Rows`, `CodeRows` | `rows`: few tokens; each weight row is read once and dotted with each token; of [`Compressed`] weights too |
-//! | `F32Panels` | `dense`: 16 rows at a time are unpacked to a panel whose lanes are rows; of [`Compressed`] weights too |
+//! | `F32Rows`, `CodeRows` | `rows`: few tokens; each weight row is read once and dotted with each token; of [`Compressed`] weights and [`HalfPanels`] too |
+//! | `F32Panels` | `dense`: 16 rows at a time are unpacked to a panel whose lanes are rows; of [`Compressed`] weights and [`HalfPanels`] too |
 //! | `F32Packed`, `Bf16Packed` | `packed`: panels that were packed before, by `tiles` |
 //! | `Bf16Rows`, `Bf16Panels` | `bf16` |
 //! | `Int8` | `int8` |
@@ -24,6 +24,7 @@ mod codes;
 mod columns;
 mod compressed;
 mod dense;
+mod halves;
 mod int8;
 #[doc(hidden)]
 pub mod internals;
@@ -51,6 +52,7 @@ pub use codes::{
 };
 pub use columns::{LINE_BYTES, PackedColumn};
 pub use compressed::{Coding, Compressed, decompress_rows};
+pub use halves::{HalfPanels, half_panels_len, pack_halves};
 pub use int8::{Int8Block, Int8Weight, int8_len, pack_int8};
 pub use operand::{Operand, Product};
 pub use output::Start;

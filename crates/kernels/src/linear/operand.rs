@@ -3,6 +3,7 @@
 use super::choose::{Form, Path, Precision, choose};
 use super::codes::{Codes, PackedCodes};
 use super::compressed::Compressed;
+use super::halves::HalfPanels;
 use super::int8::Int8Weight;
 use super::output::{Output, Start};
 use super::packed::Packed;
@@ -17,6 +18,8 @@ pub enum Operand<'a> {
     Stored(Weight<'a>),
     /// Floats in panels.
     Panels(Packed<'a>),
+    /// 16-bit floats in panels, which products widen to f32.
+    Halves(HalfPanels<'a>),
     /// Packed codes.
     Codes(PackedCodes<'a>),
     /// Codes with tables or scales of their own.
@@ -66,6 +69,7 @@ impl<'a> Operand<'a> {
             Self::Panels(packed) => packed.n_rows,
             Self::Codes(packed) => packed.n_rows,
             Self::Compressed(weight) => weight.n_rows(),
+            Self::Halves(weight) => weight.n_rows(),
             Self::Int8(int8) => int8.n_rows,
         }
     }
@@ -77,6 +81,7 @@ impl<'a> Operand<'a> {
             Self::Panels(packed) => packed.n_cols,
             Self::Codes(packed) => packed.n_cols,
             Self::Compressed(weight) => weight.n_cols(),
+            Self::Halves(weight) => weight.n_cols(),
             Self::Int8(int8) => int8.n_cols,
         }
     }
@@ -88,7 +93,7 @@ impl<'a> Operand<'a> {
             Self::Panels(packed) => (packed.ty, Form::Packed),
             Self::Codes(packed) => (packed.ty, Form::Packed),
             // Their values are those of floats that are unpacked.
-            Self::Compressed(_) => (BlockType::F32, Form::Stored),
+            Self::Compressed(_) | Self::Halves(_) => (BlockType::F32, Form::Stored),
             Self::Int8(_) => (BlockType::F32, Form::Int8),
         };
         choose(
@@ -143,7 +148,8 @@ impl<'a> Product<'a> {
             }
             Operand::Codes(packed) => Codes::Packed(packed).check(),
             // Their products check them, or they were checked when they were made.
-            Operand::Panels(_) | Operand::Int8(_) | Operand::Compressed(_) => {}
+            Operand::Panels(_) | Operand::Halves(_) | Operand::Int8(_) | Operand::Compressed(_) => {
+            }
         }
         Self {
             weight,

@@ -54,8 +54,8 @@ fn one_scratch_len(ctx: &Context, precision: Precision, weight: Operand, n_token
         (None, Operand::Stored(weight)) => stored::scratch_len(ctx, &weight, precision, n_tokens),
         (None, Operand::Panels(packed)) => packed::scratch_len(&packed, n_tokens),
         (None, Operand::Int8(int8)) => int8_scratch_len(n_tokens, int8.n_cols),
-        (None, Operand::Compressed(weight)) => {
-            stored::compressed_scratch_len(ctx, &weight, n_tokens)
+        (None, Operand::Compressed(_) | Operand::Halves(_)) => {
+            stored::unpacked_scratch_len(ctx, &weight, n_tokens)
         }
         (None, Operand::Codes(_)) => 0,
     }
@@ -162,8 +162,8 @@ fn multiply(
             Operand::Stored(weight) if !is_joint(product) => {
                 stored::multiply(ctx, &weight, precision, x, n_tokens, out, scratch);
             }
-            Operand::Compressed(weight) => {
-                stored::multiply_compressed(ctx, &weight, x, n_tokens, out, scratch);
+            Operand::Compressed(_) | Operand::Halves(_) => {
+                stored::multiply_unpacked(ctx, &product.weight, x, n_tokens, out, scratch);
             }
             Operand::Panels(packed) => packed::linear(ctx, &packed, x, n_tokens, out, scratch),
             _ => {}

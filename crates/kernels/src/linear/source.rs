@@ -1,6 +1,9 @@
 //! Where products of values get the values from.
 
+use super::columns::PackedColumn;
 use super::compressed::Compressed;
+use super::halves::HalfPanels;
+use super::tiles::Next;
 use super::values::dequantize_simd;
 use super::weight::{Rows, Weight};
 use crate::quant::BlockType;
@@ -13,6 +16,8 @@ pub(super) enum Source<'a> {
     Blocks(Weight<'a>),
     /// Codes.
     Compressed(Compressed<'a>),
+    /// 16-bit floats in panels.
+    Halves(HalfPanels<'a>),
 }
 
 impl<'a> Source<'a> {
@@ -20,6 +25,7 @@ impl<'a> Source<'a> {
         match self {
             Self::Blocks(weight) => weight.n_cols,
             Self::Compressed(weight) => weight.n_cols(),
+            Self::Halves(weight) => weight.n_cols(),
         }
     }
 
@@ -27,14 +33,75 @@ impl<'a> Source<'a> {
     pub(super) fn block_len(&self) -> usize {
         match self {
             Self::Blocks(weight) => weight.ty.block_len(),
-            Self::Compressed(_) => 1,
+            Self::Compressed(_) | Self::Halves(_) => 1,
         }
     }
 
+    pub(super) fn n_rows(&self) -> usize {
+        match self {
+            Self::Blocks(weight) => weight.n_rows,
+            Self::Compressed(weight) => weight.n_rows(),
+            Self::Halves(weight) => weight.n_rows(),
+        }
+    }
+
+    /// The rows, where they lie row after row; empty ones where they lie in panels.
     pub(super) fn rows(&self) -> Rows<'a> {
         match self {
             Self::Blocks(weight) => weight.rows(),
             Self::Compressed(weight) => weight.rows(),
+            Self::Halves(weight) => Rows {
+                bytes: &[],
+                row_bytes: 0,
+                n_rows: weight.n_rows(),
+            },
+        }
+    }
+
+    /// Writes columns from `start` on of the 16 rows from `first_row` on to a panel, whole vectors,
+    /// where the matrix lies in panels; whether it does.
+    #[inline(always)]
+    pub(super) fn write_panel<S: Simd>(
+        &self,
+        simd: S,
+        first_row: usize,
+        start: usize,
+        panel: &mut [PackedColumn],
+    ) -> bool {
+        match self {
+            Self::Compressed(weight) if weight.is_ordered() => {
+                weight.panel(simd, first_row, start, panel);
+            }
+            Self::Halves(weight) => weight.panel(simd, first_row, start, panel),
+            _ => return false,
+        }
+        true
+    }
+
+    /// What is read next, where that is `len` columns from `start` on of `n_rows` rows from
+    /// `first_row` on.
+    pub(super) fn next(
+        &self,
+        [first_row, n_rows]: [usize; 2],
+        start: usize,
+        len: usize,
+    ) -> Next<'a> {
+        match self {
+            Self::Compressed(weight) if weight.is_ordered() => {
+                return weight.next_panels(first_row, n_rows, start, len);
+            }
+            Self::Halves(weight) => return weight.next_panels(first_row, n_rows, start, len),
+            _ => {}
+        }
+        let rows = self.rows();
+        let first = rows.get(first_row);
+        let n_bytes = self.chunk(first, start, len).len();
+        let skipped = self.chunk(first, 0, start).len();
+        let end_row = (first_row + n_rows).min(rows.n_rows);
+        Next {
+            rows: &rows.bytes[first_row * rows.row_bytes + skipped..end_row * rows.row_bytes],
+            stride: rows.row_bytes,
+            n_bytes,
         }
     }
 
@@ -43,7 +110,7 @@ impl<'a> Source<'a> {
     pub(super) fn float_type(&self) -> Option<BlockType> {
         match self {
             Self::Blocks(weight) => Some(weight.ty),
-            Self::Compressed(_) => None,
+            Self::Compressed(_) | Self::Halves(_) => None,
         }
     }
 
@@ -53,10 +120,11 @@ impl<'a> Source<'a> {
         match self {
             Self::Blocks(weight) => chunk_bytes(weight.ty, row, start, len),
             Self::Compressed(weight) => weight.chunk(row, start, len),
+            Self::Halves(_) => row,
         }
     }
 
-    /// The values of the columns from `start` on of a row.
+    /// The values of the columns from `start` on of a row, where they lie row after row.
     #[inline(always)]
     pub(super) fn values<S: Simd>(&self, simd: S, row_idx: usize, start: usize, out: &mut [f32]) {
         match self {
@@ -65,6 +133,7 @@ impl<'a> Source<'a> {
                 dequantize_simd(simd, weight.ty, bytes, out);
             }
             Self::Compressed(weight) => weight.values(simd, row_idx, start, out),
+            Self::Halves(_) => {}
         }
     }
 }

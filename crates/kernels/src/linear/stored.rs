@@ -4,7 +4,8 @@
 use super::bf16::{self, bf16_products};
 use super::choose::{Path, Precision};
 use super::codes::Codes;
-use super::compressed::{self, Compressed};
+use super::compressed;
+use super::halves;
 use super::operand::{Operand, Product};
 use super::output::{Output, Start};
 use super::q8::{self, Q8Activations, q8_scratch_len, quantize_q8};
@@ -70,30 +71,44 @@ pub(super) fn multiply(
     }
 }
 
-/// f32s of scratch that [`multiply_compressed`] needs.
-pub(super) fn compressed_scratch_len(ctx: &Context, weight: &Compressed, n_tokens: usize) -> usize {
-    match Operand::Compressed(*weight).path(ctx.isa(), Precision::Exact, n_tokens) {
-        Path::F32Panels => dense::scratch_len(ctx, Source::Compressed(*weight), n_tokens),
+/// f32s of scratch that [`multiply_unpacked`] needs.
+pub(super) fn unpacked_scratch_len(ctx: &Context, weight: &Operand, n_tokens: usize) -> usize {
+    match (weight.path(ctx.isa(), Precision::Exact, n_tokens), weight) {
+        (Path::F32Panels, Operand::Compressed(weight)) => {
+            dense::scratch_len(ctx, Source::Compressed(*weight), n_tokens)
+        }
+        (Path::F32Panels, Operand::Halves(weight)) => {
+            dense::scratch_len(ctx, Source::Halves(*weight), n_tokens)
+        }
         _ => 0,
     }
 }
 
-/// The product of one compressed weight by itself.
+/// The product of one weight by itself whose values are unpacked, but that is not stored as blocks:
+/// compressed, or in 16-bit floats in panels.
 ///
 /// # Panics
-/// If the scratch is shorter than [`compressed_scratch_len`].
-pub(super) fn multiply_compressed(
+/// If the scratch is shorter than [`unpacked_scratch_len`].
+pub(super) fn multiply_unpacked(
     ctx: &Context,
-    weight: &Compressed,
+    weight: &Operand,
     x: &[f32],
     n_tokens: usize,
     out: &Output,
     scratch: &mut [f32],
 ) {
-    let source = Source::Compressed(*weight);
-    match Operand::Compressed(*weight).path(ctx.isa(), Precision::Exact, n_tokens) {
-        Path::F32Panels => dense::linear_f32(ctx, source, x, n_tokens, out, scratch),
-        _ if weight.is_ordered() => compressed::linear_few(ctx, *weight, x, n_tokens, out),
+    let path = weight.path(ctx.isa(), Precision::Exact, n_tokens);
+    let source = match *weight {
+        Operand::Compressed(weight) => Source::Compressed(weight),
+        Operand::Halves(weight) => Source::Halves(weight),
+        _ => return,
+    };
+    match source {
+        _ if path == Path::F32Panels => dense::linear_f32(ctx, source, x, n_tokens, out, scratch),
+        Source::Halves(weight) => halves::linear_few(ctx, weight, x, n_tokens, out),
+        Source::Compressed(weight) if weight.is_ordered() => {
+            compressed::linear_few(ctx, weight, x, n_tokens, out);
+        }
         _ => rows::linear_f32(ctx, source, x, n_tokens, out),
     }
 }

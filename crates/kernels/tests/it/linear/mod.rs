@@ -15,6 +15,7 @@ use self::int8::refitted;
 use crate::testing::{LANES, Random, instruction_sets, relative_error};
 
 mod compressed;
+mod halves;
 mod int8;
 mod screen;
 mod tasks;
