@@ -2,12 +2,14 @@
 
     python3 scripts/peers/packages.py PEERS [--folder FOLDER] [--only PATTERN,..] [--threads 1,2]
         [--rounds 3] [--out ROWS.jsonl] [--thane target/release/thane] [--python PYTHON]
+    python3 scripts/peers/packages.py PEERS --slow-ops [--folder FOLDER] [--only PATTERN,..]
     python3 scripts/peers/packages.py --read ROWS.jsonl..
 
 PEERS is the folder of setup.sh; models are made once in FOLDER, by default PEERS/packages
 (package_models.py, with random weights: 9 GB). A row is MODEL/FORM/BATCH/THREADS, and `--only`
 selects rows by such names: `mobilenet_v2/*`, `*/fp16/1/*`. `--list` prints them; `--make` only makes
-the models.
+the models. `--slow-ops` compares nothing: it fails where ops of one kind that stay below a tenth of the
+peak rates of the machine take over 1 % of the time (`bench predict --profile`).
 
 For fp32 and fp16, the other program is ONNX Runtime on the ONNX file that torch.onnx exports of the
 same module. ONNX Runtime computes in fp32 in both: its CPU provider has few fp16 kernels, so for fp16
@@ -143,6 +145,18 @@ def measured(args, packages, chosen, log):
             log.line(line | {"errors": {k: float(f"{v:.1e}") for k, v in errors.items()}})
 
 
+def slow_ops(args, packages, chosen):
+    """How many rows have ops that are slow and take long; these are printed."""
+    n_slow = 0
+    for name, (model, form, batch), row in chosen:
+        folder = packages.made(model, batch)
+        line = measure.run([*packages.bench(folder, form, row.threads, args.rounds), "--profile", "--json"], args.limit)
+        found = json.loads(line.splitlines()[-1])["figures"][0]["slow_ops"]
+        n_slow += bool(found)
+        print(f"{name}: {json.dumps(found) if found else 'none'}", flush=True)
+    return n_slow
+
+
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     numbers = lambda text: [int(n) for n in text.split(",")]
@@ -157,6 +171,7 @@ def arguments():
     parser.add_argument("--only", default="*", help="patterns of names of rows, with commas")
     parser.add_argument("--list", action="store_true", help="print the names of the rows")
     parser.add_argument("--make", action="store_true", help="make the models and measure nothing")
+    parser.add_argument("--slow-ops", action="store_true", help="fail where slow ops take over 1 %% of the time")
     parser.add_argument("--limit", type=int, default=1800, help="seconds that a process may take")
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--read", nargs="+", metavar="ROWS.jsonl")
@@ -183,6 +198,9 @@ def main():
         packages.made(model, batch)
     if args.make:
         return None
+    if args.slow_ops:
+        n_slow = slow_ops(args, packages, chosen)
+        return sys.exit(f"{n_slow} of {len(chosen)} have slow ops") if n_slow else None
     log, lines = table.Log(args.out), []
     keep = log.line
     log.line = lambda row: (lines.append(row), keep(row))
