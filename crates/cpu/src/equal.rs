@@ -74,7 +74,7 @@ struct Known {
 
 /// What the runs of an original may take, where the whole is not limited; the first set is run in
 /// any case.
-const REFERENCE_TIME: Duration = Duration::from_secs(20);
+const REFERENCE_TIME: Duration = Duration::from_secs(6);
 /// What the runs of one rewrite may take; where one run takes longer, the whole is run when all is
 /// done.
 const TRIAL_TIME: Duration = Duration::from_secs(6);

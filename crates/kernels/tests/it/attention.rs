@@ -6,7 +6,7 @@ use thane_kernels::{
     Attention, Context, HeadRows, KvData, KvView, attention, attention_scratch_len,
 };
 
-use crate::testing::{Random, instruction_sets, relative_error};
+use crate::testing::{Random, contexts, instruction_sets, relative_error};
 
 /// At or below this a mask says "not this key".
 const MASKED: f32 = -1e4;
@@ -283,10 +283,7 @@ fn case(
 
 #[test]
 fn against_the_definition() {
-    let contexts: Vec<Context> = instruction_sets()
-        .into_iter()
-        .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(4, isa)])
-        .collect();
+    let contexts = contexts(4);
     let mut random = Random::new(51);
     for head_dim in [20, 64, 80, 256] {
         for n_rows in [1, 3, 7, 130] {

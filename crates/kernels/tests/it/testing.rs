@@ -5,7 +5,7 @@ use thane_blocks::Codes;
 
 use thane_kernels::f16::f32_to_bf16;
 use thane_kernels::linear::PackedColumn;
-use thane_kernels::{BlockType, Isa};
+use thane_kernels::{BlockType, Context, Isa};
 
 /// Rows of a panel.
 pub(crate) const LANES: usize = size_of::<PackedColumn>() / size_of::<f32>();
@@ -22,6 +22,18 @@ pub(crate) fn instruction_sets() -> Vec<Isa> {
         }
         None => all,
     }
+}
+
+/// Every instruction set, with one thread and with so many. Under an emulator with one alone:
+/// threads that wait for each other take most of its time, and how they share work is the same on
+/// every instruction set.
+pub(crate) fn contexts(n_threads: usize) -> Vec<Context> {
+    let all: &[usize] = match option_env!("THANE_TEST_ISA") {
+        Some(_) => &[1],
+        None => &[1, n_threads],
+    };
+    let of = |isa| all.iter().map(move |n| Context::with_isa(*n, isa));
+    instruction_sets().into_iter().flat_map(of).collect()
 }
 
 /// xorshift64*.

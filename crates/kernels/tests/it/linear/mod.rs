@@ -12,7 +12,7 @@ use thane_kernels::quant::has_format;
 use thane_kernels::{BlockType, Context, Weight};
 
 use self::int8::refitted;
-use crate::testing::{LANES, Random, instruction_sets, relative_error};
+use crate::testing::{self, LANES, Random, relative_error};
 
 mod compressed;
 mod halves;
@@ -22,10 +22,7 @@ mod tasks;
 
 /// Every instruction set, with one thread and with several.
 fn contexts() -> Vec<Context> {
-    instruction_sets()
-        .into_iter()
-        .flat_map(|isa| [Context::with_isa(1, isa), Context::with_isa(3, isa)])
-        .collect()
+    testing::contexts(3)
 }
 
 /// Sizes: rows about the panel's 16, tokens about each tile, columns with and without half a pair
