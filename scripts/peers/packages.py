@@ -209,6 +209,8 @@ def main():
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
     print("\n" + table.table([line for line in lines if "ratios" in line]))
+    faults = [line for line in lines if line.get("fault")]
+    return sys.exit(f"{len(faults)} faults, which stand above") if faults else None
 
 
 if __name__ == "__main__":

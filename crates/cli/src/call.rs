@@ -265,7 +265,7 @@ pub fn start(f: &Function, backend: &dyn Backend) -> Result<(Program, Box<dyn In
 }
 
 /// Reads an image, or its tensor from a .npy file.
-fn image_from_file(
+pub fn image_from_file(
     path: &Path,
     image: &Image,
     ty: &TensorType,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::fixture::{Home, assert_ends};
+use crate::fixture::{Home, assert_ends, stdout};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images")
@@ -113,6 +113,36 @@ fn an_input_without_a_file_has_generated_pixels() {
         "bench", "predict", package, "--input", &input, "--rounds", "1",
     ];
     assert_ends(&home.run(&bench), 0, &[]);
+}
+
+#[test]
+fn packages_are_compared_on_pixels() {
+    let home = Home::new();
+    let [rgb, bgr] = ["rgb.mlpackage", "bgr.mlpackage"].map(|name| folder().join(name));
+    let packages = ["diff", rgb.to_str().unwrap(), bgr.to_str().unwrap()];
+    assert_ends(
+        &home.run(&packages),
+        1,
+        &["integers 0 or 1, pixels from 0 to 255, seed 0: image"],
+    );
+    let inputs = home.path("inputs");
+    fs::create_dir(&inputs).unwrap();
+    fs::copy(folder().join("rgb.png"), inputs.join("image.PNG")).unwrap();
+    let given = [&packages[..], &["--inputs", inputs.to_str().unwrap()]].concat();
+    let output = home.run(&given);
+    assert_ends(&output, 1, &["the packages differ"]);
+    // The numbers are those that coremltools computed of this file.
+    let [(_, a), (_, b)] =
+        ["rgb-rgb.png.npy", "bgr-rgb.png.npy"].map(|name| npy(&folder().join(name)));
+    let pairs = || a.iter().zip(&b);
+    let most = pairs().fold(0.0, |most: f32, (a, b)| most.max((a - b).abs()));
+    assert!(
+        stdout(&output).contains(&format!("`y` differs by {most:.3e} at most")),
+        "{most:.3e}: {}",
+        stdout(&output)
+    );
+    fs::copy(folder().join("rgb-rgb.png.npy"), inputs.join("image.npy")).unwrap();
+    assert_ends(&home.run(&given), 2, &["`image` has two files"]);
 }
 
 #[test]

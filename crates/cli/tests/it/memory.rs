@@ -199,14 +199,14 @@ fn diff_accepts_what_is_within_the_tolerance() {
     assert_ends(
         &diff(&["--inputs", &folder]),
         2,
-        &["expected a .npy file, found none"],
+        &["expected a .npy, PNG or JPEG file, found none"],
     );
     give("x.npy", [-4.0, 0.5]);
     let far = diff(&["--inputs", &folder, "--tolerance", "4e-4"]);
     assert_ends(&far, 1, &["the packages differ by more than the tolerance"]);
     let text = crate::fixture::stdout(&far);
     assert!(
-        text.contains("`y` differs by 4.000e-3 at most, of magnitudes up to 8.000e0"),
+        text.contains("`y` differs by 4.000e-3 at most, 5.000e-4 of the largest magnitude"),
         "{text}"
     );
     assert!(text.contains("more than the tolerance"), "{text}");

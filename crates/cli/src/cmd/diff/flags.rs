@@ -4,17 +4,17 @@ use std::path::PathBuf;
 
 use crate::tensors;
 
-/// Compare two Core ML packages: structure, constants, and what they compute.
+/// Compare two Core ML packages: structure, constants, and what they compute in f32.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// An .mlpackage or .mlmodelc folder, or a .mil file with its weights.
     pub(super) a: PathBuf,
     /// The package to compare with.
     pub(super) b: PathBuf,
-    /// Seed of generated inputs.
+    /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1, pixels from 0 to 255.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
-    /// Read inputs and states from NAME.npy in this folder.
+    /// Read inputs and states from NAME.npy in this folder, images also from PNG and JPEG.
     ///
     /// Inputs without a file are generated, states are zeros.
     #[arg(long, value_name = "DIR")]

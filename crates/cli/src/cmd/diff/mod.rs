@@ -231,17 +231,17 @@ fn text(r: &Report<'_>) -> String {
                 format!("{}: `{}` has the same numbers", n.function, n.output)
             }
             None => format!(
-                "{}: `{}` differs by {:.3e} at most, of magnitudes up to {:.3e}; {:.3e} relative{}",
+                "{}: `{}` differs by {:.3e} at most, {:.3e} of the largest magnitude{}; {:.3e} by norms",
                 n.function,
                 n.output,
                 n.max_error,
-                n.largest,
-                n.relative_error,
+                n.max_error / n.largest,
                 if r.within.is_some() && !n.within {
                     ", more than the tolerance"
                 } else {
                     ""
-                }
+                },
+                n.relative_error,
             ),
         });
     }

@@ -1,6 +1,7 @@
 //! Runs both packages on the same inputs and compares the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -8,14 +9,16 @@ use serde::Serialize;
 use thane_mil::backend::{Backend, Limits, View};
 use thane_mil::budget::{OverBudget, Reservation};
 use thane_mil::literal::f16_to_f32;
-use thane_mil::package::Package;
+use thane_mil::package::{Feature, Package};
 use thane_mil::program::{Function, Program};
 use thane_mil::types::{DType, TensorType, Type};
 
 use super::flags::Args;
 use crate::app::App;
+use crate::call;
 use crate::decoder_inputs::DecoderCall;
 use crate::exit::{Code, Failure};
+use crate::image;
 use crate::model::{NumericsFlag, cpu};
 use crate::npy::Array;
 use crate::output::counted;
@@ -67,9 +70,15 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
         let path = entry.map_err(|e| usage(e.into()))?.path();
         if let Some(name) = path
             .file_stem()
-            .filter(|_| path.extension().is_some_and(|e| e == "npy"))
+            .filter(|_| path.extension().is_some_and(is_input))
         {
-            files.insert(name.to_string_lossy().into_owned(), path.clone());
+            let name = name.to_string_lossy().into_owned();
+            if let Some(other) = files.insert(name.clone(), path.clone()) {
+                let (a, b) = (other.display(), path.display());
+                return Err(usage(anyhow::anyhow!(
+                    "`{name}` has two files: {a} and {b}"
+                )));
+            }
         }
     }
     let functions = packages.iter().flat_map(|p| p.program.functions());
@@ -78,19 +87,35 @@ pub fn given(args: &Args, packages: [&Package; 2]) -> Result<BTreeMap<String, Pa
         .collect();
     if files.is_empty() {
         return Err(usage(anyhow::anyhow!(
-            "expected a .npy file, found none; numpy.save writes one"
+            "expected a .npy, PNG or JPEG file, found none; numpy.save writes the first"
         )));
     }
     match files.keys().find(|name| !known.contains(name.as_str())) {
         Some(name) => {
             let names: Vec<&str> = known.into_iter().collect();
             Err(usage(anyhow::anyhow!(
-                "no function has an input `{name}` for {name}.npy; there are {}",
+                "no function has an input `{name}` for {}; there are {}",
+                files[name]
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy(),
                 names.join(", ")
             )))
         }
         None => Ok(files),
     }
+}
+
+/// Whether files with this extension are inputs.
+fn is_input(extension: &OsStr) -> bool {
+    ["npy", "png", "jpg", "jpeg"]
+        .iter()
+        .any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+/// What the package says of an input.
+fn feature<'a>(f: &Function, name: &str, package: &'a Package) -> Option<&'a Feature> {
+    package.interfaces.get(&f.name)?.features.get(name)
 }
 
 pub fn numbers(
@@ -137,8 +162,13 @@ pub fn numbers(
         .collect();
     if !made_up.is_empty() {
         let (names, seed) = (made_up.join(", "), runs.args.seed);
+        let is_image = |n: &&str| feature(f, n, packages[0]).is_some_and(|i| i.image.is_some());
+        let pixels = match made_up.iter().any(is_image) {
+            true => ", pixels from 0 to 255",
+            false => "",
+        };
         let line = format!(
-            "{}: made up, floats from -1 to 1, integers 0 or 1, seed {seed}: {names}",
+            "{}: made up, floats from -1 to 1, integers 0 or 1{pixels}, seed {seed}: {names}",
             f.name
         );
         runs.app.output.say(&line);
@@ -228,8 +258,11 @@ fn made_up(
     if let Some(value) = decoder.and_then(|call| call.value(name, ty)) {
         return tensors::known(ty, value.bytes, budget);
     }
-    let interface = package.interfaces.get(&f.name);
-    let feature = interface.and_then(|i| i.features.get(name));
+    let feature = feature(f, name, package);
+    if let Some(image) = feature.and_then(|f| f.image.as_ref()) {
+        return image::made_up(runs.args.seed, name, ty, image, None, budget)
+            .with_context(|| format!("input `{name}`"));
+    }
     let default = feature.and_then(|f| f.shape.default_shape());
     let shape = tensors::shape(ty, None, default)
         .unwrap_or_else(|| ty.shape.iter().map(|d| d.known().unwrap_or(1)).collect());
@@ -250,12 +283,12 @@ fn results(
     let mut instance = executable.instantiate()?;
     for value in f.body().inputs.iter().map(|v| f.value(*v)) {
         let name = &value.name;
-        let file = |ty| {
-            given
-                .get(name)
-                .map(|path| tensors::from_file(path, ty, &app.budget))
-                .transpose()
+        let image = feature(f, name, package).and_then(|f| f.image.as_ref());
+        let read = |path: &PathBuf, ty| match image {
+            Some(image) => call::image_from_file(path, image, ty, &app.budget),
+            None => tensors::from_file(path, ty, &app.budget),
         };
+        let file = |ty| given.get(name).map(|path| read(path, ty)).transpose();
         match &value.ty {
             Type::Tensor(ty) => {
                 let array = match file(ty).with_context(|| BadInput(format!("input `{name}`")))? {
