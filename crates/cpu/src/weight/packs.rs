@@ -119,10 +119,14 @@ impl Packs {
         let matrices =
             std::mem::take(&mut *self.matrices.lock().unwrap_or_else(PoisonError::into_inner));
         let n_bytes = matrices.last()?.0.end;
-        let memory = self
-            .budget
-            .reserve(n_bytes, || "the packed weights".to_owned())
-            .ok()?;
+        let reserve = |n| {
+            let what = || "the packed weights".to_owned();
+            self.budget.reserve(n, what).ok()
+        };
+        // What they are multiplied with needs memory too, which cannot be taken from them later.
+        let room = reserve(n_bytes / 8 + MIN_ROOM)?;
+        let memory = reserve(n_bytes)?;
+        drop(room);
         let mut bytes = MmapMut::map_anon(n_bytes).ok()?;
         // Not every machine has larger pages; any will do.
         #[cfg(target_os = "linux")]
@@ -168,6 +172,8 @@ fn len(isa: Isa, matrix: &Stored) -> Option<usize> {
     }
 }
 
+/// Bytes of the budget that packing leaves for tensors, at least.
+const MIN_ROOM: usize = 1 << 20;
 /// Rows that are packed before their pages of the mapped file are given back, a multiple of those
 /// of a panel: packing takes as much memory at once as the packed form and a few MiB.
 const PART_ROWS: usize = 4096;

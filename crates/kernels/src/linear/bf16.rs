@@ -221,7 +221,8 @@ impl RowPart<'_> {
         let x = self.x.token(0);
         let mut sums = [base.splat(0.0); SUMS];
         let (fours, last) = row.as_chunks::<SUMS>();
-        let (x_fours, x_last) = x.as_chunks::<SUMS>();
+        // Activations have one step more where a rest follows.
+        let (x_fours, x_last) = x[..row.len()].as_chunks::<SUMS>();
         for (row, x) in fours.iter().zip(x_fours) {
             for i in 0..SUMS {
                 sums[i] = simd.dot(sums[i], base.load_b(&row[i]), base.load_b(&x[i]));

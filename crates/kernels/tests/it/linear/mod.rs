@@ -685,7 +685,7 @@ fn by_panels(
 /// tokens about the tiles of 4 and 12 of both forms.
 fn bf16_shapes() -> Vec<(usize, usize, usize)> {
     let mut shapes = Vec::new();
-    for n_cols in [0, 1, 2, 31, 32, 33, 63, 300, 576, 1061, 2050] {
+    for n_cols in [0, 1, 2, 31, 32, 33, 63, 100, 225, 300, 576, 1061, 2050] {
         for n_rows in [0, 1, 4, 37, 70] {
             for n_tokens in [0, 1, 2, 3, 4, 7, 32, 33, 67] {
                 shapes.push((n_tokens, n_rows, n_cols));
