@@ -10,7 +10,7 @@ use super::sentence::{
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
 use crate::number::{counted, predicted_bytes, share, short};
-use crate::report::explain::TermsRow;
+use crate::report::explain::{Overhead, TermsRow};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
@@ -271,14 +271,16 @@ fn explained(f: &FunctionRow) -> String {
         );
         out += &wrap("  weights", INDENT, &said);
     }
-    out + &terms_table("ops by kind", &f.explained.kinds)
-        + &terms_table("ops by layer", &f.explained.layers)
+    let rest = f.overhead();
+    out + &terms_table("ops by kind", &f.explained.kinds, rest)
+        + &terms_table("ops by layer", &f.explained.layers, rest)
 }
 
-fn terms_table(title: &str, rows: &[TermsRow]) -> String {
+/// Rows of ops, and what the call takes besides them: together the milliseconds of the call.
+fn terms_table(title: &str, rows: &[TermsRow], rest: Overhead) -> String {
     let mut out = format!(
-        "\n  {title:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
-        "n", "ms", "products", "weights", "elements", "tasks", "host"
+        "\n  {title:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
+        "n", "ms", "products", "weights", "elements", "traffic", "tasks", "host"
     );
     for row in rows {
         let name = if row.name.is_empty() {
@@ -287,16 +289,20 @@ fn terms_table(title: &str, rows: &[TermsRow]) -> String {
             &row.name
         };
         out += &format!(
-            "  {:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
-            shorten(name, 22),
+            "  {:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
+            shorten(name, 16),
             row.ops,
             short(row.ms),
             short(row.compute_ms),
             short(row.reading_ms),
-            short(row.elements_ms + row.activations_ms),
+            short(row.elements_ms),
+            short(row.activations_ms),
             short(row.tasks_ms),
             short(row.host_ms)
         );
+    }
+    for (name, ms) in [("(traffic)", rest.traffic), ("(dispatch)", rest.dispatch)] {
+        out += &format!("  {name:<16} {:>4} {:>7}\n", "", short(ms));
     }
     out
 }
