@@ -9,7 +9,7 @@ use super::sentence::{
 };
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
-use crate::number::{counted, predicted_bytes, share, short};
+use crate::number::{counted, predicted_bytes, share, short, time_unit};
 use crate::report::explain::{Overhead, TermsRow};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::memory::MemoryRow;
@@ -327,6 +327,8 @@ fn cut(f: &FunctionRow) -> String {
 }
 
 fn call(l: &LatencyRow) -> String {
+    let (unit, unit_ms) = time_unit(l.ms);
+    let shown = |ms: f64| short(ms / unit_ms);
     let tokens = l
         .tokens_per_second
         .map(|t| format!(", {} tokens/s", short(t)))
@@ -337,10 +339,10 @@ fn call(l: &LatencyRow) -> String {
         if l.dispatches == 1 { "" } else { "es" }
     );
     format!(
-        "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
-        short(l.ms),
-        short(l.low_ms),
-        short(l.high_ms),
+        "{} {unit} (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
+        shown(l.ms),
+        shown(l.low_ms),
+        shown(l.high_ms),
         l.bound
     )
 }
