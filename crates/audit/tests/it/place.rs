@@ -6,7 +6,6 @@ use std::time::Instant;
 use thane_audit::latency::{self, Bound, Latency};
 use thane_audit::place::{Backend, Placement, place};
 use thane_audit::plan::chunk;
-use thane_audit::report::{Part, Scope, Subject, build};
 use thane_audit::target::{Chip, RELEASES, Route, Target, Units};
 use thane_audit::{View, audit};
 use thane_mil::build::FunctionBuilder;
@@ -371,27 +370,6 @@ fn a_step_has_a_rate_and_a_bound() {
     let inferred = latency(chain(1), &core_ml("m3"));
     let relative = |found: &Latency| width(found) / found.energy.total().mj;
     assert!(relative(&inferred) > 1.1 * relative(&decode));
-}
-
-/// A program that no device with the chip has the memory for.
-#[test]
-fn what_outgrows_the_memory_is_over_it() {
-    for (rows, is_over) in [(1 << 20, false), (1 << 24, true)] {
-        let text = format!(
-            "program(1.3) {{ func main<ios18>(tensor<fp16, [1, 2048]> x) {{
-             tensor<fp16, [{rows}, 2048]> w = const()[val = tensor<fp16, [{rows}, 2048]>(BLOBFILE(
-             path = string(\"gone\"), offset = uint64(64)))];
-             tensor<fp16, [1, {rows}]> y = linear(x = x, weight = w); }} -> (y); }}"
-        );
-        let program =
-            thane_mil::text::parse(&text, &|_, _, ty| ty.byte_len().map(Data::zeros)).unwrap();
-        let subject = Subject::new("wide", "text", vec![Part::new(program)]);
-        let report = build(&subject, &[core_ml("m1")], Scope::default());
-        let row = &report.targets[0];
-        let over = row.functions[0].latency.over_memory_gib;
-        assert_eq!(over, is_over.then_some(16), "{rows}");
-        assert_eq!(row.verdict == "fails", is_over, "{rows}: {}", row.verdict);
-    }
 }
 
 /// Programs that no model is, on every target: they end in numbers.
