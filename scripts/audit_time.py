@@ -3,7 +3,8 @@
     cargo build --release -p thane-cli && python3 scripts/audit_time.py target/release/thane [RUNS]
 
 Prints wall time, the start of the process and the reading of the text included, and the most memory that the process held: pages
-of weights that were read would be in it. Weights are a file with holes, which takes no disk.
+of weights that were read would be in it. Weights are a file with holes, which takes no disk. Fails where 3,000 ops take over
+450 ms, three times the goal of 150 ms: machines of CI are shared.
 """
 
 import os
@@ -18,6 +19,8 @@ from audit_program import OPS_A_LAYER, program
 
 RECORD = 64
 WIDTH = 4096
+# Most that an audit of 3,000 ops may take.
+MOST_MS = 450
 
 
 def weights(path, n):
@@ -62,7 +65,7 @@ def measure(thane, runs, mil, *args):
 
 
 def main():
-    thane = sys.argv[1]
+    thane, slow = sys.argv[1], []
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -72,6 +75,8 @@ def main():
             for form in ("text", "json", "html"):
                 ms, mb = measure(thane, runs, mil, "--format", form)
                 print(f"{n} ops as {form}: {ms:.0f} ms, {mb:.0f} MB")
+                if n == 3000 and ms > MOST_MS:
+                    slow.append(f"{form}: {ms:.0f} ms")
         n = 63
         mil = folder / "large.mil"
         mil.write_text(large(folder, n))
@@ -80,6 +85,8 @@ def main():
         print(f"{size:.2f} GB of weights: {ms:.0f} ms, {mb:.0f} MB at most")
         if mb > 200:
             sys.exit("weights were read")
+    if slow:
+        sys.exit(f"3000 ops take over {MOST_MS} ms: {', '.join(slow)}")
 
 
 if __name__ == "__main__":

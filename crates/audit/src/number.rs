@@ -20,12 +20,26 @@ pub fn short(value: f64) -> String {
     }
 }
 
-/// A predicted time: `0.801 ms`, or `0.031 us` where three digits of a millisecond say nothing.
+/// Milliseconds from which on a time is shown in seconds.
+const IN_SECONDS: f64 = 10_000.0;
+
+/// A predicted time: `0.801 ms`, or `0.031 us` where three digits of a millisecond say nothing, or
+/// `1620 s`.
 pub fn milliseconds(ms: f64) -> String {
     match ms.abs() {
+        v if v >= IN_SECONDS => format!("{} s", short(ms / 1e3)),
         v if v < 1e-9 => "0 ms".to_owned(),
         v if v < 0.0005 => format!("{} us", short(ms * 1e3)),
         _ => format!("{} ms", short(ms)),
+    }
+}
+
+/// The unit that a predicted time and its bounds are shown in, and its milliseconds.
+pub fn time_unit(ms: f64) -> (&'static str, f64) {
+    if ms >= IN_SECONDS {
+        ("s", 1e3)
+    } else {
+        ("ms", 1.0)
     }
 }
 
@@ -107,6 +121,23 @@ mod tests {
         for (value, text) in shares {
             assert_eq!(share(value), text);
         }
+    }
+
+    #[test]
+    fn times_have_units() {
+        let cases = [
+            (0.0, "0 ms"),
+            (0.0001, "0.100 us"),
+            (0.801, "0.801 ms"),
+            (9_999.0, "9999 ms"),
+            (10_000.0, "10.0 s"),
+            (1.62e6, "1620 s"),
+        ];
+        for (ms, text) in cases {
+            assert_eq!(milliseconds(ms), text);
+        }
+        assert_eq!(time_unit(9_999.0), ("ms", 1.0));
+        assert_eq!(time_unit(10_000.0), ("s", 1e3));
     }
 
     #[test]

@@ -98,12 +98,16 @@ pub fn loaded(t: &TargetRow) -> Option<String> {
 }
 
 /// Whether a program of this size loads.
-pub fn load_risk(l: &LatencyRow) -> &'static str {
-    match l.load_risk {
+pub fn load_risk(l: &LatencyRow) -> String {
+    if let Some(gib) = l.over_memory_gib {
+        return format!("does not load: devices with this chip have {gib} GiB at most");
+    }
+    let said = match l.load_risk {
         "none" => "small enough to load",
         "possible" => "may be too large to load",
         _ => "is likely too large to load",
-    }
+    };
+    said.to_owned()
 }
 
 /// The verdict on a target as a sentence.

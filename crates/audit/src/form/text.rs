@@ -9,8 +9,8 @@ use super::sentence::{
 };
 use super::table;
 use super::wrap::{COLUMNS, INDENT, shorten, wrap};
-use crate::number::{counted, predicted_bytes, share, short};
-use crate::report::explain::TermsRow;
+use crate::number::{counted, predicted_bytes, share, short, time_unit};
+use crate::report::explain::{Overhead, TermsRow};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{ChunkRow, FunctionRow, LatencyRow, Report, TargetRow};
@@ -271,14 +271,16 @@ fn explained(f: &FunctionRow) -> String {
         );
         out += &wrap("  weights", INDENT, &said);
     }
-    out + &terms_table("ops by kind", &f.explained.kinds)
-        + &terms_table("ops by layer", &f.explained.layers)
+    let rest = f.overhead();
+    out + &terms_table("ops by kind", &f.explained.kinds, rest)
+        + &terms_table("ops by layer", &f.explained.layers, rest)
 }
 
-fn terms_table(title: &str, rows: &[TermsRow]) -> String {
+/// Rows of ops, and what the call takes besides them: together the milliseconds of the call.
+fn terms_table(title: &str, rows: &[TermsRow], rest: Overhead) -> String {
     let mut out = format!(
-        "\n  {title:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
-        "n", "ms", "products", "weights", "elements", "tasks", "host"
+        "\n  {title:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
+        "n", "ms", "products", "weights", "elements", "traffic", "tasks", "host"
     );
     for row in rows {
         let name = if row.name.is_empty() {
@@ -287,16 +289,20 @@ fn terms_table(title: &str, rows: &[TermsRow]) -> String {
             &row.name
         };
         out += &format!(
-            "  {:<22} {:>4} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7}\n",
-            shorten(name, 22),
+            "  {:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
+            shorten(name, 16),
             row.ops,
             short(row.ms),
             short(row.compute_ms),
             short(row.reading_ms),
-            short(row.elements_ms + row.activations_ms),
+            short(row.elements_ms),
+            short(row.activations_ms),
             short(row.tasks_ms),
             short(row.host_ms)
         );
+    }
+    for (name, ms) in [("(traffic)", rest.traffic), ("(dispatch)", rest.dispatch)] {
+        out += &format!("  {name:<16} {:>4} {:>7}\n", "", short(ms));
     }
     out
 }
@@ -321,6 +327,8 @@ fn cut(f: &FunctionRow) -> String {
 }
 
 fn call(l: &LatencyRow) -> String {
+    let (unit, unit_ms) = time_unit(l.ms);
+    let shown = |ms: f64| short(ms / unit_ms);
     let tokens = l
         .tokens_per_second
         .map(|t| format!(", {} tokens/s", short(t)))
@@ -331,10 +339,10 @@ fn call(l: &LatencyRow) -> String {
         if l.dispatches == 1 { "" } else { "es" }
     );
     format!(
-        "{} ms (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
-        short(l.ms),
-        short(l.low_ms),
-        short(l.high_ms),
+        "{} {unit} (80 % of calls {} to {}){tokens}, bound by {}; {dispatches}",
+        shown(l.ms),
+        shown(l.low_ms),
+        shown(l.high_ms),
         l.bound
     )
 }

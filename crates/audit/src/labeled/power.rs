@@ -72,7 +72,7 @@ fn power(row: Row, latency: &Latency, chip: &'static str) -> PowerRow {
             0.0
         }
     };
-    let engine = latency.energy.engine;
+    let engine = latency.energy.engine();
     PowerRow {
         seen: row.is_seen(),
         id: row.id,

@@ -327,7 +327,11 @@ fn model_row(scored: &Scored) -> Option<ModelRow> {
         caller: rebuilt.caller.clone(),
         copies_ms: scored.latency.parts.copies * 1e3,
         class: scored.latency.class.map(Class::name),
-        far: scored.latency.far.reasons(scored.chip),
+        far: scored
+            .latency
+            .class
+            .map(|class| scored.latency.far.reasons(class, scored.chip))
+            .unwrap_or_default(),
         seen: scored.row.is_seen(),
         measured_ms: scored.measured_ms,
         predicted_ms: scored.predicted_ms,

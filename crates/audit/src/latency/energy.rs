@@ -5,7 +5,9 @@
 //! metrics over long loops). Whole models draw more than their products explain: a step of a
 //! decoder, whose products are few, draws as much as an encoder. That is power while the engine
 //! runs ([`ACTIVE_W`]), fitted to the engine's rail as ANEForge read it. All chips are taken to be
-//! alike. Work of the CPU and GPU is not counted, and neither is the rest of the machine.
+//! alike, with wider intervals where nobody read any energy ([`READ_ON`]). Power takes as long as
+//! the call, so its interval is that of the power and that of the time together. Work of the CPU
+//! and GPU is not counted, and neither is the rest of the machine.
 
 use thane_mil::program::{OpId, ValueId};
 
@@ -35,26 +37,39 @@ const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
 /// 32, on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
 const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4, "ANEForge, M2 and M5 Pro, macOS 26");
 
+/// Chips with published energy of products or power of the engine: the M6 study, and the rows in
+/// watts of `ane_measurements.csv` and `whole_models.csv`.
+const READ_ON: [&str; 6] = ["m2", "m2-pro", "m4", "m5-max", "m5-pro", "m6"];
+
+/// The logarithm of the factor that energy may be off by on other chips, beside what figures leave
+/// open: 1.5, a guess.
+const ELSEWHERE: f64 = 0.405;
+
 /// Energy of a call, in millijoules.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Energy {
-    /// The engine, as its power rail has it.
-    pub engine: Millijoules,
+    /// Power of the engine while it is awake, for the predicted time.
+    pub awake: Millijoules,
+    /// Products and elementwise ops on the engine.
+    pub work: Millijoules,
     /// Memory.
     pub memory: Millijoules,
     /// The CPU's part of a call.
     pub host: Millijoules,
+    /// The logarithm of the factor that the call may take more or less.
+    time_spread: f64,
 }
 
 impl Energy {
-    /// All of it.
+    /// The engine, as its power rail has it, for the predicted time.
+    pub fn engine(&self) -> Millijoules {
+        Millijoules::sum(&[self.awake, self.work])
+    }
+
+    /// All of it, in as long as the call may take.
     pub fn total(&self) -> Millijoules {
-        let parts = [self.engine, self.memory, self.host];
-        let sum = |of: fn(&Millijoules) -> f64| parts.iter().map(of).sum();
-        Millijoules {
-            mj: sum(|p| p.mj),
-            interval_mj: (sum(|p| p.interval_mj.0), sum(|p| p.interval_mj.1)),
-        }
+        let awake = self.awake.widened(self.time_spread);
+        Millijoules::sum(&[awake, self.work, self.memory, self.host])
     }
 }
 
@@ -68,6 +83,30 @@ pub struct Millijoules {
 }
 
 impl Millijoules {
+    /// The sum of energies, each of which may be at its lowest or highest.
+    fn sum(parts: &[Self]) -> Self {
+        let sum = |of: fn(&Self) -> f64| parts.iter().map(of).sum();
+        Self {
+            mj: sum(|p| p.mj),
+            interval_mj: (sum(|p| p.interval_mj.0), sum(|p| p.interval_mj.1)),
+        }
+    }
+
+    /// The energy if it may also be off by a factor whose logarithm is `spread`, independently.
+    fn widened(self, spread: f64) -> Self {
+        let factor = |bound: f64| (bound / self.mj).ln().hypot(spread).exp();
+        if self.mj <= 0.0 || self.interval_mj.0 <= 0.0 {
+            return self;
+        }
+        Self {
+            mj: self.mj,
+            interval_mj: (
+                self.mj / factor(self.interval_mj.0),
+                self.mj * factor(self.interval_mj.1),
+            ),
+        }
+    }
+
     fn add(&mut self, n: f64, figure: Figure, unit_mj: f64) {
         self.mj += n * figure.value * unit_mj;
         self.interval_mj.0 += n * figure.low * unit_mj;
@@ -75,26 +114,45 @@ impl Millijoules {
     }
 }
 
-/// Sum the energy of a call, for `running` seconds of which the engine is awake.
+/// For how long the engine is awake in a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Awake {
+    /// Expected seconds.
+    pub seconds: f64,
+    /// The logarithm of the factor that the call may take more or less.
+    pub spread: f64,
+}
+
+/// Sum the energy of a call.
 pub(super) fn of(
     view: &View<'_>,
     placement: &Placement,
-    running: f64,
+    awake: Awake,
     weight_bytes: f64,
     traffic: &Traffic,
 ) -> Energy {
     let mut energy = Energy {
-        engine: of_engine(view, placement),
+        work: of_engine(view, placement),
+        time_spread: awake.spread,
         ..Energy::default()
     };
-    energy.engine.add(running, ACTIVE_W, 1e3);
+    energy.awake.add(awake.seconds, ACTIVE_W, 1e3);
     let bytes = weight_bytes + traffic.edge_bytes + 2.0 * traffic.spilled_bytes;
     energy.memory.add(bytes, BYTE_PJ, PICO);
     if view.target.route == Route::CoreMl {
         let calls = placement.n_dispatches() as f64;
         energy.host.add(calls, CALL_MJ, 1.0);
     }
-    energy
+    if READ_ON.contains(&view.target.chip.name) {
+        return energy;
+    }
+    Energy {
+        awake: energy.awake.widened(ELSEWHERE),
+        work: energy.work.widened(ELSEWHERE),
+        memory: energy.memory.widened(ELSEWHERE),
+        host: energy.host.widened(ELSEWHERE),
+        ..energy
+    }
 }
 
 /// Millijoules of a picojoule.

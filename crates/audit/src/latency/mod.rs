@@ -21,7 +21,7 @@ use crate::place::{Backend, Placement};
 use crate::target::{Chip, Figure, Route};
 use crate::view::View;
 use crate::work::Kind;
-use energy::Energy;
+use energy::{Awake, Energy};
 use engine::{Parts, Total};
 use traffic::Traffic;
 use whole::{Class, Far};
@@ -156,6 +156,10 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     let class = whole::of(placement, &work);
     let far = class.map_or(Far::default(), |class| class.far(chip, &parts));
     let spread = spread(view, &work, class, far);
+    let awake = Awake {
+        seconds: awake(&parts),
+        spread: spread.ln(),
+    };
     Latency {
         ms,
         interval_ms: (ms / spread, ms * spread),
@@ -175,7 +179,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
         state_bytes: traffic.state_bytes,
         table_bytes: traffic.table_bytes,
         mapped_bytes: traffic.mapped_bytes,
-        energy: energy::of(view, placement, awake(&parts), work.weight_bytes, &traffic),
+        energy: energy::of(view, placement, awake, work.weight_bytes, &traffic),
         load_risk: load_risk(view, &traffic),
         class,
         far,
@@ -220,9 +224,8 @@ fn awake(parts: &Parts) -> f64 {
 /// of the largest device with the chip.
 fn load_risk(view: &View<'_>, traffic: &Traffic) -> LoadRisk {
     let limit = view.target.release.program_bytes(view.target.is_mobile());
-    let memory = f64::from(view.target.chip.memory_gib) * 1_073_741_824.0;
     match traffic.program_bytes {
-        _ if traffic.peak_bytes > memory => LoadRisk::Likely,
+        _ if traffic.peak_bytes > view.target.chip.memory_bytes() => LoadRisk::Likely,
         b if b > limit.value => LoadRisk::Likely,
         b if b > limit.low => LoadRisk::Possible,
         _ => LoadRisk::None,

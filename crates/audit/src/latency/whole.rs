@@ -1,6 +1,8 @@
 //! By what factor whole models take more or less than is predicted: as much as published models of
 //! their class did, and more where a program is far from all of those.
 
+use std::cmp::Ordering;
+
 use super::engine::{Parts, Total};
 use super::on_engine;
 use crate::place::Placement;
@@ -42,6 +44,16 @@ impl Class {
         }
     }
 
+    /// What a model of the class is, in words.
+    fn noun(self) -> &'static str {
+        match self {
+            Self::Convolutions => "convolutional network",
+            Self::Attention => "model with attention",
+            Self::Decode => "decode step",
+            Self::Host => "model that is mostly on the CPU or GPU",
+        }
+    }
+
     /// The logarithm of the factor that 80 % of the rows of `whole_models.csv` with the split `fit`
     /// stay within, each source left out in turn and counted once, rounded up to a twentieth. Rows
     /// far from those of other sources are by themselves. Few sources have such rows: of `n`, 0.8
@@ -59,10 +71,15 @@ impl Class {
     pub fn far(self, chip: &Chip, parts: &Parts) -> Far {
         let fitted = self.fitted();
         let (least, most) = fitted.ms;
-        let shares = shares(parts);
+        let (shares, ms) = (shares(parts), parts.total() * 1e3);
+        let size = match () {
+            () if ms < least => Some(Ordering::Less),
+            () if ms > most => Some(Ordering::Greater),
+            () => None,
+        };
         Far {
             chip: !fitted.chips.contains(&chip.name),
-            size: !(least..=most).contains(&(parts.total() * 1e3)),
+            size,
             mix: shares.iter().zip(fitted.shares).any(|(s, m)| *s > m),
         }
     }
@@ -140,37 +157,35 @@ pub fn shares(parts: &Parts) -> [f64; 6] {
     .map(|seconds| seconds / total)
 }
 
-/// In what a prediction is far from the whole models that were measured.
+/// In what a prediction is far from the models of its class that the interval was fitted to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Far {
-    /// No model of the class was measured on the chip.
+    /// None of them was measured on the chip.
     pub chip: bool,
-    /// It takes less or more than any model of the class that was measured.
-    pub size: bool,
-    /// One part takes more of its time than of any model of the class that was measured.
+    /// It takes less time than any of them, or more.
+    pub size: Option<Ordering>,
+    /// One part takes more of its time than of any of them.
     pub mix: bool,
 }
 
 impl Far {
-    /// In words.
-    pub fn reasons(self, chip: &str) -> Vec<String> {
+    /// In words, for a model of `class` on `chip`.
+    pub fn reasons(self, class: Class, chip: &str) -> Vec<String> {
+        let any = format!("any {} that the interval was fitted to", class.noun());
+        let size = self.size.map(|size| match size {
+            Ordering::Less => "less",
+            _ => "more",
+        });
         let reasons = [
-            (
-                self.chip,
-                format!("no model of this class was measured on {chip}"),
-            ),
-            (
-                self.size,
-                "it takes less or more than any model of this class that was measured".to_owned(),
-            ),
-            (
-                self.mix,
-                "its time is made up unlike that of any model of this class that was measured"
-                    .to_owned(),
-            ),
+            self.chip.then(|| {
+                let noun = class.noun();
+                format!("no {noun} that the interval was fitted to was measured on {chip}")
+            }),
+            size.map(|than| format!("it takes {than} time than {any}")),
+            self.mix
+                .then(|| format!("one part takes more of its time than of {any}")),
         ];
-        let found = reasons.into_iter().filter(|(is_far, _)| *is_far);
-        found.map(|(_, reason)| reason).collect()
+        reasons.into_iter().flatten().collect()
     }
 }
 

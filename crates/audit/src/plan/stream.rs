@@ -11,11 +11,13 @@
 //!
 //! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees
 //! within 25 % with 11 of 13 products on other chips (`ane_measurements.csv`, splits `fit` and
-//! `check`). Two parts are inferred: int8 activations double the length of a tile; so do two
+//! `check`). More work never takes less: a product that is shared by two engines takes
+//! [`WORTH_SPLITTING`] at least, and one in int8 as long as the 128 positions that int8 does not
+//! make faster. Two parts are inferred: int8 activations double the length of a tile; so do two
 //! engines, as a product of 4096 cubed on M6 suggests. An earlier form had tiles of 128 positions
 //! at most; whole transformers (MobileCLIP, EfficientFormer, DistilBERT) do not show it.
 
-use crate::target::Chip;
+use crate::target::{Chip, Figure};
 use crate::weight::Stored;
 
 /// Bytes of a tensor that stay on the engine. 2 MiB: its limit of an operand (ANECompiler's
@@ -28,6 +30,9 @@ const RESIDENT_WEIGHTS: f64 = 1_048_576.0;
 /// Seconds of one engine below which a second one does not help: the M6 study sees layers of 1 us
 /// not split, and larger ones split; the bound between is a guess.
 const WORTH_SPLITTING: f64 = 5e-6;
+
+/// Positions up to which int8 activations gain nothing (qwen-ane, M5 Max).
+const INT8_GAINS_FROM: f64 = 128.0;
 
 /// A product with constant weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,21 +118,25 @@ impl Gemm {
 
     fn compute(&self, chip: &Chip) -> f64 {
         let positions = self.positions.max(chip.family.min_columns as f64);
-        // qwen-ane, M5 Max: int8 activations gain nothing up to 128 positions.
-        let int8 = chip
-            .int8_tops
-            .filter(|_| self.int8 && self.positions > 128.0);
-        let peak = int8.unwrap_or(chip.peak_tflops).value * 1e12;
         // Output channels of a group are worked on 16 at a time.
         let filled = if self.groups > 1.0 {
             (self.outputs / self.groups / 16.0).clamp(1.0 / 16.0, 1.0)
         } else {
             1.0
         };
-        let one = 2.0 * self.inputs * self.outputs * positions / (peak * self.speed * filled);
+        let at = |peak: Figure, positions: f64| {
+            let flops = 2.0 * self.inputs * self.outputs * positions;
+            flops / (peak.value * 1e12 * self.speed * filled)
+        };
+        let one = match chip.int8_tops.filter(|_| self.int8) {
+            Some(int8) if positions > INT8_GAINS_FROM => {
+                at(int8, positions).max(at(chip.peak_tflops, INT8_GAINS_FROM))
+            }
+            _ => at(chip.peak_tflops, positions),
+        };
         let engines = f64::from(chip.engines.max(1));
         if one > WORTH_SPLITTING {
-            one / engines
+            (one / engines).max(WORTH_SPLITTING)
         } else {
             one
         }

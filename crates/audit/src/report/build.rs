@@ -24,7 +24,7 @@ use crate::place::{Backend, Placed, Segment, place};
 use crate::plan::chunk;
 use crate::rule::{Effect, Rule, Severity};
 use crate::rules::shared_weights;
-use crate::target::{Route, Target};
+use crate::target::{Chip, Route, Target};
 use crate::view::View;
 
 /// The verdict on a program for a target, worst first.
@@ -137,7 +137,8 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
             judged.extend(done.findings.iter().map(|f| f.rule));
             findings.extend(function.findings());
             let row = function.row();
-            refused |= row.refused > 0;
+            // What no device with the chip has the memory for does not load.
+            refused |= row.refused > 0 || row.latency.over_memory_gib.is_some();
             functions.push(row);
             latencies.push(done.latency);
         }
@@ -412,7 +413,7 @@ impl<'a> Judged<'a> {
             residency_of_cost: percent_of(placement.residency_of_cost()),
             refused: placement.refused.len(),
             may_leave: placement.may_leave.clone(),
-            latency: latency_row(self.done, self.view.target.chip.name),
+            latency: latency_row(self.done, self.view.target.chip),
             explained,
             length: self.calls.first().and_then(|call| call.length.clone()),
             lengths: self.lengths(),
@@ -424,7 +425,7 @@ impl<'a> Judged<'a> {
     }
 }
 
-fn latency_row(done: &FunctionAudit, chip: &str) -> LatencyRow {
+fn latency_row(done: &FunctionAudit, chip: &Chip) -> LatencyRow {
     let l = &done.latency;
     let p = &l.parts;
     let energy = l.energy.total();
@@ -434,7 +435,10 @@ fn latency_row(done: &FunctionAudit, chip: &str) -> LatencyRow {
         high_ms: l.interval_ms.1,
         tokens_per_second: l.tokens_per_second,
         class: l.class.map(Class::name),
-        far: Some(l.far.reasons(chip).join(", and ")).filter(|said| !said.is_empty()),
+        far: l
+            .class
+            .map(|class| l.far.reasons(class, chip.name).join(", and "))
+            .filter(|said| !said.is_empty()),
         bound: l.bound.name(),
         parts: PartsRow {
             compute_ms: p.compute * 1e3,
@@ -453,12 +457,13 @@ fn latency_row(done: &FunctionAudit, chip: &str) -> LatencyRow {
         low_energy_mj: energy.interval_mj.0,
         high_energy_mj: energy.interval_mj.1,
         energy_parts: EnergyRow {
-            engine_mj: l.energy.engine.mj,
+            engine_mj: l.energy.engine().mj,
             memory_mj: l.energy.memory.mj,
             host_mj: l.energy.host.mj,
         },
         reading_ms: l.reading_ms,
         peak_bytes: l.peak_bytes,
+        over_memory_gib: (l.peak_bytes > chip.memory_bytes()).then_some(chip.memory_gib),
         load_risk: match l.load_risk {
             LoadRisk::None => "none",
             LoadRisk::Possible => "possible",

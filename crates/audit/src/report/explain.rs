@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::FunctionRow;
 use super::module::layer;
 use crate::latency::engine::Terms;
 
@@ -59,6 +60,31 @@ impl TermsRow {
             ("tasks", self.tasks_ms),
             ("host", self.host_ms),
         ]
+    }
+}
+
+/// What a call takes besides its ops.
+#[derive(Clone, Copy, Debug)]
+pub struct Overhead {
+    /// Entering and leaving the engine, in milliseconds.
+    pub dispatch: f64,
+    /// Activations that cross the edge of the engine or outgrow its memory, in milliseconds.
+    pub traffic: f64,
+}
+
+impl FunctionRow {
+    /// What of a call its ops do not explain.
+    pub fn overhead(&self) -> Overhead {
+        let busy: f64 = self.table.iter().map(|op| op.ms).sum();
+        let rest = (self.latency.ms - busy).max(0.0);
+        let dispatch = self.latency.parts.dispatch_ms.min(rest);
+        let traffic = rest - dispatch;
+        // Less is what sums are rounded by.
+        let is_some = traffic > 1e-9 * self.latency.ms;
+        Overhead {
+            dispatch,
+            traffic: if is_some { traffic } else { 0.0 },
+        }
     }
 }
 

@@ -271,6 +271,9 @@ pub struct LatencyRow {
     pub reading_ms: f64,
     /// Most bytes of weights, tables and activations alive at once.
     pub peak_bytes: f64,
+    /// The memory of the largest device with the chip in GiB, where `peak_bytes` are more.
+    #[serde(skip)]
+    pub over_memory_gib: Option<u16>,
     /// `none`, `possible` or `likely`: whether the program is too large to load.
     pub load_risk: &'static str,
 }

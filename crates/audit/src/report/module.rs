@@ -7,17 +7,15 @@ use thane_mil::program::{Op, OpId, ValueId};
 
 use crate::view::View;
 
-/// Words that numbers of layers stand behind.
-const LAYERS: [&str; 8] = [
-    "layers",
-    "layer",
-    "blk",
-    "blocks",
-    "block",
-    "h",
-    "encoder_layers",
-    "decoder_layers",
+/// Words that numbers of layers stand behind: `layers_3`, `features.3`.
+const LAYERS: [&str; 9] = [
+    "layers", "layer", "blk", "blocks", "block", "h", "features", "stages", "stage",
 ];
+/// Words that end in the number of a layer or stage, as those of torchvision do: `layer1.0`,
+/// `block3`, `denselayer2`.
+const NUMBERED: [&str; 5] = ["layer", "block", "stage", "denseblock", "denselayer"];
+/// Words of stages, which may have layers of their own: `stages.2.blocks.0`.
+const STAGES: [&str; 3] = ["stages", "stage", "denseblock"];
 /// What names of weights end with.
 const ENDINGS: [&str; 10] = [
     "_to_fp16",
@@ -99,14 +97,29 @@ fn trimmed(name: &str) -> String {
 /// The part of a name up to a layer's number: `model_layers_3` of
 /// `model_layers_3_self_attn_q_proj`.
 pub fn layer(name: &str) -> Option<String> {
-    let parts: Vec<(usize, &str)> = words(name);
-    let pair = parts.windows(2).find(|w| {
-        let (word, number) = (w[0].1.to_ascii_lowercase(), w[1].1);
-        LAYERS.contains(&word.as_str())
-            && !number.is_empty()
-            && number.bytes().all(|b| b.is_ascii_digit())
-    })?;
-    Some(name[..pair[1].0 + pair[1].1.len()].to_owned())
+    let words = words(name);
+    let (first, last) = (0..words.len()).find_map(|at| Some((at, layer_end(&words, at)?)))?;
+    let is_stage = STAGES.contains(&stem(words[first].1).to_ascii_lowercase().as_str());
+    let inner = is_stage.then(|| layer_end(&words, last + 1)).flatten();
+    let (start, word) = words[inner.unwrap_or(last)];
+    Some(name[..start + word.len()].to_owned())
+}
+
+/// The last word of the layer that the word `at` begins, if it begins one.
+fn layer_end(words: &[(usize, &str)], at: usize) -> Option<usize> {
+    let word = words.get(at)?.1.to_ascii_lowercase();
+    let is_number = |w: &&(usize, &str)| !w.1.is_empty() && stem(w.1).is_empty();
+    let number = words.get(at + 1).filter(is_number).map(|_| at + 1);
+    let stem = stem(&word);
+    if stem.len() < word.len() && NUMBERED.contains(&stem) {
+        return Some(number.unwrap_or(at));
+    }
+    number.filter(|_| LAYERS.contains(&word.as_str()))
+}
+
+/// A word without the digits at its end.
+fn stem(word: &str) -> &str {
+    word.trim_end_matches(|c: char| c.is_ascii_digit())
 }
 
 /// Words between `_`, `.` and `/`, with where they begin.
@@ -139,6 +152,25 @@ mod tests {
             ("model.layers.12.mlp", Some("model.layers.12")),
             ("transformer/h/7/attn", Some("transformer/h/7")),
             ("encoder_layer_2_output", Some("encoder_layer_2")),
+            ("features_3_conv_0_0_weight", Some("features_3")),
+            ("features.3.conv", Some("features.3")),
+            (
+                "encoder_stages_2_layers_1_dwconv",
+                Some("encoder_stages_2_layers_1"),
+            ),
+            ("stages.2.blocks.0.mlp", Some("stages.2.blocks.0")),
+            ("stages_2_downsample", Some("stages_2")),
+            ("layer1_0_conv1_weight", Some("layer1_0")),
+            ("backbone.layer4.1.bn2", Some("backbone.layer4.1")),
+            ("block1_conv2", Some("block1")),
+            (
+                "features_denseblock2_denselayer11_conv1",
+                Some("features_denseblock2_denselayer11"),
+            ),
+            ("down_blocks_0_resnets_1_conv1", Some("down_blocks_0")),
+            ("features_x", None),
+            ("layer_norm_3", None),
+            ("conv1_weight", None),
             ("layers_x_2", None),
             ("x_12", None),
             ("", None),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{FindingRow, FunctionRow, Report, TargetRow};
-use crate::number::counted;
+use crate::number::{counted, predicted_bytes};
 use crate::rule::{Effect, Rule, Severity};
 use crate::rules;
 use thane_mil::nearest::nearest;
@@ -145,6 +145,13 @@ fn unmet(target: &TargetRow, least: f64, allow_disputed: bool) -> Vec<String> {
             failures.push(format!(
                 "{name}: the engine refuses {ops} of `{}`, so that it does not compile",
                 f.name
+            ));
+        }
+        if let Some(gib) = f.latency.over_memory_gib {
+            failures.push(format!(
+                "{name}: `{}` needs {} at once, devices with this chip have {gib} GiB at most",
+                f.name,
+                predicted_bytes(f.latency.peak_bytes)
             ));
         }
     }

@@ -4,6 +4,7 @@
 //! factor that 80 % of rows stay within, each source counted once, is the width. Few sources have
 //! far rows, so one more is taken to miss.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use thane_audit::labeled::measurements::{Scored, load, score};
@@ -13,7 +14,7 @@ const WHOLE: &str = include_str!("../../data/whole_models.csv");
 
 const AWAY: Far = Far {
     chip: true,
-    size: true,
+    size: Some(Ordering::Greater),
     mix: true,
 };
 

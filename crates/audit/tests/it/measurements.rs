@@ -7,13 +7,14 @@ use thane_audit::labeled::csv::Table;
 use thane_audit::labeled::measurements::{Scored, Scores, Summary, load, score, summary};
 use thane_audit::labeled::score::Scores as Tables;
 use thane_audit::labeled::zoo;
+use thane_audit::latency::whole::Class;
 use thane_audit::target::{Route, Target, Units};
 
 const MEASUREMENTS: &str = include_str!("../../data/ane_measurements.csv");
 
-/// Most that the median may be off, of single ops, layers and graphs, and the least share of them
-/// that is off by a quarter at most.
-const OPS: (f64, f64) = (0.09, 0.85);
+/// Of single ops, layers and graphs, by whether they were fitted to: the least rows, the most that
+/// the median may be off, and the least share of them that is off by a quarter at most.
+const OPS: [(bool, usize, f64, f64); 2] = [(false, 10, 0.08, 0.85), (true, 140, 0.06, 0.88)];
 /// Most that the median may be off of steps of whole language models.
 const DECODE_MEDIAN: f64 = 0.25;
 /// Least and most of measured times that lie in their interval of 80 %; half of the rows of other
@@ -39,10 +40,9 @@ fn of(scores: &Scores, keep: impl Fn(&Scored) -> bool) -> Summary {
 /// By sources that no number was chosen with in view, which have few such rows, and by others.
 #[test]
 fn ops_and_graphs_are_met() {
-    for (seen, n) in [(false, 10), (true, 140)] {
+    for (seen, n, median, within) in OPS {
         let found = of(&scores(), |row| row.row.is_seen() == seen && is_op(row));
         assert!(found.n >= n, "{seen}: {found:?}");
-        let (median, within) = OPS;
         assert!(
             found.median <= median && found.within_quarter >= within,
             "{seen}: {found:?}"
@@ -172,13 +172,57 @@ fn odd_words_are_no_trouble() {
 
 const WHOLE: &str = include_str!("../../data/whole_models.csv");
 
-/// Most that the median may be off of whole models, by kind and whether they were fitted to, and
-/// the least share of them in their interval.
-const WHOLE_BOUNDS: [(&str, bool, f64, f64); 4] = [
-    ("vision", true, 0.15, 0.80),
-    ("vision", false, 0.27, 0.75),
-    ("encoder", true, 0.37, 0.70),
-    ("diffusion", true, 0.20, 0.75),
+/// What rows of whole models reach, a little worse than they do.
+struct Bounds {
+    /// Kinds of rows.
+    kinds: &'static [&'static str],
+    /// Whether numbers were chosen with them in view.
+    seen: bool,
+    /// Least rows.
+    n: usize,
+    /// Most that the median may be off.
+    median: f64,
+    /// Least share of them that is off by 30 % at most.
+    within: f64,
+    /// Least share of them in their interval.
+    inside: f64,
+}
+
+const fn bounds(
+    kinds: &'static [&'static str],
+    seen: bool,
+    n: usize,
+    (median, within, inside): (f64, f64, f64),
+) -> Bounds {
+    Bounds {
+        kinds,
+        seen,
+        n,
+        median,
+        within,
+        inside,
+    }
+}
+
+/// Vision models and encoders, as the goals have them.
+const ENCODERS: &[&str] = &["vision", "encoder", "diffusion"];
+/// Language models, as the goals have them.
+const LANGUAGE: &[&str] = &["decode", "prefill"];
+/// By kind, and by the kinds of the goals. Sources that no number was chosen with in view have 9
+/// rows of language models; more are not to be had.
+const WHOLE_BOUNDS: [Bounds; 12] = [
+    bounds(&["vision"], true, 130, (0.135, 0.77, 0.88)),
+    bounds(&["vision"], false, 64, (0.28, 0.52, 0.78)),
+    bounds(&["encoder"], true, 52, (0.26, 0.52, 0.71)),
+    bounds(&["encoder"], false, 7, (0.56, 0.4, 0.85)),
+    bounds(&["diffusion"], true, 18, (0.17, 0.94, 0.94)),
+    bounds(&["decode"], true, 10, (0.03, 0.75, 0.9)),
+    bounds(&["prefill"], true, 4, (0.38, 0.25, 0.7)),
+    bounds(&["prefill"], false, 8, (0.33, 0.45, 0.6)),
+    bounds(ENCODERS, true, 200, (0.165, 0.73, 0.85)),
+    bounds(ENCODERS, false, 70, (0.29, 0.51, 0.8)),
+    bounds(LANGUAGE, true, 14, (0.1, 0.6, 0.85)),
+    bounds(LANGUAGE, false, 9, (0.35, 0.4, 0.6)),
 ];
 
 #[test]
@@ -186,25 +230,52 @@ fn whole_models_are_met() {
     let rows = load(WHOLE).unwrap();
     let scores = score(&rows);
     assert!(scores.scored.len() >= 285, "{}", scores.scored.len());
-    for (kind, seen, median, inside) in WHOLE_BOUNDS {
-        let found = of(&scores, |row| {
-            row.row.kind == kind && row.row.is_seen() == seen
-        });
-        assert!(
-            found.n >= 14 && found.median <= median && found.inside >= inside,
-            "{kind}, fitted {seen}: {found:?}"
-        );
+    let mut wrong = Vec::new();
+    for bounds in WHOLE_BOUNDS {
+        let is_of = |row: &Scored| {
+            bounds.kinds.contains(&row.row.kind.as_str()) && row.row.is_seen() == bounds.seen
+        };
+        let found = of(&scores, is_of);
+        let rows = scores.scored.iter().filter(|row| is_of(row));
+        let within = rows.filter(|row| row.error() <= 0.3).count() as f64 / found.n as f64;
+        let is_met = found.n >= bounds.n
+            && found.median <= bounds.median
+            && within >= bounds.within
+            && found.inside >= bounds.inside;
+        if !is_met {
+            let (kinds, seen) = (bounds.kinds, bounds.seen);
+            wrong.push(format!(
+                "{kinds:?}, fitted {seen}: {found:?}, {within} within 30 %"
+            ));
+        }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// Language models of sources that no number was chosen with in view: 9 rows, of which more is not
-/// to be had.
+/// The least rows of a class, by whether numbers were chosen with them in view, and the least share
+/// of them in their interval.
+const CLASS_BOUNDS: [(Class, bool, usize, f64); 7] = [
+    (Class::Convolutions, true, 85, 0.85),
+    (Class::Convolutions, false, 26, 0.92),
+    (Class::Attention, true, 85, 0.82),
+    (Class::Attention, false, 33, 0.63),
+    (Class::Decode, true, 5, 0.8),
+    (Class::Host, true, 40, 0.9),
+    (Class::Host, false, 21, 0.78),
+];
+
 #[test]
-fn whole_language_models_are_met() {
-    let found = of(&score(&load(WHOLE).unwrap()), |row| {
-        ["decode", "prefill"].contains(&row.row.kind.as_str()) && !row.row.is_seen()
-    });
-    assert!(found.n >= 9 && found.median <= 0.35, "{found:?}");
+fn intervals_of_each_class_hold() {
+    let scores = score(&load(WHOLE).unwrap());
+    for (class, seen, n, inside) in CLASS_BOUNDS {
+        let found = of(&scores, |row| {
+            row.latency.class == Some(class) && row.row.is_seen() == seen
+        });
+        assert!(
+            found.n >= n && found.inside >= inside,
+            "{class:?}, fitted {seen}: {found:?}"
+        );
+    }
 }
 
 /// Power of the engine, by sources that no number was chosen with in view and by others.

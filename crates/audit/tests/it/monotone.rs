@@ -1,5 +1,6 @@
 //! Properties of predicted times: more work never takes less, and a chip that is better in every
-//! figure is never slower. Placement is fixed: all ops are on the engine.
+//! figure is never slower. Placement is fixed: all ops are on the engine. Small transformers have
+//! all kinds of ops; chains of products alone show thresholds that other ops would hide.
 
 use thane_audit::latency::predict;
 use thane_audit::place::place;
@@ -59,20 +60,89 @@ fn program(sizes: Sizes) -> Program {
         );
         x = format!("y{i}");
     }
-    let text = format!("program(1.3) {{ func main<ios18>({t} x) {{\n{body}}} -> ({x}); }}");
-    thane_mil::text::parse(&text, &|_, _, ty| ty.byte_len().map(Data::zeros))
+    parse(&format!(
+        "program(1.3) {{ func main<ios18>({t} x) {{\n{body}}} -> ({x}); }}"
+    ))
+}
+
+/// How a chain of products stores its weights, and what it computes in.
+#[derive(Clone, Copy, Debug)]
+enum Products {
+    /// fp16 weights and activations.
+    Dense,
+    /// Palettes of 4 bits, fp16 activations.
+    Palette,
+    /// int8 weights and activations.
+    Int8,
+}
+
+/// Convolutions of 1x1 in a row, each as wide as the one before.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    products: Products,
+    positions: usize,
+    width: usize,
+    depth: usize,
+}
+
+impl Chain {
+    fn program(self) -> Program {
+        let Self {
+            products,
+            positions: s,
+            width: d,
+            depth,
+        } = self;
+        let x = format!("tensor<fp16, [1, {d}, 1, {s}]>");
+        let kernel = format!("[{d}, {d}, 1, 1]");
+        let weight = format!("tensor<fp16, {kernel}>");
+        let file = "(BLOBFILE(path = string(\"gone\"), offset = uint64(64)))";
+        let mut body = String::new();
+        for i in 0..depth {
+            let made = match products {
+                Products::Dense => format!("const()[val = {weight}{file}]"),
+                Products::Palette => format!(
+                    "constexpr_lut_to_dense(indices = tensor<uint4, {kernel}>{file}, lut = \
+                     tensor<fp16, [1, 1, 1, 1, 16, 1]>{file})"
+                ),
+                Products::Int8 => format!(
+                    "constexpr_blockwise_shift_scale(data = tensor<int8, {kernel}>{file}, \
+                     scale = tensor<fp16, [{d}, 1, 1, 1]>{file})"
+                ),
+            };
+            body += &format!("{weight} w{i} = {made};\n");
+            let from = if let Products::Int8 = products {
+                let codes = format!("tensor<int8, [1, {d}, 1, {s}]>");
+                body += &format!(
+                    "{codes} c{i} = quantize(input = x{i}, scale = fp16(0.1), output_dtype = \
+                     string(\"int8\"));
+                     {x} q{i} = dequantize(input = c{i}, scale = fp16(0.1));\n"
+                );
+                "q"
+            } else {
+                "x"
+            };
+            body += &format!("{x} x{} = conv(x = {from}{i}, weight = w{i});\n", i + 1);
+        }
+        parse(&format!(
+            "program(1.3) {{ func main<ios18>({x} x0) {{\n{body}}} -> (x{depth}); }}"
+        ))
+    }
+}
+
+fn parse(text: &str) -> Program {
+    thane_mil::text::parse(text, &|_, _, ty| ty.byte_len().map(Data::zeros))
         .unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
-fn ms(sizes: Sizes, chip: &'static Chip) -> f64 {
-    let program = program(sizes);
+fn ms(program: &Program, chip: &'static Chip) -> f64 {
     let target = Target::new(
         chip,
         &RELEASES[RELEASES.len() - 1],
         Units::CpuAndNeuralEngine,
         Route::Direct,
     );
-    let view = View::new(&program, &program.functions()[0], &target);
+    let view = View::new(program, &program.functions()[0], &target);
     predict(&view, &place(&view, &rules::find(&view))).ms
 }
 
@@ -102,7 +172,7 @@ fn more_work_never_takes_less() {
             2 => large.width += random(&mut seed, 1, 600),
             _ => large.depth += random(&mut seed, 1, 3),
         }
-        let (less, more) = (ms(small, chip), ms(large, chip));
+        let (less, more) = (ms(&program(small), chip), ms(&program(large), chip));
         assert!(
             more >= less,
             "{}: {less} ms of {small:?}, {more} ms of {large:?}",
@@ -111,33 +181,113 @@ fn more_work_never_takes_less() {
     }
 }
 
+/// The chips that thresholds of products are of: M6 has two engines, M5 Max an int8 peak.
+fn of_thresholds() -> [&'static Chip; 2] {
+    ["m6", "m5-max"].map(|name| Chip::from_name(name).unwrap())
+}
+
+const ALL_PRODUCTS: [Products; 3] = [Products::Dense, Products::Palette, Products::Int8];
+
+/// Widths from those whose weights stay on the engine to those that are read again, and for each
+/// the positions about which work goes to a second engine, to int8 or to one more tile.
 #[test]
-fn a_better_chip_is_never_slower() {
+fn more_positions_and_wider_products_never_take_less() {
+    const POSITIONS: [usize; 22] = [
+        1, 32, 63, 64, 65, 80, 96, 112, 127, 128, 129, 130, 160, 192, 196, 198, 240, 256, 257, 258,
+        512, 1025,
+    ];
+    const WIDTHS: [usize; 16] = [
+        64, 128, 256, 384, 500, 512, 724, 725, 768, 800, 1024, 1280, 1536, 2048, 2049, 3072,
+    ];
+    for chip in of_thresholds() {
+        for products in ALL_PRODUCTS {
+            let time = |positions: usize, width: usize| {
+                let chain = Chain {
+                    products,
+                    positions,
+                    width,
+                    depth: 12,
+                };
+                ms(&chain.program(), chip)
+            };
+            let times: Vec<Vec<f64>> = WIDTHS
+                .iter()
+                .map(|width| POSITIONS.iter().map(|p| time(*p, *width)).collect())
+                .collect();
+            for (w, width) in WIDTHS.iter().enumerate() {
+                for (p, positions) in POSITIONS.iter().enumerate() {
+                    let this = times[w][p];
+                    let narrower = w.checked_sub(1).map_or(0.0, |w| times[w][p]);
+                    let fewer = p.checked_sub(1).map_or(0.0, |p| times[w][p]);
+                    assert!(
+                        this >= narrower.max(fewer),
+                        "{} {products:?}: {this} ms of {positions} positions of {width}, \
+                         {narrower} ms of the next less width, {fewer} ms of fewer positions",
+                        chip.name
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_on_a_better_chip_are_never_slower() {
+    let mut seed = 13;
+    for chip in of_thresholds() {
+        for round in 0..60 {
+            let chain = Chain {
+                products: ALL_PRODUCTS[round % 3],
+                positions: random(&mut seed, 1, 400),
+                width: random(&mut seed, 64, 2200),
+                depth: 12,
+            };
+            let better = better(chip, &mut seed);
+            let program = chain.program();
+            let (with, without) = (ms(&program, better), ms(&program, chip));
+            assert!(
+                with <= without,
+                "{}: {without} ms, better {with} ms of {chain:?}",
+                chip.name
+            );
+        }
+    }
+}
+
+/// A chip like another, and better in every figure.
+fn better(chip: &Chip, seed: &mut u64) -> &'static Chip {
     let faster = |f: Figure, by: f64| Figure {
         value: f.value * by,
         ..f
     };
+    let mut by = || 1.0 + random(seed, 0, 100) as f64 / 100.0;
+    Box::leak(Box::new(Chip {
+        peak_tflops: faster(chip.peak_tflops, by()),
+        int8_tops: chip.int8_tops.map(|f| faster(f, by())),
+        weight_gbps: faster(chip.weight_gbps, by()),
+        activation_gbps: faster(chip.activation_gbps, by()),
+        local_gbps: faster(chip.local_gbps, by()),
+        element_gps: faster(chip.element_gps, by()),
+        cpu_gbps: faster(chip.cpu_gbps, by()),
+        dispatch_us: faster(chip.dispatch_us, 1.0 / by()),
+        direct_us: faster(chip.direct_us, 1.0 / by()),
+        ..*chip
+    }))
+}
+
+#[test]
+fn a_better_chip_is_never_slower() {
     let mut seed = 12;
     for chip in CHIPS {
-        let mut by = || 1.0 + random(&mut seed, 0, 100) as f64 / 100.0;
-        let better: &'static Chip = Box::leak(Box::new(Chip {
-            peak_tflops: faster(chip.peak_tflops, by()),
-            weight_gbps: faster(chip.weight_gbps, by()),
-            activation_gbps: faster(chip.activation_gbps, by()),
-            local_gbps: faster(chip.local_gbps, by()),
-            element_gps: faster(chip.element_gps, by()),
-            cpu_gbps: faster(chip.cpu_gbps, by()),
-            dispatch_us: faster(chip.dispatch_us, 1.0 / by()),
-            direct_us: faster(chip.direct_us, 1.0 / by()),
-            ..*chip
-        }));
+        let better = better(chip, &mut seed);
         let sizes = Sizes {
             batch: random(&mut seed, 1, 8),
             positions: random(&mut seed, 1, 400),
             width: random(&mut seed, 8, 900),
             depth: 2,
         };
-        let (with, without) = (ms(sizes, better), ms(sizes, chip));
+        let program = program(sizes);
+        let (with, without) = (ms(&program, better), ms(&program, chip));
         assert!(
             with <= without,
             "{}: {without} ms, better {with} ms of {sizes:?}",

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use thane_audit::latency::{self, Bound};
+use thane_audit::latency::{self, Bound, Latency};
 use thane_audit::place::{Backend, Placement, place};
 use thane_audit::plan::chunk;
 use thane_audit::target::{Chip, RELEASES, Route, Target, Units};
@@ -29,7 +29,7 @@ pub fn placed(f: Function, target: &Target) -> Placement {
     place(&View::new(&program, &program.functions()[0], target), &[])
 }
 
-fn latency(f: Function, target: &Target) -> latency::Latency {
+fn latency(f: Function, target: &Target) -> Latency {
     let program = Program::new(vec![f]);
     let view = View::new(&program, &program.functions()[0], target);
     latency::predict(&view, &place(&view, &[]))
@@ -325,13 +325,18 @@ fn nothing_on_the_engine_is_a_share_of_zero() {
 
 #[test]
 fn a_step_has_a_rate_and_a_bound() {
-    let step = |positions| {
+    let chain = |positions| {
         let mut m = Maker::new();
         let mut x = m.input(&[1, 1024, 1, positions]);
         for _ in 0..24 {
             x = m.conv(x, &[1024, 1024, 1, 1], 1, 1);
         }
-        latency(m.finish(x), &core_ml("m4"))
+        m.finish(x)
+    };
+    let step = |positions| latency(chain(positions), &core_ml("m4"));
+    let width = |found: &Latency| {
+        let (low, high) = found.energy.total().interval_mj;
+        high - low
     };
     let decode = step(1);
     assert_eq!(decode.bound, Bound::Weights);
@@ -354,10 +359,17 @@ fn a_step_has_a_rate_and_a_bound() {
         assert!(total.interval_mj.0 < mj && mj < total.interval_mj.1);
     }
     for found in [decode, prefill] {
+        // Power takes as long as the call, whose interval is part of that of the energy.
+        let (low, high) = found.interval_ms;
+        assert!(width(&found) > 1.5 * (high - low));
         assert!(found.interval_ms.0 < found.ms && found.ms < found.interval_ms.1);
         assert!((found.parts.total() * 1e3 - found.ms).abs() < 1e-9);
         assert!(found.peak_bytes >= 24.0 * 2.0 * 1024.0 * 1024.0);
     }
+    // Nobody read any energy on M3.
+    let inferred = latency(chain(1), &core_ml("m3"));
+    let relative = |found: &Latency| width(found) / found.energy.total().mj;
+    assert!(relative(&inferred) > 1.1 * relative(&decode));
 }
 
 /// Programs that no model is, on every target: they end in numbers.

@@ -32,20 +32,33 @@ fn chain(rows: usize) -> String {
 #[test]
 fn activations_that_no_device_holds_do_not_load() {
     let cases = [
-        ("m4", 16_000, "none"),
+        ("m4", 16_000, "none", None),
         // 4.2 TB at once.
-        ("m4", 16_000_000, "likely"),
-        ("m3-ultra", 16_000_000, "likely"),
-        ("a14", 32_000, "likely"),
-        ("m4", 32_000, "none"),
+        ("m4", 16_000_000, "likely", Some("32 GiB")),
+        ("m3-ultra", 16_000_000, "likely", Some("512 GiB")),
+        ("a14", 32_000, "likely", Some("6 GiB")),
+        ("m4", 32_000, "none", None),
     ];
-    for (target, rows, risk) in cases {
-        let latency = function(&chain(rows), target).latency;
+    for (chip, rows, risk, memory) in cases {
+        let mut report = report(&chain(rows), chip, Units::CpuAndNeuralEngine);
+        let target = &report.targets[0];
+        let peak = target.functions[0].latency.peak_bytes;
         assert_eq!(
-            latency.load_risk, risk,
-            "{target}, {rows}: {}",
-            latency.peak_bytes
+            target.functions[0].latency.load_risk, risk,
+            "{chip}, {rows}: {peak}"
         );
+        assert!(memory.is_none() || target.verdict == "fails", "{chip}");
+        let least = Some(1.0);
+        judge(
+            &mut report,
+            Requirements {
+                least,
+                ..Requirements::default()
+            },
+        );
+        let said = memory.map(|gib| format!("devices with this chip have {gib} at most"));
+        let is_said = |said: &String| report.failures.iter().any(|f| f.contains(said));
+        assert!(said.iter().all(is_said), "{:?}", report.failures);
     }
 }
 

@@ -302,6 +302,76 @@ fn the_time_of_a_call_is_explained() {
     }
 }
 
+/// Rows of the tables, with traffic and dispatch, add up to the call.
+#[test]
+fn tables_of_terms_add_up_to_the_call() {
+    let home = Home::new();
+    let said = stdout(&audit(&home, &[&example("broken"), "--explain-latency"]));
+    for title in ["ops by kind", "ops by layer"] {
+        let table = said.split_once(title).unwrap().1;
+        let rows = table.lines().skip(1).take_while(|row| !row.is_empty());
+        let mut names = Vec::new();
+        let mut sum = 0.0;
+        for row in rows {
+            assert!(row.len() <= 80, "{row}");
+            // The name, as wide as its column, then how many ops, and their milliseconds.
+            let (name, rest) = row.split_at(18);
+            names.push(name.trim());
+            sum += rest[5..13].trim().parse::<f64>().unwrap();
+        }
+        assert!(names.ends_with(&["(traffic)", "(dispatch)"]), "{names:?}");
+        assert!((sum - 0.722).abs() < 0.003, "{title}: {sum}\n{table}");
+    }
+}
+
+/// Each layer is as wide in the bar as its share of the time of ops, and so are its terms together.
+#[test]
+fn the_page_has_a_bar_by_layer() {
+    let home = Home::new();
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-chat");
+    let model = model.to_str().unwrap();
+    let page = stdout(&audit(&home, &[model, "--format", "html"]));
+    let found = report(&home, &[model]);
+    assert!(page.contains("reading that they hide takes no time of its own"));
+    let functions = found["targets"][0]["functions"].as_array().unwrap();
+    let bars: Vec<&str> = page.split("<svg class=\"layers\"").skip(1).collect();
+    assert_eq!(bars.len(), functions.len());
+    for (f, bar) in functions.iter().zip(bars) {
+        let rows = f["explained"]["layers"].as_array().unwrap();
+        let ms = |row: &Value| row["ms"].as_f64().unwrap();
+        let total: f64 = rows.iter().map(ms).sum();
+        let bar = bar.split_once("</svg>").unwrap().0;
+        let width = |rect: &str| -> f64 {
+            let rest = rect.split_once(" width=\"").unwrap().1;
+            rest.split_once('"').unwrap().0.parse().unwrap()
+        };
+        // A layer, then its terms.
+        let mut drawn = bar.split("<rect class=\"layer\"").skip(1);
+        for row in rows {
+            let (layer, terms) = drawn.next().unwrap().split_once("</title>").unwrap();
+            let name = match row["name"].as_str().unwrap() {
+                "" => "no layer",
+                name => name,
+            };
+            let said = format!("<title>{name}: {} op", row["ops"]);
+            assert!(layer.contains(&said), "{said}: {layer}");
+            let expected = ms(row) / total * 960.0;
+            assert!(
+                (width(layer) - expected).abs() < 0.01,
+                "{layer}: {expected}"
+            );
+            let terms = terms.split("<rect class=\"").skip(1);
+            let of_terms: f64 = terms.clone().map(width).sum();
+            assert!((of_terms - expected).abs() < 0.05, "{of_terms}, {expected}");
+            for term in terms {
+                let (class, rest) = term.split_once('"').unwrap();
+                assert!(rest.contains(&format!(": {class}, ")), "{term}");
+            }
+        }
+        assert!(drawn.next().is_none());
+    }
+}
+
 /// The page has what the text has, and the whole time of a call.
 #[test]
 fn the_page_has_caveats_and_explains_the_whole_call() {

@@ -296,9 +296,16 @@ pub(super) fn zeros(ty: &TensorType) -> Result<Data, String> {
     } else {
         MAX_MISSING_INDEX_BYTES
     };
-    if len as u64 > most || code(ty.dtype).is_none() {
+    if code(ty.dtype).is_none() {
         return Err(format!(
-            "has a constant of type {ty}, too large or of a type that weight files do not hold"
+            "has a constant of type {ty}: weight files hold no {}; store another type",
+            ty.dtype
+        ));
+    }
+    if len as u64 > most {
+        return Err(format!(
+            "has a constant of type {ty}, {len} bytes: expected at most {most} bytes where the \
+             weight file is missing; put the file beside the text"
         ));
     }
     Ok(Data::zeros(len))

@@ -110,11 +110,17 @@ fn constants_without_a_text_form_are_invalid() {
 fn constants_in_missing_files_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("a.mil");
-    for (ty, is_read) in [
-        ("tensor<fp16, [262144, 5376]>", true),
-        ("tensor<fp16, [1099511627776]>", false),
-        ("tensor<int32, [1073741824]>", false),
-        ("tensor<bool, [4096]>", false),
+    for (ty, refused) in [
+        ("tensor<fp16, [262144, 5376]>", None),
+        (
+            "tensor<fp16, [1099511627776]>",
+            Some("2199023255552 bytes: expected at most 8589934592 bytes"),
+        ),
+        (
+            "tensor<int32, [1073741824]>",
+            Some("4294967296 bytes: expected at most 67108864 bytes"),
+        ),
+        ("tensor<bool, [4096]>", Some("weight files hold no bool")),
     ] {
         let blob = blob(ty, 64).replace("\"w\"", "\"@model_path/weights/weight.bin\"");
         let more = blob.replace(" y = ", " z = ");
@@ -125,7 +131,7 @@ fn constants_in_missing_files_are_bounded() {
         std::fs::write(&path, text).unwrap();
         match thane_mil::package::read_source(&path) {
             Ok(source) => {
-                assert!(is_read && source.n_absent == 2, "{ty}");
+                assert!(refused.is_none() && source.n_absent == 2, "{ty}");
                 // Zeros compare equal without reading them.
                 assert!(
                     print(&source.program, &mut Blobs::default())
@@ -134,10 +140,13 @@ fn constants_in_missing_files_are_bounded() {
                         == 2
                 );
             }
-            Err(e) => assert!(
-                !is_read && e.to_string().contains("in the missing file"),
-                "{ty}: {e}"
-            ),
+            Err(e) => {
+                let (said, why) = (e.to_string(), refused.expect("a type that is refused"));
+                assert!(
+                    said.contains(why) && said.contains("in the missing file"),
+                    "{ty}: {said}"
+                );
+            }
         }
     }
 }

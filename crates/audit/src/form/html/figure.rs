@@ -6,6 +6,7 @@ use std::fmt::Write;
 use super::escape;
 use crate::number::{counted, milliseconds, short};
 use crate::report::compare::Device;
+use crate::report::explain::Overhead;
 use crate::report::{Ceilings, FunctionRow, OpRow};
 
 /// Units of the pictures' own coordinates.
@@ -28,26 +29,6 @@ struct Bar {
     first: usize,
 }
 
-/// What a call takes besides its ops.
-struct Overhead {
-    /// Entering and leaving the engine, in milliseconds.
-    dispatch: f64,
-    /// Activations that cross the edge of the engine, in milliseconds.
-    traffic: f64,
-}
-
-impl Overhead {
-    /// What of a call its segments, which take `busy` milliseconds, do not explain.
-    fn new(f: &FunctionRow, busy: f64) -> Self {
-        let rest = (f.latency.ms - busy).max(0.0);
-        let dispatch = f.latency.parts.dispatch_ms.min(rest);
-        Self {
-            dispatch,
-            traffic: rest - dispatch,
-        }
-    }
-}
-
 /// When each device is at work in a call, by the predicted milliseconds of ops, between what the
 /// dispatch and the traffic of the call take.
 pub fn timeline(f: &FunctionRow) -> String {
@@ -55,7 +36,7 @@ pub fn timeline(f: &FunctionRow) -> String {
     if f.segments.is_empty() || !busy.is_finite() || !f.latency.ms.is_finite() {
         return String::new();
     }
-    let rest = Overhead::new(f, busy);
+    let rest = f.overhead();
     let total = busy + rest.dispatch + rest.traffic;
     let lanes = lanes(f, busy, &rest);
     let height = LANE * 4.0 + 26.0;

@@ -19,14 +19,14 @@ pub fn bar(f: &FunctionRow) -> String {
     if !total.is_finite() || total <= 0.0 {
         return String::new();
     }
-    let legend: String = TermsRow::default()
+    let legend = TermsRow::default()
         .terms()
-        .iter()
-        .map(|(name, _)| format!("<span class=\"swatch {name}\">{name}</span> "))
-        .collect();
+        .map(|(name, _)| format!("<span class=\"swatch {name}\">{name}</span>"))
+        .join(" ");
     let mut out = format!(
         "<figure><figcaption>The ops of a call ({}) by layer, and under each what its time is made of: \
-         {legend}</figcaption>\n<div class=\"scroll\"><svg class=\"layers\" viewBox=\"0 0 {WIDTH} {:.0}\" \
+         {legend}. Weights are read while other ops run; reading that they hide takes no time of its \
+         own.</figcaption>\n<div class=\"scroll\"><svg class=\"layers\" viewBox=\"0 0 {WIDTH} {:.0}\" \
          role=\"img\" aria-label=\"Time of {} by layer and term\">\n",
         milliseconds(total),
         2.0 * LANE + 4.0,

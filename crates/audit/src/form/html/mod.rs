@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::form::rule::effect;
 use crate::form::sentence::{absent_weights, energy, far, inferred, load_risk};
-use crate::number::{counted, predicted_bytes, share, short};
+use crate::number::{counted, predicted_bytes, share, short, time_unit};
 use crate::report::groups::{Group, Place, counts, groups};
 use crate::report::memory::MemoryRow;
 use crate::report::{FunctionRow, Report, TargetRow};
@@ -212,6 +212,8 @@ fn memory(t: &TargetRow) -> String {
 
 fn function(f: &FunctionRow, t: &TargetRow) -> String {
     let l = &f.latency;
+    let (unit, unit_ms) = time_unit(l.ms);
+    let shown = |ms: f64| short(ms / unit_ms);
     let tokens = l
         .tokens_per_second
         .map(|n| format!("<div><dt>tokens/s</dt><dd>{}</dd></div>", short(n)));
@@ -224,17 +226,17 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
             "FLOP on engine",
             format!("{} %", share(f.residency_of_flops)),
         ),
-        ("call", format!("{} ms", short(l.ms))),
+        ("call", format!("{} {unit}", shown(l.ms))),
         (
             "80 % of calls",
-            format!("{} to {} ms", short(l.low_ms), short(l.high_ms)),
+            format!("{} to {} {unit}", shown(l.low_ms), shown(l.high_ms)),
         ),
         ("bound by", l.bound.to_owned()),
         ("dispatches", l.dispatches.to_string()),
         ("weights read a call", predicted_bytes(l.weight_bytes)),
         ("activations a call", predicted_bytes(l.activation_bytes)),
         ("peak memory", predicted_bytes(l.peak_bytes)),
-        ("size", load_risk(l).to_owned()),
+        ("size", load_risk(l)),
     ];
     let any_length = f.catch_all.then(|| {
         let said = "takes texts that are too long for the others; not required to be on the engine";

@@ -95,6 +95,11 @@ impl Chip {
         }
     }
 
+    /// Memory of the largest device with the chip, in bytes.
+    pub fn memory_bytes(&self) -> f64 {
+        f64::from(self.memory_gib) * 1_073_741_824.0
+    }
+
     /// The overhead of a call with `busy` seconds of work, in seconds.
     pub fn dispatch_seconds(&self, route: Route, busy: f64) -> f64 {
         let base = match route {
