@@ -24,16 +24,9 @@ pub struct Sum {
     pub overflowed: bool,
 }
 
-/// For each row of `x` [rows, w.len()], the sum of its products with `w` and its bias. Operands
+/// For each row of `x` [rows, w.len()], the sum of its products with `w` and the bias. Operands
 /// hold fp16 numbers, or what specials are decoded as.
-pub fn dots(
-    isa: Isa,
-    x: &[f32],
-    w: &[f32],
-    bias: impl Fn(usize) -> f32,
-    effects: Effects,
-    sums: &mut [Sum],
-) {
+pub fn dots(isa: Isa, x: &[f32], w: &[f32], bias: f32, effects: Effects, sums: &mut [Sum]) {
     /// Sums at once.
     const MOST: usize = 64;
     let mut units = [UnitSum::default(); MOST];
@@ -50,7 +43,6 @@ pub fn dots(
         }
         for (row, (sum, units)) in sums.iter_mut().zip(units).enumerate() {
             let x = &x[row * w.len()..][..w.len()];
-            let bias = bias(i * MOST + row);
             *sum = match quick(units, w.len(), bias, effects) {
                 Some(value) => Sum {
                     value,

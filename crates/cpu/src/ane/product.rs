@@ -13,8 +13,6 @@ use crate::tensor::{Buffer, Tensor};
 
 /// Rows of a weight that one task takes.
 const ROWS: usize = 16;
-/// Rows of a weight that one token is multiplied with at once, as its sums wait for each other.
-const SIDE_BY_SIDE: usize = 4;
 
 /// Scores of attention that are held at once, 4 MiB.
 const SCORES: usize = 1 << 20;
@@ -88,30 +86,18 @@ pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &m
     context
         .pool()
         .run_chunks(&mut by_row, ROWS * n_tokens, |chunk_idx, chunk| {
-            let n_rows = if n_tokens == 1 { SIDE_BY_SIDE } else { 1 };
-            let (mut rows, mut tally) = (vec![0f32; n_rows * n_cols], Tally::default());
-            let mut sums = vec![Sum::default(); n_rows * n_tokens];
-            let x = &product.x[..n_tokens * n_cols];
-            let bias_of = |row_idx: usize| {
-                let bias = product.bias.and_then(|b| b.get(row_idx));
-                bias.map_or(0.0, |b| operand(*b, effects))
-            };
-            for (i, out) in chunk.chunks_mut(n_rows * n_tokens).enumerate() {
-                let first_row = chunk_idx * ROWS + i * n_rows;
-                let n_rows = out.len() / n_tokens;
-                let rows = &mut rows[..n_rows * n_cols];
-                for (i, row) in rows.chunks_mut(n_cols.max(1)).enumerate() {
-                    (product.row)(first_row + i, row);
-                }
-                let (isa, sums) = (context.isa(), &mut sums[..out.len()]);
-                if n_tokens == 1 {
-                    // A product is the same both ways.
-                    dots(isa, rows, x, |i| bias_of(first_row + i), effects, sums);
-                } else {
-                    let bias = bias_of(first_row);
-                    dots(isa, x, rows, |_| bias, effects, sums);
-                }
-                for (out, sum) in out.iter_mut().zip(&*sums) {
+            let (mut row, mut tally) = (vec![0f32; n_cols], Tally::default());
+            let mut sums = vec![Sum::default(); n_tokens];
+            for (i, out) in chunk.chunks_mut(n_tokens).enumerate() {
+                let row_idx = chunk_idx * ROWS + i;
+                (product.row)(row_idx, &mut row);
+                let bias = product
+                    .bias
+                    .and_then(|b| b.get(row_idx))
+                    .map_or(0.0, |b| operand(*b, effects));
+                let x = &product.x[..n_tokens * n_cols];
+                dots(context.isa(), x, &row, bias, effects, &mut sums);
+                for (out, sum) in out.iter_mut().zip(&sums) {
                     tally.accumulator_overflows += usize::from(sum.overflowed);
                     *out = result(sum.value, effects, &mut tally);
                 }
