@@ -189,6 +189,10 @@ fn target(row: &Row) -> Result<Target, String> {
 
 /// The target of a chip and a release as sources name them.
 pub fn device(chip: &str, os: &str, units: Units, route: Route) -> Result<Target, String> {
+    // ML Programs begin with iOS 15, and with A14 on the engine.
+    if Text::new(chip).has("a13") {
+        return Err("A13: its engine runs no ML Programs, only neural networks".to_owned());
+    }
     let chip =
         Chip::from_marketing(chip).ok_or_else(|| format!("the chip {chip:?} is not known"))?;
     let os = Text::new(os);
