@@ -1,7 +1,7 @@
 //! Scores rules and predictions on measurements that others published.
 //!
 //! [`placement`] builds a program for each published single-op probe and compares the rules'
-//! answer with the label; [`measurements`] does the same for latencies; [`score`] makes the
+//! answer with the label; [`plans`] compares where each op of a whole model runs; [`measurements`] does the same for latencies; [`score`] makes the
 //! tables that users see. The data is in the folder `data` of this crate.
 
 mod argument;
@@ -12,6 +12,7 @@ mod defaults;
 pub mod measurements;
 mod notation;
 pub mod placement;
+pub mod plans;
 mod power;
 pub mod score;
 mod shares;

@@ -10,6 +10,8 @@ pub use super::counts::OpCountRow;
 use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
 use super::placement::{self, Confusion, Miss};
+use super::plans;
+pub use super::plans::{PlanMiss, PlanRow};
 use super::power;
 pub use super::power::{LeftOut, PowerRow};
 use super::shares;
@@ -20,10 +22,14 @@ use crate::number::short;
 use crate::target::Target;
 
 /// Name and text of the published data that this crate carries.
-pub const CARRIED: [(&str, &str); 3] = [
+pub const CARRIED: [(&str, &str); 4] = [
     (
         "ane_placement_m4.csv",
         include_str!("../../data/ane_placement_m4.csv"),
+    ),
+    (
+        "placed_models.csv",
+        include_str!("../../data/placed_models.csv"),
     ),
     (
         "ane_measurements.csv",
@@ -40,6 +46,8 @@ pub const CARRIED: [(&str, &str); 3] = [
 pub struct Scores {
     /// Files of placements.
     pub placement: Vec<PlacementScore>,
+    /// Files of compute plans of whole models.
+    pub plans: Vec<PlanScore>,
     /// Files of measurements.
     pub latency: Vec<LatencyScore>,
 }
@@ -63,6 +71,17 @@ pub struct PlacementScore {
     pub misses: Vec<MissRow>,
     /// Rows whose support by the GPU was predicted wrong.
     pub gpu_misses: Vec<MissRow>,
+}
+
+/// A file of compute plans.
+#[derive(Debug, Serialize)]
+pub struct PlanScore {
+    /// Name of the file.
+    pub file: String,
+    /// Each plan.
+    pub plans: Vec<PlanRow>,
+    /// Plans that are not predicted.
+    pub left_out: Vec<LeftOut>,
 }
 
 /// Labels against what was said.
@@ -193,7 +212,8 @@ pub enum ScoreError {
     /// Its columns are those of no kind of data.
     #[error(
         "it has neither the columns of placements (case, op, shape_or_params, ane_supported, \
-         gpu_supported, reason) nor those of measurements (id, kind, model, shape, dtype, chip, \
+         gpu_supported, reason), those of compute plans (program, chip, os, units, first, unit, \
+         ops, source, split), nor those of measurements (id, kind, model, shape, dtype, chip, \
          os, path, metric, value, unit, ..)"
     )]
     Columns,
@@ -208,6 +228,13 @@ impl Scores {
         }
         if table.column("case").is_ok() {
             self.placement.push(placements(name, text, target)?);
+        } else if table.column("first").is_ok() {
+            let (plans, left_out) = plans::score(text)?;
+            self.plans.push(PlanScore {
+                file: name.to_owned(),
+                plans,
+                left_out,
+            });
         } else if table.column("metric").is_ok() {
             self.latency.push(latencies(name, text)?);
         } else {
@@ -346,6 +373,12 @@ pub fn text(scores: &Scores) -> String {
         .placement
         .iter()
         .map(placement_text)
+        .chain(
+            scores
+                .plans
+                .iter()
+                .map(|s| plans::text(&s.file, &s.plans, &s.left_out)),
+        )
         .chain(scores.latency.iter().map(latency_text));
     blocks.collect::<Vec<_>>().join("\n")
 }

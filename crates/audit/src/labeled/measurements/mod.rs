@@ -9,6 +9,8 @@ mod express;
 mod graph;
 mod text;
 
+pub(super) use express::device;
+
 use thane_mil::program::Program;
 
 use super::csv::{CsvError, Table};

@@ -184,14 +184,18 @@ fn target(row: &Row) -> Result<Target, String> {
     if path.has("ioctl") {
         return Err("it went by another driver".to_owned());
     }
-    device(row, Units::CpuAndNeuralEngine, route)
+    device(&row.chip, &row.os, Units::CpuAndNeuralEngine, route)
 }
 
-/// The chip and release of a row.
-fn device(row: &Row, units: Units, route: Route) -> Result<Target, String> {
-    let chip = Chip::from_marketing(&row.chip)
-        .ok_or_else(|| format!("the chip {:?} is not known", row.chip))?;
-    let os = Text::new(&row.os);
+/// The target of a chip and a release as sources name them.
+pub fn device(chip: &str, os: &str, units: Units, route: Route) -> Result<Target, String> {
+    // ML Programs begin with iOS 15, and with A14 on the engine.
+    if Text::new(chip).has("a13") {
+        return Err("A13: its engine runs no ML Programs, only neural networks".to_owned());
+    }
+    let chip =
+        Chip::from_marketing(chip).ok_or_else(|| format!("the chip {chip:?} is not known"))?;
+    let os = Text::new(os);
     let major = os
         .as_str()
         .split(|c: char| !c.is_ascii_digit())

@@ -19,7 +19,7 @@ pub fn case(row: &Row, model: &Rebuilt) -> Result<Case, String> {
         "ANE only" => (Units::CpuAndNeuralEngine, Route::Direct),
         other => return Err(format!("the compute units {other:?} are not known")),
     };
-    let target = device(row, units, route)?;
+    let target = device(&row.chip, &row.os, units, route)?;
     let mut parts = Vec::new();
     for term in model.programs.split('+') {
         let (name, calls) = term.split_once('*').unwrap_or((term, "1"));
