@@ -1,8 +1,9 @@
 //! Scores rules and predictions on measurements that others published.
 //!
 //! [`placement`] builds a program for each published single-op probe and compares the rules'
-//! answer with the label; [`plans`] compares where each op of a whole model runs; [`measurements`] does the same for latencies; [`score`] makes the
-//! tables that users see. The data is in the folder `data` of this crate.
+//! answer with the label; [`plans`] compares where each op of a whole model runs; [`measurements`]
+//! does the same for latencies; [`score`] makes the tables that users see. The data is in the
+//! folder `data` of this crate.
 
 mod argument;
 mod call;

@@ -64,10 +64,13 @@ struct Plan {
     source: String,
 }
 
+/// A plan by its name, or why it cannot be read.
+type Named = (String, Result<Plan, String>);
+
 const UNITS: [&str; 3] = ["ANE", "GPU", "CPU"];
 
-/// Score a text with the columns `program,chip,os,units,first,unit,ops,source,split`: a row is a run
-/// of ops on one unit. Plans that are not predicted come with the reason.
+/// Score a text with the columns `program,chip,os,units,first,unit,ops,source,split`: a row is a
+/// run of ops on one unit. Plans that are not predicted come with the reason.
 pub fn score(text: &str) -> Result<(Vec<PlanRow>, Vec<LeftOut>), CsvError> {
     let (mut rows, mut left_out) = (Vec::new(), Vec::new());
     for (name, plan) in read(&Table::parse(text)?)? {
@@ -80,11 +83,11 @@ pub fn score(text: &str) -> Result<(Vec<PlanRow>, Vec<LeftOut>), CsvError> {
 }
 
 /// The plans of a table with a name each, in its order.
-fn read(table: &Table) -> Result<Vec<(String, Result<Plan, String>)>, CsvError> {
+fn read(table: &Table) -> Result<Vec<Named>, CsvError> {
     let [program, chip, os, units, first, unit, ops, source, split] = table.columns([
         "program", "chip", "os", "units", "first", "unit", "ops", "source", "split",
     ])?;
-    let mut plans: Vec<(String, Result<Plan, String>)> = Vec::new();
+    let mut plans: Vec<Named> = Vec::new();
     for row in table.rows() {
         let name = [program, chip, os, units]
             .map(|at| row[at].trim())
@@ -101,12 +104,11 @@ fn read(table: &Table) -> Result<Vec<(String, Result<Plan, String>)>, CsvError> 
             };
             plans.push((name, Ok(plan)));
         }
-        if let Some((_, plan)) = plans.last_mut() {
-            if let Ok(open) = plan {
-                if let Err(reason) = add_run(open, &row[first], &row[unit], &row[ops]) {
-                    *plan = Err(reason);
-                }
-            }
+        if let Some((_, plan)) = plans.last_mut()
+            && let Ok(open) = plan
+            && let Err(reason) = add_run(open, &row[first], &row[unit], &row[ops])
+        {
+            *plan = Err(reason);
         }
     }
     Ok(plans)

@@ -518,6 +518,7 @@ fn audits_scores_and_explanations() {
     scores["placement"][0]["misses"] =
         serde_json::json!([{"case": "a", "said": "b", "label": "c"}]);
     scores["placement"][0]["gpu_misses"] = scores["placement"][0]["misses"].clone();
+    scores["plans"][0]["left_out"] = serde_json::json!([{"id": "a", "reason": "b"}]);
     agrees("audit --self-check", &scores);
     let mut explained =
         json(&home.run(&["explain", "-14", &crate::audit::example("broken"), "--json"]));
