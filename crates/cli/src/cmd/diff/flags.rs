@@ -14,9 +14,9 @@ pub struct Args {
     /// Seed of generated inputs: floats from -1 to 1, integers 0 or 1, pixels from 0 to 255.
     #[arg(long, alias = "random-seed", value_name = "N", default_value_t = 0)]
     pub(super) seed: u64,
-    /// Read inputs and states from NAME.npy in this folder, images also from PNG and JPEG.
+    /// Read inputs and states from NAME.npy in this folder.
     ///
-    /// Inputs without a file are generated, states are zeros.
+    /// Images may be NAME.png or NAME.jpg. Inputs without a file are generated, states are zeros.
     #[arg(long, value_name = "DIR")]
     pub(super) inputs: Option<PathBuf>,
     /// Pass if numbers are close, whatever else differs.
