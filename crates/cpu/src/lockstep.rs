@@ -256,7 +256,7 @@ impl<'a> Lockstep<'a> {
             Kind::Fused(
                 Fused::RmsNorm { x, .. }
                 | Fused::BoundedNorm { x, .. }
-                | Fused::LayerNorm { x, .. }
+                | Fused::LayerNorm { x, n_axes: 1, .. }
                 | Fused::Softmax { x },
             ) if self.is_joined(*x) => self.join(*x)?,
             Kind::Fused(Fused::Gated { gate: x, up: y, .. }) | Kind::Add(_, x, y)

@@ -64,6 +64,24 @@ macro_rules! each {
     };
 }
 
+/// The same of the elements of two buffers of one type; else false.
+macro_rules! alike {
+    ($a:expr, $b:expr, |$x:ident, $y:ident| $do:expr) => {
+        match ($a, $b) {
+            (Buffer::F32($x), Buffer::F32($y)) => $do,
+            (Buffer::F16($x), Buffer::F16($y)) => $do,
+            (Buffer::I32($x), Buffer::I32($y)) => $do,
+            (Buffer::U32($x), Buffer::U32($y)) => $do,
+            (Buffer::I16($x), Buffer::I16($y)) => $do,
+            (Buffer::U16($x), Buffer::U16($y)) => $do,
+            (Buffer::I8($x), Buffer::I8($y)) => $do,
+            (Buffer::U8($x), Buffer::U8($y)) | (Buffer::Bool($x), Buffer::Bool($y)) => $do,
+            _ => false,
+        }
+    };
+}
+pub(crate) use alike;
+
 impl Buffer {
     /// Zeros, which count as `held` says; `None` for element types that the interpreter does not
     /// hold, and where there is no memory for them.
@@ -147,19 +165,7 @@ impl Buffer {
             to.copy_from_slice(from);
             true
         }
-        match (self, from) {
-            (Buffer::F32(to), Buffer::F32(from)) => copy(to, at, from, from_at, n),
-            (Buffer::F16(to), Buffer::F16(from)) => copy(to, at, from, from_at, n),
-            (Buffer::I32(to), Buffer::I32(from)) => copy(to, at, from, from_at, n),
-            (Buffer::U32(to), Buffer::U32(from)) => copy(to, at, from, from_at, n),
-            (Buffer::I16(to), Buffer::I16(from)) => copy(to, at, from, from_at, n),
-            (Buffer::U16(to), Buffer::U16(from)) => copy(to, at, from, from_at, n),
-            (Buffer::I8(to), Buffer::I8(from)) => copy(to, at, from, from_at, n),
-            (Buffer::U8(to), Buffer::U8(from)) | (Buffer::Bool(to), Buffer::Bool(from)) => {
-                copy(to, at, from, from_at, n)
-            }
-            _ => false,
-        }
+        alike!(self, from, |to, from| copy(to, at, from, from_at, n))
     }
 }
 

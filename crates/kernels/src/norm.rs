@@ -74,6 +74,97 @@ pub fn layer_norm(
     norm_rows(ctx, x, norm, n_cols, out);
 }
 
+/// `out = (x - mean) / sqrt(variance + eps)` of matrices `[rows, groups, elements]`, where each
+/// group of each matrix has a mean and a variance over its rows and elements.
+///
+/// # Panics
+/// If `x` is not whole matrices, or `out` has another length.
+pub fn group_norm(ctx: &Context, x: &[f32], sizes: [usize; 3], eps: f32, out: &mut [f32]) {
+    assert_eq!(x.len(), out.len(), "one output per input");
+    if x.is_empty() {
+        return;
+    }
+    let [_, n_groups, n_elements] = sizes;
+    let (n_cols, matrix_len) = (n_groups * n_elements, sizes.iter().product::<usize>());
+    assert!(
+        x.len().is_multiple_of(matrix_len),
+        "{} elements are not matrices {sizes:?}",
+        x.len()
+    );
+    let task_len = MIN_TASK_LEN.div_ceil(n_cols) * n_cols;
+    let count = (matrix_len / n_groups) as f64;
+    let matrices = x.chunks_exact(matrix_len);
+    for (x, out) in matrices.zip(out.chunks_exact_mut(matrix_len)) {
+        let near: Vec<f64> = (0..n_cols)
+            .map(|col| f64::from(x[col / n_elements * n_elements]))
+            .collect();
+        let n_tasks = matrix_len.div_ceil(task_len);
+        let mut sums = vec![0f64; n_tasks * 2 * n_cols];
+        ctx.pool().run_chunks(&mut sums, 2 * n_cols, |i, sums| {
+            let x = &x[i * task_len..][..task_len.min(x.len() - i * task_len)];
+            let near = near.as_slice();
+            ctx.isa().run(ColumnSums { x, near, sums });
+        });
+        let [mut means, mut rests, mut factors] = [(); 3].map(|()| Vec::with_capacity(n_cols));
+        for group in 0..n_groups {
+            let cols = group * n_elements..(group + 1) * n_elements;
+            let total = |first: usize| {
+                let parts = sums.chunks_exact(2 * n_cols);
+                let parts = parts.flat_map(|part| &part[first..][cols.clone()]);
+                parts.sum::<f64>() / count
+            };
+            let distance = total(0);
+            let variance = total(n_cols) - distance * distance;
+            let variance = if variance < 0.0 { 0.0 } else { variance };
+            let exact = near[cols.start] + distance;
+            let mean = exact as f32;
+            let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
+            for (all, value) in [
+                (&mut means, mean),
+                (&mut rests, (exact - f64::from(mean)) as f32),
+                (&mut factors, factor),
+            ] {
+                all.resize(cols.end, value);
+            }
+        }
+        ctx.pool().run_chunks(out, task_len, |i, out| {
+            let x = x[i * task_len..].chunks_exact(n_cols);
+            for (x, out) in x.zip(out.chunks_exact_mut(n_cols)) {
+                let by = means.iter().zip(&rests).zip(&factors);
+                for ((out, x), ((mean, rest), factor)) in out.iter_mut().zip(x).zip(by) {
+                    *out = (x - mean - rest) * factor;
+                }
+            }
+        });
+    }
+}
+
+/// For each column of a matrix, the sum of the distances from `near`, and behind these the sums of
+/// their squares: squares of numbers far from 0 would leave nothing of their differences.
+struct ColumnSums<'a> {
+    x: &'a [f32],
+    near: &'a [f64],
+    sums: &'a mut [f64],
+}
+
+impl Kernel for ColumnSums<'_> {
+    type Output = ();
+    /// Plain loops: [`Simd`] has no f64 vectors, so the compiler vectorizes them for each
+    /// instruction set.
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let n_cols = self.near.len();
+        let (sums, squares) = self.sums.split_at_mut(n_cols);
+        for row in self.x.chunks_exact(n_cols) {
+            for col in 0..n_cols {
+                let distance = f64::from(row[col]) - self.near[col];
+                sums[col] += distance;
+                squares[col] += distance * distance;
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Norm<'a> {
     weight: Option<&'a [f32]>,

@@ -6,7 +6,7 @@ use thane_kernels::attention::{
     Attention, HeadRows, KvData, KvView, attention, attention_scratch_len,
 };
 use thane_kernels::linear::{Epilogue, Product, Start, linear_f32, linear_f32_scratch_len};
-use thane_kernels::norm::layer_norm;
+use thane_kernels::norm::{group_norm, layer_norm};
 use thane_kernels::{BlockType, Weight};
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
@@ -149,20 +149,41 @@ impl Frame<'_> {
         })
     }
 
-    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last `n_axes`.
     pub fn layer_norm(
         &mut self,
-        x: ValueId,
+        (x, n_axes): (ValueId, usize),
         weight: Option<&Tensor>,
         bias: Option<&Tensor>,
         epsilon: f32,
     ) -> Result<Tensor, Fault> {
         let shape = self.get(x)?.shape.clone();
-        let width = shape.last().copied().unwrap_or(1);
+        let width = shape[shape.len() - n_axes..].iter().product();
         let (mut out, n) = self.pool.take_checked(&shape)?;
         let x = floats(self.get(x)?)?;
         let (weight, bias) = (weight.and_then(Tensor::f32s), bias.and_then(Tensor::f32s));
         layer_norm(self.context, x, weight, bias, epsilon, width, &mut out[..n]);
+        Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
+    }
+
+    /// `(x - mean) / sqrt(variance + epsilon)` of groups, along the axes from `a` to `b` and from
+    /// `c` on.
+    pub fn group_norm(
+        &mut self,
+        x: ValueId,
+        [a, b, c]: [usize; 3],
+        epsilon: f32,
+    ) -> Result<Tensor, Fault> {
+        let shape = self.get(x)?.shape.clone();
+        let sizes = [a..b, b..c, c..shape.len()].map(|axes| shape[axes].iter().product());
+        let (mut out, n) = self.pool.take_checked(&shape)?;
+        group_norm(
+            self.context,
+            floats(self.get(x)?)?,
+            sizes,
+            epsilon,
+            &mut out[..n],
+        );
         Ok(Tensor::new(DType::Fp32, shape, Buffer::F32(out)))
     }
 

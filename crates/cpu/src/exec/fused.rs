@@ -86,10 +86,12 @@ impl Frame<'_> {
             } => self.attend([*query, *key, *value], *mask, *scale, *by_row, *parts)?,
             Fused::LayerNorm {
                 x,
+                n_axes,
                 weight,
                 bias,
                 epsilon,
-            } => self.layer_norm(*x, weight.as_ref(), bias.as_ref(), *epsilon)?,
+            } => self.layer_norm((*x, *n_axes), weight.as_ref(), bias.as_ref(), *epsilon)?,
+            Fused::GroupNorm { x, ends, epsilon } => self.group_norm(*x, *ends, *epsilon)?,
             Fused::Depthwise { x, taps } => self.depthwise(*x, taps)?,
             Fused::Softmax { x } => self.softmax(step, *x)?,
             Fused::Experts(experts) => self.experts(experts)?,

@@ -128,6 +128,7 @@ pub fn name(plan: &Plan, step: &Step) -> (&'static str, bool) {
         Fused::Recurrent(_) => "recurrent layer",
         Fused::RowsAttention(_) => "rope, append, attention",
         Fused::LayerNorm { .. } => "layer norm",
+        Fused::GroupNorm { .. } => "group norm",
         Fused::Softmax { .. } => "softmax",
         Fused::Experts(_) => "experts",
         Fused::DeltaRule(_) => "delta rule",

@@ -2,7 +2,8 @@
 
 use thane_kernels::activation::{Unary, unary};
 
-use super::{Call, Eval, Fault, f32_out};
+use super::elementwise::map_f32;
+use super::{Call, Eval, Fault, SHARED_LEN, f32_out};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -67,21 +68,20 @@ fn apply(call: &Call<'_>, out: &mut [Buffer], op: Unary) -> Result<(), Fault> {
 }
 
 /// Each element with `alpha` and `beta`, where the op has them.
-fn map(call: &Call<'_>, out: &mut [Buffer], f: impl Fn(f32, f32, f32) -> f32) -> Result<(), Fault> {
-    let x = call.f32s("x")?;
+fn map(
+    call: &Call<'_>,
+    out: &mut [Buffer],
+    f: impl Fn(f32, f32, f32) -> f32 + Sync,
+) -> Result<(), Fault> {
     let (alpha, beta) = (call.f32_or("alpha", 0.0)?, call.f32_or("beta", 0.0)?);
-    f32_out(&mut out[0], x.len())?
-        .iter_mut()
-        .zip(x)
-        .for_each(|(y, x)| *y = f(*x, alpha, beta));
-    Ok(())
+    map_f32(call, out, |x| f(x, alpha, beta))
 }
 
 /// Each element with the `alpha` and `beta` of its channel, which is axis 1.
 fn map_channels(
     call: &Call<'_>,
     out: &mut [Buffer],
-    f: impl Fn(f32, f32, f32) -> f32,
+    f: impl Fn(f32, f32, f32) -> f32 + Sync,
 ) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let (n_channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
@@ -92,14 +92,19 @@ fn map_channels(
         alpha
     };
     let n = inner.max(1);
-    let y = f32_out(&mut out[0], x.len())?.chunks_mut(n);
-    for (i, (y, x)) in y.zip(x.chunks(n)).enumerate() {
-        let channel = i % n_channels;
-        let (alpha, beta) = (alpha[channel], beta[channel]);
-        y.iter_mut()
-            .zip(x)
-            .for_each(|(y, x)| *y = f(*x, alpha, beta));
-    }
+    let n_in_task = SHARED_LEN.div_ceil(n);
+    let y = f32_out(&mut out[0], x.len())?;
+    let pool = call.context.pool();
+    pool.run_chunks(y, n_in_task * n, |task_idx, y| {
+        let first = task_idx * n_in_task;
+        let runs = y.chunks_mut(n).zip(x[first * n..].chunks(n));
+        for ((y, x), i) in runs.zip(first..) {
+            let (alpha, beta) = (alpha[i % n_channels], beta[i % n_channels]);
+            y.iter_mut()
+                .zip(x)
+                .for_each(|(y, x)| *y = f(*x, alpha, beta));
+        }
+    });
     Ok(())
 }
 
@@ -107,14 +112,7 @@ fn gelu(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     match call.string("mode").unwrap_or("EXACT") {
         "EXACT" => apply(call, out, Unary::GeluErf),
         "TANH_APPROXIMATION" => apply(call, out, Unary::GeluTanh),
-        _ => {
-            let x = call.f32s("x")?;
-            let y = f32_out(&mut out[0], x.len())?;
-            y.iter_mut()
-                .zip(x)
-                .for_each(|(y, x)| *y = x / (1.0 + (-1.702 * x).exp()));
-            Ok(())
-        }
+        _ => map_f32(call, out, |x| x / (1.0 + (-1.702 * x).exp())),
     }
 }
 

@@ -93,9 +93,9 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("tan", |c, o| map_f32(c, o, |x| wide(x, f64::tan))),
     ("cos", |c, o| map_f32(c, o, f32::cos)),
     ("sin", |c, o| map_f32(c, o, f32::sin)),
-    ("ceil", |c, o| map_f32(c, o, f32::ceil)),
-    ("floor", |c, o| map_f32(c, o, f32::floor)),
-    ("round", |c, o| map_f32(c, o, f32::round_ties_even)),
+    ("ceil", |c, o| map_f32(c, o, |x| -floor(-x))),
+    ("floor", |c, o| map_f32(c, o, floor)),
+    ("round", |c, o| map_f32(c, o, round_ties_even)),
     ("sqrt", |c, o| map_f32(c, o, f32::sqrt)),
     ("erf", |c, o| kernel(c, o, Unary::Erf)),
     ("exp", |c, o| kernel(c, o, Unary::Exp)),
@@ -148,6 +148,22 @@ fn floor_quotient(x: f32, y: f32) -> f32 {
     } else {
         q
     }
+}
+
+/// [`f32::round_ties_even`], which calls a function for each element where x86-64 has no
+/// instruction for it: sums with a number whose neighbors are 1 apart are rounded so.
+pub(super) fn round_ties_even(x: f32) -> f32 {
+    const ONE_APART: f32 = (1 << 23) as f32;
+    let to = ONE_APART.copysign(x);
+    let rounded = ((x + to) - to).copysign(x);
+    if x.abs() < ONE_APART { rounded } else { x }
+}
+
+/// [`f32::floor`], as [`round_ties_even`].
+fn floor(x: f32) -> f32 {
+    let rounded = round_ties_even(x);
+    let floor = if rounded > x { rounded - 1.0 } else { rounded };
+    floor.copysign(x)
 }
 
 /// A function of f64, whose result f32 can hold to the last place.
@@ -301,7 +317,8 @@ fn map(
     Ok(())
 }
 
-fn map_f32(
+/// Each element by itself, shared by the threads.
+pub(super) fn map_f32(
     call: &Call<'_>,
     out: &mut [Buffer],
     f: impl Fn(f32) -> f32 + Sync,

@@ -3,7 +3,7 @@
 use thane_mil::types::DType;
 
 use super::{Call, Eval, Fault, uncopyable};
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Tensor, alike};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
     ("band_part", band_part),
@@ -15,16 +15,34 @@ pub(super) static OPS: &[(&str, Eval)] = &[
 
 fn band_part(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let x = call.tensor("x")?;
-    let [.., n_rows, n_cols] = x.shape[..] else {
+    let [outer @ .., n_rows, n_cols] = &x.shape[..] else {
         return Err("`x` has less than two axes".to_owned());
     };
     let (lower, upper) = (call.int_or("lower", -1), call.int_or("upper", -1));
-    let zero = Buffer::zeros(x.dtype, 1, None).ok_or_else(|| uncopyable(x))?;
-    let copied = (0..x.len()).all(|i| {
-        let below = (i / n_cols % n_rows) as i64 - (i % n_cols) as i64;
-        let is_inside = (lower < 0 || below <= lower) && (upper < 0 || -below <= upper);
-        let (from, at) = if is_inside { (&*x.data, i) } else { (&zero, 0) };
-        out[0].copy_from(i, from, at, 1)
+    let n = outer.iter().product::<usize>() * n_rows;
+    let (n_rows, n_cols) = (*n_rows, *n_cols);
+    let copied = alike!(&mut out[0], &*x.data, |y, x| {
+        let rows = y
+            .chunks_exact_mut(n_cols.max(1))
+            .zip(x.chunks_exact(n_cols.max(1)));
+        for (i, (y, x)) in rows.take(n).enumerate() {
+            let row = i % n_rows;
+            let first = if lower < 0 {
+                0
+            } else {
+                row.saturating_sub(lower as usize).min(n_cols)
+            };
+            let end = if upper < 0 {
+                n_cols
+            } else {
+                row.saturating_add(upper as usize + 1).min(n_cols)
+            };
+            y.fill(Default::default());
+            if first < end {
+                y[first..end].copy_from_slice(&x[first..end]);
+            }
+        }
+        true
     });
     if copied { Ok(()) } else { Err(uncopyable(x)) }
 }
@@ -35,7 +53,16 @@ fn scalar_or(call: &Call<'_>, name: &str, default: Tensor) -> Tensor {
 }
 
 fn set_all(out: &mut Buffer, value: &Tensor, n: usize) -> Result<(), Fault> {
-    if (0..n).all(|i| out.copy_from(i, &value.data, 0, 1)) {
+    let filled = alike!(out, &*value.data, |out, value| {
+        match (out.get_mut(..n), value.first()) {
+            (Some(out), Some(value)) => {
+                out.fill(*value);
+                true
+            }
+            _ => false,
+        }
+    });
+    if filled {
         Ok(())
     } else {
         Err(uncopyable(value))

@@ -1,6 +1,6 @@
 //! Gathering.
 
-use super::{Call, Eval, Fault, strides};
+use super::{Call, Eval, Fault, copy_runs, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -17,35 +17,29 @@ fn gather(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let batch: usize = x.shape[..batch_dims.min(axis)].iter().product();
     let outer: usize = x.shape[batch_dims.min(axis)..axis].iter().product();
     let per_batch = ids.len() / batch.max(1);
-    let mut runs = Runs {
-        call,
-        out: &mut out[0],
-        at: 0,
-        n: inner,
-    };
-    for b in 0..batch {
-        for o in 0..outer {
-            for id in &ids[b * per_batch..(b + 1) * per_batch] {
-                runs.copy(((b * outer + o) * n + place(*id, n)?) * inner)?;
-            }
-        }
-    }
-    Ok(())
+    let places: Vec<usize> = ids
+        .into_iter()
+        .map(|id| place(id, n))
+        .collect::<Result<_, _>>()?;
+    let runs = [batch * outer * per_batch, inner];
+    copy_runs(call.context, runs, x, &mut out[0], |run| {
+        let (block, k) = (run / per_batch, run % per_batch);
+        (block * n + places[block / outer * per_batch + k]) * inner
+    })
 }
 
 fn along_axis(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, ids, place) = (call.tensor("x")?, indices(call)?, reader(call));
     let axis = call.axis("axis", 0, x.shape.len())?;
     let along = Along::new(&x.shape, &call.shape(0), axis);
-    let mut runs = Runs {
-        call,
-        out: &mut out[0],
-        at: 0,
-        n: 1,
-    };
-    ids.iter()
+    let places: Vec<usize> = ids
+        .into_iter()
         .enumerate()
-        .try_for_each(|(i, id)| runs.copy(along.place(i, place(*id, along.n)?)))
+        .map(|(i, id)| Ok(along.place(i, place(id, along.n)?)))
+        .collect::<Result<_, Fault>>()?;
+    copy_runs(call.context, [places.len(), 1], x, &mut out[0], |i| {
+        places[i]
+    })
 }
 
 fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -62,38 +56,15 @@ fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let n_rows: usize = shape[..shape.len().saturating_sub(1)].iter().product();
     let per_batch = n_rows / batch.max(1);
     let inner = own[depth..].iter().product();
-    let mut runs = Runs {
-        call,
-        out: &mut out[0],
-        at: 0,
-        n: inner,
-    };
-    for row in 0..n_rows {
-        let start = (row / per_batch.max(1)) * own.iter().product::<usize>();
-        runs.copy(start + offset(&ids[row * depth..(row + 1) * depth], own, place)?)?;
-    }
-    Ok(())
-}
-
-/// Writes the result in order, `n` elements of x at a time.
-struct Runs<'a> {
-    call: &'a Call<'a>,
-    out: &'a mut Buffer,
-    at: usize,
-    n: usize,
-}
-
-impl Runs<'_> {
-    fn copy(&mut self, from: usize) -> Result<(), Fault> {
-        let x = self.call.tensor("x")?;
-        self.at += self.n;
-        let copied = self.out.copy_from(self.at - self.n, &x.data, from, self.n);
-        if copied {
-            Ok(())
-        } else {
-            Err(format!("{} cannot be gathered", x.dtype))
-        }
-    }
+    let starts: Vec<usize> = (0..n_rows)
+        .map(|row| {
+            let start = (row / per_batch.max(1)) * own.iter().product::<usize>();
+            Ok(start + offset(&ids[row * depth..(row + 1) * depth], own, place)?)
+        })
+        .collect::<Result<_, Fault>>()?;
+    copy_runs(call.context, [n_rows, inner], x, &mut out[0], |row| {
+        starts[row]
+    })
 }
 
 /// Two shapes that differ in the size of one axis at most.

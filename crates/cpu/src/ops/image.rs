@@ -1,7 +1,7 @@
 //! Resizing and cropping of the last axes, computed in f64.
 
-use super::{Call, Eval, Fault, f32_out, place, strides};
-use crate::tensor::Buffer;
+use super::{Call, Eval, Fault, SHARED_LEN, place, strides};
+use crate::tensor::{Buffer, alike};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
     ("crop", crop),
@@ -101,93 +101,145 @@ pub(super) fn between(x: &[f32], places: &[Place], strides: &[usize], at: usize)
 }
 
 /// The last axes of x, at places along each of them.
-struct Grid<F> {
+struct Grid<'a> {
+    call: &'a Call<'a>,
     from: Vec<usize>,
-    to: Vec<usize>,
     strides: Vec<usize>,
-    /// The place of a point of the result from its index, the number of points and the elements of
-    /// x.
-    place: F,
+    /// The places of the points of each axis of the result.
+    places: Vec<Vec<Place>>,
 }
 
-impl<F: Fn(usize, usize, usize) -> Place> Grid<F> {
-    /// A grid over the last `n` axes.
-    fn new(call: &Call<'_>, n: usize, place: F) -> Result<Self, Fault> {
+impl<'a> Grid<'a> {
+    /// A grid over the last `n` axes; `place` gives the place of a point of the result from its
+    /// index, the number of points and the elements of x.
+    fn new(
+        call: &'a Call<'a>,
+        n: usize,
+        place: impl Fn(usize, usize, usize) -> Place,
+    ) -> Result<Self, Fault> {
         let (from, to) = (&call.tensor("x")?.shape, call.shape(0));
-        let (from, to) = (from[from.len() - n..].to_vec(), to[to.len() - n..].to_vec());
-        if let Some((_, to)) = from
-            .iter()
-            .zip(&to)
-            .find(|(from, to)| **from == 0 && **to > 0)
-        {
+        let (mut from, mut to) = (from[from.len() - n..].to_vec(), to[to.len() - n..].to_vec());
+        if n == 0 {
+            // Each element by itself.
+            (from, to) = (vec![1], vec![1]);
+        }
+        let mut axes = from.iter().zip(&to);
+        if let Some((_, to)) = axes.find(|(from, to)| **from == 0 && **to > 0) {
             return Err(format!(
                 "an axis without elements cannot be resized to {to}"
             ));
         }
+        let axes = from.iter().zip(&to);
+        let places = axes.map(|(from, to)| (0..*to).map(|i| place(i, *to, *from)).collect());
         Ok(Self {
+            call,
             strides: strides(&from),
+            places: places.collect(),
             from,
-            to,
-            place,
         })
     }
 
-    /// Call `each` for the elements of a result of `n`, with where its run of these axes begins in
-    /// x and the places of the element.
-    fn each(&self, n: usize, mut each: impl FnMut(usize, usize, &[Place])) {
-        if n == 0 {
-            return;
-        }
-        let (n_from, n_to): (usize, usize) = (self.from.iter().product(), self.to.iter().product());
-        let place = |axis: usize, i: usize| (self.place)(i, self.to[axis], self.from[axis]);
-        let mut index = vec![0; self.to.len()];
-        let mut places: Vec<Place> = (0..self.to.len()).map(|axis| place(axis, 0)).collect();
-        for i in 0..n {
-            each(i, i / n_to * n_from, &places);
-            for axis in (0..self.to.len()).rev() {
-                index[axis] = (index[axis] + 1) % self.to[axis];
-                places[axis] = place(axis, index[axis]);
-                if index[axis] > 0 {
-                    break;
+    /// Call `row` for each row of the result `y` along the last axis, with where its run of these
+    /// axes begins in x, its places along the axes before, and those of its elements.
+    fn rows<T: Send>(
+        &self,
+        y: &mut [T],
+        row: impl Fn(usize, &[Place], &[Place], &mut [T]) + Sync,
+    ) -> Result<(), Fault> {
+        let n = self.call.shape(0).iter().product();
+        let y = y.get_mut(..n).ok_or("the result is shorter than it is")?;
+        let Some((last, outer)) = self.places.split_last() else {
+            return Err("no axis is resized".to_owned());
+        };
+        let n_from: usize = self.from.iter().product();
+        let n_rows: usize = outer.iter().map(Vec::len).product();
+        let n_in_task = SHARED_LEN.div_ceil(last.len().max(1));
+        let pool = self.call.context.pool();
+        pool.run_chunks(y, n_in_task * last.len().max(1), |task_idx, y| {
+            let mut places = vec![Place::element(0); outer.len()];
+            let rows = y.chunks_exact_mut(last.len()).zip(task_idx * n_in_task..);
+            for (y, i) in rows {
+                let mut rest = i;
+                for (place, all) in places.iter_mut().zip(outer).rev() {
+                    *place = all[rest % all.len()];
+                    rest /= all.len();
                 }
+                row(i / n_rows * n_from, &places, last, y);
             }
-        }
-    }
-
-    fn linear(&self, call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-        let (x, n) = (call.f32s("x")?, call.shape(0).iter().product());
-        let y = f32_out(&mut out[0], n)?;
-        self.each(n, |i, start, places| {
-            y[i] = between(x, places, &self.strides, start) as f32
         });
         Ok(())
     }
 
-    fn nearest(&self, call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-        let n = call.shape(0).iter().product();
-        let from = |start: usize, places: &[Place]| {
-            start
-                + places
-                    .iter()
-                    .zip(&self.strides)
-                    .map(|(p, stride)| p.low * stride)
-                    .sum::<usize>()
+    fn linear(&self, out: &mut [Buffer]) -> Result<(), Fault> {
+        let x = self.call.f32s("x")?;
+        let Buffer::F32(y) = &mut out[0] else {
+            return Err("the result does not hold fp32".to_owned());
         };
-        match (&*call.tensor("x")?.data, &mut out[0]) {
-            (Buffer::F32(x), Buffer::F32(y)) => {
-                self.each(n, |i, start, places| y[i] = x[from(start, places)])
-            }
-            (Buffer::I32(x), Buffer::I32(y)) => {
-                self.each(n, |i, start, places| y[i] = x[from(start, places)])
-            }
-            _ => {
-                return Err(format!(
-                    "{} is not defined for these element types",
-                    call.def.name
-                ));
+        self.rows(y, |start, outer, last, y| {
+            let mut sums = vec![0.0; y.len()];
+            mixed_row(x, (outer, last), &self.strides, start, &mut sums);
+            y.iter_mut().zip(sums).for_each(|(y, sum)| *y = sum as f32);
+        })
+    }
+
+    fn nearest(&self, out: &mut [Buffer]) -> Result<(), Fault> {
+        let x = self.call.tensor("x")?;
+        let mut done = Ok(());
+        let is_alike = alike!(&mut out[0], &*x.data, |y, x| {
+            done = self.rows(y, |start, outer, last, y| {
+                let along = outer.iter().zip(&self.strides);
+                let start = start + along.map(|(p, stride)| p.low * stride).sum::<usize>();
+                y.iter_mut()
+                    .zip(last)
+                    .for_each(|(y, p)| *y = x[start + p.low]);
+            });
+            true
+        });
+        if is_alike {
+            return done;
+        }
+        Err(format!(
+            "{} is not defined for these element types",
+            self.call.def.name
+        ))
+    }
+}
+
+/// The elements of a row of the result, as [`between`] has each of them.
+fn mixed_row(
+    x: &[f32],
+    (outer, last): (&[Place], &[Place]),
+    strides: &[usize],
+    at: usize,
+    out: &mut [f64],
+) {
+    let (Some((place, outer)), Some((stride, strides))) =
+        (outer.split_first(), strides.split_first())
+    else {
+        let value = |element: usize| f64::from(x[at + element]);
+        for (out, place) in out.iter_mut().zip(last) {
+            *out = match place.weight {
+                0.0 => value(place.low),
+                1.0 => value(place.high),
+                weight => value(place.low) * (1.0 - weight) + value(place.high) * weight,
+            };
+        }
+        return;
+    };
+    let side = |element: usize, out: &mut [f64]| {
+        mixed_row(x, (outer, last), strides, at + element * stride, out);
+    };
+    match place.weight {
+        0.0 => side(place.low, out),
+        1.0 => side(place.high, out),
+        weight => {
+            let mut high = vec![0.0; out.len()];
+            side(place.low, out);
+            side(place.high, &mut high);
+            for (out, high) in out.iter_mut().zip(high) {
+                *out = *out * (1.0 - weight) + high * weight;
             }
         }
-        Ok(())
     }
 }
 
@@ -199,11 +251,11 @@ fn start_of_pixel(i: usize, n: usize, size: usize) -> Place {
 /// The factors of `upsample_nearest_neighbor` are taken anew from the sizes, as `upsample_bilinear`
 /// documents.
 fn nearest_neighbor(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    Grid::new(call, 2, start_of_pixel)?.nearest(call, out)
+    Grid::new(call, 2, start_of_pixel)?.nearest(out)
 }
 
 fn bilinear(call: &Call<'_>, out: &mut [Buffer], sampling: Sampling) -> Result<(), Fault> {
-    Grid::new(call, 2, |i, n, size| on_axis(sampling, i, n, size))?.linear(call, out)
+    Grid::new(call, 2, |i, n, size| on_axis(sampling, i, n, size))?.linear(out)
 }
 
 fn on_axis(sampling: Sampling, i: usize, n: usize, size: usize) -> Place {
@@ -242,12 +294,12 @@ fn resize(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
                 Place::element((at.max(0.0) as usize).min(size.saturating_sub(1)))
             }
         };
-        return Grid::new(call, n, nearest)?.nearest(call, out);
+        return Grid::new(call, n, nearest)?.nearest(out);
     }
     if call.tensor("x")?.f32s().is_none() {
         return Err("`x` holds int32: how LINEAR rounds to integers is not documented".to_owned());
     }
-    Grid::new(call, n, |i, n, size| on_axis(sampling, i, n, size))?.linear(call, out)
+    Grid::new(call, n, |i, n, size| on_axis(sampling, i, n, size))?.linear(out)
 }
 
 fn crop(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! Joining, cutting and lengthening.
 
-use super::{Call, Eval, Fault, f32_out, place, strides, uncopyable};
+use super::{Call, Eval, Fault, SHARED_LEN, f32_out, place, strides, uncopyable};
 use crate::tensor::{Buffer, Tensor};
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -96,31 +96,48 @@ fn pad(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     };
     let constant = call.f32_or("constant_val", 0.0)?;
     let first = shape.len() - amounts.len() / 2;
-    let steps = strides(&shape);
+    // Where each index along each axis is in x.
+    let places = |a: usize| -> Vec<Option<usize>> {
+        let (before, n) = (
+            a.checked_sub(first).map_or(0, |a| amounts[2 * a]),
+            x.shape[a] as i64,
+        );
+        let place = |k: i64| {
+            let is_inside = |k: &i64| (0..n).contains(k);
+            let k = Some(k).filter(is_inside).or_else(|| edge(k, n));
+            let k = usize::try_from(k.filter(is_inside)?).ok()?;
+            Some(k * own[a])
+        };
+        (0..shape[a] as i64).map(|i| place(i - before)).collect()
+    };
+    let places: Vec<_> = (0..shape.len()).map(places).collect();
     let n = shape.iter().product();
-    for (i, o) in f32_out(&mut out[0], n)?.iter_mut().enumerate() {
-        let along = |a: usize| {
-            let k = (i / steps[a] % shape[a]) as i64
-                - if a < first {
-                    0
-                } else {
-                    amounts[2 * (a - first)]
-                };
-            let n = x.shape[a] as i64;
-            let k = if (0..n).contains(&k) {
-                Some(k)
-            } else {
-                edge(k, n)
-            };
-            Some(usize::try_from(k?).ok()? * own[a])
-        };
-        let from: Option<usize> = (0..shape.len()).map(along).sum();
-        *o = match (from, mode) {
-            (None, "constant") => constant,
-            (from, _) => *from
-                .and_then(|at| values.get(at))
-                .ok_or("an axis without elements has no edge")?,
-        };
+    let y = f32_out(&mut out[0], n)?;
+    let Some((last, outer)) = places.split_last().filter(|_| n > 0) else {
+        y.copy_from_slice(&values[..n]);
+        return Ok(());
+    };
+    if mode != "constant" && places.iter().flatten().any(Option::is_none) {
+        return Err("an axis without elements has no edge".to_owned());
     }
+    let n_in_task = SHARED_LEN.div_ceil(last.len());
+    let pool = call.context.pool();
+    pool.run_chunks(y, n_in_task * last.len(), |task_idx, y| {
+        for (y, i) in y.chunks_exact_mut(last.len()).zip(task_idx * n_in_task..) {
+            let mut rest = i;
+            let along = outer.iter().rev().map(|places| {
+                let place = places[rest % places.len()];
+                rest /= places.len();
+                place
+            });
+            match along.sum::<Option<usize>>() {
+                None => y.fill(constant),
+                Some(start) => y
+                    .iter_mut()
+                    .zip(last)
+                    .for_each(|(y, place)| *y = place.map_or(constant, |at| values[start + at])),
+            }
+        }
+    });
     Ok(())
 }

@@ -13,7 +13,7 @@ use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::types::TensorType;
 
-use crate::tensor::{Buffer, Tensor};
+use crate::tensor::{Buffer, Tensor, alike};
 
 mod activation;
 mod block;
@@ -382,19 +382,40 @@ fn place(
     out: &mut Buffer,
 ) -> Result<(), Fault> {
     let by = (context, dims, moves, start);
-    let copied = match (out, x.data.as_ref()) {
-        (Buffer::F32(out), Buffer::F32(from)) => place_elements(by, from, out),
-        (Buffer::F16(out), Buffer::F16(from)) => place_elements(by, from, out),
-        (Buffer::I32(out), Buffer::I32(from)) => place_elements(by, from, out),
-        (Buffer::U32(out), Buffer::U32(from)) => place_elements(by, from, out),
-        (Buffer::I16(out), Buffer::I16(from)) => place_elements(by, from, out),
-        (Buffer::U16(out), Buffer::U16(from)) => place_elements(by, from, out),
-        (Buffer::I8(out), Buffer::I8(from)) => place_elements(by, from, out),
-        (Buffer::U8(out), Buffer::U8(from)) | (Buffer::Bool(out), Buffer::Bool(from)) => {
-            place_elements(by, from, out)
-        }
-        _ => false,
-    };
+    let copied = alike!(out, &*x.data, |out, from| place_elements(by, from, out));
+    if copied { Ok(()) } else { Err(uncopyable(x)) }
+}
+
+/// Fill the result with runs of `n` elements of x, of which run i begins at `start(i)`.
+fn copy_runs(
+    context: &Context,
+    [n_runs, n]: [usize; 2],
+    x: &Tensor,
+    out: &mut Buffer,
+    start: impl Fn(usize) -> usize + Sync,
+) -> Result<(), Fault> {
+    fn copy<T: Copy>(to: &mut [T], from: &[T], start: usize) -> Option<()> {
+        let from = from.get(start..)?.get(..to.len())?;
+        to.copy_from_slice(from);
+        Some(())
+    }
+    if n == 0 {
+        return Ok(());
+    }
+    let copied = alike!(out, &*x.data, |out, x| {
+        let copied = AtomicBool::new(n_runs * n <= out.len());
+        let n_in_task = SHARED_LEN.div_ceil(n);
+        let out = out.get_mut(..n_runs * n).unwrap_or_default();
+        let pool = context.pool();
+        pool.run_chunks(out, n_in_task * n, |task_idx, out| {
+            for (run, i) in out.chunks_exact_mut(n).zip(task_idx * n_in_task..) {
+                if copy(run, x, start(i)).is_none() {
+                    copied.store(false, Ordering::Relaxed);
+                }
+            }
+        });
+        copied.into_inner()
+    });
     if copied { Ok(()) } else { Err(uncopyable(x)) }
 }
 

@@ -1,7 +1,11 @@
 //! Normalization, computed in f64.
 
-use super::reduce::fold;
-use super::{Call, Eval, Fault, f32_out};
+use std::sync::Mutex;
+
+use thane_kernels::wide::{dot_f64, sum_f64};
+
+use super::reduce::{fold, target_strides};
+use super::{Call, Eval, Fault, SHARED_LEN, f32_out, shared_rows, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -23,59 +27,59 @@ fn factor(call: &Call<'_>, name: &str, none: f64, c: usize) -> Result<f64, Fault
         .ok_or_else(|| format!("`{name}` has none for channel {c}"))
 }
 
-/// Elements of x by channel: the channel, and the x and y of one item of it.
+/// `(x - mean) / sqrt(variance + epsilon) * gamma + beta` of each channel of each item, whose mean
+/// and variance `of_channel` gives from the channel and its elements.
 fn by_channel(
     call: &Call<'_>,
     out: &mut [Buffer],
-    mut each: impl FnMut(usize, &[f32], &mut [f32]) -> Result<(), Fault>,
+    of_channel: impl Fn(usize, &[f32]) -> Result<[f64; 2], Fault> + Sync,
 ) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let (n_channels, inner) = (shape[1], shape[2..].iter().product::<usize>().max(1));
-    let y = f32_out(&mut out[0], x.len())?;
-    x.chunks(inner)
-        .zip(y.chunks_mut(inner))
-        .enumerate()
-        .try_for_each(|(i, (x, y))| each(i % n_channels, x, y))
-}
-
-fn batch_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let epsilon = f64::from(call.f32_or("epsilon", 1e-5)?);
-    by_channel(call, out, |c, x, y| {
-        let (mean, variance) = (
-            factor(call, "mean", 0.0, c)?,
-            factor(call, "variance", 1.0, c)?,
-        );
-        let (gamma, beta) = (
-            factor(call, "gamma", 1.0, c)?,
-            factor(call, "beta", 0.0, c)?,
-        );
-        let scale = gamma / (variance + epsilon).sqrt();
+    let y = f32_out(&mut out[0], x.len())?;
+    let one = |i: usize, x: &[f32], y: &mut [f32]| {
+        let c = i % n_channels;
+        let [mean, variance] = of_channel(c, x)?;
+        let scale = factor(call, "gamma", 1.0, c)? / (variance + epsilon).sqrt();
+        let beta = factor(call, "beta", 0.0, c)?;
         y.iter_mut()
             .zip(x)
             .for_each(|(y, x)| *y = ((f64::from(*x) - mean) * scale + beta) as f32);
         Ok(())
+    };
+    let n_in_task = SHARED_LEN.div_ceil(inner);
+    let fault = Mutex::new(None);
+    let pool = call.context.pool();
+    pool.run_chunks(y, n_in_task * inner, |task_idx, y| {
+        let first = task_idx * n_in_task;
+        let x = x[first * inner..].chunks(inner);
+        let done = x
+            .zip(y.chunks_mut(inner))
+            .zip(first..)
+            .try_for_each(|((x, y), i)| one(i, x, y));
+        if let (Err(found), Ok(mut fault)) = (done, fault.lock()) {
+            fault.get_or_insert(found);
+        }
+    });
+    fault.into_inner().ok().flatten().map_or(Ok(()), Err)
+}
+
+fn batch_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
+    by_channel(call, out, |c, _| {
+        Ok([
+            factor(call, "mean", 0.0, c)?,
+            factor(call, "variance", 1.0, c)?,
+        ])
     })
 }
 
 fn instance_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    let epsilon = f64::from(call.f32_or("epsilon", 1e-5)?);
-    by_channel(call, out, |c, x, y| {
+    by_channel(call, out, |_, x| {
         let n = x.len() as f64;
-        let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
-        let variance = x
-            .iter()
-            .map(|x| (f64::from(*x) - mean).powi(2))
-            .sum::<f64>()
-            / n;
-        let (gamma, beta) = (
-            factor(call, "gamma", 1.0, c)?,
-            factor(call, "beta", 0.0, c)?,
-        );
-        let scale = gamma / (variance + epsilon).sqrt();
-        y.iter_mut()
-            .zip(x)
-            .for_each(|(y, x)| *y = ((f64::from(*x) - mean) * scale + beta) as f32);
-        Ok(())
+        let mean = sum_f64(call.context.isa(), x) / n;
+        let squares = x.iter().map(|x| (f64::from(*x) - mean).powi(2));
+        Ok([mean, squares.sum::<f64>() / n])
     })
 }
 
@@ -83,15 +87,14 @@ fn l2_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let epsilon = f64::from(call.f32_or("epsilon", 1e-6)?);
     let n = shape[shape.len() - 3..].iter().product::<usize>().max(1);
-    for (x, y) in x
-        .chunks(n)
-        .zip(f32_out(&mut out[0], x.len())?.chunks_mut(n))
-    {
-        let norm = (x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() + epsilon).sqrt();
+    let (isa, pool) = (call.context.isa(), call.context.pool());
+    pool.run_chunks(f32_out(&mut out[0], x.len())?, n, |i, y| {
+        let x = &x[i * n..][..y.len()];
+        let norm = (dot_f64(isa, x, x) + epsilon).sqrt();
         y.iter_mut()
             .zip(x)
             .for_each(|(y, x)| *y = (f64::from(*x) / norm) as f32);
-    }
+    });
     Ok(())
 }
 
@@ -109,15 +112,25 @@ fn local_response_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault>
     .map(f64::from);
     let (n_channels, inner) = (shape[1], shape[2..].iter().product::<usize>());
     let n_item = n_channels * inner;
-    for (i, y) in f32_out(&mut out[0], x.len())?.iter_mut().enumerate() {
-        let (c, place) = (i % n_item / inner, i / n_item * n_item + i % inner);
+    // A channel of an item at a time.
+    let pool = call.context.pool();
+    let y = f32_out(&mut out[0], x.len())?;
+    pool.run_chunks(y, inner.max(1), |plane, y| {
+        let (c, item) = (plane % n_channels, plane / n_channels * n_item);
         let window =
             c.saturating_sub(size / 2)..n_channels.min(c.saturating_add((size - 1) / 2 + 1));
-        let sum = window
-            .map(|c| f64::from(x[place + c * inner]).powi(2))
-            .sum::<f64>();
-        *y = (f64::from(x[i]) / (k + alpha / size as f64 * sum).powf(beta)) as f32;
-    }
+        let mut sums = vec![0f64; inner];
+        for other in window {
+            let x = &x[item + other * inner..][..inner];
+            sums.iter_mut()
+                .zip(x)
+                .for_each(|(sum, x)| *sum += f64::from(*x).powi(2));
+        }
+        let x = &x[item + c * inner..][..inner];
+        for ((y, x), sum) in y.iter_mut().zip(x).zip(sums) {
+            *y = (f64::from(*x) / (k + alpha / size as f64 * sum).powf(beta)) as f32;
+        }
+    });
     Ok(())
 }
 
@@ -148,15 +161,29 @@ fn layer_norm(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     fold(shape, &axes, |i, group| {
         variances[group] += (f64::from(x[i]) - means[group]).powi(2) / n as f64
     });
-    // The place of each element along the axes, which gamma and beta go by.
-    let mut places = vec![0; x.len()];
-    fold(shape, &others, |i, place| places[i] = place);
+    variances
+        .iter_mut()
+        .for_each(|v| *v = 1.0 / (*v + epsilon).sqrt());
+    let factors = variances;
+    // gamma and beta go by the place of an element along the axes.
+    let own = strides(shape);
+    let (groups, places) = (target_strides(shape, &axes), target_strides(shape, &others));
     let y = f32_out(&mut out[0], x.len())?;
-    fold(shape, &axes, |i, group| {
-        let normed = (f64::from(x[i]) - means[group]) / (variances[group] + epsilon).sqrt();
-        let [scale, shift] = [(gamma, 1.0), (beta, 0.0)]
-            .map(|(v, none)| v.map_or(none, |v| f64::from(v[places[i]])));
-        y[i] = (normed * scale + shift) as f32;
-    });
+    let moves = [&own[..], &groups, &places];
+    shared_rows(
+        call.context,
+        shape,
+        moves,
+        y,
+        |y, [i, group, place], [_, g, p]| {
+            for (k, (y, x)) in y.iter_mut().zip(&x[i..]).enumerate() {
+                let (group, place) = (group + k * g, place + k * p);
+                let normed = (f64::from(*x) - means[group]) * factors[group];
+                let [scale, shift] = [(gamma, 1.0), (beta, 0.0)]
+                    .map(|(v, none)| v.map_or(none, |v| f64::from(v[place])));
+                *y = (normed * scale + shift) as f32;
+            }
+        },
+    );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! Elements in another order: transposed, reversed.
 
-use super::{Call, Eval, Fault, place, strides, uncopyable};
+use super::{Call, Eval, Fault, copy_runs, place, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -36,12 +36,22 @@ fn reverse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
             .filter(|a| *a < rank);
         turned[a.ok_or("`axes` names an axis that x has not")?] ^= true;
     }
-    let copied = (0..x.len()).all(|i| {
-        let along = |a: usize| i / own[a] % x.shape[a];
-        let from = (0..rank).map(|a| if turned[a] { x.shape[a] - 1 - along(a) } else { along(a) } * own[a]).sum();
-        out[0].copy_from(i, &x.data, from, 1)
-    });
-    if copied { Ok(()) } else { Err(uncopyable(x)) }
+    // Behind the last axis that is turned, elements stay together.
+    let n_axes = turned
+        .iter()
+        .rposition(|turned| *turned)
+        .map_or(0, |a| a + 1);
+    let n: usize = x.shape[n_axes..].iter().product();
+    let runs = [x.shape[..n_axes].iter().product(), n];
+    copy_runs(call.context, runs, x, &mut out[0], |i| {
+        let mut rest = i;
+        let along = (0..n_axes).rev().map(|a| {
+            let k = rest % x.shape[a];
+            rest /= x.shape[a];
+            own[a] * if turned[a] { x.shape[a] - 1 - k } else { k }
+        });
+        along.sum()
+    })
 }
 
 fn reverse_sequence(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -65,17 +75,24 @@ fn reverse_sequence(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         .collect();
     let lengths = lengths
         .ok_or_else(|| format!("a length does not fit the {} of axis {seq}", x.shape[seq]))?;
-    let copied = (0..x.len()).all(|i| {
-        let (k, n) = (
-            i / own[seq] % x.shape[seq],
-            lengths[i / own[batch] % x.shape[batch]],
-        );
-        let from = if k < n {
-            i - k * own[seq] + (n - 1 - k) * own[seq]
-        } else {
-            i
-        };
-        out[0].copy_from(i, &x.data, from, 1)
-    });
-    if copied { Ok(()) } else { Err(uncopyable(x)) }
+    // Behind both axes, elements stay together.
+    let n = own[seq].min(own[batch]);
+    copy_runs(
+        call.context,
+        [x.len() / n.max(1), n],
+        x,
+        &mut out[0],
+        |run| {
+            let i = run * n;
+            let (k, n) = (
+                i / own[seq] % x.shape[seq],
+                lengths[i / own[batch] % x.shape[batch]],
+            );
+            if k < n {
+                i - k * own[seq] + (n - 1 - k) * own[seq]
+            } else {
+                i
+            }
+        },
+    )
 }

@@ -1,10 +1,11 @@
 //! Pools, computed in f64.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use thane_mil::opset::window::{Window, Windows};
 
-use super::{Call, Eval, Fault, f32_out};
+use super::{Call, Eval, Fault, SHARED_LEN, f32_out};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -35,11 +36,12 @@ impl Place {
 }
 
 /// Compute each element of the result from the elements in the window, and how many it has with
-/// those of the padding.
+/// those of the padding; a window without any fails, which `purpose` explains.
 fn pool(
     call: &Call<'_>,
     out: &mut [Buffer],
-    mut each: impl FnMut(&mut dyn Iterator<Item = f64>, f64) -> Result<f64, Fault>,
+    purpose: &str,
+    each: impl Fn(&mut dyn Iterator<Item = f64>, f64) -> Option<f64> + Sync,
 ) -> Result<(), Fault> {
     let (x, shape) = (call.f32s("x")?, &call.tensor("x")?.shape);
     let to = call.shape(0);
@@ -72,7 +74,7 @@ fn pool(
     let place = |axis: usize, at: usize| Place::new(moves[axis], at, input[axis]);
     let (n_places, n_plane): (usize, usize) = (output.iter().product(), input.iter().product());
     let y = f32_out(&mut out[0], to.iter().product())?;
-    for (i, y) in y.iter_mut().enumerate() {
+    let of_place = |i: usize| {
         let (plane, at) = (i / n_places * n_plane, i % n_places);
         let (a, b) = (
             place(0, at / output[2] / output[1]),
@@ -94,34 +96,48 @@ fn pool(
             .map(|n| n as f64)
             .iter()
             .product();
-        *y = each(&mut elements, n_padded)? as f32;
+        each(&mut elements, n_padded)
+    };
+    let is_whole = AtomicBool::new(true);
+    let pool = call.context.pool();
+    pool.run_chunks(y, SHARED_LEN, |task_idx, y| {
+        for (y, i) in y.iter_mut().zip(task_idx * SHARED_LEN..) {
+            match of_place(i) {
+                Some(value) => *y = value as f32,
+                None => is_whole.store(false, Ordering::Relaxed),
+            }
+        }
+    });
+    if is_whole.into_inner() {
+        Ok(())
+    } else {
+        Err(format!(
+            "a place of the window has no elements to {purpose}"
+        ))
     }
-    Ok(())
 }
 
 fn avg_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let excludes = call.bool_or("exclude_padding_from_average", false);
-    pool(call, out, |elements, n_padded| {
+    pool(call, out, "average", |elements, n_padded| {
         let (n, sum) = elements.fold((0.0, 0.0), |(n, sum), v| (n + 1.0, sum + v));
         match if excludes { n } else { n_padded } {
-            0.0 => Err("a place of the window has no elements to average".to_owned()),
-            n => Ok(sum / n),
+            0.0 => None,
+            n => Some(sum / n),
         }
     })
 }
 
 fn l2_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
-    pool(call, out, |elements, _| {
-        Ok(elements.map(|v| v * v).sum::<f64>().sqrt())
+    pool(call, out, "add up", |elements, _| {
+        Some(elements.map(|v| v * v).sum::<f64>().sqrt())
     })
 }
 
 fn max_pool(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     // What is not a number counts as the largest.
     let larger = |a: f64, b: f64| if b > a || b.is_nan() { b } else { a };
-    pool(call, out, |elements, _| {
-        elements.reduce(larger).ok_or_else(|| {
-            "a place of the window has no elements to take the largest of".to_owned()
-        })
+    pool(call, out, "take the largest of", |elements, _| {
+        elements.reduce(larger)
     })
 }

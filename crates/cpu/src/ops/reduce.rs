@@ -64,17 +64,14 @@ fn larger(a: f64, b: f64) -> f64 {
 
 /// For each element of x, in order: its value and the element of the result that it belongs to.
 pub(super) fn fold(shape: &[usize], axes: &[usize], mut visit: impl FnMut(usize, usize)) {
-    let (own, target) = (strides(shape), target_strides(shape, axes));
-    for i in 0..shape.iter().product() {
-        let to = (0..shape.len())
-            .map(|a| i / own[a] % shape[a] * target[a])
-            .sum();
-        visit(i, to);
-    }
+    let target = target_strides(shape, axes);
+    rows(shape, [&target], |i, [to], n, [step]| {
+        (0..n).for_each(|k| visit(i + k, to + k * step));
+    });
 }
 
 /// How far an element of the result is from the next along each axis of x: 0 where that is reduced.
-fn target_strides(shape: &[usize], axes: &[usize]) -> Vec<usize> {
+pub(super) fn target_strides(shape: &[usize], axes: &[usize]) -> Vec<usize> {
     let is_reduced = |axis: usize| axes.contains(&axis);
     let kept = shape.iter().enumerate();
     let kept: Vec<usize> = kept
@@ -248,28 +245,83 @@ fn finish(call: &Call<'_>, out: &mut [Buffer], values: &[f64]) -> Result<(), Fau
     Ok(())
 }
 
+/// For each of the columns of matrices [n, inner] of x, the row of the element that is better than
+/// all above it; of what is not a number the first is the best.
+fn find_places<T: Copy + PartialOrd + Sync>(
+    context: &Context,
+    x: &[T],
+    [n, inner]: [usize; 2],
+    is_better: impl Fn(T, T) -> bool + Sync,
+    places: &mut [usize],
+) {
+    /// Columns that are looked at together.
+    const MOST: usize = 256;
+    let is_number = |v: T| v.partial_cmp(&v).is_some();
+    let is_better = |v: T, best: T| is_number(best) && (is_better(v, best) || !is_number(v));
+    if n == 0 {
+        return;
+    }
+    // The rows of the best of some columns, of which the first element is at `start`.
+    let search = |start: usize, places: &mut [usize]| {
+        let mut best = [x[start]; MOST];
+        best[..places.len()].copy_from_slice(&x[start..][..places.len()]);
+        for k in 1..n {
+            let row = &x[start + k * inner..][..places.len()];
+            for ((v, best), place) in row.iter().zip(&mut best).zip(&mut *places) {
+                if is_better(*v, *best) {
+                    (*best, *place) = (*v, k);
+                }
+            }
+        }
+    };
+    let line = |line: &[T]| {
+        let better = |best: usize, k: usize| {
+            if is_better(line[k], line[best]) {
+                k
+            } else {
+                best
+            }
+        };
+        (1..n).fold(0, better)
+    };
+    let n_in_task = SHARED_LEN.div_ceil(n);
+    let pool = context.pool();
+    pool.run_chunks(places, n_in_task, |task_idx, mut places| {
+        let mut column = task_idx * n_in_task;
+        if inner == 1 {
+            let lines = x[column * n..].chunks_exact(n);
+            let places = places.iter_mut().zip(lines);
+            return places.for_each(|(place, values)| *place = line(values));
+        }
+        while !places.is_empty() {
+            let (block, first) = (column / inner * n * inner, column % inner);
+            let n_columns = places.len().min(inner - first).min(MOST);
+            let (some, rest) = places.split_at_mut(n_columns);
+            search(block + first, some);
+            column += n_columns;
+            places = rest;
+        }
+    });
+}
+
 /// The position of the first element that is better than all before it.
 fn position(
     call: &Call<'_>,
     out: &mut [Buffer],
-    is_better: impl Fn(f64, f64) -> bool,
+    is_better: impl Fn(f64, f64) -> bool + Sync,
 ) -> Result<(), Fault> {
     let x = call.tensor("x")?;
     let axis = call.axis("axis", -1, x.shape.len())?;
-    let values = values(x);
-    let step: usize = x.shape[axis + 1..].iter().product();
-    let mut best: Vec<Option<(f64, usize)>> = vec![None; call.shape(0).iter().product()];
-    fold(&x.shape, &[axis], |i, to| {
-        let at = i / step % x.shape[axis];
-        best[to] = match best[to] {
-            // The first that is not a number is the best.
-            Some((b, n)) if !is_better(values[i], b) && (b.is_nan() || !values[i].is_nan()) => {
-                Some((b, n))
-            }
-            _ => Some((values[i], at)),
-        };
-    });
-    let places = best.iter().map(|b| b.map_or(0, |(_, at)| at));
+    let sizes = [x.shape[axis], x.shape[axis + 1..].iter().product()];
+    let mut places = vec![0; call.shape(0).iter().product()];
+    let context = call.context;
+    if let Some(values) = x.f32s() {
+        let is_better = |a: f32, b: f32| is_better(f64::from(a), f64::from(b));
+        find_places(context, values, sizes, is_better, &mut places);
+    } else {
+        find_places(context, &values(x), sizes, is_better, &mut places);
+    }
+    let places = places.into_iter();
     match (&mut out[0], call.results[0].dtype) {
         (Buffer::I32(o), _) => o.iter_mut().zip(places).for_each(|(o, at)| *o = at as i32),
         (o, DType::Uint16) => {

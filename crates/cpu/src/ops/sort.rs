@@ -110,11 +110,21 @@ fn argsort(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let Buffer::I32(o) = &mut out[0] else {
         return Err("the result does not hold int32".to_owned());
     };
+    let order = |start| first_of_line(&values, start, &lines, lines.n, ascending);
+    if lines.step == 1 && lines.n > 0 {
+        let o = o.get_mut(..x.len()).ok_or("the result is too short")?;
+        let pool = call.context.pool();
+        pool.run_chunks(o, lines.n, |line, o| {
+            let order = order(line * lines.n);
+            o.iter_mut()
+                .zip(order)
+                .for_each(|(o, from)| *o = from as i32);
+        });
+        return Ok(());
+    }
     for start in lines.starts() {
-        first_of_line(&values, start, &lines, lines.n, ascending)
-            .into_iter()
-            .enumerate()
-            .for_each(|(k, from)| o[start + k * lines.step] = from as i32);
+        let order = order(start).into_iter().enumerate();
+        order.for_each(|(k, from)| o[start + k * lines.step] = from as i32);
     }
     Ok(())
 }

@@ -98,11 +98,20 @@ pub enum Fused {
     },
     /// `softmax(x)` along the last axis.
     Softmax { x: ValueId },
-    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last axis.
+    /// `(x - mean) / sqrt(variance + epsilon) * weight + bias` along the last `n_axes`, as if they
+    /// were one.
     LayerNorm {
         x: ValueId,
+        n_axes: usize,
         weight: Option<Tensor>,
         bias: Option<Tensor>,
+        epsilon: f32,
+    },
+    /// `(x - mean) / sqrt(variance + epsilon)` of groups, along the axes from the first of `ends`
+    /// to the second and from the third on.
+    GroupNorm {
+        x: ValueId,
+        ends: [usize; 3],
         epsilon: f32,
     },
     /// The sum of the experts that each token chose, each times a factor.
@@ -432,6 +441,7 @@ impl Fused {
             | Fused::Softmax { x }
             | Fused::Depthwise { x, .. }
             | Fused::LayerNorm { x, .. }
+            | Fused::GroupNorm { x, .. }
             | Fused::HalfLinear { x, .. }
             | Fused::Pointwise { x, .. } => vec![x],
             Fused::Attend {

@@ -14,6 +14,7 @@ mod gguf;
 mod golden;
 mod hostile;
 mod instance;
+mod items;
 mod lists;
 mod memory;
 mod model_packages;

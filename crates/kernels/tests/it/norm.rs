@@ -1,7 +1,7 @@
 //! Norms against their definitions in f64.
 
 use thane_kernels::Context;
-use thane_kernels::norm::{layer_norm, rms_norm, rms_norm_by_largest};
+use thane_kernels::norm::{group_norm, layer_norm, rms_norm, rms_norm_by_largest};
 
 use crate::testing::{Random, instruction_sets, relative_error};
 
@@ -85,6 +85,50 @@ fn rows_of_every_length() {
                     }
                 }
             }
+        }
+    }
+}
+
+/// Groups of columns of matrices are rows of what is turned.
+#[test]
+fn groups_of_columns() {
+    let mut random = Random::new(12);
+    for isa in instruction_sets() {
+        for (n_threads, n_matrices, sizes) in [
+            (1, 1, [1, 1, 1]),
+            (3, 2, [5, 3, 7]),
+            (1, 3, [4, 17, 1]),
+            (3, 2, [700, 6, 33]),
+            (2, 1, [33_000, 1, 2]),
+        ] {
+            let [n_rows, n_groups, n_elements] = sizes;
+            let ctx = Context::with_isa(n_threads, isa);
+            // Groups that lie apart, and far from 0.
+            let number = |(i, x): (usize, f32)| x * 3.0 + (i / n_elements % n_groups * 100) as f32;
+            let n = n_matrices * n_rows * n_groups * n_elements;
+            let x: Vec<f32> = random.f32s(n).into_iter().enumerate().map(number).collect();
+            let place = |matrix: usize, group: usize, row: usize| {
+                ((matrix * n_rows + row) * n_groups + group) * n_elements
+            };
+            let rows: Vec<usize> = (0..n_matrices * n_groups)
+                .flat_map(|g| (0..n_rows).map(move |row| (g / n_groups, g % n_groups, row)))
+                .map(|(matrix, group, row)| place(matrix, group, row))
+                .collect();
+            let turned = |x: &[f32]| -> Vec<f32> {
+                let rows = rows.iter().flat_map(|at| &x[*at..at + n_elements]);
+                rows.copied().collect()
+            };
+            let norm = Norm {
+                weight: None,
+                bias: None,
+                eps: 1e-3,
+                with_mean: true,
+            };
+            let expected = exact(&turned(&x), norm, n_rows * n_elements);
+            let mut out = vec![f32::NAN; n];
+            group_norm(&ctx, &x, sizes, 1e-3, &mut out);
+            let error = relative_error(&turned(&out), &expected);
+            assert!(error < 3e-6, "{sizes:?} {}: {error:e}", isa.name());
         }
     }
 }

@@ -16,7 +16,7 @@ use attention::{attend, attend_by_row, attention, rows_attention};
 use conv::{activated_conv, conv_rows, pool_rows};
 use delta_rule::{delta_rule, depthwise};
 use experts::{experts, softmax};
-use norm::{bounded_norm, divided_norm, rms_norm, scaled_norm};
+use norm::{bounded_norm, divided_norm, group_norm, layer_norm, mean_norm, rms_norm, scaled_norm};
 use past::{past_attention, state_update};
 use recurrent::recurrent;
 use rope::{rope_half, rope_halves, rope_interleaved, rope_rows};
@@ -73,6 +73,8 @@ pub static PATTERNS: &[Pattern] = &[
     Pattern::new("bounded_norm", "mul", bounded_norm),
     Pattern::new("divided_norm", "mul", divided_norm),
     Pattern::new("divided_norm", "real_div", divided_norm),
+    Pattern::new("mean_norm", "real_div", mean_norm),
+    Pattern::new("group_norm", "real_div", group_norm),
     Pattern::new("gated_linear", "mul", gated_linear),
     Pattern::new("gated", "mul", gated),
     Pattern::new("residual", "add", residual),
@@ -451,41 +453,6 @@ fn slice_bounds(p: &Planner<'_>, op: &Op) -> Option<Vec<[i64; 3]>> {
         (begin >= 0 && (begin..=*n as i64).contains(&end) && step > 0).then_some([begin, end, step])
     });
     bounds.collect()
-}
-
-/// `layer_norm` along the last axis.
-fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
-    let f = p.f;
-    let op = f.op(root);
-    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
-    let rank = f.value(x).ty.tensor()?.rank() as i64;
-    let axes = f.literal_arg(op, "axes")?.to_ints()?;
-    let width = f.value(x).ty.tensor()?.shape.last()?.known()?;
-    if axes != [-1] && axes != [rank - 1] {
-        return None;
-    }
-    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
-    if [&weight, &bias]
-        .into_iter()
-        .flatten()
-        .any(|t| t.shape != [width] || t.f32s().is_none())
-    {
-        return None;
-    }
-    let epsilon = match op.arg("epsilon") {
-        None => 1e-5,
-        Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
-    };
-    one(
-        root,
-        Vec::new(),
-        Fused::LayerNorm {
-            x,
-            weight,
-            bias,
-            epsilon,
-        },
-    )
 }
 
 /// Products of matrices that are computed, with equal batch axes.

@@ -188,12 +188,156 @@ pub(super) fn divided_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>
     one(root, covers, fused)
 }
 
+/// `layer_norm` along the last axes.
+pub(super) fn layer_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let f = p.f;
+    let op = f.op(root);
+    let x = op.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let n_axes = last_axes(p, op, x)?;
+    let (weight, bias) = (constant_arg(p, op, "gamma")?, constant_arg(p, op, "beta")?);
+    let shape = &f.value(x).ty.tensor()?.shape;
+    let sizes: Option<Vec<usize>> = shape[shape.len() - n_axes..]
+        .iter()
+        .map(|size| size.known())
+        .collect();
+    if [&weight, &bias]
+        .into_iter()
+        .flatten()
+        .any(|t| Some(&t.shape) != sizes.as_ref() || t.f32s().is_none())
+    {
+        return None;
+    }
+    let epsilon = match op.arg("epsilon") {
+        None => 1e-5,
+        Some(_) => *f.literal_arg(op, "epsilon")?.to_floats()?.first()?,
+    };
+    let fused = Fused::LayerNorm {
+        x,
+        n_axes,
+        weight,
+        bias,
+        epsilon,
+    };
+    one(root, Vec::new(), fused)
+}
+
+/// A norm of groups as coremltools writes it, along the last axes.
+pub(super) fn mean_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let Centered {
+        x,
+        axes,
+        epsilon,
+        covers,
+    } = centered(p, root)?;
+    let rank = p.f.value(x).ty.tensor()?.rank();
+    let fused = Fused::LayerNorm {
+        x,
+        n_axes: n_last(&axes, rank)?,
+        weight: None,
+        bias: None,
+        epsilon,
+    };
+    one(root, covers, fused)
+}
+
+/// As [`mean_norm`] where channels are held last: groups are along axes in front of theirs too.
+pub(super) fn group_norm(p: &mut Planner<'_>, root: OpId) -> Option<Vec<Found>> {
+    let Centered {
+        x,
+        axes,
+        epsilon,
+        covers,
+    } = centered(p, root)?;
+    let ends = group_ends(&axes, p.f.value(x).ty.tensor()?.rank())?;
+    one(root, covers, Fused::GroupNorm { x, ends, epsilon })
+}
+
+/// With `m = reduce_mean(x)` and `c = x - m`, `c / sqrt(reduce_mean(square(c)) + epsilon)`, both
+/// along the same axes.
+struct Centered {
+    x: ValueId,
+    axes: Vec<usize>,
+    epsilon: f32,
+    covers: Vec<OpId>,
+}
+
+fn centered(p: &mut Planner<'_>, root: OpId) -> Option<Centered> {
+    let op = p.f.op(root);
+    let centered = op.value_arg("x")?;
+    let (centered_id, difference) = made_by(p, centered, "sub")?;
+    let x = difference.value_arg("x").filter(|x| is_float32(p, *x))?;
+    let (mean_id, mean) = made_by(p, difference.value_arg("y")?, "reduce_mean")?;
+    let (root_id, root_of) = made_by(p, op.value_arg("y")?, "sqrt")?;
+    let (sum_id, sum) = made_by(p, root_of.value_arg("x")?, "add")?;
+    let (variance_id, variance) = made_by(p, sum.value_arg("x")?, "reduce_mean")?;
+    let (square_id, square) = made_by(p, variance.value_arg("x")?, "square")?;
+    let axes = axes(p, mean, x)?;
+    let fits = mean.value_arg("x") == Some(x)
+        && square.value_arg("x") == Some(centered)
+        && self::axes(p, variance, x)? == axes
+        && keeps_axes(p, mean)?
+        && keeps_axes(p, variance)?;
+    let epsilon = number(p, sum, "y").filter(|epsilon| fits && *epsilon >= 0.0)?;
+    let covers = vec![
+        centered_id,
+        mean_id,
+        root_id,
+        sum_id,
+        variance_id,
+        square_id,
+    ];
+    Some(Centered {
+        x,
+        axes,
+        epsilon,
+        covers,
+    })
+}
+
+/// The axes of x that an op joins, in order.
+fn axes(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<Vec<usize>> {
+    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
+    let axes = p.f.literal_arg(op, "axes")?.to_ints()?.into_iter();
+    let from_start = axes.map(|axis| usize::try_from(if axis < 0 { axis + rank } else { axis }));
+    let mut axes = from_start.collect::<Result<Vec<_>, _>>().ok()?;
+    axes.sort_unstable();
+    Some(axes)
+}
+
+/// How many axes of x an op joins, where these are the last.
+fn last_axes(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<usize> {
+    n_last(&axes(p, op, x)?, p.f.value(x).ty.tensor()?.rank())
+}
+
+/// How many there are, where these are the last of `rank` axes.
+fn n_last(axes: &[usize], rank: usize) -> Option<usize> {
+    let n = axes.len();
+    let last = rank.checked_sub(n)?..rank;
+    (n > 0 && axes.iter().copied().eq(last)).then_some(n)
+}
+
+/// Where the first axes that are joined begin and end, and where the others begin, which are the
+/// last.
+fn group_ends(axes: &[usize], rank: usize) -> Option<[usize; 3]> {
+    let first = *axes.first()?;
+    let n_first = axes
+        .iter()
+        .zip(first..)
+        .take_while(|(a, b)| *a == b)
+        .count();
+    let n_last = axes.len() - n_first;
+    let last = rank.checked_sub(n_last)?;
+    let is_rest = axes[n_first..].iter().copied().eq(last..rank);
+    (is_rest && first + n_first < last).then_some([first, first + n_first, last])
+}
+
+fn keeps_axes(p: &Planner<'_>, op: &Op) -> Option<bool> {
+    Some(p.f.literal_arg(op, "keep_dims")?.to_ints()? == [1])
+}
+
 /// Whether an op joins the last axis of x and keeps it.
 fn is_of_rows(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<bool> {
-    let rank = p.f.value(x).ty.tensor()?.rank() as i64;
-    let axes = p.f.literal_arg(op, "axes")?.to_ints()?;
-    let keeps = p.f.literal_arg(op, "keep_dims")?.to_ints()? == [1];
-    Some(keeps && (axes == [-1] || axes == [rank - 1]))
+    Some(keeps_axes(p, op)? && last_axes(p, op, x)? == 1)
 }
 
 /// A constant of one element.
