@@ -1,6 +1,11 @@
 //! Running convolutions and pools whose channels are last.
 
-use thane_kernels::linear::{Epilogue, Product, Start};
+use std::sync::Mutex;
+
+use thane_kernels::Context;
+use thane_kernels::linear::{
+    Epilogue, Operand, Path, Precision, Product, Start, linear, linear_scratch_len,
+};
 use thane_kernels::spatial::{Axis, Pooling, Window, depthwise, patches, pool};
 use thane_mil::opset::window::Windows;
 use thane_mil::program::ValueId;
@@ -9,7 +14,7 @@ use thane_mil::types::DType;
 use super::Frame;
 use crate::ops::Fault;
 use crate::step::{Conv, Kernels, Then};
-use crate::tensor::{Buffer, Tensor, floats};
+use crate::tensor::{Buffer, Floats, Tensor, floats};
 use crate::weight::{Demand, Matrix};
 
 /// Elements of patches that are made before they are multiplied: they should stay in the second
@@ -58,6 +63,124 @@ fn result_shape(shape: &[usize], window: &Window, channels: usize) -> Vec<usize>
         .collect()
 }
 
+/// Places whose patches are made before they are multiplied, and whether each thread has such for
+/// itself.
+fn places_at_once(n_places: usize, row_len: usize, n_threads: usize) -> (usize, bool) {
+    /// Places of a thread of its own that are worth reading all weights for.
+    const LEAST: usize = 48;
+    let most = (PATCHES_LEN / row_len.max(1))
+        .clamp(64, 1 << 14)
+        .min(n_places);
+    let n_chunks = n_places.div_ceil(most).next_multiple_of(n_threads);
+    let shared = n_places.div_ceil(n_chunks);
+    if n_threads > 1 && shared >= LEAST {
+        (shared, true)
+    } else {
+        (most, false)
+    }
+}
+
+/// A convolution as the product of patches with a matrix for each group of channels.
+struct Groups<'a> {
+    window: &'a Window,
+    operands: Vec<Operand<'a>>,
+    row_len: usize,
+    n_out: usize,
+    bias: Option<&'a [f32]>,
+    epilogue: Epilogue<'a>,
+    precision: Precision,
+}
+
+/// What a thread needs for some places.
+struct Room {
+    rows: Floats,
+    /// Results of a group, where there are several.
+    part: Floats,
+    scratch: Floats,
+}
+
+impl<'a> Groups<'a> {
+    fn product<'p>(&self, group: usize, n: usize, to: &'p mut [f32]) -> Product<'p>
+    where
+        'a: 'p,
+    {
+        let start = Start {
+            bias: self.bias.map(|b| &b[group * self.n_out..][..self.n_out]),
+            accumulates: false,
+        };
+        Product::new(self.operands[group], n, start, to)
+    }
+
+    /// The places of y, of which the first is `first`.
+    fn run(
+        &self,
+        context: &Context,
+        x: &[f32],
+        first: usize,
+        room: &mut Room,
+        y: &mut [f32],
+    ) -> Option<Path> {
+        let (n_groups, n_out) = (self.operands.len(), self.n_out);
+        let n = y.len() / (n_out * n_groups);
+        let n_channels = self.window.channels / n_groups;
+        let rows = &mut room.rows[..n * self.row_len];
+        let mut path = None;
+        for group in 0..n_groups {
+            let channels = [group * n_channels, n_channels];
+            patches(context, self.window, x, first, channels, rows);
+            let to = if n_groups == 1 {
+                &mut *y
+            } else {
+                &mut room.part[..n * n_out]
+            };
+            let mut products = [self.product(group, n, to)];
+            path = linear(
+                context,
+                self.precision,
+                &mut products,
+                rows,
+                n,
+                self.epilogue,
+                &mut room.scratch,
+            );
+            if n_groups > 1 {
+                let places = y.chunks_exact_mut(n_out * n_groups);
+                for (place, part) in places.zip(room.part.chunks_exact(n_out)) {
+                    place[group * n_out..][..n_out].copy_from_slice(part);
+                }
+            }
+        }
+        path
+    }
+
+    /// All places, some at once on each thread, which has a room for them.
+    fn shared(
+        &self,
+        context: &Context,
+        alone: &Context,
+        x: &[f32],
+        rooms: &mut Vec<Room>,
+        (n_at_once, y): (usize, &mut [f32]),
+    ) -> Option<Path> {
+        let state = Mutex::new((std::mem::take(rooms), None));
+        let chunk_len = n_at_once * self.n_out * self.operands.len();
+        context.pool().run_chunks(y, chunk_len, |i, y| {
+            let free = state.lock().ok().and_then(|mut state| state.0.pop());
+            let Some(mut room) = free else {
+                unreachable!("a room for each thread");
+            };
+            let path = self.run(alone, x, i * n_at_once, &mut room, y);
+            if let Ok(mut state) = state.lock() {
+                state.0.push(room);
+                state.1 = path;
+            }
+        });
+        let (all, path) = state.into_inner().unwrap_or_default();
+        *rooms = all;
+        path
+    }
+}
+
 impl Frame<'_> {
     pub fn conv(&mut self, conv: &Conv) -> Result<Tensor, Fault> {
         let x = self.get(conv.x)?.clone();
@@ -99,9 +222,7 @@ impl Frame<'_> {
         x: &[f32],
         y: &mut [f32],
     ) -> Result<(), Fault> {
-        let n_groups = weights.len();
-        let n_channels = window.channels / n_groups.max(1);
-        let row_len = window.kernel_len() * n_channels;
+        let row_len = window.kernel_len() * window.channels / weights.len().max(1);
         let n_out = weights.first().map_or(0, |w| w.stored.n_rows);
         if weights.iter().any(|w| w.stored.n_cols != row_len) {
             return Err(format!("x has {} channels", window.channels));
@@ -109,59 +230,66 @@ impl Frame<'_> {
         if y.is_empty() {
             return Ok(());
         }
+        let operands = weights
+            .iter()
+            .map(|w| w.operand(self.context, Demand::Stored));
+        let groups = Groups {
+            window,
+            operands: operands.collect(),
+            row_len,
+            n_out,
+            bias,
+            epilogue,
+            precision: self.precision(),
+        };
         let n_places = window.n_places();
-        let is_image = row_len == window.channels && n_places * row_len == x.len();
-        let n_at_once = (PATCHES_LEN / row_len.max(1))
-            .clamp(64, 1 << 14)
-            .min(n_places);
-        let mut rows = if is_image {
-            Default::default()
-        } else {
-            self.pool.take_checked(&[n_at_once, row_len])?.0
-        };
-        let mut part = if n_groups == 1 {
-            Default::default()
-        } else {
-            self.pool.take_checked(&[n_at_once, n_out])?.0
-        };
-        let step = if is_image { n_places } else { n_at_once };
-        for first in (0..n_places).step_by(step) {
-            let n = step.min(n_places - first);
-            for (group, weight) in weights.iter().enumerate() {
-                let x = if is_image {
-                    x
-                } else {
-                    let rows = &mut rows[..n * row_len];
-                    let channels = [group * n_channels, n_channels];
-                    patches(self.context, window, x, first, channels, rows);
-                    rows
-                };
-                let start = Start {
-                    bias: bias.map(|b| &b[group * n_out..][..n_out]),
-                    accumulates: false,
-                };
-                let operand = weight.operand(self.context, Demand::Stored);
-                let all = &mut y[first * n_out * n_groups..][..n * n_out * n_groups];
-                let to = if n_groups == 1 {
-                    &mut *all
-                } else {
-                    &mut part[..n * n_out]
-                };
-                let mut products = [Product::new(operand, n, start, to)];
-                self.multiply(&mut products, (x, n), epilogue)?;
-                if n_groups > 1 {
-                    let places = all.chunks_exact_mut(n_out * n_groups);
-                    for (place, part) in places.zip(part.chunks_exact(n_out)) {
-                        place[group * n_out..][..n_out].copy_from_slice(part);
-                    }
-                }
-            }
+        let is_image =
+            window.kernel_len() == 1 && weights.len() == 1 && n_places * row_len == x.len();
+        if is_image {
+            let mut products = [groups.product(0, n_places, y)];
+            return self.multiply(&mut products, (x, n_places), epilogue);
         }
-        if n_groups > 1 {
-            self.pool.give_f32(part);
+        let n_threads = self.context.pool().n_threads();
+        let (n_at_once, is_shared) = places_at_once(n_places, row_len, n_threads);
+        // A thread multiplies the patches that it made: from the cache of another they are read
+        // slowly.
+        let alone = Context::with_isa(1, self.context.isa());
+        let (context, n_rooms) = if is_shared {
+            (&alone, n_threads)
+        } else {
+            (self.context, 1)
+        };
+        let n_scratch = {
+            let all = &mut y[..n_at_once * n_out];
+            let first = [groups.product(0, n_at_once, all)];
+            linear_scratch_len(context, groups.precision, &first, n_at_once, epilogue)
+        };
+        let n_part = if weights.len() == 1 {
+            0
+        } else {
+            n_at_once * n_out
+        };
+        let mut rooms = Vec::with_capacity(n_rooms);
+        for _ in 0..n_rooms {
+            rooms.push(Room {
+                rows: self.pool.take_checked(&[n_at_once, row_len])?.0,
+                part: self.pool.take(n_part)?,
+                scratch: self.pool.take(n_scratch)?,
+            });
         }
-        if !is_image {
-            self.pool.give_f32(rows);
+        let chunk_len = n_at_once * n_out * weights.len();
+        let path = if is_shared {
+            groups.shared(self.context, &alone, x, &mut rooms, (n_at_once, y))
+        } else {
+            let chunks = y.chunks_mut(chunk_len).enumerate();
+            let run = |(i, y)| groups.run(context, x, i * n_at_once, &mut rooms[0], y);
+            chunks.map(run).last().flatten()
+        };
+        self.path = path;
+        for room in rooms {
+            [room.rows, room.part, room.scratch]
+                .into_iter()
+                .for_each(|floats| self.pool.give_f32(floats));
         }
         Ok(())
     }

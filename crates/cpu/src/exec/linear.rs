@@ -225,10 +225,7 @@ impl Frame<'_> {
         (x, n_tokens): (&[f32], usize),
         epilogue: Epilogue<'w>,
     ) -> Result<(), Fault> {
-        let precision = match self.numerics {
-            Numerics::F32 | Numerics::Ane(_) => Precision::Exact,
-            Numerics::Fast | Numerics::Int8 => Precision::Fast,
-        };
+        let precision = self.precision();
         let len = linear_scratch_len(self.context, precision, products, n_tokens, epilogue);
         let mut scratch = self.pool.take(len)?;
         self.path = linear(
@@ -242,6 +239,14 @@ impl Frame<'_> {
         );
         self.pool.give_f32(scratch);
         Ok(())
+    }
+
+    /// How exact products are.
+    pub fn precision(&self) -> Precision {
+        match self.numerics {
+            Numerics::F32 | Numerics::Ane(_) => Precision::Exact,
+            Numerics::Fast | Numerics::Int8 => Precision::Fast,
+        }
     }
 
     /// What a product of so many rows asks of a matrix that may be packed.
