@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::Serialize;
 use thane_mil::data::Data;
 use thane_mil::literal::Literal;
+use thane_mil::package::{ColorSpace, Image, ImageSizes, Interface};
 use thane_mil::program::{Arg, Function, Program, ValueId};
 use thane_mil::text::{Blobs, print};
 use thane_runtime::{ForeignBundle, ForeignLayout, is_package};
@@ -63,6 +64,8 @@ struct FunctionRow<'a> {
 struct Port<'a> {
     name: &'a str,
     r#type: String,
+    /// What callers pass an image for: its pixel format and default size; null for a tensor.
+    image: Option<String>,
 }
 
 /// The constants of one element type.
@@ -74,13 +77,18 @@ struct Share {
 
 pub fn run(args: &Args, app: &App) -> Outcome {
     let path = Path::new(&args.model);
-    let (name, program, bundle) = if ForeignLayout::of(path).is_some() {
+    let (name, program, interfaces, bundle) = if ForeignLayout::of(path).is_some() {
         let bundle = ForeignBundle::open(path)?;
         let row = BundleRow::new(&bundle);
-        (args.model.clone(), bundle.program, Some(row))
+        (
+            args.model.clone(),
+            bundle.program,
+            BTreeMap::new(),
+            Some(row),
+        )
     } else {
-        let (name, program) = open(args, app)?;
-        (name, program, None)
+        let (name, program, interfaces) = open(args, app)?;
+        (name, program, interfaces, None)
     };
     let program = match &args.function {
         None => program,
@@ -102,7 +110,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         lines.for_each(|line| app.output.say(&line));
         return Ok(app.output.data(text)?);
     }
-    let functions = program.functions().iter().map(row).collect();
+    let functions = program.functions().iter();
+    let functions = functions.map(|f| row(f, interfaces.get(&f.name))).collect();
     let report = Report {
         model: &name,
         bundle,
@@ -116,7 +125,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     Ok(app.output.data(&stats(&report))?)
 }
 
-fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
+/// The name, the program, and how a package describes inputs and outputs of its functions.
+fn open(args: &Args, app: &App) -> Result<(String, Program, BTreeMap<String, Interface>), Failure> {
     let path = Path::new(&args.model);
     let is_named = path.extension().is_some_and(|e| {
         ["mlpackage", "mlmodelc", "mil"]
@@ -128,10 +138,11 @@ fn open(args: &Args, app: &App) -> Result<(String, Program), Failure> {
     }
     if is_package(path) || source::is_text(path) || path.join("model.mil").is_file() {
         let source = source::open(path).map_err(|e| Failure::new(Code::Usage, e))?;
-        return Ok((args.model.clone(), source.package.program));
+        let package = source.package;
+        return Ok((args.model.clone(), package.program, package.interfaces));
     }
     let opened = model::open(&args.model, &args.flags.options(false), app)?;
-    Ok((opened.name, opened.program))
+    Ok((opened.name, opened.program, BTreeMap::new()))
 }
 
 fn no_function(name: &str, program: &Program) -> Failure {
@@ -150,10 +161,15 @@ fn no_function(name: &str, program: &Program) -> Failure {
     .remedy(format!("--function {}", names.join(" or ")))
 }
 
-fn row(f: &Function) -> FunctionRow<'_> {
-    let named = |v: &ValueId| Port {
-        name: &f.value(*v).name,
-        r#type: f.value(*v).ty.to_string(),
+fn row<'a>(f: &'a Function, interface: Option<&Interface>) -> FunctionRow<'a> {
+    let named = |v: &ValueId| {
+        let name = &f.value(*v).name;
+        let feature = interface.and_then(|i| i.features.get(name));
+        Port {
+            name,
+            r#type: f.value(*v).ty.to_string(),
+            image: feature.and_then(|f| f.image.as_ref()).map(described),
+        }
     };
     let mut ops = BTreeMap::new();
     f.all_ops()
@@ -166,6 +182,21 @@ fn row(f: &Function) -> FunctionRow<'_> {
         outputs: f.body().outputs.iter().map(named).collect(),
         ops,
     }
+}
+
+/// An image in a few words.
+fn described(image: &Image) -> String {
+    let color = match image.color {
+        ColorSpace::Grayscale => "grayscale",
+        ColorSpace::GrayscaleFp16 => "fp16 grayscale",
+        ColorSpace::Rgb => "RGB",
+        ColorSpace::Bgr => "BGR",
+    };
+    let others = match image.sizes {
+        ImageSizes::Fixed => "",
+        _ => ", or other sizes",
+    };
+    format!("{color} image, {} x {}{others}", image.width, image.height)
 }
 
 fn constants(program: &Program) -> BTreeMap<&'static str, Share> {
@@ -211,11 +242,11 @@ fn stats(r: &Report<'_>) -> String {
             ("output", f.outputs.iter().collect()),
             ("state", states),
         ] {
-            lines.extend(
-                ports
-                    .iter()
-                    .map(|p| format!("  {what:<7}  {}  {}", p.name, p.r#type)),
-            );
+            lines.extend(ports.iter().map(|p| {
+                let image = p.image.iter().map(|image| format!("  {image}"));
+                let image: String = image.collect();
+                format!("  {what:<7}  {}  {}{image}", p.name, p.r#type)
+            }));
         }
         let mut ops: Vec<_> = f.ops.iter().collect();
         ops.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), **name));

@@ -93,6 +93,21 @@ fn images_are_read_as_coremltools_reads_them() {
 }
 
 #[test]
+fn inspect_says_which_inputs_are_images() {
+    let home = Home::new();
+    for (case, expected) in [
+        ("bgr", "BGR image, 24 x 16\n"),
+        ("enumerated", "image, 24 x 16, or other sizes\n"),
+    ] {
+        let package = folder().join(format!("{case}.mlpackage"));
+        let output = home.run(&["inspect", "--stats", package.to_str().unwrap()]);
+        assert_ends(&output, 0, &[]);
+        let text = stdout(&output);
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn an_input_without_a_file_has_generated_pixels() {
     let home = Home::new();
     let package = folder().join("rgb.mlpackage");
