@@ -78,6 +78,7 @@ impl Measured {
     /// Prints all.
     pub fn say(&self, output: &Output) {
         output.say(table(&self.rows, &self.ceilings).trim_end());
+        output.say(longest(&self.ops).trim_end());
         output.say(list(&self.slow_ops()).trim_end());
     }
 
@@ -111,6 +112,32 @@ impl Measured {
         slow.sort_by(|a, b| b.share_of_time.total_cmp(&a.share_of_time));
         slow
     }
+}
+
+/// The ops that took longest, each by itself; `ops` are in falling order of their time.
+fn longest(ops: &[OpRow]) -> String {
+    /// More would hide the rest.
+    const MOST: usize = 5;
+    let total: f64 = ops.iter().map(|op| seconds(&op.row)).sum();
+    let mut text = "took longest:\n".to_owned();
+    for op in ops.iter().take(MOST) {
+        let step = step_name(&op.row);
+        let by = if step == op.op {
+            String::new()
+        } else {
+            format!(" ({step})")
+        };
+        let _ = writeln!(
+            text,
+            "  {}: {}{by} {}: {:.2} ms, {:.1} % of the time",
+            op.row.function,
+            op.op,
+            op.output,
+            1e3 * seconds(&op.row),
+            100.0 * seconds(&op.row) / total
+        );
+    }
+    text
 }
 
 fn list(slow: &[SlowOps]) -> String {
@@ -301,6 +328,12 @@ mod tests {
             ops,
             ceilings,
         };
+        let named = longest(&measured.ops);
+        assert!(
+            named.starts_with("took longest:\n  main: mul (linear) whole: 975.00 ms, 97.5 %"),
+            "{named}"
+        );
+        assert_eq!(named.lines().count(), 6);
         let slow = measured.slow_ops();
         assert_eq!(slow.len(), 1, "{slow:?}");
         assert_eq!((slow[0].output.as_str(), slow[0].n_ops), ("a", 2));
