@@ -12,7 +12,7 @@ use crate::tensor::Tensor;
 /// When an op goes by rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// Elements of any type are moved as they lie.
+    /// Elements of any type are moved as they lie, or mixed with those around them.
     Moved,
     /// As `Moved`, where more than one element follows the axis that the op names: it moves runs
     /// of that many.
@@ -29,14 +29,26 @@ pub enum When {
 
 /// The ops that go by rows.
 pub static BY_ROW: &[(&str, When)] = &[
+    ("band_part", When::Moved),
     ("depth_to_space", When::Moved),
+    ("dequantize", When::Moved),
     ("expand_dims", When::Moved),
+    ("fill", When::Moved),
+    ("fill_like", When::Moved),
     ("flatten2d", When::Moved),
     ("identity", When::Moved),
+    ("pad", When::Moved),
     ("pixel_shuffle", When::Moved),
     ("pixel_unshuffle", When::Moved),
+    ("quantize", When::Moved),
+    ("reduce_argmax", When::Moved),
+    ("reduce_argmin", When::Moved),
     ("reshape", When::Moved),
     ("reshape_like", When::Moved),
+    ("resize", When::Moved),
+    ("resize_bilinear", When::Moved),
+    ("resize_nearest_neighbor", When::Moved),
+    ("reverse", When::Moved),
     ("slice_by_index", When::Moved),
     ("slice_by_size", When::Moved),
     ("slice_update", When::Moved),
@@ -45,6 +57,8 @@ pub static BY_ROW: &[(&str, When)] = &[
     ("squeeze", When::Moved),
     ("tile", When::Moved),
     ("transpose", When::Moved),
+    ("upsample_bilinear", When::Moved),
+    ("upsample_nearest_neighbor", When::Moved),
     ("gather", When::RunsBehindAxis),
     ("scatter", When::RunsBehindAxis),
     ("concat", When::RunsFromAxis),
@@ -76,9 +90,13 @@ pub static BY_ROW: &[(&str, When)] = &[
     ("exp", When::Floats),
     ("floor", When::Floats),
     ("gelu", When::Floats),
+    ("instance_norm", When::Floats),
     ("inverse", When::Floats),
+    ("l2_norm", When::Floats),
+    ("layer_norm", When::Floats),
     ("leaky_relu", When::Floats),
     ("linear_activation", When::Floats),
+    ("local_response_norm", When::Floats),
     ("prelu", When::Floats),
     ("real_div", When::Floats),
     ("reduce_l1_norm", When::Floats),

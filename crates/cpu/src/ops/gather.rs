@@ -1,6 +1,6 @@
 //! Gathering.
 
-use super::{Call, Eval, Fault, copy_runs, strides};
+use super::{Call, Eval, Fault, Runs, copy_runs, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -21,7 +21,7 @@ fn gather(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         .into_iter()
         .map(|id| place(id, n))
         .collect::<Result<_, _>>()?;
-    let runs = [batch * outer * per_batch, inner];
+    let runs = Runs::new(batch * outer * per_batch, inner);
     copy_runs(call.context, runs, x, &mut out[0], |run| {
         let (block, k) = (run / per_batch, run % per_batch);
         (block * n + places[block / outer * per_batch + k]) * inner
@@ -37,9 +37,13 @@ fn along_axis(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
         .enumerate()
         .map(|(i, id)| Ok(along.place(i, place(id, along.n)?)))
         .collect::<Result<_, Fault>>()?;
-    copy_runs(call.context, [places.len(), 1], x, &mut out[0], |i| {
-        places[i]
-    })
+    copy_runs(
+        call.context,
+        Runs::new(places.len(), 1),
+        x,
+        &mut out[0],
+        |i| places[i],
+    )
 }
 
 fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
@@ -62,9 +66,13 @@ fn gather_nd(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
             Ok(start + offset(&ids[row * depth..(row + 1) * depth], own, place)?)
         })
         .collect::<Result<_, Fault>>()?;
-    copy_runs(call.context, [n_rows, inner], x, &mut out[0], |row| {
-        starts[row]
-    })
+    copy_runs(
+        call.context,
+        Runs::new(n_rows, inner),
+        x,
+        &mut out[0],
+        |row| starts[row],
+    )
 }
 
 /// Two shapes that differ in the size of one axis at most.

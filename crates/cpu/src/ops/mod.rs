@@ -386,19 +386,44 @@ fn place(
     if copied { Ok(()) } else { Err(uncopyable(x)) }
 }
 
-/// Fill the result with runs of `n` elements of x, of which run i begins at `start(i)`.
+/// Runs of elements that lie together.
+#[derive(Clone, Copy)]
+struct Runs {
+    n_runs: usize,
+    len: usize,
+    /// Whether each is copied from its last element to its first.
+    is_turned: bool,
+}
+
+impl Runs {
+    fn new(n_runs: usize, len: usize) -> Self {
+        Self {
+            n_runs,
+            len,
+            is_turned: false,
+        }
+    }
+}
+
+/// Fill the result with runs of elements of x, of which run i begins at `start(i)`.
 fn copy_runs(
     context: &Context,
-    [n_runs, n]: [usize; 2],
+    runs: Runs,
     x: &Tensor,
     out: &mut Buffer,
     start: impl Fn(usize) -> usize + Sync,
 ) -> Result<(), Fault> {
-    fn copy<T: Copy>(to: &mut [T], from: &[T], start: usize) -> Option<()> {
+    fn copy<T: Copy>(to: &mut [T], from: &[T], start: usize, is_turned: bool) -> Option<()> {
         let from = from.get(start..)?.get(..to.len())?;
-        to.copy_from_slice(from);
+        if is_turned {
+            let from = from.iter().rev();
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        } else {
+            to.copy_from_slice(from);
+        }
         Some(())
     }
+    let (n_runs, n) = (runs.n_runs, runs.len);
     if n == 0 {
         return Ok(());
     }
@@ -409,7 +434,7 @@ fn copy_runs(
         let pool = context.pool();
         pool.run_chunks(out, n_in_task * n, |task_idx, out| {
             for (run, i) in out.chunks_exact_mut(n).zip(task_idx * n_in_task..) {
-                if copy(run, x, start(i)).is_none() {
+                if copy(run, x, start(i), runs.is_turned).is_none() {
                     copied.store(false, Ordering::Relaxed);
                 }
             }

@@ -1,6 +1,6 @@
 //! Elements in another order: transposed, reversed.
 
-use super::{Call, Eval, Fault, copy_runs, place, strides};
+use super::{Call, Eval, Fault, Runs, copy_runs, place, strides};
 use crate::tensor::Buffer;
 
 pub(super) static OPS: &[(&str, Eval)] = &[
@@ -36,16 +36,22 @@ fn reverse(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
             .filter(|a| *a < rank);
         turned[a.ok_or("`axes` names an axis that x has not")?] ^= true;
     }
-    // Behind the last axis that is turned, elements stay together.
-    let n_axes = turned
+    // Behind the last axis that is turned, elements stay together; where none is behind it, those
+    // along it are turned together.
+    let end = turned
         .iter()
         .rposition(|turned| *turned)
         .map_or(0, |a| a + 1);
-    let n: usize = x.shape[n_axes..].iter().product();
-    let runs = [x.shape[..n_axes].iter().product(), n];
+    let is_turned = end > 0 && x.shape[end..].iter().product::<usize>() == 1;
+    let outer = &x.shape[..end - usize::from(is_turned)];
+    let runs = Runs {
+        n_runs: outer.iter().product(),
+        len: x.shape[outer.len()..].iter().product(),
+        is_turned,
+    };
     copy_runs(call.context, runs, x, &mut out[0], |i| {
         let mut rest = i;
-        let along = (0..n_axes).rev().map(|a| {
+        let along = (0..outer.len()).rev().map(|a| {
             let k = rest % x.shape[a];
             rest /= x.shape[a];
             own[a] * if turned[a] { x.shape[a] - 1 - k } else { k }
@@ -79,7 +85,7 @@ fn reverse_sequence(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     let n = own[seq].min(own[batch]);
     copy_runs(
         call.context,
-        [x.len() / n.max(1), n],
+        Runs::new(x.len() / n.max(1), n),
         x,
         &mut out[0],
         |run| {
