@@ -27,13 +27,18 @@ pub struct Sum {
 /// For each row of `x` [rows, w.len()], the sum of its products with `w` and the bias. Operands
 /// hold fp16 numbers, or what specials are decoded as.
 pub fn dots(isa: Isa, x: &[f32], w: &[f32], bias: f32, effects: Effects, sums: &mut [Sum]) {
-    /// Sums at once.
-    const MOST: usize = 64;
+    /// Sums at once: room for them is cleared for each row.
+    const MOST: usize = 8;
     let mut units = [UnitSum::default(); MOST];
     let least = if effects.drop_small_products {
         LEAST
     } else {
         0.0
+    };
+    let start = if bias == 0.0 {
+        0.0
+    } else {
+        (f64::from(bias) * f64::from(UNITS)).round()
     };
     for (i, sums) in sums.chunks_mut(MOST).enumerate() {
         let x = &x[i * MOST * w.len()..][..sums.len() * w.len()];
@@ -43,7 +48,7 @@ pub fn dots(isa: Isa, x: &[f32], w: &[f32], bias: f32, effects: Effects, sums: &
         }
         for (row, (sum, units)) in sums.iter_mut().zip(units).enumerate() {
             let x = &x[row * w.len()..][..w.len()];
-            *sum = match quick(units, w.len(), bias, effects) {
+            *sum = match quick(units, w.len(), start, effects) {
                 Some(value) => Sum {
                     value,
                     overflowed: false,
@@ -65,13 +70,12 @@ fn power(v: f32) -> f32 {
     }
 }
 
-/// The sum where the sizes of all products together are within the limit: no order of them can
-/// leave it.
-fn quick(sum: &UnitSum, n_products: usize, bias: f32, effects: Effects) -> Option<f64> {
+/// The sum, which begins with `start` units, where the sizes of all products together are within
+/// the limit: no order of them can leave it.
+fn quick(sum: &UnitSum, n_products: usize, start: f64, effects: Effects) -> Option<f64> {
     if !effects.fixed_point {
         return None;
     }
-    let start = (f64::from(bias) * f64::from(UNITS)).round();
     let size = start.abs() + sum.size;
     // Each product may be half a unit larger than it was; the sum of sizes is good to a few digits.
     let is_within = size * 1.01 + 0.5 * (n_products as f64) < f64::from(1u32 << 31);

@@ -11,8 +11,9 @@ use super::half::{Tally, operand, result, round_constants};
 use crate::ops::{Call, Fault, Mask, Operand, f32_out, rows};
 use crate::tensor::{Buffer, Tensor};
 
-/// Rows of a weight that one task takes.
+/// Rows of a weight that one task takes, of one token more: what a task begins with takes as long.
 const ROWS: usize = 16;
+const ROWS_OF_ONE: usize = 64;
 
 /// Scores of attention that are held at once, 4 MiB.
 const SCORES: usize = 1 << 20;
@@ -36,9 +37,12 @@ impl<'a> Values<'a> {
     /// Copy the elements from `start` on, `step` apart.
     pub fn copy(&self, start: usize, step: usize, out: &mut [f32]) {
         if let (Buffer::F16(v), 1) = (self.data, step) {
-            f16_to_f32_slice(self.isa, &v[start..][..out.len()], out);
-            let has_specials = out.iter().fold(false, |any, v| any | !v.is_finite());
-            if has_specials {
+            /// Its bits are all ones in infinities and what is not a number.
+            const EXPONENT: u16 = 0x7c00;
+            let v = &v[start..][..out.len()];
+            f16_to_f32_slice(self.isa, v, out);
+            let special = |v: &u16| v & EXPONENT == EXPONENT;
+            if v.iter().fold(false, |any, v| any | special(v)) {
                 out.iter_mut().for_each(|v| *v = operand(*v, self.effects));
             }
             return;
@@ -81,15 +85,16 @@ pub struct Product<'a> {
 pub fn by_rows(context: &Context, product: &Product<'_>, effects: Effects, y: &mut [f32]) -> Tally {
     let [n_rows, n_cols] = product.size;
     let n_tokens = y.len().checked_div(n_rows).unwrap_or(0);
+    let rows_of_task = if n_tokens == 1 { ROWS_OF_ONE } else { ROWS };
     let mut by_row = vec![0f32; y.len()]; // [rows, n_tokens]
     let total = Mutex::new(Tally::default());
     context
         .pool()
-        .run_chunks(&mut by_row, ROWS * n_tokens, |chunk_idx, chunk| {
+        .run_chunks(&mut by_row, rows_of_task * n_tokens, |chunk_idx, chunk| {
             let (mut row, mut tally) = (vec![0f32; n_cols], Tally::default());
             let mut sums = vec![Sum::default(); n_tokens];
             for (i, out) in chunk.chunks_mut(n_tokens).enumerate() {
-                let row_idx = chunk_idx * ROWS + i;
+                let row_idx = chunk_idx * rows_of_task + i;
                 (product.row)(row_idx, &mut row);
                 let bias = product
                     .bias
