@@ -12,7 +12,7 @@ use rustyline::{Behavior, Completer, Config, Context, Editor, Helper, Highlighte
 use thane_engine::sample::SampleOptions;
 use thane_runtime::SamplingChoice;
 
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, without_os_numbers};
 use crate::output::Output;
 use crate::sampling;
 use crate::talk::Talk;
@@ -118,6 +118,8 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
     let mut editor = editor(history)?;
     // Whether the next Ctrl-C on an empty line ends the conversation.
     let mut is_armed = false;
+    // Whether the user knows that messages are not kept.
+    let mut is_told = false;
     loop {
         let typed = read(&mut editor, &output)?;
         let was_armed = std::mem::take(&mut is_armed);
@@ -135,7 +137,13 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
             }
             Typed::End => return Ok(()),
             Typed::Message(text) => {
-                save(&mut editor, history, &text);
+                // A history that cannot be saved is no reason to end.
+                if let Err(e) = save(&mut editor, history, &text)
+                    && !std::mem::replace(&mut is_told, true)
+                {
+                    let what = format!("thane: messages are not kept for later: {e}");
+                    output.say(&without_os_numbers(&what));
+                }
                 output.in_answer(|| talk.turn(text))?;
                 output.say("");
             }
@@ -185,14 +193,19 @@ fn editor(history: Option<&Path>) -> Result<Editor<Lines, FileHistory>, Failure>
 }
 
 /// Adds a message to the history, and saves the history if there is a file.
-fn save(editor: &mut Editor<Lines, FileHistory>, history: Option<&Path>, text: &str) {
+fn save(
+    editor: &mut Editor<Lines, FileHistory>,
+    history: Option<&Path>,
+    text: &str,
+) -> Result<(), ReadlineError> {
     let _ = editor.add_history_entry(text);
-    let Some(history) = history else { return };
-    // A history that cannot be saved is no reason to end.
+    let Some(history) = history else {
+        return Ok(());
+    };
     if let Some(folder) = history.parent() {
-        let _ = std::fs::create_dir_all(folder);
+        std::fs::create_dir_all(folder)?;
     }
-    let _ = editor.save_history(history);
+    editor.save_history(history)
 }
 
 fn read(editor: &mut Editor<Lines, FileHistory>, output: &Output) -> Result<Typed, Failure> {

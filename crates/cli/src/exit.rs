@@ -174,7 +174,7 @@ impl std::fmt::Display for Failure {
 impl std::error::Error for Failure {}
 
 /// The text without ` (os error 2)`, which repeats what stands before it.
-fn without_os_numbers(text: &str) -> String {
+pub fn without_os_numbers(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once(" (os error ") {

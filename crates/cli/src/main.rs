@@ -14,6 +14,7 @@ use thane_cli::app::{App, Global};
 use thane_cli::cmd::serve::ModelFlags;
 use thane_cli::config::{Config, ModelEntry};
 use thane_cli::exit::{Code, Failure, Outcome};
+use thane_cli::output::of_stdout;
 use thane_cli::screen::printable_painted;
 use thane_cli::{cmd, variables};
 
@@ -112,23 +113,18 @@ fn main() -> ExitCode {
     let command = command();
     let (cli, verb) = match parse(&command) {
         Ok(parsed) => parsed,
-        Err(Refusal::File(failure)) => {
-            let _ = failure.print(&mut std::io::stderr());
-            return failure.code().into();
-        }
+        Err(Refusal::File(failure)) => return ended(&failure),
         Err(Refusal::Clap(e)) => {
             // Help and version are no errors. clap knows which stream they belong to.
-            let code = if e.use_stderr() {
-                Code::Usage
-            } else {
-                Code::Ok
+            if e.use_stderr() {
+                let _ = print_error(e);
+                return Code::Usage.into();
+            }
+            let printed = e.print().and_then(|()| std::io::stdout().flush());
+            return match printed.map_err(|e| Failure::from(of_stdout(e))) {
+                Ok(()) => Code::Ok.into(),
+                Err(failure) => ended(&failure),
             };
-            let _ = if e.use_stderr() {
-                print_error(e)
-            } else {
-                e.print()
-            };
-            return code.into();
         }
     };
     let outcome = App::new(&cli.global, |name| std::env::var_os(name)).and_then(|app| {
@@ -142,11 +138,14 @@ fn main() -> ExitCode {
     });
     match outcome {
         Ok(()) => Code::Ok.into(),
-        Err(failure) => {
-            let _ = failure.print(&mut std::io::stderr());
-            failure.code().into()
-        }
+        Err(failure) => ended(&failure),
     }
+}
+
+/// Tells the user of a failure.
+fn ended(failure: &Failure) -> ExitCode {
+    let _ = failure.print(&mut std::io::stderr());
+    failure.code().into()
 }
 
 /// Why there is no command to run.

@@ -111,8 +111,8 @@ impl Output {
             self.in_line.store(last != '\n', Ordering::Relaxed);
         }
         let mut out = io::stdout().lock();
-        out.write_all(text.as_bytes())?;
-        out.flush()
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.map_err(of_stdout)
     }
 
     /// Reads a line with an editor, which changes settings of the terminal. [`Output::tidy`]
@@ -372,6 +372,11 @@ fn shortened(what: &str) -> Cow<'_, str> {
         }
         false => what.into(),
     }
+}
+
+/// An error of stdout, which says so; a closed pipe stays one.
+pub fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("stdout: {error}"))
 }
 
 /// Text for stderr. On a terminal, control characters are shown as symbols and lines are wrapped

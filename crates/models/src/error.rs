@@ -81,7 +81,7 @@ pub enum ModelError {
     /// Scores were requested, but the model is not a sequence classifier.
     #[error(
         "architecture `{0}`: expected a sequence classifier of BERT, RoBERTa, XLM-RoBERTa, \
-         CamemBERT, DistilBERT or MPNet, found another model: choose such a reranker (a \
+         CamemBERT, DistilBERT, MPNet or Nomic BERT, found another model: choose such a reranker (a \
          cross-encoder)"
     )]
     NoLabels(String),

@@ -170,7 +170,7 @@ impl Roster {
         known.or_else(any).cloned().ok_or_else(|| {
             let names = entries.iter().flat_map(|entry| entry.names());
             let names: Vec<&str> = names.map(String::as_str).collect();
-            let message = format!("expected a model of {}, found `{name}`", names.join(", "));
+            let message = format!("expected one of {}, found `{name}`", names.join(", "));
             ApiError::new(StatusCode::NOT_FOUND, message)
                 .with_param("model")
                 .with_code("model_not_found")

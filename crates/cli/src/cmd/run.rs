@@ -16,7 +16,7 @@ use thane_serve::Client;
 
 use crate::app::{App, size};
 use crate::chat;
-use crate::exit::{Code, Failure, Outcome};
+use crate::exit::{Code, Failure, Outcome, without_os_numbers};
 use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
@@ -264,7 +264,9 @@ fn keep_prompts(
 ) -> Outcome {
     let identity = model.cache_identity(&format!("{:?}", args.flags.program.numerics))?;
     let output = Arc::clone(&app.output);
-    let complain = Box::new(move |what: &str| output.say(&format!("thane: {what}")));
+    let complain = Box::new(move |what: &str| {
+        output.say(&format!("thane: {}", without_os_numbers(what)));
+    });
     let limit = args.prompt_cache_size as u64;
     let store = PromptCache::open(folder, &identity, limit, complain).map_err(|e| {
         let error = anyhow::Error::new(e).context(folder.display().to_string());

@@ -300,7 +300,9 @@ fn of_listen(error: ListenError) -> Failure {
     let remedy = match &error {
         ListenError::Host { .. } => "--host 127.0.0.1",
         ListenError::NoKey { .. } => "--api-key-file FILE, or --host 127.0.0.1",
-        ListenError::InUse { .. } => "--port 0, which takes a free one, or another --port",
+        ListenError::InUse { .. } => {
+            "--port 0, which takes a free one, or another --port; thane ps lists servers of Thane"
+        }
         ListenError::Open { .. } => "--port 8080, or another above 1023",
     };
     Failure::new(Code::Usage, error).remedy(remedy)

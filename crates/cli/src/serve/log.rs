@@ -15,6 +15,7 @@ use thane_runtime::rfc3339;
 use thane_serve::{LogEntry, LogSink};
 
 use crate::exit::{Code, Failure};
+use crate::serve::models::complain;
 
 /// Lines that wait to be written; more are lost, and counted.
 const MAX_WAITING: usize = 4096;
@@ -39,10 +40,10 @@ impl Log {
         };
         let (lines, waiting) = sync_channel(MAX_WAITING);
         let n_lost = Arc::new(AtomicU64::new(0));
-        let lost = Arc::clone(&n_lost);
+        let (lost, name) = (Arc::clone(&n_lost), path.display().to_string());
         let thread = std::thread::Builder::new()
             .name("log".to_owned())
-            .spawn(move || write(to, &waiting, &lost))?;
+            .spawn(move || write(to, &name, &waiting, &lost))?;
         Ok(Self {
             file: (!is_stdout).then(|| path.to_owned()),
             lines: Arc::new(Mutex::new(Some(lines))),
@@ -117,8 +118,10 @@ fn send(lines: &Mutex<Option<SyncSender<String>>>, n_lost: &AtomicU64, line: &Va
     }
 }
 
-/// Writes lines as they come. What was lost before a line is told in one before it.
-fn write(mut to: Box<dyn Write + Send>, lines: &Receiver<String>, n_lost: &AtomicU64) {
+/// Writes lines as they come. What was lost before a line is told in one before it; that it cannot
+/// be written is told on stderr, once until it can be again.
+fn write(mut to: Box<dyn Write + Send>, name: &str, lines: &Receiver<String>, n_lost: &AtomicU64) {
+    let mut is_told = false;
     for line in lines {
         let n = n_lost.swap(0, Ordering::Relaxed);
         let mut text = String::new();
@@ -127,10 +130,14 @@ fn write(mut to: Box<dyn Write + Send>, lines: &Receiver<String>, n_lost: &Atomi
         }
         text.push_str(&line);
         let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
-        if written.is_err() {
+        if let Err(error) = &written {
             // A full disk may have room again.
             n_lost.fetch_add(n + 1, Ordering::Relaxed);
+            if !is_told {
+                complain(&format!("{name}: lines of the log are lost: {error}"));
+            }
         }
+        is_told = written.is_err();
     }
 }
 

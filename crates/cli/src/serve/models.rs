@@ -14,7 +14,7 @@ use thane_serve::{
 };
 
 use crate::app::{App, size};
-use crate::exit::{Code, Failure};
+use crate::exit::{Code, Failure, without_os_numbers};
 use crate::model::{KvFlag, RunFlags};
 use crate::output::for_stderr;
 
@@ -79,6 +79,7 @@ pub struct ModelFlags {
 /// Tells the user what goes wrong while the server runs.
 pub fn complain(what: &str) {
     // Nobody is left to be told of a stderr that is closed.
+    let what = without_os_numbers(what);
     let _ = writeln!(io::stderr(), "{}", for_stderr(&format!("thane: {what}")));
 }
 
@@ -297,7 +298,7 @@ fn assign(specs: &[&str], ids: &[String], aliases: &[Alias]) -> Result<Vec<Vec<S
         let Some(idx) = idx else {
             let known = ids.join(", ");
             let guess = did_you_mean(model, ids.iter().map(String::as_str));
-            let text = format!("alias {name}: expected a model of {known}, found `{model}`");
+            let text = format!("alias {name}: expected one of {known}, found `{model}`");
             return Err(refused(text + &guess));
         };
         match taken.insert(name, &ids[idx]) {
@@ -331,7 +332,7 @@ mod tests {
         let found = assigned(&["x=a/b.gguf", "y=b.gguf", "z=c", "x=b.gguf"]).unwrap();
         assert_eq!(found, [vec!["x", "y"], vec!["z"]]);
         for (texts, said) in [
-            (&["x=d"][..], "expected a model of b.gguf, c, found `d`"),
+            (&["x=d"][..], "expected one of b.gguf, c, found `d`"),
             (&["c=b.gguf"], "alias c: expected a name that is no model's"),
             (
                 &["x=c", "x=b.gguf"],

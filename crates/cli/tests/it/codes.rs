@@ -374,6 +374,24 @@ fn all_verbs_have_one_table_of_exit_codes() {
     files.end(5, &network.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
+/// Help, versions and data that nobody got are a failure.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_behind_stdout_is_named() {
+    let home = Home::new();
+    let package = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/images/rgb.mlpackage");
+    let package = package.to_str().unwrap();
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["inspect", "--stats", package],
+    ] {
+        let full = std::fs::File::create("/dev/full").unwrap();
+        let output = home.thane(args).stdout(full).output().unwrap();
+        assert_ends(&output, 1, &["thane: stdout: No space left on device"]);
+    }
+}
+
 #[test]
 fn every_verb_is_in_the_table() {
     let help = String::from_utf8(Home::new().run(&["-h"]).stdout).unwrap();

@@ -639,6 +639,10 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
             &["--id names a field of rows, and lines have none"],
         ),
         (
+            &["--file", &lines, "--field", "n"],
+            &["--field names a field of rows, and lines have none"],
+        ),
+        (
             &["--file", &mixed, "--id", "n", "-o", "x.npy"],
             &["x.npy: such a file has no place for --id", "try: -o with"],
         ),
@@ -696,7 +700,7 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
         ),
         (
             &["--similarity", "a"],
-            &["--similarity compares two texts, 1 are given"],
+            &["--similarity: expected two texts, found 1"],
         ),
         (
             &["a", "--multi-vector", "-o", "x.npy"],

@@ -145,7 +145,7 @@ fn faults_of_a_server_are_told() {
     assert_ends(
         &output,
         2,
-        &["expected a model of tiny-chat, bert-mean, found `gone`"],
+        &["expected one of tiny-chat, bert-mean, found `gone`"],
     );
     assert_ends(
         &home.run(&["run", "tiny-chat", "hi", "--api-key", "x"]),
@@ -243,7 +243,7 @@ fn embed_compares_texts_with_a_server_and_tells_its_faults() {
         (
             &["gone", "--server", &url][..],
             2,
-            "status 404: expected a model of",
+            "status 404: expected one of",
         ),
         (&["bert-mean", "--server", &url, "--chunks"], 2, "--chunks"),
         (

@@ -331,7 +331,7 @@ fn fields_are_refused_by_name() {
     let answer = server.chat(json!({"messages": hello(), "model": "gpt-4o"}));
     let message = answer.refused(404, INVALID, json!("model"));
     assert!(
-        message.contains("expected a model of tiny-chat, bert-mean"),
+        message.contains("expected one of tiny-chat, bert-mean"),
         "{message}"
     );
     assert_eq!(

@@ -132,7 +132,7 @@ fn errors_have_the_shape_of_the_api() {
             json!({"model": "x"}),
             404,
             "not_found_error",
-            "expected a model of tiny-chat",
+            "expected one of tiny-chat",
         ),
         (
             json!({"tools": [{}]}),

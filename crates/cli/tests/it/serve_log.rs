@@ -46,6 +46,24 @@ fn log_of(mut server: Server, file: &Path) -> (Vec<Value>, String) {
     (lines(&text), said)
 }
 
+/// A disk without room, as Linux has one.
+#[cfg(target_os = "linux")]
+#[test]
+fn that_lines_are_lost_is_said_once() {
+    let server = Server::start(&["--log", "/dev/full"]);
+    for _ in 0..3 {
+        server.get("/v1/models", "").text();
+    }
+    let mut server = server;
+    server.interrupt();
+    assert!(server.child.wait().unwrap().success());
+    let mut said = String::new();
+    let mut stderr = server.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let line = "thane: /dev/full: lines of the log are lost: No space left on device\n";
+    assert_eq!(said.matches(line).count(), 1, "{said}");
+}
+
 #[test]
 fn each_request_has_a_line_without_its_text() {
     let home = Home::new();

@@ -181,7 +181,7 @@ fn errors_are_one_text() {
         (
             chat(json!({"model": "x"})),
             404,
-            "expected a model of tiny-chat, bert-mean",
+            "expected one of tiny-chat, bert-mean",
         ),
         (
             chat(json!({"model": "bert-mean"})),

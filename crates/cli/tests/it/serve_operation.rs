@@ -59,7 +59,7 @@ fn a_model_answers_to_its_aliases() {
     assert_eq!(tags["models"][1]["details"]["parent_model"], "tiny-chat");
     let answer = server.get("/v1/models/gpt-4", "");
     let said = answer.refused(404, INVALID, json!("model"));
-    let names = "expected a model of tiny-chat, gpt-4o, bert-mean, ada, found `gpt-4`";
+    let names = "expected one of tiny-chat, gpt-4o, bert-mean, ada, found `gpt-4`";
     assert_eq!(said, names);
     // A mistake is said before a model is loaded.
     let folder = chat_folder();

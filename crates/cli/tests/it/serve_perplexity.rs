@@ -149,7 +149,7 @@ fn what_the_api_refuses_is_refused_in_its_shape() {
             "embeddings",
             json!({"input": "a", "model": "x"}),
             404,
-            "expected a model of",
+            "expected one of",
         ),
         (
             "contextualizedembeddings",

@@ -261,7 +261,7 @@ fn models_that_do_not_fit_are_refused() {
             "/tei/x/embed",
             json!({"inputs": "a"}),
             404,
-            "expected a model of bert-mean, bert",
+            "expected one of bert-mean, bert",
         ),
         (
             "/tei/bert/embed",

@@ -138,7 +138,7 @@ pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
     let chunks = args.vectors.chunks;
     if args.similarity && args.texts.len() != 2 {
         return Err(usage(anyhow::anyhow!(
-            "--similarity compares two texts, {} are given",
+            "--similarity: expected two texts, found {}",
             args.texts.len()
         ))
         .remedy("thane embed MODEL --similarity \"a text\" \"another\""));
@@ -154,6 +154,16 @@ pub fn texts(args: &Args, app: &App) -> Result<Texts, Failure> {
         None if args.field.is_some() || args.id.is_some() || chunks => Source::JsonStdin,
         None => Source::Stdin,
     };
+    let has_lines = matches!(
+        source,
+        Source::CommandLine(_) | Source::Lines(_) | Source::Stdin
+    );
+    if has_lines && args.field.is_some() {
+        return Err(usage(anyhow::anyhow!(
+            "--field names a field of rows, and lines have none; rows of .jsonl, .csv and \
+             .parquet do"
+        )));
+    }
     let id = match args.id.as_deref() {
         None => Id::IfAny,
         Some("") => Id::None,
