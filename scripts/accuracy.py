@@ -62,7 +62,9 @@ chip come from the few sources that measured ops on it. No model is known by its
 - Rules of placement were written with the probes of single ops in view, and numbers of the GPU were
   fitted to most rows of the engine's share with `all`. Of the compute plans of whole models, those
   with `cpuAndNeuralEngine` are a test: no rule was written with their ops in view. How many of
-  their ops are on the engine had been, so they are a check rather than a clean test.
+  their ops are on the engine had been, so they are a check rather than a clean test. Costs in the
+  plans with `all` of the same programs were fitted to later; the 1,542 ops had been as published
+  before that too.
 
 Words of this page:
 
@@ -174,8 +176,9 @@ WHY = {
     "language model decode and prefill": "the rows that miss, with the likely causes, are in the table below",
     "80 % intervals": "few sources: one that misses by a common cause moves all of its rows",
     "placement by op": "ops of the compute plans are on another unit than predicted",
-    "engine share with `all`": "too few rows of sources that no number was chosen with, and both of one model, YOLO26n; the "
-    "costs in published plans are not used yet, see Placement op by op",
+    "engine share with `all`": "too few rows of sources that no number was chosen with, and both of one model, YOLO26n; "
+    "what convolutions and `linear` cost on the GPU is in no published plan, so the GPUs of M5 Max and of chips before M4 "
+    "are priced by their cores",
 }
 REPNEXT_E = (
     "depthwise kernels of 11x11: of M0E's predicted 1.05 ms they take 0.62, priced by 121 taps each, but M0E was measured only "
@@ -191,13 +194,13 @@ AUDIT_TIME = (
     "not part of this run; measured by `python3 scripts/audit_time.py target/release/thane`, for which "
     "[the audit](audit.md) has times and machine"
 )
-GPU_FITTED = """The plans with `all` on M4 Pro list what ops cost, as parts of a whole. The prediction does not use
-that: there, most ops cost the GPU their bytes at the rate of the engine, and `add`, `mul` and
-`transpose` about half of what they cost on the engine; here, every op costs the GPU 30 us more.
-With the published costs tried instead, 1,489 of the 1,542 ops with `all` were as published and all
-12 shares that numbers are fitted to within 15 points. What holds it: times and classes of split
-programs change with it, so the widths of intervals must be derived again. The plans have no
-convolution or `linear` on the GPU of M4 Pro, and those of M5 Max with `all` have no costs.
+GPU_FITTED = """Costs in the plans with `all` on M4 Pro were fitted to: on the GPU most ops cost their bytes at the
+rate of the engine, and `add`, `mul` and `transpose` about half of what they cost on the engine.
+Before, every op cost the GPU 30 us more, and 1,417 of the 1,542 ops with `all` were as published.
+Ops that stay wrong are mostly a `reshape` at the edge of a segment, which costs the same on both
+sides, and the last ops of a program, where the published plans stay on the engine though leaving it
+would cost no more. The plans have no convolution or `linear` on the GPU of M4 Pro, and those of M5
+Max with `all` are published without costs.
 """
 # What makes rows miss, in order: a row that several describe belongs to the first. What they are, which rows, the cause.
 CAUSES = [

@@ -91,14 +91,14 @@ impl Class {
                 far: 1.1,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m1-ultra", "m2",
-                    "m2-max", "m3-max", "m5", "m5-pro",
+                    "m2-max", "m3-max", "m4-pro", "m5", "m5-pro",
                 ],
                 ms: (0.29, 520.0),
                 shares: [0.92, 0.56, 0.53, 0.07, 0.51, 0.23],
             },
             Self::Attention => Fitted {
                 near: 0.5,
-                far: 0.6,
+                far: 0.5,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "m1", "m1-max", "m1-pro", "m1-ultra", "m2",
                     "m4-max", "m5", "m5-max", "m5-pro",
@@ -115,7 +115,7 @@ impl Class {
             },
             Self::Host => Fitted {
                 near: 0.75,
-                far: 1.1,
+                far: 1.2,
                 chips: &[
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",

@@ -6,7 +6,14 @@
 //! bytes / bandwidth)`, except convolutions and `linear`, which have a decision tree; its
 //! published leaves are interpolated here over operations per byte. On the CPU, products have a
 //! rate each and all other ops cost their bytes. The constants were fitted to values of the M6
-//! study (M4, macOS 27). Values between those, and all values for GPUs, are inferred.
+//! study (M4, macOS 27); values between those are inferred.
+//!
+//! What is known of GPUs are the costs in compute plans of five models (erwinzhang7, M4 Pro, macOS
+//! 26.5, `results/residency`), which are parts of a whole. On the GPU a softmax, a norm, a reshape
+//! and a matmul of DistilBERT cost their bytes at the rate of the engine, so backends tie, and
+//! matmuls of SigLIP cost their operations at 2.74 10^12/s. `add`, `mul` and `transpose` cost less
+//! on the GPU than on the engine. No plan has a convolution, `linear` or lookup on the GPU, and the
+//! GPUs of families without plans are priced by their cores.
 
 use super::Backend;
 use crate::target::{Chip, Segmenter};
@@ -45,22 +52,34 @@ const BNNS_TRANSPOSED: f64 = 15.8 / 754.5;
 /// Results of a bilinear resize in a second (499.6 us for 64 channels to 64x64).
 const BNNS_RESIZED: f64 = 524.7e6;
 
-/// Bytes that a GPU core is fed in a second. Espresso's own numbers of GPUs are not published.
+/// Bytes that a GPU core is fed in a second.
 const GPU_CORE_BYTES: f64 = 12e9;
 
-/// What the segmenter is taken to add for an op on the GPU, in seconds. Fitted to the shares that
+/// What the segmenter is taken to add for an op on the GPU, in seconds; elementwise ops are free of
+/// it, so that those of DistilBERT go to the GPU of M5 Max with the rest. Fitted to the shares that
 /// `whole_models.csv` has for `all`: small networks stay on the engine (FastViT on M3 Max,
 /// DenseNet-121 on M1 Max, MobileNetV2 on M5 Max), batches of 16 go to the 40 cores of an M5 Max.
 const GPU_OP: f64 = 30e-6;
 
+/// Rate of products on the GPU by plans, over what the GPU reaches: 2.74 10^12 operations/s on the
+/// 20 cores of an M4 Pro.
+const GPU_RATE: f64 = 0.38;
+
+/// What a lookup in a table is taken to cost on the GPU, over what it does by BNNS: that of
+/// DistilBERT stays on the CPU of M4 Pro, though the ops behind it would cost less on the GPU.
+const GPU_LOOKUP: f64 = 2.0;
+
 /// Seconds that the segmenter takes a backend to need for an op.
 pub fn seconds(work: &Work, name: &str, backend: Backend, chip: &Chip) -> f64 {
     let segmenter = &chip.family.segmenter;
+    if let Some(seconds) = unfused(work, name, backend, segmenter) {
+        return seconds;
+    }
+    let is_elementwise = matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free);
     match backend {
-        Backend::MpsGraph => gpu(work, chip) + GPU_OP,
-        _ if matches!(work.kind, Kind::Unary | Kind::Elementwise | Kind::Free) => {
-            work.bytes() / ELEMENTWISE_BYTES
-        }
+        Backend::MpsGraph if segmenter.unfused.is_none() => by_cores(work, chip),
+        _ if is_elementwise => work.bytes() / ELEMENTWISE_BYTES,
+        Backend::MpsGraph => by_plans(work, name, chip),
         Backend::Ane => ane(work, name, segmenter),
         Backend::ClassicCpu if is_product(work) => {
             segmenter.classic_slower * bnns(work, name, segmenter)
@@ -76,6 +95,57 @@ pub fn gpu(work: &Work, chip: &Chip) -> f64 {
     flops.max(work.bytes() / (GPU_CORE_BYTES * cores))
 }
 
+/// What plans show of an op that costs more than its bytes. No plan has one on the CPU: there it is
+/// taken to cost as much more than on the engine as other ops of its kind do.
+fn unfused(work: &Work, name: &str, backend: Backend, segmenter: &Segmenter) -> Option<f64> {
+    let costs = segmenter.unfused?;
+    let operands = work.input_bytes + work.constant_bytes;
+    let (cost, bytes) = match name {
+        "add" => (costs.add, operands),
+        "mul" => (costs.mul, operands),
+        "transpose" => (costs.transpose, work.bytes()),
+        _ => return None,
+    };
+    let (cost, gibps) = match backend {
+        Backend::MpsGraph => (cost[1], segmenter.ane_gibps),
+        Backend::Bnns | Backend::ClassicCpu if name == "transpose" => {
+            (cost[0], segmenter.cpu_gibps)
+        }
+        _ => (cost[0], segmenter.ane_gibps),
+    };
+    Some(cost * bytes / (gibps * GIB))
+}
+
+/// An op on a GPU of which there is no plan.
+fn by_cores(work: &Work, chip: &Chip) -> f64 {
+    match work.kind {
+        Kind::Elementwise | Kind::Free => gpu(work, chip),
+        _ => gpu(work, chip) + GPU_OP,
+    }
+}
+
+/// An op on the GPU as plans have it. A convolution is taken to reach as much of the best there as
+/// on the engine, and `einsum` to be taken apart into transposes and a product: SigLIP rewritten for
+/// the engine, which has it, stays there with 1,633 of 1,658 ops (`whole_models.csv`).
+fn by_plans(work: &Work, name: &str, chip: &Chip) -> f64 {
+    let segmenter = &chip.family.segmenter;
+    let cores = f64::from(chip.gpu_cores);
+    let peak = GPU_RATE * chip.family.gpu_core_tflops * 1e12 * cores;
+    let by_bytes = work.bytes() / (segmenter.ane_gibps * GIB);
+    let product = (work.flops / peak).max(by_bytes);
+    match (name, segmenter.unfused) {
+        _ if is_conv(work, name) => GPU_OP + conv(work, peak),
+        _ if work.table.is_some() => GPU_LOOKUP * bnns(work, name, segmenter),
+        // A transpose reads and writes each operand and the result.
+        ("einsum", Some(costs)) => product + 2.0 * costs.transpose[1] * by_bytes,
+        _ => product,
+    }
+}
+
+fn is_conv(work: &Work, name: &str) -> bool {
+    ["conv", "conv_quantized", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0
+}
+
 fn is_product(work: &Work) -> bool {
     matches!(
         work.kind,
@@ -85,14 +155,19 @@ fn is_product(work: &Work) -> bool {
 
 fn ane(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
     let peak = segmenter.ane_gflops * 1e9;
-    if ["conv", "conv_quantized", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0 {
-        let intensity = work.flops / work.bytes().max(1.0);
-        if intensity <= CONV_LEAVES[0].0 {
-            return work.bytes() / LEAN_BYTES;
-        }
-        return work.flops / (peak * segmenter.ane_conv * reached(intensity));
+    if is_conv(work, name) {
+        return conv(work, peak * segmenter.ane_conv);
     }
     (work.flops / peak).max(work.bytes() / (segmenter.ane_gibps * GIB))
+}
+
+/// A convolution on a backend that reaches `best` operations in a second.
+fn conv(work: &Work, best: f64) -> f64 {
+    let intensity = work.flops / work.bytes().max(1.0);
+    if intensity <= CONV_LEAVES[0].0 {
+        return work.bytes() / LEAN_BYTES;
+    }
+    work.flops / (best * reached(intensity))
 }
 
 /// What a convolution of so many operations per byte reaches of the best; for fewer than the first

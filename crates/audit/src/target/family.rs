@@ -57,10 +57,23 @@ pub struct Segmenter {
     pub classic_slower: f64,
     /// Memory bandwidth of the CPU, in 2^30 bytes/s.
     pub cpu_gibps: f64,
+    /// Ops that cost more than their bytes, where plans show what they cost on the GPU.
+    pub unfused: Option<Unfused>,
     /// Evidence for the figures.
     pub evidence: Evidence,
     /// Sources.
     pub source: &'static str,
+}
+
+/// Ops that cost more than their bytes at the engine's bandwidth: on the engine, and on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unfused {
+    /// `add`, over the bytes of its operands.
+    pub add: [f64; 2],
+    /// `mul`, over the bytes of its operands; seen with a constant only.
+    pub mul: [f64; 2],
+    /// `transpose`, over all of its bytes.
+    pub transpose: [f64; 2],
 }
 
 /// A generation of the engine.
@@ -134,12 +147,22 @@ const fn segmenter(platform: &'static str, ane: f64, bnns: f64) -> Segmenter {
         bnns_conv: bnns,
         classic_slower: 1.15,
         cpu_gibps: 56.667,
+        unfused: None,
         evidence: Evidence::Measured,
         source: "M6 study, data/03_compile/opdispatch, macOS 27",
     }
 }
 
-const H16G: Segmenter = segmenter("H16G", 19_400.0, 754.5);
+const H16G: Segmenter = Segmenter {
+    // Parts of the cost of whole models in compute plans, over a softmax or norm of as many bytes:
+    // ResNet-50, DistilBERT, SigLIP and Whisper agree (erwinzhang7, M4 Pro, macOS 26.5).
+    unfused: Some(Unfused {
+        add: [2.75, 1.33],
+        mul: [1.83, 0.73],
+        transpose: [2.69, 1.39],
+    }),
+    ..segmenter("H16G", 19_400.0, 754.5)
+};
 
 const WINOGRAD: Figure = Figure::inferred(
     1.4,
