@@ -57,6 +57,8 @@ chip come from the few sources that measured ops on it. No model is known by its
 - The language models of `smpanaro/more-ane-transformers` and of `soniqo/speech-swift` were set
   aside late, by source, with their errors already seen. The width of intervals and the time of a
   task were derived again from the other sources; every other number cites those.
+- The time of a task once cited a receipt of `joshuaswarren/ane-linux-experiments`, whose row (343)
+  was a test until then and is `seen` now.
 - Until the split of ops and graphs went by source, it went by row. Rows that are a test now were
   one then too, so their errors have been seen before.
 - Rules of placement were written with the probes of single ops in view, and numbers of the GPU were
@@ -108,6 +110,18 @@ A byte of weights, as the engine reads it, takes 1.12 bytes (1.0 to 1.52): oxinf
 anemll-forge's 1.05 GB. On phones CoreML-LLM saw compressed weights take as much as fp16, which its
 own Gemma E2B contradicts; the upper end of the interval is fp16 there. There are too few rows to
 score: no source gives the memory of a public program by more than one route.
+"""
+PARAMETERS = """## Numbers of the model
+
+Every number that predictions use, its range, and the works that its source names. `all` means every
+chip. Names end in the unit; the numbers of `segmenter` choose compute units and predict no time.
+A chip without a number of its own takes that of a related chip with a wider range, as *inferred*.
+CI fails where a source names no work of the second table, or where a work has a row that is a test
+(`crates/audit/tests/it/parameters.rs`).
+"""
+WORKS = """
+The works and their rows. Other files of a repository may be a test; they are not listed. What the
+rows say is in the tables of `crates/audit/data`, by these ids.
 """
 REACH = """Rows of the other splits that stay far off, and why as far as known:
 
@@ -488,6 +502,43 @@ def op_counts(rows):
     return "\n".join(lines) + "\n"
 
 
+def number(value):
+    """A number of the model with four digits, or three and an exponent."""
+    if value >= 1e6:
+        return f"{value:.3g}"
+    return f"{value:,.4g}" if value < 1000 else f"{value:,.0f}"
+
+
+def ranges(ids):
+    """Ids, those that follow each other as one range."""
+    runs = []
+    for one in sorted(int(i) for i in ids):
+        if runs and one == runs[-1][1] + 1:
+            runs[-1][1] = one
+        else:
+            runs.append([one, one])
+    return ", ".join(str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
+
+
+def parameters(found):
+    """Each number, then each work with the rows behind it."""
+    n_rows = {work["name"]: sum(file["rows"] for file in work["files"]) for work in found["works"]}
+    lines = [PARAMETERS, "| number | chips | value | low | high | evidence | source | rows of its works |", "|---|---|---|---|---|---|---|---|"]
+    for row in found["parameters"]:
+        works = ", ".join(f"{name} {n_rows[name] or 'no rows'}" for name in row["works"])
+        bounds = " | ".join(number(row[bound]) for bound in ("value", "low", "high"))
+        lines.append(f"| `{row['name']}` | {', '.join(row['chips']) or 'all'} | {bounds} | {row['evidence']} | {row['source']} | {works} |")
+    lines += [WORKS, "| work | file | table | split | rows | ids |", "|---|---|---|---|---|---|"]
+    for work in found["works"]:
+        for file in work["files"]:
+            lines.append(
+                f"| {work['name']} | {file['file']} | {file['table']} | {', '.join(file['splits'])} | {file['rows']} | {ranges(file['ids'])} |"
+            )
+        if work["document"]:
+            lines.append(f"| {work['name']} | {work['document']} | | | no rows | |")
+    return "\n".join(lines) + "\n"
+
+
 def callers(models):
     lines = [CALLS, "| caller | fit rows | median ratio | test rows | median ratio | most that copies take |", "|---|---|---|---|---|---|"]
     for caller in sorted({m["caller"] for m in models}):
@@ -587,6 +638,7 @@ def page(found, head):
         callers(whole["models"]),
         left_out(found["latency"]),
         reached(found, whole),
+        parameters(found),
     ]
     return "\n".join(parts)
 
