@@ -214,6 +214,9 @@ fn function(f: &FunctionRow, paint: Paint) -> String {
     if let Some(elsewhere) = f.elsewhere() {
         out += &wrap("  elsewhere", INDENT, &elsewhere);
     }
+    for choice in f.choices() {
+        out += &wrap("  chosen", INDENT, &choice);
+    }
     if f.refused > 0 {
         out += &wrap(
             "  refused",

@@ -9,6 +9,7 @@ use super::counts;
 pub use super::counts::OpCountRow;
 use super::csv::{CsvError, Table};
 use super::measurements::{self, LoadError, Scored, Summary, summary};
+use super::parameters::{self, ParameterRow, WorkRow};
 use super::placement::{self, Confusion, Miss};
 use super::plans;
 pub use super::plans::{PlanMiss, PlanRow};
@@ -50,6 +51,10 @@ pub struct Scores {
     pub plans: Vec<PlanScore>,
     /// Files of measurements.
     pub latency: Vec<LatencyScore>,
+    /// The numbers of the model; empty for files of the user.
+    pub parameters: Vec<ParameterRow>,
+    /// The works that they cite.
+    pub works: Vec<WorkRow>,
 }
 
 /// A file of placements.
@@ -220,6 +225,19 @@ pub enum ScoreError {
 }
 
 impl Scores {
+    /// Score the data that this crate carries, and list the numbers that were chosen with it.
+    pub fn of_carried(target: &Target) -> Result<Self, ScoreError> {
+        let mut scores = Self {
+            parameters: parameters::parameters(),
+            works: parameters::works(&CARRIED)?,
+            ..Self::default()
+        };
+        for (name, text) in CARRIED {
+            scores.add(name, text, target)?;
+        }
+        Ok(scores)
+    }
+
     /// Score the text of one file; `name` is the file's name for the report.
     pub fn add(&mut self, name: &str, text: &str, target: &Target) -> Result<(), ScoreError> {
         let table = Table::parse(text)?;

@@ -37,6 +37,16 @@ const CALL_MJ: Figure = Figure::measured(1.6, 1.2, 2.0, STUDY);
 /// 32, on M2 and M5 Pro. Bounds are the least and most of one row whose time is met.
 const ACTIVE_W: Figure = Figure::measured(1.5, 0.9, 2.4, "ANEForge, M2 and M5 Pro, macOS 26");
 
+/// The figures of energy, by name.
+pub const FIGURES: [(&str, Figure); 6] = [
+    ("product_pj", PRODUCT_PJ),
+    ("int8", INT8),
+    ("element_pj", ELEMENT_PJ),
+    ("byte_pj", BYTE_PJ),
+    ("call_mj", CALL_MJ),
+    ("active_w", ACTIVE_W),
+];
+
 /// Chips with published energy of products or power of the engine: the M6 study, and the rows in
 /// watts of `ane_measurements.csv` and `whole_models.csv`.
 const READ_ON: [&str; 6] = ["m2", "m2-pro", "m4", "m5-max", "m5-pro", "m6"];

@@ -5,12 +5,12 @@ use std::collections::HashSet;
 use thane_mil::program::ValueId;
 
 use super::{on_engine, renames};
-use crate::place::{Backend, Placed, Placement, estimate};
+use crate::place::{Backend, Placed, Placement};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
-use crate::target::Chip;
+use crate::target::{Chip, Figure};
 use crate::view::View;
 use crate::weight::Form;
-use crate::work::{self, Kind};
+use crate::work::{self, Kind, Work};
 
 /// Seconds of a call, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -105,42 +105,38 @@ pub struct Total {
     pub most_positions: f64,
     /// Seconds of reading weights with more than one palette.
     pub grouped: f64,
+    /// What the figures of the CPU and GPU leave open of the ops there, as [`Figure::spread`] has
+    /// it, by the time of each.
+    pub host_spread: f64,
 }
 
-/// Bytes that a permutation moves in a second: 60 GB/s (ANEForge, transposes).
-const TRANSPOSED_BYTES: f64 = 60e9;
+/// Bytes that a permutation moves, in 10^9/s.
+const TRANSPOSED_GBPS: Figure = Figure::measured(60.0, 60.0, 60.0, "ANEForge, transposes");
 
-/// Starting the task of an op, in seconds. Products start theirs while others run. Fitted to whole
-/// networks: what ANEForge, Xcode's reports and others give is 3 to 5 us above the other terms for
-/// each op that is neither a product nor fused into one; rows with the split `fit` are met about as
-/// well by 4 to 6 us. By joshuaswarren's driver, a task in a
-/// chain costs at most 2.8 us on M1 Max.
-pub const TASK: f64 = 4e-6;
+/// Starting the task of an op, in microseconds. Products start theirs while others run. Whole
+/// networks take 3 to 5 us more than the other terms for each op that is neither a product nor
+/// fused into one, and are met about as well by 4 to 6.
+pub const TASK_US: Figure = Figure::measured(
+    4.0,
+    3.0,
+    6.0,
+    "whole networks: ANEForge, coremltools, FluidAudio, MobileCLIP, FastViT",
+);
 
-/// Results of a reduction in a second: 81,920 results of 4 elements take 0.2 ms (qwen-ane, M5 Max).
-const SHORT_ROWS: f64 = 0.41e9;
+/// Results of a reduction, in 10^9/s: 81,920 results of 4 elements take 0.2 ms.
+const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41, "qwen-ane, M5 Max");
 
-/// Operations of matrix products on the CPU in a second: pplx-embed 0.6B at length 256 takes 82 ms
-/// on M4 Max with `cpuOnly` (CoreML-LLM, pull request 169). Half of that before M4, which is
-/// inferred.
-const CPU_FLOPS: f64 = 2.9e12;
+/// An element that `topk` sorts, in nanoseconds: it makes a call 6 to 10 ms slower, which is taken
+/// to be over 32,000 elements, as in the study's table of estimates.
+const TOPK_NS: Figure = Figure::measured(250.0, 187.5, 312.5, "M6 study, M4 and M6");
 
-/// Operations of convolutions on the CPU in a second: DenseNet-121, of 5.7 10^9, takes 15 to 17 ms
-/// on M1 to M2 Max with `cpuOnly` (ml-macos-performance), kernels of 1x1 among them. As above,
-/// twice of that from M4 on, whose matrix unit makes kernels of 1x1 as fast as other products.
-const CPU_CONV_FLOPS: f64 = 0.68e12;
-
-/// A step of a recurrent layer on the CPU, in seconds: the segmentation of pyannote takes 55 ms on
-/// M5 for 4 layers of 2 directions with 589 steps each (FluidAudio).
-const CPU_STEP: f64 = 11.7e-6;
-
-/// Starting an op on the GPU, in seconds: MobileNetV2 of 118 ops takes 0.67 ms on M5 Max at batch 1
-/// (erwinzhang7), while its operations and bytes take a tenth of that.
-const GPU_OP: f64 = 5e-6;
-
-/// An element that `topk` sorts, in seconds: it makes a call 6 to 10 ms slower (M6 study, M4 and
-/// M6), which is taken to be over 32,000 elements, as in the study's table of estimates.
-const TOPK: f64 = 8e-3 / 32_000.0;
+/// The figures that all chips share, by name.
+pub const FIGURES: [(&str, Figure); 4] = [
+    ("transposed_gbps", TRANSPOSED_GBPS),
+    ("task_us", TASK_US),
+    ("short_rows_gps", SHORT_ROWS_GPS),
+    ("topk_ns", TOPK_NS),
+];
 
 /// The seconds of an op, by term.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -197,14 +193,16 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
     let mut columns: Vec<(f64, f64)> = Vec::new();
     // Results of elementwise ops on the engine.
     let mut elementwise: HashSet<ValueId> = HashSet::new();
-    let mut n_tasks = 0;
+    let (mut n_tasks, mut host_spread) = (0, 0.0);
     for op in &placement.ops {
         let (mut now, mut reading) = (Parts::default(), 0.0);
         if on_engine(op.chosen) && is_elementwise(op.work.kind) {
             elementwise.extend(view.op(op.op).results.iter().copied());
         }
         if !on_engine(op.chosen) {
-            now.host += elsewhere(view, op, chip);
+            let took = elsewhere(view, op, chip);
+            now.host += took.seconds;
+            host_spread += took.seconds * took.spread;
         } else if let Kind::Product(gemm, weight) = op.work.kind {
             let resident = !read.insert(weight);
             total.weight_bytes += gemm.bytes(chip, resident);
@@ -225,7 +223,11 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             }
             if !renames(op.work.kind) && !is_chained(view, op, &elementwise) {
                 // The first task starts with the call.
-                now.tasks += if n_tasks > 0 { TASK } else { 0.0 };
+                now.tasks += if n_tasks > 0 {
+                    TASK_US.value / 1e6
+                } else {
+                    0.0
+                };
                 n_tasks += 1;
             }
         }
@@ -244,42 +246,87 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
         });
     }
     total.parts.weights = (total.reading - total.parts.busy()).max(0.0);
+    total.host_spread = host_spread / total.parts.host.max(f64::MIN_POSITIVE);
     total.most_positions = columns.iter().fold(0.0, |most, c| c.0.max(most));
     total.positions = most_common(columns);
     total
 }
 
+/// Seconds, with what the figures that they follow from leave open.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Timed {
+    seconds: f64,
+    spread: f64,
+}
+
+impl Timed {
+    fn by(seconds: f64, figure: Figure) -> Self {
+        Self {
+            seconds,
+            spread: figure.spread(),
+        }
+    }
+
+    fn or_longer(self, other: Self) -> Self {
+        if other.seconds > self.seconds {
+            other
+        } else {
+            self
+        }
+    }
+
+    fn and(self, other: Self) -> Self {
+        let seconds = self.seconds + other.seconds;
+        let weighed = self.seconds * self.spread + other.seconds * other.spread;
+        Self {
+            seconds,
+            spread: weighed / seconds.max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
 /// What the CPU or GPU takes for an op. Starting one on the CPU is not charged: the 257 of Silero
 /// VAD take 0.19 ms in all on M5 (FluidAudio). The time is not what the segmenter thinks: its CPUs
 /// are several times slower at products than they are.
-fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> f64 {
+fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> Timed {
     if op.work.kind == Kind::Free {
-        return 0.0;
+        return Timed::default();
     }
     if op.chosen == Backend::MpsGraph {
         // Activations are part of the kernel before them: charged by themselves, they make
         // MobileNet at batch 16 take twice the 1.5 ms that it does on M5 Max (erwinzhang7).
         if is_fused(view, op) {
-            return 0.0;
+            return Timed::default();
         }
-        return estimate::gpu(&op.work, chip) + GPU_OP;
+        return on_gpu(&op.work, chip);
     }
-    let bytes = op.work.bytes() / (chip.cpu_gbps.value * 1e9);
+    let host = &chip.host;
+    let bytes = Timed::by(op.work.bytes() / (chip.cpu_gbps.value * 1e9), chip.cpu_gbps);
     if let Some(steps) = work::steps(view, view.op(op.op)) {
-        return bytes + steps * CPU_STEP;
+        let step = host.cpu_step_us;
+        return bytes.and(Timed::by(steps * step.value / 1e6, step));
     }
-    let is_old = chip.generation < 16;
-    let flops = match op.work.kind {
-        Kind::Product(gemm, _) if gemm.taps > 1.0 || is_old && is_of_image(view, op) => {
-            CPU_CONV_FLOPS
-        }
-        Kind::Product(..) | Kind::Matmul | Kind::Attention => CPU_FLOPS,
+    let gflops = match op.work.kind {
+        Kind::Product(gemm, _) if gemm.taps > 1.0 => host.cpu_conv_gflops,
+        Kind::Product(..) if is_of_image(view, op) => host.cpu_pointwise_gflops,
+        Kind::Product(..) | Kind::Matmul | Kind::Attention => host.cpu_gflops,
         // Resizing takes longer than its bytes.
-        Kind::Resize => return bytes.max(op.estimate(op.chosen).unwrap_or(0.0) / 1e3),
+        Kind::Resize => {
+            let seconds = op.estimate(op.chosen).unwrap_or(0.0) / 1e3;
+            return bytes.or_longer(Timed::by(seconds, chip.cpu_gbps));
+        }
         _ => return bytes,
     };
-    let flops = if is_old { flops / 2.0 } else { flops };
-    (op.work.flops / flops).max(bytes)
+    Timed::by(op.work.flops / (gflops.value * 1e9), gflops).or_longer(bytes)
+}
+
+/// What the GPU takes for an op: its operations or its bytes, and starting it.
+fn on_gpu(work: &Work, chip: &Chip) -> Timed {
+    let (host, cores) = (&chip.host, f64::from(chip.gpu_cores));
+    let at = |amount: f64, giga: Figure| Timed::by(amount / (giga.value * 1e9 * cores), giga);
+    at(work.flops, host.gpu_core_gflops)
+        .or_longer(at(work.bytes(), host.gpu_core_gbps))
+        .and(Timed::by(host.gpu_op_us.value / 1e6, host.gpu_op_us))
 }
 
 /// Whether a product is a convolution of an image, and no matrix product written as one.
@@ -377,11 +424,11 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
             // Nothing is written: half of what an elementwise op does. Rows of few elements take as
             // long as longer ones.
             let long = elements(work.inputs) / 2.0;
-            parts.elements += long.max(work.outputs / SHORT_ROWS);
+            parts.elements += long.max(work.outputs / (SHORT_ROWS_GPS.value * 1e9));
         }
-        Kind::Transpose => parts.elements += work.output_bytes / TRANSPOSED_BYTES,
+        Kind::Transpose => parts.elements += work.output_bytes / (TRANSPOSED_GBPS.value * 1e9),
         Kind::Copy => parts.elements += work.output_bytes / (chip.local_gbps.value * 1e9),
-        Kind::TopK => parts.elements += TOPK * work.inputs,
+        Kind::TopK => parts.elements += TOPK_NS.value / 1e9 * work.inputs,
         Kind::State => {
             parts.activations +=
                 (work.output_bytes.max(work.input_bytes)) / (chip.activation_gbps.value * 1e9);

@@ -121,16 +121,27 @@ pub struct Call {
     pub copies: bool,
 }
 
-/// Bytes a host copies into and out of surfaces in a second. 20 to 24 GB/s: ANEForge's streaming
-/// figure of M5 and M5 Pro and the companion book's of M1 and M5.
-const COPY_BYTES: f64 = 24e9;
+/// Bytes a host copies into and out of surfaces, in 10^9/s: ANEForge's streaming figure of M5 and
+/// M5 Pro and the companion book's of M1 and M5.
+const COPY_GBPS: Figure = Figure::measured(24.0, 20.0, 24.0, "ANEForge; companion book");
 
-/// What each further segment on the engine adds, in seconds: 0.25 to 0.5 ms, by the segmenter's
-/// constants and what M4 and M6 need on the host.
-const HOP: f64 = 375e-6;
+/// What each further segment on the engine adds, in microseconds.
+const HOP_US: Figure = Figure::measured(
+    375.0,
+    250.0,
+    500.0,
+    "M6 study: constants of the segmenter, and what M4 and M6 need on the host",
+);
 
-/// A call of Core ML that stays on the CPU, in seconds (ane-bridge-rs, M5: 32 us).
-const CPU_CALL: f64 = 32e-6;
+/// A call of Core ML that stays on the CPU, in microseconds.
+const CPU_CALL_US: Figure = Figure::measured(32.0, 32.0, 32.0, "ane-bridge-rs, M5");
+
+/// The figures of a call that all chips share, by name.
+pub const FIGURES: [(&str, Figure); 3] = [
+    ("copy_gbps", COPY_GBPS),
+    ("hop_us", HOP_US),
+    ("cpu_call_us", CPU_CALL_US),
+];
 
 /// Predict the time of a call.
 pub fn predict(view: &View<'_>, placement: &Placement) -> Latency {
@@ -148,7 +159,7 @@ pub fn predict_call(view: &View<'_>, placement: &Placement, call: Call) -> Laten
     let hidden = (work.parts.on_engine() - work.reading).max(0.0);
     work.parts.activations += (moved - hidden).max(0.0);
     if call.copies {
-        work.parts.copies = traffic.call_bytes / COPY_BYTES;
+        work.parts.copies = traffic.call_bytes / (COPY_GBPS.value * 1e9);
     }
     work.parts.dispatch = dispatch(view, placement, work.parts.on_engine());
     let parts = work.parts;
@@ -206,8 +217,11 @@ fn dispatch(view: &View<'_>, placement: &Placement, busy: f64) -> f64 {
     };
     match n {
         0 if placement.ops.is_empty() => 0.0,
-        0 => CPU_CALL,
-        n => view.target.chip.dispatch_seconds(view.target.route, busy) + HOP * (n - 1) as f64,
+        0 => CPU_CALL_US.value / 1e6,
+        n => {
+            view.target.chip.dispatch_seconds(view.target.route, busy)
+                + HOP_US.value / 1e6 * (n - 1) as f64
+        }
     }
 }
 
@@ -264,7 +278,7 @@ fn spread(view: &View<'_>, work: &Total, class: Option<Class>, far: Far) -> f64 
         ),
         (parts.copies, 0.35),
         (parts.dispatch, 0.10 + 0.7 * of_figure(call)),
-        (parts.host, 0.5 + 0.5 * of_figure(chip.cpu_gbps)),
+        (parts.host, 0.5 + 0.5 * work.host_spread),
     ];
     let total = parts.total();
     if total <= 0.0 {

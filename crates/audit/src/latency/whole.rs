@@ -4,7 +4,6 @@
 use std::cmp::Ordering;
 
 use super::engine::{Parts, Total};
-use super::on_engine;
 use crate::place::Placement;
 use crate::target::Chip;
 use crate::work::Kind;
@@ -15,13 +14,13 @@ const LEAST_OPS: usize = 20;
 /// A class of whole models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Convolutions on the engine, without attention.
+    /// Mostly on the engine, without attention.
     Convolutions,
-    /// Attention on the engine, over several positions.
+    /// Mostly on the engine, with attention over several positions, wherever its softmax runs.
     Attention,
     /// One position at a time on the engine.
     Decode,
-    /// More than half of the time on the CPU or GPU.
+    /// More than half of the time on the CPU or GPU, or nothing on the engine.
     Host,
 }
 
@@ -91,14 +90,14 @@ impl Class {
                 far: 1.1,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m1-ultra", "m2",
-                    "m2-max", "m3-max", "m5", "m5-pro",
+                    "m2-max", "m3-max", "m4-pro", "m5", "m5-pro",
                 ],
                 ms: (0.29, 520.0),
                 shares: [0.92, 0.56, 0.53, 0.07, 0.51, 0.23],
             },
             Self::Attention => Fitted {
                 near: 0.5,
-                far: 0.6,
+                far: 0.5,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "m1", "m1-max", "m1-pro", "m1-ultra", "m2",
                     "m4-max", "m5", "m5-max", "m5-pro",
@@ -115,7 +114,7 @@ impl Class {
             },
             Self::Host => Fitted {
                 near: 0.75,
-                far: 1.1,
+                far: 1.2,
                 chips: &[
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",
@@ -199,13 +198,11 @@ pub fn of(placement: &Placement, work: &Total) -> Option<Class> {
         return None;
     }
     let has_attention = || {
-        placement
-            .ops
-            .iter()
-            .filter(|op| on_engine(op.chosen))
-            .any(|op| matches!(op.work.kind, Kind::Softmax | Kind::Attention))
+        let mut ops = placement.ops.iter();
+        ops.any(|op| matches!(op.work.kind, Kind::Softmax | Kind::Attention))
     };
     Some(match () {
+        () if work.parts.on_engine() == 0.0 => Class::Host,
         () if work.parts.host > 0.5 * work.parts.total() => Class::Host,
         () if work.positions == 1.0 && is_step(placement) => Class::Decode,
         () if has_attention() => Class::Attention,

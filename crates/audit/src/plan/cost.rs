@@ -23,7 +23,7 @@ use thane_mil::opset::{OpDef, OpKind};
 use thane_mil::program::{Function, OpId, ValueId};
 
 use super::stream::{Gemm, RESIDENT_BYTES, Seconds};
-use crate::latency::engine::TASK;
+use crate::latency::engine::TASK_US;
 use crate::target::{Chip, Route};
 use crate::weight::Stored;
 
@@ -184,7 +184,7 @@ impl Work {
             .filter(|bytes| *bytes > RESIDENT_BYTES);
         // Written by one op and read by the next.
         let spilled = 2.0 * spilled.sum::<f64>() / (chip.activation_gbps.value * 1e9);
-        let tasks = self.tasks as f64 * TASK;
+        let tasks = self.tasks as f64 * TASK_US.value / 1e6;
         // Weights are read ahead.
         let busy = (compute + attention + elements + tasks).max(weights) + spilled;
         1e3 * (chip.dispatch_seconds(Route::CoreMl, busy) + busy)

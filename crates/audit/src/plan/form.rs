@@ -282,8 +282,8 @@ const HOST_SPREAD: f64 = 2.6;
 fn host_rate(chip: &Chip) -> f64 {
     const GIB: f64 = 1_073_741_824.0;
     let table = &chip.family.segmenter;
-    let as_engine = chip.weight_gbps.value * 1e9 * table.cpu_gibps / table.ane_gibps;
-    as_engine.min(table.cpu_gibps * GIB)
+    let as_engine = chip.weight_gbps.value * 1e9 * table.cpu_gibps.value / table.ane_gibps.value;
+    as_engine.min(table.cpu_gibps.value * GIB)
 }
 
 /// A decision, with the forms that it was made among.

@@ -170,9 +170,9 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
         errors: severities(Severity::Error),
         warnings: severities(Severity::Warning),
         notes: severities(Severity::Note),
+        inferred: inferred(target.chip, &functions),
         functions,
         findings,
-        inferred: target.chip.inferred(),
         ceilings: Ceilings {
             gflops: target.chip.peak_tflops.value * 1e3 * f64::from(target.chip.engines.max(1)),
             weight_gbps: target.chip.weight_gbps.value,
@@ -180,6 +180,23 @@ fn target(subject: &Subject, target: &Target, scope: Scope<'_>, fired: &mut Fire
         },
         memory: memory::rows(&loaded, target),
     }
+}
+
+/// Figures that were not measured on a chip, those of the CPU and GPU where ops run there.
+fn inferred(chip: &Chip, functions: &[FunctionRow]) -> Vec<&'static str> {
+    let any_on = |backends: &[&str]| {
+        let mut runs = functions.iter().flat_map(|f| &f.segments);
+        runs.any(|run| backends.contains(&run.backend))
+    };
+    let on_cpu = any_on(&[Backend::Bnns.name(), Backend::ClassicCpu.name()]);
+    let on_gpu = any_on(&[Backend::MpsGraph.name()]);
+    let mut names = chip.inferred();
+    names.retain(|name| match name.split('_').next() {
+        Some("cpu") => on_cpu,
+        Some("gpu") => on_gpu,
+        _ => true,
+    });
+    names
 }
 
 fn implied(target: &Target) -> Vec<&'static str> {

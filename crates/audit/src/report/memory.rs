@@ -13,7 +13,7 @@ use crate::target::{Evidence, Figure, Target};
 
 /// Bytes in memory for a byte of weights: 0.84 GB for 0.75 GB in palettes of 4 bits, 0.81 GB with
 /// 3 bits, 0.47 GB for 0.375 GB with 2 (oxinfer). A file of 0.69 GB takes 1.05 GB (anemll-forge).
-const WIRED: Figure = Figure::measured(
+pub(crate) const WIRED: Figure = Figure::measured(
     1.12,
     1.0,
     1.52,

@@ -8,6 +8,7 @@
 pub mod baseline;
 mod build;
 pub mod chain;
+mod choice;
 pub mod compare;
 pub mod energy;
 pub mod explain;
@@ -530,35 +531,6 @@ impl FunctionRow {
         length
             .map(|l| format!(" at {}", l.text))
             .unwrap_or_default()
-    }
-
-    /// Why ops that are not on the engine are not: what it cannot run, and what it could at a
-    /// higher cost.
-    pub fn elsewhere(&self) -> Option<String> {
-        /// Ops that are named.
-        const MOST_NAMED: usize = 4;
-        let off = || self.table.iter().filter(|op| op.backend != "ane");
-        let can = |op: &&OpRow| op.supported.iter().any(|e| e.backend == "ane");
-        let n_able = off().filter(can).count();
-        let n_unable = off().count() - n_able;
-        let mut said = Vec::new();
-        if n_unable > 0 {
-            said.push(format!("{n_unable} that the engine does not run"));
-        }
-        if n_able > 0 {
-            let names: Vec<String> = off()
-                .filter(can)
-                .take(MOST_NAMED)
-                .map(|op| format!("`{}`", op.name))
-                .collect();
-            let more = if n_able > MOST_NAMED { ", .." } else { "" };
-            let names = names.join(", ");
-            said.push(format!(
-                "{n_able} that Core ML's cost model places elsewhere ({names}{more})"
-            ));
-        }
-        let ops = if n_able + n_unable == 1 { "op" } else { "ops" };
-        (!said.is_empty()).then(|| format!("{} {ops}: {}", n_able + n_unable, said.join(", ")))
     }
 }
 

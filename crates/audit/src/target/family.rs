@@ -44,23 +44,68 @@ pub struct Segmenter {
     /// The platform, as the compiled bundle names it.
     pub platform: &'static str,
     /// Peak of the engine, in 10^9 operations/s.
-    pub ane_gflops: f64,
+    pub ane_gflops: Figure,
     /// Memory bandwidth of the engine, in 2^30 bytes/s.
-    pub ane_gibps: f64,
+    pub ane_gibps: Figure,
     /// Best throughput of a convolution, over `ane_gflops`.
-    pub ane_conv: f64,
+    pub ane_conv: Figure,
     /// Matrix products by BNNS, in 10^9 operations/s.
-    pub bnns_matmul: f64,
+    pub bnns_matmul: Figure,
     /// 3x3 convolutions by BNNS, in 10^9 operations/s.
-    pub bnns_conv: f64,
+    pub bnns_conv: Figure,
     /// Time of products by Espresso's own kernels, over that of BNNS.
-    pub classic_slower: f64,
+    pub classic_slower: Figure,
     /// Memory bandwidth of the CPU, in 2^30 bytes/s.
-    pub cpu_gibps: f64,
-    /// Evidence for the figures.
-    pub evidence: Evidence,
-    /// Sources.
-    pub source: &'static str,
+    pub cpu_gibps: Figure,
+    /// What an op on the GPU costs beside its operations and bytes, in microseconds.
+    pub gpu_op_us: Figure,
+    /// Rate of products on the GPU, over what its cores reach.
+    pub gpu_rate: Figure,
+    /// What a lookup in a table costs on the GPU, over what it does by BNNS.
+    pub gpu_lookup: Figure,
+    /// Ops that cost more than their bytes, where plans show what they cost on the GPU.
+    pub unfused: Option<Unfused>,
+}
+
+/// Ops that cost more than their bytes at the engine's bandwidth: on the engine, and on the GPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unfused {
+    /// `add`, over the bytes of its operands.
+    pub add: [Figure; 2],
+    /// `mul`, over the bytes of its operands; seen with a constant only.
+    pub mul: [Figure; 2],
+    /// `transpose`, over all of its bytes.
+    pub transpose: [Figure; 2],
+}
+
+impl Segmenter {
+    /// The figures by field name.
+    pub fn figures(&self) -> Vec<(&'static str, Figure)> {
+        let mut figures = vec![
+            ("ane_gflops", self.ane_gflops),
+            ("ane_gibps", self.ane_gibps),
+            ("ane_conv", self.ane_conv),
+            ("bnns_matmul", self.bnns_matmul),
+            ("bnns_conv", self.bnns_conv),
+            ("classic_slower", self.classic_slower),
+            ("cpu_gibps", self.cpu_gibps),
+        ];
+        match self.unfused {
+            None => figures.push(("gpu_op_us", self.gpu_op_us)),
+            Some(costs) => figures.extend([
+                ("gpu_op_us", self.gpu_op_us),
+                ("gpu_rate", self.gpu_rate),
+                ("gpu_lookup", self.gpu_lookup),
+                ("ane_add", costs.add[0]),
+                ("gpu_add", costs.add[1]),
+                ("ane_mul", costs.mul[0]),
+                ("gpu_mul", costs.mul[1]),
+                ("ane_transpose", costs.transpose[0]),
+                ("gpu_transpose", costs.transpose[1]),
+            ]),
+        }
+        figures
+    }
 }
 
 /// A generation of the engine.
@@ -73,8 +118,6 @@ pub struct Family {
     /// How much faster a 3x3 convolution is than its operations at the peak say, by Winograd's
     /// form.
     pub winograd: Figure,
-    /// fp16 operations of a core of the GPU, in 10^12/s.
-    pub gpu_core_tflops: f64,
     /// The longest axes.
     pub caps: Caps,
     /// Weight formats that stream.
@@ -101,14 +144,6 @@ const LARGE_CAPS: Caps = Caps {
         qwen-ane fails at 124,160 on M5 Max",
 };
 
-/// Transformers and ResNet-50 at batch 16 reach 5.4 to 6.3 10^12 operations/s on the 20 cores of an
-/// M4 Pro, and 27 to 38 on the 40 of an M5 Max, whose cores have units for products (erwinzhang7,
-/// macOS 26).
-const GPU_CORE_TFLOPS: f64 = 0.36;
-/// Encoders of Whisper reach 2.0 to 3.7 10^12 operations/s on the 64 cores of an M1 Ultra
-/// (whisper.cpp, issue 89).
-const OLD_GPU_CORE_TFLOPS: f64 = 0.06;
-
 const FORMS: &str =
     "M6 study, ANEForge and qwen-ane: M1 folds int8, M2 streams it, from M3 on int4 too";
 
@@ -122,37 +157,83 @@ const STREAMS: Streaming = Streaming {
     source: FORMS,
 };
 
-/// `platform`, operations and bytes of the engine, BNNS, and the CPU's memory.
+/// A constant as the compiled bundles of a platform have it.
+const fn read(value: f64) -> Figure {
+    Figure::measured(
+        value,
+        value,
+        value,
+        "M6 study, data/03_compile/opdispatch, macOS 27",
+    )
+}
+
+/// Parts of the cost of whole models in compute plans, over a softmax or norm of as many bytes:
+/// ResNet-50, DistilBERT, SigLIP and Whisper agree.
+const fn planned(value: f64) -> Figure {
+    Figure::measured(
+        value,
+        value,
+        value,
+        "erwinzhang7, compute plans, M4 Pro, macOS 26.5",
+    )
+}
+
+/// `platform`, operations of the engine, and of BNNS.
 const fn segmenter(platform: &'static str, ane: f64, bnns: f64) -> Segmenter {
     Segmenter {
         platform,
-        ane_gflops: ane,
-        ane_gibps: 68.0,
+        ane_gflops: read(ane),
+        ane_gibps: read(68.0),
         // 16,152 of 19,400 for 3x3, 7x7 and 13x13 kernels on H16G.
-        ane_conv: 0.8326,
-        bnns_matmul: bnns,
-        bnns_conv: bnns,
-        classic_slower: 1.15,
-        cpu_gibps: 56.667,
-        evidence: Evidence::Measured,
-        source: "M6 study, data/03_compile/opdispatch, macOS 27",
+        ane_conv: read(0.8326),
+        bnns_matmul: read(bnns),
+        bnns_conv: read(bnns),
+        classic_slower: read(1.15),
+        cpu_gibps: read(56.667),
+        // Elementwise ops are free of it, so that those of DistilBERT go to the GPU of M5 Max with
+        // the rest. Small networks stay on the engine (FastViT on M3 Max, DenseNet-121 on M1 Max,
+        // MobileNetV2 on M5 Max), batches of 16 go to the 40 cores of an M5 Max. Bounds are
+        // a guess.
+        gpu_op_us: Figure::inferred(
+            30.0,
+            15.0,
+            60.0,
+            "shares of the engine with `all`: FastViT, ml-macos-performance, erwinzhang7",
+        ),
+        // 2.74 10^12 operations/s on the 20 cores of an M4 Pro.
+        gpu_rate: planned(0.38),
+        // The lookup of DistilBERT stays on the CPU of M4 Pro, though the ops behind it would cost
+        // less on the GPU: 2 is as good as any larger number.
+        gpu_lookup: Figure::inferred(
+            2.0,
+            1.0,
+            10.0,
+            "erwinzhang7, compute plans, M4 Pro, macOS 26.5",
+        ),
+        unfused: None,
     }
 }
 
-const H16G: Segmenter = segmenter("H16G", 19_400.0, 754.5);
+const H16G: Segmenter = Segmenter {
+    unfused: Some(Unfused {
+        add: [planned(2.75), planned(1.33)],
+        mul: [planned(1.83), planned(0.73)],
+        transpose: [planned(2.69), planned(1.39)],
+    }),
+    ..segmenter("H16G", 19_400.0, 754.5)
+};
 
 const WINOGRAD: Figure = Figure::inferred(
     1.4,
     1.2,
     1.5,
-    "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 1.5",
+    "ANEForge: 24.3 of 20.3 TFLOP/s in a chain on M5 Pro, dispatch included; M6 study: 1.5",
 );
 
 /// A14 and M1.
 pub static H13: Family = Family {
     number: 13,
     min_columns: 64,
-    gpu_core_tflops: OLD_GPU_CORE_TFLOPS,
     // 9.6 effective in a chain on M1 Max with its dispatch, of 12.
     winograd: Figure::measured(
         0.9,
@@ -175,7 +256,7 @@ pub static H13: Family = Family {
     },
     segmenter: Segmenter {
         // 6.52 us for a 3x3 convolution of 64 channels over 32x32.
-        ane_conv: 0.965,
+        ane_conv: read(0.965),
         ..segmenter("H13G", 12_000.0, 729.2)
     },
 };
@@ -184,7 +265,6 @@ pub static H13: Family = Family {
 pub static H14: Family = Family {
     number: 14,
     min_columns: 64,
-    gpu_core_tflops: OLD_GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: SMALL_CAPS,
     streaming: Streaming {
@@ -193,7 +273,7 @@ pub static H14: Family = Family {
     },
     // 4.67 us as on H16G.
     segmenter: Segmenter {
-        ane_conv: 0.939,
+        ane_conv: read(0.939),
         ..segmenter("H14G", 17_200.0, 754.5)
     },
 };
@@ -202,14 +282,16 @@ pub static H14: Family = Family {
 pub static H15: Family = Family {
     number: 15,
     min_columns: 64,
-    // Inferred: between those of its neighbors.
-    gpu_core_tflops: 0.15,
     winograd: WINOGRAD,
     caps: SMALL_CAPS,
     streaming: STREAMS,
     segmenter: Segmenter {
-        evidence: Evidence::Inferred,
-        source: "not published; between those of H14G and H16G",
+        ane_gflops: Figure::inferred(
+            18_300.0,
+            17_200.0,
+            19_400.0,
+            "M6 study: between H14G and H16G",
+        ),
         ..segmenter("H15G", 18_300.0, 754.5)
     },
 };
@@ -218,7 +300,6 @@ pub static H15: Family = Family {
 pub static H16: Family = Family {
     number: 16,
     min_columns: 64,
-    gpu_core_tflops: GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: LARGE_CAPS,
     streaming: STREAMS,
@@ -229,7 +310,6 @@ pub static H16: Family = Family {
 pub static H17: Family = Family {
     number: 17,
     min_columns: 64,
-    gpu_core_tflops: 3.0 * GPU_CORE_TFLOPS,
     winograd: WINOGRAD,
     caps: LARGE_CAPS,
     streaming: Streaming {
@@ -246,10 +326,9 @@ pub static H17: Family = Family {
     segmenter: Segmenter {
         // A decision tree instead of one number: 11,246 for 128x256x128, 8,610 for 3x3 of 64
         // channels over 32x32.
-        ane_conv: 8_610.0 / 11_246.0,
-        bnns_matmul: 359.0,
-        bnns_conv: 1_193.0,
-        classic_slower: 1.15,
+        ane_conv: read(8_610.0 / 11_246.0),
+        bnns_matmul: read(359.0),
+        bnns_conv: read(1_193.0),
         ..segmenter("H17G", 11_246.0, 359.0)
     },
 };
@@ -259,7 +338,6 @@ pub static H18: Family = Family {
     number: 18,
     // Half units: 32 columns cost half of 64.
     min_columns: 32,
-    gpu_core_tflops: 3.0 * GPU_CORE_TFLOPS,
     winograd: Figure::measured(
         1.5,
         1.3,

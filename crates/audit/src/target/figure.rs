@@ -40,6 +40,19 @@ impl Figure {
         }
     }
 
+    /// The number for a related chip, of which nothing is published: bounds are half as far again.
+    pub(super) const fn related(self) -> Self {
+        match self.evidence {
+            Evidence::Inferred => self,
+            _ => Self {
+                low: self.low / 1.5,
+                high: self.high * 1.5,
+                evidence: Evidence::Inferred,
+                ..self
+            },
+        }
+    }
+
     /// Uncertainty: half the width of the interval, in logarithms.
     pub fn spread(&self) -> f64 {
         if self.low > 0.0 && self.high >= self.low {

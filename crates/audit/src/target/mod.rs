@@ -7,6 +7,7 @@
 mod chip;
 mod family;
 mod figure;
+mod host;
 mod release;
 
 use std::fmt;
@@ -16,6 +17,7 @@ use thane_mil::nearest::nearest;
 pub use chip::{CHIPS, Chip};
 pub use family::{Caps, Family, Segmenter, Streaming};
 pub use figure::Figure;
+pub use host::Host;
 pub use release::{Quirk, RELEASES, Release};
 
 /// How a number or a rule is known.

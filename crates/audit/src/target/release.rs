@@ -42,7 +42,7 @@ const TWO_GIB: Figure = Figure::measured(
     2.0 * GIB,
     0.95e9,
     4.0 * GIB,
-    "ANEForge: about 2 GB; ANEMLL keeps to 950 MB; M1 once 4 GB",
+    "ANEForge: about 2 GB, once 4 GB on M1; ANEMLL keeps to 950 MB",
 );
 const PHONE: Figure = Figure::measured(
     1.0e9,
@@ -133,7 +133,7 @@ pub static RELEASES: &[Release] = &[
             low: GIB,
             high: 2.0 * GIB,
             evidence: Evidence::Folklore,
-            source: "eeane 2.1.0: macOS 27 cut the limit from 2 GiB to 1 GiB; nobody else says so",
+            source: "eeane 2.1.0: macOS 27 cut the limit from 2 GiB to 1 GiB, nobody else says so",
         },
         ..release(
             ["macos27", "ios27", "ipados27"],

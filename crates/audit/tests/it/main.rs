@@ -14,6 +14,7 @@ mod intervals;
 mod measurements;
 mod memory;
 mod monotone;
+mod parameters;
 mod place;
 mod placement;
 mod plan;

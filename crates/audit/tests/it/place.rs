@@ -372,6 +372,27 @@ fn a_step_has_a_rate_and_a_bound() {
     assert!(relative(&inferred) > 1.1 * relative(&decode));
 }
 
+/// Off the engine, what figures of the CPU or GPU leave open widens the interval: more on a chip
+/// that has them from another, and as the figure that limits the op has it.
+#[test]
+fn what_is_open_of_the_cpu_and_gpu_widens_the_interval() {
+    let width = |f: Function, chip: &str, units: Units| {
+        let found = latency(f, &target(chip, units, Route::CoreMl));
+        assert!(found.parts.host > 0.9 * found.parts.total(), "{chip}");
+        (found.interval_ms.1 / found.interval_ms.0).ln()
+    };
+    let (cpu, gpu) = (Units::CpuOnly, Units::CpuAndGpu);
+    // A convolution, on the CPUs of M1 and M1 Pro, and of M4, whose figure is a guess.
+    let by = |chip| width(conv(512, 3, 1, 1), chip, cpu);
+    assert!(by("m1") + 0.1 < by("m1-pro") && by("m1-pro") < by("m4"));
+    // On the GPUs of M4 Pro and M4.
+    let by = |chip| width(conv(512, 3, 1, 1), chip, gpu);
+    assert!(by("m4-pro") + 0.1 < by("m4"));
+    let chip = Chip::from_name("m4-pro").unwrap();
+    let least = 0.9 * (0.5 + 0.5 * chip.host.gpu_core_gflops.spread());
+    assert!(by("m4-pro") > 2.0 * least, "{} {least}", by("m4-pro"));
+}
+
 /// Programs that no model is, on every target: they end in numbers.
 #[test]
 fn odd_programs_are_audited() {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use thane_audit::labeled::score::{CARRIED, Scores};
+use thane_audit::labeled::score::Scores;
 use thane_audit::target::Target;
 use thane_mil::package::read_small;
 
@@ -18,11 +18,11 @@ pub fn usage_in(file: &Path) -> impl FnOnce(anyhow::Error) -> Failure + '_ {
 
 /// Score files, or the published data that the audit carries.
 pub fn scores(files: &[PathBuf], target: &Target) -> Result<Scores, Failure> {
-    let mut scores = Scores::default();
-    for (name, text) in CARRIED.iter().filter(|_| files.is_empty()) {
-        let added = scores.add(name, text, target).map_err(anyhow::Error::new);
-        added.map_err(usage_in(Path::new(name)))?;
+    if files.is_empty() {
+        let scores = Scores::of_carried(target).map_err(anyhow::Error::new);
+        return scores.map_err(usage_in(Path::new("the published data")));
     }
+    let mut scores = Scores::default();
     for file in files {
         let mut add = || -> anyhow::Result<()> {
             let text = String::from_utf8(read_small(file, MOST_TABLE_BYTES)?)?;

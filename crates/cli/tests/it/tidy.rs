@@ -137,8 +137,10 @@ fn families() -> Vec<String> {
 }
 
 /// Published studies that rules cite, whose names hold those of families.
-const STUDIES: [&str; 5] = [
+const STUDIES: [&str; 7] = [
+    "experiments-bert-all",
     "lfm2_conversion_findings",
+    "llama_lm_head hidden 4096",
     "plan of smollm2",
     "probe_gemma4_vision_ane",
     "qwen-ane",

@@ -265,8 +265,14 @@ fn function(f: &FunctionRow, t: &TargetRow) -> String {
         escape(&f.name),
         tokens.unwrap_or_default(),
         f.elsewhere()
+            .into_iter()
+            .chain(
+                f.choices()
+                    .into_iter()
+                    .map(|said| format!("Chosen: {said}"))
+            )
             .map(|said| format!("<p>{}</p>\n", escape(&said)))
-            .unwrap_or_default(),
+            .collect::<String>(),
         figure::timeline(f),
         layers::bar(f),
         figure::roofline(f, &t.ceilings),

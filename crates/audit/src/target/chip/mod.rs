@@ -8,7 +8,7 @@
 
 mod table;
 
-use super::{Evidence, Family, Figure, Route, System};
+use super::{Evidence, Family, Figure, Host, Route, System};
 
 pub use table::CHIPS;
 
@@ -50,6 +50,8 @@ pub struct Chip {
     pub element_gps: Figure,
     /// What ops on the CPU read and write of memory, in 10^9 bytes/s.
     pub cpu_gbps: Figure,
+    /// What ops take on the CPU and GPU.
+    pub host: Host,
     /// Dispatch latency of a call through Core ML, in microseconds.
     pub dispatch_us: Figure,
     /// Dispatch latency of a call on the direct route, in microseconds.
@@ -126,6 +128,7 @@ impl Chip {
             ("winograd", self.family.winograd),
         ];
         figures.extend(self.int8_tops.map(|f| ("int8_tops", f)));
+        figures.extend(self.host.figures());
         figures
     }
 

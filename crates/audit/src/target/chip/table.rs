@@ -1,8 +1,8 @@
 //! The rows of [`CHIPS`].
 
 use super::Chip;
-use crate::target::Figure;
 use crate::target::family::{Family, H13, H14, H15, H16, H17, H18};
+use crate::target::{Figure, host};
 
 const RELATED: &str = "a related chip";
 const AB: &str = "anemll-bench, 128,256 outputs of 4,096, macOS 15";
@@ -20,7 +20,7 @@ const fn on_phones(value: f64) -> Figure {
         value,
         0.8 * value,
         1.3 * value,
-        "fitted to published times of whole networks on phones",
+        "networks on phones: FastViT, MobileCLIP, EfficientFormer, coremltools",
     )
 }
 
@@ -39,7 +39,7 @@ const fn phone_cpu(gbps: f64) -> Figure {
         0.85 * gbps,
         0.5 * gbps,
         gbps,
-        "the width and clock of the memory",
+        "Apple's specifications: the width and clock of the memory",
     )
 }
 
@@ -66,6 +66,12 @@ const fn base(
         local_gbps: kin(125.0, 90.0, 160.0),
         element_gps: kin(61.0, 40.0, 121.5),
         cpu_gbps: kin(60.8, 40.0, 120.0),
+        host: match family.number {
+            13 | 14 => host::M1.related(),
+            15 => host::M3,
+            16 => host::M4,
+            _ => host::RELATED_TO_M5,
+        },
         dispatch_us: kin(150.0, 100.0, 220.0),
         direct_us: kin(95.0, 60.0, 190.0),
         idle_us: kin(0.0, 0.0, 70.0),
@@ -75,6 +81,7 @@ const fn base(
 const M1: Chip = Chip {
     memory_gib: 16,
     cpu_gbps: Figure::measured(58.0, 40.0, 68.0, "AnandTech: one core reads 58 GB/s"),
+    host: host::M1,
     gpu_cores: 8,
     peak_tflops: Figure::measured(
         12.0,
@@ -100,7 +107,7 @@ const M2: Chip = Chip {
         16.5,
         15.8,
         17.2,
-        "marketing 15.8; Espresso's segmenter 17.2",
+        "Apple's specifications: 15.8; M6 study: 17.2 in Espresso's table of H14G",
     ),
     weight_gbps: weights(60.5),
     dispatch_us: Figure::measured(150.0, 120.0, 180.0, "ANEForge"),
@@ -117,13 +124,13 @@ const M3: Chip = Chip {
         "maderix/ANE, M3 Pro: 16.8 best, 15.0 sustained",
     ),
     weight_gbps: weights(63.1),
-    // Between the 95 of M4 and 320 to 750 with conversions on the host, M3 Max (field guide of
-    // skyfallsin).
+    // Between the two.
     direct_us: Figure::inferred(
         200.0,
         90.0,
         500.0,
-        "between M4's, and 320 to 750 with conversions on the host",
+        "field guide of skyfallsin, M3 Max: 320 to 750 with conversions on the host; maderix/ANE: 90 \
+         on M4",
     ),
     ..base("m3", "M3", "h15g", &H15)
 };
@@ -163,7 +170,7 @@ const M5: Chip = Chip {
         15.2,
         14.5,
         16.0,
-        "maderix/ANE, chains; 12.4 at 64 positions",
+        "maderix/ANE, chains: 12.4 at 64 positions",
     ),
     int8_tops: Some(kin(28.0, 25.0, 36.8)),
     weight_gbps: Figure::measured(70.2, 66.0, 145.0, "anemll-bench 70.2; companion book 145"),
@@ -181,6 +188,7 @@ const M5: Chip = Chip {
     ),
     dispatch_us: kin(100.0, 80.0, 130.0),
     direct_us: Figure::measured(65.0, 50.0, 80.0, "maderix/ANE and ane-bridge-rs"),
+    host: host::M5,
     ..base("m5", "M5", "h17", &H17)
 };
 
@@ -204,6 +212,7 @@ const M5_MAX: Chip = Chip {
     activation_gbps: Figure::measured(70.0, 40.0, 100.0, "qwen-ane, surfaces"),
     dispatch_us: kin(100.0, 80.0, 130.0),
     direct_us: Figure::measured(95.0, 75.0, 115.0, "qwen-ane, median of 65 min"),
+    host: host::M5_MAX,
     ..base("m5-max", "M5 Max", "h17", &H17)
 };
 
@@ -225,6 +234,7 @@ pub static CHIPS: &[Chip] = &[
         name: "m1-pro",
         memory_gib: 32,
         cpu_gbps: WIDE_CPU,
+        host: host::M1.related(),
         marketing: "M1 Pro",
         gpu_cores: 16,
         weight_gbps: weights(54.9),
@@ -249,6 +259,7 @@ pub static CHIPS: &[Chip] = &[
         name: "m1-ultra",
         memory_gib: 128,
         cpu_gbps: WIDE_CPU,
+        host: host::M1_ULTRA,
         marketing: "M1 Ultra",
         gpu_cores: 64,
         weight_gbps: weights(54.7),
@@ -273,6 +284,7 @@ pub static CHIPS: &[Chip] = &[
         name: "m2-max",
         memory_gib: 96,
         cpu_gbps: WIDE_CPU,
+        host: host::M1,
         marketing: "M2 Max",
         gpu_cores: 38,
         weight_gbps: weights(62.0),
@@ -323,6 +335,7 @@ pub static CHIPS: &[Chip] = &[
         name: "m4-pro",
         memory_gib: 64,
         cpu_gbps: WIDE_CPU,
+        host: host::M4_PRO,
         marketing: "M4 Pro",
         arch: "h16s?",
         gpu_cores: 20,
@@ -334,6 +347,7 @@ pub static CHIPS: &[Chip] = &[
         name: "m4-max",
         memory_gib: 128,
         cpu_gbps: WIDE_CPU,
+        host: host::M4_MAX,
         marketing: "M4 Max",
         arch: "h16c?",
         gpu_cores: 40,
@@ -345,6 +359,7 @@ pub static CHIPS: &[Chip] = &[
     Chip {
         name: "m5-pro",
         memory_gib: 64,
+        host: host::RELATED_TO_M5,
         marketing: "M5 Pro",
         arch: "h17s?",
         gpu_cores: 20,
@@ -367,7 +382,7 @@ pub static CHIPS: &[Chip] = &[
             "M6 study: 20.6 of one engine, 39.5 of both",
         ),
         int8_tops: Some(Figure::measured(27.5, 19.3, 31.0, "M6 study, 1x1 kernels")),
-        weight_gbps: Figure::measured(150.0, 125.0, 160.0, "M6 study; both engines share it"),
+        weight_gbps: Figure::measured(150.0, 125.0, 160.0, "M6 study: both engines share it"),
         // 52 us more a call for 2 MB more of inputs, of which the later completion is a quarter.
         activation_gbps: Figure::measured(
             52.0,
@@ -396,6 +411,7 @@ pub static CHIPS: &[Chip] = &[
         name: "a14",
         memory_gib: 6,
         cpu_gbps: phone_cpu(34.1),
+        host: host::M1.related(),
         marketing: "A14",
         arch: "h13",
         gpu_cores: 4,
