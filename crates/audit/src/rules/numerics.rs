@@ -91,6 +91,7 @@ pub static RULES: &[Rule] = &[
         effect: Effect::WrongResult,
         source: "CoreML-LLM NU02, PROBE_GEMMA4_VISION_ANE: subnormals are flushed, vectors came \
             out 1000 times too large",
+        disputed: Some("751K M6 study: M4 and M6 keep fp16 subnormals"),
         why: "The engine takes fp16 numbers below 6.1e-5 as 0; an added epsilon of 1e-6 does \
             nothing, and rsqrt(0) is infinite.",
         fix: "Use layer_norm with its own epsilon, divide by the maximum first, or add at least \

@@ -373,11 +373,7 @@ fn fields_that_ask_for_too_much_are_refused() {
     let hello = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 2});
     for (fields, said) in greedy_fields().into_iter().chain(greedy_grammars()) {
         let answer = server.chat(with(hello.clone(), fields));
-        let status = if said.contains("one of") {
-            404
-        } else {
-            400
-        };
+        let status = if said.contains("one of") { 404 } else { 400 };
         assert_eq!(answer.status, status, "{said}");
         let error = answer.json()["error"].clone();
         let message = error["message"].as_str().unwrap();
