@@ -1,5 +1,7 @@
 //! Normalization of rows.
 
+use std::iter::repeat_n;
+
 use crate::Context;
 use crate::simd::{Kernel, Simd};
 
@@ -84,63 +86,135 @@ pub fn group_norm(ctx: &Context, x: &[f32], sizes: [usize; 3], eps: f32, out: &m
     if x.is_empty() {
         return;
     }
-    let [_, n_groups, n_elements] = sizes;
+    let [n_rows, n_groups, n_elements] = sizes;
     let (n_cols, matrix_len) = (n_groups * n_elements, sizes.iter().product::<usize>());
     assert!(
         x.len().is_multiple_of(matrix_len),
         "{} elements are not matrices {sizes:?}",
         x.len()
     );
-    let task_len = MIN_TASK_LEN.div_ceil(n_cols) * n_cols;
-    let count = (matrix_len / n_groups) as f64;
     let matrices = x.chunks_exact(matrix_len);
     for (x, out) in matrices.zip(out.chunks_exact_mut(matrix_len)) {
-        let near: Vec<f64> = (0..n_cols)
-            .map(|col| f64::from(x[col / n_elements * n_elements]))
-            .collect();
-        let n_tasks = matrix_len.div_ceil(task_len);
-        let mut sums = vec![0f64; n_tasks * 2 * n_cols];
-        ctx.pool().run_chunks(&mut sums, 2 * n_cols, |i, sums| {
-            let x = &x[i * task_len..][..task_len.min(x.len() - i * task_len)];
-            let near = near.as_slice();
-            ctx.isa().run(ColumnSums { x, near, sums });
+        let groups = Groups {
+            x,
+            n_rows,
+            n_cols,
+            n_elements,
+        };
+        // What is held for columns stays small however many there are.
+        let n_at_once = (MOST_COLUMNS / n_elements).clamp(1, n_groups);
+        let mut scales = vec![Scale::default(); n_groups.min(n_at_once)];
+        for first in (0..n_groups).step_by(n_at_once) {
+            let scales = &mut scales[..n_at_once.min(n_groups - first)];
+            groups.scales(ctx, first, eps, scales);
+            groups.apply(ctx, first, scales, out);
+        }
+    }
+}
+
+/// Columns of a matrix that are gone over together.
+const MOST_COLUMNS: usize = 1 << 14;
+
+/// What makes an element of a group: `(x - mean - rest) * factor`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scale {
+    mean: f32,
+    rest: f32,
+    factor: f32,
+}
+
+/// Groups of columns of a matrix.
+struct Groups<'a> {
+    x: &'a [f32],
+    n_rows: usize,
+    n_cols: usize,
+    n_elements: usize,
+}
+
+impl Groups<'_> {
+    /// The scales of groups from `first` on.
+    fn scales(&self, ctx: &Context, first: usize, eps: f32, scales: &mut [Scale]) {
+        /// Rows of a task, so that its sums take little beside them.
+        const LEAST_ROWS: usize = 8;
+        let n_elements = self.n_elements;
+        let start = first * n_elements;
+        let near = |group: usize| f64::from(self.x[start + group * n_elements]);
+        // Elements of one long group are summed up in parts that share columns.
+        let width = (scales.len() * n_elements).min(MOST_COLUMNS);
+        let near_of: Vec<f64> = (0..width).map(|col| near(col / n_elements)).collect();
+        let parts = (scales.len() * n_elements).div_ceil(width);
+        let rows_in_task = MIN_TASK_LEN.div_ceil(width * parts).max(LEAST_ROWS);
+        let n_tasks = self.n_rows.div_ceil(rows_in_task);
+        let mut sums = vec![0f64; n_tasks * 2 * width];
+        ctx.pool().run_chunks(&mut sums, 2 * width, |task, sums| {
+            let rows = task * rows_in_task..((task + 1) * rows_in_task).min(self.n_rows);
+            for row in rows {
+                let row = &self.x[row * self.n_cols + start..][..scales.len() * n_elements];
+                for x in row.chunks(width) {
+                    let near = &near_of[..x.len()];
+                    ctx.isa().run(ColumnSums { x, near, sums });
+                }
+            }
         });
-        let [mut means, mut rests, mut factors] = [(); 3].map(|()| Vec::with_capacity(n_cols));
-        for group in 0..n_groups {
-            let cols = group * n_elements..(group + 1) * n_elements;
+        let count = (self.n_rows * n_elements) as f64;
+        for (group, scale) in scales.iter_mut().enumerate() {
+            let cols = group * n_elements..((group + 1) * n_elements).min(width);
             let total = |first: usize| {
-                let parts = sums.chunks_exact(2 * n_cols);
-                let parts = parts.flat_map(|part| &part[first..][cols.clone()]);
-                parts.sum::<f64>() / count
+                let tasks = sums.chunks_exact(2 * width);
+                let all = tasks.flat_map(|sums| &sums[first..][cols.clone()]);
+                all.sum::<f64>() / count
             };
             let distance = total(0);
-            let variance = total(n_cols) - distance * distance;
+            let variance = total(width) - distance * distance;
             let variance = if variance < 0.0 { 0.0 } else { variance };
-            let exact = near[cols.start] + distance;
+            let exact = near(group) + distance;
             let mean = exact as f32;
-            let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
-            for (all, value) in [
-                (&mut means, mean),
-                (&mut rests, (exact - f64::from(mean)) as f32),
-                (&mut factors, factor),
-            ] {
-                all.resize(cols.end, value);
-            }
+            *scale = Scale {
+                mean,
+                rest: (exact - f64::from(mean)) as f32,
+                factor: (1.0 / (variance + f64::from(eps)).sqrt()) as f32,
+            };
         }
-        ctx.pool().run_chunks(out, task_len, |i, out| {
-            let x = x[i * task_len..].chunks_exact(n_cols);
+    }
+
+    /// Writes the groups from `first` on.
+    fn apply(&self, ctx: &Context, first: usize, scales: &[Scale], out: &mut [f32]) {
+        /// Elements of a group that are worth a loop of their own.
+        const MANY: usize = 64;
+        let (n_cols, n_elements) = (self.n_cols, self.n_elements);
+        let cols = first * n_elements..(first + scales.len()) * n_elements;
+        let by_column = |of: fn(&Scale) -> f32| -> Vec<f32> {
+            let n = if n_elements < MANY { n_elements } else { 0 };
+            let columns = scales.iter().flat_map(|scale| repeat_n(of(scale), n));
+            columns.collect()
+        };
+        let (means, rests) = (by_column(|s| s.mean), by_column(|s| s.rest));
+        let factors = by_column(|s| s.factor);
+        let rows_in_task = MIN_TASK_LEN.div_ceil(cols.len());
+        let pool = ctx.pool();
+        pool.run_chunks(out, rows_in_task * n_cols, |task, out| {
+            let x = self.x[task * rows_in_task * n_cols..].chunks_exact(n_cols);
             for (x, out) in x.zip(out.chunks_exact_mut(n_cols)) {
+                let (x, out) = (&x[cols.clone()], &mut out[cols.clone()]);
                 let by = means.iter().zip(&rests).zip(&factors);
                 for ((out, x), ((mean, rest), factor)) in out.iter_mut().zip(x).zip(by) {
                     *out = (x - mean - rest) * factor;
+                }
+                let groups = x.chunks_exact(n_elements);
+                let groups = groups.zip(out.chunks_exact_mut(n_elements));
+                for ((x, out), scale) in groups.zip(scales).take_while(|_| n_elements >= MANY) {
+                    let Scale { mean, rest, factor } = *scale;
+                    out.iter_mut()
+                        .zip(x)
+                        .for_each(|(out, x)| *out = (x - mean - rest) * factor);
                 }
             }
         });
     }
 }
 
-/// For each column of a matrix, the sum of the distances from `near`, and behind these the sums of
-/// their squares: squares of numbers far from 0 would leave nothing of their differences.
+/// Adds to `sums` the distance of each element of a row from `near`, and behind these the squares
+/// of the distances: squares of numbers far from 0 would leave nothing of their differences.
 struct ColumnSums<'a> {
     x: &'a [f32],
     near: &'a [f64],
@@ -153,14 +227,13 @@ impl Kernel for ColumnSums<'_> {
     /// instruction set.
     #[inline(always)]
     fn run<S: Simd>(self, _: S) {
-        let n_cols = self.near.len();
-        let (sums, squares) = self.sums.split_at_mut(n_cols);
-        for row in self.x.chunks_exact(n_cols) {
-            for col in 0..n_cols {
-                let distance = f64::from(row[col]) - self.near[col];
-                sums[col] += distance;
-                squares[col] += distance * distance;
-            }
+        let half = self.sums.len() / 2;
+        let (sums, squares) = self.sums.split_at_mut(half);
+        let to = sums.iter_mut().zip(squares);
+        for ((x, near), (sum, square)) in self.x.iter().zip(self.near).zip(to) {
+            let distance = f64::from(*x) - near;
+            *sum += distance;
+            *square += distance * distance;
         }
     }
 }
@@ -227,10 +300,12 @@ impl Kernel for NormRow<'_> {
         } = self.norm;
         match about {
             About::Largest(least) => normalize_by_largest(simd, self.x, [eps, least], self.out),
-            About::Zero => normalize(simd, self.x, 0.0, eps, self.out),
+            About::Zero => normalize(simd, self.x, None, eps, self.out),
             About::Mean => {
-                let mean = sum(simd, self.x) / self.x.len() as f64;
-                normalize(simd, self.x, mean, eps, self.out);
+                let mean = (sum(simd, self.x) / self.x.len() as f64) as f32;
+                // A sum beyond f32 is no mean: then distances are from 0.
+                let near = if mean.is_finite() { mean } else { 0.0 };
+                normalize(simd, self.x, Some(near), eps, self.out);
             }
         }
         if let Some(weight) = weight {
@@ -248,19 +323,35 @@ impl Kernel for NormRow<'_> {
     }
 }
 
-/// `(x - mean) / sqrt(variance + eps)`.
+/// `(x - mean) / sqrt(variance + eps)`, where the mean is near `near`; without one, 0 is the mean.
 #[inline(always)]
-fn normalize<S: Simd>(simd: S, x: &[f32], exact_mean: f64, eps: f32, out: &mut [f32]) {
-    // The mean in two parts: elements may be so close to it that its rounding to f32 would show.
-    let mean = exact_mean as f32;
-    let rest = exact_mean - f64::from(mean);
-    let variance = sum_squares(simd, x, mean) / x.len() as f64 - rest * rest;
-    // Rounding may have taken it below 0; NaN stays.
-    let variance = if variance < 0.0 { 0.0 } else { variance };
+fn normalize<S: Simd>(simd: S, x: &[f32], near: Option<f32>, eps: f32, out: &mut [f32]) {
+    /// Variances below and above which f32 does not hold all squares that count.
+    const HELD: std::ops::Range<f64> = 1e-25..1e30;
+    let n = x.len() as f64;
+    let center = near.unwrap_or(0.0);
+    // Sums of what elements are far from a mean are small: they keep what a sum of the elements
+    // loses.
+    let [distance, squares] = sums(simd, x, center);
+    let mut rest = near.map_or(0.0, |_| distance / n);
+    let mut variance = squares / n - rest * rest;
+    if !HELD.contains(&variance) {
+        [rest, variance] = in_f64(x, near);
+    }
     let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
     for (out, x) in out.iter_mut().zip(x) {
-        *out = (x - mean - rest as f32) * factor;
+        *out = (x - center - rest as f32) * factor;
     }
+}
+
+/// How far the mean is from `near`, and the variance, of numbers of any size; without `near` of a
+/// mean of 0.
+fn in_f64(x: &[f32], near: Option<f32>) -> [f64; 2] {
+    let n = x.len() as f64;
+    let distance = |v: &f32| f64::from(*v) - f64::from(near.unwrap_or(0.0));
+    let rest = near.map_or(0.0, |_| x.iter().map(distance).sum::<f64>() / n);
+    let squares = x.iter().map(|v| (distance(v) - rest).powi(2));
+    [rest, squares.sum::<f64>() / n]
 }
 
 /// [`rms_norm_by_largest`] without a weight.
@@ -272,14 +363,14 @@ fn normalize_by_largest<S: Simd>(simd: S, x: &[f32], [eps, least]: [f32; 2], out
     let n = x.len() as f64;
     if HELD.contains(&largest) {
         let added = f64::from(eps) * f64::from(largest) * f64::from(largest);
-        let factor = (1.0 / (sum_squares(simd, x, 0.0) / n + added).sqrt()) as f32;
+        let factor = (1.0 / (sums(simd, x, 0.0)[1] / n + added).sqrt()) as f32;
         out.iter_mut().zip(x).for_each(|(out, x)| *out = x * factor);
         return;
     }
     out.iter_mut()
         .zip(x)
         .for_each(|(out, x)| *out = x / largest);
-    let variance = sum_squares(simd, out, 0.0) / n;
+    let variance = sums(simd, out, 0.0)[1] / n;
     let factor = (1.0 / (variance + f64::from(eps)).sqrt()) as f32;
     out.iter_mut().for_each(|out| *out *= factor);
 }
@@ -316,22 +407,22 @@ fn sum<S: Simd>(simd: S, x: &[f32]) -> f64 {
     total
 }
 
-/// The sum of the squares of the distances from `center`.
+/// The sums of the distances from `center` and of their squares.
 #[inline(always)]
-fn sum_squares<S: Simd>(simd: S, x: &[f32], center: f32) -> f64 {
+fn sums<S: Simd>(simd: S, x: &[f32], center: f32) -> [f64; 2] {
     let (vectors, rest) = x.as_chunks::<16>();
-    let mut total: f64 = rest
-        .iter()
-        .map(|x| f64::from(x - center) * f64::from(x - center))
-        .sum();
+    let distances = rest.iter().map(|x| f64::from(x - center));
+    let mut total = distances.fold([0.0; 2], |[sum, squares], d| [sum + d, squares + d * d]);
     let center = simd.splat(center);
     for vectors in vectors.chunks(N_F32_ADDITIONS) {
-        let mut acc = simd.splat(0.0);
+        let mut acc = [simd.splat(0.0); 2];
         for vector in vectors {
             let distance = simd.sub(simd.load(vector), center);
-            acc = simd.fma(distance, distance, acc);
+            acc[0] = simd.add(acc[0], distance);
+            acc[1] = simd.fma(distance, distance, acc[1]);
         }
-        total += lanes_sum(simd, acc);
+        total[0] += lanes_sum(simd, acc[0]);
+        total[1] += lanes_sum(simd, acc[1]);
     }
     total
 }

@@ -243,8 +243,11 @@ impl Frame<'_> {
             precision: self.precision(),
         };
         let n_places = window.n_places();
-        let is_image =
-            window.kernel_len() == 1 && weights.len() == 1 && n_places * row_len == x.len();
+        // Each place is an element of x, and the window holds nothing else.
+        let is_image = weights.len() == 1
+            && window.axes.iter().all(|axis| {
+                (axis.kernel, axis.stride, axis.before, axis.n_places) == (1, 1, 0, axis.size)
+            });
         if is_image {
             let mut products = [groups.product(0, n_places, y)];
             return self.multiply(&mut products, (x, n_places), epilogue);

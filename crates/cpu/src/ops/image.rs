@@ -101,22 +101,19 @@ pub(super) fn between(x: &[f32], places: &[Place], strides: &[usize], at: usize)
 }
 
 /// The last axes of x, at places along each of them.
-struct Grid<'a> {
+struct Grid<'a, F> {
     call: &'a Call<'a>,
     from: Vec<usize>,
+    to: Vec<usize>,
     strides: Vec<usize>,
-    /// The places of the points of each axis of the result.
-    places: Vec<Vec<Place>>,
+    /// The place of a point of the result from its index, the number of points and the elements of
+    /// x.
+    place: F,
 }
 
-impl<'a> Grid<'a> {
-    /// A grid over the last `n` axes; `place` gives the place of a point of the result from its
-    /// index, the number of points and the elements of x.
-    fn new(
-        call: &'a Call<'a>,
-        n: usize,
-        place: impl Fn(usize, usize, usize) -> Place,
-    ) -> Result<Self, Fault> {
+impl<'a, F: Fn(usize, usize, usize) -> Place + Sync> Grid<'a, F> {
+    /// A grid over the last `n` axes.
+    fn new(call: &'a Call<'a>, n: usize, place: F) -> Result<Self, Fault> {
         let (from, to) = (&call.tensor("x")?.shape, call.shape(0));
         let (mut from, mut to) = (from[from.len() - n..].to_vec(), to[to.len() - n..].to_vec());
         if n == 0 {
@@ -129,18 +126,18 @@ impl<'a> Grid<'a> {
                 "an axis without elements cannot be resized to {to}"
             ));
         }
-        let axes = from.iter().zip(&to);
-        let places = axes.map(|(from, to)| (0..*to).map(|i| place(i, *to, *from)).collect());
         Ok(Self {
             call,
             strides: strides(&from),
-            places: places.collect(),
             from,
+            to,
+            place,
         })
     }
 
-    /// Call `row` for each row of the result `y` along the last axis, with where its run of these
-    /// axes begins in x, its places along the axes before, and those of its elements.
+    /// Call `row` for the result `y`, a row along the last axis or a part of one at a time, with
+    /// where its run of these axes begins in x, its places along the axes before, and those of its
+    /// elements.
     fn rows<T: Send>(
         &self,
         y: &mut [T],
@@ -148,23 +145,42 @@ impl<'a> Grid<'a> {
     ) -> Result<(), Fault> {
         let n = self.call.shape(0).iter().product();
         let y = y.get_mut(..n).ok_or("the result is shorter than it is")?;
-        let Some((last, outer)) = self.places.split_last() else {
+        let (Some((&n_last, outer)), Some((&from_last, from_outer))) =
+            (self.to.split_last(), self.from.split_last())
+        else {
             return Err("no axis is resized".to_owned());
         };
+        let along_last = |i| (self.place)(i, n_last, from_last);
+        // Places of a row that is longer are made for each part of it.
+        let shared = if n_last <= SHARED_LEN { n_last } else { 0 };
+        let shared: Vec<Place> = (0..shared).map(along_last).collect();
         let n_from: usize = self.from.iter().product();
-        let n_rows: usize = outer.iter().map(Vec::len).product();
-        let n_in_task = SHARED_LEN.div_ceil(last.len().max(1));
+        let n_rows: usize = outer.iter().product();
+        let chunk_len = SHARED_LEN.next_multiple_of(n_last.clamp(1, SHARED_LEN));
         let pool = self.call.context.pool();
-        pool.run_chunks(y, n_in_task * last.len().max(1), |task_idx, y| {
+        pool.run_chunks(y, chunk_len, |i, mut y| {
+            let mut at = i * chunk_len;
             let mut places = vec![Place::element(0); outer.len()];
-            let rows = y.chunks_exact_mut(last.len()).zip(task_idx * n_in_task..);
-            for (y, i) in rows {
-                let mut rest = i;
-                for (place, all) in places.iter_mut().zip(outer).rev() {
-                    *place = all[rest % all.len()];
-                    rest /= all.len();
+            let mut own = Vec::new();
+            while !y.is_empty() {
+                let (i, first) = (at / n_last, at % n_last);
+                let (part, rest) = y.split_at_mut(y.len().min(n_last - first));
+                let mut left = i;
+                let axes = outer.iter().zip(from_outer);
+                for (place, (to, from)) in places.iter_mut().zip(axes).rev() {
+                    *place = (self.place)(left % to, *to, *from);
+                    left /= to;
                 }
-                row(i / n_rows * n_from, &places, last, y);
+                let last = if shared.is_empty() {
+                    own.clear();
+                    own.extend((first..first + part.len()).map(along_last));
+                    &own
+                } else {
+                    &shared
+                };
+                row(i / n_rows * n_from, &places, last, part);
+                at += part.len();
+                y = rest;
             }
         });
         Ok(())

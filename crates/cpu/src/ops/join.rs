@@ -96,46 +96,48 @@ fn pad(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     };
     let constant = call.f32_or("constant_val", 0.0)?;
     let first = shape.len() - amounts.len() / 2;
-    // Where each index along each axis is in x.
-    let places = |a: usize| -> Vec<Option<usize>> {
-        let (before, n) = (
-            a.checked_sub(first).map_or(0, |a| amounts[2 * a]),
-            x.shape[a] as i64,
-        );
-        let place = |k: i64| {
-            let is_inside = |k: &i64| (0..n).contains(k);
-            let k = Some(k).filter(is_inside).or_else(|| edge(k, n));
-            let k = usize::try_from(k.filter(is_inside)?).ok()?;
-            Some(k * own[a])
-        };
-        (0..shape[a] as i64).map(|i| place(i - before)).collect()
-    };
-    let places: Vec<_> = (0..shape.len()).map(places).collect();
     let n = shape.iter().product();
     let y = f32_out(&mut out[0], n)?;
-    let Some((last, outer)) = places.split_last().filter(|_| n > 0) else {
+    if shape.is_empty() || n == 0 {
         y.copy_from_slice(&values[..n]);
         return Ok(());
+    }
+    // Where index `i` of the result along an axis is in x.
+    let place = |axis: usize, i: usize| -> Option<usize> {
+        let (before, n) = (
+            axis.checked_sub(first).map_or(0, |a| amounts[2 * a]),
+            x.shape[axis] as i64,
+        );
+        let k = i as i64 - before;
+        let is_inside = |k: &i64| (0..n).contains(k);
+        let k = Some(k).filter(is_inside).or_else(|| edge(k, n));
+        Some(usize::try_from(k.filter(is_inside)?).ok()? * own[axis])
     };
-    if mode != "constant" && places.iter().flatten().any(Option::is_none) {
+    // The farthest from x are at the ends.
+    let ends = |axis: usize| place(axis, 0).and(place(axis, shape[axis] - 1));
+    if mode != "constant" && (0..shape.len()).any(|axis| ends(axis).is_none()) {
         return Err("an axis without elements has no edge".to_owned());
     }
-    let n_in_task = SHARED_LEN.div_ceil(last.len());
+    let (last, n_last) = (shape.len() - 1, shape[shape.len() - 1]);
     let pool = call.context.pool();
-    pool.run_chunks(y, n_in_task * last.len(), |task_idx, y| {
-        for (y, i) in y.chunks_exact_mut(last.len()).zip(task_idx * n_in_task..) {
-            let mut rest = i;
-            let along = outer.iter().rev().map(|places| {
-                let place = places[rest % places.len()];
-                rest /= places.len();
-                place
+    pool.run_chunks(y, SHARED_LEN, |i, mut y| {
+        let mut at = i * SHARED_LEN;
+        while !y.is_empty() {
+            let (mut row, from) = (at / n_last, at % n_last);
+            let (part, rest) = y.split_at_mut(y.len().min(n_last - from));
+            at += part.len();
+            y = rest;
+            let along = (0..last).rev().map(|axis| {
+                let i = row % shape[axis];
+                row /= shape[axis];
+                place(axis, i)
             });
-            match along.sum::<Option<usize>>() {
-                None => y.fill(constant),
-                Some(start) => y
-                    .iter_mut()
-                    .zip(last)
-                    .for_each(|(y, place)| *y = place.map_or(constant, |at| values[start + at])),
+            let Some(start) = along.sum::<Option<usize>>() else {
+                part.fill(constant);
+                continue;
+            };
+            for (y, i) in part.iter_mut().zip(from..) {
+                *y = place(last, i).map_or(constant, |at| values[start + at]);
             }
         }
     });

@@ -45,6 +45,20 @@ const OPS: &[(&str, &str)] = &[
         "upsample_nearest_neighbor(x = x, scale_factor_height = fp32(2), \
          scale_factor_width = fp32(3))",
     ),
+    // Rows of more elements than threads share.
+    (
+        "fp32, [?, 7, 2, 20011]",
+        "resize_bilinear(x = x, target_size_height = int32(2), target_size_width = int32(20011))",
+    ),
+    (
+        "fp32, [?, 7, 2, 20011]",
+        "resize_nearest_neighbor(x = x, target_size_height = int32(2), \
+         target_size_width = int32(20011))",
+    ),
+    (
+        "fp32, [?, 7, 30, 20044]",
+        "pad(x = x, pad = tensor<int32, [2]>([3, 20000]), mode = string(\"replicate\"))",
+    ),
     (
         "fp32, [?, 7, 33, 44]",
         "pad(x = x, pad = tensor<int32, [4]>([1, 2, 2, 1]), mode = string(\"reflect\"))",

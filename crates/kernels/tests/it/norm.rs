@@ -100,6 +100,10 @@ fn groups_of_columns() {
             (1, 3, [4, 17, 1]),
             (3, 2, [700, 6, 33]),
             (2, 1, [33_000, 1, 2]),
+            // More columns than are gone over together: of one group, and of several.
+            (3, 1, [3, 2, 20_011]),
+            (2, 1, [5, 331, 70]),
+            (3, 2, [2, 30_011, 1]),
         ] {
             let [n_rows, n_groups, n_elements] = sizes;
             let ctx = Context::with_isa(n_threads, isa);
@@ -129,6 +133,50 @@ fn groups_of_columns() {
             group_norm(&ctx, &x, sizes, 1e-3, &mut out);
             let error = relative_error(&turned(&out), &expected);
             assert!(error < 3e-6, "{sizes:?} {}: {error:e}", isa.name());
+        }
+    }
+}
+
+/// What sums of the elements lose is kept, and what f32 has no square of.
+#[test]
+fn rows_far_from_zero_and_of_any_size() {
+    let mut random = Random::new(13);
+    for isa in instruction_sets() {
+        let ctx = Context::with_isa(1, isa);
+        for n_cols in [5, 64, 577, 4800] {
+            for (mean, size) in [
+                (1e2f32, 1.0f32),
+                (1e4, 1.0),
+                (1e4, 0.1),
+                (1e5, 1.0),
+                (0.0, 1e25),
+                (0.0, 1e37),
+                (0.0, 1e-25),
+            ] {
+                let random = random.f32s(n_cols).into_iter();
+                let x: Vec<f32> = random.map(|x| mean + size * x).collect();
+                let mut out = vec![f32::NAN; n_cols];
+                let eps = 0.0;
+                for with_mean in [true, false] {
+                    let norm = Norm {
+                        weight: None,
+                        bias: None,
+                        eps,
+                        with_mean,
+                    };
+                    if with_mean {
+                        layer_norm(&ctx, &x, None, None, eps, n_cols, &mut out);
+                    } else {
+                        rms_norm(&ctx, &x, None, eps, n_cols, &mut out);
+                    }
+                    let error = relative_error(&out, &exact(&x, norm, n_cols));
+                    assert!(
+                        error < 1e-6,
+                        "{n_cols} {mean} {size} {with_mean} {}: {error:e}",
+                        isa.name()
+                    );
+                }
+            }
         }
     }
 }

@@ -344,5 +344,9 @@ fn is_of_rows(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<bool> {
 fn number(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<f32> {
     let tensor = constant_arg(p, op, name)??;
     let values = tensor.f32s()?;
-    (values.len() == 1).then(|| values[0])
+    // One of more axes gives the result more axes.
+    let other = op.value_arg(if name == "x" { "y" } else { "x" })?;
+    let rank = |value: ValueId| Some(p.f.value(value).ty.tensor()?.rank());
+    let keeps_axes = rank(op.results[0])? == rank(other)?;
+    (values.len() == 1 && keeps_axes).then(|| values[0])
 }
