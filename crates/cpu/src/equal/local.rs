@@ -122,6 +122,29 @@ pub fn region(
     )
 }
 
+/// Whether two forms are one: the same ops in the same order, with the same operands.
+pub fn is_same_form(one: &Function, other: &Function) -> bool {
+    let (a, b) = (one.body(), other.body());
+    let types = |f: &Function| -> Vec<_> {
+        let inputs = f.body().inputs.iter();
+        inputs.map(|v| f.value(*v).ty.clone()).collect()
+    };
+    let names = |f: &Function| -> Vec<_> {
+        let values = f.body().inputs.iter().chain(&f.body().outputs);
+        values.map(|v| f.value(*v).name.clone()).collect()
+    };
+    let same = |id: &OpId| {
+        let (old, new) = (one.op(*id), other.op(*id));
+        old.args == new.args && is_same(one, other, *id)
+    };
+    a.inputs == b.inputs
+        && a.outputs == b.outputs
+        && a.ops == b.ops
+        && types(one) == types(other)
+        && names(one) == names(other)
+        && a.ops.iter().all(same)
+}
+
 /// Whether an op is the same in both forms, but for the values that it takes.
 fn is_same(before: &Function, after: &Function, id: OpId) -> bool {
     let (old, new) = (before.op(id), after.op(id));

@@ -10,6 +10,7 @@ use thane_mil::types::{DType, TensorType, Type};
 
 use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
 use super::inputs::{self, Given, Sample, Set};
+use super::local::is_same_form;
 use super::rows;
 use super::walk::{Env, Held, Mode, Stop, Walk};
 use crate::tensor::Tensor;
@@ -82,6 +83,17 @@ pub struct Reference {
     pub note: Option<String>,
     /// Whether there was time for all sets.
     pub is_complete: bool,
+    /// The form that was judged last and held.
+    held: Option<Sound>,
+}
+
+/// A form that is as good as the original on some sets.
+struct Sound {
+    form: Function,
+    judge: Judge,
+    /// The first sets, so many.
+    n_sets: usize,
+    found: Found,
 }
 
 /// What was seen of another form.
@@ -110,16 +122,29 @@ pub enum Judge {
     Lossy(f64),
 }
 
-/// Run a form on one set, which is made for the original.
-fn run(f: &Function, original: &Function, set: &Set, mode: Mode, env: &Env) -> Result<Run, Stop> {
-    let n_calls = n_calls(original);
-    let _made = reserve_inputs(original, n_calls, env)?;
+/// The inputs of the calls of a set, and the bytes that they take of the budget.
+struct Calls {
+    calls: Vec<Vec<Given>>,
+    _made: Reservation,
+}
+
+impl Calls {
+    fn new(original: &Function, set: &Set, env: &Env) -> Result<Self, Stop> {
+        let n_calls = n_calls(original);
+        let _made = reserve_inputs(original, n_calls, env)?;
+        let calls = set.calls(original, n_calls);
+        Ok(Self { calls, _made })
+    }
+}
+
+/// Run a form on the calls of one set.
+fn run(f: &Function, calls: &Calls, mode: Mode, env: &Env) -> Result<Run, Stop> {
     let mut walk = Walk::new(f, env, mode);
     let mut results = Results::new();
     let kept: HashSet<ValueId> = f.body().outputs.iter().copied().collect();
-    for call in set.calls(original, n_calls) {
+    for call in &calls.calls {
         walk.next_call();
-        give(f, &mut walk, &call)?;
+        give(f, &mut walk, call)?;
         walk.run(Some(&kept))?;
         for output in &f.body().outputs {
             results.push((f.value(*output).name.clone(), walk.value(*output)?));
@@ -185,6 +210,7 @@ impl Reference {
             run_time: Duration::ZERO,
             note: None,
             is_complete: true,
+            held: None,
         };
         let begun = Instant::now();
         for set in inputs::all(f, samples) {
@@ -210,7 +236,8 @@ impl Reference {
 
     fn add(&mut self, set: Set, env: &Env) -> Result<(), Stop> {
         let begun = Instant::now();
-        let wide = run(&self.f, &self.f, &set, Mode::Wide, env)?;
+        let calls = Calls::new(&self.f, &set, env)?;
+        let wide = run(&self.f, &calls, Mode::Wide, env)?;
         let (due, is_beyond) = (wide.results, wide.overflow.is_some());
         self.run_time = self.run_time.max(begun.elapsed());
         let is_finite = |due: &Held| numbers(&due.tensor).iter().any(|x| x.is_finite());
@@ -218,7 +245,7 @@ impl Reference {
             return Err(Stop::Op("no number of the results is finite".to_owned()));
         }
         let declared = match is_half(&self.f) {
-            true => Some(run(&self.f, &self.f, &set, Mode::Declared, env)?),
+            true => Some(run(&self.f, &calls, Mode::Declared, env)?),
             false => None,
         };
         let overflow = declared.as_ref().and_then(|run| run.overflow.as_ref());
@@ -228,7 +255,7 @@ impl Reference {
                 set.label
             ));
         }
-        let nudged = run(&self.f, &self.f, &set, Mode::Nudged, env)?.results;
+        let nudged = run(&self.f, &calls, Mode::Nudged, env)?.results;
         let results = due.iter().enumerate().map(|(i, (_, due))| {
             let declared = declared.as_ref().map(|run| &run.results[i].1.tensor);
             Own::new(&due.tensor, &nudged[i].1.tensor, declared)
@@ -281,7 +308,7 @@ impl Reference {
     }
 
     /// How far another form is, on so many sets; it ends at the first that is too far, and begins
-    /// there next time.
+    /// there next time. What the form that was judged last gives on its sets is known.
     pub fn judge(
         &mut self,
         after: &Function,
@@ -289,17 +316,30 @@ impl Reference {
         judge: Judge,
         env: &Env,
     ) -> Result<Found, Stop> {
-        let mut found = Found::default();
-        for at in 0..self.cases.len().min(n_sets) {
+        let n_sets = self.cases.len().min(n_sets);
+        let is_known = |held: &Sound| {
+            held.judge == judge && held.n_sets <= n_sets && is_same_form(&held.form, after)
+        };
+        let (first, mut found) = match self.held.take().filter(is_known) {
+            Some(held) => (held.n_sets, held.found),
+            None => (0, Found::default()),
+        };
+        for at in first..n_sets {
             let case = &self.cases[at];
             if let Some(fault) = self.case(case, after, judge, env, &mut found)? {
                 found.fault = Some(format!("{fault}, for {}", case.set.label));
                 let case = self.cases.remove(at);
                 self.cases.insert(0, case);
-                break;
+                return Ok(found);
             }
             found.add_label(case, judge);
         }
+        self.held = Some(Sound {
+            form: after.clone(),
+            judge,
+            n_sets,
+            found: found.clone(),
+        });
         Ok(found)
     }
 
@@ -311,13 +351,16 @@ impl Reference {
         env: &Env,
         found: &mut Found,
     ) -> Result<Option<String>, Stop> {
+        let calls = Calls::new(&self.f, &case.set, env)?;
         if judge == Judge::Exact {
-            let fault = self.wide(case, after, env, found)?;
+            let wide = run(after, &calls, Mode::Wide, env)?.results;
+            let fault = self.wide(case, after, &wide, found);
             if fault.is_some() || !is_half(after) {
                 return Ok(fault);
             }
         }
-        self.declared(case, after, judge, env, found)
+        let declared = run(after, &calls, Mode::Declared, env)?;
+        Ok(self.declared(case, &declared, judge, found))
     }
 
     /// How far another form is in f32.
@@ -325,10 +368,9 @@ impl Reference {
         &self,
         case: &Case,
         after: &Function,
-        env: &Env,
+        wide: &Results,
         found: &mut Found,
-    ) -> Result<Option<String>, Stop> {
-        let wide = run(after, &self.f, &case.set, Mode::Wide, env)?.results;
+    ) -> Option<String> {
         for (i, (name, held)) in wide.iter().enumerate() {
             let own = &case.results[i];
             let (diff, most, _) = self.diff(case, i, held, &own.stable);
@@ -347,33 +389,31 @@ impl Reference {
             };
             if diff.n_lost > 0 || diff.most > allowed && !case.is_beyond {
                 let allowed = over(allowed, most);
-                return Ok(Some(format!(
+                return Some(format!(
                     "`{name}` is off by {}, where roundings of f32 allow {allowed:.1e}",
                     shown(&diff, most)
-                )));
+                ));
             }
             if over(allowed, most) <= ABSURD && !case.is_beyond {
                 found.note(&diff, most, allowed, &case.set.label);
             }
         }
-        Ok(None)
+        None
     }
 
     /// How far another form is in what it declares.
     fn declared(
         &self,
         case: &Case,
-        after: &Function,
+        declared: &Run,
         judge: Judge,
-        env: &Env,
         found: &mut Found,
-    ) -> Result<Option<String>, Stop> {
-        let declared = run(after, &self.f, &case.set, Mode::Declared, env)?;
+    ) -> Option<String> {
         // Where the original gives numbers that are not finite, it is not used.
         let is_finite = |due: &Held| numbers(&due.tensor).iter().all(|x| x.is_finite());
         let is_used = !case.overflows && case.due.iter().all(|(_, due)| is_finite(due));
-        if let (Some(op), true) = (declared.overflow, is_used) {
-            return Ok(Some(format!("{op} overflows fp16")));
+        if let (Some(op), true) = (&declared.overflow, is_used) {
+            return Some(format!("{op} overflows fp16"));
         }
         for (i, (name, held)) in declared.results.iter().enumerate() {
             let own = &case.results[i];
@@ -398,15 +438,15 @@ impl Reference {
             }
             let shown = shown(&Diff { n_lost, ..diff }, most);
             let allowed = over(allowed, most);
-            return Ok(Some(match judge {
+            return Some(match judge {
                 Judge::Lossy(_) => format!("`{name}` is off by {shown}, more than {allowed:.1e}"),
                 Judge::Exact => format!(
                     "`{name}` in fp16 is off by {shown}; before by {:.1e}, and roundings allow {allowed:.1e}",
                     over(own.half.most, most)
                 ),
-            }));
+            });
         }
-        Ok(None)
+        None
     }
 
     /// How far a result is, the number that this is taken over, and how many elements are finite

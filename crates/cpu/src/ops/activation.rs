@@ -130,8 +130,22 @@ fn softmax(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Softmax of a row, as [`softmax_block`] computes that of a column.
+fn softmax_row(x: &[f32], y: &mut [f32]) {
+    let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for (x, y) in x.iter().zip(&mut *y) {
+        *y = (x - most).exp();
+        sum += *y;
+    }
+    y.iter_mut().for_each(|y| *y /= sum);
+}
+
 /// Softmax of each column of x [n, inner], row by row of it.
 fn softmax_block(x: &[f32], inner: usize, y: &mut [f32]) {
+    if inner == 1 {
+        return softmax_row(x, y);
+    }
     let rows = || x.chunks_exact(inner.max(1));
     let mut most = vec![f32::NEG_INFINITY; inner];
     for row in rows() {

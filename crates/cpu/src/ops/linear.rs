@@ -15,6 +15,9 @@ pub(super) static OPS: &[(&str, Eval)] = &[
     ("scaled_dot_product_attention", attention),
 ];
 
+/// Numbers of which [`dot_f64`] makes one sum, in their order, are fewer than this.
+const SHORT: usize = 8;
+
 /// What a product is made of: floats summed in f64, integers that wrap.
 trait Number: Copy + Send + Sync {
     const ZERO: Self;
@@ -27,7 +30,12 @@ impl Number for f32 {
     const ZERO: f32 = 0.0;
 
     fn dot(isa: Isa, x: &[f32], y: &[f32]) -> f32 {
-        dot_f64(isa, x, y) as f32
+        if x.len() >= SHORT {
+            return dot_f64(isa, x, y) as f32;
+        }
+        // The same sums: to choose instructions would take longer.
+        let product = |(x, y): (&f32, &f32)| f64::from(*x) * f64::from(*y);
+        x.iter().zip(y).map(product).fold(0.0, |sum, z| sum + z) as f32
     }
 
     fn plus(self, other: f32) -> f32 {
@@ -75,10 +83,14 @@ fn multiply_rows<T: Number>(
     let [n, k] = sizes;
     let task_len = TASK_PRODUCTS.div_ceil(k.max(1));
     ctx.pool().run_chunks(z, task_len, |task, z| {
-        for (i, z) in z.iter_mut().enumerate() {
-            let (row, col) = ((task * task_len + i) / n, (task * task_len + i) % n);
+        let (mut row, mut col) = (task * task_len / n, task * task_len % n);
+        for z in z {
             let dot = T::dot(ctx.isa(), &x[row * k..][..k], &y[col * k..][..k]);
             *z = bias.map_or(dot, |b| dot.plus(b[col]));
+            col += 1;
+            if col == n {
+                (row, col) = (row + 1, 0);
+            }
         }
     });
 }
