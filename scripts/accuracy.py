@@ -115,8 +115,9 @@ PARAMETERS = """## Numbers of the model
 
 Every number that predictions use, its range, and the works that its source names. `all` means every
 chip. Names end in the unit; the numbers of `segmenter` choose compute units and predict no time.
-A chip without a number of its own takes that of a related chip with a wider range, as *inferred*.
-CI fails where a source names no work of the second table, or where a work has a row that is a test
+Chips with the same engine, such as M1 and M1 Pro, share its numbers. Any other chip without a
+number of its own takes that of a related chip with a wider range, as *inferred*. CI fails where a
+source names no work of the second table, or where a work has a row that is a test
 (`crates/audit/tests/it/parameters.rs`).
 """
 WORKS = """

@@ -62,6 +62,26 @@ pub struct Chip {
 }
 
 impl Chip {
+    /// What is known of a chip whose engine is like this one's, but not the same.
+    const fn related(self) -> Self {
+        let int8_tops = match self.int8_tops {
+            Some(figure) => Some(figure.related()),
+            None => None,
+        };
+        Self {
+            peak_tflops: self.peak_tflops.related(),
+            int8_tops,
+            weight_gbps: self.weight_gbps.related(),
+            activation_gbps: self.activation_gbps.related(),
+            local_gbps: self.local_gbps.related(),
+            element_gps: self.element_gps.related(),
+            dispatch_us: self.dispatch_us.related(),
+            direct_us: self.direct_us.related(),
+            idle_us: self.idle_us.related(),
+            ..self
+        }
+    }
+
     /// The chip of a name, in capitals or not; `M4 Max` is `m4-max` too.
     pub fn from_name(name: &str) -> Option<&'static Self> {
         let name = name.trim().replace([' ', '_'], "-");

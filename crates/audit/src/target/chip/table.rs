@@ -417,7 +417,7 @@ pub static CHIPS: &[Chip] = &[
         gpu_cores: 4,
         weight_gbps: on_phones(30.0),
         peak_tflops: on_phones(6.6),
-        ..M1
+        ..M1.related()
     },
     Chip {
         name: "a15",
@@ -428,7 +428,7 @@ pub static CHIPS: &[Chip] = &[
         gpu_cores: 5,
         weight_gbps: on_phones(30.0),
         peak_tflops: on_phones(9.9),
-        ..M2
+        ..M2.related()
     },
     Chip {
         name: "a16",
@@ -439,7 +439,7 @@ pub static CHIPS: &[Chip] = &[
         gpu_cores: 5,
         weight_gbps: on_phones(40.0),
         peak_tflops: on_phones(9.5),
-        ..M3
+        ..M3.related()
     },
     Chip {
         name: "a17-pro",
@@ -451,7 +451,7 @@ pub static CHIPS: &[Chip] = &[
         weight_gbps: on_phones(44.0),
         peak_tflops: on_phones(10.5),
         dispatch_us: kin(150.0, 90.0, 500.0),
-        ..M4
+        ..M4.related()
     },
     Chip {
         name: "a18",
@@ -469,7 +469,7 @@ pub static CHIPS: &[Chip] = &[
         arch: "h18?",
         generation: 18,
         family: &H18,
-        ..A18_PRO
+        ..A18_PRO.related()
     },
     Chip {
         name: "a19-pro",
@@ -479,6 +479,6 @@ pub static CHIPS: &[Chip] = &[
         arch: "h18?",
         generation: 18,
         family: &H18,
-        ..A18_PRO
+        ..A18_PRO.related()
     },
 ];
