@@ -47,7 +47,7 @@ impl FunctionRow {
         let can = |op: &&OpRow| ENGINE.cost(op).is_some();
         let is_refused = |op: &&OpRow| op.reasons.iter().any(|why| ENGINE.has(why.backend));
         let (n_off, n_able) = (off().count(), off().filter(can).count());
-        let n_unable = off().filter(is_refused).count();
+        let n_unable = off().filter(|op| !can(op) && is_refused(op)).count();
         let n_barred = n_off - n_able - n_unable;
         let mut said = Vec::new();
         if n_unable > 0 {

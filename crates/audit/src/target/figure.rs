@@ -40,7 +40,8 @@ impl Figure {
         }
     }
 
-    /// The number for a related chip, of which nothing is published: bounds are half as far again.
+    /// The number for a related chip, of which nothing is published: each bound is moved out by a
+    /// factor of 1.5. One that is inferred has such bounds already.
     pub(super) const fn related(self) -> Self {
         match self.evidence {
             Evidence::Inferred => self,

@@ -174,7 +174,10 @@ fn blocks_are_same(before: &Function, after: &Function, old: &Op, new: &Op) -> b
             let same = |id: &OpId| {
                 before.op(*id).args == after.op(*id).args && is_same(before, after, *id)
             };
-            x.ops == y.ops && x.outputs == y.outputs && x.ops.iter().all(same)
+            x.inputs == y.inputs
+                && x.ops == y.ops
+                && x.outputs == y.outputs
+                && x.ops.iter().all(same)
         })
 }
 

@@ -7,6 +7,7 @@ use thane_kernels::linear::{
     Epilogue, Operand, Path, Precision, Product, Start, linear, linear_scratch_len,
 };
 use thane_kernels::spatial::{Axis, Pooling, Window, depthwise, patches, pool};
+use thane_kernels::threads::Pool;
 use thane_mil::opset::window::Windows;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
@@ -63,21 +64,17 @@ fn result_shape(shape: &[usize], window: &Window, channels: usize) -> Vec<usize>
         .collect()
 }
 
-/// Places whose patches are made before they are multiplied, and whether each thread has such for
-/// itself.
-fn places_at_once(n_places: usize, row_len: usize, n_threads: usize) -> (usize, bool) {
-    /// Places of a thread of its own that are worth reading all weights for.
+/// How many chunks of places are gone over one after the other or on one thread each. It does not
+/// depend on the number of threads, so that results do not.
+fn n_chunks(n_places: usize, row_len: usize) -> usize {
+    /// Places of a chunk that are worth reading all weights for.
     const LEAST: usize = 48;
-    let most = (PATCHES_LEN / row_len.max(1))
-        .clamp(64, 1 << 14)
-        .min(n_places);
-    let n_chunks = n_places.div_ceil(most).next_multiple_of(n_threads);
-    let shared = n_places.div_ceil(n_chunks);
-    if n_threads > 1 && shared >= LEAST {
-        (shared, true)
-    } else {
-        (most, false)
-    }
+    /// Chunks that as many threads, or half as many, end together.
+    const EVEN: usize = 4;
+    let most = (PATCHES_LEN / row_len.max(1)).clamp(64, 1 << 14);
+    let n = n_places.div_ceil(most);
+    let even = n.next_multiple_of(EVEN);
+    if n_places / even >= LEAST { even } else { n }
 }
 
 /// A convolution as the product of patches with a matrix for each group of channels.
@@ -153,31 +150,47 @@ impl<'a> Groups<'a> {
         path
     }
 
-    /// All places, some at once on each thread, which has a room for them.
-    fn shared(
+    /// All chunks of places, on as many threads as there are rooms; `context` is that of a chunk.
+    fn chunks(
         &self,
+        pool: &Pool,
         context: &Context,
-        alone: &Context,
         x: &[f32],
         rooms: &mut Vec<Room>,
-        (n_at_once, y): (usize, &mut [f32]),
+        n_chunks: usize,
+        mut y: &mut [f32],
     ) -> Option<Path> {
-        let state = Mutex::new((std::mem::take(rooms), None));
-        let chunk_len = n_at_once * self.n_out * self.operands.len();
-        context.pool().run_chunks(y, chunk_len, |i, y| {
-            let free = state.lock().ok().and_then(|mut state| state.0.pop());
-            let Some(mut room) = free else {
-                unreachable!("a room for each thread");
-            };
-            let path = self.run(alone, x, i * n_at_once, &mut room, y);
-            if let Ok(mut state) = state.lock() {
-                state.0.push(room);
-                state.1 = path;
+        let place_len = self.n_out * self.operands.len();
+        let n_places = y.len() / place_len;
+        // Chunks differ by a place at most.
+        let start = |i: usize| i * n_places / n_chunks;
+        let mut parts = Vec::with_capacity(n_chunks);
+        for i in 0..n_chunks {
+            let (part, rest) = y.split_at_mut((start(i + 1) - start(i)) * place_len);
+            parts.push(Mutex::new(part));
+            y = rest;
+        }
+        let free = Mutex::new(std::mem::take(rooms));
+        let first = Mutex::new(None);
+        let lock_failed = "no thread panics while it holds the lock";
+        let run = |i: usize| {
+            let mut room = free.lock().expect(lock_failed).pop();
+            let room_of = room.as_mut().expect("a room for each thread");
+            let part = &mut parts[i].lock().expect(lock_failed);
+            let path = self.run(context, x, start(i), room_of, part);
+            if i == 0 {
+                *first.lock().expect(lock_failed) = path;
             }
-        });
-        let (all, path) = state.into_inner().unwrap_or_default();
-        *rooms = all;
-        path
+            free.lock().expect(lock_failed).extend(room);
+        };
+        let n_rooms = free.lock().expect(lock_failed).len();
+        if n_rooms > 1 {
+            pool.run(n_chunks, run);
+        } else {
+            (0..n_chunks).for_each(run);
+        }
+        *rooms = free.into_inner().expect(lock_failed);
+        first.into_inner().expect(lock_failed)
     }
 }
 
@@ -252,42 +265,37 @@ impl Frame<'_> {
             let mut products = [groups.product(0, n_places, y)];
             return self.multiply(&mut products, (x, n_places), epilogue);
         }
+        let n_chunks = n_chunks(n_places, row_len);
         let n_threads = self.context.pool().n_threads();
-        let (n_at_once, is_shared) = places_at_once(n_places, row_len, n_threads);
         // A thread multiplies the patches that it made: from the cache of another they are read
         // slowly.
         let alone = Context::with_isa(1, self.context.isa());
-        let (context, n_rooms) = if is_shared {
+        let (context, n_rooms) = if n_threads > 1 && n_chunks >= n_threads {
             (&alone, n_threads)
         } else {
             (self.context, 1)
         };
-        let n_scratch = {
-            let all = &mut y[..n_at_once * n_out];
-            let first = [groups.product(0, n_at_once, all)];
-            linear_scratch_len(context, groups.precision, &first, n_at_once, epilogue)
-        };
-        let n_part = if weights.len() == 1 {
-            0
-        } else {
-            n_at_once * n_out
-        };
+        let most = n_places.div_ceil(n_chunks);
+        // Fewer places may need more.
+        let n_scratch = [most, n_places / n_chunks].into_iter().map(|n| {
+            let of_group = (0..weights.len()).map(|group| {
+                let product = [groups.product(group, n, &mut y[..n * n_out])];
+                linear_scratch_len(context, groups.precision, &product, n, epilogue)
+            });
+            of_group.max().unwrap_or(0)
+        });
+        let n_scratch = n_scratch.max().unwrap_or(0);
+        let n_part = if weights.len() == 1 { 0 } else { most * n_out };
         let mut rooms = Vec::with_capacity(n_rooms);
         for _ in 0..n_rooms {
             rooms.push(Room {
-                rows: self.pool.take_checked(&[n_at_once, row_len])?.0,
+                rows: self.pool.take_checked(&[most, row_len])?.0,
                 part: self.pool.take(n_part)?,
                 scratch: self.pool.take(n_scratch)?,
             });
         }
-        let chunk_len = n_at_once * n_out * weights.len();
-        let path = if is_shared {
-            groups.shared(self.context, &alone, x, &mut rooms, (n_at_once, y))
-        } else {
-            let chunks = y.chunks_mut(chunk_len).enumerate();
-            let run = |(i, y)| groups.run(context, x, i * n_at_once, &mut rooms[0], y);
-            chunks.map(run).last().flatten()
-        };
+        let threads = self.context.pool();
+        let path = groups.chunks(threads, context, x, &mut rooms, n_chunks, y);
         self.path = path;
         for room in rooms {
             [room.rows, room.part, room.scratch]

@@ -144,7 +144,7 @@ impl<'a, F: Fn(usize, usize, usize) -> Place + Sync> Grid<'a, F> {
         row: impl Fn(usize, &[Place], &[Place], &mut [T]) + Sync,
     ) -> Result<(), Fault> {
         let n = self.call.shape(0).iter().product();
-        let y = y.get_mut(..n).ok_or("the result is shorter than it is")?;
+        let y = y.get_mut(..n).ok_or("the result has too few elements")?;
         let (Some((&n_last, outer)), Some((&from_last, from_outer))) =
             (self.to.split_last(), self.from.split_last())
         else {

@@ -115,8 +115,12 @@ fn pad(call: &Call<'_>, out: &mut [Buffer]) -> Result<(), Fault> {
     };
     // The farthest from x are at the ends.
     let ends = |axis: usize| place(axis, 0).and(place(axis, shape[axis] - 1));
-    if mode != "constant" && (0..shape.len()).any(|axis| ends(axis).is_none()) {
-        return Err("an axis without elements has no edge".to_owned());
+    let is_open = |axis: &usize| mode != "constant" && ends(*axis).is_none();
+    if let Some(axis) = (0..shape.len()).find(is_open) {
+        return Err(match x.shape[axis] {
+            0 => "an axis without elements has no edge".to_owned(),
+            n => format!("expected padding of less than the {n} elements of axis {axis}"),
+        });
     }
     let (last, n_last) = (shape.len() - 1, shape[shape.len() - 1]);
     let pool = call.context.pool();

@@ -36,7 +36,7 @@ impl Place {
 }
 
 /// Compute each element of the result from the elements in the window, and how many it has with
-/// those of the padding; a window without any fails, which `purpose` explains.
+/// those of the padding; `purpose` completes the error for a window without elements.
 fn pool(
     call: &Call<'_>,
     out: &mut [Buffer],

@@ -222,6 +222,21 @@ fn every_pattern_computes_what_its_ops_do() {
     }
 }
 
+/// Threads share the places of a convolution in parts that do not depend on how many they are.
+#[test]
+fn convolutions_give_the_same_bits_on_any_number_of_threads() {
+    let (_, functions) = case("conv_rows");
+    for f in functions.iter().filter(|f| !f.name.starts_with("not_")) {
+        let mut results = [1, 2, 3, 4, 9].into_iter().map(|n_threads| {
+            let cpu = Cpu::new(Numerics::Fast, n_threads);
+            let plan = Planned::new(&cpu, f, Some("conv_rows")).unwrap();
+            call(&mut *plan.instantiate().unwrap(), f, 1, 0)
+        });
+        let first = results.next().unwrap();
+        assert!(results.all(|other| other == first), "{}", f.name);
+    }
+}
+
 #[test]
 fn every_case_is_that_of_a_pattern() {
     for entry in folder().read_dir().unwrap() {
