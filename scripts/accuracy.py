@@ -113,11 +113,13 @@ score: no source gives the memory of a public program by more than one route.
 """
 PARAMETERS = """## Numbers of the model
 
-Every number that predictions use, its range, and the works that its source names. `all` means every
-chip. Names end in the unit; the numbers of `segmenter` choose compute units and predict no time.
-Chips with the same engine, such as M1 and M1 Pro, share its numbers. Any other chip without a
-number of its own takes that of a related chip with a wider range, as *inferred*. CI fails where a
-source names no work of the second table, or where a work has a row that is a test
+Figures of chips, of calls and of the segmenter, their ranges, and the works that their sources
+name. `all` means every chip. Names end in the unit; the numbers of `segmenter` choose compute units
+and predict no time. Chips with the same engine, such as M1 and M1 Pro, share its numbers. Any other
+chip without a number of its own takes that of a related chip with a wider range, as *inferred*.
+Widths of intervals, the shares of a part in them, and the sizes from which convolutions cost more
+are not listed; they stand in `crates/audit/src/latency` and `place`. CI fails where a source names
+no work of the second table, or where a work has a row that is a test
 (`crates/audit/tests/it/parameters.rs`).
 """
 WORKS = """

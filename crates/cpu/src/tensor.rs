@@ -64,7 +64,7 @@ macro_rules! each {
     };
 }
 
-/// The same of the elements of two buffers of one type; else false.
+/// What `$do` gives for the elements of two buffers of the same type; false for different types.
 macro_rules! alike {
     ($a:expr, $b:expr, |$x:ident, $y:ident| $do:expr) => {
         match ($a, $b) {

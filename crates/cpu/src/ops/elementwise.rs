@@ -159,7 +159,7 @@ pub(super) fn round_ties_even(x: f32) -> f32 {
     if x.abs() < ONE_APART { rounded } else { x }
 }
 
-/// [`f32::floor`], as [`round_ties_even`].
+/// [`f32::floor`], without a call for each element, as [`round_ties_even`].
 fn floor(x: f32) -> f32 {
     let rounded = round_ties_even(x);
     let floor = if rounded > x { rounded - 1.0 } else { rounded };

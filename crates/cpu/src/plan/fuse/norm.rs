@@ -344,7 +344,7 @@ fn is_of_rows(p: &Planner<'_>, op: &Op, x: ValueId) -> Option<bool> {
 fn number(p: &mut Planner<'_>, op: &Op, name: &str) -> Option<f32> {
     let tensor = constant_arg(p, op, name)??;
     let values = tensor.f32s()?;
-    // One of more axes gives the result more axes.
+    // A constant of higher rank would raise the rank of the result.
     let other = op.value_arg(if name == "x" { "y" } else { "x" })?;
     let rank = |value: ValueId| Some(p.f.value(value).ty.tensor()?.rank());
     let keeps_axes = rank(op.results[0])? == rank(other)?;
