@@ -86,14 +86,17 @@ to 20).
 """
 CALLS = """## Calls from Python and from Swift
 
-The column `caller` of `whole_models.csv` says what made the calls, where a source does. Rows by the
-Python bindings of ANEForge are charged copies of inputs and outputs at 24 GB/s, as its source
-measured them. That term belongs to the measurement: no audit of a program has it.
+The column `caller` of `whole_models.csv` says what made the calls, where a source does. What a
+caller adds to a call are two terms of their own. An audit of a program has neither, because it
+predicts calls of an app.
 
-`predict` of coremltools is charged nothing of its own. No source times the same model from Python
-and from Swift, and the rows by `predict` that may be fitted to take less than predicted, not more.
-The closest bound is MobileNetV2 at batch 1 on M5 Max: a whole `predict` takes 0.295 ms
-(erwinzhang7), so what Python adds to a call is less than that.
+- Copies (`copy_gbps`): the Python bindings of ANEForge copy inputs and outputs, as its source
+  measured. `predict` of coremltools 9 passes numpy arrays as they are and copies outputs.
+- `predict` (`predict_us`): 56 us a call, between 10 and 313. One source calls the same model from
+  Python and from Objective-C, 410 and 470 times a second (issue 196 of coremltools, 2021). That is
+  0.31 ms between them, with images, which `predict` copies as well; the source names neither model
+  nor machine. A whole `predict` of MobileNetV2 at batch 1 takes 0.295 ms on M5 Max (erwinzhang7),
+  which was not used for the number.
 """
 MEMORY = """## Memory by route
 
@@ -117,9 +120,10 @@ Figures of chips, of calls and of the segmenter, their ranges, and the works tha
 name. `all` means every chip. Names end in the unit; the numbers of `segmenter` choose compute units
 and predict no time. Chips with the same engine, such as M1 and M1 Pro, share its numbers. Any other
 chip without a number of its own takes that of a related chip with a wider range, as *inferred*.
-Widths of intervals, the shares of a part in them, and the sizes from which convolutions cost more
-are not listed; they stand in `crates/audit/src/latency` and `place`. CI fails where a source names
-no work of the second table, or where a work has a row that is a test
+Numbers of `spread` and `interval` are logarithms of factors: how much a part of a call, or a whole
+model of a class near to and far from the rows, may be wrong. Numbers after `at` are what a
+convolution with so many operations per byte reaches of the best. CI fails where a source names no
+work of the second table, or where a work has a row that is a test
 (`crates/audit/tests/it/parameters.rs`).
 """
 WORKS = """
@@ -236,7 +240,7 @@ CAUSES = [
      "the source's times include the scaling of the image by Vision: 3.2 ms for detection, where Xcode's report has 1.81. That is what "
      "classification misses, and half of what segmentation does"),
     ("YOLO on M4 Pro", lambda m: "ultralytics" in m["source"],
-     "not known: calls by `predict` of coremltools, whose own time is not charged, but one row is below its prediction"),
+     "not known"),
     ("UForm, text", lambda m: m["model"].startswith("UForm") and "text" in m["model"], UFORM_TEXT),
     ("UForm, images", lambda m: m["model"].startswith("UForm"),
      "weights of mixed precision; the precision of each layer is not published"),
@@ -543,14 +547,14 @@ def parameters(found):
 
 
 def callers(models):
-    lines = [CALLS, "| caller | fit rows | median ratio | test rows | median ratio | most that copies take |", "|---|---|---|---|---|---|"]
+    lines = [CALLS, "| caller | fit rows | median ratio | test rows | median ratio | most that the caller takes |", "|---|---|---|---|---|---|"]
     for caller in sorted({m["caller"] for m in models}):
         of_caller = [m for m in models if m["caller"] == caller]
         cells = []
         for seen in (True, False):
             ratios = [m["predicted_ms"] / m["measured_ms"] for m in of_caller if m["seen"] == seen]
             cells.append(f"{len(ratios)} | " + (f"{statistics.median(ratios):.2f}" if ratios else ""))
-        most = max(m["copies_ms"] / m["predicted_ms"] for m in of_caller)
+        most = max(m["caller_ms"] / m["predicted_ms"] for m in of_caller)
         lines.append(f"| {caller or 'not said'} | {' | '.join(cells)} | {percent(most)} |")
     return "\n".join(lines) + "\n"
 

@@ -171,8 +171,9 @@ pub struct ModelRow {
     pub interval_ms: (f64, f64),
     /// What made the calls, where the source says.
     pub caller: String,
-    /// Milliseconds of the prediction that are copies of the caller, in the first program.
-    pub copies_ms: f64,
+    /// Milliseconds of the prediction that the caller adds, in the first program: copies of inputs
+    /// and outputs, and what the bindings of its language take.
+    pub caller_ms: f64,
     /// Class of whole models that the interval goes by; null for small programs.
     pub class: Option<&'static str>,
     /// In what it is far from the models that intervals were fitted to.
@@ -370,7 +371,7 @@ fn model_row(scored: &Scored) -> Option<ModelRow> {
         chip: scored.chip,
         units: rebuilt.units.clone(),
         caller: rebuilt.caller.clone(),
-        copies_ms: scored.latency.parts.copies * 1e3,
+        caller_ms: (scored.latency.parts.copies + scored.latency.parts.caller) * 1e3,
         class: scored.latency.class.map(Class::name),
         far: scored
             .latency

@@ -18,6 +18,8 @@ pub struct Traffic {
     pub edge_bytes: f64,
     /// Bytes of inputs and outputs of the function.
     pub call_bytes: f64,
+    /// Bytes of its outputs.
+    pub output_bytes: f64,
     /// Bytes of inner values that are too large to stay on the Neural Engine.
     pub spilled_bytes: f64,
     /// Bytes of weights as they reach the Neural Engine.
@@ -102,11 +104,12 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
             traffic.spilled_bytes += bytes;
         }
     }
-    let ends = f.body().inputs.iter().chain(&f.body().outputs);
-    traffic.call_bytes = ends
-        .filter(|v| f.value(**v).ty.tensor().is_some())
-        .map(|v| work::bytes(view, *v))
-        .sum();
+    let bytes = |ends: &[ValueId]| -> f64 {
+        let tensors = ends.iter().filter(|v| f.value(**v).ty.tensor().is_some());
+        tensors.map(|v| work::bytes(view, *v)).sum()
+    };
+    traffic.output_bytes = bytes(&f.body().outputs);
+    traffic.call_bytes = bytes(&f.body().inputs) + traffic.output_bytes;
     let stored_bytes = traffic.add_constants(view, placement);
     let is_state = |v: &&ValueId| f.value(**v).ty.tensor().is_none();
     let states = f.body().inputs.iter().filter(is_state);

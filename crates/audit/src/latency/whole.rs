@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::engine::{Parts, Total};
 use crate::place::Placement;
-use crate::target::Chip;
+use crate::target::{Chip, Figure};
 use crate::work::Kind;
 
 /// Ops that compute, from which on a program is a whole model.
@@ -120,10 +120,24 @@ impl Class {
                     "m5-pro",
                 ],
                 ms: (0.24, 120.0),
-                shares: [0.25, 0.0, 0.11, 0.0, 0.14, 1.0],
+                shares: [0.25, 0.0, 0.11, 0.01, 0.14, 1.0],
             },
         }
     }
+}
+
+/// The widths of intervals by class, by name.
+pub fn figures() -> Vec<(String, Figure)> {
+    const ROWS: &str = "every whole model marked `fit`";
+    let of = |class: Class, which: &str, width: f64| {
+        let name = format!("interval.{}.{which}", class.name());
+        (name, Figure::inferred(width, width, width, ROWS))
+    };
+    let widths = |class: Class| {
+        let fitted = class.fitted();
+        [of(class, "near", fitted.near), of(class, "far", fitted.far)]
+    };
+    CLASSES.into_iter().flat_map(widths).collect()
 }
 
 /// What the rows of a class that numbers were chosen with say of it.
@@ -150,7 +164,7 @@ pub fn shares(parts: &Parts) -> [f64; 6] {
         parts.weights,
         parts.elements + parts.tasks,
         parts.activations + parts.copies,
-        parts.dispatch,
+        parts.dispatch + parts.caller,
         parts.host,
     ]
     .map(|seconds| seconds / total)

@@ -32,15 +32,18 @@ const ELEMENTWISE_GBPS: Figure = read(100.0);
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// Operations per byte and what they reach of the best of a convolution on H16G: depthwise 3x3 (471
-/// GFLOP/s), 1x1 (7,161) and 3x3 (16,152) of 64 channels over 32x32, and `linear` 128x256 -> 512
-/// (10,581).
-const CONV_LEAVES: [(f64, f64); 4] = [
-    (4.481, 0.02917),
-    (31.03, 0.4434),
-    (73.14, 0.6551),
-    (181.8, 1.0),
+/// Operations per byte and what they reach of the best of a convolution on H16G, 16,152 GFLOP/s:
+/// depthwise 3x3 (471), 1x1 (7,161), `linear` 128x256 -> 512 (10,581), and 3x3 of 64 channels over
+/// 32x32.
+const CONV_LEAVES: [(f64, Figure); 4] = [
+    (4.481, read(0.02917)),
+    (31.03, read(0.4434)),
+    (73.14, read(0.6551)),
+    (181.8, read(1.0)),
 ];
+
+/// What entering the engine, changing backend, and ending on the engine cost each, in microseconds.
+pub const HOP_US: Figure = read(125.0);
 
 /// Bytes of the first leaf, in 10^9/s (depthwise 3x3: 263,296 in 2.5036 us), and of what has fewer
 /// operations per byte, which is inferred.
@@ -65,7 +68,7 @@ const BNNS_TRANSPOSED: Figure = read(15.8 / 754.5);
 const BNNS_RESIZED_GPS: Figure = read(0.5247);
 
 /// The figures that all platforms share, by name.
-pub const FIGURES: [(&str, Figure); 8] = [
+pub const FIGURES: [(&str, Figure); 13] = [
     ("elementwise_gbps", ELEMENTWISE_GBPS),
     ("lean_gbps", LEAN_GBPS),
     ("bnns_pointwise", BNNS_POINTWISE),
@@ -74,6 +77,11 @@ pub const FIGURES: [(&str, Figure); 8] = [
     ("bnns_grouped", BNNS_GROUPED),
     ("bnns_transposed", BNNS_TRANSPOSED),
     ("bnns_resized_gps", BNNS_RESIZED_GPS),
+    ("conv_at_4_per_byte", CONV_LEAVES[0].1),
+    ("conv_at_31_per_byte", CONV_LEAVES[1].1),
+    ("conv_at_73_per_byte", CONV_LEAVES[2].1),
+    ("conv_at_182_per_byte", CONV_LEAVES[3].1),
+    ("hop_us", HOP_US),
 ];
 
 /// Seconds that the segmenter takes a backend to need for an op.
@@ -153,6 +161,18 @@ fn is_conv(work: &Work, name: &str) -> bool {
     ["conv", "conv_quantized", "conv_transpose", "linear"].contains(&name) && work.flops > 0.0
 }
 
+/// Whether an op that resizes weighs neighbors, and does not copy the nearest.
+pub fn interpolates(name: &str) -> bool {
+    [
+        "upsample_bilinear",
+        "resize_bilinear",
+        "resample",
+        "affine",
+        "crop_resize",
+    ]
+    .contains(&name)
+}
+
 fn is_product(work: &Work) -> bool {
     matches!(
         work.kind,
@@ -184,6 +204,7 @@ fn reached(intensity: f64) -> f64 {
         let ((x, low), (y, high)) = (pair[0], pair[1]);
         if intensity <= y {
             let part = (intensity / x).ln() / (y / x).ln();
+            let (low, high) = (low.value, high.value);
             return low * (high / low).powf(part);
         }
     }
@@ -196,10 +217,7 @@ fn bnns(work: &Work, name: &str, segmenter: &Segmenter) -> f64 {
     // That weights have to be read at all is inferred: the published products are small.
     let by_rate = |rate: f64| (work.flops / rate).max(by_bytes);
     match (work.kind, name) {
-        (
-            Kind::Resize,
-            "upsample_bilinear" | "resize_bilinear" | "resample" | "affine" | "crop_resize",
-        ) => work.outputs / (BNNS_RESIZED_GPS.value * 1e9),
+        (Kind::Resize, name) if interpolates(name) => work.outputs / (BNNS_RESIZED_GPS.value * 1e9),
         (_, "conv_transpose") => by_rate(conv * BNNS_TRANSPOSED.value),
         (_, "linear") => by_rate(conv * BNNS_LINEAR.value),
         (Kind::Product(gemm, _), "conv" | "conv_quantized") => by_rate(match () {
@@ -224,7 +242,7 @@ mod tests {
     fn the_tree_goes_through_its_leaves() {
         for (intensity, part) in CONV_LEAVES {
             assert!(
-                (reached(intensity) / part - 1.0).abs() < 1e-9,
+                (reached(intensity) / part.value - 1.0).abs() < 1e-9,
                 "{intensity}"
             );
         }

@@ -12,10 +12,11 @@
 
 use thane_mil::program::OpId;
 
+use super::estimate::HOP_US;
 use super::{Backend, Placed, Segment};
 
-/// Milliseconds that entering the engine, changing backend, and ending on the engine cost each.
-pub const HOP_MS: f64 = 0.125;
+/// [`HOP_US`] in milliseconds, as estimates are.
+pub const HOP_MS: f64 = HOP_US.value / 1e3;
 
 /// Sums of the same estimates in another order are no further apart.
 const SAME_MS: f64 = 1e-9;

@@ -1,10 +1,12 @@
-//! What ops take on the CPU and on the GPU of a chip, as whole networks show it. Core ML's
-//! segmenter thinks otherwise: its numbers are in [`Segmenter`](super::Segmenter).
+//! How fast the CPU and GPU of a chip run ops, from the times of whole networks. They predict how
+//! long a call takes. Where Core ML runs an op follows from other numbers, its own estimates, which
+//! are in [`Segmenter`](super::Segmenter).
 
 use super::Figure;
 
-/// The figures of a chip's CPU and GPU. Where several numbers of a row could be meant, the one that
-/// meets the row with the others as they stand is a bound.
+/// The figures of a chip's CPU and GPU. The time of a network follows from several of them, so one
+/// row does not settle a figure: its bounds are the values that give the measured time while the
+/// other figures stay as they are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Host {
     /// Matrix products on the CPU, in 10^9 operations/s.
@@ -20,7 +22,7 @@ pub struct Host {
     /// Bytes that a core of the GPU is fed, in 10^9/s.
     pub gpu_core_gbps: Figure,
     /// Starting an op on the GPU, in microseconds.
-    pub gpu_op_us: Figure,
+    pub gpu_launch_us: Figure,
 }
 
 impl Host {
@@ -33,7 +35,7 @@ impl Host {
             ("cpu_step_us", self.cpu_step_us),
             ("gpu_core_gflops", self.gpu_core_gflops),
             ("gpu_core_gbps", self.gpu_core_gbps),
-            ("gpu_op_us", self.gpu_op_us),
+            ("gpu_launch_us", self.gpu_launch_us),
         ]
     }
 
@@ -46,7 +48,7 @@ impl Host {
             cpu_step_us: self.cpu_step_us.related(),
             gpu_core_gflops: self.gpu_core_gflops.related(),
             gpu_core_gbps: self.gpu_core_gbps,
-            gpu_op_us: self.gpu_op_us.related(),
+            gpu_launch_us: self.gpu_launch_us.related(),
         }
     }
 }
@@ -63,7 +65,7 @@ const BATCH_16: &str = "erwinzhang7: transformers and ResNet-50 at batch 16 reac
     operations/s on the 20 cores of an M4 Pro, and 27 to 38 on the 40 of an M5 Max, whose cores \
     have units for products";
 const MOBILE_NET: &str = "erwinzhang7: MobileNetV2 of 118 ops at batch 1 takes 0.67 ms on M5 Max, \
-    its operations and bytes a tenth of that";
+    its operations and bytes a tenth of that, and the call by predict 10 to 313 us";
 const MEMORY: &str = "Apple's specifications: memory of 68 to 614 GB/s for 8 to 80 cores";
 
 /// M1 and M2, Max among them, whose CPUs ran a convolutional network. Matrix products are taken to
@@ -75,7 +77,7 @@ pub(super) const M1: Host = Host {
     cpu_step_us: Figure::measured(11.7, 11.0, 12.4, PYANNOTE).related(),
     gpu_core_gflops: Figure::measured(60.0, 31.0, 60.0, WHISPER).related(),
     gpu_core_gbps: Figure::inferred(12.0, 7.7, 15.4, MEMORY),
-    gpu_op_us: Figure::measured(5.0, 4.0, 5.7, MOBILE_NET).related(),
+    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7, MOBILE_NET).related(),
 };
 
 /// M1 Ultra, whose GPU ran encoders.
@@ -100,7 +102,8 @@ pub(super) const M4: Host = Host {
     ..M1
 };
 
-/// Bounds are the rate that meets the row, and as far on the other side.
+/// The low bound is the rate with which the row takes as long as measured; the high bound is as far
+/// above the value.
 const PRODUCTS: Figure = Figure::measured(2_900.0, 2_250.0, 3_700.0, PPLX);
 const CORE_OF_M4: Figure = Figure::measured(360.0, 270.0, 400.0, BATCH_16);
 
@@ -123,14 +126,15 @@ pub(super) const M5: Host = Host {
     ..M4
 };
 
-/// The least is what whole networks reach, and the most the rate that meets DistilBERT.
+/// The low bound is what whole networks reach; with the high bound DistilBERT takes as long as
+/// measured.
 const CORE_OF_M5: Figure = Figure::measured(1_080.0, 675.0, 1_530.0, BATCH_16);
 
 /// M5 Max, whose GPU ran five networks.
 pub(super) const M5_MAX: Host = Host {
     cpu_step_us: M4.cpu_step_us,
     gpu_core_gflops: CORE_OF_M5,
-    gpu_op_us: Figure::measured(5.0, 4.0, 5.7, MOBILE_NET),
+    gpu_launch_us: Figure::measured(5.0, 3.0, 5.7, MOBILE_NET),
     ..M5
 };
 

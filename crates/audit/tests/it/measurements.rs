@@ -252,6 +252,22 @@ fn whole_models_are_met() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// Only calls through bindings are charged for them, and each of those is.
+#[test]
+fn callers_are_charged_by_what_they_are() {
+    let scores = score(&load(WHOLE).unwrap());
+    let mut n = (0, 0);
+    for row in &scores.scored {
+        let parts = &row.latency.parts;
+        let caller = row.row.rebuilt.as_ref().unwrap().caller.as_str();
+        let (by_predict, by_forge) = (caller == "predict", row.row.path.contains("e5rt"));
+        n = (n.0 + usize::from(by_predict), n.1 + usize::from(by_forge));
+        assert_eq!(parts.caller > 0.0, by_predict, "{}", row.row.id);
+        assert_eq!(parts.copies > 0.0, by_predict || by_forge, "{}", row.row.id);
+    }
+    assert!(n.0 >= 30 && n.1 >= 25, "{n:?}");
+}
+
 /// The least rows of a class, by whether numbers were chosen with them in view, and the least share
 /// of them in their interval.
 const CLASS_BOUNDS: [(Class, bool, usize, f64); 7] = [

@@ -14,7 +14,7 @@ pub(super) use express::device;
 use thane_mil::program::Program;
 
 use super::csv::{CsvError, Table};
-use crate::latency::{Call, Latency, predict_call};
+use crate::latency::{Caller, Latency, predict_call};
 use crate::place::{Placement, place};
 use crate::target::Target;
 use crate::{View, rules};
@@ -277,7 +277,7 @@ struct Case {
     /// are.
     parts: Vec<(Program, f64)>,
     target: Target,
-    call: Call,
+    caller: Caller,
     measure: Measure,
     /// Calls beside that which do nothing.
     idle_calls: f64,
@@ -387,7 +387,7 @@ pub(super) fn latency(row: &Row) -> Result<(Latency, &'static str), String> {
     let function = program.functions().first().ok_or("there is no function")?;
     let view = View::new(program, function, &case.target);
     let placement = place(&view, &rules::find(&view));
-    let latency = predict_call(&view, &placement, case.call);
+    let latency = predict_call(&view, &placement, case.caller);
     Ok((latency, case.target.chip.name))
 }
 
@@ -397,7 +397,7 @@ fn predict(row: &Row, case: &Case) -> Result<Scored, String> {
         let function = program.functions().first().ok_or("there is no function")?;
         let view = View::new(program, function, &case.target);
         let placement = place(&view, &rules::find(&view));
-        let latency = predict_call(&view, &placement, case.call);
+        let latency = predict_call(&view, &placement, case.caller);
         sum.add(&latency, *calls);
         sum.flops += placement.ops.iter().map(|op| op.work.flops).sum::<f64>();
         sum.first.get_or_insert(latency);

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::csv::{CsvError, Table};
-use crate::latency::{self, energy, engine};
+use crate::latency::{self, energy, engine, spread, whole};
 use crate::place::estimate;
+use crate::plan::form;
 use crate::report::memory;
 use crate::target::{CHIPS, Chip, Figure, RELEASES};
 
@@ -19,8 +20,9 @@ pub use works::{WORKS, Work};
 /// A number of the model, for the chips that have the same.
 #[derive(Clone, Debug, Serialize)]
 pub struct ParameterRow {
-    /// Its name, which ends in its unit; what follows `segmenter.` is for placing ops, not for
-    /// their times.
+    /// Its name, which ends in its unit. What follows `segmenter.` is for placing ops, not for
+    /// their times. What follows `spread.` and `interval.` is the logarithm of a factor: by how
+    /// much a part of a call, or a whole model of a class, may be wrong.
     pub name: String,
     /// Names of the chips; empty where all share the number.
     pub chips: Vec<&'static str>,
@@ -109,8 +111,10 @@ fn shared() -> Vec<(String, Figure)> {
         ("wired_bytes", memory::WIRED),
     ];
     let of_calls = latency::FIGURES.into_iter().chain(engine::FIGURES);
+    let of_calls = of_calls.chain(spread::FIGURES).chain(form::FIGURES);
     let all = of_calls.chain(energy::FIGURES).chain(limits);
     let all = all.map(|(name, figure)| (name.to_owned(), figure));
+    let all = all.chain(whole::figures());
     all.chain(segmenter(estimate::FIGURES)).collect()
 }
 

@@ -187,6 +187,20 @@ pub const WORKS: &[Work] = &[
     document("ANEMLL", "Anemll/Anemll: chunks of at most 950 MB"),
     document("eeane", "eeane 2.1.0: the limit of a program on macOS 27"),
     document(
+        "issue 196 of Core ML Tools",
+        "github.com/apple/coremltools/issues/196: the same model called from Python and from \
+         Objective-C",
+    ),
+    document(
+        "Espresso of christopherkarani",
+        "christopherkarani/Espresso, pull request 41: 22 ms for a head of 467 MB on the CPU",
+    ),
+    document(
+        "every whole model marked `fit`",
+        "the rows of whole_models.csv with a time whose split is `fit`; \
+         crates/audit/tests/it/intervals.rs derives the widths from them",
+    ),
+    document(
         "a related chip",
         "no source: the number of another chip, with a wider range",
     ),

@@ -13,7 +13,7 @@ use thane_mil::types::DType;
 use super::graph::{Graph, GraphError, Weights};
 use super::text::Text;
 use super::{Case, Measure, Row};
-use crate::latency::Call;
+use crate::latency::Caller;
 use crate::target::{Chip, RELEASES, Release, Route, Target, Units};
 
 /// A row's words, and how its weights are stored.
@@ -132,8 +132,10 @@ pub fn case(row: &Row) -> Result<Case, String> {
     Ok(Case {
         parts: vec![(Program::new(vec![built.function]), built.calls)],
         target,
-        call: Call {
-            copies: Text::new(&row.path).has("e5rt"),
+        caller: if Text::new(&row.path).has("e5rt") {
+            Caller::AneForge
+        } else {
+            Caller::App
         },
         measure,
         idle_calls: built.idle_calls,

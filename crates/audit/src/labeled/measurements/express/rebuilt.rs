@@ -3,7 +3,7 @@
 use super::{Row, device};
 use crate::labeled::measurements::{Case, Measure, Rebuilt};
 use crate::labeled::zoo;
-use crate::latency::Call;
+use crate::latency::Caller;
 use crate::target::{Route, Units};
 
 /// The programs of a row, and how its number follows from their time.
@@ -36,9 +36,10 @@ pub fn case(row: &Row, model: &Rebuilt) -> Result<Case, String> {
     Ok(Case {
         parts,
         target,
-        // ANEForge's bindings copy inputs and outputs.
-        call: Call {
-            copies: row.path.contains("e5rt"),
+        caller: match model.caller.as_str() {
+            _ if row.path.contains("e5rt") => Caller::AneForge,
+            "predict" => Caller::Predict,
+            _ => Caller::App,
         },
         measure,
         idle_calls: 0.0,
