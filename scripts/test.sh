@@ -137,14 +137,29 @@ second_lane() {
     fi
     # These share a folder with the tests, for which cargo has then built all.
     wait_for "$logs/built"
-    beside clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
-    beside docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+    if [ -n "$recorded" ]; then
+        beside "clippy and docs" python3 scripts/lint.py "$calls"
+    else
+        beside clippy cargo clippy --quiet --workspace --all-targets -- -D warnings
+        beside docs env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps
+    fi
     if [ "$seconds" -le 0 ]; then
         echo "THANE_TEST_FUZZ_SECONDS is 0" >"$logs/no-fuzzing"
     elif ((SECONDS > 900)); then
         echo "$SECONDS s are over, and the whole is to end within 1500" >"$logs/no-fuzzing"
     else
         beside fuzzing bash scripts/fuzz.sh "$seconds"
+    fi
+}
+# Where nothing is built, the calls of the compiler are written down, for clippy to make again.
+calls=$logs/calls
+recorded=
+[ -d "${CARGO_TARGET_DIR:-target}/debug" ] || { recorded=yes && mkdir "$calls"; }
+build() { # command..
+    if [ -n "$recorded" ]; then
+        THANE_CALLS=$calls RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/record.sh "$@"
+    else
+        "$@"
     fi
 }
 wait_for() { # file
@@ -157,7 +172,7 @@ step format cargo fmt --all --check
 
 # The profile of the tests, so that nothing is built twice; kernels and the CPU backend are optimized
 # in it too.
-step "build of the tests" cargo test --quiet --workspace --no-run
+step "build of the tests" build cargo test --quiet --workspace --no-run
 thane=${CARGO_TARGET_DIR:-$PWD/target}/debug/thane
 if models=$(THANE=$thane bash scripts/models.sh); then
     export THANE_MODELS=$models
@@ -166,7 +181,7 @@ else
 fi
 # Cargo needs its folder no more once the first test prints.
 { until [ -s "$logs/tests" ]; do sleep 1; done && touch "$logs/built"; } &
-step tests cargo test --quiet --workspace --no-fail-fast
+step tests build cargo test --quiet --workspace --no-fail-fast
 touch "$logs/built"
 
 step "examples of the runtime" examples_of_runtime
@@ -239,7 +254,7 @@ fi
 
 echo "== waiting for the second lane"
 wait "$second_lane"
-for name in "audit for WebAssembly" "kernels on NEON, emulated" clippy docs fuzzing; do show "$name"; done
+for name in "audit for WebAssembly" "kernels on NEON, emulated" clippy docs "clippy and docs" fuzzing; do show "$name"; done
 [ ! -e "$logs/no-wasm" ] || skip "audit for WebAssembly" "$(cat "$logs/no-wasm")"
 [ ! -e "$logs/no-neon" ] || skip "kernels on NEON, emulated" "$(tail -n 1 "$logs/no-neon")"
 [ ! -e "$logs/no-fuzzing" ] || skip fuzzing "$(cat "$logs/no-fuzzing")"

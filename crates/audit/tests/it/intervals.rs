@@ -7,10 +7,10 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use thane_audit::labeled::measurements::{Scored, load, score};
+use thane_audit::labeled::measurements::Scored;
 use thane_audit::latency::whole::{CLASSES, Far, shares};
 
-const WHOLE: &str = include_str!("../../data/whole_models.csv");
+use crate::measurements::whole_models;
 
 const AWAY: Far = Far {
     chip: true,
@@ -69,8 +69,11 @@ fn quantile(rows: &[&Scored], more: f64) -> f64 {
 
 #[test]
 fn intervals_of_whole_models_are_as_wide_as_errors_of_left_out_sources() {
-    let scores = score(&load(WHOLE).unwrap());
-    let fitted: Vec<&Scored> = scores.scored.iter().filter(|r| r.row.is_seen()).collect();
+    let fitted: Vec<&Scored> = whole_models()
+        .scored
+        .iter()
+        .filter(|r| r.row.is_seen())
+        .collect();
     let mut wrong = Vec::new();
     for class in CLASSES {
         let of_class = |r: &&Scored| r.latency.class == Some(class);

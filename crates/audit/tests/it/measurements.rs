@@ -2,6 +2,7 @@
 //! `crates/audit/data/whole_models.csv`).
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use thane_audit::labeled::csv::Table;
 use thane_audit::labeled::measurements::{Scored, Scores, Summary, load, score, summary};
@@ -21,8 +22,15 @@ const DECODE_MEDIAN: f64 = 0.25;
 /// sources are of language models, whose intervals are too narrow.
 const INSIDE: (f64, f64) = (0.65, 0.92);
 
-fn scores() -> Scores {
-    score(&load(MEASUREMENTS).unwrap())
+fn scores() -> &'static Scores {
+    static SCORES: LazyLock<Scores> = LazyLock::new(|| score(&load(MEASUREMENTS).unwrap()));
+    &SCORES
+}
+
+/// The rows of whole models, which take seconds to rebuild.
+pub fn whole_models() -> &'static Scores {
+    static SCORES: LazyLock<Scores> = LazyLock::new(|| score(&load(WHOLE).unwrap()));
+    &SCORES
 }
 
 fn is_op(row: &Scored) -> bool {
@@ -41,7 +49,7 @@ fn of(scores: &Scores, keep: impl Fn(&Scored) -> bool) -> Summary {
 #[test]
 fn ops_and_graphs_are_met() {
     for (seen, n, median, within) in OPS {
-        let found = of(&scores(), |row| row.row.is_seen() == seen && is_op(row));
+        let found = of(scores(), |row| row.row.is_seen() == seen && is_op(row));
         assert!(found.n >= n, "{seen}: {found:?}");
         assert!(
             found.median <= median && found.within_quarter >= within,
@@ -85,7 +93,7 @@ fn no_source_is_fitted_to_and_tested_with() {
 
 #[test]
 fn unseen_steps_of_language_models_are_met() {
-    let found = of(&scores(), |row| !row.row.is_seen() && is_decode(row));
+    let found = of(scores(), |row| !row.row.is_seen() && is_decode(row));
     assert!(found.n >= 9 && found.median <= DECODE_MEDIAN, "{found:?}");
 }
 
@@ -93,8 +101,8 @@ fn unseen_steps_of_language_models_are_met() {
 fn intervals_are_honest() {
     let scores = scores();
     for (name, found) in [
-        ("unseen", of(&scores, |row| !row.row.is_seen())),
-        ("all", of(&scores, |_| true)),
+        ("unseen", of(scores, |row| !row.row.is_seen())),
+        ("all", of(scores, |_| true)),
     ] {
         assert!(
             (INSIDE.0..=INSIDE.1).contains(&found.inside),
@@ -107,7 +115,7 @@ fn intervals_are_honest() {
 #[test]
 fn every_row_is_predicted_or_explained() {
     let rows = load(MEASUREMENTS).unwrap();
-    let scores = score(&rows);
+    let scores = scores();
     assert_eq!(scores.scored.len() + scores.inexpressible.len(), rows.len());
     assert!(
         scores.scored.len() >= 175,
@@ -227,15 +235,14 @@ const WHOLE_BOUNDS: [Bounds; 12] = [
 
 #[test]
 fn whole_models_are_met() {
-    let rows = load(WHOLE).unwrap();
-    let scores = score(&rows);
+    let scores = whole_models();
     assert!(scores.scored.len() >= 285, "{}", scores.scored.len());
     let mut wrong = Vec::new();
     for bounds in WHOLE_BOUNDS {
         let is_of = |row: &Scored| {
             bounds.kinds.contains(&row.row.kind.as_str()) && row.row.is_seen() == bounds.seen
         };
-        let found = of(&scores, is_of);
+        let found = of(scores, is_of);
         let rows = scores.scored.iter().filter(|row| is_of(row));
         let within = rows.filter(|row| row.error() <= 0.3).count() as f64 / found.n as f64;
         let is_met = found.n >= bounds.n
@@ -255,7 +262,7 @@ fn whole_models_are_met() {
 /// Only calls through bindings are charged for them, and each of those is.
 #[test]
 fn callers_are_charged_by_what_they_are() {
-    let scores = score(&load(WHOLE).unwrap());
+    let scores = whole_models();
     let mut n = (0, 0);
     for row in &scores.scored {
         let parts = &row.latency.parts;
@@ -282,9 +289,9 @@ const CLASS_BOUNDS: [(Class, bool, usize, f64); 7] = [
 
 #[test]
 fn intervals_of_each_class_hold() {
-    let scores = score(&load(WHOLE).unwrap());
+    let scores = whole_models();
     for (class, seen, n, inside) in CLASS_BOUNDS {
-        let found = of(&scores, |row| {
+        let found = of(scores, |row| {
             row.latency.class == Some(class) && row.row.is_seen() == seen
         });
         assert!(
