@@ -7,6 +7,7 @@ use thane_mil::opset::OpKind;
 use thane_mil::program::{Arg, Op, OpId, ValueId};
 
 use crate::plan::stream::Gemm;
+use crate::target::Figure;
 use crate::view::View;
 use crate::weight::Stored;
 
@@ -41,10 +42,23 @@ pub enum Kind {
     Free,
     /// A sort of some kind.
     TopK,
+    /// A recurrent layer.
+    Recurrent(Steps),
     /// Reading or writing a state.
     State,
     /// Anything else.
     Other,
+}
+
+/// The steps of a recurrent layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Steps {
+    /// Steps, of both directions.
+    pub n: f64,
+    /// Operations of all of them.
+    pub flops: f64,
+    /// Bytes of the weights that a step reads, most of all directions.
+    pub weight_bytes: f64,
 }
 
 /// The operations and bytes of an op.
@@ -65,6 +79,8 @@ pub struct Work {
     pub inputs: f64,
     /// Elements of results.
     pub outputs: f64,
+    /// Bytes of computed operands that the op does not read, since it copies parts of them.
+    pub skipped_bytes: f64,
     /// The constant that the op copies parts of, as a lookup of embeddings does.
     pub table: Option<ValueId>,
 }
@@ -74,15 +90,20 @@ impl Work {
     pub fn of(view: &View<'_>, id: OpId) -> Self {
         let op = view.op(id);
         let (mut input_bytes, mut constant_bytes, mut inputs) = (0.0, 0.0, 0.0f64);
-        let table = table(view, op);
+        let (copied, mut skipped_bytes) = (copied(view, op), 0.0);
+        let table = copied.filter(|x| view.is_constant(*x));
         for value in op.uses() {
             if table == Some(value) {
                 constant_bytes += copied_bytes(view, op, value);
             } else if view.is_constant(value) {
                 constant_bytes += bytes(view, value);
             } else {
-                input_bytes += bytes(view, value);
+                let whole = bytes(view, value);
+                input_bytes += whole;
                 inputs = inputs.max(count(view, value));
+                if copied == Some(value) {
+                    skipped_bytes += whole - copied_bytes(view, op, value);
+                }
             }
         }
         let output_bytes = op.results.iter().map(|r| bytes(view, *r)).sum();
@@ -97,13 +118,19 @@ impl Work {
             constant_bytes,
             inputs,
             outputs,
+            skipped_bytes,
             table,
         }
     }
 
-    /// Bytes of everything that is read and written.
+    /// Bytes of all operands and results.
     pub fn bytes(&self) -> f64 {
         self.input_bytes + self.constant_bytes + self.output_bytes
+    }
+
+    /// Bytes that are read and written.
+    pub fn moved_bytes(&self) -> f64 {
+        self.bytes() - self.skipped_bytes
     }
 
     /// Whether all of an operand must be there before any result is, which a fused chain cannot be
@@ -118,18 +145,29 @@ impl Work {
     }
 }
 
-/// Steps of a recurrent layer, of both directions.
-pub fn steps(view: &View<'_>, op: &Op) -> Option<f64> {
+/// The matrices of a recurrent layer.
+const RECURRENT_WEIGHTS: [&str; 4] = ["weight_ih", "weight_hh", "weight_ih_back", "weight_hh_back"];
+
+/// The steps of a recurrent layer, if the op is one. Each multiplies the matrices of its direction
+/// with a vector for each sequence.
+fn steps(view: &View<'_>, op: &Op) -> Option<Steps> {
     if !["lstm", "gru", "rnn"].contains(&op.def.name) {
         return None;
     }
-    let n = shape(view, op.value_arg("x")?).first().copied()?;
+    let x = shape(view, op.value_arg("x")?);
+    let (length, batch) = (x.first().copied()?, x.get(1).copied().unwrap_or(1.0));
+    let matrices = || RECURRENT_WEIGHTS.iter().filter_map(|w| op.value_arg(w));
+    let elements: f64 = matrices().map(|w| count(view, w)).sum();
     let directions = if op.arg("weight_ih_back").is_some() {
         2.0
     } else {
         1.0
     };
-    Some(n * directions)
+    Some(Steps {
+        n: length * directions,
+        flops: 2.0 * elements * length * batch,
+        weight_bytes: matrices().map(|w| bytes(view, w)).sum::<f64>() / directions,
+    })
 }
 
 /// Lengths of the axes of a value.
@@ -162,11 +200,8 @@ pub fn bytes(view: &View<'_>, value: ValueId) -> f64 {
     count(view, value) * bits as f64 / 8.0
 }
 
-/// The least that is read of memory at once: a cache line.
-const LINE_BYTES: f64 = 128.0;
-
-/// The constant that an op copies parts of.
-fn table(view: &View<'_>, op: &Op) -> Option<ValueId> {
+/// The operand that an op copies parts of.
+fn copied(view: &View<'_>, op: &Op) -> Option<ValueId> {
     let copies = [
         "gather",
         "gather_along_axis",
@@ -174,11 +209,12 @@ fn table(view: &View<'_>, op: &Op) -> Option<ValueId> {
         "slice_by_index",
         "slice_by_size",
     ];
-    let x = op.value_arg("x").filter(|x| view.is_constant(*x))?;
-    copies.contains(&op.def.name).then_some(x)
+    let x = op.value_arg("x")?;
+    let is_value = view.f.value(x).ty.tensor().is_some();
+    (is_value && copies.contains(&op.def.name)).then_some(x)
 }
 
-/// Bytes that an op reads of a table: results times the bytes of an element, whole lines where the
+/// Bytes that an op reads of what it copies from: results times the bytes of an element, whole lines where the
 /// elements of a row are not together, and never more than the table.
 fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     let whole = bytes(view, table);
@@ -189,10 +225,10 @@ fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     }
     let each = whole / n;
     let row = row(view, op, table).max(1.0);
-    (results / row * (row * each).max(LINE_BYTES)).min(whole)
+    (results / row * (row * each).max(LINE_BYTES.value)).min(whole)
 }
 
-/// Elements of a table that lie side by side and are copied together.
+/// Elements that lie side by side and are copied together.
 fn row(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     let dims = shape(view, table);
     let behind = |axis: usize| dims.iter().skip(axis).product::<f64>();
@@ -227,6 +263,9 @@ fn row(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
 fn kind(view: &View<'_>, op: &Op) -> Kind {
     if let Some((gemm, weight)) = product(view, op) {
         return Kind::Product(gemm, weight);
+    }
+    if let Some(steps) = steps(view, op) {
+        return Kind::Recurrent(steps);
     }
     match op.def.kind {
         OpKind::Product => Kind::Matmul,
@@ -344,6 +383,16 @@ fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
     }
 }
 
+/// What convolutions with kernels of at least 9 columns reach: those of up to 15 are rewritten to
+/// sparse ones of stride 2. Wider ones are taken to be no faster.
+const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85, "M6 study: 42 to 85 %");
+
+/// The least that is read of memory at once, in bytes: a cache line.
+const LINE_BYTES: Figure = Figure::measured(128.0, 128.0, 128.0, "Apple's specifications");
+
+/// The figures of the work of ops, by name.
+pub const FIGURES: [(&str, Figure); 2] = [("wide_kernel", WIDE_KERNEL), ("line_bytes", LINE_BYTES)];
+
 /// How much faster a convolution is than its operations say.
 fn speed(view: &View<'_>, op: &Op, kernel: &[f64], groups: f64) -> f64 {
     let ones = |name: &str| ints(view, op, name).is_none_or(|n| n.iter().all(|n| *n == 1));
@@ -353,9 +402,7 @@ fn speed(view: &View<'_>, op: &Op, kernel: &[f64], groups: f64) -> f64 {
         {
             view.target.chip.family.winograd.value
         }
-        // M6 study: widths of 9 to 15 are rewritten to sparse ones of stride 2, and reach 42 to 85
-        // %.
-        [_, w] if (9.0..=15.0).contains(w) => 0.6,
+        [_, w] if *w >= 9.0 => WIDE_KERNEL.value,
         _ => 1.0,
     }
 }
@@ -379,6 +426,7 @@ fn contraction(view: &View<'_>, op: &Op) -> Option<f64> {
 fn flops(view: &View<'_>, op: &Op, kind: Kind, inputs: f64, outputs: f64) -> f64 {
     match kind {
         Kind::Product(gemm, _) => gemm.flops(),
+        Kind::Recurrent(steps) => steps.flops,
         Kind::Matmul if op.def.name == "matmul" => {
             2.0 * outputs * contraction(view, op).unwrap_or(1.0)
         }

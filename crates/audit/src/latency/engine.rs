@@ -1,8 +1,8 @@
 //! The time of each op on the Neural Engine and elsewhere.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use thane_mil::program::ValueId;
+use thane_mil::program::{Op, ValueId};
 
 use super::{on_engine, renames};
 use crate::place::estimate::interpolates;
@@ -132,6 +132,27 @@ const SHORT_ROWS_GPS: Figure = Figure::measured(0.41, 0.41, 0.41, "qwen-ane, M5 
 /// to be over 32,000 elements, as in the study's table of estimates. The middle is inferred.
 const TOPK_NS: Figure = Figure::inferred(250.0, 187.5, 312.5, "M6 study, M4 and M6");
 
+/// A comparison of a sort on the CPU or GPU, in nanoseconds.
+const COMPARE_NS: Figure = Figure::inferred(2.5, 1.0, 10.0, "a guess: nobody published a sort");
+
+/// Bytes of weights that the caches of a CPU keep from one step of a recurrent layer to the next.
+const CPU_CACHE_BYTES: Figure = Figure::inferred(
+    12.0e6,
+    8.0e6,
+    16.0e6,
+    "AnandTech: 12 MB for the performance cores of M1, 8 of A14",
+);
+
+/// How often the elements of a softmax and of a norm are gone through on the engine, and those of a
+/// reduction, which writes nothing.
+const SOFTMAX_PASSES: Figure = passes(2.0);
+const NORM_PASSES: Figure = passes(3.0);
+const REDUCTION_PASSES: Figure = passes(0.5);
+
+const fn passes(n: f64) -> Figure {
+    Figure::inferred(n, n, n, "M6 study; qwen-ane, M5 Max; ANEForge")
+}
+
 /// Results of a bilinear resize on the CPU, in 10^9/s: as many as Core ML's estimate for H16G says
 /// (499.6 us for 64 channels to 64x64). Nobody published a measured time, so the range is a factor
 /// of 2.
@@ -143,12 +164,17 @@ const CPU_RESIZED_GPS: Figure = Figure::inferred(
 );
 
 /// The figures that all chips share, by name.
-pub const FIGURES: [(&str, Figure); 5] = [
+pub const FIGURES: [(&str, Figure); 10] = [
     ("transposed_gbps", TRANSPOSED_GBPS),
     ("task_us", TASK_US),
     ("short_rows_gps", SHORT_ROWS_GPS),
     ("topk_ns", TOPK_NS),
     ("cpu_resized_gps", CPU_RESIZED_GPS),
+    ("compare_ns", COMPARE_NS),
+    ("cpu_cache_bytes", CPU_CACHE_BYTES),
+    ("softmax_passes", SOFTMAX_PASSES),
+    ("norm_passes", NORM_PASSES),
+    ("reduction_passes", REDUCTION_PASSES),
 ];
 
 /// The seconds of an op, by term.
@@ -206,14 +232,18 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
     let mut columns: Vec<(f64, f64)> = Vec::new();
     // Results of elementwise ops on the engine.
     let mut elementwise: HashSet<ValueId> = HashSet::new();
+    // Where each value was made.
+    let mut producers: HashMap<ValueId, Backend> = HashMap::new();
     let (mut n_tasks, mut host_spread) = (0, 0.0);
     for op in &placement.ops {
         let (mut now, mut reading) = (Parts::default(), 0.0);
+        let is_fused = is_fused(view, op, &producers);
+        producers.extend(view.op(op.op).results.iter().map(|v| (*v, op.chosen)));
         if on_engine(op.chosen) && is_elementwise(op.work.kind) {
             elementwise.extend(view.op(op.op).results.iter().copied());
         }
         if !on_engine(op.chosen) {
-            let took = elsewhere(view, op, chip);
+            let took = elsewhere(view, op, is_fused, chip);
             now.host += took.seconds;
             host_spread += took.seconds * took.spread;
         } else if let Kind::Product(gemm, weight) = op.work.kind {
@@ -226,14 +256,12 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
             }
             columns.push((gemm.positions, gemm.n_weights()));
             n_tasks += 1;
-        } else if !is_fused(view, op) {
+        } else if !is_fused {
             other(view, op, chip, &mut now);
-            if op.work.table.is_some() {
-                // Rows of a table come from memory, as weights do.
-                reading = op.work.constant_bytes / (chip.weight_gbps.value * 1e9);
-                total.reading += reading;
-                total.weight_bytes += op.work.constant_bytes;
-            }
+            // Rows of a table and other constants come from memory, as weights do.
+            reading = op.work.constant_bytes / (chip.weight_gbps.value * 1e9);
+            total.reading += reading;
+            total.weight_bytes += op.work.constant_bytes;
             if !renames(op.work.kind) && !is_chained(view, op, &elementwise) {
                 // The first task starts with the call.
                 now.tasks += if n_tasks > 0 {
@@ -244,9 +272,13 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
                 n_tasks += 1;
             }
         }
-        if let (false, Kind::Product(gemm, _)) = (on_engine(op.chosen), op.work.kind) {
-            total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
-            columns.push((gemm.positions, gemm.n_weights()));
+        match op.work.kind {
+            _ if on_engine(op.chosen) => {}
+            Kind::Product(gemm, _) => {
+                total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
+                columns.push((gemm.positions, gemm.n_weights()));
+            }
+            _ => total.weight_bytes += op.work.constant_bytes,
         }
         total.parts.add(now);
         report(Terms {
@@ -301,52 +333,96 @@ impl Timed {
 /// What the CPU or GPU takes for an op. Starting one on the CPU is not charged: the 257 of Silero
 /// VAD take 0.19 ms in all on M5 (FluidAudio). The time is not what the segmenter thinks: its CPUs
 /// are several times slower at products than they are.
-fn elsewhere(view: &View<'_>, op: &Placed, chip: &Chip) -> Timed {
-    if op.work.kind == Kind::Free {
-        return Timed::default();
-    }
+fn elsewhere(view: &View<'_>, op: &Placed, is_fused: bool, chip: &Chip) -> Timed {
+    let (mil, is_free) = (view.op(op.op), op.work.kind == Kind::Free);
     if op.chosen == Backend::MpsGraph {
         // Activations are part of the kernel before them: charged by themselves, they make
-        // MobileNet at batch 16 take twice the 1.5 ms that it does on M5 Max (erwinzhang7).
-        if is_fused(view, op) {
+        // MobileNet at batch 16 take twice the 1.5 ms that it does on M5 Max (erwinzhang7). So are
+        // casts.
+        if is_fused || is_free {
             return Timed::default();
         }
-        return on_gpu(&op.work, chip);
+        return on_gpu(&op.work, mil.results.len(), chip);
     }
-    let host = &chip.host;
-    let bytes = Timed::by(op.work.bytes() / (chip.cpu_gbps.value * 1e9), chip.cpu_gbps);
-    if let Some(steps) = work::steps(view, view.op(op.op)) {
-        let step = host.cpu_step_us;
-        return bytes.and(Timed::by(steps * step.value / 1e6, step));
+    // A cast makes other bytes; what else is free gives the same ones another shape.
+    if is_free && mil.def.name != "cast" {
+        return Timed::default();
     }
-    let gflops = match op.work.kind {
-        Kind::Product(gemm, _) if gemm.taps > 1.0 => host.cpu_conv_gflops,
-        Kind::Product(..) if is_of_image(view, op) => host.cpu_pointwise_gflops,
-        Kind::Product(..) | Kind::Matmul | Kind::Attention => host.cpu_gflops,
-        Kind::Resize if interpolates(view.op(op.op).def.name) => {
+    let (host, work) = (&chip.host, &op.work);
+    let by_gbps = |bytes: f64| Timed::by(bytes / (chip.cpu_gbps.value * 1e9), chip.cpu_gbps);
+    let bytes = by_gbps(work.moved_bytes());
+    let gflops = match work.kind {
+        Kind::Product(..) | Kind::Matmul if is_convolution(mil) => match taps(view, mil) {
+            taps if taps > 1.0 => host.cpu_conv_gflops,
+            _ if is_of_image(view, mil) => host.cpu_pointwise_gflops,
+            _ => host.cpu_gflops,
+        },
+        Kind::Product(..) | Kind::Matmul | Kind::Attention | Kind::Recurrent(_) => host.cpu_gflops,
+        Kind::Resize if is_interpolated(view, mil) => {
             let gps = CPU_RESIZED_GPS;
-            return bytes.or_longer(Timed::by(op.work.outputs / (gps.value * 1e9), gps));
+            return bytes.or_longer(Timed::by(work.outputs / (gps.value * 1e9), gps));
         }
+        Kind::TopK => return bytes.or_longer(sorted(work, mil.results.len())),
         _ => return bytes,
     };
-    Timed::by(op.work.flops / (gflops.value * 1e9), gflops).or_longer(bytes)
+    let products = Timed::by(work.flops / (gflops.value * 1e9), gflops);
+    let Kind::Recurrent(steps) = work.kind else {
+        return products.or_longer(bytes);
+    };
+    // Steps wait for each other, and each reads again what the caches do not hold.
+    let step = host.cpu_step_us;
+    let started = Timed::by(steps.n * step.value / 1e6, step);
+    let missed = (steps.weight_bytes - CPU_CACHE_BYTES.value).max(0.0);
+    let read = by_gbps((steps.n - 1.0).max(0.0) * missed);
+    bytes.and(products.or_longer(started).or_longer(read))
+}
+
+/// What a sort takes elsewhere than on the engine: each element is looked at, and those that are
+/// wanted are put in order.
+fn sorted(work: &Work, n_results: usize) -> Timed {
+    let wanted = work.outputs / n_results.max(1) as f64;
+    let comparisons = work.inputs + wanted * work.inputs.max(1.0).log2();
+    Timed::by(comparisons * COMPARE_NS.value / 1e9, COMPARE_NS)
+}
+
+/// Whether an op weighs neighbors where it resizes.
+fn is_interpolated(view: &View<'_>, op: &Op) -> bool {
+    let mode = view
+        .f
+        .literal_arg(op, "sampling_mode")
+        .and_then(|l| l.as_str());
+    interpolates(op.def.name) && mode.is_none_or(|mode| mode != "nearest")
+}
+
+fn is_convolution(op: &Op) -> bool {
+    op.def.name.starts_with("conv")
+}
+
+/// Positions of the kernel of a convolution.
+fn taps(view: &View<'_>, op: &Op) -> f64 {
+    let weight = op.value_arg("weight").map(|w| work::shape(view, w));
+    weight.unwrap_or_default().iter().skip(2).product()
 }
 
 /// What the GPU takes for an op: its operations or its bytes, and starting it.
-fn on_gpu(work: &Work, chip: &Chip) -> Timed {
+fn on_gpu(work: &Work, n_results: usize, chip: &Chip) -> Timed {
     let (host, cores) = (&chip.host, f64::from(chip.gpu_cores));
     let at = |amount: f64, giga: Figure| Timed::by(amount / (giga.value * 1e9 * cores), giga);
-    at(work.flops, host.gpu_core_gflops)
-        .or_longer(at(work.bytes(), host.gpu_core_gbps))
-        .and(Timed::by(
-            host.gpu_launch_us.value / 1e6,
-            host.gpu_launch_us,
-        ))
+    let (mut bytes, mut launches) = (work.moved_bytes(), 1.0);
+    if let Kind::Recurrent(steps) = work.kind {
+        bytes += steps.n * steps.weight_bytes;
+        launches = steps.n.max(1.0);
+    }
+    let mut seconds = at(work.flops, host.gpu_core_gflops).or_longer(at(bytes, host.gpu_core_gbps));
+    if work.kind == Kind::TopK {
+        seconds = seconds.or_longer(sorted(work, n_results));
+    }
+    let launch = host.gpu_launch_us;
+    seconds.and(Timed::by(launches * launch.value / 1e6, launch))
 }
 
-/// Whether a product is a convolution of an image, and no matrix product written as one.
-fn is_of_image(view: &View<'_>, op: &Placed) -> bool {
-    let mil = view.op(op.op);
+/// Whether a convolution is one of an image, and no matrix product written as one.
+fn is_of_image(view: &View<'_>, op: &Op) -> bool {
     let axes = |value: &ValueId| {
         work::shape(view, *value)
             .iter()
@@ -354,7 +430,7 @@ fn is_of_image(view: &View<'_>, op: &Placed) -> bool {
             .filter(|n| **n > 1.0)
             .count()
     };
-    mil.def.name.starts_with("conv") && mil.results.first().map_or(0, axes) > 1
+    op.results.first().map_or(0, axes) > 1
 }
 
 /// The first of each pair, weighted by the second, that weighs most.
@@ -391,8 +467,8 @@ fn is_chained(view: &View<'_>, op: &Placed, elementwise: &HashSet<ValueId>) -> b
     is_elementwise(op.work.kind) && view.op(op.op).uses().any(|v| elementwise.contains(&v))
 }
 
-/// Whether an op is fused into the product before it.
-fn is_fused(view: &View<'_>, op: &Placed) -> bool {
+/// Whether an op is fused into the product before it, which runs in the same place.
+fn is_fused(view: &View<'_>, op: &Placed, producers: &HashMap<ValueId, Backend>) -> bool {
     if op.work.kind != Kind::Unary {
         return false;
     }
@@ -408,7 +484,7 @@ fn is_fused(view: &View<'_>, op: &Placed) -> bool {
         .f
         .definer(x)
         .is_some_and(|op| ["conv", "linear", "conv_transpose"].contains(&op.def.name));
-    by_product && view.users(x).len() == 1
+    by_product && view.users(x).len() == 1 && producers.get(&x) == Some(&op.chosen)
 }
 
 fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
@@ -422,7 +498,7 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
         Kind::Attention => {
             let (scores, _) = work::scores(view, view.op(op.op));
             parts.compute += work.flops / peak;
-            parts.elements += elements(2.0 * scores);
+            parts.elements += elements(SOFTMAX_PASSES.value * scores);
             // Scores and what softmax makes of them, written and read again.
             let bytes = 2.0 * scores;
             if bytes > RESIDENT_BYTES {
@@ -432,13 +508,12 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
         Kind::Unary | Kind::Elementwise | Kind::Other | Kind::Resize => {
             parts.elements += elements(work.outputs)
         }
-        Kind::Softmax => parts.elements += elements(2.0 * work.outputs),
-        Kind::Normalization => parts.elements += elements(3.0 * work.outputs),
+        Kind::Softmax => parts.elements += elements(SOFTMAX_PASSES.value * work.outputs),
+        Kind::Normalization => parts.elements += elements(NORM_PASSES.value * work.outputs),
         Kind::Pool => parts.elements += elements(work.inputs.max(work.outputs)),
         Kind::Reduction => {
-            // Nothing is written: half of what an elementwise op does. Rows of few elements take as
-            // long as longer ones.
-            let long = elements(work.inputs) / 2.0;
+            // Rows of few elements take as long as longer ones.
+            let long = elements(REDUCTION_PASSES.value * work.inputs);
             parts.elements += long.max(work.outputs / (SHORT_ROWS_GPS.value * 1e9));
         }
         Kind::Transpose => parts.elements += work.output_bytes / (TRANSPOSED_GBPS.value * 1e9),
@@ -448,6 +523,7 @@ fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {
             parts.activations +=
                 (work.output_bytes.max(work.input_bytes)) / (chip.activation_gbps.value * 1e9);
         }
+        Kind::Recurrent(steps) => parts.compute += steps.flops / peak,
         Kind::Free | Kind::Product(..) => {}
     }
 }

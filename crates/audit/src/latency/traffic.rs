@@ -42,13 +42,10 @@ impl Traffic {
     /// Add the bytes of weights and tables, and give those that are in memory for them.
     fn add_constants(&mut self, view: &View<'_>, placement: &Placement) -> f64 {
         let (mut resident, chip) = (0.0, view.target.chip);
-        let weights = place::weights(placement);
         let tables = place::tables(placement);
         let on_engine = tables.iter().filter(|(_, engine)| **engine);
-        let of_program: BTreeSet<ValueId> = weights
-            .keys()
-            .chain(on_engine.map(|(t, _)| t))
-            .copied()
+        let of_program: BTreeSet<ValueId> = constants(view, placement)
+            .chain(on_engine.map(|(table, _)| *table))
             .collect();
         for value in &of_program {
             let (stored, n) = (Stored::of(view.f, *value), work::count(view, *value));
@@ -70,6 +67,14 @@ impl Traffic {
         }
         resident
     }
+}
+
+/// The constants that ops of a placement take whole.
+fn constants(view: &View<'_>, placement: &Placement) -> impl Iterator<Item = ValueId> {
+    placement.ops.iter().flat_map(|op| {
+        let whole = view.op(op.op).uses();
+        whole.filter(|v| view.is_constant(*v) && op.work.table != Some(*v))
+    })
 }
 
 /// What is known of a value, by its index.
@@ -98,10 +103,11 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
             continue;
         };
         let bytes = work::bytes(view, value);
-        if place.crosses {
-            traffic.edge_bytes += bytes;
-        } else if place.on_engine && place.is_whole && bytes > RESIDENT_BYTES {
+        // What also leaves the engine is written and read no less for it.
+        if place.on_engine && place.is_whole && bytes > RESIDENT_BYTES {
             traffic.spilled_bytes += bytes;
+        } else if place.crosses {
+            traffic.edge_bytes += bytes;
         }
     }
     let bytes = |ends: &[ValueId]| -> f64 {
@@ -156,14 +162,16 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
         let engine = on_engine(op.chosen);
         let mil = f.op(op.op);
         let operands = || mil.uses().filter(|v| !view.is_constant(*v));
+        // The first of the smallest: of two of the same size one is enough.
         let least = operands()
-            .map(|v| work::bytes(view, v))
-            .fold(f64::INFINITY, f64::min);
+            .map(|v| (work::bytes(view, v), v))
+            .reduce(|least, of| if of.0 < least.0 { of } else { least });
         for value in operands() {
             let is_state = f.value(value).ty.tensor().is_none();
             let place = &mut places[roots.of[value.index()]];
             place.last = at;
-            place.is_whole |= op.work.takes_all(work::bytes(view, value) <= least);
+            let is_least = least.is_some_and(|(_, v)| v == value);
+            place.is_whole |= engine && op.work.takes_all(is_least);
             let elsewhere = if place.is_made {
                 place.on_engine != engine
             } else {
@@ -173,7 +181,7 @@ fn places(view: &View<'_>, placement: &Placement, roots: &Roots) -> Vec<Place> {
         }
         for value in &mil.results {
             let place = &mut places[roots.of[value.index()]];
-            place.is_whole |= op.work.kind == Kind::Transpose;
+            place.is_whole |= engine && op.work.kind == Kind::Transpose;
             if roots.of[value.index()] == value.index() {
                 (place.is_made, place.on_engine, place.last) = (true, engine, at);
             }

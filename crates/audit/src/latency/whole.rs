@@ -89,21 +89,21 @@ impl Class {
                 near: 0.75,
                 far: 1.1,
                 chips: &[
-                    "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m1-ultra", "m2",
-                    "m2-max", "m3-max", "m4-pro", "m5", "m5-pro",
+                    "a14", "a15", "a16", "a17-pro", "a18-pro", "a19-pro", "m2", "m2-max", "m3-max",
+                    "m4-pro", "m5", "m5-pro",
                 ],
-                ms: (0.29, 520.0),
-                shares: [0.92, 0.56, 0.53, 0.07, 0.51, 0.23],
+                ms: (0.29, 48.0),
+                shares: [0.92, 0.56, 0.53, 0.08, 0.51, 0.02],
             },
             Self::Attention => Fitted {
                 near: 0.5,
                 far: 0.5,
                 chips: &[
                     "a14", "a15", "a16", "a17-pro", "m1", "m1-max", "m1-pro", "m1-ultra", "m2",
-                    "m4-max", "m5", "m5-max", "m5-pro",
+                    "m4-max", "m5", "m5-pro",
                 ],
                 ms: (0.57, 1040.0),
-                shares: [0.85, 0.68, 0.79, 0.72, 0.27, 0.5],
+                shares: [0.85, 0.68, 0.79, 0.72, 0.27, 0.23],
             },
             Self::Decode => Fitted {
                 near: 1.1,
@@ -119,8 +119,8 @@ impl Class {
                     "a19-pro", "m1", "m1-max", "m2-max", "m4-max", "m4-pro", "m5", "m5-max",
                     "m5-pro",
                 ],
-                ms: (0.24, 120.0),
-                shares: [0.25, 0.0, 0.11, 0.01, 0.14, 1.0],
+                ms: (0.24, 107.0),
+                shares: [0.05, 0.0, 0.09, 0.01, 0.14, 1.0],
             },
         }
     }

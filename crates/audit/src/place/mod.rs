@@ -16,7 +16,7 @@ use crate::rule::{Effect, Rule, Severity};
 use crate::rules::gpu_supports;
 use crate::target::{Evidence, Route, Units};
 use crate::view::View;
-use crate::work::{Kind, Work};
+use crate::work::Work;
 
 /// A backend that can run ops, in the order of `BackendSupport` in Apple's `analytics.mil`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -282,17 +282,6 @@ fn direct(ops: &mut [Placed]) -> Vec<OpId> {
         .filter(|op| !op.is_supported(Backend::Ane))
         .map(|op| op.op)
         .collect()
-}
-
-/// The constants with weights that the ops of a placement use, each once, with how often.
-pub fn weights(placement: &Placement) -> BTreeMap<ValueId, usize> {
-    let mut uses = BTreeMap::new();
-    for op in &placement.ops {
-        if let Kind::Product(_, weight) = op.work.kind {
-            *uses.entry(weight).or_insert(0) += 1;
-        }
-    }
-    uses
 }
 
 /// The constants that ops of a placement copy parts of, each once, with whether all ops that do are

@@ -12,7 +12,7 @@
 //! The model was fitted to single products on M5 Max and M5 Pro (median error 4 %). It agrees
 //! within 25 % with 11 of 13 products on other chips (`ane_measurements.csv`, splits `fit` and
 //! `check`). More work never takes less: a product that is shared by two engines takes
-//! [`WORTH_SPLITTING`] at least, and one in int8 as long as the 128 positions that int8 does not
+//! [`WORTH_SPLITTING_US`] at least, and one in int8 as long as the 128 positions that int8 does not
 //! make faster. Two parts are inferred: int8 activations double the length of a tile; so do two
 //! engines, as a product of 4096 cubed on M6 suggests. An earlier form had tiles of 128 positions
 //! at most; whole transformers (MobileCLIP, EfficientFormer, DistilBERT) do not show it.
@@ -22,17 +22,45 @@ use crate::weight::Stored;
 
 /// Bytes of a tensor that stay on the engine. 2 MiB: its limit of an operand (ANECompiler's
 /// parameter table, H13 to H19).
-pub const RESIDENT_BYTES: f64 = 2_097_152.0;
+pub const RESIDENT_BYTES: f64 = RESIDENT.value;
+const RESIDENT: Figure = read(2_097_152.0);
 
 /// Bytes of weights that stay on the engine: 64 KiB in each of 16 cores.
-const RESIDENT_WEIGHTS: f64 = 1_048_576.0;
+const RESIDENT_WEIGHTS: Figure = read(1_048_576.0);
 
 /// Seconds of one engine below which a second one does not help: the M6 study sees layers of 1 us
 /// not split, and larger ones split; the bound between is a guess.
-const WORTH_SPLITTING: f64 = 5e-6;
+const WORTH_SPLITTING_US: Figure = Figure::inferred(5.0, 1.0, 25.0, "M6 study");
 
 /// Positions up to which int8 activations gain nothing (qwen-ane, M5 Max).
-const INT8_GAINS_FROM: f64 = 128.0;
+const INT8_GAINS_FROM: Figure = Figure::measured(128.0, 128.0, 128.0, "qwen-ane, M5 Max");
+
+/// Elements of inputs for which weights are read once.
+const TILE_ELEMENTS: Figure = Figure::measured(262_144.0, 262_144.0, 262_144.0, TILES);
+
+/// Positions that are read at once with the weights, however many inputs a tile holds.
+const FEW_POSITIONS: Figure = Figure::measured(128.0, 128.0, 128.0, TILES);
+
+/// Output channels of a group that are worked on at once.
+const GROUP_CHANNELS: Figure = Figure::measured(16.0, 16.0, 16.0, "M6 study");
+
+const TILES: &str = "qwen-ane, M5 Max; ANEForge, M5 Pro";
+
+/// A constant of the engine's compiler, H13 to H19.
+const fn read(value: f64) -> Figure {
+    Figure::measured(value, value, value, "M6 study, parameters of ANECompiler")
+}
+
+/// The figures of products that all chips share, by name.
+pub const FIGURES: [(&str, Figure); 7] = [
+    ("resident_bytes", RESIDENT),
+    ("resident_weight_bytes", RESIDENT_WEIGHTS),
+    ("worth_splitting_us", WORTH_SPLITTING_US),
+    ("int8_gains_from", INT8_GAINS_FROM),
+    ("tile_elements", TILE_ELEMENTS),
+    ("few_positions", FEW_POSITIONS),
+    ("group_channels", GROUP_CHANNELS),
+];
 
 /// A product with constant weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +148,8 @@ impl Gemm {
         let positions = self.positions.max(chip.family.min_columns as f64);
         // Output channels of a group are worked on 16 at a time.
         let filled = if self.groups > 1.0 {
-            (self.outputs / self.groups / 16.0).clamp(1.0 / 16.0, 1.0)
+            let at_once = GROUP_CHANNELS.value;
+            (self.outputs / self.groups / at_once).clamp(1.0 / at_once, 1.0)
         } else {
             1.0
         };
@@ -129,14 +158,15 @@ impl Gemm {
             flops / (peak.value * 1e12 * self.speed * filled)
         };
         let one = match chip.int8_tops.filter(|_| self.int8) {
-            Some(int8) if positions > INT8_GAINS_FROM => {
-                at(int8, positions).max(at(chip.peak_tflops, INT8_GAINS_FROM))
+            Some(int8) if positions > INT8_GAINS_FROM.value => {
+                at(int8, positions).max(at(chip.peak_tflops, INT8_GAINS_FROM.value))
             }
             _ => at(chip.peak_tflops, positions),
         };
         let engines = f64::from(chip.engines.max(1));
-        if one > WORTH_SPLITTING {
-            (one / engines).max(WORTH_SPLITTING)
+        let worth = WORTH_SPLITTING_US.value / 1e6;
+        if one > worth {
+            (one / engines).max(worth)
         } else {
             one
         }
@@ -144,14 +174,14 @@ impl Gemm {
 
     /// Whether the weights stay on the engine once they are there.
     pub fn stays(&self) -> bool {
-        2.0 * self.n_weights() <= RESIDENT_WEIGHTS
+        2.0 * self.n_weights() <= RESIDENT_WEIGHTS.value
     }
 
     /// How often the weights are read.
     pub fn passes(&self, chip: &Chip) -> f64 {
         let bytes = if self.int8 { 1.0 } else { 2.0 };
-        let few =
-            self.positions <= 128.0 && bytes * self.channels * self.positions <= RESIDENT_BYTES;
+        let few = self.positions <= FEW_POSITIONS.value
+            && bytes * self.channels * self.positions <= RESIDENT_BYTES;
         if self.stays() || few {
             return 1.0;
         }
@@ -160,8 +190,8 @@ impl Gemm {
 
     /// Positions for which weights are read once.
     pub fn tile(&self, chip: &Chip) -> f64 {
-        let elements =
-            if self.int8 { 524_288.0 } else { 262_144.0 } * f64::from(chip.engines.max(1));
+        let wide = if self.int8 { 2.0 } else { 1.0 } * f64::from(chip.engines.max(1));
+        let elements = TILE_ELEMENTS.value * wide;
         match (elements / self.channels.max(1.0)).floor() {
             n if n >= 32.0 => (n / 16.0).floor() * 16.0,
             n if n >= 16.0 => 16.0,

@@ -35,13 +35,14 @@ use crate::rule::{Effect, Rule};
 pub const SCHEMA: u32 = 1;
 
 /// What the model of time leaves out; see [`crate::latency`].
-pub const NOT_COVERED: [&str; 6] = [
+pub const NOT_COVERED: [&str; 7] = [
     "the first call after a pause, and the ramp of the clock",
     "heat, and other work on the engine or in memory",
     "what an app does between calls",
     "masked positions that A19 leaves out",
     "programs that Core ML takes off the engine without telling, unless a rule finds it",
-    "times of GPUs, and of CPUs but for products, which are the segmenter's own estimates",
+    "how often a loop runs: its body counts once",
+    "which branch a condition takes: both count",
 ];
 
 /// What `thane audit` found, for every target.
@@ -77,7 +78,7 @@ pub struct Report {
     /// How the prediction compares with what Apple's tools say.
     pub comparison: Option<Comparison>,
     /// What the latency model leaves out: [`NOT_COVERED`].
-    pub not_covered: [&'static str; 6],
+    pub not_covered: [&'static str; 7],
 }
 
 /// What was audited.

@@ -8,7 +8,10 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use thane_audit::labeled::measurements::Scored;
+use thane_audit::latency::engine::Parts;
 use thane_audit::latency::whole::{CLASSES, Far, shares};
+
+use thane_audit::target::CHIPS;
 
 use crate::measurements::whole_models;
 
@@ -104,8 +107,19 @@ fn intervals_of_whole_models_are_as_wide_as_errors_of_left_out_sources() {
             away.len(),
             bounds(&rows)
         );
-        // Every row is near the rows that it is one of.
-        if rows.iter().any(|r| r.latency.far != Far::default()) {
+        // Every row is near the rows that it is one of, and what is beyond them is far.
+        let ((least, most), _) = bounds(&rows);
+        let parts_of = |ms: f64| Parts {
+            compute: ms / 1e3,
+            ..Parts::default()
+        };
+        let is_met = rows.iter().all(|r| r.latency.far == Far::default())
+            && class.far(&CHIPS[0], &parts_of(0.9 * least)).size == Some(Ordering::Less)
+            && class.far(&CHIPS[0], &parts_of(1.1 * most)).size == Some(Ordering::Greater)
+            && CHIPS
+                .iter()
+                .all(|chip| class.far(chip, &parts_of(most)).chip != chips.contains(chip.name));
+        if !is_met {
             wrong.push(about);
         }
     }

@@ -136,12 +136,11 @@ fn parse(text: &str) -> Program {
 }
 
 fn ms(program: &Program, chip: &'static Chip) -> f64 {
-    let target = Target::new(
-        chip,
-        &RELEASES[RELEASES.len() - 1],
-        Units::CpuAndNeuralEngine,
-        Route::Direct,
-    );
+    ms_by(program, chip, Units::CpuAndNeuralEngine, Route::Direct)
+}
+
+fn ms_by(program: &Program, chip: &'static Chip, units: Units, route: Route) -> f64 {
+    let target = Target::new(chip, &RELEASES[RELEASES.len() - 1], units, route);
     let view = View::new(program, &program.functions()[0], &target);
     predict(&view, &place(&view, &rules::find(&view))).ms
 }
@@ -293,5 +292,158 @@ fn a_better_chip_is_never_slower() {
             "{}: {without} ms, better {with} ms of {sizes:?}",
             chip.name
         );
+    }
+}
+
+/// A program for a size, and the sizes in order.
+type Rising = (&'static str, fn(usize) -> String, &'static [usize]);
+
+const FILE: &str = "(BLOBFILE(path = string(\"gone\"), offset = uint64(64)))";
+
+/// Attention whose keys grow past the number of queries.
+fn attention(keys: usize) -> String {
+    format!(
+        "func main<ios18>(tensor<fp16, [1, 8, 512, 128]> q, tensor<fp16, [1, 8, {keys}, 128]> k, \
+         tensor<fp16, [1, 8, {keys}, 128]> v) {{
+             tensor<fp16, [1, 8, 512, {keys}]> s = matmul(x = q, y = k, transpose_y = bool(true));
+             tensor<fp16, [1, 8, 512, {keys}]> p = softmax(x = s, axis = int32(-1));
+             tensor<fp16, [1, 8, 512, 128]> y = matmul(x = p, y = v);
+         }} -> (y);"
+    )
+}
+
+/// A convolution of the same image with a wider kernel.
+fn kernel(width: usize) -> String {
+    let weight = format!("tensor<fp16, [32, 32, 3, {width}]>");
+    format!(
+        "func main<ios18>(tensor<fp16, [1, 32, 64, 64]> x) {{
+             {weight} w = const()[val = {weight}{FILE}];
+             tensor<fp16, [1, 32, 62, 64]> y = conv(x = x, weight = w, pad_type = \
+             string(\"custom\"), pad = tensor<int32, [4]>([0, 0, {}, {}]));
+         }} -> (y);",
+        (width - 1) / 2,
+        width / 2
+    )
+}
+
+/// Three convolutions and a softmax each, of which the values of some are returned too.
+fn returned(more: usize) -> String {
+    let (x, weight) = (
+        "tensor<fp16, [1, 64, 128, 160]>",
+        "tensor<fp16, [64, 64, 1, 1]>",
+    );
+    let mut body = String::new();
+    for i in 0..3 {
+        body += &format!(
+            "{weight} w{i} = const()[val = {weight}{FILE}];
+             {x} c{i} = conv(x = y{i}, weight = w{i});
+             {x} y{} = softmax(x = c{i}, axis = int32(1));\n",
+            i + 1
+        );
+    }
+    let outputs = ["y3", "c2", "y2", "c1"][..=more].join(", ");
+    format!("func main<ios18>({x} y0) {{\n{body}}} -> ({outputs});")
+}
+
+/// Adding constants, as many bytes as the value has.
+fn constants(width: usize) -> String {
+    let x = format!("tensor<fp16, [1, 64, 64, {width}]>");
+    format!(
+        "func main<ios18>({x} x) {{
+             {x} c = const()[val = {x}{FILE}];
+             {x} y = add(x = x, y = c);
+         }} -> (y);"
+    )
+}
+
+fn recurrent(batch: usize, width: usize) -> String {
+    let (gates, wide) = (4 * width, format!("tensor<fp16, [{batch}, {width}]>"));
+    format!(
+        "func main<ios18>(tensor<fp16, [50, {batch}, 96]> x, {wide} h, {wide} c) {{
+             tensor<fp16, [{gates}, 96]> i = const()[val = tensor<fp16, [{gates}, 96]>{FILE}];
+             tensor<fp16, [{gates}, {width}]> r = const()[val = tensor<fp16, [{gates}, {width}]>{FILE}];
+             tensor<fp16, [1, {batch}, {width}]> y, {wide} yh, {wide} yc = lstm(x = x, initial_h = h, initial_c = c, weight_ih = i, \
+             weight_hh = r, direction = string(\"forward\"), output_sequence = bool(false), \
+             recurrent_activation = string(\"sigmoid\"), cell_activation = string(\"tanh\"), \
+             activation = string(\"tanh\"));
+         }} -> (y);"
+    )
+}
+
+fn sorted(n: usize) -> String {
+    format!(
+        "func main<ios18>(tensor<fp16, [3, {n}]> x) {{
+             tensor<int32, [3, {n}]> y = argsort(x = x, axis = int32(-1), ascending = bool(true));
+         }} -> (y);"
+    )
+}
+
+fn cast(n: usize) -> String {
+    format!(
+        "func main<ios18>(tensor<fp32, [3, {n}]> x) {{
+             tensor<fp16, [3, {n}]> y = cast(x = x, dtype = string(\"fp16\"));
+         }} -> (y);"
+    )
+}
+
+const ON_ENGINE: [Rising; 4] = [
+    ("keys", attention, &[256, 511, 512, 513, 514, 1024]),
+    ("kernel", kernel, &[1, 3, 8, 9, 15, 16, 17, 31]),
+    ("outputs", returned, &[0, 1, 2, 3]),
+    ("constants", constants, &[1, 63, 64, 640, 6400]),
+];
+
+const ON_CPU: [Rising; 4] = [
+    ("batch", |n| recurrent(n, 512), &[1, 2, 16, 1000]),
+    ("width", |n| recurrent(3, n), &[32, 512, 2048, 4096]),
+    ("sort", sorted, &[100, 100_000, 1_000_000]),
+    ("cast", cast, &[100_000, 10_000_000, 100_000_000]),
+];
+
+/// Ops whose time once did not grow with their size, or fell at one.
+#[test]
+fn larger_ops_never_take_less() {
+    let routes = [
+        (&ON_ENGINE, Units::CpuAndNeuralEngine, Route::Direct),
+        (&ON_CPU, Units::CpuOnly, Route::CoreMl),
+    ];
+    for (cases, units, route) in routes {
+        for (name, text, sizes) in cases {
+            for chip in of_thresholds() {
+                let time = |n: &usize| {
+                    let program = parse(&format!("program(1.3) {{ {} }}", text(*n)));
+                    ms_by(&program, chip, units, route)
+                };
+                let times: Vec<f64> = sizes.iter().map(time).collect();
+                assert!(
+                    times.is_sorted(),
+                    "{} {name} {units:?}: {times:?}",
+                    chip.name
+                );
+                // The largest is far more work than the smallest; outputs are not.
+                let rises = *name == "outputs" || times[times.len() - 1] > 1.2 * times[0];
+                assert!(rises, "{} {name} {units:?}: {times:?}", chip.name);
+            }
+        }
+    }
+}
+
+/// Weights that are computed make a convolution no faster on the CPU.
+#[test]
+fn a_convolution_with_computed_weights_takes_as_long() {
+    let convolution = |weight: &str, input: &str| {
+        parse(&format!(
+            "program(1.3) {{ func main<ios18>(tensor<fp16, [1, 64, 48, 40]> x{input}) {{
+                 {weight}
+                 tensor<fp16, [1, 96, 46, 38]> y = conv(x = x, weight = w);
+             }} -> (y); }}"
+        ))
+    };
+    let shape = "tensor<fp16, [96, 64, 3, 3]>";
+    let constant = convolution(&format!("{shape} w = const()[val = {shape}{FILE}];"), "");
+    let computed = convolution("", &format!(", {shape} w"));
+    for chip in of_thresholds() {
+        let time = |program| ms_by(program, chip, Units::CpuOnly, Route::CoreMl);
+        assert_eq!(time(&computed), time(&constant), "{}", chip.name);
     }
 }

@@ -11,9 +11,10 @@ use serde::Serialize;
 use super::csv::{CsvError, Table};
 use crate::latency::{self, energy, engine, spread, whole};
 use crate::place::estimate;
-use crate::plan::form;
+use crate::plan::{form, stream};
 use crate::report::memory;
-use crate::target::{CHIPS, Chip, Figure, RELEASES};
+use crate::target::{ASLEEP_US, CHIPS, Chip, Figure, RELEASES};
+use crate::work;
 
 pub use works::{WORKS, Work};
 
@@ -88,7 +89,8 @@ fn of_chip(chip: &Chip) -> Vec<(String, Figure)> {
         ("grouped_palette_gps", streaming.grouped_palette_gps),
     ];
     let palettes = palettes.into_iter().filter_map(|(n, f)| Some((n, f?)));
-    let own = chip.figures().into_iter().chain(palettes);
+    let own = chip.figures().into_iter().chain(chip.counts());
+    let own = own.chain(palettes);
     let own = own.map(|(name, figure)| (name.to_owned(), figure));
     own.chain(segmenter(chip.family.segmenter.figures()))
         .collect()
@@ -109,8 +111,10 @@ fn shared() -> Vec<(String, Figure)> {
         ("newest_program_bytes", last.program_bytes),
         ("phone_bytes", last.phone_bytes),
         ("wired_bytes", memory::WIRED),
+        ("asleep_us", ASLEEP_US),
     ];
     let of_calls = latency::FIGURES.into_iter().chain(engine::FIGURES);
+    let of_calls = of_calls.chain(work::FIGURES).chain(stream::FIGURES);
     let of_calls = of_calls.chain(spread::FIGURES).chain(form::FIGURES);
     let all = of_calls.chain(energy::FIGURES).chain(limits);
     let all = all.map(|(name, figure)| (name.to_owned(), figure));

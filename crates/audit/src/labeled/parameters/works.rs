@@ -200,6 +200,7 @@ pub const WORKS: &[Work] = &[
         "the rows of whole_models.csv with a time whose split is `fit`; \
          crates/audit/tests/it/intervals.rs derives the widths from them",
     ),
+    document("a guess", "no source: nobody published the number"),
     document(
         "a related chip",
         "no source: the number of another chip, with a wider range",

@@ -16,6 +16,10 @@ pub use table::CHIPS;
 /// to 2025.
 const IN_IPADS: [&str; 9] = ["m1", "m2", "m3", "m4", "m5", "a14", "a15", "a16", "a17-pro"];
 
+/// The length of a call from which on its end is noticed latest, in microseconds: where the cost of
+/// completion is at its most on M6.
+pub const ASLEEP_US: Figure = Figure::measured(660.0, 660.0, 660.0, "M6 study, M6, macOS 27");
+
 /// A chip and the figures that predictions use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chip {
@@ -128,9 +132,26 @@ impl Chip {
             Route::CoreMl => self.dispatch_us,
             Route::Direct => self.direct_us,
         };
-        // 660 us: where the cost of completion is at its most on M6.
-        let asleep = (busy / 660e-6).clamp(0.0, 1.0);
+        let asleep = (busy * 1e6 / ASLEEP_US.value).clamp(0.0, 1.0);
         (base.value + self.idle_us.value * asleep) / 1e6
+    }
+
+    /// What is counted and not measured: engines, cores, memory, by field name.
+    pub fn counts(&self) -> [(&'static str, Figure); 4] {
+        let of = |n: f64, source| Figure::measured(n, n, n, source);
+        const APPLE: &str = "Apple's specifications";
+        [
+            ("engines", of(f64::from(self.engines.max(1)), APPLE)),
+            ("gpu_cores", of(f64::from(self.gpu_cores), APPLE)),
+            ("memory_gib", of(f64::from(self.memory_gib), APPLE)),
+            (
+                "min_columns",
+                of(
+                    self.family.min_columns as f64,
+                    "M6 study; ANEForge; qwen-ane",
+                ),
+            ),
+        ]
     }
 
     /// The figures of the chip, by field name.
