@@ -214,8 +214,8 @@ fn copied(view: &View<'_>, op: &Op) -> Option<ValueId> {
     (is_value && copies.contains(&op.def.name)).then_some(x)
 }
 
-/// Bytes that an op reads of what it copies from: results times the bytes of an element, whole lines where the
-/// elements of a row are not together, and never more than the table.
+/// Bytes that an op reads of what it copies from: results times the bytes of an element, whole
+/// lines where the elements of a row are not together, and never more than there are.
 fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     let whole = bytes(view, table);
     let results: f64 = op.results.iter().map(|r| count(view, *r)).sum();
