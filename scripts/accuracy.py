@@ -7,6 +7,7 @@
 
 import argparse
 import collections
+import csv
 import json
 import math
 import re
@@ -19,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs/accuracy.md"
 PLOT = ROOT / "docs/images/accuracy.svg"
 README = ROOT / "README.md"
+DATA = ROOT / "crates/audit/data"
 # Where README.md has the median errors of ops, of vision models and encoders, and of language models.
 MEDIANS = re.compile(r"(is )(\d+)( % for single ops,\s)(\d+)( % for whole vision models and encoders, and )(\d+)( % for language models)")
 
@@ -117,20 +119,33 @@ score: no source gives the memory of a public program by more than one route.
 PARAMETERS = """## Numbers of the model
 
 Figures of chips, of calls and of the segmenter, their ranges, and the works that their sources
-name. `all` means every chip. Names end in the unit; the numbers of `segmenter` choose compute units
-and predict no time. Chips with the same engine, such as M1 and M1 Pro, share its numbers. Any other
-chip without a number of its own takes that of a related chip with a wider range, as *inferred*.
-Numbers of `spread` and `interval` are logarithms of factors: how much a part of a call, or a whole
-model of a class near to and far from the rows, may be wrong. Numbers after `at` are what a
-convolution with so many operations per byte reaches of the best. CI fails where a source names no
-work of the second table, or where a work has a row that is a test
+name. `all` means every chip. Of a number for some chips the last column has the ids of the rows on
+them, of `whole_models.csv` after *whole*, else of `ane_measurements.csv`; of a number that all
+share how many rows the work has. Names end in the unit; the numbers of `segmenter` choose compute
+units and predict no time. A number whose bounds are the number itself was published without a
+range, or is a choice of this model. Chips with the same engine, such as M1 and M1 Pro, share its
+numbers. Any other chip without a number of its own takes that of a related chip with a wider range,
+as *inferred*. Numbers of `spread` and `interval` are logarithms of factors: how much a part of a
+call, or a whole model of a class near to and far from the rows, may be wrong. Numbers after `at`
+are what a convolution with so many operations per byte reaches of the best. CI fails where a source
+names no work of the second table, or where a work has a row that is a test
 (`crates/audit/tests/it/parameters.rs`).
 """
 WORKS = """
 The works and their rows. Other files of a repository may be a test; they are not listed. What the
 rows say is in the tables of `crates/audit/data`, by these ids.
 """
-REACH = """Rows of the other splits that stay far off, and why as far as known:
+REACH = """Steps of language models from the words of a row that are off by more than 30 %:
+
+- Llama 2 7B by smpanaro, version 1 (215, 216, 219), 0.36 to 0.58 of the time: version 2 changes the
+  layout of its products, and takes 72 ms where version 1 takes 132 on M3 Max. The row does not say
+  how version 1 is laid out.
+- Prefill of Qwen3.5-4B by the M6 study (175, 176), 0.36 and 0.54 of the time: the words give
+  weights and positions, and not the steps of its recurrent layers.
+- GPT-2 XL on M1 (221), 4 times the time: a pass over 512 positions has 1.6 10^12 operations, more
+  than the engine does in the time that is published, so less must have run for a token.
+
+Rows of the other splits that stay far off, and why as far as known:
 
 - Whisper by whisper.cpp on M1: the source does not say which unit ran it.
 - ViT-B/16, Whisper and Qwen3 by ANEForge: its programs hold activations as [length, width] and
@@ -194,7 +209,8 @@ WHY = {
     "single ops and graphs": "too few rows come from sources that no number was chosen with; of those that numbers were "
     "chosen with, medians and shares stand above",
     "whole vision and encoder models": "the rows that miss, with the likely causes, are in the table below",
-    "language model decode and prefill": "the rows that miss, with the likely causes, are in the table below",
+    "language model decode and prefill": "the whole programs that miss, with the likely causes, are in the table below; those "
+    "from the words of a row are in the list behind it",
     "80 % intervals": "few sources: one that misses by a common cause moves all of its rows",
     "placement by op": "ops of the compute plans are on another unit than predicted",
     "engine share with `all`": "too few rows of sources that no number was chosen with, and both of one model, YOLO26n; "
@@ -434,10 +450,14 @@ def coverage(latency, models):
     """How many measured values lie in their interval, by kind and by distance."""
     lines = [
         "## Intervals\n",
-        "Intervals of whole models go by class. They are wider for programs far from the fitted rows of the",
-        "class: on a chip without such rows, faster or slower than all of them, or with more of the time in",
-        "one part than any. Widths are those that 80 % of sources stay within when each is left out in turn",
-        "(`crates/audit/tests/it/intervals.rs`). Decoders have too few sources to tell near from far.\n",
+        "Intervals of whole models go by class: convolutional networks; models with attention over several",
+        "positions; decoders of one position a call; and *host*, models that spend more than half of the time",
+        "on the CPU or GPU. Programs of fewer than 20 ops have an interval by the parts of their time.",
+        "Intervals are wider for programs far from the fitted rows of the class: on a chip without such rows,",
+        "faster or slower than all of them, or with more of the time in one part than any. Widths are those",
+        "that 80 % of sources stay within when each is left out in turn",
+        "(`crates/audit/tests/it/intervals.rs`). Both widths are equal for attention, whose far rows miss no",
+        "more than its near ones, and for decoders, which have too few sources to tell them apart.\n",
         "| class | fit rows | inside | test rows near | inside | test rows far | inside |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -527,12 +547,45 @@ def ranges(ids):
     return ", ".join(str(a) if a == b else f"{a} to {b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)
 
 
+def chip_of(text, names):
+    """The longest name of a chip in a text such as `M5 Max (Mac17,7, 40 GPU cores)`."""
+    words = "-" + "-".join(re.split(r"[^a-z0-9]+", text.lower())) + "-"
+    return max((name for name in names if f"-{name}-" in words), key=len, default=None)
+
+
+def chips_of_rows(found):
+    """The chip of each row, by table and id."""
+    names = {chip for row in found["parameters"] for chip in row["chips"]}
+    tables = {file["table"] for work in found["works"] for file in work["files"] if file["ids"]}
+    of = {}
+    for table in tables:
+        with (DATA / table).open(newline="") as file:
+            of |= {(table, row["id"]): chip_of(row["chip"], names) for row in csv.DictReader(file)}
+    return of
+
+
+def rows_of(work, chips, chip_of_row):
+    """How many rows a work has, and which of them are of the chips that a number is for."""
+    files = work["files"]
+    n = sum(file["rows"] for file in files)
+    if not n:
+        return f"{work['name']} no rows"
+    if not chips:
+        return f"{work['name']} {n}"
+    ids = collections.defaultdict(set)
+    for file in files:
+        kind = "" if file["table"] == "ane_measurements.csv" else "whole "
+        ids[kind] |= {one for one in file["ids"] if chip_of_row[file["table"], one] in chips}
+    said = [kind + ranges(found) for kind, found in sorted(ids.items()) if found]
+    return f"{work['name']} {', '.join(said)}" if said else f"{work['name']} {n} of other chips"
+
+
 def parameters(found):
     """Each number, then each work with the rows behind it."""
-    n_rows = {work["name"]: sum(file["rows"] for file in work["files"]) for work in found["works"]}
+    works_by_name, chip_of_row = {work["name"]: work for work in found["works"]}, chips_of_rows(found)
     lines = [PARAMETERS, "| number | chips | value | low | high | evidence | source | rows of its works |", "|---|---|---|---|---|---|---|---|"]
     for row in found["parameters"]:
-        works = ", ".join(f"{name} {n_rows[name] or 'no rows'}" for name in row["works"])
+        works = "; ".join(rows_of(works_by_name[name], row["chips"], chip_of_row) for name in row["works"])
         bounds = " | ".join(number(row[bound]) for bound in ("value", "low", "high"))
         lines.append(f"| `{row['name']}` | {', '.join(row['chips']) or 'all'} | {bounds} | {row['evidence']} | {row['source']} | {works} |")
     lines += [WORKS, "| work | file | table | split | rows | ids |", "|---|---|---|---|---|---|"]

@@ -79,9 +79,11 @@ pub fn energy(l: &LatencyRow) -> Option<String> {
     })
 }
 
-/// Why the interval of a call is wider than for programs like those that were measured.
+/// In what a call is unlike those of the models that its interval was fitted to.
 pub fn far(l: &LatencyRow) -> Option<String> {
-    l.far.as_ref().map(|said| format!("wider, since {said}"))
+    l.far
+        .as_ref()
+        .map(|said| format!("unlike what was measured: {said}"))
 }
 
 /// The memory that the functions of a target hold once they are loaded.

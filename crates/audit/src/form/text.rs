@@ -285,6 +285,8 @@ fn terms_table(title: &str, rows: &[TermsRow], rest: Overhead) -> String {
         "\n  {title:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
         "n", "ms", "products", "weights", "elements", "traffic", "tasks", "host"
     );
+    // Scalars that an op reads take time too, but none that anyone sees.
+    let brief = |ms: f64| if ms < 5e-4 { "0".to_owned() } else { short(ms) };
     for row in rows {
         let name = if row.name.is_empty() {
             "(no layer)"
@@ -295,17 +297,17 @@ fn terms_table(title: &str, rows: &[TermsRow], rest: Overhead) -> String {
             "  {:<16} {:>4} {:>7} {:>8} {:>8} {:>8} {:>7} {:>6} {:>6}\n",
             shorten(name, 16),
             row.ops,
-            short(row.ms),
-            short(row.compute_ms),
-            short(row.reading_ms),
-            short(row.elements_ms),
-            short(row.activations_ms),
-            short(row.tasks_ms),
-            short(row.host_ms)
+            brief(row.ms),
+            brief(row.compute_ms),
+            brief(row.reading_ms),
+            brief(row.elements_ms),
+            brief(row.activations_ms),
+            brief(row.tasks_ms),
+            brief(row.host_ms)
         );
     }
     for (name, ms) in [("(traffic)", rest.traffic), ("(dispatch)", rest.dispatch)] {
-        out += &format!("  {name:<16} {:>4} {:>7}\n", "", short(ms));
+        out += &format!("  {name:<16} {:>4} {:>7}\n", "", brief(ms));
     }
     out
 }

@@ -4,14 +4,14 @@ use std::collections::{HashMap, HashSet};
 
 use thane_mil::program::{Op, ValueId};
 
-use super::{on_engine, renames};
+use super::{on_engine, renames, traffic};
 use crate::place::estimate::interpolates;
 use crate::place::{Backend, Placed, Placement};
 use crate::plan::stream::{Gemm, RESIDENT_BYTES};
 use crate::target::{Chip, Figure};
 use crate::view::View;
 use crate::weight::Form;
-use crate::work::{self, Kind, Work};
+use crate::work::{self, Kind};
 
 /// Seconds of a call, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -186,7 +186,7 @@ pub struct Terms {
     pub reading: f64,
     /// As in [`Parts`].
     pub elements: f64,
-    /// Reading and writing its state.
+    /// Reading and writing its state, and its results where they outgrow the engine.
     pub activations: f64,
     /// As in [`Parts`].
     pub tasks: f64,
@@ -212,15 +212,25 @@ pub fn run(view: &View<'_>, placement: &Placement) -> Total {
 pub fn each(view: &View<'_>, placement: &Placement) -> Vec<(f64, Terms)> {
     let mut all = Vec::with_capacity(placement.ops.len());
     let total = walk(view, placement, &mut |terms| all.push(terms));
+    let spilled = traffic::spilled(view, placement);
+    let outgrown = |op: &Placed| -> f64 {
+        let results = view.op(op.op).results.iter();
+        let bytes: f64 = results.filter_map(|value| spilled.get(value)).sum();
+        2.0 * bytes / (view.target.chip.activation_gbps.value * 1e9)
+    };
     let alone: f64 = all.iter().map(|t| t.alone() - t.host).sum();
     let share = if alone > 0.0 {
         total.parts.on_engine() / alone
     } else {
         1.0
     };
-    all.into_iter()
-        .map(|t| ((t.alone() - t.host) * share + t.host, t))
-        .collect()
+    let with_results = all.into_iter().zip(&placement.ops).map(|(mut terms, op)| {
+        let seconds = (terms.alone() - terms.host) * share + terms.host;
+        let outgrown = outgrown(op);
+        terms.activations += outgrown;
+        (seconds + outgrown, terms)
+    });
+    with_results.collect()
 }
 
 /// Sum the time of the ops of a placement, and report those of each op to `report`. Weights
@@ -272,13 +282,11 @@ fn walk(view: &View<'_>, placement: &Placement, report: &mut dyn FnMut(Terms)) -
                 n_tasks += 1;
             }
         }
-        match op.work.kind {
-            _ if on_engine(op.chosen) => {}
-            Kind::Product(gemm, _) => {
-                total.weight_bytes += gemm.n_weights() * gemm.stored.bits / 8.0;
+        if !on_engine(op.chosen) {
+            total.weight_bytes += op.work.constant_bytes + read_again(op);
+            if let Kind::Product(gemm, _) = op.work.kind {
                 columns.push((gemm.positions, gemm.n_weights()));
             }
-            _ => total.weight_bytes += op.work.constant_bytes,
         }
         total.parts.add(now);
         report(Terms {
@@ -342,7 +350,7 @@ fn elsewhere(view: &View<'_>, op: &Placed, is_fused: bool, chip: &Chip) -> Timed
         if is_fused || is_free {
             return Timed::default();
         }
-        return on_gpu(&op.work, mil.results.len(), chip);
+        return on_gpu(view, op, chip);
     }
     // A cast makes other bytes; what else is free gives the same ones another shape.
     if is_free && mil.def.name != "cast" {
@@ -362,26 +370,51 @@ fn elsewhere(view: &View<'_>, op: &Placed, is_fused: bool, chip: &Chip) -> Timed
             let gps = CPU_RESIZED_GPS;
             return bytes.or_longer(Timed::by(work.outputs / (gps.value * 1e9), gps));
         }
-        Kind::TopK => return bytes.or_longer(sorted(work, mil.results.len())),
+        Kind::TopK => return bytes.or_longer(sorted(view, op)),
         _ => return bytes,
     };
     let products = Timed::by(work.flops / (gflops.value * 1e9), gflops);
     let Kind::Recurrent(steps) = work.kind else {
         return products.or_longer(bytes);
     };
-    // Steps wait for each other, and each reads again what the caches do not hold.
+    // Steps wait for each other.
     let step = host.cpu_step_us;
     let started = Timed::by(steps.n * step.value / 1e6, step);
-    let missed = (steps.weight_bytes - CPU_CACHE_BYTES.value).max(0.0);
-    let read = by_gbps((steps.n - 1.0).max(0.0) * missed);
-    bytes.and(products.or_longer(started).or_longer(read))
+    bytes.and(
+        products
+            .or_longer(started)
+            .or_longer(by_gbps(read_again(op))),
+    )
+}
+
+/// Bytes of weights that steps of a recurrent layer read again: on the CPU what its caches do not
+/// hold, on the GPU all.
+fn read_again(op: &Placed) -> f64 {
+    let Kind::Recurrent(steps) = op.work.kind else {
+        return 0.0;
+    };
+    let kept = if op.chosen == Backend::MpsGraph {
+        0.0
+    } else {
+        CPU_CACHE_BYTES.value
+    };
+    (steps.n - 1.0).max(0.0) * (steps.weight_bytes - kept).max(0.0)
 }
 
 /// What a sort takes elsewhere than on the engine: each element is looked at, and those that are
-/// wanted are put in order.
-fn sorted(work: &Work, n_results: usize) -> Timed {
-    let wanted = work.outputs / n_results.max(1) as f64;
-    let comparisons = work.inputs + wanted * work.inputs.max(1.0).log2();
+/// wanted are put in order among those of their row.
+fn sorted(view: &View<'_>, op: &Placed) -> Timed {
+    let (mil, work) = (view.op(op.op), &op.work);
+    let wanted = work.outputs / mil.results.len().max(1) as f64;
+    let row = mil.value_arg("x").map_or(1.0, |x| {
+        let axis = view.f.literal_arg(mil, "axis").and_then(|l| l.to_ints());
+        let (dims, axis) = (work::shape(view, x), axis.and_then(|a| a.first().copied()));
+        let at = axis.unwrap_or(-1);
+        let at = if at < 0 { at + dims.len() as i64 } else { at };
+        let at = usize::try_from(at).unwrap_or(0);
+        dims.get(at).copied().unwrap_or(1.0)
+    });
+    let comparisons = work.inputs + wanted * row.max(1.0).log2();
     Timed::by(comparisons * COMPARE_NS.value / 1e9, COMPARE_NS)
 }
 
@@ -405,17 +438,17 @@ fn taps(view: &View<'_>, op: &Op) -> f64 {
 }
 
 /// What the GPU takes for an op: its operations or its bytes, and starting it.
-fn on_gpu(work: &Work, n_results: usize, chip: &Chip) -> Timed {
-    let (host, cores) = (&chip.host, f64::from(chip.gpu_cores));
+fn on_gpu(view: &View<'_>, op: &Placed, chip: &Chip) -> Timed {
+    let (host, cores, work) = (&chip.host, f64::from(chip.gpu_cores), &op.work);
     let at = |amount: f64, giga: Figure| Timed::by(amount / (giga.value * 1e9 * cores), giga);
-    let (mut bytes, mut launches) = (work.moved_bytes(), 1.0);
-    if let Kind::Recurrent(steps) = work.kind {
-        bytes += steps.n * steps.weight_bytes;
-        launches = steps.n.max(1.0);
-    }
+    let bytes = work.moved_bytes() + read_again(op);
+    let launches = match work.kind {
+        Kind::Recurrent(steps) => steps.n.max(1.0),
+        _ => 1.0,
+    };
     let mut seconds = at(work.flops, host.gpu_core_gflops).or_longer(at(bytes, host.gpu_core_gbps));
     if work.kind == Kind::TopK {
-        seconds = seconds.or_longer(sorted(work, n_results));
+        seconds = seconds.or_longer(sorted(view, op));
     }
     let launch = host.gpu_launch_us;
     seconds.and(Timed::by(launches * launch.value / 1e6, launch))
@@ -484,7 +517,8 @@ fn is_fused(view: &View<'_>, op: &Placed, producers: &HashMap<ValueId, Backend>)
         .f
         .definer(x)
         .is_some_and(|op| ["conv", "linear", "conv_transpose"].contains(&op.def.name));
-    by_product && view.users(x).len() == 1 && producers.get(&x) == Some(&op.chosen)
+    let is_its_own = view.users(x).len() == 1 && !view.f.body().outputs.contains(&x);
+    by_product && is_its_own && producers.get(&x) == Some(&op.chosen)
 }
 
 fn other(view: &View<'_>, op: &Placed, chip: &Chip, parts: &mut Parts) {

@@ -1,6 +1,6 @@
 //! Activations that go through memory, and the bytes that are alive at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, HashMap};
 
 use thane_mil::program::{Definition, Function, ValueId};
 
@@ -43,15 +43,20 @@ impl Traffic {
     fn add_constants(&mut self, view: &View<'_>, placement: &Placement) -> f64 {
         let (mut resident, chip) = (0.0, view.target.chip);
         let tables = place::tables(placement);
-        let on_engine = tables.iter().filter(|(_, engine)| **engine);
-        let of_program: BTreeSet<ValueId> = constants(view, placement)
-            .chain(on_engine.map(|(table, _)| *table))
-            .collect();
-        for value in &of_program {
+        let mut of_program = constants(view, placement);
+        let tables_there = tables.iter().filter(|(_, engine)| **engine);
+        of_program.extend(tables_there.map(|(table, _)| (*table, true)));
+        for (value, engine) in &of_program {
             let (stored, n) = (Stored::of(view.f, *value), work::count(view, *value));
-            self.program_bytes += n * stored.streamed_bits(chip) / 8.0;
-            self.dense_bytes += n * 2.0;
-            resident += n * stored.bits / 8.0;
+            // The CPU and GPU read the width that the op has: what is compressed is expanded there.
+            let held = if *engine {
+                n * stored.streamed_bits(chip) / 8.0
+            } else {
+                work::bytes(view, *value)
+            };
+            self.program_bytes += held;
+            self.dense_bytes += (n * 2.0).max(held);
+            resident += held;
         }
         for (table, _) in tables.into_iter().filter(|(_, engine)| !engine) {
             // A compressed table is expanded when the program loads (oxinfer).
@@ -61,7 +66,7 @@ impl Traffic {
             if is_mapped {
                 self.mapped_bytes += bytes;
             }
-            if !is_mapped || !of_program.contains(&table) {
+            if !is_mapped || !of_program.contains_key(&table) {
                 resident += bytes;
             }
         }
@@ -69,12 +74,16 @@ impl Traffic {
     }
 }
 
-/// The constants that ops of a placement take whole.
-fn constants(view: &View<'_>, placement: &Placement) -> impl Iterator<Item = ValueId> {
-    placement.ops.iter().flat_map(|op| {
+/// The constants that ops of a placement take whole, with whether one of these is on the engine.
+fn constants(view: &View<'_>, placement: &Placement) -> BTreeMap<ValueId, bool> {
+    let mut found = BTreeMap::new();
+    for op in &placement.ops {
         let whole = view.op(op.op).uses();
-        whole.filter(|v| view.is_constant(*v) && op.work.table != Some(*v))
-    })
+        for value in whole.filter(|v| view.is_constant(*v) && op.work.table != Some(*v)) {
+            *found.entry(value).or_insert(false) |= on_engine(op.chosen);
+        }
+    }
+    found
 }
 
 /// What is known of a value, by its index.
@@ -92,19 +101,36 @@ struct Place {
     last: usize,
 }
 
+impl Place {
+    /// Whether a value of so many bytes is written to memory and read from it.
+    fn is_spilled(&self, bytes: f64) -> bool {
+        self.on_engine && self.is_whole && bytes > RESIDENT_BYTES
+    }
+}
+
+/// The results of ops on the engine that are too large to stay there, with their bytes.
+pub fn spilled(view: &View<'_>, placement: &Placement) -> HashMap<ValueId, f64> {
+    let roots = roots(view.f, placement);
+    let places = places(view, placement, &roots);
+    let sized = roots
+        .with(&places)
+        .map(|(v, place)| (v, place, work::bytes(view, v)));
+    sized
+        .filter(|(_, place, bytes)| place.is_spilled(*bytes))
+        .map(|(value, _, bytes)| (value, bytes))
+        .collect()
+}
+
 /// The memory traffic of a placed function.
 pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
     let f = view.f;
     let roots = roots(f, placement);
     let places = places(view, placement, &roots);
     let mut traffic = Traffic::default();
-    for (at, place) in places.iter().enumerate() {
-        let Some(value) = roots.values[at] else {
-            continue;
-        };
+    for (value, place) in roots.with(&places) {
         let bytes = work::bytes(view, value);
         // What also leaves the engine is written and read no less for it.
-        if place.on_engine && place.is_whole && bytes > RESIDENT_BYTES {
+        if place.is_spilled(bytes) {
             traffic.spilled_bytes += bytes;
         } else if place.crosses {
             traffic.edge_bytes += bytes;
@@ -129,6 +155,14 @@ pub fn of(view: &View<'_>, placement: &Placement) -> Traffic {
 struct Roots {
     of: Vec<usize>,
     values: Vec<Option<ValueId>>,
+}
+
+impl Roots {
+    /// Each value that has a shape of its own, with what is known of it.
+    fn with<'a>(&'a self, places: &'a [Place]) -> impl Iterator<Item = (ValueId, &'a Place)> {
+        let own = self.values.iter().zip(places);
+        own.filter_map(|(value, place)| Some(((*value)?, place)))
+    }
 }
 
 fn roots(f: &Function, placement: &Placement) -> Roots {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{FindingRow, FunctionRow, Report, TargetRow};
-use crate::number::{counted, predicted_bytes};
+use crate::number::{counted, predicted_bytes, short};
 use crate::rule::{Effect, Rule, Severity};
 use crate::rules;
 use thane_mil::nearest::nearest;
@@ -76,25 +76,39 @@ pub struct Requirements<'a> {
     pub least: Option<f64>,
     /// Whether rules that sources contradict, or that are folklore, do not break `least`.
     pub allow_disputed: bool,
+    /// The most milliseconds that a call of a function may be predicted to take.
+    pub most_ms: Option<f64>,
     /// The findings that are denied.
     pub denied: &'a [Deny],
 }
 
 /// Judge a report by the requirements; findings that the baseline has do not count.
 pub fn judge(report: &mut Report, required: Requirements<'_>) {
-    let Requirements { least, denied, .. } = required;
-    let asked = least.map(|least| format!("--require-ane {least}"));
-    let requirements: Vec<String> = asked
-        .into_iter()
+    let Requirements { denied, .. } = required;
+    let share = required
+        .least
+        .map(|least| (least, format!("--require-ane {least}")));
+    let time = required
+        .most_ms
+        .map(|most| (most, format!("--max-ms {most}")));
+    let numbers = [&share, &time].into_iter().flatten();
+    let requirements: Vec<String> = numbers
+        .map(|(_, flag)| flag.clone())
         .chain(denied.iter().map(|d| format!("--deny {}", d.name())))
         .collect();
     let denials = &requirements[requirements.len() - denied.len()..];
     let (mut failures, mut found, mut broken_ones) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for target in &report.targets {
-        let unmet = |least| unmet(target, least, required.allow_disputed);
-        let missing = least.map_or_else(Vec::new, unmet);
-        broken_ones.extend(requirements.first().filter(|_| !missing.is_empty()));
-        failures.extend(missing);
+        if let Some((least, flag)) = &share {
+            let missing = unmet(target, *least, required.allow_disputed);
+            broken_ones.extend(Some(flag).filter(|_| !missing.is_empty()));
+            failures.extend(missing);
+        }
+        if let Some((most, flag)) = &time {
+            let late = slow(target, *most);
+            broken_ones.extend(Some(flag).filter(|_| !late.is_empty()));
+            failures.extend(late);
+        }
         for (deny, requirement) in denied.iter().zip(denials) {
             if let Some(failure) = broken(report, target, *deny) {
                 broken_ones.insert(requirement);
@@ -157,6 +171,25 @@ fn unmet(target: &TargetRow, least: f64, allow_disputed: bool) -> Vec<String> {
     }
     failures.extend(stopped(target, allow_disputed));
     failures
+}
+
+/// A failure for each function whose predicted time is more than `most` milliseconds. The catch-all
+/// function is exempt.
+fn slow(target: &TargetRow, most: f64) -> Vec<String> {
+    let asked = target.functions.iter().filter(|f| !f.catch_all);
+    let late = asked.filter(|f| f.latency.ms > most);
+    late.map(|f| {
+        let l = &f.latency;
+        format!(
+            "{}: a call of `{}` takes {} ms ({} to {} in 80 % of cases), {most} ms are allowed",
+            target.short(),
+            f.name,
+            short(l.ms),
+            short(l.low_ms),
+            short(l.high_ms)
+        )
+    })
+    .collect()
 }
 
 /// A failure for each disputed rule by which all ops of a function would leave the engine.

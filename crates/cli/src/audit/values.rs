@@ -58,6 +58,13 @@ pub fn percentage(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "expected a percentage from 0 to 100, such as 99.5".to_owned())
 }
 
+/// Parse a time in milliseconds.
+pub fn milliseconds(text: &str) -> Result<f64, String> {
+    let value: Option<f64> = text.trim_end_matches("ms").trim().parse().ok();
+    let value = value.filter(|v| v.is_finite() && *v > 0.0);
+    value.ok_or_else(|| "expected milliseconds above 0, such as 2.5".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -72,6 +72,11 @@ pub struct Args {
     /// With --require-ane: rules that sources contradict do not fail it.
     #[arg(long, requires = "require_ane")]
     allow_disputed: bool,
+    /// Fail if a call of a function is predicted to take more than MS milliseconds.
+    ///
+    /// The middle of the prediction counts, on every target.
+    #[arg(long, value_name = "MS", value_parser = values::milliseconds)]
+    max_ms: Option<f64>,
     /// Fail on findings of a rule, or of a severity (note, warning, error).
     ///
     /// A severity includes the worse ones.
@@ -114,7 +119,7 @@ pub struct Args {
     /// Rewrite what the rules find, prove each rewrite, and write to -o.
     ///
     /// -o is a package, or a .mil file.
-    #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "deny", "function"])]
+    #[arg(long, requires = "out", conflicts_with_all = ["format", "baseline", "compare", "context", "require_ane", "max_ms", "deny", "function"])]
     #[arg(conflicts_with_all = BUILD_FLAGS)]
     fix: bool,
     /// With --fix: also try rewrites that change precision, up to this error.
@@ -138,7 +143,7 @@ pub struct Args {
     pad_interface: bool,
     /// Score the predictions on published measurements, or on files with the same columns.
     #[arg(long, value_name = "FILE.csv", num_args = 0.., conflicts_with_all = ["subject", "format", "fix"])]
-    #[arg(conflicts_with_all = ["require_ane", "deny", "baseline", "compare", "length", "function", "context"])]
+    #[arg(conflicts_with_all = ["require_ane", "max_ms", "deny", "baseline", "compare", "length", "function", "context"])]
     #[arg(conflicts_with_all = BUILD_FLAGS)]
     self_check: Option<Vec<PathBuf>>,
     #[command(flatten)]
@@ -254,6 +259,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let required = Requirements {
         least: args.require_ane,
         allow_disputed: args.allow_disputed,
+        most_ms: args.max_ms,
         denied: &args.deny,
     };
     require::judge(&mut report, required);
@@ -434,6 +440,7 @@ fn annotated(subject: &Subject, target: &Target, args: &Args, app: &App) -> Outc
             "the path of one package",
         ))
     } else if args.require_ane.is_some()
+        || args.max_ms.is_some()
         || !args.deny.is_empty()
         || args.baseline.is_some()
         || args.compare.is_some()

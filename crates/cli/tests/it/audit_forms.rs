@@ -454,6 +454,43 @@ fn several_targets_are_one_table_and_findings_are_grouped_over_them() {
     );
 }
 
+/// A time that is required is held against the middle of the prediction, on every target.
+#[test]
+fn calls_that_take_too_long_fail() {
+    let home = Home::new();
+    let fixed = example("fixed");
+    let with = |most: &str| {
+        let args = [
+            &*fixed, "--target", "m4,a14", "--deny", "error", "--max-ms", most,
+        ];
+        audit(&home, &args)
+    };
+    let found = json(&audit(&home, &[&fixed, "--target", "m4,a14", "--json"]));
+    let ms: Vec<f64> = (0..2)
+        .map(|at| {
+            found["targets"][at]["functions"][0]["latency"]["ms"]
+                .as_f64()
+                .unwrap()
+        })
+        .collect();
+    let (least, most) = (ms[0].min(ms[1]), ms[0].max(ms[1]));
+    assert!(least < most, "{ms:?}");
+    assert_ends(&with(&format!("{}", 1.01 * most)), 0, &[]);
+    let between = format!("{}", (least + most) / 2.0);
+    let slow = with(&between);
+    let held = format!("1 of 2 requirements does not hold: --max-ms {between}");
+    assert_ends(
+        &slow,
+        1,
+        &["a14", "a call of `main` takes", "in 80 % of cases", &held],
+    );
+    assert!(!stdout(&slow).contains("m4+macos27: a call of"), "{slow:?}");
+    for wrong in ["0", "-1", "nan", "soon"] {
+        let said = with(wrong);
+        assert_ends(&said, 2, &["expected milliseconds above 0, such as 2.5"]);
+    }
+}
+
 fn text_line(file: &str, part: &str) -> usize {
     1 + std::fs::read_to_string(file)
         .unwrap()
