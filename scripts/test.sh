@@ -123,7 +123,7 @@ wasm_target() {
     rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
         rustup target add wasm32-unknown-unknown >/dev/null 2>&1
 }
-seconds=${THANE_TEST_FUZZ_SECONDS:-8}
+seconds=${THANE_TEST_FUZZ_SECONDS:-5}
 second_lane() {
     renice -n 19 "$BASHPID" >/dev/null
     if wasm_target; then

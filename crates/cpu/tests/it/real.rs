@@ -226,6 +226,6 @@ fn perplexity(name: &str, file: &str) {
 
 fn nll(logits: &[f32], id: usize) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
+    let sum: f64 = logits.iter().map(|l| f64::from((l - max).exp())).sum();
     sum.ln() - f64::from(logits[id] - max)
 }

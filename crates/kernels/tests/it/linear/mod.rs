@@ -363,6 +363,10 @@ fn gated_products_are_the_activation_of_one_times_the_other() {
         .chain([(BlockType::Q4_1, BlockType::Q8_0)])
     {
         for shape @ (n_tokens, n_rows, n_cols) in GATED_SHAPES {
+            // How tokens fill several tiles is the same for all types, and sums in f64 are slow.
+            if n_tokens > 500 && other != BlockType::Q8_0 {
+                continue;
+            }
             let cases = [
                 case(&mut random, ty, shape),
                 case(&mut random, other, shape),
