@@ -228,21 +228,20 @@ fn copied_bytes(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     (results / row * (row * each).max(LINE_BYTES.value)).min(whole)
 }
 
+/// The axis of an op on a value of `rank` axes, or `default`; of negative numbers from the last.
+pub fn axis(view: &View<'_>, op: &Op, rank: usize, default: i64) -> usize {
+    let axis = ints(view, op, "axis").and_then(|a| a.first().copied());
+    let axis = axis.unwrap_or(default);
+    let at = if axis < 0 { axis + rank as i64 } else { axis };
+    usize::try_from(at).unwrap_or(0)
+}
+
 /// Elements that lie side by side and are copied together.
 fn row(view: &View<'_>, op: &Op, table: ValueId) -> f64 {
     let dims = shape(view, table);
     let behind = |axis: usize| dims.iter().skip(axis).product::<f64>();
     match op.def.name {
-        "gather" => {
-            let axis = ints(view, op, "axis").and_then(|a| a.first().copied());
-            let axis = axis.unwrap_or(0);
-            let at = if axis < 0 {
-                axis + dims.len() as i64
-            } else {
-                axis
-            };
-            behind(usize::try_from(at).unwrap_or(0) + 1)
-        }
+        "gather" => behind(axis(view, op, dims.len(), 0) + 1),
         "gather_nd" => {
             let indices = op.value_arg("indices").map(|v| shape(view, v));
             let n = indices

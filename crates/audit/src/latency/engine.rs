@@ -406,14 +406,10 @@ fn read_again(op: &Placed) -> f64 {
 fn sorted(view: &View<'_>, op: &Placed) -> Timed {
     let (mil, work) = (view.op(op.op), &op.work);
     let wanted = work.outputs / mil.results.len().max(1) as f64;
-    let row = mil.value_arg("x").map_or(1.0, |x| {
-        let axis = view.f.literal_arg(mil, "axis").and_then(|l| l.to_ints());
-        let (dims, axis) = (work::shape(view, x), axis.and_then(|a| a.first().copied()));
-        let at = axis.unwrap_or(-1);
-        let at = if at < 0 { at + dims.len() as i64 } else { at };
-        let at = usize::try_from(at).unwrap_or(0);
-        dims.get(at).copied().unwrap_or(1.0)
-    });
+    let dims = mil.value_arg("x").map(|x| work::shape(view, x));
+    let dims = dims.unwrap_or_default();
+    let row = dims.get(work::axis(view, mil, dims.len(), -1));
+    let row = row.copied().unwrap_or(1.0);
     let comparisons = work.inputs + wanted * row.max(1.0).log2();
     Timed::by(comparisons * COMPARE_NS.value / 1e9, COMPARE_NS)
 }

@@ -93,7 +93,7 @@ pub struct Latency {
     pub n_dispatches: usize,
     /// Most bytes of weights, tables and values alive at once.
     pub peak_bytes: f64,
-    /// Bytes of weights as the engine reads them.
+    /// Bytes of constants as the units that use them hold them.
     pub loaded_bytes: f64,
     /// Bytes of weights as fp16.
     pub dense_bytes: f64,

@@ -22,7 +22,7 @@ pub struct Traffic {
     pub output_bytes: f64,
     /// Bytes of inner values that are too large to stay on the Neural Engine.
     pub spilled_bytes: f64,
-    /// Bytes of weights as they reach the Neural Engine.
+    /// Bytes of constants as the units that use them hold them.
     pub program_bytes: f64,
     /// Bytes of weights as fp16.
     pub dense_bytes: f64,
