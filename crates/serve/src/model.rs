@@ -56,6 +56,34 @@ pub struct KeptPrompts {
     pub complain: fn(&str),
 }
 
+impl Default for ModelOptions {
+    /// Four answers side by side, 64 requests that wait, prompts in 512 MB of memory.
+    fn default() -> Self {
+        Self {
+            language: LanguageOptions::default(),
+            n_slots: 4,
+            n_queue: 64,
+            answer_time: None,
+            deterministic: false,
+            budget: Budget::unlimited(),
+            prompts: KeptPrompts::default(),
+        }
+    }
+}
+
+impl Default for KeptPrompts {
+    /// 512 MB of memory and no folder, exact.
+    fn default() -> Self {
+        Self {
+            memory: 512_000_000,
+            folder: None,
+            form: PageForm::Exact,
+            numerics: String::new(),
+            complain: |_| {},
+        }
+    }
+}
+
 impl KeptPrompts {
     fn sessions(
         &self,

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
+use thane_runtime::{Model, RuntimeError};
 use tokio::sync::{Mutex as Turn, Semaphore, oneshot};
 
 use crate::error::ApiError;
 use crate::keep_alive::KeepAlive;
-use crate::model::{ModelTask, Served};
+use crate::model::{ModelOptions, ModelTask, Served, name_of};
 
 /// Most time that a request waits for its model to be loaded.
 const LOAD_PATIENCE: Duration = Duration::from_secs(600);
@@ -53,6 +54,35 @@ pub struct Loadable {
     pub n_queue: usize,
     /// Loads the model from its files as they are now, which may take minutes.
     pub load: Box<dyn Fn() -> Result<Served, LoadError> + Send + Sync>,
+}
+
+impl LoadError {
+    /// Not for want of memory.
+    pub fn new(cause: impl Error + Send + Sync + 'static) -> Self {
+        Self {
+            lacks_memory: false,
+            cause: Box::new(cause),
+        }
+    }
+}
+
+impl Loadable {
+    /// A model that is loaded at start by `load`, which gets its name, and stays loaded.
+    pub fn new(
+        model: &Model,
+        load: impl Fn(&str) -> Result<Served, LoadError> + Send + Sync + 'static,
+    ) -> Result<Self, RuntimeError> {
+        let (id, own) = (name_of(model), name_of(model));
+        Ok(Self {
+            id,
+            aliases: Vec::new(),
+            task: ModelTask::of(model)?,
+            at_start: true,
+            keep_alive: KeepAlive::FOREVER,
+            n_queue: ModelOptions::default().n_queue,
+            load: Box::new(move || load(&own)),
+        })
+    }
 }
 
 /// A model, loaded or not.
