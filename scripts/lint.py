@@ -49,7 +49,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("calls", type=pathlib.Path, help="the folder with the calls that record.sh wrote down")
     folder_of_calls = parser.parse_args().calls
-    files = sorted(folder_of_calls.iterdir())
+    files = sorted(folder_of_calls.iterdir()) if folder_of_calls.is_dir() else []
     if not files:
         sys.exit(f"{folder_of_calls}: no calls; build with RUSTC_WORKSPACE_WRAPPER=scripts/record.sh")
     out = pathlib.Path(tempfile.mkdtemp())

@@ -57,7 +57,7 @@ pub struct Steps {
     pub n: f64,
     /// Operations of all of them.
     pub flops: f64,
-    /// Bytes of the weights that a step reads, most of all directions.
+    /// Bytes of the weights that a step reads: those of one direction.
     pub weight_bytes: f64,
 }
 
@@ -387,7 +387,7 @@ fn quantized(view: &View<'_>, op: &Op, gemm: Gemm) -> Gemm {
 const WIDE_KERNEL: Figure = Figure::measured(0.6, 0.42, 0.85, "M6 study: 42 to 85 %");
 
 /// The least that is read of memory at once, in bytes: a cache line.
-const LINE_BYTES: Figure = Figure::measured(128.0, 128.0, 128.0, "Apple's specifications");
+const LINE_BYTES: Figure = Figure::documented(128.0, "Apple's specifications");
 
 /// The figures of the work of ops, by name.
 pub const FIGURES: [(&str, Figure); 2] = [("wide_kernel", WIDE_KERNEL), ("line_bytes", LINE_BYTES)];

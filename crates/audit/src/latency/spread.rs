@@ -8,8 +8,8 @@ use super::whole::{Class, Far};
 use crate::target::{Figure, Route};
 use crate::view::View;
 
-/// The rows that the shares below were chosen with: those of ops and graphs that are not a test.
-/// `docs/accuracy.md` has how many of them the intervals hold.
+/// The rows that the shares below are held against: those of ops and graphs that are not a test.
+/// `docs/accuracy.md` says how many of them lie in their intervals.
 const ROWS: &str =
     "ops and graphs: ANEForge, M6 study, qwen-ane, cadamcat, ane-bridge-rs, maderix/ANE";
 

@@ -29,6 +29,17 @@ impl Figure {
         }
     }
 
+    /// A number that a vendor publishes.
+    pub const fn documented(value: f64, source: &'static str) -> Self {
+        Self {
+            value,
+            low: value,
+            high: value,
+            evidence: Evidence::Documented,
+            source,
+        }
+    }
+
     /// A number that is taken from a related chip or follows from other numbers.
     pub const fn inferred(value: f64, low: f64, high: f64, source: &'static str) -> Self {
         Self {

@@ -16,8 +16,10 @@ pub use table::CHIPS;
 /// to 2025.
 const IN_IPADS: [&str; 9] = ["m1", "m2", "m3", "m4", "m5", "a14", "a15", "a16", "a17-pro"];
 
-/// The length of a call from which on its end is noticed latest, in microseconds: where the cost of
-/// completion is at its most on M6.
+const APPLE: &str = "Apple's specifications";
+
+/// The end of calls that take this long or longer is noticed latest, in microseconds: where the cost
+/// of completion is at its most on M6.
 pub const ASLEEP_US: Figure = Figure::measured(660.0, 660.0, 660.0, "M6 study, M6, macOS 27");
 
 /// A chip and the figures that predictions use.
@@ -136,20 +138,31 @@ impl Chip {
         (base.value + self.idle_us.value * asleep) / 1e6
     }
 
-    /// What is counted and not measured: engines, cores, memory, by field name.
+    /// What is counted: engines, cores, memory, columns, by field name.
     pub fn counts(&self) -> [(&'static str, Figure); 4] {
-        let of = |n: f64, source| Figure::measured(n, n, n, source);
-        const APPLE: &str = "Apple's specifications";
+        let (engines, columns) = (
+            f64::from(self.engines.max(1)),
+            self.family.min_columns as f64,
+        );
+        let gib = f64::from(self.memory_gib);
+        let memory = match self.name {
+            "m6" => Figure::inferred(gib, gib, gib, "a guess: Apple has not said"),
+            _ => Figure::documented(gib, APPLE),
+        };
+        let columns_by = "M6 study; ANEForge; qwen-ane";
         [
-            ("engines", of(f64::from(self.engines.max(1)), APPLE)),
-            ("gpu_cores", of(f64::from(self.gpu_cores), APPLE)),
-            ("memory_gib", of(f64::from(self.memory_gib), APPLE)),
+            (
+                "engines",
+                Figure::measured(engines, engines, engines, "M6 study; ANEForge"),
+            ),
+            (
+                "gpu_cores",
+                Figure::documented(f64::from(self.gpu_cores), APPLE),
+            ),
+            ("memory_gib", memory),
             (
                 "min_columns",
-                of(
-                    self.family.min_columns as f64,
-                    "M6 study; ANEForge; qwen-ane",
-                ),
+                Figure::measured(columns, columns, columns, columns_by),
             ),
         ]
     }
