@@ -39,6 +39,20 @@ impl Unary {
     /// Of each vector.
     #[inline(always)]
     pub(crate) fn of_each<S: Simd, const N: usize>(self, simd: S, vectors: [S::F; N]) -> [S::F; N] {
+        if const { S::INLINES_FUNCTIONS } {
+            self.inlined(simd, vectors)
+        } else {
+            vectors.map(|v| self.out_of_line(simd, v))
+        }
+    }
+
+    #[inline(never)]
+    fn out_of_line<S: Simd>(self, simd: S, v: S::F) -> S::F {
+        self.inlined(simd, [v])[0]
+    }
+
+    #[inline(always)]
+    fn inlined<S: Simd, const N: usize>(self, simd: S, vectors: [S::F; N]) -> [S::F; N] {
         let simd = Each(simd);
         match self {
             Self::Exp => math::exp(simd, vectors),
@@ -96,7 +110,8 @@ pub fn gated(ctx: &Context, op: Unary, gate: &mut [f32], up: &[f32]) {
     });
 }
 
-fn apply(isa: Isa, op: Unary, x: &mut [f32]) {
+/// As [`unary_in_place`], on this thread.
+pub(crate) fn apply(isa: Isa, op: Unary, x: &mut [f32]) {
     isa.run(Apply {
         op,
         x: None,

@@ -5,9 +5,9 @@
 //! window takes the elements of an axis that are `stride` apart from place to place and `dilation`
 //! apart inside; elements outside of the image are zeros, or none for pools.
 
-use crate::Context;
-use crate::activation::Unary;
+use crate::activation::{self, Unary};
 use crate::simd::{Kernel, LANES, Simd};
+use crate::{Context, Isa};
 
 /// A window along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,6 +241,7 @@ fn run(ctx: &Context, window: &Window, x: &[f32], work: Work, out: &mut [f32]) {
     ctx.pool()
         .run_chunks(out, n_in_task * channels, |task_idx, out| {
             ctx.isa().run(Places {
+                isa: ctx.isa(),
                 window,
                 x,
                 first: task_idx * n_in_task,
@@ -262,6 +263,7 @@ enum Work<'a> {
 
 /// Some places of a window.
 struct Places<'a> {
+    isa: Isa,
     window: &'a Window,
     x: &'a [f32],
     first: usize,
@@ -279,7 +281,7 @@ impl Kernel for Places<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
-        let channels = self.window.channels;
+        let (isa, channels) = (self.isa, self.window.channels);
         if let Work::Pool(pooling @ (Pooling::Mean | Pooling::MeanWithPadding)) = self.work {
             return self.means(pooling);
         }
@@ -305,7 +307,7 @@ impl Kernel for Places<'_> {
                 for (side, out) in out.chunks_exact_mut(SIDE * channels).enumerate() {
                     let x = &self.x[side * SIDE * step..];
                     add_places(simd, (weight, bias), x, step, &taps[..n], out);
-                    apply(simd, op, out);
+                    finish(isa, op, out);
                 }
                 i += left / SIDE * SIDE;
                 continue;
@@ -325,7 +327,7 @@ impl Kernel for Places<'_> {
             });
             add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
             if let Work::Products { op, .. } = self.work {
-                apply(simd, op, out);
+                finish(isa, op, out);
             }
             i += 1;
         }
@@ -356,6 +358,13 @@ impl Places<'_> {
                 means.for_each(|(out, sum)| *out = (sum / n as f64) as f32);
             }
         }
+    }
+}
+
+/// What becomes of the sums of places.
+fn finish(isa: Isa, op: Option<Unary>, out: &mut [f32]) {
+    if let Some(op) = op {
+        activation::apply(isa, op, out);
     }
 }
 
@@ -493,20 +502,4 @@ fn larger<S: Simd>(simd: S, a: S::F, b: S::F) -> S::F {
 #[inline(always)]
 fn vector(x: &[f32], at: usize) -> &[f32; LANES] {
     x[at..].first_chunk().expect("whole vectors")
-}
-
-/// What becomes of the sums of places.
-#[inline(always)]
-fn apply<S: Simd>(simd: S, op: Option<Unary>, out: &mut [f32]) {
-    let Some(op) = op else {
-        return;
-    };
-    let (vectors, rest) = out.as_chunks_mut::<LANES>();
-    for vector in vectors {
-        simd.store(op.of(simd, simd.load(vector)), vector);
-    }
-    let mut last = [0.0; LANES];
-    last[..rest.len()].copy_from_slice(rest);
-    simd.store(op.of(simd, simd.load(&last)), &mut last);
-    rest.copy_from_slice(&last[..rest.len()]);
 }

@@ -10,12 +10,12 @@ use super::output::{Extent, Output};
 use super::source::Source;
 use super::tasks::share_len;
 use super::tiles::{Inputs, Next, Panels, Tiles};
-use crate::Context;
 use crate::quant::BlockType;
 #[cfg(target_arch = "x86_64")]
 use crate::simd::{Avx512Bf16, Bf16Kernel};
 use crate::simd::{Kernel, LANES, Multiply, Simd};
 use crate::threads::SharedMut;
+use crate::{Context, Isa};
 
 /// Columns of a panel, at most: a multiple of every block length. Their products are added up one
 /// after the other before the sum joins the output, which bounds the rounding error. They are read
@@ -119,6 +119,7 @@ fn linear(
         for start in (0..source.n_cols().max(1)).step_by(block_cols.max(1)) {
             let cols = start..(start + block_cols).min(source.n_cols());
             let block = Block {
+                isa: ctx.isa(),
                 source,
                 n_cols: source.n_cols(),
                 tokens: tokens.clone(),
@@ -134,6 +135,7 @@ fn linear(
 
 /// Some tokens and columns.
 struct Block<'a> {
+    isa: Isa,
     source: Source<'a>,
     /// Of a row.
     n_cols: usize,
@@ -263,7 +265,7 @@ impl Bf16Kernel for PanelTask<'_> {
 
 impl PanelTask<'_> {
     #[inline(always)]
-    fn products<M: Multiply>(mut self, simd: M) {
+    fn products<M: Multiply>(self, simd: M) {
         let Block {
             tokens,
             cols,
@@ -280,7 +282,17 @@ impl PanelTask<'_> {
             let len = (*panel_cols).min(cols.end - start);
             let n_panels = self.tiles.n_panels::<M::Base>();
             for panel_idx in 0..n_panels {
-                self.fill(simd.base(), panel_idx, start, len);
+                // Apart from the products, which some instruction sets have in two forms.
+                self.block.isa.run(Fill {
+                    source: self.block.source,
+                    first_row: self.tiles.first_row + panel_idx * LANES,
+                    start,
+                    len,
+                    panel_cols: *panel_cols,
+                    values: self.values,
+                    panel: &mut self.panels[panel_idx * panel_cols..]
+                        [..len.next_multiple_of(LANES)],
+                });
             }
             let data = &self.inputs[panel_idx * tokens.len() * input_stride..];
             let stride = if cols.is_empty() { 0 } else { input_stride };
@@ -312,21 +324,38 @@ impl PanelTask<'_> {
         }
         source.next([first_row, self.task_rows], start, len)
     }
+}
 
-    /// The columns `start..start + len` as a panel: column by column, 16 rows each.
+/// The columns `start..start + len` of 16 rows as a panel: column by column, 16 rows each.
+struct Fill<'a> {
+    source: Source<'a>,
+    first_row: usize,
+    start: usize,
+    len: usize,
+    panel_cols: usize,
+    /// Rows on their way.
+    values: &'a mut [f32],
+    panel: &'a mut [PackedColumn],
+}
+
+impl Kernel for Fill<'_> {
+    type Output = ();
     #[inline(always)]
-    fn fill<S: Simd>(&mut self, simd: S, panel_idx: usize, start: usize, len: usize) {
-        let Block {
-            source, panel_cols, ..
-        } = *self.block;
+    fn run<S: Simd>(self, simd: S) {
+        let Self {
+            source,
+            first_row,
+            start,
+            len,
+            panel_cols,
+            values,
+            panel,
+        } = self;
         let rows = source.rows();
-        let first_row = self.tiles.first_row + panel_idx * LANES;
         let n_rows = (rows.n_rows - first_row).min(LANES);
         // Rows past the end are the last row again; their outputs are not stored.
         let row_idx = |i: usize| first_row + i.min(n_rows - 1);
         let row = |i: usize| source.chunk(rows.get(row_idx(i)), start, len);
-        let values = &mut *self.values;
-        let panel = &mut self.panels[panel_idx * panel_cols..][..len.next_multiple_of(LANES)];
         if source.write_panel(simd, first_row, start, panel) {
             return;
         }

@@ -38,64 +38,46 @@ pub(super) fn linear_q8(
         // SAFETY: no two tasks run at once with the same worker index.
         let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
         let first_row = task_idx * LANES;
-        ctx.isa().run(PanelTask {
-            ty,
-            rows,
-            x,
-            out,
-            scratch,
-            first_row,
-        });
-    });
-}
-
-struct PanelTask<'a> {
-    ty: BlockType,
-    rows: Rows<'a>,
-    x: &'a Q8Activations<'a>,
-    out: &'a Output<'a>,
-    scratch: &'a mut [f32],
-    first_row: usize,
-}
-
-impl Kernel for PanelTask<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let PanelTask {
-            ty,
-            rows,
-            x,
-            out,
-            scratch,
-            first_row,
-        } = self;
-        let panel = FillTask {
+        let panel = ctx.isa().run(FillTask {
             ty,
             rows,
             n_steps: x.n_steps(),
             scratch,
             first_row,
-        }
-        .run(simd);
+        });
         let target = Target { out, first_row };
-        multiply_panel(simd, ty, panel, x, target);
-    }
+        ctx.isa().run(MultiplyTask {
+            ty,
+            panel,
+            x,
+            target,
+        });
+    });
 }
 
 /// The product of a filled panel with all tokens.
-#[inline(always)]
-pub(super) fn multiply_panel<S: Simd>(
-    simd: S,
-    ty: BlockType,
-    panel: Panel,
-    x: &Q8Activations,
-    target: Target,
-) {
-    match kind_of(ty) {
-        Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
-        Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
-        Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
+pub(super) struct MultiplyTask<'a> {
+    pub(super) ty: BlockType,
+    pub(super) panel: Panel<'a>,
+    pub(super) x: &'a Q8Activations<'a>,
+    pub(super) target: Target<'a>,
+}
+
+impl Kernel for MultiplyTask<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, simd: S) {
+        let Self {
+            ty,
+            panel,
+            x,
+            target,
+        } = self;
+        match kind_of(ty) {
+            Kind { is_wide: true, .. } => multiply::<S, 32, true>(simd, panel, x, target),
+            Kind { group_len: 16, .. } => multiply::<S, 16, false>(simd, panel, x, target),
+            Kind { .. } => multiply::<S, 32, false>(simd, panel, x, target),
+        }
     }
 }
 

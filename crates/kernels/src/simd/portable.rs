@@ -49,6 +49,7 @@ impl Simd for Portable {
     type B = [u8; 64];
 
     const WIDE_XOR: u8 = 0;
+    const INLINES_FUNCTIONS: bool = false;
     const TILE_TOKENS: usize = 2;
     const HAS_UNSIGNED: bool = false;
     const PARTS: Parts = Parts::of(0);

@@ -1,15 +1,14 @@
 //! Products of codes: those of one x together, and gated ones.
 
-use super::{Codes, PackedCodes, PanelBytes, pack, tile};
+use super::{Codes, PackedCodes, pack, tile};
 use crate::linear::choose::{self, MAX_TILED_TOKENS, Path, Precision, has_parts};
 use crate::linear::operand::{Operand, Product};
 use crate::linear::output::Output;
-use crate::linear::panel::{self, Target, multiply_panel};
+use crate::linear::panel::{self, MultiplyTask, Target};
 use crate::linear::parts;
 use crate::linear::q8::{self, q8_scratch_len};
 use crate::linear::tasks::run_row_parts;
-use crate::quant::BlockType;
-use crate::simd::{Kernel, LANES, Simd};
+use crate::simd::LANES;
 use crate::threads::SharedMut;
 use crate::{Context, Isa};
 
@@ -169,12 +168,18 @@ fn unpacked(
             // SAFETY: no two tasks run at once with the same worker index.
             let scratch = unsafe { scratch.slice(worker_idx * worker_len, worker_len) };
             let (panel, target) = (packed.panel(panel_idx), product.target(panel_idx));
-            ctx.isa().run(Unpacked {
+            // A panel that is unpacked first.
+            let panel = ctx.isa().run(pack::Unpack {
+                ty: packed.ty,
+                panel,
+                n_steps: x.n_steps(),
+                scratch,
+            });
+            ctx.isa().run(MultiplyTask {
                 ty: packed.ty,
                 panel,
                 x,
                 target,
-                scratch,
             });
         });
 }
@@ -217,35 +222,4 @@ pub(in crate::linear) fn multiply_gated(
         gate: Some(gate),
     };
     parts::multiply(ctx, &weights, &x, to, scratch);
-}
-
-/// A panel that is unpacked first.
-struct Unpacked<'a> {
-    ty: BlockType,
-    panel: PanelBytes<'a>,
-    x: &'a q8::Q8Activations<'a>,
-    target: Target<'a>,
-    scratch: &'a mut [f32],
-}
-
-impl Kernel for Unpacked<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let Unpacked {
-            ty,
-            panel,
-            x,
-            target,
-            scratch,
-        } = self;
-        let panel = pack::Unpack {
-            ty,
-            panel,
-            n_steps: x.n_steps(),
-            scratch,
-        }
-        .run(simd);
-        multiply_panel(simd, ty, panel, x, target);
-    }
 }
