@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 use thane_engine::generate::Session;
 use thane_engine::pages::PAGE_TOKENS;
+use thane_engine::sample::log_sum_exp;
 use thane_engine::text::{EncodeOptions, Tokenizer};
 use thane_runtime::{LanguageModel, PageOptions, TOKENIZER_BYTES};
 
@@ -78,7 +79,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     app.output.count("scoring", Some(ids.len() as u64 - 1), 0);
     let mut sum = 0.0;
     let mut take = |at: usize, row: &[f32]| {
-        sum += nll(row, ids[at + 1] as usize);
+        sum += log_sum_exp(row) - f64::from(row[ids[at + 1] as usize]);
         app.output.advance(1);
     };
     let scored = &ids[..ids.len() - 1];
@@ -191,11 +192,4 @@ fn for_each_row(
     );
     Err(Failure::new(Code::Usage, error)
         .remedy("thane convert MODEL -o PACKAGE --functions prefill,decode"))
-}
-
-/// Negative log-likelihood of `id` by these logits.
-fn nll(logits: &[f32], id: usize) -> f64 {
-    let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|l| f64::from(l - max).exp()).sum();
-    sum.ln() - f64::from(logits[id] - max)
 }

@@ -23,15 +23,20 @@ pub struct Logprobs {
     log_sum: f64,
 }
 
+/// The logarithm of the sum of `exp(logit)`: a logit less this is a log probability.
+pub fn log_sum_exp(logits: &[f32]) -> f64 {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let best = f64::from(best);
+    let sum: f64 = logits.iter().map(|x| (f64::from(*x) - best).exp()).sum();
+    best + sum.ln()
+}
+
 impl Logprobs {
     /// Takes the logits, whose memory is reused.
     pub fn set(&mut self, logits: &[f32]) {
         self.logits.clear();
         self.logits.extend_from_slice(logits);
-        let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let best = f64::from(best);
-        let sum: f64 = logits.iter().map(|x| (f64::from(*x) - best).exp()).sum();
-        self.log_sum = best + sum.ln();
+        self.log_sum = log_sum_exp(logits);
     }
 
     /// The log probability of `token`, and the `n_top` most likely tokens.

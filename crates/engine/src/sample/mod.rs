@@ -15,7 +15,7 @@ mod random;
 use std::cmp::Ordering;
 
 pub use dry::Dry;
-pub use logprobs::{Logprobs, TokenLogprob};
+pub use logprobs::{Logprobs, TokenLogprob, log_sum_exp};
 pub use options::{Mirostat, SampleError, SampleOptions};
 
 use candidates::Candidates;
