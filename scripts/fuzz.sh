@@ -5,11 +5,12 @@
 #
 # A panic, memory used wrongly (AddressSanitizer), an allocation over 1 GiB, more than 2 GiB in all, and 20 s for one
 # input are failures; the input is then kept in fuzz/artifacts/TARGET, and
-# `fuzz/target/<host>/fuzz/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in
-# FUZZ_CORPUS/TARGET where FUZZ_CORPUS names a folder.
+# `target/debug/TARGET fuzz/artifacts/TARGET/FILE` shows it again. New inputs are kept in FUZZ_CORPUS/TARGET where
+# FUZZ_CORPUS names a folder.
 #
 # It needs what the build needs and a C++ compiler (for libFuzzer, a crate), no nightly toolchain and no cargo-fuzz:
-# the flags that cargo-fuzz would give are given here. RUSTC_BOOTSTRAP lets the stable compiler link its sanitizer.
+# fuzz/rustc.sh gives the flags that cargo-fuzz would give. Of the workspace only our crates are built for it: all else
+# is as the tests have it, in the same folder, which is why the whole workspace is named.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -28,22 +29,20 @@ if ! command -v "${CXX:-c++}" >/dev/null; then
     exit 1
 fi
 
-host=$(rustc -vV | sed -n 's/^host: //p')
 work=$(mktemp -d "${TMPDIR:-/tmp}/thane-fuzz.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
 # libFuzzer ends a target where it stands: what it has written goes with the rest.
 export TMPDIR=$work
-target_dir=${CARGO_TARGET_DIR:-$PWD/fuzz/target}
+built=${CARGO_TARGET_DIR:-$PWD/target}/debug
 
 start=$SECONDS
-features=(--no-default-features --features libfuzzer)
+features=thane-fuzz/libfuzzer
 for target in "${targets[@]}"; do
     bins+=(--bin "$target")
-    [[ $target != requests ]] || features=(--features libfuzzer,requests)
+    [[ $target != requests ]] || features+=,thane-fuzz/requests
 done
-if ! RUSTC_BOOTSTRAP=1 RUSTC_WRAPPER=$PWD/fuzz/rustc.sh RUSTFLAGS="--cfg fuzzing" \
-    cargo build --locked --quiet --package thane-fuzz --target-dir "$target_dir" --profile fuzz \
-    --target "$host" "${features[@]}" "${bins[@]}" >"$work/build.log" 2>&1; then
+if ! RUSTC_WORKSPACE_WRAPPER=$PWD/fuzz/rustc.sh cargo build --locked --quiet --workspace --config fuzz/profile.toml \
+    --no-default-features --features "$features" "${bins[@]}" >"$work/build.log" 2>&1; then
     cat "$work/build.log" >&2
     echo "fuzz: the targets were not built" >&2
     exit 1
@@ -99,7 +98,7 @@ for target in "${targets[@]}"; do
     result=ok
     # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.
     ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2 \
-        "$target_dir/$host/fuzz/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
+        "$built/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
     figure() { sed -n "s/^stat::$1: *//p" "$work/$target.log"; }
     coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/$target.log" | tail -1)
     echo "fuzz: $target: $(figure number_of_executed_units) runs in $((SECONDS - start)) s," \
