@@ -39,7 +39,7 @@ impl Unary {
     /// Of each vector.
     #[inline(always)]
     pub(crate) fn of_each<S: Simd, const N: usize>(self, simd: S, vectors: [S::F; N]) -> [S::F; N] {
-        if const { S::INLINES_FUNCTIONS } {
+        if const { S::IS_IN_REGISTERS } {
             self.inlined(simd, vectors)
         } else {
             vectors.map(|v| self.out_of_line(simd, v))

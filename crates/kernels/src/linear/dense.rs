@@ -284,6 +284,7 @@ impl PanelTask<'_> {
             for panel_idx in 0..n_panels {
                 // Apart from the products, which some instruction sets have in two forms.
                 self.block.isa.run(Fill {
+                    isa: self.block.isa,
                     source: self.block.source,
                     first_row: self.tiles.first_row + panel_idx * LANES,
                     start,
@@ -328,6 +329,7 @@ impl PanelTask<'_> {
 
 /// The columns `start..start + len` of 16 rows as a panel: column by column, 16 rows each.
 struct Fill<'a> {
+    isa: Isa,
     source: Source<'a>,
     first_row: usize,
     start: usize,
@@ -343,6 +345,7 @@ impl Kernel for Fill<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, simd: S) {
         let Self {
+            isa,
             source,
             first_row,
             start,
@@ -378,7 +381,7 @@ impl Kernel for Fill<'_> {
             row(i + 1)
                 .chunks(LINE_BYTES)
                 .for_each(|line| simd.prefetch(line.as_ptr().cast()));
-            source.values(simd, row_idx(i), start, &mut values[..len]);
+            source.values(isa, row_idx(i), start, &mut values[..len]);
             values[len..len.next_multiple_of(LANES)].fill(0.0);
         }
         let vectors: &[[f32; LANES]] = values.as_chunks().0;

@@ -80,6 +80,7 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
                 let source = Source::Blocks(*weight);
                 let first_row = panel_idx * LANES;
                 ctx.isa().run(Pack {
+                    isa: ctx.isa(),
                     source,
                     first_row,
                     panel,
@@ -101,6 +102,7 @@ pub fn pack(ctx: &Context, weight: &Weight, panels: &mut [PackedColumn]) {
 
 /// 16 rows as a panel of f32.
 struct Pack<'a> {
+    isa: Isa,
     source: Source<'a>,
     first_row: usize,
     panel: &'a mut [PackedColumn],
@@ -119,7 +121,7 @@ impl Kernel for Pack<'_> {
             for (lane, values) in values.iter_mut().enumerate().take(n_rows) {
                 let row_idx = self.first_row + lane;
                 let values = &mut values[..panel.len()];
-                self.source.values(simd, row_idx, i * CHUNK_LEN, values);
+                self.source.values(self.isa, row_idx, i * CHUNK_LEN, values);
             }
             let (blocks, last) = panel.as_chunks_mut::<LANES>();
             for (at, block) in blocks.iter_mut().enumerate() {

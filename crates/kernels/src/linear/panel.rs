@@ -11,7 +11,7 @@ use super::q8::{Block, Q8Activations};
 use super::weight::Rows;
 use crate::Context;
 use crate::quant::BlockType;
-use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
+use crate::quant::format::{Format, FormatTask, SuperBlock, step, with_format};
 use crate::simd::{Kernel, LANES, Simd};
 use crate::threads::SharedMut;
 
@@ -264,22 +264,18 @@ pub(super) struct Target<'a> {
 fn fill<S: Simd, T: Format>(simd: S, rows: [&[u8]; LANES], panel: &mut PanelMut) {
     let supers = rows.map(|row| T::Super::split(row).0);
     let n_supers = supers[0].len();
-    for super_idx in 0..n_supers {
-        fill_super::<S, T>(
-            simd,
-            std::array::from_fn(|i| &supers[i][super_idx]),
-            super_idx,
-            panel,
-        );
-    }
+    // Half a pair of blocks: the other half has scale 0.
+    let mut last = [T::Super::ZERO; LANES];
     let rest = rows.map(|row| T::Super::split(row).1);
-    if !rest[0].is_empty() {
-        // Half a pair of blocks: the other half has scale 0.
-        let mut blocks = [T::Super::ZERO; LANES];
-        for (block, rest) in blocks.iter_mut().zip(rest) {
+    let has_rest = !rest[0].is_empty();
+    if has_rest {
+        for (block, rest) in last.iter_mut().zip(rest) {
             block.bytes_mut()[..rest.len()].copy_from_slice(rest);
         }
-        fill_super::<S, T>(simd, std::array::from_fn(|i| &blocks[i]), n_supers, panel);
+    }
+    for super_idx in 0..n_supers + usize::from(has_rest) {
+        let blocks = std::array::from_fn(|i| supers[i].get(super_idx).unwrap_or(&last[i]));
+        fill_super::<S, T>(simd, blocks, super_idx, panel);
     }
 }
 
@@ -320,7 +316,7 @@ fn fill_step<S: Simd, T: Format, const N_GROUPS: usize, const GROUP_LANES: usize
     for k in 0..N_GROUPS {
         for j in 0..GROUP_LANES {
             let i = GROUP_LANES * k + j;
-            let step = T::step(simd, blocks[i], heads[i], step_idx);
+            let step = step::<S, T>(simd, blocks[i], heads[i], step_idx);
             codes[i] = step.codes;
             scales[k] = simd.merge::<GROUP_LANES>(scales[k], step.scale, j);
             shifts[k] = simd.merge::<GROUP_LANES>(shifts[k], step.shift, j);

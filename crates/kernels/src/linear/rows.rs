@@ -9,8 +9,8 @@ use super::tasks::run_row_parts;
 use super::weight::Rows;
 use crate::Context;
 use crate::quant::BlockType;
-use crate::quant::format::{Format, FormatTask, SuperBlock, with_format};
-use crate::simd::{Kernel, Simd};
+use crate::quant::format::{Format, FormatTask, SuperBlock, step, with_format};
+use crate::simd::{Isa, Kernel, Simd};
 
 pub(super) fn linear_q8(ctx: &Context, ty: BlockType, rows: Rows, x: &Q8Activations, out: &Output) {
     let mut tokens = [LaneToken {
@@ -146,7 +146,7 @@ unsafe fn super_dots<S: Simd, T: Format, const N: usize>(
 ) {
     let head = T::head(simd, block);
     for step_idx in 0..T::N_STEPS {
-        let step = T::step(simd, block, head, step_idx);
+        let step = step::<S, T>(simd, block, head, step_idx);
         let at = super_idx * T::N_STEPS + step_idx;
         for n in 0..N {
             let LaneToken {
@@ -187,6 +187,7 @@ const AHEAD_BYTES: usize = 4096;
 pub(super) fn linear_f32(ctx: &Context, source: Source, x: &[f32], n_tokens: usize, out: &Output) {
     run_row_parts(ctx.pool(), source.rows().n_rows, 1, |start, len| {
         ctx.isa().run(PartF32 {
+            isa: ctx.isa(),
             source,
             x,
             n_cols: source.n_cols(),
@@ -199,6 +200,7 @@ pub(super) fn linear_f32(ctx: &Context, source: Source, x: &[f32], n_tokens: usi
 }
 
 struct PartF32<'a> {
+    isa: Isa,
     source: Source<'a>,
     x: &'a [f32],
     n_cols: usize,
@@ -239,7 +241,8 @@ impl PartF32<'_> {
         };
         while start < self.n_cols {
             let len = CHUNK_LEN.min(self.n_cols - start);
-            self.source.values(simd, row_idx, start, &mut values[..len]);
+            self.source
+                .values(self.isa, row_idx, start, &mut values[..len]);
             // Filled up with zeros to whole pairs of vectors.
             let padded_len = len.next_multiple_of(32);
             values[len..padded_len].fill(0.0);

@@ -7,7 +7,7 @@ use super::tiles::Next;
 use super::values::dequantize_simd;
 use super::weight::{Rows, Weight};
 use crate::quant::BlockType;
-use crate::simd::Simd;
+use crate::simd::{Isa, Kernel, Simd};
 
 /// What the values of a matrix come from.
 #[derive(Clone, Copy)]
@@ -124,16 +124,42 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The values of the columns from `start` on of a row, where they lie row after row.
+    /// The values of the columns from `start` on of a row, where they lie row after row. Compiled
+    /// once for each instruction set, with the reading of all types.
+    pub(super) fn values(&self, isa: Isa, row_idx: usize, start: usize, out: &mut [f32]) {
+        isa.run(Values {
+            source: self,
+            row_idx,
+            start,
+            out,
+        });
+    }
+}
+
+struct Values<'a> {
+    source: &'a Source<'a>,
+    row_idx: usize,
+    start: usize,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Values<'_> {
+    type Output = ();
     #[inline(always)]
-    pub(super) fn values<S: Simd>(&self, simd: S, row_idx: usize, start: usize, out: &mut [f32]) {
-        match self {
-            Self::Blocks(weight) => {
-                let bytes = self.chunk(self.rows().get(row_idx), start, out.len());
+    fn run<S: Simd>(self, simd: S) {
+        let Self {
+            source,
+            row_idx,
+            start,
+            out,
+        } = self;
+        match source {
+            Source::Blocks(weight) => {
+                let bytes = source.chunk(source.rows().get(row_idx), start, out.len());
                 dequantize_simd(simd, weight.ty, bytes, out);
             }
-            Self::Compressed(weight) => weight.values(simd, row_idx, start, out),
-            Self::Halves(_) => {}
+            Source::Compressed(weight) => weight.values(simd, row_idx, start, out),
+            Source::Halves(_) => {}
         }
     }
 }

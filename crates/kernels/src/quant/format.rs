@@ -39,6 +39,30 @@ impl<const N: usize> SuperBlock for [u8; N] {
     }
 }
 
+/// As [`Format::step`], in one place for all where vectors are in memory.
+#[inline(always)]
+pub(crate) fn step<S: Simd, T: Format>(
+    simd: S,
+    block: &T::Super,
+    head: T::Head<S>,
+    step_idx: usize,
+) -> Step<S> {
+    #[inline(never)]
+    fn out_of_line<S: Simd, T: Format>(
+        simd: S,
+        block: &T::Super,
+        head: T::Head<S>,
+        step_idx: usize,
+    ) -> Step<S> {
+        T::step(simd, block, head, step_idx)
+    }
+    if const { S::IS_IN_REGISTERS } {
+        T::step(simd, block, head, step_idx)
+    } else {
+        out_of_line::<S, T>(simd, block, head, step_idx)
+    }
+}
+
 /// A block type's layout.
 pub(crate) trait Format {
     /// The bytes that [`Self::head`] and [`Self::step`] look at.

@@ -86,7 +86,7 @@ impl Simd for Avx2 {
     type B = [__m256i; 2];
 
     const WIDE_XOR: u8 = 0;
-    const INLINES_FUNCTIONS: bool = true;
+    const IS_IN_REGISTERS: bool = true;
     const TILE_TOKENS: usize = 4;
     const PARTS: Parts = Parts::of(2);
     const HAS_MANY_REGISTERS: bool = false;

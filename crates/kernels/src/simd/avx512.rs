@@ -58,7 +58,7 @@ impl Simd for Avx512 {
     type B = __m512i;
 
     const WIDE_XOR: u8 = 0x80;
-    const INLINES_FUNCTIONS: bool = true;
+    const IS_IN_REGISTERS: bool = true;
     const TILE_TOKENS: usize = 12;
     const HAS_UNSIGNED: bool = true;
     const PARTS: Parts = Parts::of(4);

@@ -173,9 +173,9 @@ pub(crate) trait Simd: Copy {
     const HAS_UNSIGNED: bool;
     /// What [`Self::dot_part`] sums up.
     const PARTS: Parts;
-    /// Functions of one value are compiled where they are used: the vectors they work on stay in
-    /// registers.
-    const INLINES_FUNCTIONS: bool;
+    /// A vector is in registers, so that all that works on it is compiled where it is used. What
+    /// is in memory is as fast in larger functions that are compiled once.
+    const IS_IN_REGISTERS: bool;
     /// There are registers for the sums of twelve tokens, or of twice 16 rows: 32 of a whole
     /// vector.
     const HAS_MANY_REGISTERS: bool;

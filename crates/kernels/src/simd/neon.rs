@@ -73,7 +73,7 @@ impl Simd for Neon {
     type B = [uint8x16_t; 4];
 
     const WIDE_XOR: u8 = 0;
-    const INLINES_FUNCTIONS: bool = true;
+    const IS_IN_REGISTERS: bool = true;
     const TILE_TOKENS: usize = 2;
     const HAS_UNSIGNED: bool = false;
     const PARTS: Parts = Parts::of(0);

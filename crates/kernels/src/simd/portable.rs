@@ -49,7 +49,7 @@ impl Simd for Portable {
     type B = [u8; 64];
 
     const WIDE_XOR: u8 = 0;
-    const INLINES_FUNCTIONS: bool = false;
+    const IS_IN_REGISTERS: bool = false;
     const TILE_TOKENS: usize = 2;
     const HAS_UNSIGNED: bool = false;
     const PARTS: Parts = Parts::of(0);

@@ -48,7 +48,7 @@ impl<S: Simd> LayoutTask for With<'_, S> {
             tile::<S, L, 6>(simd, &task, token_idx);
             token_idx += 6;
         }
-        while task.x.n_tokens() - token_idx >= 4 {
+        while const { S::IS_IN_REGISTERS } && task.x.n_tokens() - token_idx >= 4 {
             tile::<S, L, 4>(simd, &task, token_idx);
             token_idx += 4;
         }
