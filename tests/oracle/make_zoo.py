@@ -8,7 +8,9 @@
 
 The file is one `Model` of an ML Program with a function per subject. Arrays of more than 256 bytes
 and whatever coremltools would put into a weight file become references to `@zeros`: type and shape
-stay, values go. Names are short and sequential, so that the file is small.
+stay, values go. Values have no names, so that the file is small and layers that are alike have the
+same bytes: an argument says how many values before it was made, or, of a small constant, which of
+all values it is, with `=` before the number.
 
 A whole run takes about an hour. `--cache FOLDER` keeps converted subjects between runs. `--replace`
 converts only the chosen subjects; all others stay in the file as they are. Needs
@@ -73,10 +75,67 @@ def cached(folder, name, module, subject):
     return function
 
 
+def each_value(function, argument, result):
+    """Replaces names: `argument` gives that of a name, `result` of a new value and the op or None."""
+
+    def walk(block):
+        for each in block.inputs:
+            each.name = result(each.name, None)
+        for op in block.operations:
+            for key in sorted(op.inputs):
+                for binding in op.inputs[key].arguments:
+                    if binding.HasField("name"):
+                        binding.name = argument(binding.name)
+            for inner in op.blocks:
+                walk(inner)
+            for each in op.outputs:
+                each.name = result(each.name, op)
+        block.outputs[:] = [argument(name) for name in block.outputs]
+
+    for each in function.inputs:
+        each.name = result(each.name, None)
+    for block in function.block_specializations.values():
+        walk(block)
+
+
+def without_names(function):
+    """Arguments become numbers."""
+    places, constants = {}, set()
+
+    def result(name, op):
+        places[name] = len(places)
+        if op is not None and op.type == "const" and op.attributes["val"].HasField("immediateValue"):
+            constants.add(name)
+        return ""
+
+    def argument(name):
+        return f"={places[name]}" if name in constants else str(len(places) - places[name])
+
+    each_value(function, argument, result)
+
+
+def with_names(function):
+    """Values are named by their numbers again."""
+    count = 0
+
+    def result(_name, _op):
+        nonlocal count
+        count += 1
+        return f"v{count}"
+
+    def argument(text):
+        return f"v{int(text[1:]) + 1 if text.startswith('=') else count - int(text) + 1}"
+
+    each_value(function, argument, result)
+
+
 def unpacked(data):
     """Name -> Function of the bytes of the file."""
     model = proto.Model_pb2.Model.FromString(zstandard.ZstdDecompressor().decompress(data))
-    return dict(model.mlProgram.functions)
+    functions = dict(model.mlProgram.functions)
+    for function in functions.values():
+        with_names(function)
+    return functions
 
 
 def packed(functions):
@@ -87,6 +146,7 @@ def packed(functions):
     for name, function in sorted(functions.items()):
         model.description.functions.add().name = name
         model.mlProgram.functions[name].CopyFrom(function)
+        without_names(model.mlProgram.functions[name])
     model.description.defaultFunctionName = min(functions)
     plain = model.SerializeToString(deterministic=True)
     parameters = zstandard.ZstdCompressionParameters.from_level(

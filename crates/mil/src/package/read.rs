@@ -33,15 +33,15 @@ pub(super) fn open(files: Files<'_>) -> Result<Package, PackageError> {
     package(model, path, &file, Weights::new(files, folder))
 }
 
-/// Reads the program of a model file without its weight files and its description: constants that
-/// are stored there are zeros. `name` names the file in messages. Types are inferred;
+/// The program of a model without its weight files and its description: constants that are stored
+/// there are zeros. `name` names the model in messages. Types are inferred;
 /// [`check`](crate::valid::check) checks the rest.
-pub fn program_without_weights(name: &str, model: &[u8]) -> Result<Program, PackageError> {
+pub fn program_without_weights(
+    name: &str,
+    model: &proto::Program,
+) -> Result<Program, PackageError> {
     let file = Path::new(name);
-    let model = decoded(model, file)?;
-    decode::program(ml_program(&model, file)?, &[], file, &mut |_, _, ty| {
-        zeros(ty)
-    })
+    decode::program(model, &[], file, &mut |_, _, ty| zeros(ty))
 }
 
 /// The items of the package at `path` except Core ML's own.
