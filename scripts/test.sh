@@ -105,13 +105,14 @@ convert_decoders() { # folder
 
 venv=target/oracle-venv
 # Fetched while the processor is at work; what fails here is tried again, and said, below.
+# Of thousands of modules few are imported, which then compiles them.
 { mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
-    "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
+    "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
 oracles=$!
 # Plugins that need other versions.
 llama=target/llama-index-venv
 { mkdir -p target && { [ -x "$llama/bin/python" ] || python3 -m venv "$llama"; } &&
-    "$llama/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/llama-index-requirements.txt; } >/dev/null 2>&1 &
+    "$llama/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/llama-index-requirements.txt; } >/dev/null 2>&1 &
 llama_index=$!
 # Without the module that scores labeled data, as pages in a browser use it. A folder of its own
 # keeps what is built for this machine.
@@ -123,7 +124,7 @@ wasm_target() {
     rustup target list --installed 2>/dev/null | grep -qx wasm32-unknown-unknown ||
         rustup target add wasm32-unknown-unknown >/dev/null 2>&1
 }
-seconds=${THANE_TEST_FUZZ_SECONDS:-5}
+seconds=${THANE_TEST_FUZZ_SECONDS:-10}
 second_lane() {
     renice -n 19 "$BASHPID" >/dev/null
     if wasm_target; then
@@ -188,7 +189,7 @@ step "examples of the runtime" examples_of_runtime
 
 wait "$oracles" || true
 if [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; then
-    if "$venv/bin/pip" install --quiet --disable-pip-version-check -r tests/oracle/requirements.txt; then
+    if "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/requirements.txt; then
         step "oracle: gguf" "$venv/bin/python" crates/blocks/tests/make_blocks.py --check
         step "oracle: the engine's sums" "$venv/bin/python" tests/oracle/make_ane.py --check
         step "oracle: formats of embeddings" "$venv/bin/python" tests/oracle/make_embed.py --check
@@ -235,7 +236,7 @@ step "time of audits" python3 scripts/audit_time.py "$thane" 1
 if browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome); then
     step "page of an audit" python3 tests/oracle/check_page.py "$thane" "$browser"
     # Carries axe-core; what it depends on is for other browsers.
-    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps axe-playwright-python==0.1.8 ||
+    "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check --no-deps axe-playwright-python==0.1.8 ||
         skip "axe on the page of the server" "pip could not install axe-playwright-python"
     python=$venv/bin/python
     [ -x "$python" ] || python=python3
