@@ -33,7 +33,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/thane-fuzz.XXXXXX")
 trap 'rm -rf -- "$work"' EXIT
 # libFuzzer ends a target where it stands: what it has written goes with the rest.
 export TMPDIR=$work
-built=${CARGO_TARGET_DIR:-$PWD/target}/debug
+target_dir=${CARGO_TARGET_DIR:-$PWD/target}
 
 start=$SECONDS
 features=thane-fuzz/libfuzzer
@@ -41,8 +41,8 @@ for target in "${targets[@]}"; do
     bins+=(--bin "$target")
     [[ $target != requests ]] || features+=,thane-fuzz/requests
 done
-if ! RUSTC_WORKSPACE_WRAPPER=$PWD/fuzz/rustc.sh cargo build --locked --quiet --workspace --config fuzz/profile.toml \
-    --no-default-features --features "$features" "${bins[@]}" >"$work/build.log" 2>&1; then
+if ! RUSTC_WORKSPACE_WRAPPER=$PWD/fuzz/rustc.sh cargo build --locked --quiet --workspace --target-dir "$target_dir" \
+    --config fuzz/profile.toml --no-default-features --features "$features" "${bins[@]}" >"$work/build.log" 2>&1; then
     cat "$work/build.log" >&2
     echo "fuzz: the targets were not built" >&2
     exit 1
@@ -98,7 +98,7 @@ for target in "${targets[@]}"; do
     result=ok
     # Short stacks of allocations: to record them takes longer than all else. Leaks: what is safe Rust is not searched.
     ASAN_OPTIONS=detect_leaks=0:malloc_context_size=2 \
-        "$built/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
+        "$target_dir/debug/$target" "$corpus" "${options[@]}" >"$work/$target.log" 2>&1 || result=FAILED
     figure() { sed -n "s/^stat::$1: *//p" "$work/$target.log"; }
     coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$work/$target.log" | tail -1)
     echo "fuzz: $target: $(figure number_of_executed_units) runs in $((SECONDS - start)) s," \

@@ -105,7 +105,7 @@ convert_decoders() { # folder
 
 venv=target/oracle-venv
 # Fetched while the processor is at work; what fails here is tried again, and said, below.
-# Of thousands of modules few are imported, which then compiles them.
+# Python compiles the modules that are imported; pip would compile all.
 { mkdir -p target && { [ -x "$venv/bin/python" ] || python3 -m venv "$venv"; } &&
     "$venv/bin/pip" install --quiet --no-compile --disable-pip-version-check -r tests/oracle/requirements.txt; } >/dev/null 2>&1 &
 oracles=$!

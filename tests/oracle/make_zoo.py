@@ -76,7 +76,7 @@ def cached(folder, name, module, subject):
 
 
 def each_value(function, argument, result):
-    """Replaces names: `argument` gives that of a name, `result` of a new value and the op or None."""
+    """Replaces names of arguments by `argument`, of results by `result`, given the op or None."""
 
     def walk(block):
         for each in block.inputs:
@@ -104,7 +104,8 @@ def without_names(function):
 
     def result(name, op):
         places[name] = len(places)
-        if op is not None and op.type == "const" and op.attributes["val"].HasField("immediateValue"):
+        is_constant = op is not None and op.type == "const"
+        if is_constant and op.attributes["val"].HasField("immediateValue"):
             constants.add(name)
         return ""
 

@@ -76,7 +76,7 @@ impl Names {
         value.name = format!("v{}", self.0);
     }
 
-    /// The name of the value that is so many before, or with `=` that of this number.
+    /// The name of the value that a number says: how far before, or with `=` which of all.
     fn named(&self, number: &str) -> Result<String, String> {
         let index = match number.strip_prefix('=') {
             Some(index) => index.parse().ok(),

@@ -39,7 +39,7 @@ impl<const N: usize> SuperBlock for [u8; N] {
     }
 }
 
-/// As [`Format::step`], in one place for all where vectors are in memory.
+/// Calls [`Format::step`], which is compiled once for all where vectors are in memory.
 #[inline(always)]
 pub(crate) fn step<S: Simd, T: Format>(
     simd: S,

@@ -148,7 +148,9 @@ impl Isa {
 ///
 /// `run` and all functions that it calls must be `#[inline(always)]`, and vectors must not be made
 /// in closures or by `map`: what the compiler leaves as a function of its own is compiled without
-/// the instructions, and then calls each of them.
+/// the instructions, and then calls each of them. What many kernels need is a kernel of its own,
+/// which they start by [`Isa::run`]; where no vector is
+/// [in registers](Simd::IS_IN_REGISTERS), functions may stay what they are.
 pub(crate) trait Kernel {
     type Output;
     fn run<S: Simd>(self, simd: S) -> Self::Output;
