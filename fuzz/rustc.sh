@@ -1,7 +1,8 @@
 #!/bin/sh
 # Called by cargo in place of rustc for our crates (RUSTC_WORKSPACE_WRAPPER; the first argument is
 # rustc): adds what cargo-fuzz gives a nightly compiler. RUSTC_BOOTSTRAP lets the stable one take it.
-# Build scripts of others call this too, to find out what the compiler can: theirs goes through.
+# Build scripts of other crates call this too, to test for features of the compiler; their calls are
+# passed on as they are.
 #
 # Coverage, by which libFuzzer is led; not of the kernels: their branches say nothing of files and
 # programs, and they would take most of the build's time.

@@ -1,8 +1,8 @@
 //! Links a smaller program where the linker and the loader of this machine can: 2.5 MB less.
 //!
 //! Relative relocations take one bit instead of 24 bytes, which glibc knows from 2.36 on, and LLD
-//! merges functions and constants with the same bytes. An empty program that is linked so tells
-//! whether each works; a build for another machine asks for neither.
+//! merges functions and constants with the same bytes. An empty program that is linked so shows
+//! whether each works. A cross build sets no flags.
 //!
 //! A program with packed relocations does not start on an older glibc than 2.36. `THANE_LINK=plain`
 //! in the environment of the build leaves both out.
