@@ -246,6 +246,7 @@ else
     skip "page of the server" "no Chromium here (apt-get install chromium)"
 fi
 
+step "size of the source" python3 scripts/size.py
 step "tables of measurements" python3 scripts/measurements.py --check
 step "transcripts of the documents" python3 scripts/transcripts.py --check "$thane"
 if [ -n "${THANE_MODELS:-}" ]; then
