@@ -3,12 +3,14 @@
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::embed::model;
-use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json as parsed, stderr, stdout};
+use crate::fixture::{
+    Home, assert_ends, chat_folder, chat_gguf, json as parsed, stderr, stdout, until,
+};
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -396,17 +398,11 @@ fn begun_by(home: &Home, out: &str, command: &mut std::process::Command) -> Chil
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let start = Instant::now();
-    while !partials(home)
-        .iter()
-        .any(|name| name.contains(out) && name.ends_with("weight.bin"))
-    {
-        assert!(
-            start.elapsed() < Duration::from_secs(60),
-            "nothing is written"
-        );
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    until("weights are written", || {
+        partials(home)
+            .iter()
+            .any(|name| name.contains(out) && name.ends_with("weight.bin"))
+    });
     child
 }
 
@@ -584,7 +580,9 @@ fn a_replacement_that_is_killed_keeps_the_old_or_the_new() {
         "64",
         "--force",
     ];
+    let start = Instant::now();
     assert_ends(&home.run(&convert), 0, &[]);
+    let whole = start.elapsed();
     for i in 0..12 {
         let mut child = home
             .thane(&convert)
@@ -592,7 +590,7 @@ fn a_replacement_that_is_killed_keeps_the_old_or_the_new() {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(Duration::from_millis(15 * i));
+        std::thread::sleep(whole * i / 12);
         let _ = child.kill();
         child.wait().unwrap();
         assert_ends(&home.run(&["check", text(&out)]), 0, &[]);

@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
+use crate::fixture::{Home, assert_ends, json as report, stderr, stdout, until};
 
 /// The embedding models that `thane embed` runs with any prompt: all but one that does not pool
 /// the tokens of its prompts.
@@ -962,9 +962,9 @@ fn started(home: &Home, file: &str, out: &str) -> std::process::Child {
         .spawn()
         .unwrap();
     let partial = format!("{out}.partial");
-    while std::fs::metadata(&partial).map_or(0, |m| m.len()) < 100_000 {
-        std::thread::sleep(std::time::Duration::from_millis(2));
-    }
+    until("the first window is on the disk", || {
+        std::fs::metadata(&partial).is_ok_and(|m| m.len() >= 100_000)
+    });
     child
 }
 

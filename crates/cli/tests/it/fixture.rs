@@ -4,12 +4,27 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
+
+/// How long a test waits for another process or thread: minutes, because the machine may have other
+/// work. What has not come by then does not come.
+pub const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Waits until something holds.
+#[track_caller]
+pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// Nobody listens there: port 9 (discard) of this machine.
 pub const NOWHERE: &str = "http://127.0.0.1:9";

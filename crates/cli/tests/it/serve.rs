@@ -2,11 +2,10 @@
 
 use std::io::Read;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{assert_ends, chat_folder, json as report, stderr};
+use crate::fixture::{Home, assert_ends, chat_folder, json as report, stderr, until};
 use crate::serve_client::{Answer, Server, with};
 
 pub fn conversations() -> Vec<Value> {
@@ -437,23 +436,38 @@ fn other_sites_and_clients_without_the_key_are_refused() {
     assert_eq!(server.get("/health", "").status, 200);
 }
 
-/// A stream of an answer that takes long.
-fn slow(server: &Server) -> Answer {
-    let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
+/// A model each answer of which takes minutes.
+pub const ENDLESS: &str = "endless.gguf";
+
+/// A server of [`ENDLESS`] and `bert-mean`.
+pub fn endless_server(flags: &[&str]) -> Server {
+    let home = Home::new();
+    let (model, bert) = (
+        crate::talk::endless(&home),
+        crate::embed::model("bert-mean"),
+    );
+    let fixed = ["--port", "0", "--context", "100000", "--numerics", "ane"];
+    let models = [model.as_str(), bert.to_str().unwrap()];
+    Server::of_arguments(
+        &[&models[..], &fixed, &["--slots", "1"], flags].concat(),
+        &[],
+    )
+}
+
+/// A stream of an answer.
+pub fn stream(server: &Server, model: &str, max_tokens: usize) -> Answer {
+    let body = json!({"model": model, "prompt": "sky", "max_tokens": max_tokens, "stream": true});
     server.post("/v1/completions", &body.to_string(), "")
 }
 
 #[test]
 fn a_full_queue_refuses_and_a_client_that_leaves_makes_room() {
-    // These numerics are slow.
-    let server = Server::start(&["--numerics", "ane", "--slots", "1", "--queue", "20"]);
-    let start = Instant::now();
-    assert!(slow(&server).events().len() > 100);
-    let one = start.elapsed();
-    let mut streams: Vec<Answer> = (0..21).map(|_| slow(&server)).collect();
+    let server = endless_server(&["--queue", "20"]);
+    let ask = || stream(&server, ENDLESS, 90_000);
+    let mut streams: Vec<Answer> = (0..21).map(|_| ask()).collect();
     assert!(streams.iter().all(|stream| stream.status == 200));
     assert!(streams[0].chunk().unwrap().starts_with("data: {"));
-    let answer = slow(&server);
+    let answer = ask();
     assert!(
         answer.head.contains("\r\nretry-after: 1\r\n"),
         "{}",
@@ -463,20 +477,15 @@ fn a_full_queue_refuses_and_a_client_that_leaves_makes_room() {
     // The embedding model has a queue of its own.
     let body = json!({"model": "bert-mean", "input": "a"}).to_string();
     assert_eq!(server.post("/v1/embeddings", &body, "").status, 200);
-    let start = Instant::now();
     drop(streams);
-    while server.n_requests() > 0 {
-        assert!(start.elapsed() < one * 10, "21 answers were not cancelled");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let answer = server.chat(json!({"messages": hello(), "max_tokens": 2}));
-    assert_eq!(answer.status, 200);
+    until("21 answers are cancelled", || server.n_requests() == 0);
+    assert!(stream(&server, ENDLESS, 2).events().len() > 1);
 }
 
 #[test]
 fn an_interrupted_server_finishes_its_answers() {
-    let mut server = Server::start(&["--numerics", "ane", "--slots", "1"]);
-    let mut running = slow(&server);
+    let mut server = Server::start(&["--slots", "1"]);
+    let mut running = stream(&server, "tiny-chat", 400);
     running.chunk().unwrap();
     server.interrupt();
     let mut text = String::new();

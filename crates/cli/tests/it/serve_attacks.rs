@@ -3,21 +3,20 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::fixture::PATIENCE;
 use crate::serve_client::{Server, with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
 /// What an attacker hides behind a body.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// All that the server sends until it closes the connection, or for a second.
+/// All that the server sends until it closes the connection.
 fn exchange(server: &Server, request: impl AsRef<[u8]>) -> String {
     let mut stream = TcpStream::connect(&server.address).unwrap();
-    let second = Duration::from_secs(1);
-    stream.set_read_timeout(Some(second)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     // The server may refuse what it has not read to its end.
     let _ = stream.write_all(request.as_ref());
     let mut found = Vec::new();
@@ -51,6 +50,11 @@ fn assert_refused(found: &str, status: u16, case: &str) {
 
 fn head(line: &str, headers: &str) -> String {
     format!("{line} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")
+}
+
+/// The head of a request after which the server closes the connection.
+fn last_head(line: &str, headers: &str) -> String {
+    head(line, &format!("{headers}Connection: close\r\n"))
 }
 
 #[test]
@@ -97,7 +101,7 @@ fn nothing_is_smuggled_behind_a_body() {
         assert_refused(&found, 400, &chunks[..chunks.len().min(40)]);
     }
     // A request that follows a complete one is another one.
-    let two = head("GET /health", "") + &head("GET /health", "Connection: close\r\n");
+    let two = head("GET /health", "") + &last_head("GET /health", "");
     assert_eq!(statuses(&exchange(&server, two)), [200, 200]);
 }
 
@@ -109,14 +113,17 @@ fn heads_are_bounded_and_complete() {
         (0..n).map(|k| format!("X-{k}: {value}\r\n")).collect()
     };
     for (request, status) in [
-        (head("GET /health", &lines(98, 10)), 200),
-        (head("GET /health", &lines(200, 10)), 431),
-        (head("GET /health", &lines(100_000, 10)), 431),
-        (head("GET /health", &lines(1, 200_000)), 431),
-        (head("GET /health", &lines(90, 5000)), 431),
-        (head(&format!("GET /{}", "a".repeat(70_000)), ""), 414),
-        (head(&format!("GET /{}", "a".repeat(50_000)), ""), 404),
-        ("GET /health HTTP/1.1\r\n\r\n".to_owned(), 400),
+        (last_head("GET /health", &lines(98, 10)), 200),
+        (last_head("GET /health", &lines(200, 10)), 431),
+        (last_head("GET /health", &lines(100_000, 10)), 431),
+        (last_head("GET /health", &lines(1, 200_000)), 431),
+        (last_head("GET /health", &lines(90, 5000)), 431),
+        (last_head(&format!("GET /{}", "a".repeat(70_000)), ""), 414),
+        (last_head(&format!("GET /{}", "a".repeat(50_000)), ""), 404),
+        (
+            "GET /health HTTP/1.1\r\nConnection: close\r\n\r\n".to_owned(),
+            400,
+        ),
         (
             "GET /health HTTP/9.9\r\nHost: localhost\r\n\r\n".to_owned(),
             400,
@@ -126,10 +133,10 @@ fn heads_are_bounded_and_complete() {
             400,
         ),
         ("\u{16}\u{3}\u{1}\0\0".to_owned(), 400),
-        (head("TRACE /health", ""), 405),
-        (head("CONNECT localhost:80", ""), 404),
+        (last_head("TRACE /health", ""), 405),
+        (last_head("CONNECT localhost:80", ""), 404),
         (
-            head("OPTIONS /v1/models", "Origin: http://evil.example\r\n"),
+            last_head("OPTIONS /v1/models", "Origin: http://evil.example\r\n"),
             405,
         ),
     ] {
@@ -166,7 +173,7 @@ fn paths_lead_nowhere() {
         ("/tei/%ff/info", 400),
         ("/tei/..%2f/info", 404),
     ] {
-        let found = exchange(&server, head(&format!("GET {path}"), ""));
+        let found = exchange(&server, last_head(&format!("GET {path}"), ""));
         let status = match status {
             // Text Embeddings Inference has another for requests at fault.
             400 if path.starts_with("/tei") => 422,

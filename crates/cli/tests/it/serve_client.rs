@@ -4,11 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, chat_folder};
+use crate::fixture::{Home, PATIENCE, chat_folder};
 
 /// A running server, which ends with the test.
 pub struct Server {
@@ -66,8 +65,7 @@ impl Server {
     /// Sends a request, and waits for the head of the answer.
     pub fn send(&self, head: &str, body: impl AsRef<[u8]>) -> Answer {
         let mut stream = TcpStream::connect(&self.address).unwrap();
-        let patience = Duration::from_secs(60);
-        stream.set_read_timeout(Some(patience)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(body.as_ref()).unwrap();
         Answer::read(stream)

@@ -3,11 +3,10 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder, json as report};
+use crate::fixture::{Home, assert_ends, chat_folder, json as report, until};
 use crate::serve_client::{Server, with};
 
 fn lines(text: &str) -> Vec<Value> {
@@ -271,8 +270,7 @@ fn logs_of_servers_are_read_and_followed() {
         lines(&String::from_utf8(output.stdout).unwrap())
     };
     // The log is written beside the answers.
-    let start = Instant::now();
-    while of_log(&[]).len() < 4 && start.elapsed().as_secs() < 20 {}
+    until("the requests are logged", || of_log(&[]).len() >= 4);
     let all = of_log(&[]);
     assert_eq!(
         (all.len(), &all[0]["event"]),

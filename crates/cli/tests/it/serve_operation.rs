@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::thread::sleep;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder, stderr};
+use crate::fixture::{Home, assert_ends, chat_folder, stderr, until};
 use crate::serve_client::Server;
 
 const INVALID: &str = "invalid_request_error";
@@ -198,7 +199,9 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
         for _ in 0..2 {
             assert_eq!(embed(key).status, 200, "{key}");
         }
-        let answer = embed(key);
+        // A server that is slow may have earned the key another request meanwhile.
+        let mut answers = (0..20).map(|_| embed(key));
+        let answer = answers.find(|answer| answer.status != 200).unwrap();
         let seconds = answer.head.split("retry-after: ").nth(1).unwrap();
         let seconds: u32 = seconds.split("\r\n").next().unwrap().parse().unwrap();
         assert!((1..=30).contains(&seconds), "{seconds}");
@@ -210,8 +213,8 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     }
     // Each API has its own shape of the refusal, and whoever looks is not refused.
     for (path, field) in [("/v1/messages", "/error/type"), ("/embed", "/error_type")] {
-        let answer = server.post(path, &body, &header("first"));
-        assert_eq!(answer.status, 429);
+        let mut answers = (0..20).map(|_| server.post(path, &body, &header("first")));
+        let answer = answers.find(|answer| answer.status == 429).unwrap();
         assert!(answer.head.contains("retry-after: "), "{}", answer.head);
         let error = answer.json();
         let kind = error.pointer(field).and_then(Value::as_str).unwrap();
@@ -349,15 +352,6 @@ fn is_loaded(server: &Server, id: &str) -> bool {
     row["loaded"].as_bool().unwrap()
 }
 
-#[track_caller]
-pub fn until(what: &str, is_so: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 /// The greedy answer of a model.
 pub fn answer(server: &Server, id: &str) -> String {
     let fields = json!({"model": id, "messages": hello(), "max_tokens": 8, "temperature": 0});
@@ -369,7 +363,7 @@ pub fn answer(server: &Server, id: &str) -> String {
 
 #[test]
 fn models_come_when_they_are_asked_for_and_go_when_nobody_asks() {
-    let server = Server::start(&["--lazy", "--keep-alive", "1s", "--numerics", "f32"]);
+    let server = Server::start(&["--lazy", "--numerics", "f32"]);
     let before = server.get("/v1/models/tiny-chat", "").json();
     assert_eq!(
         (&before["loaded"], &before["max_tokens"]),
@@ -397,14 +391,18 @@ fn models_come_when_they_are_asked_for_and_go_when_nobody_asks() {
     let metrics = server.get("/metrics", "").text();
     let line = "\nthane_model_loaded{model=\"bert-mean\"} 0\n";
     assert!(metrics.contains(line), "{metrics}");
-    until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
-    let after = server.get("/v1/models/tiny-chat", "").json();
-    assert_eq!(after["max_tokens"], 512);
-    assert_eq!(answer(&server, "tiny-chat"), texts[0]);
     // Text Embeddings Inference asks for the one embedding model, loaded or not.
     let body = json!({"inputs": "a cat"}).to_string();
     assert_eq!(server.post("/embed", &body, "").status, 200);
     assert!(is_loaded(&server, "bert-mean"));
+    drop(server);
+    let server = Server::start(&["--keep-alive", "10ms", "--numerics", "f32"]);
+    for _ in 0..2 {
+        until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
+        let after = server.get("/v1/models/tiny-chat", "").json();
+        assert_eq!(after["max_tokens"], 512);
+        assert_eq!(answer(&server, "tiny-chat"), texts[0]);
+    }
 }
 
 #[test]
@@ -413,26 +411,24 @@ fn a_running_answer_keeps_its_model() {
     let flags = ["--keep-alive", "10ms", "--numerics", "ane", "--slots", "1"];
     let server = Server::start(&flags);
     let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
-    let start = Instant::now();
     let events = server
         .post("/v1/completions", &body.to_string(), "")
         .events();
     let last = events.last().unwrap();
     let is_over = last["choices"][0]["finish_reason"].is_string();
     assert!(events.len() > 100 && is_over, "{last}");
-    println!(
-        "the answer took {:?}, models are looked at each half second",
-        start.elapsed()
-    );
     until("the model is unloaded", || !is_loaded(&server, "tiny-chat"));
 }
 
 #[test]
 fn clients_of_ollama_say_how_long_a_model_stays() {
     let server = Server::start(&["--keep-alive", "1h"]);
+    let post = |path: &str, fields: Value| server.post(path, &fields.to_string(), "");
     let ask = |keep_alive: Value| {
-        let body = json!({"model": "tiny-chat", "keep_alive": keep_alive}).to_string();
-        server.post("/api/generate", &body, "")
+        post(
+            "/api/generate",
+            json!({"model": "tiny-chat", "keep_alive": keep_alive}),
+        )
     };
     assert_eq!(ask(json!("5x")).status, 400);
     assert!(is_loaded(&server, "tiny-chat"));
@@ -447,14 +443,17 @@ fn clients_of_ollama_say_how_long_a_model_stays() {
     );
     // An empty prompt loads the model, here for good.
     assert_eq!(ask(json!(-1)).json()["done_reason"], "load");
-    std::thread::sleep(Duration::from_millis(1200));
+    let fields = json!({"model": "bert-mean", "input": "a cat", "keep_alive": 0});
+    assert_eq!(post("/api/embed", fields).status, 200);
+    until("the other is unloaded", || !is_loaded(&server, "bert-mean"));
     assert!(is_loaded(&server, "tiny-chat"));
     drop(server);
     // Where no model is unloaded, clients cannot do it.
     let server = Server::start(&[]);
     let body = json!({"model": "tiny-chat", "keep_alive": 0}).to_string();
     assert_eq!(server.post("/api/generate", &body, "").status, 200);
-    std::thread::sleep(Duration::from_millis(1200));
+    // Nothing shows that the server has looked for models to unload, which it does twice a second.
+    sleep(Duration::from_millis(1200));
     assert!(is_loaded(&server, "tiny-chat"));
 }
 

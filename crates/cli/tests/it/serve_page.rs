@@ -4,13 +4,13 @@
 use std::fs;
 use std::io::{Cursor, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use zip::ZipWriter;
 use zip::write::SimpleFileOptions;
 
-use crate::fixture::{assert_ends, stdout};
+use crate::fixture::{assert_ends, stdout, until};
+use crate::serve::{ENDLESS, endless_server, stream};
 use crate::serve_client::{Answer, Server};
 
 const INVALID: &str = "invalid_request_error";
@@ -259,23 +259,19 @@ fn metrics_count_what_passes() {
 
 #[test]
 fn a_client_that_leaves_is_counted_and_runs_no_more() {
-    // These numerics are slow.
-    let server = Server::start(&["--numerics", "ane"]);
-    let body = json!({"model": "tiny-chat", "prompt": "sky", "max_tokens": 400, "stream": true});
-    let mut answer = server.post("/v1/completions", &body.to_string(), "");
+    let server = endless_server(&[]);
+    let mut answer = stream(&server, ENDLESS, 90_000);
     answer.chunk().unwrap();
     let until = |line: &str, expected: f64| {
-        let start = Instant::now();
-        while metric(&server.get("/metrics", "").text(), line) != expected {
-            assert!(start.elapsed() < Duration::from_secs(60), "{line}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until(line, || {
+            metric(&server.get("/metrics", "").text(), line) == expected
+        });
     };
-    let running = "thane_requests_running{model=\"tiny-chat\"}";
+    let running = "thane_requests_running{model=\"endless.gguf\"}";
     until(running, 1.0);
     drop(answer);
     until(
-        "thane_requests_total{model=\"tiny-chat\",outcome=\"cancelled\"}",
+        "thane_requests_total{model=\"endless.gguf\",outcome=\"cancelled\"}",
         1.0,
     );
     until(running, 0.0);

@@ -2,12 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use crate::fixture::{Home, assert_ends};
+use crate::fixture::{Home, assert_ends, until};
 use crate::serve_client::Server;
 
 /// Token ids of a prompt; those of different `seed` begin differently.
@@ -28,20 +26,14 @@ fn ask(server: &Server, prompt: &[u32]) -> (u64, String) {
 
 /// The pages in a folder; waits until there are `n`.
 fn pages(folder: &Path, n: usize) -> Vec<PathBuf> {
-    let begun = Instant::now();
-    loop {
-        let models: Vec<PathBuf> = list(folder);
-        let found: Vec<PathBuf> = models.iter().flat_map(|model| list(model)).collect();
-        if found.len() == n
-            && found
-                .iter()
-                .all(|path| path.extension().is_some_and(|e| e == "page"))
-        {
-            return found;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(30), "{found:?}");
-        sleep(Duration::from_millis(20));
-    }
+    let is_page = |path: &PathBuf| path.extension().is_some_and(|e| e == "page");
+    let mut found = Vec::new();
+    until("pages are kept", || {
+        let models = list(folder);
+        found = models.iter().flat_map(|model| list(model)).collect();
+        found.len() == n && found.iter().all(is_page)
+    });
+    found
 }
 
 fn list(folder: &Path) -> Vec<PathBuf> {
@@ -100,13 +92,10 @@ fn prompts_outlive_the_server_in_a_folder() {
     let damaged: Vec<Vec<u8>> = files.iter().map(flip).collect();
     let server = Server::start(&f32);
     assert_eq!(ask(&server, &prompt(1, 300)), (0, answer.clone()));
-    let begun = Instant::now();
-    let mut all = files.iter().zip(&damaged);
-    while all.any(|(file, bytes)| fs::read(file).is_ok_and(|now| now == *bytes)) {
-        assert!(begun.elapsed() < Duration::from_secs(30));
-        sleep(Duration::from_millis(20));
-        all = files.iter().zip(&damaged);
-    }
+    until("no damaged page is left", || {
+        let mut all = files.iter().zip(&damaged);
+        !all.any(|(file, bytes)| fs::read(file).is_ok_and(|now| now == *bytes))
+    });
     pages(&folder, 8);
     drop(server);
     let server = Server::start(&f32);

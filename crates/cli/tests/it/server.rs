@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::fixture::{git_hash, sha256};
+use crate::fixture::{PATIENCE, git_hash, sha256};
 
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -82,9 +82,7 @@ impl Server {
 }
 
 fn serve(stream: TcpStream, log: &Mutex<Vec<Request>>, answer: &dyn Fn(&Request) -> Reply) {
-    stream
-        .set_read_timeout(Some(Duration::from_secs(10)))
-        .unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let Some(request) = read(&stream) else { return };
     log.lock().unwrap().push(request.clone());
     let reply = answer(&request);
