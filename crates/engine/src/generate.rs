@@ -93,7 +93,7 @@ impl Session {
     /// If a state cannot be read.
     pub fn keep(&mut self) -> Result<(), GenerateError> {
         if let Some(pages) = &mut self.pages {
-            pages.save(self.sequence.tokens(), self.instance.as_ref())?;
+            pages.save(0, self.sequence.tokens(), self.instance.as_ref())?;
             while pages.store_one() {}
         }
         Ok(())
@@ -107,7 +107,7 @@ impl Session {
     pub fn reload(&mut self, from: usize) -> Result<(), GenerateError> {
         if let Some(pages) = &mut self.pages {
             let tokens = self.sequence.tokens();
-            pages.load(tokens, from..tokens.len(), self.instance.as_mut())?;
+            pages.load(0, tokens, from..tokens.len(), self.instance.as_mut())?;
         }
         Ok(())
     }

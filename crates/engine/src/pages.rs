@@ -2,13 +2,14 @@
 //! again after its sequence has gone.
 //!
 //! Pages of [`PAGE_TOKENS`] tokens form a prefix tree: a page stands for its tokens and all tokens
-//! before them, so prompts that begin alike share pages. A sequence takes pages by copying them
-//! into its cache, which costs a hundredth of computing them. The pages that were not used for
-//! longest are dropped first, the last page of a prefix before those that lead to it; a
+//! before them, so prompts of an owner that begin alike share pages. A sequence takes pages by
+//! copying them into its cache, which costs a hundredth of computing them. The pages that were not
+//! used for longest are dropped first, the last page of a prefix before those that lead to it; a
 //! [`PageStore`] may keep them.
 
 mod form;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
@@ -24,7 +25,8 @@ use crate::sequence::Sequence;
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = 64;
 
-/// Keeps pages beyond memory. A page is named by all tokens up to its end, which begin a sequence.
+/// Keeps pages beyond memory. A page is named by all tokens up to its end, which begin a sequence;
+/// where it has an owner, two numbers for that are before them.
 pub trait PageStore: Send {
     /// Whether it has a page.
     fn has(&mut self, tokens: &[u32]) -> bool;
@@ -47,6 +49,8 @@ pub struct Pages {
     n_beside: usize,
     /// The first is the root, which has no tokens; `None` for those that were dropped.
     nodes: Vec<Option<Node>>,
+    /// The roots of other owners than 0, which are never dropped.
+    roots: BTreeMap<u64, usize>,
     unused: Vec<usize>,
     /// Nodes by their last use. A node is used after those behind it, so the first has none.
     by_use: BTreeSet<(u64, usize)>,
@@ -118,15 +122,8 @@ impl Pages {
             caches,
             limit,
             n_beside: 0,
-            nodes: vec![Some(Node {
-                parent: ROOT,
-                tokens: Vec::new(),
-                bytes: Vec::new(),
-                children: BTreeMap::new(),
-                used: 0,
-                is_stored: true,
-                _held: None,
-            })],
+            nodes: vec![Some(Node::root(0))],
+            roots: BTreeMap::new(),
             unused: Vec::new(),
             by_use: BTreeSet::new(),
             clock: 0,
@@ -168,15 +165,15 @@ impl Pages {
         self.by_use.len() * self.page_bytes
     }
 
-    /// Number of tokens at the start of `tokens` that pages hold.
-    pub fn n_known(&mut self, tokens: &[u32]) -> usize {
-        let (n_pages, _) = self.walk(tokens);
+    /// Number of tokens at the start of an owner's `tokens` that pages hold.
+    pub fn n_known(&mut self, owner: u64, tokens: &[u32]) -> usize {
+        let n_pages = self.walk(owner, tokens);
         let Some(store) = &mut self.store else {
             return n_pages * PAGE_TOKENS;
         };
         let rest = n_pages..tokens.len() / PAGE_TOKENS;
-        let stored = rest.map(|i| &tokens[..(i + 1) * PAGE_TOKENS]);
-        let n_stored = stored.take_while(|tokens| store.has(tokens)).count();
+        let stored = rest.map(|i| name_of(owner, &tokens[..(i + 1) * PAGE_TOKENS]));
+        let n_stored = stored.take_while(|name| store.has(name)).count();
         (n_pages + n_stored) * PAGE_TOKENS
     }
 
@@ -193,25 +190,27 @@ impl Pages {
         instance: &mut dyn Instance,
     ) -> Result<(), GenerateError> {
         let most = prompt.len().saturating_sub(1).min(sequence.context());
-        let n_known = self.n_known(prompt).min(most);
+        let owner = sequence.owner();
+        let n_known = self.n_known(owner, prompt).min(most);
         let n_cached = sequence.n_cached(prompt);
         if n_known <= n_cached {
             return Ok(());
         }
         sequence.begin(prompt)?;
-        let end = self.load(prompt, n_cached..n_known, instance)?;
+        let end = self.load(owner, prompt, n_cached..n_known, instance)?;
         sequence.extend(&prompt[n_cached..end]);
         Ok(())
     }
 
-    /// The rows of those of `tokens` that no page has, out of the states of `instance`; `None` if
-    /// they are none, or more than a page.
+    /// The rows of those of an owner's `tokens` that no page has, out of the states of `instance`;
+    /// `None` if they are none, or more than a page.
     pub(crate) fn tail(
         &self,
+        owner: u64,
         tokens: &[u32],
         instance: &dyn Instance,
     ) -> Result<Option<Tail>, RunError> {
-        let (n_pages, _) = self.walk(tokens);
+        let n_pages = self.walk(owner, tokens);
         let range = n_pages * PAGE_TOKENS..tokens.len();
         if range.is_empty() || range.len() > PAGE_TOKENS {
             return Ok(None);
@@ -235,19 +234,20 @@ impl Pages {
         Ok(())
     }
 
-    /// Copies the rows of `tokens[range]` to the states of `instance`, as far as pages have them.
-    /// Returns the end of what was copied.
+    /// Copies the rows of `tokens[range]` to the states of `instance`, as far as pages of the owner
+    /// have them. Returns the end of what was copied.
     ///
     /// # Errors
     ///
     /// If a state cannot be written.
     pub fn load(
         &mut self,
+        owner: u64,
         tokens: &[u32],
         range: Range<usize>,
         instance: &mut dyn Instance,
     ) -> Result<usize, RunError> {
-        let mut at = ROOT;
+        let mut at = self.root_of(owner);
         let mut end = range.start;
         let mut path = Vec::new();
         for (i, page) in tokens[..range.end].chunks(PAGE_TOKENS).enumerate() {
@@ -264,8 +264,8 @@ impl Pages {
                     Some(next)
                 }
                 None => {
-                    let prefix = &tokens[..start + PAGE_TOKENS];
-                    let stored = self.store.as_mut().and_then(|store| store.get(prefix));
+                    let prefix = name_of(owner, &tokens[..start + PAGE_TOKENS]);
+                    let stored = self.store.as_mut().and_then(|store| store.get(&prefix));
                     let Some(bytes) = stored.filter(|bytes| bytes.len() == self.page_bytes) else {
                         break;
                     };
@@ -283,16 +283,21 @@ impl Pages {
         Ok(end)
     }
 
-    /// Keeps the whole pages of `tokens`, whose rows are in the states of `instance`.
+    /// Keeps the whole pages of an owner's `tokens`, whose rows are in the states of `instance`.
     ///
     /// # Errors
     ///
     /// If a state cannot be read.
-    pub fn save(&mut self, tokens: &[u32], instance: &dyn Instance) -> Result<(), RunError> {
+    pub fn save(
+        &mut self,
+        owner: u64,
+        tokens: &[u32],
+        instance: &dyn Instance,
+    ) -> Result<(), RunError> {
         if self.page_bytes > self.limit.saturating_sub(self.n_beside) || self.page_bytes == 0 {
             return Ok(());
         }
-        let (mut at, mut path) = (ROOT, Vec::new());
+        let (mut at, mut path) = (self.root_of(owner), Vec::new());
         for (i, page) in tokens.as_chunks::<PAGE_TOKENS>().0.iter().enumerate() {
             let known = self.node(at).children.get(&page[..]).copied();
             let next = match known {
@@ -322,16 +327,35 @@ impl Pages {
         true
     }
 
-    /// The pages in memory along `tokens`: how many, and the last.
-    fn walk(&self, tokens: &[u32]) -> (usize, usize) {
-        let (mut n, mut at) = (0, ROOT);
-        for page in tokens.as_chunks::<PAGE_TOKENS>().0 {
-            let Some(next) = self.node(at).children.get(&page[..]) else {
-                break;
-            };
-            (n, at) = (n + 1, *next);
+    /// The number of pages in memory along an owner's `tokens`.
+    fn walk(&self, owner: u64, tokens: &[u32]) -> usize {
+        let Some(mut at) = self.known_root(owner) else {
+            return 0;
+        };
+        let pages = tokens.as_chunks::<PAGE_TOKENS>().0.iter();
+        let is_known = |page: &&[u32; PAGE_TOKENS]| {
+            let next = self.node(at).children.get(&page[..]);
+            at = next.copied().unwrap_or(at);
+            next.is_some()
+        };
+        pages.take_while(is_known).count()
+    }
+
+    fn known_root(&self, owner: u64) -> Option<usize> {
+        match owner {
+            0 => Some(ROOT),
+            owner => self.roots.get(&owner).copied(),
         }
-        (n, at)
+    }
+
+    /// The root of the pages of an owner.
+    fn root_of(&mut self, owner: u64) -> usize {
+        self.known_root(owner).unwrap_or_else(|| {
+            self.nodes.push(Some(Node::root(owner)));
+            let at = self.nodes.len() - 1;
+            self.roots.insert(owner, at);
+            at
+        })
     }
 
     fn node(&self, at: usize) -> &Node {
@@ -488,6 +512,34 @@ impl Pages {
             }
         }
         Ok(())
+    }
+}
+
+/// The name of a page in a store.
+fn name_of(owner: u64, tokens: &[u32]) -> Cow<'_, [u32]> {
+    match owner {
+        0 => tokens.into(),
+        owner => [&marks(owner), tokens].concat().into(),
+    }
+}
+
+/// Two numbers for an owner.
+fn marks(owner: u64) -> [u32; 2] {
+    [(owner >> 32) as u32, owner as u32]
+}
+
+impl Node {
+    /// The node before all pages of an owner.
+    fn root(owner: u64) -> Self {
+        Self {
+            parent: ROOT,
+            tokens: name_of(owner, &[]).into_owned(),
+            bytes: Vec::new(),
+            children: BTreeMap::new(),
+            used: 0,
+            is_stored: true,
+            _held: None,
+        }
     }
 }
 

@@ -12,6 +12,8 @@ use crate::error::GenerateError;
 #[derive(Debug)]
 pub(crate) struct Sequence {
     tokens: Vec<u32>,
+    /// For whom they were computed.
+    owner: u64,
     /// Most tokens that were in the cache since it was zero.
     n_written: usize,
     context: usize,
@@ -33,6 +35,7 @@ impl Sequence {
     pub fn new(context: usize, vocab_size: usize) -> Self {
         Self {
             tokens: Vec::new(),
+            owner: 0,
             n_written: 0,
             context,
             vocab_size,
@@ -60,9 +63,30 @@ impl Sequence {
         self.n_written
     }
 
-    /// Whether a prompt uses at least half of what the cache holds.
-    pub fn goes_on(&self, prompt: &[u32]) -> bool {
-        2 * self.n_cached(prompt) >= self.tokens.len()
+    /// For whom the tokens in the cache were computed.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// Drops the tokens, unless they were computed for this owner, for whom the next ones are.
+    pub fn claim(&mut self, owner: u64) {
+        if self.owner != owner {
+            self.clear();
+            self.owner = owner;
+        }
+    }
+
+    /// [`Self::n_cached`] of a prompt of this owner.
+    pub fn n_cached_for(&self, owner: u64, prompt: &[u32]) -> usize {
+        match self.owner == owner {
+            true => self.n_cached(prompt),
+            false => 0,
+        }
+    }
+
+    /// Whether a prompt of an owner uses at least half of what the cache holds.
+    pub fn goes_on(&self, owner: u64, prompt: &[u32]) -> bool {
+        2 * self.n_cached_for(owner, prompt) >= self.tokens.len()
     }
 
     /// Number of tokens that the cache can hold.

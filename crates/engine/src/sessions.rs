@@ -113,36 +113,45 @@ impl Sessions {
         self.pages.as_mut()
     }
 
-    /// The number of tokens at the start of `prompt` that pages hold, or a whole cache that no
-    /// sequence has.
-    pub fn n_kept(&mut self, prompt: &[u32]) -> usize {
-        let n = self.n_paged(prompt);
-        let whole = self.whole.as_ref().and_then(|whole| whole.find(prompt));
-        n.max(whole.map_or(0, |(_, n)| n))
+    /// The number of tokens at the start of an owner's prompt that pages hold, or a whole cache
+    /// that no sequence has.
+    pub fn n_kept(&mut self, owner: u64, prompt: &[u32]) -> usize {
+        let n = self.n_paged(owner, prompt);
+        let whole = self.whole.as_ref();
+        let found = whole.and_then(|whole| whole.find(owner, prompt));
+        n.max(found.map_or(0, |(_, n)| n))
     }
 
-    fn n_paged(&mut self, prompt: &[u32]) -> usize {
-        let n = self.pages.as_mut().map_or(0, |pages| pages.n_known(prompt));
+    fn n_paged(&mut self, owner: u64, prompt: &[u32]) -> usize {
+        let pages = self.pages.as_mut();
+        let n = pages.map_or(0, |pages| pages.n_known(owner, prompt));
         n.min(prompt.len().saturating_sub(1))
     }
 
-    /// Makes the cache of sequence `idx` hold what is kept of a prompt, if that is more than it
-    /// holds. What the cache holds of other prompts was last used at `used`: caches that were not
-    /// used for longest are dropped first.
-    pub fn resume(&mut self, idx: usize, prompt: &[u32], used: u64) -> Result<(), GenerateError> {
-        let n_paged = self.n_paged(prompt);
+    /// Makes the cache of sequence `idx` hold what is kept of an owner's prompt, if that is more
+    /// than it holds. What the cache holds of other prompts was last used at `used`: caches that
+    /// were not used for longest are dropped first.
+    pub fn resume(
+        &mut self,
+        idx: usize,
+        (owner, prompt): (u64, &[u32]),
+        used: u64,
+    ) -> Result<(), GenerateError> {
+        let n_paged = self.n_paged(owner, prompt);
         let sequence = self.sequence(idx)?;
-        let (n_cached, goes_on) = (sequence.n_cached(prompt), sequence.goes_on(prompt));
+        let n_cached = sequence.n_cached_for(owner, prompt);
+        let goes_on = sequence.goes_on(owner, prompt);
         let mut tail = None;
         if let Some(whole) = &mut self.whole {
             let is_more = |(_, n): &(usize, usize)| *n > n_cached && *n >= n_paged;
-            let wanted = whole.find(prompt).filter(is_more).map(|(at, _)| at);
+            let found = whole.find(owner, prompt).filter(is_more);
+            let wanted = found.map(|(at, _)| at);
             let instance = self.batch.instance_mut(idx)?;
             if wanted.is_none() && !goes_on {
                 let pages = self
                     .pages
                     .as_ref()
-                    .map(|p| p.tail(&prompt[..n_cached], instance));
+                    .map(|p| p.tail(owner, &prompt[..n_cached], instance));
                 tail = pages.transpose()?.flatten();
             }
             // What cannot be carried over would be computed again.
@@ -151,6 +160,7 @@ impl Sessions {
                 whole.exchange((instance, &mut self.sequences[idx]), wanted, used);
             }
         }
+        self.claim(idx, owner)?;
         self.restore(idx, prompt)?;
         if let Some((pages, tail)) = self.pages.as_ref().zip(tail) {
             let (sequence, instance) = (&mut self.sequences[idx], self.batch.instance_mut(idx)?);
@@ -158,6 +168,12 @@ impl Sessions {
         }
         let n_bytes = self.whole_bytes();
         self.pages.iter_mut().for_each(|pages| pages.leave(n_bytes));
+        Ok(())
+    }
+
+    /// Makes the cache of sequence `idx` one of this owner: drops what it holds of another.
+    pub fn claim(&mut self, idx: usize, owner: u64) -> Result<(), GenerateError> {
+        self.sequence_mut(idx)?.claim(owner);
         Ok(())
     }
 
@@ -180,7 +196,8 @@ impl Sessions {
             .get(idx)
             .ok_or(RunError::NoInstance { idx, n })?;
         if let Some(pages) = &mut self.pages {
-            pages.save(sequence.tokens(), self.batch.instance(idx)?)?;
+            let instance = self.batch.instance(idx)?;
+            pages.save(sequence.owner(), sequence.tokens(), instance)?;
         }
         Ok(())
     }
@@ -199,6 +216,17 @@ impl Sessions {
     /// last token never counts, because its logits must be computed.
     pub fn n_cached(&self, idx: usize, prompt: &[u32]) -> Result<usize, GenerateError> {
         self.sequence(idx).map(|sequence| sequence.n_cached(prompt))
+    }
+
+    /// [`Self::n_cached`] of an owner's prompt.
+    pub fn n_cached_for(
+        &self,
+        idx: usize,
+        owner: u64,
+        prompt: &[u32],
+    ) -> Result<usize, GenerateError> {
+        let sequence = self.sequence(idx)?;
+        Ok(sequence.n_cached_for(owner, prompt))
     }
 
     /// The tokens in the cache of sequence `idx`.

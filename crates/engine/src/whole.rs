@@ -48,12 +48,12 @@ impl WholeCaches {
         self.caches.iter().map(|cache| cache.held.bytes()).sum()
     }
 
-    /// The cache that holds most tokens at the start of `prompt`, and their number, among those
-    /// that would go on.
-    pub fn find(&self, prompt: &[u32]) -> Option<(usize, usize)> {
+    /// The cache that holds most tokens at the start of a prompt of an owner, and their number,
+    /// among those that would go on.
+    pub fn find(&self, owner: u64, prompt: &[u32]) -> Option<(usize, usize)> {
         let found = self.caches.iter().enumerate().filter_map(|(at, cache)| {
-            let n = cache.sequence.n_cached(prompt);
-            (n > 0 && cache.sequence.goes_on(prompt)).then_some((at, n))
+            let n = cache.sequence.n_cached_for(owner, prompt);
+            (n > 0 && cache.sequence.goes_on(owner, prompt)).then_some((at, n))
         });
         found.max_by_key(|(_, n)| *n)
     }

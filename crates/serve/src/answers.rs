@@ -17,9 +17,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
-use crate::log::{Record, current_quota};
+use crate::log::{Record, current_account};
 use crate::places::Places;
-use crate::rate::Quota;
+use crate::rate::Account;
 
 /// A handle to a running language model.
 pub(crate) struct Answers {
@@ -50,7 +50,7 @@ struct Job {
     arrived: Instant,
     first_token: Arc<OnceLock<Instant>>,
     record: Weak<Record>,
-    quota: Option<Arc<Quota>>,
+    account: Arc<Account>,
 }
 
 /// An answer that is waited for.
@@ -116,6 +116,8 @@ impl Answers {
         };
         let arrived = Instant::now();
         request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
+        let account = current_account();
+        request.owner = account.owner.0;
         let job = Job {
             request,
             events,
@@ -123,12 +125,10 @@ impl Answers {
             arrived,
             first_token,
             record: Record::current(),
-            quota: current_quota(),
+            account,
         };
         let n_prompt = job.request.prompt.len();
-        if let Some(quota) = &job.quota {
-            quota.spend(n_prompt);
-        }
+        job.account.spend(n_prompt);
         if let Some(record) = job.record.upgrade() {
             record.add_tokens(n_prompt, 0);
         }
@@ -153,7 +153,7 @@ struct Listener {
     arrived: Instant,
     first_token: Arc<OnceLock<Instant>>,
     record: Weak<Record>,
-    quota: Option<Arc<Quota>>,
+    account: Arc<Account>,
     /// Pieces of text so far: nearly as many as tokens.
     n_pieces: usize,
 }
@@ -182,9 +182,7 @@ fn work(
             if !is_heard {
                 scheduler.cancel(*id);
                 counts.cancelled.add(1);
-                if let Some(quota) = &listener.quota {
-                    quota.spend(listener.n_pieces);
-                }
+                listener.account.spend(listener.n_pieces);
             }
             is_heard
         });
@@ -234,9 +232,7 @@ impl Listener {
                 if let Some(record) = self.record.upgrade() {
                     record.correct_tokens(self.n_pieces, usage.answer_tokens);
                 }
-                if let Some(quota) = &self.quota {
-                    quota.spend(usage.answer_tokens);
-                }
+                self.account.spend(usage.answer_tokens);
             }
             Event::Scored(_) | Event::Logprob(_) | Event::Failed(_) => {}
         }
@@ -282,7 +278,7 @@ fn submit(
                 arrived: job.arrived,
                 first_token: job.first_token,
                 record: job.record,
-                quota: job.quota,
+                account: job.account,
                 n_pieces: 0,
             };
             listeners.insert(id, listener);

@@ -132,6 +132,34 @@ pub(crate) async fn collect(
     }
 }
 
+/// Bytes of memory that a value takes, or a few more.
+pub(crate) fn memory_of(value: &Value) -> usize {
+    /// Of an entry of an object: its name, its hash, and its place in the table.
+    const ENTRY: usize = size_of::<String>() + 3 * size_of::<usize>();
+    /// Lists and objects that are not empty have room for four.
+    const LEAST: usize = 4;
+    let beside = match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+        Value::String(text) => text.capacity(),
+        Value::Array(list) => {
+            let spare = (list.capacity() - list.len()) * size_of::<Value>();
+            spare + list.iter().map(memory_of).sum::<usize>()
+        }
+        Value::Object(map) => {
+            let n_entries = match map.len() {
+                0 => 0,
+                n => n.next_power_of_two().max(LEAST),
+            };
+            let spare = (n_entries - map.len()) * size_of::<Value>();
+            let values = map
+                .iter()
+                .map(|(name, value)| name.len() + memory_of(value));
+            n_entries * ENTRY + spare + values.sum::<usize>()
+        }
+    };
+    size_of::<Value>() + beside
+}
+
 /// Whether values are equal; 0 and 0.0 are.
 fn is_same(a: &Value, b: &Value) -> bool {
     let numbers = a.as_f64().zip(b.as_f64());

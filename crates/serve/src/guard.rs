@@ -21,8 +21,8 @@ use sha2::{Digest, Sha256};
 
 use crate::dialect::Dialect;
 use crate::error::ApiError;
-use crate::log::charge_to;
-use crate::rate::{Limits, Quota, Rate};
+use crate::log::set_account;
+use crate::rate::{Account, Limits, Owner, Quota, Rate};
 
 /// What requests must have.
 #[derive(Debug)]
@@ -39,17 +39,20 @@ struct Client {
     /// SHA-256 of the key; `None` if everybody may ask.
     key: Option<[u8; 32]>,
     rate: Option<Rate>,
-    quota: Option<Arc<Quota>>,
+    account: Arc<Account>,
 }
 
 impl Guard {
     /// Checks for one of these keys, if there are any. The limits hold for each key.
     pub fn new(keys: &[String], limits: Limits, is_loopback: bool) -> Self {
         let now = Instant::now();
-        let client = |key| Client {
+        let client = |key: Option<[u8; 32]>| Client {
             key,
             rate: limits.requests_per_minute.map(|n| Rate::new(n, now)),
-            quota: limits.tokens_per_day.map(|n| Arc::new(Quota::new(n, now))),
+            account: Arc::new(Account {
+                owner: key.map_or_else(Owner::default, |key| owner(&key)),
+                quota: limits.tokens_per_day.map(|n| Quota::new(n, now)),
+            }),
         };
         let hash = |key: &String| Some(Sha256::digest(key.trim()).into());
         let clients = match keys {
@@ -67,6 +70,7 @@ impl Guard {
         let is_post = *method == Method::POST;
         if !is_open(uri.path(), method) {
             let client = self.client(headers)?;
+            set_account(&client.account);
             // Whoever only looks costs nothing.
             if is_post {
                 client.check(Instant::now())?;
@@ -123,12 +127,20 @@ impl Guard {
 impl Client {
     /// Counts a request, whose tokens will be counted too.
     fn check(&self, now: Instant) -> Result<(), ApiError> {
-        if let Some(quota) = &self.quota {
+        if let Some(quota) = &self.account.quota {
             quota.check(now)?;
-            charge_to(quota);
         }
         self.rate.as_ref().map_or(Ok(()), |rate| rate.take(now))
     }
+}
+
+/// Whoever has a key of this hash. It is the same after the next start, because prompts are kept on
+/// disks.
+fn owner(key: &[u8; 32]) -> Owner {
+    let hash = Sha256::new_with_prefix("owner").chain_update(key);
+    let hash: [u8; 32] = hash.finalize().into();
+    let [a, b, c, d, e, f, g, h, ..] = hash;
+    Owner(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
 /// Compares hashes in a time that does not depend on where they differ.

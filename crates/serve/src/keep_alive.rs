@@ -10,6 +10,11 @@ pub struct KeepAlive(pub Option<Duration>);
 impl KeepAlive {
     /// As long as the server runs.
     pub const FOREVER: Self = Self(None);
+
+    /// The longer of two.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self(self.0.zip(other.0).map(|(a, b)| a.max(b)))
+    }
 }
 
 impl FromStr for KeepAlive {

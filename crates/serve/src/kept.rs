@@ -1,19 +1,24 @@
-//! Responses that `previous_response_id` can name: a bounded number of them, in memory.
+//! Responses that `previous_response_id` can name: a bounded number of them, in memory. They belong
+//! to the key that made them, for which those of others are not there.
 
-use std::collections::VecDeque;
-use std::sync::{Mutex, PoisonError};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
+use thane_mil::budget::{Budget, Reservation};
 use thane_runtime::Message;
 
-/// Most responses.
+use crate::body::memory_of;
+use crate::rate::Owner;
+
+/// Most responses of an owner; the oldest go first.
 const MAX_RESPONSES: usize = 1000;
 
-/// Most bytes of their texts; the oldest go first.
+/// Most bytes of all; the oldest of the owner with most bytes go first.
 const MAX_BYTES: usize = 64 << 20;
 
 /// A response and the conversation that it ends.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Kept {
     pub id: String,
     /// All turns, the answer included, without the instructions of each.
@@ -25,61 +30,109 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
+    /// Bytes of memory.
     fn n_bytes(&self) -> usize {
         let messages = self.messages.iter();
         let messages = messages.map(|message| {
             let fields = message.fields.iter();
-            let fields = fields.map(|(name, value)| name.len() + value.to_string().len());
-            message.content.len() + fields.sum::<usize>()
+            let fields =
+                fields.map(|(name, value)| size_of::<Value>() + name.len() + memory_of(value));
+            size_of::<Message>() + message.content.len() + fields.sum::<usize>()
         });
-        // The answer is also in the response.
-        let input = self.input.iter().map(|item| item.to_string().len());
-        messages.sum::<usize>() + input.sum::<usize>() + self.response.to_string().len()
+        let input = self.input.iter().map(memory_of);
+        size_of::<Self>()
+            + messages.sum::<usize>()
+            + input.sum::<usize>()
+            + memory_of(&self.response)
     }
 }
 
-/// The responses, oldest first.
+/// The responses of an owner.
+#[derive(Clone, Default)]
+pub(crate) struct Responses {
+    store: Arc<Store>,
+    owner: Owner,
+}
+
+/// The responses of all owners.
 #[derive(Default)]
-pub(crate) struct Responses(Mutex<Held>);
+pub(crate) struct Store {
+    held: Mutex<Held>,
+    budget: Budget,
+}
 
 #[derive(Default)]
 struct Held {
-    responses: VecDeque<(Kept, usize)>,
+    by_owner: BTreeMap<Owner, Own>,
     n_bytes: usize,
 }
 
+/// The responses of an owner, oldest first.
+#[derive(Default)]
+struct Own {
+    responses: VecDeque<(Arc<Kept>, Reservation)>,
+    n_bytes: usize,
+}
+
+impl Store {
+    /// No responses yet; they count against `budget`.
+    pub fn new(budget: Budget) -> Arc<Self> {
+        let held = Mutex::default();
+        Arc::new(Self { held, budget })
+    }
+
+    /// Those of an owner.
+    pub fn of(self: &Arc<Self>, owner: Owner) -> Responses {
+        let store = Arc::clone(self);
+        Responses { store, owner }
+    }
+}
+
 impl Responses {
-    /// Keeps a response, and drops the oldest where there is no room.
+    /// Keeps a response, and drops older ones where there is no room: those of others only where
+    /// they have more.
     pub fn keep(&self, kept: Kept) {
-        let n_bytes = kept.n_bytes();
+        let (owner, n_bytes) = (self.owner, kept.n_bytes());
         if n_bytes > MAX_BYTES {
             return;
         }
         self.with(|held| {
+            let reserved = loop {
+                match self.store.budget.reserve(n_bytes, String::new) {
+                    Ok(reserved) => break reserved,
+                    Err(_) if held.drop_at(owner, 0) => {}
+                    Err(_) => return,
+                }
+            };
+            let own = held.by_owner.entry(owner).or_default();
+            own.responses.push_back((Arc::new(kept), reserved));
+            own.n_bytes += n_bytes;
             held.n_bytes += n_bytes;
-            held.responses.push_back((kept, n_bytes));
-            while held.responses.len() > MAX_RESPONSES || held.n_bytes > MAX_BYTES {
-                let Some((_, n_bytes)) = held.responses.pop_front() else {
-                    return;
-                };
-                held.n_bytes -= n_bytes;
+            if own.responses.len() > MAX_RESPONSES {
+                held.drop_at(owner, 0);
+            }
+            while held.n_bytes > MAX_BYTES {
+                let largest = held.by_owner.iter().max_by_key(|(_, own)| own.n_bytes);
+                let Some((&largest, _)) = largest else { return };
+                held.drop_at(largest, 0);
             }
         });
     }
 
     /// The response with this id.
-    pub fn get(&self, id: &str) -> Option<Kept> {
+    pub fn get(&self, id: &str) -> Option<Arc<Kept>> {
         self.with(|held| {
-            let found = held.responses.iter().find(|(kept, _)| kept.id == id);
-            found.map(|(kept, _)| kept.clone())
+            let mut own = held.by_owner.get(&self.owner)?.responses.iter();
+            let found = own.find(|(kept, _)| kept.id == id);
+            found.map(|(kept, _)| Arc::clone(kept))
         })
     }
 
     /// The item with this id of the output of a response.
     pub fn item(&self, id: &str) -> Option<Value> {
         self.with(|held| {
-            let outputs = held.responses.iter().rev();
-            let mut outputs = outputs.filter_map(|(kept, _)| kept.response["output"].as_array());
+            let own = held.by_owner.get(&self.owner)?.responses.iter().rev();
+            let mut outputs = own.filter_map(|(kept, _)| kept.response["output"].as_array());
             outputs.find_map(|items| items.iter().find(|item| item["id"] == id).cloned())
         })
     }
@@ -87,17 +140,32 @@ impl Responses {
     /// Drops a response; returns whether there was one with this id.
     pub fn remove(&self, id: &str) -> bool {
         self.with(|held| {
-            let at = held.responses.iter().position(|(kept, _)| kept.id == id);
-            let removed = at.and_then(|at| held.responses.remove(at));
-            if let Some((_, n_bytes)) = &removed {
-                held.n_bytes -= n_bytes;
-            }
-            removed.is_some()
+            let own = held.by_owner.get(&self.owner);
+            let at = own.and_then(|own| own.responses.iter().position(|(kept, _)| kept.id == id));
+            at.is_some_and(|at| held.drop_at(self.owner, at))
         })
     }
 
     fn with<T>(&self, change: impl FnOnce(&mut Held) -> T) -> T {
-        change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let held = self.store.held.lock();
+        change(&mut held.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Held {
+    /// Drops a response of an owner; returns whether there was one at this place.
+    fn drop_at(&mut self, owner: Owner, at: usize) -> bool {
+        let Some(own) = self.by_owner.get_mut(&owner) else {
+            return false;
+        };
+        let removed = own.responses.remove(at);
+        let n_bytes = removed.as_ref().map_or(0, |(_, held)| held.bytes());
+        own.n_bytes -= n_bytes;
+        self.n_bytes -= n_bytes;
+        if own.responses.is_empty() {
+            self.by_owner.remove(&owner);
+        }
+        removed.is_some()
     }
 }
 
@@ -107,33 +175,78 @@ mod tests {
 
     use super::*;
 
+    const A: Owner = Owner(1);
+    const B: Owner = Owner(2);
+
     fn kept(id: usize, n_bytes: usize) -> Kept {
         Kept {
             id: id.to_string(),
             messages: vec![Message::new("user", "x".repeat(n_bytes))],
             input: Vec::new(),
-            response: json!({}),
+            response: json!({"output": [{"id": format!("msg_{id}")}]}),
         }
+    }
+
+    fn found(responses: &Responses, ids: impl IntoIterator<Item = usize>) -> usize {
+        let has = |id: &usize| responses.get(&id.to_string()).is_some();
+        ids.into_iter().filter(has).count()
     }
 
     #[test]
     fn the_oldest_make_room() {
-        let responses = Responses::default();
+        let responses = Store::new(Budget::unlimited()).of(A);
         for id in 0..MAX_RESPONSES + 2 {
             responses.keep(kept(id, 1));
         }
-        let found = |id: usize| responses.get(&id.to_string()).is_some();
-        assert_eq!(
-            [found(1), found(2), found(MAX_RESPONSES + 1)],
-            [false, true, true]
-        );
-        assert!(responses.remove("2") && !found(2) && !responses.remove("2"));
+        assert_eq!(found(&responses, [1, 2, MAX_RESPONSES + 1]), 2);
+        assert!(responses.remove("2") && !responses.remove("2"));
+        assert_eq!(found(&responses, [2, 3]), 1);
+        // One that is too large is not kept.
         responses.keep(kept(5000, MAX_BYTES - 3));
-        assert!(found(5000) && !found(MAX_RESPONSES + 1));
-        responses.keep(kept(5001, MAX_BYTES + 1));
-        assert!(
-            found(5000) && !found(5001),
-            "one that is too large is not kept"
-        );
+        assert_eq!(found(&responses, 0..=5000), MAX_RESPONSES - 1);
+        responses.keep(kept(5001, MAX_BYTES - 10_000));
+        assert_eq!(found(&responses, [5001]), 1);
+        assert!(found(&responses, 0..=5000) < 10);
+    }
+
+    #[test]
+    fn what_one_keeps_is_nothing_to_another() {
+        let store = Store::new(Budget::unlimited());
+        store.of(A).keep(kept(7, 1));
+        for other in [B, Owner::default()] {
+            let other = store.of(other);
+            assert!(other.get("7").is_none() && other.item("msg_7").is_none());
+            assert!(!other.remove("7"));
+        }
+        let own = store.of(A);
+        assert!(own.get("7").is_some() && own.item("msg_7").is_some());
+    }
+
+    #[test]
+    fn none_pushes_out_what_another_keeps() {
+        let store = Store::new(Budget::new(2 * MAX_BYTES));
+        let (first, second) = (store.of(A), store.of(B));
+        for id in 0..10 {
+            first.keep(kept(id, MAX_BYTES / 40));
+        }
+        for id in 0..3 * MAX_RESPONSES {
+            second.keep(kept(id, MAX_BYTES / 500));
+        }
+        for id in 0..100 {
+            second.keep(kept(5000 + id, MAX_BYTES / 3));
+        }
+        assert_eq!(found(&first, 0..10), 10);
+        let held = store.budget.used_bytes();
+        assert!((MAX_BYTES / 2..=MAX_BYTES).contains(&held), "{held} bytes");
+        // Whoever has most makes room for others.
+        for id in 0..30 {
+            first.keep(kept(100 + id, MAX_BYTES / 40));
+        }
+        assert_eq!(found(&second, 5000..5100), 1);
+        // Memory that is taken elsewhere is not theirs to give.
+        let rest = 2 * MAX_BYTES - store.budget.used_bytes();
+        let _held = store.budget.reserve(rest, String::new).unwrap();
+        first.keep(kept(9999, MAX_BYTES / 80));
+        assert_eq!([found(&first, [9999]), found(&second, [5099])], [1, 1]);
     }
 }

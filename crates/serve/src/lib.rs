@@ -32,6 +32,7 @@ mod offline;
 mod otlp;
 mod patience;
 mod places;
+mod random;
 mod ranks;
 mod rate;
 mod roster;

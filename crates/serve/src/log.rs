@@ -2,12 +2,12 @@
 //! request: neither its body nor its query.
 
 use std::fmt;
-use std::hash::RandomState;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
 use axum::extract::{MatchedPath, Request, State};
@@ -16,7 +16,7 @@ use axum::middleware::Next;
 use hyper::body::{Body as _, Frame, SizeHint};
 
 use crate::counts::Count;
-use crate::rate::Quota;
+use crate::rate::Account;
 use crate::trace::Trace;
 
 /// The header that names a request.
@@ -55,10 +55,8 @@ pub type LogSink = Arc<dyn Fn(&LogEntry<'_>) + Send + Sync>;
 /// Names requests, and writes of them where somebody wants it.
 pub(crate) struct Log {
     sink: Option<LogSink>,
-    /// Differs between servers, so that requests of two have different names.
-    prefix: u64,
     n: AtomicU64,
-    /// Of which ids of traces are made.
+    /// Of which names of requests and ids of traces are made: none tells how many there were.
     random: RandomState,
 }
 
@@ -77,8 +75,8 @@ pub(crate) struct Record {
     first_token: OnceLock<Duration>,
     /// `None` if nobody takes entries.
     trace: Option<Trace>,
-    /// Where the tokens are counted that the client may have.
-    quota: OnceLock<Arc<Quota>>,
+    /// Who asks; nobody in particular before that is known.
+    account: OnceLock<Arc<Account>>,
 }
 
 tokio::task_local! {
@@ -88,14 +86,9 @@ tokio::task_local! {
 
 impl Log {
     pub fn new(sink: Option<LogSink>) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let nanos = now.map_or(0, |now| now.as_nanos());
-        let prefix = (nanos as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let n = AtomicU64::new(1);
         Self {
             sink,
-            prefix,
-            n,
+            n: AtomicU64::new(1),
             random: RandomState::new(),
         }
     }
@@ -108,7 +101,7 @@ impl Log {
             (1..=MAX_ID).contains(&text.len()) && text.bytes().all(is_part)
         };
         let given = given.and_then(|value| value.to_str().ok()).filter(is_word);
-        let new = || format!("{:08x}-{n}", self.prefix >> 32);
+        let new = || format!("{:016x}", self.random.hash_one(n));
         given.map_or_else(new, str::to_owned)
     }
 }
@@ -143,22 +136,21 @@ impl Record {
 pub(crate) fn add_input_tokens(n: usize) {
     let _ = RECORD.try_with(|record| {
         record.add_tokens(n, 0);
-        if let Some(quota) = record.quota.get() {
-            quota.spend(n);
+        if let Some(account) = record.account.get() {
+            account.spend(n);
         }
     });
 }
 
-/// Lets the tokens of the current request count for a client.
-pub(crate) fn charge_to(quota: &Arc<Quota>) {
-    let _ = RECORD.try_with(|record| record.quota.set(Arc::clone(quota)));
+/// Makes a client the one that asks.
+pub(crate) fn set_account(account: &Arc<Account>) {
+    let _ = RECORD.try_with(|record| record.account.set(Arc::clone(account)));
 }
 
-/// Where the tokens of the current request count; a thread may count them after its client has
-/// gone.
-pub(crate) fn current_quota() -> Option<Arc<Quota>> {
-    let quota = RECORD.try_with(|record| record.quota.get().cloned());
-    quota.ok().flatten()
+/// Who asks. A thread may count tokens after the client has gone.
+pub(crate) fn current_account() -> Arc<Account> {
+    let account = RECORD.try_with(|record| record.account.get().cloned());
+    account.ok().flatten().unwrap_or_default()
 }
 
 impl Drop for Record {
@@ -204,7 +196,7 @@ pub(crate) async fn record(
         is_whole: AtomicBool::new(false),
         first_token: OnceLock::new(),
         trace,
-        quota: OnceLock::new(),
+        account: OnceLock::new(),
     });
     let answered = RECORD.scope(Arc::clone(&record), next.run(request));
     let mut response = answered.await;

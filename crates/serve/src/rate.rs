@@ -1,13 +1,34 @@
-//! How often a client may ask, and for how many tokens.
+//! Who asks: whose things a request may see, how often the client may ask, and for how many
+//! tokens.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use axum::http::StatusCode;
 
 use crate::error::ApiError;
+
+/// A client, and what its requests take.
+#[derive(Debug, Default)]
+pub(crate) struct Account {
+    pub owner: Owner,
+    pub quota: Option<Quota>,
+}
+
+/// To whom things belong that requests leave behind: a key, of which this is a hash, or everybody
+/// where no key is asked for. Nobody else can tell that they are there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner(pub u64);
+
+impl Account {
+    /// Counts tokens of a request.
+    pub fn spend(&self, n: usize) {
+        if let Some(quota) = &self.quota {
+            quota.spend(n);
+        }
+    }
+}
 
 /// Limits of a client.
 #[derive(Clone, Copy, Debug, Default)]
@@ -93,8 +114,7 @@ impl Quota {
         self.bucket.take(0.0, now).map_err(|s| refused(&most, s))
     }
 
-    /// Counts tokens of a request.
-    pub fn spend(&self, n: usize) {
+    fn spend(&self, n: usize) {
         self.bucket.spend(n as f64);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use thane_runtime::{Model, RuntimeError};
-use tokio::sync::{Mutex as Turn, Semaphore, oneshot};
+use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::error::ApiError;
 use crate::keep_alive::KeepAlive;
@@ -107,7 +107,7 @@ pub(crate) struct Roster {
     /// Downloads further ones.
     pull: Option<Pull>,
     /// One model is downloaded at a time.
-    pulling: Mutex<()>,
+    pulling: Arc<Semaphore>,
     /// One model is loaded at a time.
     turn: Turn<()>,
     /// Tells whoever runs the server what clients are not told.
@@ -120,7 +120,7 @@ impl Roster {
         Self {
             entries: RwLock::new(entries.collect()),
             pull,
-            pulling: Mutex::new(()),
+            pulling: Arc::new(Semaphore::new(1)),
             turn: Turn::new(()),
             complain,
         }
@@ -149,7 +149,7 @@ impl Roster {
         Self {
             entries: RwLock::new(entries.collect()),
             pull: None,
-            pulling: Mutex::new(()),
+            pulling: Arc::new(Semaphore::new(1)),
             turn: Turn::new(()),
             complain: |_| {},
         }
@@ -166,12 +166,20 @@ impl Roster {
         self.pull.is_some()
     }
 
-    /// Downloads a model that is not there yet, and serves it from now on. Takes long.
+    /// The turn of a download, or a refusal if another one runs.
+    pub fn pull_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        Arc::clone(&self.pulling).try_acquire_owned().map_err(|_| {
+            let message = "another model is being pulled, and one is pulled at a time";
+            ApiError::new(StatusCode::TOO_MANY_REQUESTS, message).retry_after(5)
+        })
+    }
+
+    /// Downloads a model that is not there yet, and serves it from now on. Takes long, and needs
+    /// the turn.
     pub fn pull(&self, name: &str, progress: PullProgress) -> Result<(), ApiError> {
         let Some(pull) = &self.pull else {
             return Err(ApiError::failed("models cannot be pulled"));
         };
-        let _one = self.pulling.lock().unwrap_or_else(PoisonError::into_inner);
         if self.find(name).is_ok() {
             return Ok(());
         }
@@ -401,6 +409,11 @@ impl Entry {
     /// Changes how long the model stays loaded.
     pub fn keep_for(&self, keep_alive: KeepAlive) {
         self.state().keep_alive = keep_alive;
+    }
+
+    /// How long the model stays loaded.
+    pub fn keep_alive(&self) -> KeepAlive {
+        self.state().keep_alive
     }
 
     /// The model for a request, if it is loaded.

@@ -113,6 +113,7 @@ pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> R
         (options.max_body_bytes, options.patience),
         uploads,
         options.resident_bytes,
+        options.api_keys.len() > 1,
     );
     router(app, guard, Log::new(options.log.clone()))
 }

@@ -243,22 +243,23 @@ impl<'t> Scheduler<'t> {
         while let Some(waiting) = self.waiting.get(at)
             && self.slots.iter().any(|slot| slot.running.is_none())
         {
-            let n_kept = self.sessions.n_kept(&waiting.history);
-            let n_cached = |slot: usize| self.sessions.n_cached(slot, &waiting.history);
+            let (owner, prompt) = (waiting.owner, &waiting.history);
+            let n_kept = self.sessions.n_kept(owner, prompt);
+            let n_cached = |slot: usize| self.sessions.n_cached_for(slot, owner, prompt);
             let free = (0..self.slots.len()).filter(|i| self.slots[*i].running.is_none());
             let key = |slot: &usize| {
                 let n_cached = n_cached(*slot).unwrap_or(0);
                 // What is kept costs little in any slot, and nothing in a slot that has it.
                 let n_held = n_cached.max(n_kept);
-                let rest = waiting.history.len() - n_held;
+                let rest = prompt.len() - n_held;
                 let is_lacking = n_cached < n_held;
                 (rest, is_lacking, self.slots[*slot].freed_at, *slot)
             };
             let Some((rest, _, _, slot)) = free.map(|slot| key(&slot)).min() else {
                 return;
             };
-            let n_held = waiting.history.len() - rest;
-            if self.n_coming(&waiting.history) > n_held {
+            let n_held = prompt.len() - rest;
+            if self.n_coming(owner, prompt) > n_held {
                 at += 1;
                 continue;
             }
@@ -268,8 +269,11 @@ impl<'t> Scheduler<'t> {
             if running.n_scored.is_none() {
                 // What cannot be restored is computed.
                 let used = self.slots[slot].freed_at;
-                let _ = self.sessions.resume(slot, &running.history, used);
+                let prompt = (running.owner, &running.history[..]);
+                let _ = self.sessions.resume(slot, prompt, used);
             }
+            // Also where nothing could be resumed.
+            let _ = self.sessions.claim(slot, running.owner);
             if running.turn_start.is_none() {
                 // Each token of a prompt that is scored is computed.
                 running.usage.cached_tokens = match running.n_scored {
@@ -284,13 +288,14 @@ impl<'t> Scheduler<'t> {
         }
     }
 
-    /// Tokens at the start of `prompt` that pages will hold soon, because a running request
-    /// computes them now.
-    fn n_coming(&self, prompt: &[u32]) -> usize {
+    /// Tokens at the start of an owner's prompt that pages will hold soon, because a running
+    /// request computes them now.
+    fn n_coming(&self, owner: u64, prompt: &[u32]) -> usize {
         if !self.sessions.has_pages() {
             return 0;
         }
         let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
+        let running = running.filter(|running| running.owner == owner);
         let prefilling = running.filter(|running| running.usage.answer_tokens == 0);
         let common = prefilling.map(|running| {
             let both = running.history.iter().zip(prompt);

@@ -12,6 +12,9 @@ use crate::sample::{SampleOptions, TokenLogprob};
 pub struct Request {
     /// Token ids of the prompt.
     pub prompt: Vec<u32>,
+    /// Who asks. What one has computed is not used for another, who could tell from the time, or
+    /// from [`Usage::cached_tokens`], that the prompt was computed before.
+    pub owner: u64,
     /// How tokens are chosen. The seed belongs to this request alone.
     pub sampling: SampleOptions,
     /// What the answer is held to.
@@ -44,6 +47,7 @@ impl Default for Request {
     fn default() -> Self {
         Self {
             prompt: Vec::new(),
+            owner: 0,
             sampling: SampleOptions::default(),
             grammar: None,
             logprobs: None,

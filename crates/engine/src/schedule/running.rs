@@ -12,6 +12,8 @@ use super::request::{Event, Request, RequestId, Usage};
 /// A request with a sampler, from its arrival on.
 pub(super) struct Running<'t> {
     pub id: RequestId,
+    /// Who asks.
+    pub owner: u64,
     /// The prompt and the answer so far. The cache lacks the tokens since the last choice, which
     /// the next step feeds.
     pub history: Vec<u32>,
@@ -50,6 +52,7 @@ impl<'t> Running<'t> {
         let ends = tokenizer.end_ids().iter().chain(&request.stop_tokens);
         Ok(Self {
             id,
+            owner: request.owner,
             usage: Usage {
                 prompt_tokens: request.prompt.len(),
                 ..Usage::default()

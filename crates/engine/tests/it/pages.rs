@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use thane_engine::pages::{PAGE_TOKENS, PageForm, PageStore};
-use thane_engine::schedule::{Scheduler, Usage};
+use thane_engine::schedule::{Request, RequestId, Scheduler, Usage};
 use thane_mil::budget::Budget;
 
 use crate::schedule::{Log, PAGE_BYTES, greedy, model, model_within, prompt};
@@ -57,7 +57,7 @@ fn the_pages_that_were_not_used_for_longest_are_dropped() {
     run(&mut scheduler, third);
     assert_eq!(scheduler.pages().unwrap().n_bytes(), 3 * PAGE_BYTES);
     let n_known = |scheduler: &mut Scheduler<'_>, tokens: Vec<u32>| {
-        scheduler.pages().unwrap().n_known(&tokens)
+        scheduler.pages().unwrap().n_known(0, &tokens)
     };
     assert_eq!(n_known(&mut scheduler, prompt(130)), PAGE_TOKENS);
     assert_eq!(n_known(&mut scheduler, other(70)), PAGE_TOKENS);
@@ -149,6 +149,60 @@ fn a_store_keeps_pages_beyond_their_memory_and_the_program() {
     }
     let damaged = (log.done[&id].1.cached_tokens, log.texts[&id].clone());
     assert_eq!(damaged, (0, answer));
+}
+
+/// An owner sees neither in the tokens that were cached nor in the number of steps what another one
+/// has asked, wherever prompts are kept.
+#[test]
+fn owners_share_no_prompt() {
+    let model = model("tiny-chat");
+    let memory = Memory::default();
+    let paged = || model.sessions(2).with_pages(model.pages(1 << 30));
+    let mut whole = model.sessions(2);
+    whole.keep_whole(1 << 30, Budget::unlimited());
+    let store = Box::new(memory.clone());
+    let small = model.pages(2 * PAGE_BYTES).with_store(store);
+    let stored = model.sessions(1).with_pages(small);
+    for (kept, mut sessions) in [
+        ("slots", model.sessions(2)),
+        ("pages", paged()),
+        ("a store", stored),
+        ("whole caches", whole),
+    ] {
+        let mut scheduler = model.scheduler(&mut sessions, 64);
+        let mut ask = |owners: &[u64], prompt: Vec<u32>| {
+            let ids = owners.iter().map(|owner| {
+                let request = greedy(prompt.clone(), 5);
+                let owner = *owner;
+                scheduler.submit(Request { owner, ..request }).unwrap()
+            });
+            let ids: Vec<RequestId> = ids.collect();
+            let (mut log, mut n_steps) = (Log::default(), 0);
+            while !scheduler.is_idle() {
+                log.note(scheduler.step());
+                n_steps += 1;
+            }
+            let of = |id| (log.done[id].1.cached_tokens, log.texts[id].clone());
+            (n_steps, ids.iter().map(of).collect::<Vec<_>>())
+        };
+        // Slots hold the prompt of the first.
+        let (first, answers) = ask(&[1], prompt(130));
+        let answer = &answers[0].1;
+        let expected = (first, vec![(0, answer.clone())]);
+        for owner in [2, 0, 3] {
+            assert_eq!(ask(&[owner], prompt(130)), expected, "{kept}: {owner}");
+        }
+        // They still have what they have asked themselves, and do not wait for each other.
+        for owner in [2, 3, 0] {
+            let (n_steps, again) = ask(&[owner], prompt(130));
+            let is_cached = again[0].0 > 0 && n_steps <= first;
+            assert!(is_cached || kept == "slots", "{kept}: {owner}");
+            assert_eq!(&again[0].1, answer, "{kept}: {owner}");
+        }
+        let (_, both) = ask(&[4, 5], prompt(130));
+        assert_eq!(both, vec![(0, answer.clone()); 2], "{kept}");
+    }
+    assert!(memory.0.lock().unwrap().len() > 6);
 }
 
 #[test]

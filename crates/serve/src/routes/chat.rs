@@ -46,7 +46,7 @@ pub(super) async fn create(
     let room = Room::new(answers, "messages");
     let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref(), room)).await?;
     let prompts = (room, vec![prepared], grammar);
-    answer(&app, &model, (Api::Chat, number), wish, prompts, places).await
+    answer(&model, (Api::Chat, number), wish, prompts, places).await
 }
 
 /// Fields that are supported with values only that change nothing.

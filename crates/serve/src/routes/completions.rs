@@ -82,7 +82,7 @@ pub(super) async fn create(
         Ok((room, prepared, grammar.transpose()?))
     })
     .await?;
-    answer(&app, &model, (Api::Text, number), wish, prepared, places).await
+    answer(&model, (Api::Text, number), wish, prepared, places).await
 }
 
 fn prepare(

@@ -14,8 +14,8 @@ use thane_runtime::{GrammarSource, PromptEncoder, RuntimeError, Sampling};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::format::{self, Form};
+use super::now_s;
 use super::sampling;
-use super::{App, now_s};
 use crate::answers::Answers;
 use crate::body::Fields;
 use crate::error::{ApiError, error_chain};
@@ -221,7 +221,6 @@ pub(super) fn not_compiled(field: &str, error: &RuntimeError) -> ApiError {
 
 /// Generates `wish.n` answers to each prompt. There is a place for each.
 pub(super) async fn answer(
-    app: &App,
     model: &Served,
     (api, number): (Api, u64),
     wish: Wish,
@@ -247,12 +246,11 @@ pub(super) async fn answer(
                 scores_prompt: prompt.echo.is_some() && wish.logprobs.is_some(),
                 min_tokens: wish.min_tokens,
                 max_tokens: wish.max_tokens.unwrap_or(usize::MAX),
-                // The model's thread knows how long an answer may take.
-                deadline: None,
                 stop: wish.stop.clone(),
                 stop_tokens: wish.stop_tokens.clone(),
                 shown_tokens: prompt.shown.clone(),
                 strip_space_prefix: !prompt.continues,
+                ..Request::default()
             };
             let events = answers.submit(request, place)?;
             let (parser, echo) = (prompt.parser.clone(), prompt.echo.clone());
@@ -263,7 +261,7 @@ pub(super) async fn answer(
     let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
     let shape = Shape {
         api,
-        id: format!("{prefix}-{:x}-{number:x}", app.started),
+        id: format!("{prefix}-{number:016x}"),
         created: now_s(),
         model: model.id.clone(),
         include_usage: wish.include_usage,

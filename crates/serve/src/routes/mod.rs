@@ -23,7 +23,6 @@ mod tools;
 mod turns;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
@@ -34,9 +33,10 @@ use axum::middleware::from_fn_with_state;
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
-use crate::kept::Responses;
-use crate::log::{Log, record};
+use crate::kept::{Responses, Store};
+use crate::log::{Log, current_account, record};
 use crate::model::Served;
+use crate::random;
 use crate::roster::Roster;
 use crate::upload::Uploads;
 use table::Route;
@@ -48,10 +48,11 @@ pub(crate) struct App {
     body: (usize, Duration),
     uploads: Uploads,
     resident_bytes: fn() -> Option<u64>,
+    /// Whether clients have different keys.
+    has_keys: bool,
     /// When the server started, in seconds since 1970.
     started: u64,
-    n_requests: AtomicU64,
-    responses: Arc<Responses>,
+    responses: Arc<Store>,
 }
 
 impl App {
@@ -60,21 +61,23 @@ impl App {
         body: (usize, Duration),
         uploads: Uploads,
         resident_bytes: fn() -> Option<u64>,
+        has_keys: bool,
     ) -> Self {
+        let budget = uploads.budget.clone();
         Self {
             roster,
             body,
             uploads,
             resident_bytes,
+            has_keys,
             started: now_s(),
-            n_requests: AtomicU64::new(0),
-            responses: Arc::default(),
+            responses: Store::new(budget),
         }
     }
 
-    /// The number of a request, from 1.
-    fn next_request(&self) -> u64 {
-        self.n_requests.fetch_add(1, Ordering::Relaxed) + 1
+    /// The responses that whoever asks has made.
+    fn responses(&self) -> Responses {
+        self.responses.of(current_account().owner)
     }
 
     /// The model that a request names, loaded.
@@ -82,12 +85,13 @@ impl App {
         self.roster.get(&self.roster.find(name)?).await
     }
 
-    /// The fields of a request, the model that they name, loaded, and the number of the request.
+    /// The fields of a request, the model that they name, loaded, and a random number for ids and
+    /// the default of seeds.
     async fn read(&self, body: Body) -> Result<(Fields, Arc<Served>, u64), ApiError> {
         let mut fields = Fields::read(body, self.body).await?;
         let name = fields.require::<String>("model")?;
         let model = self.model(&name).await?;
-        Ok((fields, model, self.next_request()))
+        Ok((fields, model, random::number()?))
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) async fn create(
     });
     let results: Vec<_> = results.collect();
     let answer = json!({
-        "id": format!("rerank-{:x}-{:x}", app.started, number),
+        "id": format!("rerank-{number:016x}"),
         "model": model.id,
         "results": results,
         "usage": {"prompt_tokens": ranking.n_tokens, "total_tokens": ranking.n_tokens},

@@ -62,11 +62,7 @@ pub(super) fn take(
         presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
         frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
         repeat_last_n: last_n(fields, "repeat_last_n", default.repeat_last_n)?,
-        // The seeds of neighbors have nothing in common, because an answer's index is added.
-        seed: seed.map_or(
-            number.wrapping_mul(0x9e37_79b9_7f4a_7c15),
-            i64::cast_unsigned,
-        ),
+        seed: seed.map_or(number, i64::cast_unsigned),
     })
 }
 

@@ -20,6 +20,7 @@ use super::generate::language_model;
 use super::tools::{Declaration, ToolChoice, Tools};
 use crate::body::{Fields, refused};
 use crate::error::{ApiError, NO_THREADS, json_response};
+use crate::random;
 use crate::stream::respond;
 use shape::Shape;
 
@@ -83,7 +84,7 @@ pub(super) async fn create(
         logprobs: "logprobs",
     };
     let begun = ask.begin(answers, params).await?;
-    let id = format!("{:x}{number:08x}", app.started);
+    let id = random::id()?;
     let mut shape = Shape::new(id, model.id.clone(), stop, begun.n_prompt);
     shape.hides_thoughts = thinking.display == Some(Display::Omitted);
     respond(shape, vec![begun.choice], is_stream).await

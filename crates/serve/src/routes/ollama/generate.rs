@@ -21,6 +21,7 @@ use super::{LOAD_OPTIONS, model_of};
 use crate::answers::Answers;
 use crate::body::{Fields, kind, refused};
 use crate::error::{ApiError, json_response};
+use crate::random;
 use crate::stream::respond;
 
 const TURNS: Turns = Turns {
@@ -193,7 +194,7 @@ impl Call {
         let mut options = self.fields.nested("options")?;
         let stop: Vec<String> = options.take("stop")?.unwrap_or_default();
         let max_tokens = max_tokens(options.take("num_predict")?)?;
-        let sampling = sampling(&mut options, answers, app.next_request())?;
+        let sampling = sampling(&mut options, answers, random::number()?)?;
         check_context(options.take("num_ctx")?, answers)?;
         finish(options)?;
         let form = form(&mut self.fields)?;

@@ -60,7 +60,12 @@ async fn model_of(app: &App, fields: &mut Fields) -> Result<Arc<Served>, ApiErro
     let entry = found.map_or_else(|| app.roster.find(&name), Ok)?;
     let keep_alive = keep_alive(fields)?;
     if let Some(keep_alive) = keep_alive.filter(|_| app.roster.unloads()) {
-        entry.keep_for(keep_alive);
+        // One key does not take a model away from the others.
+        let least = entry.keep_alive();
+        entry.keep_for(match app.has_keys {
+            true => keep_alive.max(least),
+            false => keep_alive,
+        });
     }
     app.roster.get(&entry).await
 }

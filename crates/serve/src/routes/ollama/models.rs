@@ -104,6 +104,11 @@ pub(super) async fn pull(
     let name = name.strip_suffix(":latest").unwrap_or(&name).to_owned();
     let is_stream = fields.take("stream")?.unwrap_or(true);
     fields.finish(&["insecure"], &[])?;
+    if name.len() > MAX_NAME {
+        let message = format!("expected a name of at most {MAX_NAME} bytes, found more");
+        return Err(ApiError::field("model", message));
+    }
+    let turn = app.roster.pull_turn()?;
     let (lines, body) = Lines::new();
     let (done, ended) = oneshot::channel();
     let roster = Arc::clone(&app.roster);
@@ -129,6 +134,7 @@ pub(super) async fn pull(
             Ok(()) => say(json!({"status": "success"})),
             Err(error) => say(json!({"error": error.message()})),
         };
+        drop(turn);
         let _ = done.send(pulled);
     };
     let thread = std::thread::Builder::new().name("pull".to_owned());
@@ -144,6 +150,9 @@ pub(super) async fn pull(
     ended.await.map_err(stopped)??;
     Ok(json_response(&json!({"status": "success"})))
 }
+
+/// Most bytes of the name of a model that is downloaded.
+const MAX_NAME: usize = 1000;
 
 /// Between two lines about a download.
 const SAY_TIME: Duration = Duration::from_millis(200);

@@ -26,10 +26,9 @@ pub(super) fn before_answer(
 ) -> Vec<Value> {
     let previous = previous.and_then(|id| kept.get(id));
     let mut items = previous.map_or_else(Vec::new, |previous| {
-        let output = previous.response["output"].as_array().cloned();
-        let mut items = previous.input;
-        items.extend(output.unwrap_or_default());
-        items
+        let output = previous.response["output"].as_array();
+        let items = previous.input.iter().chain(output.into_iter().flatten());
+        items.cloned().collect()
     });
     match input {
         Value::Array(list) => {
@@ -155,7 +154,10 @@ pub(super) async fn list(
     RawQuery(query): RawQuery,
 ) -> Result<Response<Body>, ApiError> {
     let wish = Wish::parse(query.as_deref().unwrap_or_default())?;
-    let kept = app.responses.get(&id).ok_or_else(|| super::unknown(&id))?;
+    let kept = app
+        .responses()
+        .get(&id)
+        .ok_or_else(|| super::unknown(&id))?;
     Ok(json_response(&wish.page(&kept)?))
 }
 

@@ -25,6 +25,7 @@ use crate::answers::Answers;
 use crate::body::{Fields, refused};
 use crate::error::{ApiError, json_response};
 use crate::kept::Responses;
+use crate::random;
 use crate::stream::respond;
 use shape::Shape;
 
@@ -92,7 +93,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
     let (mut fields, model, number) = app.read(body).await?;
     let answers = language_model(&model)?;
     let mut about = about(&fields);
-    let id = format!("{:x}{number:08x}", app.started);
+    let (id, responses) = (random::id()?, app.responses());
     about["id"] = json!(format!("resp_{id}"));
     about["model"] = json!(model.id);
     let Asked {
@@ -100,7 +101,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
         input,
         conversation,
         form,
-    } = Asked::take(&mut fields, &app.responses, answers, &id)?;
+    } = Asked::take(&mut fields, &responses, answers, &id)?;
     let sampling = Sampling {
         temperature: fields.take("temperature")?,
         top_p: fields.take("top_p")?,
@@ -129,7 +130,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
     let begun = ask.begin(answers, params).await?;
     let mut shape = Shape::new(about, id, Arc::clone(&answers.prompts));
     shape.shows_logprobs = logprobs.is_some();
-    shape.kept = is_kept.then(|| (Arc::clone(&app.responses), messages, input));
+    shape.kept = is_kept.then_some((responses, messages, input));
     respond(shape, vec![begun.choice.without_markup()], is_stream).await
 }
 
@@ -137,7 +138,7 @@ async fn create(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body
 async fn count_tokens(State(app): State<Arc<App>>, body: Body) -> Result<Response<Body>, ApiError> {
     let (mut fields, model, _) = app.read(body).await?;
     let answers = language_model(&model)?;
-    let asked = Asked::take(&mut fields, &app.responses, answers, "")?;
+    let asked = Asked::take(&mut fields, &app.responses(), answers, "")?;
     fields.finish(&[], &[("truncation", json!("disabled"))])?;
     let n = ask::count_tokens(asked.conversation, asked.form, answers, "input").await?;
     let counted = json!({"object": "response.input_tokens", "input_tokens": n});
@@ -291,7 +292,7 @@ fn messages(
     let mut messages = match previous {
         Some(id) => {
             let unknown = || unknown(id).with_param("previous_response_id");
-            responses.get(id).ok_or_else(unknown)?.messages
+            responses.get(id).ok_or_else(unknown)?.messages.clone()
         }
         None => Vec::new(),
     };
@@ -324,7 +325,7 @@ async fn retrieve(
         let found = "true: a response that is kept comes in one piece";
         return Err(refused("stream", "false", found));
     }
-    let kept = app.responses.get(&id).ok_or_else(|| unknown(&id))?;
+    let kept = app.responses().get(&id).ok_or_else(|| unknown(&id))?;
     Ok(json_response(&kept.response))
 }
 
@@ -332,7 +333,7 @@ async fn remove(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
 ) -> Result<Response<Body>, ApiError> {
-    if !app.responses.remove(&id) {
+    if !app.responses().remove(&id) {
         return Err(unknown(&id));
     }
     let removed = json!({"id": id, "object": "response", "deleted": true});

@@ -28,7 +28,7 @@ pub(super) struct Shape {
     prompts: Arc<PromptEncoder>,
     pub shows_logprobs: bool,
     /// Where the response is kept, and the conversation before the answer, also as items.
-    pub kept: Option<(Arc<Responses>, Vec<Message>, Vec<Value>)>,
+    pub kept: Option<(Responses, Vec<Message>, Vec<Value>)>,
     /// Events so far, which are numbered.
     n_events: u64,
     /// Items that are complete.

@@ -9,7 +9,6 @@ use thane_engine::schedule::Usage;
 use thane_runtime::chat::Part;
 use thane_runtime::{GrammarSource, Sampling};
 
-use super::super::App;
 use super::super::ask::{Ask, Params, Prompt};
 use super::super::format::Form;
 use super::super::generate::language_model;
@@ -18,6 +17,7 @@ use crate::body::Fields;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::model::Served;
+use crate::random;
 use crate::stream::{Answer, End, Render, data, respond};
 
 /// Most tokens of an answer whose request does not say, as in the API.
@@ -50,7 +50,6 @@ fn neutral() -> [(&'static str, Value); 6] {
 
 /// Continues a text, without the chat template.
 pub(super) async fn generate(
-    app: &App,
     model: &Served,
     mut fields: Fields,
 ) -> Result<Response<Body>, ApiError> {
@@ -63,7 +62,7 @@ pub(super) async fn generate(
     let max_tokens = parameters.take("max_new_tokens")?.unwrap_or(MAX_TOKENS);
     let grammar: Option<Grammar> = parameters.take("grammar")?;
     let is_greedy = parameters.take("do_sample")? == Some(false);
-    let mut sampling: Sampling = sampling::take(&mut parameters, answers, app.next_request())?;
+    let mut sampling: Sampling = sampling::take(&mut parameters, answers, random::number()?)?;
     if is_greedy && sampling.temperature.is_none() {
         sampling.temperature = Some(0.0);
     }

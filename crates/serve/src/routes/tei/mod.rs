@@ -62,7 +62,7 @@ pub(super) fn routes() -> Vec<Route> {
             let call = move |State(app): State<Arc<App>>, body: Body| async move {
                 let fields = Fields::read(body, app.body).await?;
                 let model = &*default_model(&app, action, &path_of(action)).await?;
-                call(&app, model, action, fields).await
+                call(model, action, fields).await
             };
             let (required, summary) = about_action(action);
             Route::post(&path, required, summary, call)
@@ -135,7 +135,7 @@ async fn of_model(
 ) -> Result<Response<Body>, ApiError> {
     let fields = Fields::read(body, app.body).await?;
     let (name, action) = split(&path);
-    call(&app, &*app.model(name).await?, action, fields).await
+    call(&*app.model(name).await?, action, fields).await
 }
 
 fn split(path: &str) -> (&str, Action) {
@@ -151,7 +151,6 @@ fn split(path: &str) -> (&str, Action) {
 }
 
 async fn call(
-    app: &App,
     model: &Served,
     action: Action,
     mut fields: Fields,
@@ -169,7 +168,7 @@ async fn call(
         Action::Default => match &model.task {
             Kind::Embeds(_) => embed::by_fields(model, fields).await,
             Kind::Ranks(_) => rerank(model, fields).await,
-            Kind::Answers(_) => generate::generate(app, model, fields).await,
+            Kind::Answers(_) => generate::generate(model, fields).await,
         },
     }
 }
