@@ -9,6 +9,7 @@ use crate::ane::Tally;
 use crate::exec::Frame;
 use crate::instance::{Running, run_error};
 use crate::lockstep::Lockstep;
+use crate::loops::Loops;
 use crate::ops::random::Seeds;
 use crate::shared::Shared;
 use crate::step::Plan;
@@ -61,7 +62,7 @@ impl Together {
             states: Vec::new(),
             slots: vec![None; plan.function.n_values()],
             pool: &mut self.pool,
-            most_rounds: shared.limits.rounds,
+            loops: Loops::within(shared.limits),
             // No op that draws numbers runs for all of them at once.
             seeds: &mut Seeds::new(shared.seed),
             tally: Tally::default(),

@@ -13,6 +13,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use thane_kernels::{Context, Isa};
+use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;
 use thane_mil::program::{Function, ValueId};
 use thane_mil::proof::{Forms, Numbers, Proof, Prover};
@@ -43,6 +44,8 @@ pub struct Settings<'a> {
     pub isa: Option<Isa>,
     /// What tensors are counted against.
     pub budget: Budget,
+    /// What one call may take.
+    pub limits: Limits,
     /// What all proofs together may take.
     pub time_limit: Option<Duration>,
     /// How far lossy rewrites may be off, over the largest magnitude of an output; none are tried
@@ -97,6 +100,7 @@ impl<'a> OnCpu<'a> {
             env: Env {
                 context,
                 budget: settings.budget,
+                limits: settings.limits,
                 deadline,
             },
             max_error: settings.max_error,

@@ -11,6 +11,7 @@ use thane_mil::types::{DType, Dim, TensorType};
 use crate::Numerics;
 use crate::ane::{self, Tally};
 use crate::exec::Frame;
+use crate::loops::Loops;
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
 use crate::step::{Plan, Step};
@@ -125,7 +126,7 @@ impl Running {
             states,
             slots,
             pool: &mut self.pool,
-            most_rounds: shared.limits.rounds,
+            loops: Loops::within(shared.limits),
             seeds: &mut self.seeds,
             tally: Tally::default(),
             mask_tiles: Vec::new(),

@@ -25,6 +25,7 @@ pub mod internals;
 mod list;
 mod load;
 mod lockstep;
+mod loops;
 mod ops;
 mod plain;
 mod plan;

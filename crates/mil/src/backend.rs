@@ -61,14 +61,19 @@ pub struct Limits {
     pub state_bytes: usize,
     /// Bytes of the states of all instances of a batch.
     pub batch_bytes: usize,
-    /// Rounds of one loop.
+    /// Rounds of all loops of a call together, since those of nested loops multiply.
     pub rounds: usize,
+    /// Elements that the steps inside of loops read and write in a call. A step counts as some
+    /// hundred elements at least, and products count more for their multiplications.
+    pub loop_elements: u64,
 }
 
 impl Default for Limits {
     /// 1 GiB for a tensor: the logits of 1,024 tokens over the 262,144 entries of the largest
     /// vocabulary known. 16 GiB for a state, and 64 GiB for those of a batch, whose memory is used
-    /// as far as it is written. A million rounds of a loop, which no decoder comes near.
+    /// as far as it is written. A million rounds of loops, and 2^40 elements, which take the better
+    /// part of an hour: the delta net of a model of 1e9 parameters comes near with a call of some
+    /// 20,000 tokens, if no kernel computes its loops.
     fn default() -> Self {
         const fn bytes(gib: u64) -> usize {
             // Where a pointer has 32 bits, nothing is that large.
@@ -83,6 +88,7 @@ impl Default for Limits {
             state_bytes: bytes(16),
             batch_bytes: bytes(64),
             rounds: 1_000_000,
+            loop_elements: 1 << 40,
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Which rewrites are kept: the faster of two, none that differs, none beyond a budget.
 
-use thane_audit::fix::{self, Numbers, Options, Proof, Verdict};
+use thane_audit::fix::{self, Numbers, Options, Proof, Prover, Verdict};
 use thane_audit::target::{Route, Target, Units};
 use thane_cpu::equal::{OnCpu, Settings};
+use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;
 use thane_mil::program::Program;
 
@@ -216,4 +217,52 @@ fn the_time_for_proofs_is_bounded() {
             .any(|l| l.rule == "ANE001" && l.reason.contains("--time-limit allows more")),
         "{report}"
     );
+}
+
+/// Loops of a proof end too, and nothing is proven of them.
+#[test]
+fn nested_loops_of_a_proof_are_bounded() {
+    let text = |body: &str| {
+        let inner = format!(
+            "tensor<int32, [1]> k, tensor<fp32, [2]> b = while_loop(loop_vars = (zero, v)) {{
+                block(tensor<int32, [1]> p, tensor<fp32, [2]> q) {{
+                    tensor<bool, [1]> on = less(x = p, y = n); }} -> (on);
+                block(tensor<int32, [1]> r, tensor<fp32, [2]> s) {{
+                    tensor<int32, [1]> t = add(x = r, y = one);
+                    tensor<fp32, [2]> u = {body}; }} -> (t, u); }};"
+        );
+        program(&format!(
+            "program(1.3) {{ func f<ios18>(tensor<fp32, [2]> x) {{
+            tensor<int32, [1]> zero = const()[val = tensor<int32, [1]>([0])];
+            tensor<int32, [1]> one = const()[val = tensor<int32, [1]>([1])];
+            tensor<int32, [1]> n = const()[val = tensor<int32, [1]>([20])];
+            tensor<int32, [1]> e, tensor<fp32, [2]> y = while_loop(loop_vars = (zero, x)) {{
+                block(tensor<int32, [1]> i, tensor<fp32, [2]> w) {{
+                    tensor<bool, [1]> more = less(x = i, y = n); }} -> (more);
+                block(tensor<int32, [1]> j, tensor<fp32, [2]> v) {{
+                    tensor<int32, [1]> next = add(x = j, y = one);
+                    {inner} }} -> (next, b); }}; }} -> (y); }}"
+        ))
+    };
+    let form = text("tanh(x = s)");
+    let f = &form.functions()[0];
+    for (rounds, is_proven) in [(20 + 20 * 20, true), (20 + 20 * 20 - 1, false)] {
+        let limits = Limits {
+            rounds,
+            ..Limits::default()
+        };
+        let mut prover = OnCpu::new(Settings {
+            limits,
+            ..Settings::default()
+        });
+        let proof = prover.confirm(f, f, false);
+        match proof {
+            Proof::Equal(_) => assert!(is_proven),
+            Proof::Unknown(why) => {
+                let is_told = why.contains("expected at most 419 rounds of all loops");
+                assert!(!is_proven && is_told, "{why}");
+            }
+            Proof::Differs(_) | Proof::Lossy { .. } => panic!("{proof:?}"),
+        }
+    }
 }

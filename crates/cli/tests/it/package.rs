@@ -443,3 +443,86 @@ fn a_compiled_model_is_the_package_in_another_form() {
         &["no contract", "thane predict"],
     );
 }
+
+/// A program of `n` rounds of a loop around a loop of as many, which double a vector of `len`.
+fn loops(home: &Home, name: &str, n: usize, len: usize, op: &str) -> PathBuf {
+    let (n, ty) = (
+        format!("const()[val = tensor<int32, [1]>([{n}])]"),
+        format!("tensor<fp32, [{len}]>"),
+    );
+    let program = format!(
+        "program(1.3) {{ func main<ios18>({ty} x) {{
+        tensor<int32, [1]> zero = const()[val = tensor<int32, [1]>([0])];
+        tensor<int32, [1]> one = const()[val = tensor<int32, [1]>([1])];
+        tensor<int32, [1]> n = {n};
+        tensor<int32, [1]> end, {ty} y = while_loop(loop_vars = (zero, x)) {{
+            block(tensor<int32, [1]> i, {ty} seen) {{
+                tensor<bool, [1]> more = less(x = i, y = n); }} -> (more);
+            block(tensor<int32, [1]> j, {ty} old) {{
+                tensor<int32, [1]> next = add(x = j, y = one);
+                tensor<int32, [1]> inner_end, {ty} new = while_loop(loop_vars = (zero, old)) {{
+                    block(tensor<int32, [1]> k, {ty} inner_seen) {{
+                        tensor<bool, [1]> on = less(x = k, y = n); }} -> (on);
+                    block(tensor<int32, [1]> l, {ty} v) {{
+                        tensor<int32, [1]> next_l = add(x = l, y = one);
+                        {ty} w = {op}(x = v, y = x); }} -> (next_l, w); }};
+            }} -> (next, new); }};
+        }} -> (y); }}"
+    );
+    let file = home.path(name);
+    std::fs::write(&file, program).unwrap();
+    file
+}
+
+#[test]
+fn nested_loops_end() {
+    let home = Home::new();
+    let [a, b] = ["add", "mul"].map(|op| loops(&home, &format!("{op}.mil"), 100_000, 1, op));
+    let says = ["expected at most 1000000 rounds of all loops of a call"];
+    let out = home.path("out");
+    let predict = ["predict", text(&a), "-o", text(&out)];
+    assert_ends(&home.run(&predict), 2, &says);
+    let diff = home.run(&["diff", text(&a), text(&b)]);
+    assert_ends(&diff, 2, &["the numbers cannot be compared"]);
+    assert!(stdout(&diff).contains(says[0]), "{}", stdout(&diff));
+}
+
+/// Processor time that a process has taken, in hundredths of a second.
+#[cfg(target_os = "linux")]
+fn processor_time(pid: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    // utime and stime: fields 14 and 15 of proc(5), where the one behind the name is the third.
+    [fields[11], fields[12]]
+        .map(|field| field.parse::<u64>().unwrap())
+        .iter()
+        .sum()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_loop_can_be_interrupted() {
+    let home = Home::new();
+    // Many minutes of work, within what loops may do.
+    let [program, other] =
+        ["add", "mul"].map(|op| loops(&home, &format!("{op}.mil"), 500, 1 << 20, op));
+    let out = home.path("out");
+    let diff = ["diff", text(&program), text(&other)];
+    for args in [&["predict", text(&program), "-o", text(&out)][..], &diff] {
+        let mut command = home.thane(args);
+        command.stderr(std::process::Stdio::piped());
+        let child = command.spawn().unwrap();
+        // Long after all that comes before the loop.
+        while processor_time(child.id()) < 100 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let pid = child.id().to_string();
+        let sent = std::process::Command::new("kill")
+            .args(["-INT", &pid])
+            .status();
+        assert!(sent.unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        assert_ends(&output, 130, &["thane: interrupted"]);
+        assert!(!out.exists());
+    }
+}

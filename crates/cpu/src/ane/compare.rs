@@ -14,6 +14,7 @@ use super::effects::Effects;
 use crate::exec::Frame;
 use crate::instance::{Running, run_error};
 use crate::load::same_states;
+use crate::loops::Loops;
 use crate::ops::Fault;
 use crate::shared::Shared;
 use crate::step::{Plan, Step};
@@ -450,9 +451,12 @@ impl Lockstep<'_> {
             self.ours.slots[value.index()] = Some(tensor.clone());
         }
         let (numerics, tally) = (self.ours.numerics, self.ours.tally);
+        let loops = Loops::within(self.options.limits);
+        let loops = std::mem::replace(&mut self.ours.loops, loops);
         self.ours.numerics = Numerics::Ane(effects);
         let done = self.ours.step(self.plan, step);
         (self.ours.numerics, self.ours.tally) = (numerics, tally);
+        self.ours.loops = loops;
         let found = self.ours.slots[result.index()].take();
         held.into_iter()
             .for_each(|(value, tensor)| self.ours.slots[value.index()] = tensor);

@@ -28,6 +28,7 @@ use thane_kernels::Context;
 use thane_mil::types::{DType, TensorType};
 
 use crate::evaluate::{self, tensors_mut};
+use crate::loops::Loops;
 use crate::ops::{Call, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Buffer, Pool, Tensor};
@@ -57,12 +58,13 @@ pub(crate) fn evaluate(
     plain: &Plain,
     mut args: Vec<Option<Value>>,
     effects: Effects,
-    pool: &mut Pool,
+    (pool, loops): (&mut Pool, &mut Loops),
     tally: &mut Tally,
 ) -> Result<Vec<Tensor>, Fault> {
     let def = plain.def;
     enter_constants(context, plain, &mut args, effects, pool)?;
     let types = evaluate::infer(def, &args)?;
+    loops.op(def, &args, &types)?;
     // What only moves stays as it is in fp16, specials too.
     if def.kind.moves() {
         let moved = evaluate::compute((context, def), &types, &args, pool, true, &mut |c, o| {

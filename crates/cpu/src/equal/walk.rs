@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use thane_kernels::Context;
+use thane_mil::backend::Limits;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_mil::literal::Literal;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
@@ -16,6 +17,7 @@ use thane_mil::types::DType;
 
 use super::rounding::{halved, nudged};
 use crate::evaluate::{evaluate, infer};
+use crate::loops::Loops;
 use crate::ops::{self, Value};
 use crate::tensor::{Buffer, Pool, Tensor};
 
@@ -52,6 +54,8 @@ pub struct Env {
     pub context: Context,
     /// What tensors are counted against.
     pub budget: Budget,
+    /// What one call may take.
+    pub limits: Limits,
     /// When to stop.
     pub deadline: Option<Instant>,
 }
@@ -64,8 +68,6 @@ pub struct Held {
     _taken: Rc<Reservation>,
 }
 
-/// Rounds of one loop.
-const MOST_ROUNDS: usize = 100_000;
 /// Bytes of one tensor.
 const TENSOR_BYTES: usize = 1 << 32;
 
@@ -87,6 +89,7 @@ pub struct Walk<'a> {
     /// Values that are computed or given.
     pub slots: HashMap<ValueId, Held>,
     states: HashMap<ValueId, Held>,
+    loops: Loops,
     /// The first op of which a finite number is beyond fp16 where it is declared so, or in the
     /// other modes one that makes an infinite number of finite ones.
     pub overflow: Option<String>,
@@ -101,6 +104,7 @@ impl<'a> Walk<'a> {
             mode,
             slots: HashMap::new(),
             states: HashMap::new(),
+            loops: Loops::within(env.limits),
             overflow: None,
         }
     }
@@ -175,6 +179,7 @@ impl<'a> Walk<'a> {
     /// Forget the values of a call, and keep states.
     pub fn next_call(&mut self) {
         self.slots.clear();
+        self.loops = Loops::within(self.env.limits);
     }
 
     /// Compute all of the body. Of values with an op behind their last use, only those that are
@@ -212,6 +217,7 @@ impl<'a> Walk<'a> {
         if self.env.deadline.is_some_and(|at| Instant::now() >= at) {
             return Err(Stop::Time);
         }
+        self.loops.step().map_err(Stop::Op)?;
         let f = self.f;
         let op = f.op(id);
         if op.def.is_constexpr() {
@@ -267,20 +273,18 @@ impl<'a> Walk<'a> {
             .uses()
             .map(|v| self.value(v))
             .collect::<Result<Vec<_>, _>>()?;
-        for _ in 0..MOST_ROUNDS {
-            if !self
-                .block(*goes_on, values.clone())?
-                .first()
-                .is_some_and(is_true)
-            {
-                self.slots.extend(op.results.iter().copied().zip(values));
-                return Ok(());
-            }
+        self.loops.enter();
+        while self
+            .block(*goes_on, values.clone())?
+            .first()
+            .is_some_and(is_true)
+        {
+            self.loops.round().map_err(Stop::Op)?;
             values = self.block(*body, values)?;
         }
-        Err(Stop::Op(format!(
-            "a loop does not end in {MOST_ROUNDS} rounds"
-        )))
+        self.loops.leave();
+        self.slots.extend(op.results.iter().copied().zip(values));
+        Ok(())
     }
 
     fn block(&mut self, block: BlockId, inputs: Vec<Held>) -> Result<Vec<Held>, Stop> {
@@ -365,6 +369,9 @@ impl<'a> Walk<'a> {
             .map(|arg| self.arg(op, arg.as_ref(), &mut taken))
             .collect::<Result<Vec<_>, _>>()?;
         let types = infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
+        self.loops
+            .op(op.def, &args, &types)
+            .map_err(|e| self.failed(op, &e))?;
         let n_bytes = types
             .iter()
             .map(|t| t.byte_len().unwrap_or(0))

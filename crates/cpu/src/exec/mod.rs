@@ -27,6 +27,7 @@ pub use work::name;
 use crate::Numerics;
 use crate::ane::{self, Tally};
 use crate::evaluate::{evaluate_as, view_shape};
+use crate::loops::Loops;
 use crate::ops::random::{Seeds, is_random};
 use crate::ops::{Fault, Value};
 use crate::plain::{Item, Operand, Plain};
@@ -51,8 +52,8 @@ pub struct Frame<'a> {
     pub slots: Vec<Option<Tensor>>,
     /// Buffers to use again.
     pub pool: &'a mut Pool,
-    /// How often a loop may go round.
-    pub most_rounds: usize,
+    /// What its loops have done.
+    pub loops: Loops,
     /// Seeds of random ops that have none.
     pub seeds: &'a mut Seeds,
     /// What happened to numbers, where that is counted.
@@ -75,6 +76,7 @@ pub struct Frame<'a> {
 impl Frame<'_> {
     /// Run the step.
     pub fn step(&mut self, plan: &Plan, step: &Step) -> Result<(), Fault> {
+        self.loops.step()?;
         let begun = self.profile.map(|_| self.begin(plan, step));
         let results = self.compute(plan, step)?;
         let (unread, path) = (self.unread.take(), self.path.take());
@@ -114,7 +116,10 @@ impl Frame<'_> {
             Kind::Plain(plain) => self.plain(plain)?,
             Kind::View(plain) => vec![self.view(plain)?.ok_or("elements move")?],
             Kind::Add(plain, x, y) => match self.add_in_place(step, *x, *y)? {
-                Some(sum) => vec![sum],
+                Some(sum) => {
+                    self.loops.add(2.0 * sum.len() as f64)?;
+                    vec![sum]
+                }
                 None => self.plain(plain)?,
             },
             Kind::Read(state) => vec![self.states[*state].clone()],
@@ -139,7 +144,11 @@ impl Frame<'_> {
             Kind::Classify(probabilities, n_classes) => {
                 self.classify(*probabilities, *n_classes)?
             }
-            Kind::List(list) => vec![list.run(&self.args(&list.args)?, self.pool)?],
+            Kind::List(list) => {
+                let list = list.run(&self.args(&list.args)?, self.pool)?;
+                self.loops.add(list.len() as f64)?;
+                vec![list]
+            }
         })
     }
 
@@ -172,17 +181,16 @@ impl Frame<'_> {
             .iter()
             .map(|v| self.get(*v).cloned())
             .collect::<Result<Vec<_>, _>>()?;
-        for _ in 0..self.most_rounds {
+        self.loops.enter();
+        loop {
             let goes_on = self.branch(plan, &branches[0], values.clone())?;
             if !goes_on.first().is_some_and(is_true) {
+                self.loops.leave();
                 return Ok(values);
             }
+            self.loops.round()?;
             values = self.branch(plan, &branches[1], values)?;
         }
-        Err(format!(
-            "the loop does not end in {} rounds",
-            self.most_rounds
-        ))
     }
 
     /// The place of the first greatest probability, and all of them.
@@ -267,11 +275,12 @@ impl Frame<'_> {
                 plain,
                 args,
                 effects,
-                self.pool,
+                (self.pool, &mut self.loops),
                 &mut self.tally,
             ),
             Numerics::F32 | Numerics::Fast | Numerics::Int8 => {
                 let types = plain.result_types(&args)?;
+                self.loops.op(plain.def, &args, &types)?;
                 let op = (self.context, plain.def, plain.eval);
                 evaluate_as(op, &types, args, self.pool)
             }

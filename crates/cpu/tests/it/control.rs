@@ -1,7 +1,10 @@
 //! Nested blocks: branches and loops, what they see of the outside, and what their text is.
 
+use std::sync::Arc;
+
+use thane_cpu::ane::Effects;
 use thane_cpu::{Cpu, Numerics};
-use thane_mil::backend::{Backend, Instance, Limits, LoadOptions};
+use thane_mil::backend::{Backend, Executable, Instance, Limits, LoadOptions};
 use thane_mil::program::{Program, difference};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::valid;
@@ -151,18 +154,24 @@ fn what_a_block_defines_stays_in_it() {
     }
 }
 
+fn limited(program: &Program, numerics: Numerics, limits: Limits) -> Arc<dyn Executable> {
+    let cpu = Cpu::new(numerics, 1);
+    cpu.load_with(program, &LoadOptions::within(limits))
+        .unwrap()
+}
+
+fn rounds(rounds: usize) -> Limits {
+    Limits {
+        rounds,
+        ..Limits::default()
+    }
+}
+
 #[test]
 fn a_loop_without_end_is_an_error() {
     let program = read(&LOOP.replace("next = add", "next = mul"));
-    let limits = Limits {
-        rounds: 1000,
-        ..Limits::default()
-    };
-    let mut instance = CPU
-        .load_with(&program, &LoadOptions::within(limits))
-        .unwrap()
-        .instantiate()
-        .unwrap();
+    let executable = limited(&program, Numerics::F32, rounds(1000));
+    let mut instance = executable.instantiate().unwrap();
     for name in ["x", "y"] {
         instance.input(name, &[2]).unwrap();
     }
@@ -171,5 +180,134 @@ fn a_loop_without_end_is_an_error() {
         .unwrap()
         .copy_from_slice(&7i32.to_ne_bytes());
     let error = instance.run("main").unwrap_err().to_string();
-    assert!(error.contains("does not end in 1000 rounds"), "{error}");
+    assert!(
+        error.contains("expected at most 1000 rounds of all loops of a call"),
+        "{error}"
+    );
+}
+
+/// Loops of `n` rounds inside each other, around `body`, which makes NEW of OLD.
+fn nested(depth: usize, n: usize, ty: &str, body: &str) -> Program {
+    let value = |d: usize| match d {
+        0 => "x".to_owned(),
+        d => format!("old{d}"),
+    };
+    let mut text = body.replace("OLD", &value(depth));
+    text = text.replace("NEW", &format!("new{depth}"));
+    for d in (0..depth).rev() {
+        let (outer, old, inner) = (value(d), value(d + 1), d + 1);
+        text = format!(
+            "tensor<int32, [1]> end{d}, {ty} new{d} = while_loop(loop_vars = (zero, {outer})) {{
+                block(tensor<int32, [1]> i{d}, {ty} seen{d}) {{
+                    tensor<bool, [1]> more{d} = less(x = i{d}, y = n); }} -> (more{d});
+                block(tensor<int32, [1]> j{d}, {ty} {old}) {{
+                    tensor<int32, [1]> next{d} = add(x = j{d}, y = one);
+                    {text} }} -> (next{d}, new{inner}); }};"
+        );
+    }
+    read(&format!(
+        "program(1.3) {{ func main<ios18>({ty} x) {{
+            tensor<int32, [1]> zero = const()[val = tensor<int32, [1]>([0])];
+            tensor<int32, [1]> one = const()[val = tensor<int32, [1]>([1])];
+            tensor<int32, [1]> n = const()[val = tensor<int32, [1]>([{n}])];
+            {text} }} -> (new0); }}"
+    ))
+}
+
+/// Nested loops multiply, so a bound on each of them bounds nothing.
+#[test]
+fn rounds_of_nested_loops_count_together() {
+    const VECTOR: &str = "tensor<fp32, [2]>";
+    let program = nested(
+        3,
+        6,
+        VECTOR,
+        &format!("{VECTOR} NEW = add(x = OLD, y = x);"),
+    );
+    let n_rounds = 6 + 6 * 6 + 6 * 6 * 6;
+    for numerics in [Numerics::F32, Numerics::Ane(Effects::default())] {
+        let enough = limited(&program, numerics, rounds(n_rounds));
+        let mut instance = enough.instantiate().unwrap();
+        // Each call has a count of its own.
+        for _ in 0..2 {
+            let values = [1.5f32, -2.0].map(f32::to_ne_bytes).concat();
+            instance.input("x", &[2]).unwrap().copy_from_slice(&values);
+            instance.run("main").unwrap();
+            let new = instance.output("new0").unwrap().bytes;
+            let expected = [1.5f32, -2.0].map(|x| (x * 217.0).to_ne_bytes()).concat();
+            assert_eq!(new, expected);
+        }
+        let few = limited(&program, numerics, rounds(n_rounds - 1));
+        let mut instance = few.instantiate().unwrap();
+        instance.input("x", &[2]).unwrap();
+        let error = instance.run("main").unwrap_err().to_string();
+        assert!(error.contains("expected at most 257 rounds"), "{error}");
+    }
+    // Sequences that run together have a count each, as if they ran alone.
+    for (most, is_enough) in [(n_rounds, true), (n_rounds - 1, false)] {
+        let executable = limited(&program, Numerics::F32, rounds(most));
+        let mut batch = executable.instantiate_batch(3).unwrap();
+        for idx in 0..3 {
+            batch.instance_mut(idx).unwrap().input("x", &[2]).unwrap();
+        }
+        assert_eq!(batch.run("main", &[0, 1, 2]).is_ok(), is_enough);
+    }
+}
+
+/// What a round takes is bounded too: with large tensors, few rounds take for ever.
+#[test]
+fn elements_of_loops_are_bounded() {
+    let elements = |loop_elements| Limits {
+        loop_elements,
+        ..Limits::default()
+    };
+    let fails = |program: &Program, shape: &[usize], limits| {
+        let executable = limited(program, Numerics::F32, limits);
+        let mut instance = executable.instantiate().unwrap();
+        instance.input("x", shape).unwrap();
+        let error = instance.run("main").err().map(|e| e.to_string());
+        assert!(
+            error
+                .as_ref()
+                .is_none_or(|e| e.contains("expected loops that read and write at most")),
+            "{error:?}"
+        );
+        error.is_some()
+    };
+    let add = |n: usize| {
+        let ty = format!("tensor<fp32, [{n}]>");
+        nested(2, 10, &ty, &format!("{ty} NEW = add(x = OLD, y = x);"))
+    };
+    // 100 rounds of 3 times 10,000 elements, and what steps count as.
+    assert!(!fails(&add(10_000), &[10_000], elements(4_000_000)));
+    assert!(fails(&add(10_000), &[10_000], elements(3_000_000)));
+    assert!(!fails(&add(10), &[10], elements(400_000)));
+    assert!(fails(&add(10), &[10], elements(4_000)), "steps count");
+    // 100 products of 8 million multiplications.
+    let square = |body: &str| {
+        let ty = "tensor<fp32, [200, 200]>";
+        nested(2, 10, ty, &format!("{ty} NEW = {body};"))
+    };
+    let product = square("matmul(x = OLD, y = x)");
+    let shape = [200, 200];
+    assert!(fails(&product, &shape, elements(40_000_000)));
+    assert!(!fails(&product, &shape, elements(80_000_000)));
+    let lists = nested(
+        2,
+        10,
+        "tensor<fp32, [200, 200]>",
+        "int32 size = const()[val = int32(200)];
+        int32 at = const()[val = int32(0)];
+        list<tensor<fp32, [200, 200]>, ?> empty = make_list(elem_shape = (size, size), \
+            init_length = int32(10), dtype = string(\"fp32\"));
+        list<tensor<fp32, [200, 200]>, ?> written = list_write(ls = empty, index = at, value = OLD);
+        tensor<fp32, [200, 200]> NEW = list_read(ls = written, index = at);",
+    );
+    // 100 rounds of two lists of 10 tensors.
+    assert!(fails(&lists, &shape, elements(80_000_000)));
+    assert!(!fails(&lists, &shape, elements(100_000_000)));
+    // Outside of loops nothing counts.
+    let ty = "tensor<fp32, [200, 200]>";
+    let straight = nested(0, 1, ty, &format!("{ty} NEW = matmul(x = x, y = x);"));
+    assert!(!fails(&straight, &shape, elements(1)));
 }

@@ -225,6 +225,7 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
         max_error: request.lossy,
         samples,
         progress: Some(Box::new(|what| app.output.count(what, None, 0))),
+        ..Settings::default()
     });
     let done = fix::run(program, request.target, &request.options, &mut prover);
     app.output.clear();

@@ -1,0 +1,119 @@
+//! What the loops of one call have done so far. Nested loops multiply their rounds, so what a call
+//! may do is counted for all of its loops together.
+
+use thane_mil::backend::Limits;
+use thane_mil::opset::{OpDef, OpKind};
+use thane_mil::types::TensorType;
+
+use crate::evaluate::tensors;
+use crate::ops::{Fault, Value};
+
+/// Elements that a step counts as, whatever it reads: planning and dispatch take as long.
+const STEP: f64 = 256.0;
+/// Multiplications of a product that count as one element.
+const MULTIPLICATIONS: f64 = 16.0;
+
+/// The count of one call.
+#[derive(Clone, Debug)]
+pub struct Loops {
+    limits: Limits,
+    /// Loops that run now, each inside the one before.
+    depth: usize,
+    rounds: usize,
+    elements: f64,
+}
+
+impl Loops {
+    /// Nothing has run yet.
+    pub fn within(limits: Limits) -> Self {
+        Self {
+            limits,
+            depth: 0,
+            rounds: 0,
+            elements: 0.0,
+        }
+    }
+
+    /// A loop begins.
+    pub fn enter(&mut self) {
+        self.depth += 1;
+    }
+
+    /// A loop has ended.
+    pub fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    /// Counts a round, of whichever loop.
+    pub fn round(&mut self) -> Result<(), Fault> {
+        self.rounds += 1;
+        let most = self.limits.rounds;
+        match self.rounds <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "expected at most {most} rounds of all loops of a call, found more: a loop does \
+                 not end, or nested loops have too many rounds together"
+            )),
+        }
+    }
+
+    /// Counts a step, if it is inside of a loop.
+    pub fn step(&mut self) -> Result<(), Fault> {
+        self.add(STEP)
+    }
+
+    /// Counts what an op reads and writes, if it is inside of a loop.
+    pub fn op(
+        &mut self,
+        def: &OpDef,
+        args: &[Option<Value>],
+        results: &[TensorType],
+    ) -> Result<(), Fault> {
+        if self.depth == 0 {
+            return Ok(());
+        }
+        self.add(elements(def.kind, args, results))
+    }
+
+    /// Counts elements that are read or written, if that is inside of a loop.
+    pub fn add(&mut self, elements: f64) -> Result<(), Fault> {
+        if self.depth == 0 {
+            return Ok(());
+        }
+        self.elements += elements;
+        let most = self.limits.loop_elements;
+        match self.elements <= most as f64 {
+            true => Ok(()),
+            false => Err(format!(
+                "expected loops that read and write at most {most} elements in a call, found more: \
+                 a loop does not end, or has too many rounds for tensors of this size"
+            )),
+        }
+    }
+}
+
+/// Elements that an op reads and writes, with its multiplications.
+fn elements(kind: OpKind, args: &[Option<Value>], results: &[TensorType]) -> f64 {
+    let written: f64 = results
+        .iter()
+        .map(|ty| ty.n_elements().unwrap_or(0) as f64)
+        .sum();
+    if kind.moves() {
+        return written;
+    }
+    let given = args.iter().flatten().flat_map(tensors);
+    let (mut read, mut largest) = (0.0, [0.0f64; 2]);
+    for len in given.map(|t| t.len() as f64) {
+        read += len;
+        let [first, second] = largest;
+        largest = [first.max(len), second.max(first.min(len))];
+    }
+    let multiplications = match kind {
+        // n * k, k * m and n * m elements take n * k * m multiplications.
+        OpKind::Product | OpKind::Attention | OpKind::Other => {
+            (largest[0] * largest[1] * written.max(1.0)).sqrt()
+        }
+        _ => 0.0,
+    };
+    read + written + multiplications / MULTIPLICATIONS
+}
