@@ -14,8 +14,8 @@ use thane_mil::types::{TensorType, Type};
 use crate::batch::Together;
 use crate::instance::Running;
 use crate::plan::fuse::{self, Pattern};
-use crate::plan::plan;
 use crate::plan::rewrite::rewrite;
+use crate::plan::{Planner, plan};
 use crate::shared::Shared;
 use crate::step::{Kind, Plan};
 use crate::weight::{Folds, Matrix};
@@ -79,16 +79,11 @@ impl Cpu {
         let mut plans = HashMap::new();
         let budget = self.budget.clone().unwrap_or_default();
         let folds = Folds::new(&budget);
-        for function in functions {
-            let plan = plan(
-                &context,
-                function,
-                &folds,
-                options.limits.tensor_bytes,
-                patterns,
-                self.numerics,
-            )
-            .map_err(|(op, reason)| {
+        let most_bytes = options.limits.tensor_bytes;
+        let begin = |f| plan(&context, f, &folds, most_bytes, patterns, self.numerics);
+        let planners: Vec<Planner> = functions.iter().map(begin).collect();
+        for (function, planner) in functions.iter().zip(planners) {
+            let plan = planner.plan(self.numerics).map_err(|(op, reason)| {
                 let refused = folds.refusal(&reason);
                 load_error(function, op, reason, refused)
             })?;

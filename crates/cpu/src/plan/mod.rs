@@ -32,21 +32,24 @@ use crate::weight::{Folds, Matrix};
 /// Why a function cannot be planned: the op and the reason.
 pub type PlanError = (Option<OpId>, String);
 
-/// Plan a function with kernels for these patterns, and weights in the form that suits these
-/// numbers.
-pub fn plan(
-    context: &Context,
-    function: &Function,
-    folds: &Folds,
+/// A function with kernels for these patterns, and weights in the form that suits these numbers.
+///
+/// All functions of a program are planned so before any is [finished](Planner::plan), because the
+/// form of a weight depends on all products with it.
+pub fn plan<'a>(
+    context: &'a Context,
+    function: &'a Function,
+    folds: &'a Folds,
     most_bytes: usize,
     patterns: &[Pattern],
     numerics: Numerics,
-) -> Result<Plan, PlanError> {
+) -> Planner<'a> {
     let mut planner = Planner::new(context, function, folds, most_bytes);
     // The reference computes with values as their op rounds them.
     planner.reads_codes = numerics == Numerics::Fast;
-    planner.fuse(patterns, numerics)?;
-    planner.plan()
+    planner.fuse(patterns);
+    planner.count_rows();
+    planner
 }
 
 /// The state of planning, which patterns look at too.
@@ -242,7 +245,7 @@ impl<'a> Planner<'a> {
         (self.definer(value), reason)
     }
 
-    fn fuse(&mut self, patterns: &[Pattern], numerics: Numerics) -> Result<(), PlanError> {
+    fn fuse(&mut self, patterns: &[Pattern]) {
         for &id in &self.f.body().ops {
             let group = fuse::find(self, id, patterns);
             let free = |found: &fuse::Found| {
@@ -276,13 +279,6 @@ impl<'a> Planner<'a> {
                 }
             }
         }
-        self.pack_kernels()?;
-        self.suit_weights(numerics)?;
-        // The engine's numbers are counted for each op.
-        if !matches!(numerics, Numerics::Ane(_)) {
-            self.join_linears();
-        }
-        Ok(())
     }
 
     /// Whether nothing outside of `covers` and `root` uses a result of `covers`.
@@ -299,7 +295,14 @@ impl<'a> Planner<'a> {
             })
     }
 
-    fn plan(mut self) -> Result<Plan, PlanError> {
+    /// The steps of the function, with weights in the form that suits these numbers.
+    pub fn plan(mut self, numerics: Numerics) -> Result<Plan, PlanError> {
+        self.pack_kernels()?;
+        self.suit_weights(numerics)?;
+        // The engine's numbers are counted for each op.
+        if !matches!(numerics, Numerics::Ane(_)) {
+            self.join_linears();
+        }
         let f = self.f;
         let steps = self.steps(Function::BODY)?;
         let inputs = f

@@ -9,6 +9,18 @@ use crate::Numerics;
 use crate::step::{Fused, Product, Then};
 use crate::weight::Matrix;
 
+/// Rows up to which a product reads a weight fastest as it is stored, or packed as such: it waits
+/// for memory, and panels of fp32 are twice as much as fp16. From SmolLM2 (1536 x 576, AMD EPYC of
+/// family 26, one thread), microseconds in fp16 and as fp32: 59 and 131 for one row, 123 and 114 for
+/// 4, 165 and 151 for 8, 255 and 173 for 16. fp32 as it is stored has to be transposed for more than
+/// two rows.
+fn most_few_rows(weight: &Matrix) -> usize {
+    match weight.stored.ty {
+        BlockType::F32 if weight.codes().is_none() => 2,
+        _ => 8,
+    }
+}
+
 impl Planner<'_> {
     /// Brings the kernels of convolutions to the order in which they are read.
     pub(super) fn pack_kernels(&mut self) -> Result<(), PlanError> {
@@ -27,12 +39,28 @@ impl Planner<'_> {
         Ok(())
     }
 
+    /// Notes with how many rows the function multiplies each weight.
+    pub(super) fn count_rows(&self) {
+        // A function with states is called for one token after another, where calls may have any
+        // number.
+        let flexible = if self.states.is_empty() {
+            usize::MAX
+        } else {
+            1
+        };
+        for fused in self.fused.values() {
+            for product in fused.products() {
+                let n_rows = fused.n_rows(self.f).unwrap_or(flexible);
+                self.folds.count_rows(&product.weight, n_rows);
+            }
+        }
+    }
+
     /// Brings weights to the form that suits these numbers.
     pub(super) fn suit_weights(&mut self, numerics: Numerics) -> Result<(), PlanError> {
         /// Sequences from which on a packed matrix is read faster, step by step.
         const PACKED_BATCH: usize = 3;
         let (f, folds, context) = (self.f, self.folds, self.context);
-        let has_states = !self.states.is_empty();
         let packed = |weight: &Matrix| match weight.stored.ty {
             BlockType::F16 => folds.pack_wide(context, weight.clone()),
             BlockType::F32 => folds.pack(context, weight.clone()),
@@ -61,19 +89,18 @@ impl Planner<'_> {
                 }
                 Some(fused) => {
                     for Product { weight, .. } in fused.products_mut() {
+                        let has_few_rows = folds.least_rows(weight) <= most_few_rows(weight);
                         *weight = match numerics {
                             Numerics::Ane(_) => continue,
                             _ if weight.codes().is_some() => {
-                                let matrix = match has_states {
+                                let matrix = match has_few_rows {
                                     true => folds.pack_blocks_when_used(weight.clone()),
                                     false => weight.clone(),
                                 };
                                 folds.order_codes(context, matrix)
                             }
                             Numerics::Int8 if !weight.stored.has_codes() => rounded(weight)?,
-                            // A function with state is called for one row after another: fp32 is
-                            // read as fast as it is stored.
-                            _ if has_states => folds.pack_when_used(context, weight.clone()),
+                            _ if has_few_rows => folds.pack_when_used(context, weight.clone()),
                             _ if weight.stored.ty == BlockType::F16 => {
                                 folds.pack_wide(context, weight.clone())
                             }

@@ -4,7 +4,7 @@ use thane_kernels::activation::Unary;
 use thane_kernels::rope::RopeStyle;
 use thane_kernels::spatial::Pooling;
 use thane_mil::opset::window::Windows;
-use thane_mil::program::ValueId;
+use thane_mil::program::{Function, ValueId};
 
 use crate::ops::Fault;
 use crate::tensor::Tensor;
@@ -414,6 +414,17 @@ impl Fused {
             Fused::Experts(experts) => &experts.products,
             _ => &[],
         }
+    }
+
+    /// Rows of the x of its [products](Self::products), where they are known.
+    pub fn n_rows(&self, f: &Function) -> Option<usize> {
+        let x = match self {
+            Fused::Linear { x, .. } | Fused::TopLinear { x, .. } => *x,
+            Fused::Experts(experts) => experts.x,
+            _ => return None,
+        };
+        let (_, rows) = f.value(x).ty.tensor()?.shape.split_last()?;
+        rows.iter().map(|dim| dim.known()).product()
     }
 
     /// [`Self::products`], to change the form of their matrices.

@@ -28,6 +28,8 @@ pub struct Folds {
     tensors: RefCell<HashMap<Vec<KeyPart>, Tensor>>,
     panels: RefCell<HashMap<WeightId, Arc<Held<PackedColumn>>>>,
     places: RefCell<HashMap<WeightId, Option<Place>>>,
+    /// The fewest rows that a function multiplies each matrix with.
+    least_rows: RefCell<HashMap<WeightId, usize>>,
     blocks: RefCell<HashMap<WeightId, Option<Blocks>>>,
     ordered: RefCell<HashMap<CodesId, Arc<Held<u8>>>>,
     packs: Arc<Packs>,
@@ -47,11 +49,13 @@ impl Folds {
     /// Nothing yet; what is kept counts against `budget`.
     pub fn new(budget: &Budget) -> Self {
         let (tensors, panels, places, blocks, ordered, int8, refused) = Default::default();
+        let least_rows = RefCell::default();
         let packs = Arc::new(Packs::new(budget.clone()));
         Self {
             tensors,
             panels,
             places,
+            least_rows,
             blocks,
             ordered,
             packs,
@@ -198,6 +202,19 @@ impl Folds {
         all.insert(matrix.stored.id.clone(), int8.clone());
         matrix.form = Form::Int8(int8);
         Ok(matrix)
+    }
+
+    /// Notes that a function multiplies the matrix with so many rows.
+    pub fn count_rows(&self, matrix: &Matrix, n_rows: usize) {
+        let mut all = self.least_rows.borrow_mut();
+        let least = all.entry(matrix.stored.id.clone()).or_insert(n_rows);
+        *least = n_rows.min(*least);
+    }
+
+    /// The fewest rows that a function multiplies the matrix with, of those that were counted.
+    pub fn least_rows(&self, matrix: &Matrix) -> usize {
+        let all = self.least_rows.borrow();
+        all.get(&matrix.stored.id).copied().unwrap_or(usize::MAX)
     }
 
     /// The matrix, to be packed when products of few rows with it begin, if its type is packed.

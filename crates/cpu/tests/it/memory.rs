@@ -4,6 +4,7 @@
 use thane_cpu::{Cpu, Numerics};
 use thane_mil::backend::{Backend, Instance, LoadError, RunError};
 use thane_mil::budget::Budget;
+use thane_mil::data::{Bytes, Data};
 use thane_mil::program::Program;
 use thane_mil::text::parse;
 use thane_mil::valid;
@@ -152,4 +153,46 @@ fn inputs_count() {
     assert_eq!(error.to_string(), "input `x` does not fit in memory");
     instance.input("x", &[1 << 10]).unwrap().fill(0);
     instance.run("main").unwrap();
+}
+
+/// Bytes that are held once functions with so many rows over one fp16 matrix of 8 MiB are loaded,
+/// and after three calls of the last.
+fn held_bytes(function_rows: &[usize]) -> [usize; 2] {
+    let matrix = Data::Bytes(Bytes::new(vec![0u8; 8 * MIB]));
+    let function = |n: &usize| {
+        format!(
+            "func rows_{n}<ios18>(tensor<fp16, [1, {n}, 1024]> x) {{
+                tensor<fp16, [4096, 1024]> w = const()[val = tensor<fp16, [4096, 1024]>(BLOBFILE(path = string(\"w\"), offset = uint64(64)))];
+                tensor<fp16, [1, {n}, 4096]> y = linear(x = x, weight = w);
+            }} -> (y);"
+        )
+    };
+    let functions: String = function_rows.iter().map(function).collect();
+    let program = parse(&format!("program(1.3)\n{{{functions}}}"), &|_, _, _| {
+        Some(matrix.clone())
+    })
+    .unwrap();
+    valid::check(&program).unwrap();
+    let budget = Budget::new(64 * MIB);
+    let cpu = Cpu::new(Numerics::Fast, 1).with_budget(&budget);
+    let executable = cpu.load(&program).unwrap();
+    let loaded = budget.used_bytes();
+    let mut instance = executable.instantiate().unwrap();
+    let n = function_rows.last().unwrap();
+    for _ in 0..3 {
+        instance.input("x", &[1, *n, 1024]).unwrap().fill(0);
+        instance.run(&format!("rows_{n}")).unwrap();
+    }
+    drop(instance);
+    [loaded, budget.used_bytes()]
+}
+
+/// A decoder whose caches are inputs has no states, and reads its weights once for each token too:
+/// how many rows the functions of a program multiply a matrix with decides its form.
+#[test]
+fn a_matrix_that_is_multiplied_with_one_row_stays_fp16_without_states() {
+    assert_eq!(held_bytes(&[32, 1]), [0, 8 * MIB]);
+    assert_eq!(held_bytes(&[1, 32]), [0, 8 * MIB]);
+    // Of many rows it is read from panels of fp32, which are made at load.
+    assert_eq!(held_bytes(&[32]), [16 * MIB; 2]);
 }
