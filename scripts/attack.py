@@ -266,7 +266,7 @@ def main():
         for at, result in enumerate(results):
             if result["kind"] == "hang":
                 again = attack(
-                    thane, result["name"], result["number"], args.seed, seeds, 3 * result["limit_s"]
+                    thane, result["name"], result["number"], args.seed, seeds, 30 * result["limit_s"]
                 )
                 limit = result["limit_s"]
                 used = again["seconds"] > limit and (

@@ -88,7 +88,7 @@ for target in "${targets[@]}"; do
     artifacts=fuzz/artifacts/$target
     mkdir -p "$corpus" "$artifacts"
     seeds "$target" "$corpus"
-    options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=20 -max_len=16384
+    options=(-max_total_time="$seconds" -malloc_limit_mb=1024 -rss_limit_mb=2048 -timeout=300 -max_len=16384
         -print_final_stats=1 -artifact_prefix="$artifacts/")
     case $target in
     mil_text | valid) options+=(-dict=fuzz/mil.dict) ;;

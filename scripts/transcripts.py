@@ -126,7 +126,7 @@ def elided(lines, shown):
 
 def run(command, folder, env):
     done = subprocess.run(["bash", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=900)
     cache = env.get("THANE_CACHE") or str(Path(env.get("XDG_CACHE_HOME") or Path(env["HOME"]) / ".cache") / "thane")
     output = done.stdout.replace(cache, "/home/ada/.cache/thane").replace(str(folder), "/home/ada")
     return done.returncode, wrapped(output) if output else []

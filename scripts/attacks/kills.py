@@ -96,7 +96,7 @@ def stop(command, folder, env, delay, sign):
     )
     time.sleep(delay)
     process.send_signal(sign)
-    return process.wait(timeout=30)
+    return process.wait(timeout=300)
 
 
 def snapshot(folder):

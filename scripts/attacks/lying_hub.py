@@ -291,7 +291,7 @@ class LyingHub:
 
     def _serve(self, connection):
         with connection:
-            connection.settimeout(20)
+            connection.settimeout(300)
             try:
                 head = b""
                 while b"\r\n\r\n" not in head:

@@ -82,7 +82,7 @@ class Browser:
         finally:
             self.session = page
 
-    def until(self, script, seconds=60):
+    def until(self, script, seconds=300):
         """Waits until a script gives something true, and returns that."""
         end = time.monotonic() + seconds
         while True:

@@ -34,7 +34,7 @@ def main():
         serve_clients.llama_index(core, address, KEY, thane)
         print(f"llama_index {core.__version__}: all ok")
         server.send_signal(signal.SIGINT)
-        serve_clients.same("exit code", server.wait(timeout=20), 0)
+        serve_clients.same("exit code", server.wait(timeout=300), 0)
     finally:
         server.kill()
 

@@ -81,7 +81,7 @@ def chromium(browser, folder, page, *flags):
     still = ["--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"]
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-sync", *still]
     command += [f"--user-data-dir={folder}/profile", *flags, page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def look(browser, folder, page, width):

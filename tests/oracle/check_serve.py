@@ -156,7 +156,7 @@ def main():
     server = subprocess.Popen([thane, "serve", *models, *flags], stdout=subprocess.PIPE, text=True)
     try:
         address = server.stdout.readline().strip()
-        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=60)
+        client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY, max_retries=0, timeout=600)
         same("models", [model.id for model in client.models.list()], ["tiny-chat", "tiny-tools", "bert-mean", "bert"])
         same("model", client.models.retrieve("bert-mean").owned_by, "thane")
         chats(client)
@@ -168,7 +168,7 @@ def main():
         print(f"openai {openai.__version__}: all ok")
         serve_clients.check(address, KEY, thane)
         server.send_signal(signal.SIGINT)
-        same("exit code", server.wait(timeout=20), 0)
+        same("exit code", server.wait(timeout=300), 0)
     finally:
         server.kill()
         folder.cleanup()

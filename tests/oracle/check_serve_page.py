@@ -61,7 +61,7 @@ class Served:
         self.process.wait()
 
     def get(self, path, headers={}):
-        with urllib.request.urlopen(urllib.request.Request(self.address + path, headers=headers), timeout=30) as answer:
+        with urllib.request.urlopen(urllib.request.Request(self.address + path, headers=headers), timeout=300) as answer:
             return answer.headers, answer.read().decode()
 
 

@@ -225,7 +225,7 @@ def main():
                 check_suite(client, pathlib.Path(suite[0]))
         finally:
             server.send_signal(signal.SIGINT)
-        same("exit code", server.wait(timeout=30), 0)
+        same("exit code", server.wait(timeout=300), 0)
 
 
 main()

@@ -105,7 +105,7 @@ def documented(section, *schemas):
 def anthropic(module, address, key, thane):
     params = module.types
     documented("Anthropic", params.message_create_params.MessageCreateParamsBase, params.MessageCountTokensParams)
-    client = module.Anthropic(base_url=address, api_key=key, max_retries=0, timeout=60)
+    client = module.Anthropic(base_url=address, api_key=key, max_retries=0, timeout=600)
     for at, case in enumerate(cases()):
         messages = [dict(m) for m in case["messages"]]
         fields = {"model": "tiny-chat", "max_tokens": len(case["tokens"]), "extra_body": {"temperature": 0}}
@@ -276,7 +276,7 @@ def perplexity(module, _, key, thane):
     types = module.types
     documented("Perplexity", types.EmbeddingCreateParams, types.ContextualizedEmbeddingCreateParams)
     with pplx_server(thane, key) as address:
-        client = module.Perplexity(base_url=address, api_key=key, max_retries=0, timeout=60)
+        client = module.Perplexity(base_url=address, api_key=key, max_retries=0, timeout=600)
         perplexity_embeddings(module, client, thane)
 
 
@@ -302,11 +302,11 @@ def perplexity_embeddings(module, client, thane):
 def huggingface_hub(module, address, key, thane):
     expected = embedded(thane)
     for name, url in [("root", address), ("models", f"{address}/models/bert-mean"), ("tei", f"{address}/tei/bert-mean")]:
-        client = module.InferenceClient(base_url=url, token=key, timeout=60)
+        client = module.InferenceClient(base_url=url, token=key, timeout=600)
         near(f"hub vectors at {name}", client.feature_extraction(TEXTS, normalize=True, truncate=True).tolist(), expected)
         cosine = sum(a * b for a, b in zip(*expected))
         near(f"hub similarity at {name}", client.sentence_similarity(TEXTS[0], [TEXTS[1]]), [cosine])
-    client = module.InferenceClient(base_url=address, token=key, timeout=60)
+    client = module.InferenceClient(base_url=address, token=key, timeout=600)
     case = cases()[0]
     answer = client.chat_completion(case["messages"], model="tiny-chat", temperature=0, max_tokens=len(case["tokens"]))
     same("hub chat", answer.choices[0].message.content, case["text"])
