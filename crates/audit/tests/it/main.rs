@@ -18,6 +18,8 @@ mod parameters;
 mod place;
 mod placement;
 mod plan;
+#[path = "../../../../tests/support/processor_time.rs"]
+mod processor_time;
 mod rules;
 mod sizes;
 mod trials;

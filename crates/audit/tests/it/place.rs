@@ -1,8 +1,7 @@
 //! Placement and latency of small programs: the worked examples of Apple's segmenter, and programs
 //! nobody would write.
 
-use std::time::Instant;
-
+use crate::processor_time;
 use thane_audit::latency::{self, Bound, Latency};
 use thane_audit::place::{Backend, Placement, place};
 use thane_audit::plan::chunk;
@@ -469,13 +468,12 @@ fn odd_programs_are_audited() {
     }
 }
 
-/// A function as large as a model's is audited at once: 200 ms in a release build.
-#[test]
-fn three_thousand_ops_are_audited_quickly() {
+/// A chain of so many times three ops.
+fn chain(n: usize) -> Program {
     let mut m = Maker::new();
     let mut x = m.input(&[1, 64, 1, 128]);
     let weight = m.weight(&[64, 64, 1, 1]);
-    for _ in 0..1000 {
+    for _ in 0..n {
         let y = m.op(
             "conv",
             [("x", Arg::Value(x)), ("weight", Arg::Value(weight))],
@@ -489,14 +487,25 @@ fn three_thousand_ops_are_audited_quickly() {
         );
         x = m.op("add", [("x", Arg::Value(x)), ("y", Arg::Value(z))]);
     }
-    let program = Program::new(vec![m.finish(x)]);
-    let start = Instant::now();
-    let found = audit(&program, &core_ml("m4"));
-    let ms = start.elapsed().as_millis();
-    assert_eq!(found.functions[0].placement.ops.len(), 3000);
-    // Debug builds are some ten times slower.
-    let most = if cfg!(debug_assertions) { 3000 } else { 200 };
-    assert!(ms < most, "{ms} ms");
+    Program::new(vec![m.finish(x)])
+}
+
+/// A function as large as a model's is audited at once: 200 ms in a release build.
+#[test]
+fn the_time_of_an_audit_grows_with_the_number_of_ops() {
+    let time = |n: usize| {
+        let program = chain(n);
+        let (found, time) = processor_time::of(|| audit(&program, &core_ml("m4")));
+        assert_eq!(found.functions[0].placement.ops.len(), 3 * n);
+        time
+    };
+    let least = (0..3).map(|_| time(100)).min().unwrap();
+    let most = time(1000);
+    // Ten times the ops: a hundred times the time if each op looked at all.
+    assert!(
+        most < least * 40,
+        "{least:?} for 300 ops, {most:?} for 3,000"
+    );
 }
 
 #[test]

@@ -5,4 +5,6 @@ mod cases;
 mod driver;
 mod machine;
 mod models;
+#[path = "../../../../tests/support/processor_time.rs"]
+mod processor_time;
 mod rough;

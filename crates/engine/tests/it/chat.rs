@@ -4,6 +4,7 @@ use crate::data;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::time::Instant;
 use thane_engine::text::{ChatTemplate, Message, TemplateError, TemplateInput};
 
 #[derive(Deserialize)]
@@ -164,12 +165,32 @@ fn errors_say_what_is_wrong() {
 #[test]
 fn hostile_templates_are_bounded() {
     let messages = [Message::new("user", "hi")];
+    let render = |source: &str| {
+        let template = ChatTemplate::new(source, "", "");
+        template.and_then(|template| template.render(&messages, true))
+    };
+    let time = |source: &str| {
+        let start = Instant::now();
+        (render(source), start.elapsed())
+    };
+    // Takes all the steps that a template may take.
+    let longest = hostile_to_run().remove(0);
+    let (ended, mut most) = time(&longest);
+    let error = ended.unwrap_err().to_string();
+    assert!(error.contains("steps of work"), "{error}");
     let (mut n_ok, mut n_failed) = (0, 0);
     for source in hostile_to_parse().into_iter().chain(hostile_to_run()) {
-        let start = std::time::Instant::now();
-        match ChatTemplate::new(&source, "", "")
-            .and_then(|template| template.render(&messages, true))
-        {
+        let (ended, mut found) = time(&source);
+        // Other work on the machine may make either slow, but not each time.
+        let is_bounded = (0..5).any(|_| {
+            let is_bounded = found < most * 8;
+            if !is_bounded {
+                (found, most) = (time(&source).1, time(&longest).1);
+            }
+            is_bounded
+        });
+        assert!(is_bounded, "{source:.80}: {found:?}, {most:?}");
+        match ended {
             Ok(_) => n_ok += 1,
             Err(error) => {
                 n_failed += 1;
@@ -180,11 +201,6 @@ fn hostile_templates_are_bounded() {
                 );
             }
         }
-        assert!(
-            start.elapsed().as_secs_f64() < 10.0,
-            "{source:.80}: {:?}",
-            start.elapsed()
-        );
     }
     assert!(n_ok > 10 && n_failed > 30, "{n_ok} {n_failed}");
 }

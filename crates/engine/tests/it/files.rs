@@ -1,10 +1,9 @@
 //! The tokenizers of real GGUF files, from the folder in the variable THANE_MODELS.
 
-use crate::data;
+use crate::{data, processor_time};
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
 use thane_engine::text::{
     Cut, EncodeOptions, StreamOptions, TextStream, Tokenizer, TokenizerConfig, Vocab,
 };
@@ -74,13 +73,7 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
 fn load(name: &str, n_vocab: usize) -> Option<Tokenizer> {
     let checkpoint = Checkpoint::open(&model(name)?).unwrap();
     let vocab = vocab_of(checkpoint.gguf().unwrap(), n_vocab);
-    let start = Instant::now();
-    let tokenizer = Tokenizer::from_vocab(vocab).unwrap();
-    eprintln!(
-        "{name}: tokenizer built in {:.0} ms",
-        start.elapsed().as_secs_f64() * 1e3
-    );
-    Some(tokenizer)
+    Some(Tokenizer::from_vocab(vocab).unwrap())
 }
 
 /// The ids of all 2,000 lines, with and without control tokens, equal the reference.
@@ -94,7 +87,6 @@ fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
         "lines with control tokens: {}",
         plain.len()
     );
-    let start = Instant::now();
     for (index, (line, ids)) in lines.iter().zip(&ids).enumerate() {
         let options = EncodeOptions {
             add_special: false,
@@ -116,10 +108,6 @@ fn check_ids(tokenizer: &Tokenizer, name: &str) -> Vec<(String, Vec<u32>)> {
             "line {index}, plain: {line:?}"
         );
     }
-    eprintln!(
-        "{name}: 4,000 encodings in {:.0} ms",
-        start.elapsed().as_secs_f64() * 1e3
-    );
     lines.into_iter().zip(ids).collect()
 }
 
@@ -135,24 +123,25 @@ fn check_stream(tokenizer: &Tokenizer, ids: &[u32], text: &str) {
     assert_eq!(shown, text);
 }
 
-/// A text of 1 MiB takes seconds, not minutes.
-fn check_long(tokenizer: &Tokenizer, name: &str) {
-    let text: String = data::mixed_lines()
-        .concat()
-        .chars()
-        .cycle()
-        .take(1 << 20)
-        .collect();
-    let start = Instant::now();
+/// The time of a text grows with its length.
+fn check_long(tokenizer: &Tokenizer) {
+    let lines = data::mixed_lines().concat();
     let options = EncodeOptions {
         add_special: false,
         parse_special: true,
     };
-    let n_tokens = tokenizer.encode(&text, options).unwrap().len();
-    let s = start.elapsed().as_secs_f64();
-    eprintln!(
-        "{name}: {} bytes to {n_tokens} tokens in {s:.2} s",
-        text.len()
+    let time = |n_chars: usize| {
+        let text: String = lines.chars().cycle().take(n_chars).collect();
+        let (ids, time) = processor_time::of(|| tokenizer.encode(&text, options));
+        assert!(ids.unwrap().len() > n_chars / 10);
+        time
+    };
+    let least = (0..3).map(|_| time(1 << 16)).min().unwrap();
+    let most = time(1 << 20);
+    // 16 times the text: 256 times the time if each part looked at all.
+    assert!(
+        most < least * 64,
+        "{least:?} for 64 KiB, {most:?} for 1 MiB"
     );
 }
 
@@ -179,7 +168,7 @@ fn smollm2() {
         );
         check_stream(&tokenizer, &ids, &text);
     }
-    check_long(&tokenizer, "smollm2");
+    check_long(&tokenizer);
     assert_eq!(
         (tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()),
         (Some(1), Some(2), &[2][..])
@@ -200,7 +189,7 @@ fn gemma3() {
         assert_eq!(tokenizer.unencodable(&line).next(), None);
         check_stream(&tokenizer, &ids, &text);
     }
-    check_long(&tokenizer, "gemma3");
+    check_long(&tokenizer);
     assert_eq!(
         (tokenizer.bos(), tokenizer.eos(), tokenizer.end_ids()),
         (Some(2), Some(1), &[1][..])

@@ -10,6 +10,8 @@ mod embed;
 mod files;
 mod hostile;
 mod pages;
+#[path = "../../../../tests/support/processor_time.rs"]
+mod processor_time;
 mod sample;
 mod schedule;
 mod sessions;

@@ -6,7 +6,8 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 #[cfg(unix)]
 use std::process::Command;
-use std::time::{Duration, Instant};
+#[cfg(unix)]
+use std::sync::mpsc::channel;
 
 use thane_mil::package::{Partial, Rename, create_folders, swap};
 
@@ -68,8 +69,7 @@ fn a_rename_during_removal_leaves_nothing_incomplete() {
             std::thread::scope(|scope| {
                 scope.spawn(|| Partial::remove_own(place));
                 // Vary which thread comes first.
-                let begin = Instant::now();
-                while begin.elapsed() < Duration::from_micros(25 * round) {}
+                (0..round * 5000).for_each(|_| std::hint::spin_loop());
                 // A removed partial cannot be renamed.
                 let _ = if place == &old {
                     partial.replace()
@@ -214,6 +214,7 @@ fn a_process_that_ends_begins_no_partial() {
     if let Some(place) = std::env::var_os(PLACE) {
         let place = Path::new(&place);
         // The writer begins one partial after another until it may no more.
+        let (begun, has_begun) = channel();
         let writer = std::thread::spawn({
             let place = place.to_owned();
             move || {
@@ -222,10 +223,11 @@ fn a_process_that_ends_begins_no_partial() {
                         Ok(partial) => std::mem::forget(partial),
                         Err(e) => return e.kind(),
                     }
+                    begun.send(()).unwrap();
                 }
             }
         });
-        std::thread::sleep(Duration::from_millis(20));
+        (0..3).for_each(|_| has_begun.recv().unwrap());
         Partial::begin_no_more();
         Partial::remove_own(place);
         assert_eq!(writer.join().unwrap(), ErrorKind::Interrupted);
