@@ -256,13 +256,16 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{SocketAddr, TcpStream};
     use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Mutex, mpsc};
 
     use super::*;
+    use crate::keep_alive::KeepAlive;
+    use crate::model::ModelTask;
 
     /// A connection to a server on which `first` was sent.
     fn send(address: SocketAddr, first: &str) -> TcpStream {
         let mut stream = TcpStream::connect(address).unwrap();
-        let long = Duration::from_secs(20);
+        let long = Duration::from_secs(300);
         stream.set_read_timeout(Some(long)).unwrap();
         stream.set_write_timeout(Some(long)).unwrap();
         stream.write_all(first.as_bytes()).unwrap();
@@ -273,6 +276,46 @@ mod tests {
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
+    }
+
+    /// Until a model is loaded that is loaded at start, the server is alive and not ready.
+    #[test]
+    fn a_server_is_alive_before_it_is_ready() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (fail, failure) = mpsc::channel::<LoadError>();
+        let failure = Mutex::new(failure);
+        let model = Loadable {
+            id: "slow".to_owned(),
+            aliases: Vec::new(),
+            task: ModelTask::Generate,
+            at_start: true,
+            keep_alive: KeepAlive::FOREVER,
+            n_queue: 1,
+            load: Box::new(move || Err(failure.lock().unwrap().recv().unwrap())),
+        };
+        let server = Server::new(listener, vec![model], Options::default()).unwrap();
+        std::thread::scope(move |scope| {
+            let running = scope.spawn(move || {
+                server.run(&Hooks {
+                    on_ready: &|| Ok(()),
+                    is_stopped: &|| false,
+                    wants_reload: &|| false,
+                })
+            });
+            let get = |path: &str| {
+                let head = "HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+                read(send(address, &format!("GET {path} {head}")))
+            };
+            assert!(get("/ready").starts_with("HTTP/1.1 503"));
+            assert!(get("/health").starts_with("HTTP/1.1 200"));
+            let listed = get("/v1/models");
+            assert!(listed.contains("\"loaded\":false"), "{listed}");
+            fail.send(LoadError::new(io::Error::other("no model")))
+                .unwrap();
+            let ended = running.join().unwrap().unwrap_err();
+            assert!(matches!(ended, RunError::Load(_)), "{ended}");
+        });
     }
 
     /// There is room for one connection, so each client waits until the server is rid of the one

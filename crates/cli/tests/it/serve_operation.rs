@@ -495,39 +495,6 @@ fn a_model_that_cannot_be_loaded_is_told_and_tried_again() {
 }
 
 #[test]
-fn a_server_is_alive_before_it_is_ready() {
-    let Some(models) = std::env::var_os("THANE_MODELS").map(PathBuf::from) else {
-        println!("skipped: THANE_MODELS names no folder; scripts/models.sh makes one");
-        return;
-    };
-    let model = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap().to_string();
-    drop(free);
-    let home = Home::new();
-    let port = address.split(':').nth(1).unwrap();
-    let arguments = ["serve", model.to_str().unwrap(), "--port", port];
-    let mut command = home.thane(&arguments);
-    let command = command.stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().unwrap();
-    let server = Server {
-        child,
-        address,
-        home,
-    };
-    let is_open = || TcpStream::connect(&server.address).is_ok();
-    until("the port is open", is_open);
-    assert_eq!(server.get("/ready", "").status, 503);
-    assert_eq!(server.get("/health", "").status, 200);
-    let listed = server.get("/v1/models", "").json();
-    let id = listed["data"][0]["id"].as_str().unwrap();
-    assert_eq!(listed["data"][0]["loaded"], false, "{listed}");
-    // A request waits for its model.
-    assert!(!answer(&server, id).is_empty());
-    assert_eq!(server.get("/ready", "").json(), json!({"status": "ready"}));
-}
-
-#[test]
 fn models_make_room_for_each_other() {
     let home = Home::new();
     let models = copies(&home, &["one", "two"]);

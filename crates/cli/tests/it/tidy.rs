@@ -394,3 +394,132 @@ fn comments_and_prose_fit_100_columns() {
         faults.join("\n")
     );
 }
+
+/// Words by which code reads a clock, or waits until a time.
+const CLOCKS: [&str; 6] = [
+    "Instant::now",
+    "SystemTime::now",
+    ".elapsed(",
+    "duration_since(",
+    "sleep(",
+    "_timeout(",
+];
+
+/// Test files that may use these words, and why other work on the machine fails none of them.
+const TIMED: &[(&str, &[&str], &str)] = &[
+    (
+        "tests/support/processor_time.rs",
+        &["Instant::now", ".elapsed("],
+        "compares two calls where the system counts no processor time",
+    ),
+    (
+        "cli/tests/it/fixture.rs",
+        &["Instant::now", "sleep("],
+        "`until`, which gives an event minutes to come",
+    ),
+    (
+        "cli/tests/it/convert.rs",
+        &["Instant::now", ".elapsed(", "sleep("],
+        "kills at moments spread over a run; any moment will do",
+    ),
+    (
+        "cli/tests/it/hub.rs",
+        &["Instant::now", "SystemTime::now"],
+        "a server that refuses who comes before the time it has named",
+    ),
+    (
+        "cli/tests/it/server.rs",
+        &["sleep("],
+        "a server that is slow on purpose",
+    ),
+    (
+        "cli/tests/it/serve_operation.rs",
+        &["sleep("],
+        "gives what must not happen time to happen",
+    ),
+    (
+        "cli/tests/it/talk.rs",
+        &["sleep("],
+        "interrupts later and later, until there is something to report",
+    ),
+    (
+        "cpu/tests/it/profile.rs",
+        &["Instant::now", ".elapsed("],
+        "a call takes as long as its steps, or longer",
+    ),
+    (
+        "engine/tests/it/chat.rs",
+        &["Instant::now", ".elapsed("],
+        "compares with another run, and several times before it fails",
+    ),
+    (
+        "engine/tests/it/schedule.rs",
+        &["Instant::now", "duration_since(", "sleep("],
+        "deadlines of requests, which are put off until two steps fit",
+    ),
+    (
+        "kernels/tests/it/threads.rs",
+        &["Instant::now", ".elapsed("],
+        "a pause; the numbers are right without it",
+    ),
+    (
+        "serve/src/server.rs",
+        &["_timeout("],
+        "minutes, for a client that would wait for ever",
+    ),
+    (
+        "serve/src/rate.rs",
+        &["Instant::now"],
+        "a moment that others are counted from",
+    ),
+    (
+        "serve/src/routes/ollama/shape.rs",
+        &["Instant::now"],
+        "a moment that nothing depends on",
+    ),
+];
+
+/// The tests of a file, and the number of lines before them.
+fn tests_of(path: &Path, text: &str) -> (usize, String) {
+    let is_in = |name: &str| path.components().any(|part| part.as_os_str() == name);
+    let start = match is_in("tests") || path.ends_with("tests.rs") {
+        true => 0,
+        false => text.find("#[cfg(test)]\nmod tests").unwrap_or(text.len()),
+    };
+    (text[..start].lines().count(), text[start..].to_owned())
+}
+
+/// A test that measures, or gives another process a time, fails on a busy machine: `fixture::until`
+/// waits for an event, `tests/support/processor_time.rs` compares work.
+#[test]
+fn tests_depend_on_no_clock() {
+    let (mut rust, mut n_checked, mut faults) = (Vec::new(), 0, Vec::new());
+    files(&root().join("crates"), "rs", &mut rust);
+    files(&root().join("tests/support"), "rs", &mut rust);
+    let mut unused: Vec<(&str, &str)> = TIMED
+        .iter()
+        .flat_map(|(file, words, _)| words.iter().map(|word| (*file, *word)))
+        .collect();
+    for path in rust.iter().filter(|path| !path.ends_with("it/tidy.rs")) {
+        let (n_before, tests) = tests_of(path, &fs::read_to_string(path).unwrap());
+        n_checked += usize::from(!tests.is_empty());
+        // A wait for as long as `until` waits.
+        let code = tests
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim_start().starts_with("//") && !line.contains("PATIENCE"));
+        for (i, line) in code {
+            for word in CLOCKS.iter().filter(|word| line.contains(**word)) {
+                unused.retain(|(file, allowed)| !(path.ends_with(file) && allowed == word));
+                let mut timed = TIMED.iter().filter(|(file, ..)| path.ends_with(file));
+                if !timed.any(|(_, words, _)| words.contains(word)) {
+                    let at = n_before + i + 1;
+                    faults.push(format!("{}:{at}: `{word}`", path.display()));
+                }
+            }
+        }
+    }
+    assert!(n_checked > 150, "{n_checked} files have tests");
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(unused.is_empty(), "not found any more: {unused:?}");
+}
