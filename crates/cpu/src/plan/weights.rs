@@ -11,9 +11,9 @@ use crate::weight::Matrix;
 
 /// Rows up to which a product reads a weight fastest as it is stored, or packed as such: it waits
 /// for memory, and panels of fp32 are twice as much as fp16. From SmolLM2 (1536 x 576, AMD EPYC of
-/// family 26, one thread), microseconds in fp16 and as fp32: 59 and 131 for one row, 123 and 114 for
-/// 4, 165 and 151 for 8, 255 and 173 for 16. fp32 as it is stored has to be transposed for more than
-/// two rows.
+/// family 26, one thread), microseconds in fp16 and as fp32: 59 and 131 for one row, 123 and 114
+/// for 4, 165 and 151 for 8, 255 and 173 for 16. fp32 as it is stored has to be transposed for more
+/// than two rows.
 fn most_few_rows(weight: &Matrix) -> usize {
     match weight.stored.ty {
         BlockType::F32 if weight.codes().is_none() => 2,
