@@ -37,6 +37,7 @@ pub mod pass;
 pub mod passes;
 pub mod pipeline;
 pub mod price;
+pub mod proof;
 mod report;
 
 use thane_mil::program::Program;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use thane_mil::backend::{Batch, Instance, RunError, check_each_once};
+use thane_mil::loops::Loops;
 use thane_mil::types::TensorType;
 
 use crate::ane::Tally;
 use crate::exec::Frame;
 use crate::instance::{Running, run_error};
 use crate::lockstep::Lockstep;
-use crate::loops::Loops;
 use crate::ops::random::Seeds;
 use crate::shared::Shared;
 use crate::step::Plan;

@@ -151,7 +151,12 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
         .collect();
     let literals: Vec<Vec<Option<Literal>>> = args
         .iter()
-        .map(|arg| arg.iter().flat_map(tensors).map(small_literal).collect())
+        .map(|arg| {
+            arg.iter()
+                .flat_map(Value::tensors)
+                .map(small_literal)
+                .collect()
+        })
         .collect();
     let infos: Vec<Option<ArgType<'_>>> = args
         .iter()
@@ -183,15 +188,6 @@ pub fn infer(def: &'static OpDef, args: &[Option<Value>]) -> Result<Vec<TensorTy
                 .ok_or_else(|| "a result is no tensor".to_owned())
         })
         .collect()
-}
-
-/// [`tensors_mut`], to look at.
-pub fn tensors(arg: &Value) -> &[Tensor] {
-    match arg {
-        Value::Tensor(t) => std::slice::from_ref(t),
-        Value::Tensors(ts) => ts,
-        Value::Literal(_) => &[],
-    }
 }
 
 fn known<'a>(t: &'a Tensor, literal: Option<&'a Literal>) -> Known<'a> {

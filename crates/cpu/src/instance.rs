@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use thane_mil::backend::{Instance, Limits, RunError, States, View, of_op};
 use thane_mil::budget::{Budget, OverBudget};
+use thane_mil::loops::Loops;
 use thane_mil::program::OpId;
 use thane_mil::types::{DType, Dim, TensorType};
 
 use crate::Numerics;
 use crate::ane::{self, Tally};
 use crate::exec::Frame;
-use crate::loops::Loops;
 use crate::ops::random::Seeds;
 use crate::shared::{Shared, listed};
 use crate::step::{Plan, Step};

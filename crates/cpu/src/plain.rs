@@ -6,7 +6,7 @@ use thane_mil::opset::OpDef;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, TensorType};
 
-use crate::evaluate::{infer, tensors};
+use crate::evaluate::infer;
 use crate::ops::{Eval, Fault, Value, follow_from_types};
 use crate::tensor::Tensor;
 
@@ -60,7 +60,7 @@ impl Plain {
             return Ok(infer(self.def, args)?.into());
         };
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-        let given = || args.iter().flatten().flat_map(tensors);
+        let given = || args.iter().flatten().flat_map(Value::tensors);
         let known = last.given.iter().map(|(dtype, shape)| (*dtype, &shape[..]));
         if !last.results.is_empty() && given().map(|t| (t.dtype, &t.shape[..])).eq(known) {
             return Ok(Arc::clone(&last.results));

@@ -193,16 +193,6 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// Elements that are given a byte or more each; `None` where the bytes are not theirs, or more
-    /// than `most`.
-    pub fn of_bytes(dtype: DType, shape: &[usize], bytes: &[u8], most: usize) -> Option<Self> {
-        let n = checked_len(dtype, shape, most).ok()?;
-        let mut buffer = Buffer::zeros(dtype, n, None)?;
-        let to = buffer.bytes_mut();
-        (to.len() == bytes.len()).then(|| to.copy_from_slice(bytes))?;
-        Some(Self::new(dtype, shape.to_vec(), buffer))
-    }
-
     /// A tensor over `data`.
     pub fn new(dtype: DType, shape: Vec<usize>, data: Buffer) -> Self {
         Self {

@@ -6,7 +6,8 @@
 //!
 //! Start reading at [`program`]. Then [`build`] makes programs, [`valid`] checks them, [`edit`]
 //! changes them, [`lower`] rewrites them for older opsets, [`text`] prints and parses them,
-//! [`package`] reads and writes them on disk, and [`backend`] defines the traits for running them.
+//! [`package`] reads and writes them on disk, [`backend`] defines the traits for running them, and
+//! [`evaluate`] those for computing one op at a time.
 //!
 //! This crate knows nothing of checkpoints, model families, devices or tokens. Only [`package`]
 //! does I/O.
@@ -34,13 +35,14 @@ pub mod budget;
 pub mod build;
 pub mod data;
 pub mod edit;
+pub mod evaluate;
 pub mod literal;
+pub mod loops;
 pub mod lower;
 pub mod nearest;
 pub mod opset;
 pub mod package;
 pub mod program;
-pub mod proof;
 pub mod text;
 pub mod types;
 pub mod valid;

@@ -57,7 +57,7 @@ use thane_mil::valid;
 use super::view::View;
 use crate::target::Target;
 
-pub use thane_mil::proof::{Forms, Numbers, Proof, Prover};
+pub use thane_compile::proof::{Forms, Numbers, Proof, Prover};
 
 pub use judge::Measure;
 pub use report::{Changed, Left, Report, Step, Verdict};

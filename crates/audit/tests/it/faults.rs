@@ -5,11 +5,12 @@ use std::collections::HashMap;
 
 use thane_audit::fix::{self, Options};
 use thane_audit::target::{Route, Target, Units};
-use thane_cpu::equal::{OnCpu, Sample, Settings};
+use thane_compile::proof::{Forms, Numbers, Proof, Prover};
+use thane_cpu::OpByOp;
 use thane_mil::literal::f64_to_f16;
 use thane_mil::program::Program;
-use thane_mil::proof::{Forms, Numbers, Proof, Prover};
 use thane_mil::types::{DType, Type};
+use thane_prove::{ByRunning, Sample, Settings};
 
 use crate::fixes::{on_cpu, program, within};
 
@@ -86,12 +87,14 @@ fn check(case: &Case, max_error: Option<f64>) -> Result<(), String> {
         ));
     }
     let samples = vec![sample(case, &before)];
-    let mut judge = OnCpu::new(Settings {
-        n_threads: 2,
-        max_error,
-        samples,
-        ..Settings::default()
-    });
+    let mut judge = ByRunning::new(
+        OpByOp::new(2, None),
+        Settings {
+            max_error,
+            samples,
+            ..Settings::default()
+        },
+    );
     let (original, after) = (&before.functions()[0], &after.functions()[0]);
     let numbers = if max_error.is_some() {
         Numbers::Lossy

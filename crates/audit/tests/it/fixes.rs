@@ -11,36 +11,41 @@ use thane_audit::View;
 use thane_audit::fix::{self, FIXES, Fix, Forms, Numbers, Options, Proof, Prover, Report, Verdict};
 use thane_audit::rules::{all, find};
 use thane_audit::target::{Route, Target, Units};
-use thane_cpu::equal::{OnCpu, Settings};
+use thane_cpu::OpByOp;
 use thane_mil::program::{Function, Program};
 use thane_mil::text::{Blobs, parse, print};
 use thane_mil::valid;
+use thane_prove::{ByRunning, Settings};
 
 use crate::constants::constant;
 
 const MARK: &str = "// after:\n";
 
 /// The CPU, as the command uses it without `--lossy`.
-pub fn on_cpu() -> OnCpu<'static> {
-    OnCpu::new(Settings {
-        n_threads: 1,
-        ..Settings::default()
-    })
+pub fn on_cpu() -> ByRunning<'static, OpByOp> {
+    ByRunning::new(
+        OpByOp::new(1, None),
+        Settings {
+            ..Settings::default()
+        },
+    )
 }
 
 /// The CPU, as the command uses it with `--lossy`.
-pub fn within(max_error: f64) -> OnCpu<'static> {
-    OnCpu::new(Settings {
-        n_threads: 1,
-        max_error: Some(max_error),
-        ..Settings::default()
-    })
+pub fn within(max_error: f64) -> ByRunning<'static, OpByOp> {
+    ByRunning::new(
+        OpByOp::new(1, None),
+        Settings {
+            max_error: Some(max_error),
+            ..Settings::default()
+        },
+    )
 }
 
 /// What fixtures of lossy rewrites are allowed.
 const LOSSY: f64 = 0.02;
 
-fn prover(numbers: Numbers) -> OnCpu<'static> {
+fn prover(numbers: Numbers) -> ByRunning<'static, OpByOp> {
     if numbers == Numbers::Exact {
         on_cpu()
     } else {

@@ -2,10 +2,11 @@
 
 use thane_audit::fix::{self, Numbers, Options, Proof, Prover, Verdict};
 use thane_audit::target::{Route, Target, Units};
-use thane_cpu::equal::{OnCpu, Settings};
+use thane_cpu::OpByOp;
 use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;
 use thane_mil::program::Program;
+use thane_prove::{ByRunning, Settings};
 
 use crate::fixes::{folder, on_cpu, program, prove, within};
 
@@ -94,7 +95,7 @@ fn a_logarithm_of_small_powers_is_not_narrowed() {
         ))
     };
     let target = Target::parse("m4+macos26", Units::default(), Route::default()).unwrap();
-    let run = |program: &Program, mut prover: OnCpu<'static>| {
+    let run = |program: &Program, mut prover: ByRunning<'static, OpByOp>| {
         fix::run(program.clone(), &target, &Options::default(), &mut prover)
             .unwrap()
             .1
@@ -182,11 +183,13 @@ fn trials_stay_within_a_memory_budget() {
         tensor<fp16, [8192, 8192]> d = add(x = c, y = b);
         tensor<fp16, [8192, 1]> y = reduce_sum(x = d, axes = tensor<int32, [1]>([1]), keep_dims = bool(true)); } -> (y); }";
     let budget = Budget::new(500_000_000);
-    let mut prover = OnCpu::new(Settings {
-        n_threads: 2,
-        budget: budget.clone(),
-        ..Settings::default()
-    });
+    let mut prover = ByRunning::new(
+        OpByOp::new(2, None),
+        Settings {
+            budget: budget.clone(),
+            ..Settings::default()
+        },
+    );
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
     let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
     let is_told = |s: &&fix::Step| matches!(&s.verdict, Verdict::Rejected(why) if why.contains("--memory allows more"));
@@ -203,10 +206,13 @@ fn trials_stay_within_a_memory_budget() {
 fn the_time_for_proofs_is_bounded() {
     let text = "program(1.3) { func f<ios18>(tensor<fp16, [2, 4]> x) { tensor<fp16, [2, 4]> y = tan(x = x); } -> (y); }";
     let time_limit = Some(std::time::Duration::ZERO);
-    let mut prover = OnCpu::new(Settings {
-        time_limit,
-        ..Settings::default()
-    });
+    let mut prover = ByRunning::new(
+        OpByOp::new(1, None),
+        Settings {
+            time_limit,
+            ..Settings::default()
+        },
+    );
     let target = Target::parse("m4", Units::default(), Route::default()).unwrap();
     let (_, report) = fix::run(program(text), &target, &Options::default(), &mut prover).unwrap();
     assert!(report.steps.is_empty(), "{report}");
@@ -251,10 +257,13 @@ fn nested_loops_of_a_proof_are_bounded() {
             rounds,
             ..Limits::default()
         };
-        let mut prover = OnCpu::new(Settings {
-            limits,
-            ..Settings::default()
-        });
+        let mut prover = ByRunning::new(
+            OpByOp::new(1, None),
+            Settings {
+                limits,
+                ..Settings::default()
+            },
+        );
         let proof = prover.confirm(f, f, false);
         match proof {
             Proof::Equal(_) => assert!(is_proven),

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use thane_kernels::Isa;
 use thane_mil::backend::{Instance, LoadError, LoadOptions, RunError, View, of_op};
 use thane_mil::budget::Budget;
+use thane_mil::loops::Loops;
 use thane_mil::program::{Arg, Function, Op, OpId, Program, ValueId};
 
 use super::effects::Effects;
 use crate::exec::Frame;
 use crate::instance::{Running, run_error};
 use crate::load::same_states;
-use crate::loops::Loops;
 use crate::ops::Fault;
 use crate::shared::Shared;
 use crate::step::{Plan, Step};

@@ -25,10 +25,10 @@ pub use half::Tally;
 pub(crate) use half::{constant, entering, round_constants};
 pub(crate) use product::stored_linear;
 use thane_kernels::Context;
+use thane_mil::loops::Loops;
 use thane_mil::types::{DType, TensorType};
 
 use crate::evaluate::{self, tensors_mut};
-use crate::loops::Loops;
 use crate::ops::{Call, Fault, Value};
 use crate::plain::{Item, Operand, Plain};
 use crate::tensor::{Buffer, Pool, Tensor};

@@ -9,7 +9,6 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use thane_kernels::Context;
-use thane_mil::literal::Literal;
 use thane_mil::opset::OpDef;
 use thane_mil::types::TensorType;
 
@@ -47,15 +46,7 @@ pub use linear::{Mask, Operand};
 pub type Fault = String;
 
 /// One bound parameter.
-#[derive(Clone, Debug)]
-pub enum Value {
-    /// A tensor.
-    Tensor(Tensor),
-    /// The tensors of a variadic parameter.
-    Tensors(Vec<Tensor>),
-    /// A string or other literal that is no tensor.
-    Literal(Literal),
-}
+pub type Value = thane_mil::evaluate::Value<Tensor>;
 
 /// An op on its arguments.
 pub struct Call<'a> {

@@ -1,7 +1,7 @@
 //! `thane audit --fix`: rewrites what the audit finds, proves each rewrite by running it here, and
 //! writes the program with the rewrites that hold.
 //!
-//! [`thane_audit::fix`] has the rewrites and [`thane_cpu::equal`] the prover; this module reads and
+//! [`thane_audit::fix`] has the rewrites and [`thane_prove`] the prover; this module reads and
 //! writes the files. A package keeps its metadata and, if Thane wrote it, its contract: no rewrite
 //! changes an interface.
 
@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use thane_audit::fix::{self, Changed, FixError, Options, Report};
 use thane_audit::target::Target;
-use thane_cpu::equal::{OnCpu, Settings};
+use thane_cpu::OpByOp;
 use thane_mil::package::{self, Package, PackageError, read_source, write_source};
 use thane_mil::program::Program;
 
 use super::subject::{nothing_in, packages_in};
+use thane_prove::{ByRunning, Settings};
 use thane_runtime::contract::AUTHOR;
 use thane_runtime::{RuntimeError, is_package, read_contents};
 
@@ -217,16 +218,18 @@ fn fixed(program: Program, request: &Request<'_>, app: &App) -> Result<(Program,
         held: _held,
     } = request.inputs.map(read).transpose()?.unwrap_or_default();
     app.output.count("fixing", None, 0);
-    let mut prover = OnCpu::new(Settings {
-        n_threads: num_cpus::get_physical(),
-        isa: app.isa,
-        budget: app.budget.clone(),
-        time_limit: request.time_limit,
-        max_error: request.lossy,
-        samples,
-        progress: Some(Box::new(|what| app.output.count(what, None, 0))),
-        ..Settings::default()
-    });
+    let backend = OpByOp::new(num_cpus::get_physical(), app.isa);
+    let mut prover = ByRunning::new(
+        backend,
+        Settings {
+            budget: app.budget.clone(),
+            time_limit: request.time_limit,
+            max_error: request.lossy,
+            samples,
+            progress: Some(Box::new(|what| app.output.count(what, None, 0))),
+            ..Settings::default()
+        },
+    );
     let done = fix::run(program, request.target, &request.options, &mut prover);
     app.output.clear();
     done.map_err(|e| match e {

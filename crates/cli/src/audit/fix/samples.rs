@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use thane_cpu::equal::Sample;
 use thane_mil::budget::{Budget, Reservation};
 use thane_mil::program::Program;
 use thane_mil::types::TensorType;
+use thane_prove::Sample;
 
 use crate::exit::{Code, Failure};
 use crate::tensors;

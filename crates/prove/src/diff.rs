@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::tensor::Tensor;
+use thane_mil::evaluate::HostTensor;
 
 /// Roundings of a result itself that are always allowed: of both forms, and of what they were
 /// rounded from.
@@ -36,8 +36,9 @@ pub struct Diff {
 
 impl Diff {
     /// Between two tensors, of the elements that are judged.
-    pub fn of(due: &Tensor, found: &Tensor, judged: &Judged) -> Self {
-        Self::between(&numbers(due), &numbers(found), due.dtype.is_float(), judged)
+    pub fn of<T: HostTensor>(due: &T, found: &T, judged: &Judged) -> Self {
+        let is_float = due.dtype().is_float();
+        Self::between(&numbers(due), &numbers(found), is_float, judged)
     }
 
     /// Between numbers, of the elements that are judged.
@@ -76,8 +77,8 @@ impl Judged {
 
     /// Those that roundings of f32 leave what they are: floating-point numbers stay finite, and
     /// others are the same.
-    pub fn stable(due: &Tensor, nudged: &Tensor) -> Self {
-        let is_float = due.dtype.is_float();
+    pub fn stable<T: HostTensor>(due: &T, nudged: &T) -> Self {
+        let is_float = due.dtype().is_float();
         let pairs = numbers(due).into_iter().zip(numbers(nudged));
         Self::of(
             pairs
@@ -93,7 +94,7 @@ impl Judged {
     }
 
     /// Those of numbers in fp16 that are finite, and not within a few roundings of the largest.
-    pub fn finite(own: &Tensor) -> Self {
+    pub fn finite(own: &impl HostTensor) -> Self {
         Self::of(numbers(own).into_iter().map(|x| x.abs() < EDGE).collect())
     }
 
@@ -123,9 +124,9 @@ impl Judged {
 }
 
 /// The elements of a tensor.
-pub fn numbers(tensor: &Tensor) -> Vec<f64> {
-    let mut out = Vec::with_capacity(tensor.len());
-    tensor.each(|_, x| out.push(x));
+pub fn numbers(tensor: &impl HostTensor) -> Vec<f64> {
+    let mut out = Vec::with_capacity(tensor.n_elements());
+    tensor.each(|x| out.push(x));
     out
 }
 

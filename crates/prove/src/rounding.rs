@@ -1,9 +1,6 @@
 //! Numbers as the modes of a walk keep them.
 
-use thane_kernels::Isa;
-use thane_kernels::f16::{f16_to_f32_slice, f32_to_f16_slice};
-
-use crate::tensor::{Buffer, Tensor};
+use thane_mil::evaluate::{Evaluate, HostTensor};
 
 /// The least fp16 that the engine does not take for 0.
 const LEAST: f32 = 6.103_515_6e-5;
@@ -11,14 +8,11 @@ const LEAST: f32 = 6.103_515_6e-5;
 const NUDGE: f32 = 1.0 / (1 << 23) as f32;
 
 /// In fp16 as the engine keeps it, and whether a finite number was beyond that.
-pub fn halved(isa: Isa, tensor: Tensor) -> (Tensor, bool) {
-    let Some(numbers) = tensor.f32s() else {
+pub fn halved<E: Evaluate>(backend: &E, tensor: E::Tensor) -> (E::Tensor, bool) {
+    let rounded = tensor.f32s().zip(backend.rounded_to_fp16(&tensor));
+    let Some((numbers, mut halves)) = rounded else {
         return (tensor, false);
     };
-    let mut codes = vec![0u16; numbers.len()];
-    f32_to_f16_slice(isa, numbers, &mut codes);
-    let mut halves = vec![0f32; numbers.len()];
-    f16_to_f32_slice(isa, &codes, &mut halves);
     let is_beyond = numbers
         .iter()
         .zip(&halves)
@@ -27,17 +21,13 @@ pub fn halved(isa: Isa, tensor: Tensor) -> (Tensor, bool) {
         *half = if half.abs() < LEAST { 0.0 } else { *half };
     }
     (
-        Tensor::new(
-            tensor.dtype,
-            tensor.shape.clone(),
-            Buffer::F32(halves.into()),
-        ),
+        HostTensor::of_f32s(tensor.shape().to_vec(), halves),
         is_beyond,
     )
 }
 
 /// Each number a little to one side or the other, without a pattern.
-pub fn nudged(tensor: Tensor, seed: u64) -> Tensor {
+pub fn nudged<T: HostTensor>(tensor: T, seed: u64) -> T {
     let Some(numbers) = tensor.f32s() else {
         return tensor;
     };
@@ -54,9 +44,5 @@ pub fn nudged(tensor: Tensor, seed: u64) -> Tensor {
         }
         if is_up { x.next_up() } else { x.next_down() }
     });
-    Tensor::new(
-        tensor.dtype,
-        tensor.shape.clone(),
-        Buffer::F32(moved.collect::<Vec<_>>().into()),
-    )
+    T::of_f32s(tensor.shape().to_vec(), moved.collect())
 }

@@ -12,8 +12,8 @@ use thane_mil::program::{Arg, Function, Op, OpId, ValueId};
 use thane_mil::types::DType;
 
 use super::diff::{ABSURD, Diff, Judged, MANY, ROUNDINGS, UNIT_16, UNIT_32, numbers};
-use super::walk::{Env, Held, Mode, Stop, Walk, rounds};
-use crate::tensor::{Buffer, Tensor};
+use crate::walk::{Env, Held, Mode, Stop, Walk, rounds};
+use thane_mil::evaluate::{Evaluate, HostTensor};
 
 /// What two forms share, and what values of them are to be equal.
 pub struct Claims {
@@ -182,7 +182,7 @@ fn blocks_are_same(before: &Function, after: &Function, old: &Op, new: &Op) -> b
 }
 
 /// The values of a function on one set of inputs.
-pub type Memo = HashMap<ValueId, Held>;
+pub type Memo<T> = HashMap<ValueId, Held<T>>;
 
 /// What was seen of a rewrite by itself.
 #[derive(Clone, Debug, Default)]
@@ -217,13 +217,13 @@ impl From<Stop> for Fault {
 const SCALES: [f32; 2] = [1.0, 1.0 / 64.0];
 
 /// Computes each claim of a rewrite on values that the function has on some inputs.
-pub fn check(
+pub fn check<E: Evaluate>(
     before: &Function,
     after: &Function,
     claims: &Claims,
-    memo: &Memo,
+    memo: &Memo<E::Tensor>,
     seen: &mut Seen,
-    env: &Env,
+    env: &Env<E>,
 ) -> Result<(), Fault> {
     let sides = [before, after].map(|f| {
         let wanted: Vec<ValueId> = claims
@@ -258,17 +258,22 @@ pub fn check(
 }
 
 /// What both forms give in each mode: the old one, then the new one.
-struct Runs {
-    wide: [Values; 2],
-    nudged: [Values; 2],
-    declared: Option<[Values; 2]>,
+struct Runs<T> {
+    wide: [Values<T>; 2],
+    nudged: [Values<T>; 2],
+    declared: Option<[Values<T>; 2]>,
     /// Ops that round in the new form, of the longest chain.
     n_roundings: f64,
 }
 
-impl Runs {
-    fn new(sides: &[Side<'_>; 2], memo: &Memo, scale: f32, env: &Env) -> Result<Self, Stop> {
-        let values = |mode| -> Result<[Values; 2], Stop> {
+impl<T: HostTensor> Runs<T> {
+    fn new<E: Evaluate<Tensor = T>>(
+        sides: &[Side<'_>; 2],
+        memo: &Memo<T>,
+        scale: f32,
+        env: &Env<E>,
+    ) -> Result<Self, Stop> {
+        let values = |mode| -> Result<[Values<T>; 2], Stop> {
             let [b, a] = sides;
             Ok([
                 b.values(memo, mode, scale, env)?,
@@ -299,7 +304,11 @@ impl Runs {
         let error = Diff::of(
             due,
             found,
-            if due.dtype.is_float() { &both } else { &judged },
+            if due.dtype().is_float() {
+                &both
+            } else {
+                &judged
+            },
         );
         let most = &mut seen.magnitudes[i];
         *most = most.max(error.magnitude);
@@ -379,10 +388,16 @@ struct Side<'a> {
 }
 
 /// The values of all claims, and the op that overflowed.
-type Values = (Vec<Tensor>, Option<String>);
+type Values<T> = (Vec<T>, Option<String>);
 
 impl Side<'_> {
-    fn values(&self, memo: &Memo, mode: Mode, scale: f32, env: &Env) -> Result<Values, Stop> {
+    fn values<E: Evaluate>(
+        &self,
+        memo: &Memo<E::Tensor>,
+        mode: Mode,
+        scale: f32,
+        env: &Env<E>,
+    ) -> Result<Values<E::Tensor>, Stop> {
         let mut walk = Walk::new(self.f, env, mode);
         for value in &self.given {
             let held = memo
@@ -441,12 +456,8 @@ impl Side<'_> {
     }
 }
 
-fn scaled(tensor: &Tensor, scale: f32) -> Option<Tensor> {
+fn scaled<T: HostTensor>(tensor: &T, scale: f32) -> Option<T> {
     let numbers = tensor.f32s()?;
     let smaller: Vec<f32> = numbers.iter().map(|x| x * scale).collect();
-    Some(Tensor::new(
-        tensor.dtype,
-        tensor.shape.clone(),
-        Buffer::F32(smaller.into()),
-    ))
+    Some(T::of_f32s(tensor.shape().to_vec(), smaller))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use thane_kernels::f16::f32_to_f16;
+use thane_mil::literal::f64_to_f16;
 use thane_mil::program::ValueId;
 use thane_mil::types::DType;
 
@@ -120,7 +120,7 @@ impl Maker<'_> {
         match dtype {
             DType::Fp16 => {
                 let number = number.clamp(-65_504.0, 65_504.0);
-                out.extend_from_slice(&f32_to_f16(number).to_le_bytes());
+                out.extend_from_slice(&f64_to_f16(number.into()).to_le_bytes());
             }
             DType::Fp32 => out.extend_from_slice(&number.to_le_bytes()),
             DType::Bool => out.push(u8::from(number != 0.0)),

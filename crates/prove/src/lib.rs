@@ -1,5 +1,5 @@
-//! Whether two forms of a function compute the same, seen by running both on inputs that cover the
-//! domain.
+//! Decides whether two forms of a function compute the same, by running both on inputs that cover
+//! the domain.
 //!
 //! A rewrite that is exact in real arithmetic may part from the original by roundings alone. How
 //! far roundings go is measured: each op's result is put off by one rounding of f32, without a
@@ -7,16 +7,19 @@
 //! declared fp16 the new form may stray no further than the old one, and a few roundings of fp16.
 //! This is asked of the ops that changed ([`local`]), and of the whole function against the
 //! original ([`whole`]), so that rewrites are judged alone and together. A lossy rewrite is asked
-//! only the second, and by a bound that the user sets. Start at [`OnCpu`].
+//! only the second, and by a bound that the user sets.
+//!
+//! Ops are computed by a backend that implements [`Evaluate`]. This crate does not know where
+//! programs come from, and no chips. Start at [`ByRunning`].
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use thane_kernels::{Context, Isa};
+use thane_compile::proof::{Forms, Numbers, Proof, Prover};
 use thane_mil::backend::Limits;
 use thane_mil::budget::Budget;
+use thane_mil::evaluate::{Evaluate, HostTensor};
 use thane_mil::program::{Function, ValueId};
-use thane_mil::proof::{Forms, Numbers, Proof, Prover};
 use thane_mil::types::TensorType;
 
 mod diff;
@@ -38,10 +41,6 @@ pub type Progress<'a> = Box<dyn FnMut(&str) + 'a>;
 /// What may be spent, and on what.
 #[derive(Default)]
 pub struct Settings<'a> {
-    /// Threads, the caller's included.
-    pub n_threads: usize,
-    /// Instructions to compute with; the best of this machine where none are named.
-    pub isa: Option<Isa>,
     /// What tensors are counted against.
     pub budget: Budget,
     /// What one call may take.
@@ -58,21 +57,21 @@ pub struct Settings<'a> {
 }
 
 /// Proves by running forms of functions.
-pub struct OnCpu<'a> {
-    env: Env,
+pub struct ByRunning<'a, E: Evaluate> {
+    env: Env<E>,
     max_error: Option<f64>,
     samples: Vec<Sample>,
     progress: Option<Progress<'a>>,
     time_limit: Option<Duration>,
     /// By the name of the function.
-    known: HashMap<String, Known>,
+    known: HashMap<String, Known<E::Tensor>>,
 }
 
 /// What is known of a function from running it.
-struct Known {
-    reference: Reference,
+struct Known<T> {
+    reference: Reference<T>,
     /// Values by set of inputs, as far as they were asked for.
-    memos: Vec<Memo>,
+    memos: Vec<Memo<T>>,
 }
 
 /// What the runs of an original may take, where the whole is not limited; the first set is run in
@@ -88,17 +87,15 @@ const MOST_MEMOS: usize = 3;
 /// Bytes of inner values that are held of a set; of more, only what was asked for.
 const MEMO_BYTES: usize = 1 << 29;
 
-impl<'a> OnCpu<'a> {
-    /// With these settings; the clock runs from here.
-    pub fn new(settings: Settings<'a>) -> Self {
-        let isa = settings.isa.unwrap_or_else(Isa::detect);
-        let context = Context::with_isa(settings.n_threads.max(1), isa);
+impl<'a, E: Evaluate> ByRunning<'a, E> {
+    /// On this backend, with these settings; the clock runs from here.
+    pub fn new(backend: E, settings: Settings<'a>) -> Self {
         let deadline = settings
             .time_limit
             .and_then(|limit| Instant::now().checked_add(limit));
         Self {
             env: Env {
-                context,
+                backend,
                 budget: settings.budget,
                 limits: settings.limits,
                 deadline,
@@ -288,7 +285,7 @@ fn told(seen: Option<&Result<Seen, String>>, found: &Found) -> String {
     parts.join("; ")
 }
 
-impl Prover for OnCpu<'_> {
+impl<E: Evaluate> Prover for ByRunning<'_, E> {
     fn prove(&mut self, forms: &Forms<'_>, numbers: Numbers) -> Proof {
         let done = self.known(forms.original).and_then(|()| {
             if let Err(why) = self.is_judged(&forms.original.name) {
@@ -344,16 +341,16 @@ impl Prover for OnCpu<'_> {
     }
 }
 
-impl Reference {
+impl<T: HostTensor> Reference<T> {
     /// Computes the values of a form that are wanted, on one set of inputs, as far as they are not
     /// at hand.
-    fn fill(
+    fn fill<E: Evaluate<Tensor = T>>(
         &self,
         at: usize,
-        memo: &mut Memo,
+        memo: &mut Memo<T>,
         f: &Function,
         wanted: &HashSet<ValueId>,
-        env: &Env,
+        env: &Env<E>,
     ) -> Result<(), Stop> {
         let missing: Vec<ValueId> = wanted
             .iter()

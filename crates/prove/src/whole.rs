@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use thane_mil::budget::Reservation;
+use thane_mil::evaluate::{Evaluate, HostTensor};
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, TensorType, Type};
 
@@ -13,7 +14,6 @@ use super::inputs::{self, Given, Sample, Set};
 use super::local::is_same_form;
 use super::rows;
 use super::walk::{Env, Held, Mode, Stop, Walk};
-use crate::tensor::Tensor;
 
 /// Calls of a run where there are states.
 const CALLS_WITH_STATE: usize = 2;
@@ -22,19 +22,19 @@ const CALLS_WITH_STATE: usize = 2;
 const EXTRA_TIME: Duration = Duration::from_millis(2);
 
 /// What a form gives: each output of each call, and the states in the end.
-type Results = Vec<(String, Held)>;
+type Results<T> = Vec<(String, Held<T>)>;
 
 /// A run of a form on one set.
-struct Run {
-    results: Results,
+struct Run<T> {
+    results: Results<T>,
     /// The op of which a finite number is beyond fp16.
     overflow: Option<String>,
 }
 
 /// What the original gives on one set of inputs.
-struct Case {
+struct Case<T> {
     set: Set,
-    due: Results,
+    due: Results<T>,
     results: Vec<Own>,
     /// Whether the original itself overflows fp16, so that what it gives there is no measure of a
     /// lossy form.
@@ -56,9 +56,9 @@ struct Own {
 }
 
 impl Own {
-    fn new(due: &Tensor, nudged: &Tensor, declared: Option<&Tensor>) -> Self {
+    fn new<T: HostTensor>(due: &T, nudged: &T, declared: Option<&T>) -> Self {
         let stable = Judged::stable(due, nudged);
-        let held = declared.map(Judged::finite).unwrap_or_default();
+        let held = declared.map(|own| Judged::finite(own)).unwrap_or_default();
         let half = declared
             .map(|own| Diff::of(due, own, &held))
             .unwrap_or_default();
@@ -72,9 +72,9 @@ impl Own {
 }
 
 /// The original of a function, run once.
-pub struct Reference {
+pub struct Reference<T> {
     f: Function,
-    cases: Vec<Case>,
+    cases: Vec<Case<T>>,
     /// The largest number of each result on usual inputs.
     magnitudes: Vec<f64>,
     /// What one run takes.
@@ -129,7 +129,7 @@ struct Calls {
 }
 
 impl Calls {
-    fn new(original: &Function, set: &Set, env: &Env) -> Result<Self, Stop> {
+    fn new<E>(original: &Function, set: &Set, env: &Env<E>) -> Result<Self, Stop> {
         let n_calls = n_calls(original);
         let _made = reserve_inputs(original, n_calls, env)?;
         let calls = set.calls(original, n_calls);
@@ -138,7 +138,12 @@ impl Calls {
 }
 
 /// Run a form on the calls of one set.
-fn run(f: &Function, calls: &Calls, mode: Mode, env: &Env) -> Result<Run, Stop> {
+fn run<E: Evaluate>(
+    f: &Function,
+    calls: &Calls,
+    mode: Mode,
+    env: &Env<E>,
+) -> Result<Run<E::Tensor>, Stop> {
     let mut walk = Walk::new(f, env, mode);
     let mut results = Results::new();
     let kept: HashSet<ValueId> = f.body().outputs.iter().copied().collect();
@@ -171,7 +176,7 @@ fn n_calls(f: &Function) -> usize {
 }
 
 /// Give a form the inputs of a call, in rows as long as it takes.
-fn give(f: &Function, walk: &mut Walk<'_>, call: &[Given]) -> Result<(), Stop> {
+fn give<E: Evaluate>(f: &Function, walk: &mut Walk<'_, E>, call: &[Given]) -> Result<(), Stop> {
     for (name, shape, bytes) in call {
         let named = f.body().inputs.iter().find(|v| f.value(**v).name == *name);
         let (Some(value), Some(ty)) = (named, named.and_then(|v| f.value(*v).ty.tensor())) else {
@@ -187,7 +192,7 @@ fn give(f: &Function, walk: &mut Walk<'_>, call: &[Given]) -> Result<(), Stop> {
 }
 
 /// What the inputs of a set take: bytes, and once more while they are made.
-fn reserve_inputs(f: &Function, n_calls: usize, env: &Env) -> Result<Reservation, Stop> {
+fn reserve_inputs<E>(f: &Function, n_calls: usize, env: &Env<E>) -> Result<Reservation, Stop> {
     let len = |ty: &TensorType| ty.byte_len().unwrap_or(0).saturating_mul(2 * n_calls);
     let tensors = f
         .body()
@@ -200,9 +205,14 @@ fn reserve_inputs(f: &Function, n_calls: usize, env: &Env) -> Result<Reservation
         .reserve(n_bytes, || format!("the inputs of function `{}`", f.name))?)
 }
 
-impl Reference {
+impl<T: HostTensor> Reference<T> {
     /// Run a function on as many sets as fit a time, and on one at least.
-    pub fn new(f: &Function, samples: &[Sample], most: Duration, env: &Env) -> Result<Self, Stop> {
+    pub fn new<E: Evaluate<Tensor = T>>(
+        f: &Function,
+        samples: &[Sample],
+        most: Duration,
+        env: &Env<E>,
+    ) -> Result<Self, Stop> {
         let mut reference = Self {
             f: f.clone(),
             cases: Vec::new(),
@@ -234,13 +244,13 @@ impl Reference {
         Ok(reference)
     }
 
-    fn add(&mut self, set: Set, env: &Env) -> Result<(), Stop> {
+    fn add<E: Evaluate<Tensor = T>>(&mut self, set: Set, env: &Env<E>) -> Result<(), Stop> {
         let begun = Instant::now();
         let calls = Calls::new(&self.f, &set, env)?;
         let wide = run(&self.f, &calls, Mode::Wide, env)?;
         let (due, is_beyond) = (wide.results, wide.overflow.is_some());
         self.run_time = self.run_time.max(begun.elapsed());
-        let is_finite = |due: &Held| numbers(&due.tensor).iter().any(|x| x.is_finite());
+        let is_finite = |due: &Held<T>| numbers(&due.tensor).iter().any(|x| x.is_finite());
         if set.is_given() && !due.iter().any(|(_, due)| is_finite(due)) {
             return Err(Stop::Op("no number of the results is finite".to_owned()));
         }
@@ -265,7 +275,7 @@ impl Reference {
         if set.is_usual {
             let all = Judged::default();
             let largest = self.magnitudes.iter_mut().zip(&due);
-            let size = |due: &Held| Diff::of(&due.tensor, &due.tensor, &all).magnitude;
+            let size = |due: &Held<T>| Diff::of(&due.tensor, &due.tensor, &all).magnitude;
             largest.for_each(|(most, (_, due))| *most = most.max(size(due)));
         }
         let overflows = overflow.is_some();
@@ -280,10 +290,10 @@ impl Reference {
     }
 
     /// Runs all calls of a set, and leaves the values of the last one in the walk.
-    pub fn run_into(
+    pub fn run_into<E: Evaluate<Tensor = T>>(
         &self,
         at: usize,
-        walk: &mut Walk<'_>,
+        walk: &mut Walk<'_, E>,
         kept: Option<&HashSet<ValueId>>,
     ) -> Result<(), Stop> {
         let Some(case) = self.cases.get(at) else {
@@ -309,12 +319,12 @@ impl Reference {
 
     /// How far another form is, on so many sets; it ends at the first that is too far, and begins
     /// there next time. What the form that was judged last gives on its sets is known.
-    pub fn judge(
+    pub fn judge<E: Evaluate<Tensor = T>>(
         &mut self,
         after: &Function,
         n_sets: usize,
         judge: Judge,
-        env: &Env,
+        env: &Env<E>,
     ) -> Result<Found, Stop> {
         let n_sets = self.cases.len().min(n_sets);
         let is_known = |held: &Sound| {
@@ -343,12 +353,12 @@ impl Reference {
         Ok(found)
     }
 
-    fn case(
+    fn case<E: Evaluate<Tensor = T>>(
         &self,
-        case: &Case,
+        case: &Case<T>,
         after: &Function,
         judge: Judge,
-        env: &Env,
+        env: &Env<E>,
         found: &mut Found,
     ) -> Result<Option<String>, Stop> {
         let calls = Calls::new(&self.f, &case.set, env)?;
@@ -366,9 +376,9 @@ impl Reference {
     /// How far another form is in f32.
     fn wide(
         &self,
-        case: &Case,
+        case: &Case<T>,
         after: &Function,
-        wide: &Results,
+        wide: &Results<T>,
         found: &mut Found,
     ) -> Option<String> {
         for (i, (name, held)) in wide.iter().enumerate() {
@@ -404,13 +414,13 @@ impl Reference {
     /// How far another form is in what it declares.
     fn declared(
         &self,
-        case: &Case,
-        declared: &Run,
+        case: &Case<T>,
+        declared: &Run<T>,
         judge: Judge,
         found: &mut Found,
     ) -> Option<String> {
         // Where the original gives numbers that are not finite, it is not used.
-        let is_finite = |due: &Held| numbers(&due.tensor).iter().all(|x| x.is_finite());
+        let is_finite = |due: &Held<T>| numbers(&due.tensor).iter().all(|x| x.is_finite());
         let is_used = !case.overflows && case.due.iter().all(|(_, due)| is_finite(due));
         if let (Some(op), true) = (&declared.overflow, is_used) {
             return Some(format!("{op} overflows fp16"));
@@ -451,10 +461,16 @@ impl Reference {
 
     /// How far a result is, the number that this is taken over, and how many elements are finite
     /// in the original and not in it.
-    fn diff(&self, case: &Case, i: usize, held: &Held, judged: &Judged) -> (Diff, f64, usize) {
+    fn diff(
+        &self,
+        case: &Case<T>,
+        i: usize,
+        held: &Held<T>,
+        judged: &Judged,
+    ) -> (Diff, f64, usize) {
         let (name, due) = &case.due[i];
-        let found = rows::cut(&self.f, name, &held.tensor.shape, numbers(&held.tensor));
-        let (is_float, due) = (due.tensor.dtype.is_float(), numbers(&due.tensor));
+        let found = rows::cut(&self.f, name, held.tensor.shape(), numbers(&held.tensor));
+        let (is_float, due) = (due.tensor.dtype().is_float(), numbers(&due.tensor));
         let diff = Diff::between(&due, &found, is_float, judged);
         let n_missing = due.len().abs_diff(found.len());
         // Without an fp16 form of its own, what is due is what is finite in the original.
@@ -468,7 +484,7 @@ impl Reference {
 }
 
 impl Found {
-    fn add_label(&mut self, case: &Case, judge: Judge) {
+    fn add_label<T>(&mut self, case: &Case<T>, judge: Judge) {
         let label = &case.set.label;
         let label = match judge {
             Judge::Lossy(_) if case.overflows => return,

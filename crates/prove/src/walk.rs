@@ -8,18 +8,15 @@ use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Instant;
 
-use thane_kernels::Context;
 use thane_mil::backend::Limits;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
+use thane_mil::evaluate::{Evaluate, HostTensor, Value};
 use thane_mil::literal::Literal;
+use thane_mil::loops::Loops;
 use thane_mil::program::{Arg, BlockId, Definition, Function, Op, OpId, ValueId};
-use thane_mil::types::DType;
+use thane_mil::types::{DType, TensorType};
 
-use super::rounding::{halved, nudged};
-use crate::evaluate::{evaluate, infer};
-use crate::loops::Loops;
-use crate::ops::{self, Value};
-use crate::tensor::{Buffer, Pool, Tensor};
+use crate::rounding::{halved, nudged};
 
 /// How numbers are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,9 +46,9 @@ pub enum Stop {
 }
 
 /// What a walk may use.
-pub struct Env {
-    /// Threads and instructions.
-    pub context: Context,
+pub struct Env<E> {
+    /// What computes ops.
+    pub backend: E,
     /// What tensors are counted against.
     pub budget: Budget,
     /// What one call may take.
@@ -62,14 +59,11 @@ pub struct Env {
 
 /// A tensor, and the bytes that it takes of the budget.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct Held<T> {
     /// The numbers.
-    pub tensor: Tensor,
+    pub tensor: T,
     _taken: Rc<Reservation>,
 }
-
-/// Bytes of one tensor.
-const TENSOR_BYTES: usize = 1 << 32;
 
 /// Ops that are infinite at numbers that are not large.
 const POLES: &[&str] = &[
@@ -82,22 +76,22 @@ pub fn rounds(op: &Op) -> bool {
 }
 
 /// Values of a function, as far as they are computed.
-pub struct Walk<'a> {
+pub struct Walk<'a, E: Evaluate> {
     f: &'a Function,
-    env: &'a Env,
+    env: &'a Env<E>,
     mode: Mode,
     /// Values that are computed or given.
-    pub slots: HashMap<ValueId, Held>,
-    states: HashMap<ValueId, Held>,
+    pub slots: HashMap<ValueId, Held<E::Tensor>>,
+    states: HashMap<ValueId, Held<E::Tensor>>,
     loops: Loops,
     /// The first op of which a finite number is beyond fp16 where it is declared so, or in the
     /// other modes one that makes an infinite number of finite ones.
     pub overflow: Option<String>,
 }
 
-impl<'a> Walk<'a> {
+impl<'a, E: Evaluate> Walk<'a, E> {
     /// Begin with nothing.
-    pub fn new(f: &'a Function, env: &'a Env, mode: Mode) -> Self {
+    pub fn new(f: &'a Function, env: &'a Env<E>, mode: Mode) -> Self {
         Self {
             f,
             env,
@@ -115,10 +109,10 @@ impl<'a> Walk<'a> {
     }
 
     /// Give an input its numbers, or a value that another walk computed.
-    pub fn give(&mut self, value: ValueId, given: &Held) -> Result<(), Stop> {
+    pub fn give(&mut self, value: ValueId, given: &Held<E::Tensor>) -> Result<(), Stop> {
         let held = match self.mode {
             Mode::Declared if self.is_half(value) => {
-                self.hold(self.halved(widened(&given.tensor)?).0, value)?
+                self.hold(self.halved(self.widened(&given.tensor)?).0, value)?
             }
             _ => given.clone(),
         };
@@ -134,19 +128,19 @@ impl<'a> Walk<'a> {
         shape: &[usize],
         bytes: &[u8],
     ) -> Result<(), Stop> {
-        let tensor = Tensor::of_bytes(dtype, shape, bytes, TENSOR_BYTES)
+        let tensor = E::Tensor::of_bytes(dtype, shape, bytes)
             .ok_or_else(|| self.unfit(value, "cannot be held here"))?;
         self.give_tensor(value, tensor)
     }
 
     /// Give a value numbers of one's own.
-    pub fn give_tensor(&mut self, value: ValueId, tensor: Tensor) -> Result<(), Stop> {
-        let held = self.hold(widened(&tensor)?, value)?;
+    pub fn give_tensor(&mut self, value: ValueId, tensor: E::Tensor) -> Result<(), Stop> {
+        let held = self.hold(self.widened(&tensor)?, value)?;
         self.give(value, &held)
     }
 
     /// What a state holds; zeros where nothing was written.
-    pub fn state(&mut self, state: ValueId) -> Result<Held, Stop> {
+    pub fn state(&mut self, state: ValueId) -> Result<Held<E::Tensor>, Stop> {
         if let Some(held) = self.states.get(&state) {
             return Ok(held.clone());
         }
@@ -159,17 +153,17 @@ impl<'a> Walk<'a> {
         let shape = ty
             .known_shape()
             .ok_or_else(|| self.unfit(state, "has no fixed shape"))?;
-        let n = crate::tensor::checked_len(ty.dtype, &shape, TENSOR_BYTES).map_err(Stop::Op)?;
         let dtype = if ty.dtype == DType::Fp16 {
             DType::Fp32
         } else {
             ty.dtype
         };
-        let taken = self.reserve(n * dtype.bits().div_ceil(8), state)?;
-        let buffer = Buffer::zeros(dtype, n, None)
+        let n_bytes = TensorType::new(dtype, shape.iter().copied()).byte_len();
+        let taken = self.reserve(n_bytes.unwrap_or(usize::MAX), state)?;
+        let tensor = E::Tensor::zeros(dtype, &shape)
             .ok_or_else(|| self.unfit(state, "cannot be held here"))?;
         let held = Held {
-            tensor: Tensor::new(dtype, shape, buffer),
+            tensor,
             _taken: Rc::new(taken),
         };
         self.states.insert(state, held.clone());
@@ -260,7 +254,14 @@ impl<'a> Walk<'a> {
             return Err(Stop::Op("`cond` does not run two blocks".to_owned()));
         };
         let pred = self.value(pred)?;
-        let results = self.block(if is_true(&pred) { *then } else { *otherwise }, Vec::new())?;
+        let results = self.block(
+            if pred.tensor.is_true() {
+                *then
+            } else {
+                *otherwise
+            },
+            Vec::new(),
+        )?;
         self.slots.extend(op.results.iter().copied().zip(results));
         Ok(())
     }
@@ -277,7 +278,7 @@ impl<'a> Walk<'a> {
         while self
             .block(*goes_on, values.clone())?
             .first()
-            .is_some_and(is_true)
+            .is_some_and(|held| held.tensor.is_true())
         {
             self.loops.round().map_err(Stop::Op)?;
             values = self.block(*body, values)?;
@@ -287,7 +288,11 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    fn block(&mut self, block: BlockId, inputs: Vec<Held>) -> Result<Vec<Held>, Stop> {
+    fn block(
+        &mut self,
+        block: BlockId,
+        inputs: Vec<Held<E::Tensor>>,
+    ) -> Result<Vec<Held<E::Tensor>>, Stop> {
         let f = self.f;
         let block = f.block(block);
         self.slots.extend(block.inputs.iter().copied().zip(inputs));
@@ -296,13 +301,13 @@ impl<'a> Walk<'a> {
     }
 
     /// A value that is computed, or a constant.
-    pub fn value(&self, value: ValueId) -> Result<Held, Stop> {
+    pub fn value(&self, value: ValueId) -> Result<Held<E::Tensor>, Stop> {
         if let Some(held) = self.slots.get(&value) {
             return Ok(held.clone());
         }
         match self.constant(value)? {
             (Value::Tensor(tensor), taken) => {
-                let wide = widened(&tensor)?;
+                let wide = self.widened(&tensor)?;
                 let flushed = self.mode == Mode::Declared && self.is_half(value);
                 let tensor = if flushed { self.halved(wide).0 } else { wide };
                 Ok(Held {
@@ -315,7 +320,7 @@ impl<'a> Walk<'a> {
     }
 
     /// A constant, as it is stored.
-    fn constant(&self, value: ValueId) -> Result<(Value, Reservation), Stop> {
+    fn constant(&self, value: ValueId) -> Result<(Value<E::Tensor>, Reservation), Stop> {
         let f = self.f;
         let Definition::Result(id, at) = f.value(value).definition else {
             return Err(self.unfit(value, "was given no numbers"));
@@ -336,22 +341,19 @@ impl<'a> Walk<'a> {
             let literal = f
                 .constant(value)
                 .ok_or_else(|| self.unfit(value, "has no `val`"))?;
-            return Ok((literal_value(literal), taken));
+            return Ok((self.literal(literal), taken));
         }
-        let eval = ops::find(op.def.name)
-            .ok_or_else(|| self.unfit(value, "is no op of the CPU backend"))?;
         let mut args = Vec::new();
         for arg in &op.args {
             args.push(match arg {
                 None => None,
-                Some(Arg::Literal(l)) => Some(literal_value(l)),
+                Some(Arg::Literal(l)) => Some(self.literal(l)),
                 Some(Arg::Value(v)) => Some(self.constant(*v)?.0),
                 Some(Arg::Values(_)) => return Err(self.unfit(value, "takes a list")),
             });
         }
-        let mut pool = uncounted();
-        let results = evaluate(&self.env.context, op.def, eval, args, &mut pool)
-            .map_err(|e| self.failed(op, &e))?;
+        let results = self.env.backend.evaluate(op.def, args);
+        let results = results.map_err(|e| self.failed(op, &e))?;
         let tensor = results
             .into_iter()
             .nth(at)
@@ -360,15 +362,14 @@ impl<'a> Walk<'a> {
     }
 
     fn plain(&mut self, op: &Op) -> Result<(), Stop> {
-        let eval = ops::find(op.def.name)
-            .ok_or_else(|| self.failed(op, "it is no op that is computed here"))?;
         let mut taken = Vec::new();
         let args = op
             .args
             .iter()
             .map(|arg| self.arg(op, arg.as_ref(), &mut taken))
             .collect::<Result<Vec<_>, _>>()?;
-        let types = infer(op.def, &args).map_err(|e| self.failed(op, &e))?;
+        let types = self.env.backend.result_types(op.def, &args);
+        let types = types.map_err(|e| self.failed(op, &e))?;
         self.loops
             .op(op.def, &args, &types)
             .map_err(|e| self.failed(op, &e))?;
@@ -381,20 +382,19 @@ impl<'a> Walk<'a> {
             Some(value) => self.reserve(n_bytes, value)?,
             None => return Ok(()),
         };
-        let mut pool = uncounted();
-        let found = evaluate(&self.env.context, op.def, eval, args, &mut pool);
+        let found = self.env.backend.evaluate(op.def, args);
         let found = found.map_err(|e| self.failed(op, &e))?;
         // Sizes that follow from numbers are known only now.
         let made = found
             .iter()
-            .map(|t| t.data.bytes().len())
+            .map(HostTensor::n_bytes)
             .fold(0, usize::saturating_add);
         let name = || format!("a result of `{}`", op.def.name);
         reserved.grow(made.saturating_sub(n_bytes), name)?;
         let taken = Rc::new(reserved);
         if self.mode != Mode::Declared && self.overflow.is_none() && !POLES.contains(&op.def.name) {
             let is_infinite =
-                |t: &Tensor| t.f32s().is_some_and(|x| x.iter().any(|x| x.is_infinite()));
+                |t: &E::Tensor| t.f32s().is_some_and(|x| x.iter().any(|x| x.is_infinite()));
             if found.iter().any(is_infinite) && !self.takes_infinite(op)? {
                 self.overflow = base.map(|v| format!("{} `{}`", op.def.name, self.f.value(v).name));
             }
@@ -438,20 +438,20 @@ impl<'a> Walk<'a> {
         &self,
         op: &Op,
         arg: Option<&Arg>,
-        taken: &mut Vec<Held>,
-    ) -> Result<Option<Value>, Stop> {
-        let mut tensor = |v: ValueId| -> Result<Tensor, Stop> {
+        taken: &mut Vec<Held<E::Tensor>>,
+    ) -> Result<Option<Value<E::Tensor>>, Stop> {
+        let mut tensor = |v: ValueId| -> Result<E::Tensor, Stop> {
             let held = self.value(v)?;
             taken.push(held.clone());
             Ok(held.tensor)
         };
         // What is declared fp16 is in f32 here.
-        let wide = |l: &Literal| -> Result<Value, Stop> {
-            Ok(match literal_value(l) {
+        let wide = |l: &Literal| -> Result<Value<E::Tensor>, Stop> {
+            Ok(match self.literal(l) {
                 Value::Literal(l) if op.def.name == "cast" && l.as_str() == Some("fp16") => {
                     Value::Literal(Literal::string("fp32"))
                 }
-                Value::Tensor(t) => Value::Tensor(widened(&t)?),
+                Value::Tensor(t) => Value::Tensor(self.widened(&t)?),
                 other @ (Value::Literal(_) | Value::Tensors(_)) => other,
             })
         };
@@ -477,7 +477,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Numbers as the mode keeps them.
-    fn keep(&mut self, op: &Op, value: ValueId, tensor: Tensor) -> Tensor {
+    fn keep(&mut self, op: &Op, value: ValueId, tensor: E::Tensor) -> E::Tensor {
         match self.mode {
             Mode::Declared if self.is_half(value) => {
                 let (tensor, is_beyond) = self.halved(tensor);
@@ -491,12 +491,21 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn halved(&self, tensor: Tensor) -> (Tensor, bool) {
-        halved(self.env.context.isa(), tensor)
+    fn halved(&self, tensor: E::Tensor) -> (E::Tensor, bool) {
+        halved(&self.env.backend, tensor)
     }
 
-    fn hold(&self, tensor: Tensor, value: ValueId) -> Result<Held, Stop> {
-        let taken = self.reserve(tensor.data.bytes().len(), value)?;
+    fn widened(&self, tensor: &E::Tensor) -> Result<E::Tensor, Stop> {
+        self.env.backend.widened(tensor).map_err(Stop::Op)
+    }
+
+    fn literal(&self, literal: &Literal) -> Value<E::Tensor> {
+        let tensor = self.env.backend.literal(literal);
+        tensor.map_or_else(|| Value::Literal(literal.clone()), Value::Tensor)
+    }
+
+    fn hold(&self, tensor: E::Tensor, value: ValueId) -> Result<Held<E::Tensor>, Stop> {
+        let taken = self.reserve(tensor.n_bytes(), value)?;
         Ok(Held {
             tensor,
             _taken: Rc::new(taken),
@@ -532,24 +541,4 @@ impl<'a> Walk<'a> {
             op.def.name, self.f.name
         ))
     }
-}
-
-fn is_true(held: &Held) -> bool {
-    held.tensor
-        .to_ints()
-        .is_some_and(|v| v.first().is_some_and(|x| *x != 0))
-}
-
-/// Buffers that no budget counts: a [`Held`] does.
-fn uncounted() -> Pool {
-    Pool::new(TENSOR_BYTES, &Budget::unlimited())
-}
-
-fn literal_value(literal: &Literal) -> Value {
-    let tensor = uncounted().literal(literal).unwrap_or_default();
-    tensor.map_or_else(|| Value::Literal(literal.clone()), Value::Tensor)
-}
-
-fn widened(tensor: &Tensor) -> Result<Tensor, Stop> {
-    uncounted().widened(tensor).map_err(Stop::Op)
 }

@@ -3,7 +3,7 @@
 //! Passes cannot run programs, and backends know no rewrites. Both depend on this module: a pass
 //! driver asks a [`Prover`] whether two versions of a function compute the same results.
 
-use crate::program::Function;
+use thane_mil::program::Function;
 
 /// How closely a rewrite is meant to preserve results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,10 @@
 //! What the loops of one call have done so far. Nested loops multiply their rounds, so what a call
 //! may do is counted for all of its loops together.
 
-use thane_mil::backend::Limits;
-use thane_mil::opset::{OpDef, OpKind};
-use thane_mil::types::TensorType;
-
-use crate::evaluate::tensors;
-use crate::ops::{Fault, Value};
+use crate::backend::Limits;
+use crate::evaluate::{HostTensor, Value};
+use crate::opset::{OpDef, OpKind};
+use crate::types::TensorType;
 
 /// Elements that a step counts as, whatever it reads: planning and dispatch take as long.
 const STEP: f64 = 256.0;
@@ -45,7 +43,11 @@ impl Loops {
     }
 
     /// Counts a round, of whichever loop.
-    pub fn round(&mut self) -> Result<(), Fault> {
+    ///
+    /// # Errors
+    ///
+    /// In words, if that is one more than a call may have; so of the methods below.
+    pub fn round(&mut self) -> Result<(), String> {
         self.rounds += 1;
         let most = self.limits.rounds;
         match self.rounds <= most {
@@ -58,17 +60,17 @@ impl Loops {
     }
 
     /// Counts a step, if it is inside of a loop.
-    pub fn step(&mut self) -> Result<(), Fault> {
+    pub fn step(&mut self) -> Result<(), String> {
         self.add(STEP)
     }
 
     /// Counts what an op reads and writes, if it is inside of a loop.
-    pub fn op(
+    pub fn op<T: HostTensor>(
         &mut self,
         def: &OpDef,
-        args: &[Option<Value>],
+        args: &[Option<Value<T>>],
         results: &[TensorType],
-    ) -> Result<(), Fault> {
+    ) -> Result<(), String> {
         if self.depth == 0 {
             return Ok(());
         }
@@ -76,7 +78,7 @@ impl Loops {
     }
 
     /// Counts elements that are read or written, if that is inside of a loop.
-    pub fn add(&mut self, elements: f64) -> Result<(), Fault> {
+    pub fn add(&mut self, elements: f64) -> Result<(), String> {
         if self.depth == 0 {
             return Ok(());
         }
@@ -93,7 +95,7 @@ impl Loops {
 }
 
 /// Elements that an op reads and writes, with its multiplications.
-fn elements(kind: OpKind, args: &[Option<Value>], results: &[TensorType]) -> f64 {
+fn elements<T: HostTensor>(kind: OpKind, args: &[Option<Value<T>>], results: &[TensorType]) -> f64 {
     let written: f64 = results
         .iter()
         .map(|ty| ty.n_elements().unwrap_or(0) as f64)
@@ -101,9 +103,9 @@ fn elements(kind: OpKind, args: &[Option<Value>], results: &[TensorType]) -> f64
     if kind.moves() {
         return written;
     }
-    let given = args.iter().flatten().flat_map(tensors);
+    let given = args.iter().flatten().flat_map(Value::tensors);
     let (mut read, mut largest) = (0.0, [0.0f64; 2]);
-    for len in given.map(|t| t.len() as f64) {
+    for len in given.map(|t| t.n_elements() as f64) {
         read += len;
         let [first, second] = largest;
         largest = [first.max(len), second.max(first.min(len))];
