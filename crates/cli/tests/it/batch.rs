@@ -196,7 +196,9 @@ fn wait(journal: &Path, n: usize, child: &mut Child) {
 #[test]
 fn a_run_that_is_stopped_at_any_time_loses_and_repeats_no_row() {
     let whole = Home::new();
-    let mut lines: Vec<String> = (0..150).map(|idx| chat(idx, 60 + idx % 7 * 20)).collect();
+    // The last take longest, so that no run ends before it is stopped.
+    let max_tokens = |idx| if idx < 120 { 60 + idx % 7 * 20 } else { 400 };
+    let mut lines: Vec<String> = (0..150).map(|idx| chat(idx, max_tokens(idx))).collect();
     lines[70] = "no JSON".to_owned();
     let lines = lines.join("\n");
     fs::write(whole.path("in.jsonl"), &lines).unwrap();

@@ -474,7 +474,7 @@ fn a_limit_of_file_sizes_leaves_nothing() {
 fn a_conversion_that_is_killed_leaves_no_package() {
     let home = Home::new();
     let (big, out) = (home.path("big"), home.path("model.mlpackage"));
-    sparse(&big, 600_000);
+    sparse(&big, 2_000_000);
     let mut child = begun(&home, "model", &["convert", text(&big), "-o", text(&out)]);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -495,7 +495,7 @@ fn a_conversion_that_is_killed_leaves_no_package() {
 fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     let home = Home::new();
     let (big, out) = (home.path("big"), home.path("model.mlpackage"));
-    sparse(&big, 600_000);
+    sparse(&big, 2_000_000);
     let chat = chat_gguf();
     let small = ["convert", text(&chat), "-o", text(&out), "--context", "64"];
     assert_ends(&home.run(&small), 0, &[]);
@@ -530,12 +530,14 @@ fn an_interrupted_conversion_leaves_nothing_and_keeps_what_was_there() {
     killed.wait().unwrap();
     assert!(!partials(&home).is_empty());
     assert_eq!(answer(), before);
+    let smaller = home.path("smaller");
+    sparse(&smaller, 600_000);
     let mut live = begun(
         &home,
         "live",
         &[
             "convert",
-            text(&big),
+            text(&smaller),
             "-o",
             text(&home.path("live.mlpackage")),
             "--context",

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -24,6 +24,21 @@ pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Gives what must not happen the time to happen: a server unloads models twice a second.
+pub fn let_time_pass() {
+    std::thread::sleep(Duration::from_millis(1200));
+}
+
+/// Whole seconds of processor time that a process has used.
+pub fn processor_seconds(child: &Child) -> u64 {
+    let args = ["-o", "time=", "-p", &child.id().to_string()];
+    let output = Command::new("/bin/ps").args(args).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    // Hours, minutes and seconds, on some systems with a fraction.
+    let parts = text.trim().split('.').next().unwrap().split(':');
+    parts.fold(0, |sum, part| sum * 60 + part.parse::<u64>().unwrap_or(0))
 }
 
 /// Nobody listens there: port 9 (discard) of this machine.

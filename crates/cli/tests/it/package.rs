@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use crate::fixture::{Home, assert_ends, chat_folder, chat_gguf, json, stderr, stdout};
+use crate::fixture::{
+    Home, assert_ends, chat_folder, chat_gguf, json, processor_seconds, stderr, stdout, until,
+};
 
 /// A file as numpy.save writes it: int32 [1, n].
 pub fn ids(ids: &[i32]) -> Vec<u8> {
@@ -487,19 +489,7 @@ fn nested_loops_end() {
     assert!(stdout(&diff).contains(says[0]), "{}", stdout(&diff));
 }
 
-/// Processor time that a process has taken, in hundredths of a second.
-#[cfg(target_os = "linux")]
-fn processor_time(pid: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    // utime and stime: fields 14 and 15 of proc(5), where the one behind the name is the third.
-    [fields[11], fields[12]]
-        .map(|field| field.parse::<u64>().unwrap())
-        .iter()
-        .sum()
-}
-
-#[cfg(target_os = "linux")]
+#[cfg(unix)]
 #[test]
 fn a_loop_can_be_interrupted() {
     let home = Home::new();
@@ -513,9 +503,7 @@ fn a_loop_can_be_interrupted() {
         command.stderr(std::process::Stdio::piped());
         let child = command.spawn().unwrap();
         // Long after all that comes before the loop.
-        while processor_time(child.id()) < 100 {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
+        until("the loop runs", || processor_seconds(&child) > 0);
         let pid = child.id().to_string();
         let sent = std::process::Command::new("kill")
             .args(["-INT", &pid])

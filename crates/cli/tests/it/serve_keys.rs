@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::fixture::{let_time_pass, until};
 use crate::serve_client::{Answer, Server, with};
 
 const KEYS: [&str; 4] = ["--api-key", "first", "--api-key", "second"];
@@ -110,16 +111,21 @@ fn prompts_are_cached_for_the_key_that_asked() {
 
 #[test]
 fn a_key_keeps_models_loaded_and_takes_none_from_others() {
-    let keep_alive = |keys: &[&str], given: Value| {
+    let key = header("first");
+    let asked = |keys: &[&str], given: Value| {
         let server = Server::start(&[keys, &["--keep-alive", "1h"]].concat());
         let ask = json!({"model": "tiny-chat", "keep_alive": given}).to_string();
-        let key = header("first");
         assert_eq!(server.post("/api/generate", &ask, &key).status, 200);
-        std::thread::sleep(std::time::Duration::from_millis(1200));
+        server
+    };
+    let is_loaded = |server: &Server| {
         let row = server.get("/v1/models/tiny-chat", &key).json();
         row["loaded"].as_bool().unwrap()
     };
-    assert!(keep_alive(&KEYS, json!(0)));
+    let server = asked(&KEYS, json!(0));
+    let_time_pass();
+    assert!(is_loaded(&server));
     // One key is nobody's neighbor.
-    assert!(!keep_alive(&KEYS[..2], json!(0)));
+    let server = asked(&KEYS[..2], json!(0));
+    until("the model is unloaded", || !is_loaded(&server));
 }

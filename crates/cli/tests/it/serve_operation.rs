@@ -5,12 +5,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder, stderr, until};
+use crate::fixture::{Home, assert_ends, chat_folder, let_time_pass, stderr, until};
 use crate::serve_client::Server;
 
 const INVALID: &str = "invalid_request_error";
@@ -452,8 +450,7 @@ fn clients_of_ollama_say_how_long_a_model_stays() {
     let server = Server::start(&[]);
     let body = json!({"model": "tiny-chat", "keep_alive": 0}).to_string();
     assert_eq!(server.post("/api/generate", &body, "").status, 200);
-    // Nothing shows that the server has looked for models to unload, which it does twice a second.
-    sleep(Duration::from_millis(1200));
+    let_time_pass();
     assert!(is_loaded(&server, "tiny-chat"));
 }
 

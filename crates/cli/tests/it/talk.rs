@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::fixture::{Home, PATIENCE, chat_folder, chat_gguf, until as wait_until};
+use crate::fixture::{
+    Home, PATIENCE, chat_folder, chat_gguf, processor_seconds, until as wait_until,
+};
 use crate::gguf::Gguf;
 
 /// A model that never ends an answer, in a context of 100,000 tokens.
@@ -57,16 +59,6 @@ fn ended(mut child: Child) -> (ExitStatus, String, String) {
         .read_to_string(&mut err)
         .unwrap();
     (status.unwrap(), out, err)
-}
-
-/// Whole seconds of processor time that a process has used.
-fn processor_seconds(child: &Child) -> u64 {
-    let args = ["-o", "time=", "-p", &child.id().to_string()];
-    let output = Command::new("/bin/ps").args(args).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    // Hours, minutes and seconds, on some systems with a fraction.
-    let parts = text.trim().split('.').next().unwrap().split(':');
-    parts.fold(0, |sum, part| sum * 60 + part.parse::<u64>().unwrap_or(0))
 }
 
 fn spawn(command: &mut Command) -> Child {
