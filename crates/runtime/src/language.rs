@@ -172,6 +172,7 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
         add_eos: gguf.opt_bool(&key("add_eos_token"))?,
         add_space_prefix: gguf.opt_bool(&key("add_space_prefix"))?,
         remove_extra_whitespaces: gguf.opt_bool(&key("remove_extra_whitespaces"))?,
+        inner: Vec::new(),
         chat_template: source.map(str::to_owned),
         n_vocab,
     };

@@ -55,6 +55,8 @@ struct Normalizer {
     add_dummy_prefix: Option<bool>,
     #[prost(bool, optional, tag = "4")]
     remove_extra_whitespaces: Option<bool>,
+    #[prost(bool, optional, tag = "5")]
+    escape_whitespaces: Option<bool>,
 }
 
 /// `TrainerSpec.ModelType`.
@@ -62,6 +64,7 @@ const UNIGRAM: i32 = 1;
 const BPE: i32 = 2;
 /// `ModelProto.SentencePiece.Type`.
 const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
 const CONTROL: i32 = 3;
 const USER_DEFINED: i32 = 4;
 const UNUSED: i32 = 5;
@@ -103,6 +106,10 @@ pub fn vocabulary(
             "expected the normalization `identity`, found `{name}`"
         )));
     }
+    if !normalizer.escape_whitespaces.unwrap_or(true) {
+        let found = "expected spaces that become U+2581, found escape_whitespaces = false";
+        return Err(refused(found.to_owned()));
+    }
     let n_vocab = config.n_vocab;
     let n_pieces = model.pieces.len();
     if n_pieces > n_vocab {
@@ -111,6 +118,11 @@ pub fn vocabulary(
         )));
     }
     let mut pieces: Vec<(String, f32, i32)> = model.pieces.into_iter().map(of_piece).collect();
+    let user_defined = pieces
+        .iter()
+        .zip(0..)
+        .filter(|((.., kind), _)| *kind == USER_DEFINED);
+    let inner = user_defined.map(|(_, id)| id).collect();
     let unused = |i: usize| (format!("[unused {i}]"), 0.0, UNUSED);
     pieces.extend((n_pieces..n_vocab).map(unused));
     for token in added {
@@ -146,6 +158,7 @@ pub fn vocabulary(
         add_eos: config.add_eos_token,
         add_space_prefix: Some(normalizer.add_dummy_prefix.unwrap_or(true)),
         remove_extra_whitespaces: Some(normalizer.remove_extra_whitespaces.unwrap_or(true)),
+        inner,
         chat_template: config.chat_template.clone(),
         n_vocab,
         scores: Some(pieces.iter().map(|(_, score, _)| *score).collect()),
@@ -158,9 +171,13 @@ pub fn vocabulary(
     })
 }
 
-/// The text of a piece as GGUF spells it: spaces in user-defined pieces are spaces.
+/// The text of a piece as GGUF spells it: spaces in user-defined pieces are spaces. The library
+/// never finds a piece that was made with a space instead of U+2581, so such a piece is unknown.
 fn of_piece(piece: Piece) -> (String, f32, i32) {
     let (text, kind) = (piece.text.unwrap_or_default(), piece.kind.unwrap_or(NORMAL));
+    if text.contains(' ') && matches!(kind, NORMAL | USER_DEFINED | UNUSED) {
+        return (text, piece.score.unwrap_or_default(), UNKNOWN);
+    }
     let text = if kind == USER_DEFINED {
         text.replace('\u{2581}', " ")
     } else {

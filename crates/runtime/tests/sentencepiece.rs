@@ -58,7 +58,7 @@ fn two_thousand_lines_have_the_tokens_of_the_library() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert_eq!(lines.len(), 2000);
-    for name in ["llama", "gemma"] {
+    for name in ["llama", "gemma", "user_defined"] {
         let tokenizer = tokenizer(&model(name), None).unwrap();
         let expected: Vec<Vec<u32>> = serde_json::from_value(answers[name]["ids"].clone()).unwrap();
         for (line, expected) in lines.iter().zip(&expected) {
@@ -73,6 +73,23 @@ fn two_thousand_lines_have_the_tokens_of_the_library() {
         assert_eq!(tokenizer.end_ids(), [eos]);
         assert!(tokenizer.adds_bos());
     }
+}
+
+/// User-defined symbols are found after the space that is put before a text, and no other space is
+/// put beside them.
+#[test]
+fn texts_of_user_defined_symbols_have_the_tokens_of_the_library() {
+    let rows = fs::read(here("data/user_defined.json")).unwrap();
+    let rows: Vec<(String, Vec<u32>)> = serde_json::from_slice(&rows).unwrap();
+    let tokenizer = tokenizer(&model("user_defined"), None).unwrap();
+    for (text, expected) in &rows {
+        assert_eq!(
+            &tokenizer.encode(text, PLAIN).unwrap(),
+            expected,
+            "{text:?}"
+        );
+    }
+    assert_eq!(rows.len(), 1500);
 }
 
 #[test]

@@ -5,11 +5,11 @@
 //! A space and U+2581 are the same character here, stored as a space, so that the arena of
 //! [`TokenTable`] serves as the dictionary. A fragment of n characters takes O(n log n) time.
 
-use super::TextError;
 use super::table::TokenTable;
 use super::texts::Index;
 use super::vocab::TokenKind;
-use std::collections::{BinaryHeap, HashMap};
+use super::{TextError, Vocab};
+use std::collections::{BinaryHeap, HashMap, HashSet};
 use std::ops::Range;
 
 const NONE: u32 = u32::MAX;
@@ -22,6 +22,8 @@ pub(super) struct Spm {
     /// Tokens that are cut out of the text before merging.
     user_defined: PrefixMatcher,
     control: PrefixMatcher,
+    /// User-defined tokens that are found in a fragment and never merged with what is beside them.
+    inner: PrefixMatcher,
     scores: Vec<f32>,
     unused: Vec<u32>,
     byte_ids: [u32; 256],
@@ -30,14 +32,13 @@ pub(super) struct Spm {
 }
 
 impl Spm {
-    /// Builds the tables. `kinds` and `scores` are parallel to `table`.
+    /// Builds the tables. `kinds` and the scores are parallel to `table`.
     pub(super) fn new(
         table: &TokenTable,
         kinds: &[TokenKind],
-        mut scores: Vec<f32>,
-        unk: Option<u32>,
-        add_space_prefix: bool,
+        vocab: &mut Vocab,
     ) -> Result<Self, TextError> {
+        let mut scores = vocab.scores.take().ok_or(TextError::Missing("scores"))?;
         for (id, score) in scores.iter_mut().enumerate() {
             if score.is_nan() {
                 let token = String::from_utf8_lossy(table.get(id as u32)).into_owned();
@@ -70,16 +71,21 @@ impl Spm {
                 }
             }
         }
+        let inner: HashSet<u32> = vocab.inner.iter().copied().collect();
+        let (inner, outer): (Vec<u32>, Vec<u32>) = ids_of(&[TokenKind::UserDefined])
+            .iter()
+            .partition(|id| inner.contains(id));
         let mergeable = [TokenKind::Normal, TokenKind::UserDefined, TokenKind::Unused];
         Ok(Self {
             pieces: Index::new(table, ids_of(&mergeable).into_iter()),
-            user_defined: PrefixMatcher::new(table, &ids_of(&[TokenKind::UserDefined])),
+            user_defined: PrefixMatcher::new(table, &outer),
+            inner: PrefixMatcher::new(table, &inner),
             control: PrefixMatcher::new(table, &ids_of(&[TokenKind::Control])),
             scores,
             unused: ids_of(&[TokenKind::Unused]),
             byte_ids,
-            unk,
-            add_space_prefix,
+            unk: vocab.unk,
+            add_space_prefix: vocab.add_space_prefix.unwrap_or(true),
         })
     }
 
@@ -173,7 +179,7 @@ impl Spm {
         Ok(())
     }
 
-    /// Appends the ids of one merged symbol; returns whether the last id is the unknown token.
+    /// Appends the ids of one symbol; returns whether the last id is the unknown token.
     fn emit(
         &self,
         table: &TokenTable,
@@ -231,6 +237,8 @@ struct Symbol {
     next: u32,
     start: u32,
     len: u32,
+    /// Whether it is a user-defined token, which is not merged.
+    is_whole: bool,
 }
 
 /// Two adjacent symbols whose joined text is a token.
@@ -280,15 +288,20 @@ struct Merger<'a> {
 impl<'a> Merger<'a> {
     fn new(spm: &'a Spm, table: &'a TokenTable, text: &'a str) -> Self {
         let mut symbols: Vec<Symbol> = Vec::with_capacity(text.len());
-        for (start, c) in text.char_indices() {
+        let mut start = 0;
+        while start < text.len() {
+            let rest = &text.as_bytes()[start..];
+            let inner = spm.inner.longest(table, rest).map(|(len, _)| len);
+            let len = inner.unwrap_or(utf8_len(rest[0]));
             let index = symbols.len() as u32;
-            let prev = index.checked_sub(1).unwrap_or(NONE);
             symbols.push(Symbol {
-                prev,
+                prev: index.checked_sub(1).unwrap_or(NONE),
                 next: index + 1,
                 start: start as u32,
-                len: c.len_utf8() as u32,
+                len: len as u32,
+                is_whole: inner.is_some(),
             });
+            start += len;
         }
         if let Some(last) = symbols.last_mut() {
             last.next = NONE;
@@ -335,6 +348,9 @@ impl<'a> Merger<'a> {
 
     fn push(&mut self, left: u32, right: u32) {
         let (a, b) = (self.symbols[left as usize], self.symbols[right as usize]);
+        if a.is_whole || b.is_whole {
+            return;
+        }
         let len = a.len + b.len;
         let piece = &self.text.as_bytes()[a.start as usize..(a.start + len) as usize];
         if let Some(id) = self.spm.pieces.get(self.table, piece) {

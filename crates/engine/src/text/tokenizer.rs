@@ -483,19 +483,12 @@ fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Resu
     if vocab.token_types.is_none() {
         return Err(TextError::Missing("token types"));
     }
-    let scores = vocab.scores.take().ok_or(TextError::Missing("scores"))?;
     if vocab.remove_extra_whitespaces == Some(true) {
         return Err(TextError::Unsupported(
             "tokenizer.ggml.remove_extra_whitespaces",
         ));
     }
-    Spm::new(
-        table,
-        kinds,
-        scores,
-        vocab.unk,
-        vocab.add_space_prefix.unwrap_or(true),
-    )
+    Spm::new(table, kinds, vocab)
 }
 
 /// The bytes and kinds of all tokens of a `tokenizer.json`.

@@ -51,6 +51,11 @@ pub struct Vocab {
     pub add_space_prefix: Option<bool>,
     /// `tokenizer.ggml.remove_extra_whitespaces` (`llama` only); true is not supported.
     pub remove_extra_whitespaces: Option<bool>,
+    /// User-defined tokens that are parts of the text around them, as in the SentencePiece library
+    /// (`llama` only). The other user-defined tokens cut a text into parts that get a space prefix
+    /// each, as in llama.cpp.
+    #[serde(default)]
+    pub inner: Vec<u32>,
     /// `tokenizer.chat_template`, which is searched for the end-of-turn tokens that it writes.
     pub chat_template: Option<String>,
     /// Number of rows of the model's embedding.
@@ -108,6 +113,7 @@ impl Vocab {
                 });
             }
         }
+        let inner = self.inner.iter().map(|id| ("inner", Some(*id)));
         let ids = [
             ("bos_token_id", self.bos),
             ("eos_token_id", self.eos),
@@ -118,7 +124,7 @@ impl Vocab {
             ("cls_token_id", self.cls),
             ("seperator_token_id", self.sep),
         ];
-        for (what, id) in ids {
+        for (what, id) in ids.into_iter().chain(inner) {
             if let Some(id) = id.filter(|&id| id as usize >= n_tokens) {
                 return Err(TextError::IdOutOfRange {
                     what,
