@@ -138,15 +138,19 @@ impl Running {
         })
     }
 
-    /// The values that these steps leave.
+    /// The values that these steps leave. `is_over` is asked before each step.
     fn run_steps(
         &mut self,
         shared: &Shared,
         plan: &Plan,
         steps: &[Step],
+        is_over: &dyn Fn() -> bool,
     ) -> Result<Vec<Option<Tensor>>, RunError> {
         let mut frame = self.frame(shared, plan)?;
         for step in steps {
+            if is_over() {
+                return Err(RunError::Interrupted);
+            }
             if let Err(reason) = frame.step(plan, step) {
                 let refused = frame.pool.refusal(&reason);
                 return Err(run_error(plan, step.op, reason, refused));
@@ -243,9 +247,13 @@ impl Instance for Running {
     }
 
     fn run(&mut self, function: &str) -> Result<(), RunError> {
+        self.run_until(function, &|| false)
+    }
+
+    fn run_until(&mut self, function: &str, is_over: &dyn Fn() -> bool) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plan(function)?;
-        let slots = self.run_steps(&shared, plan, &plan.steps)?;
+        let slots = self.run_steps(&shared, plan, &plan.steps, is_over)?;
         self.keep_outputs(plan, slots);
         Ok(())
     }
@@ -253,7 +261,7 @@ impl Instance for Running {
     fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
         let shared = Arc::clone(&self.shared);
         let plan = shared.plan(function)?;
-        let slots = self.run_steps(&shared, plan, plan.steps_for_states())?;
+        let slots = self.run_steps(&shared, plan, plan.steps_for_states(), &|| false)?;
         let values = slots.into_iter().flatten();
         values.for_each(|tensor| self.pool.give(tensor));
         Ok(())

@@ -153,6 +153,15 @@ pub trait Instance: Send {
     /// Runs a function over the filled inputs.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 
+    /// Like [`Self::run`], but ends with [`RunError::Interrupted`] soon after `is_over` returns
+    /// true. Outputs and states are undefined then. By default only a call that has not begun ends.
+    fn run_until(&mut self, function: &str, is_over: &dyn Fn() -> bool) -> Result<(), RunError> {
+        if is_over() {
+            return Err(RunError::Interrupted);
+        }
+        self.run(function)
+    }
+
     /// Runs a function over the filled inputs for what it makes of the states: there may be no
     /// outputs then.
     fn run_for_states(&mut self, function: &str) -> Result<(), RunError> {
@@ -381,6 +390,9 @@ pub enum RunError {
         /// The allowed number of bytes.
         most: usize,
     },
+    /// The caller of [`Instance::run_until`] ended the call.
+    #[error("the call was interrupted")]
+    Interrupted,
     /// The host of a chain of packages cannot make an input or read an output.
     #[error("chain of packages: {0}")]
     Chain(String),

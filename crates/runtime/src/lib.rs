@@ -90,7 +90,7 @@ pub use passes::{compile, has_states, in_opset};
 pub use prompt::Prompt;
 pub use prompt_cache::{Complain, PromptCache};
 pub use prompt_encoder::PromptEncoder;
-pub use reranker::{Ranked, RerankOptions, Reranker, sort as sort_ranked};
+pub use reranker::{Query, Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Recommended, Sampling, SamplingChoice, SamplingSource};
 pub use thane_engine::text::{Message, TemplateInput};
 pub use thane_models::{EncoderInfo, Encoding};

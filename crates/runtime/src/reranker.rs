@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thane_engine::embed::{self, Limits, Watch};
-use thane_engine::text::{Cut, Pair, Tokenizer};
+use thane_engine::text::{Cut, EncodeOptions, Pair, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_models::{ClassifierInfo, Target};
 
@@ -43,6 +43,16 @@ pub struct Reranker {
     engine: embed::Embedder,
     tokenizer: Tokenizer,
 }
+
+/// A query in the form that pairs are made of.
+#[derive(Clone, Debug)]
+pub struct Query(Vec<u32>);
+
+/// How each text of a pair is tokenized; the tokens around both are added to the pair.
+const HALF: EncodeOptions = EncodeOptions {
+    add_special: false,
+    parse_special: true,
+};
 
 /// A text that was scored.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -121,10 +131,16 @@ impl Reranker {
         self.engine.limits().max_tokens
     }
 
+    /// A query, tokenized once for all texts.
+    pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
+        Ok(Query(self.tokenizer.encode(query, HALF)?))
+    }
+
     /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.
-    pub fn tokenize(&self, query: &str, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
+    pub fn tokenize(&self, query: &Query, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
+        let text = self.tokenizer.encode(text, HALF)?;
         let limit = (self.max_tokens(), cut);
-        Ok(self.tokenizer.encode_pair(query, text, limit)?)
+        Ok(self.tokenizer.join([&query.0, &text], limit)?)
     }
 
     /// Scores pairs, in their order. Returns `None` if the caller interrupts.
@@ -150,9 +166,10 @@ impl Reranker {
 
     /// The texts in falling order of their scores for a query; equal scores keep their order.
     pub fn rank(&mut self, query: &str, texts: &[&str]) -> Result<Vec<Ranked>, RuntimeError> {
+        let query = self.query(query)?;
         let pairs: Vec<Pair> = texts
             .iter()
-            .map(|text| self.tokenize(query, text, Cut::End))
+            .map(|text| self.tokenize(&query, text, Cut::End))
             .collect::<Result<_, _>>()?;
         let mut watch = Watch {
             interrupted: &|| false,

@@ -17,6 +17,7 @@ mod batches;
 mod body;
 mod client;
 mod counts;
+mod deadline;
 mod dialect;
 mod encoding;
 mod error;

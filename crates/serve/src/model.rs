@@ -31,7 +31,8 @@ pub struct ModelOptions {
     pub n_slots: usize,
     /// Most requests that wait for a model; more are refused.
     pub n_queue: usize,
-    /// Most time from the arrival of a prompt to the end of its answer, which ends as it is then.
+    /// Most time from the arrival of a request to the end of its answer. That of a language model
+    /// ends as it is then; other requests are refused.
     pub answer_time: Option<Duration>,
     /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
     pub deterministic: bool,
@@ -186,12 +187,13 @@ impl Served {
         let path = model.path.clone();
         let id = id.to_owned();
         let unstarted = |source: io::Error| RuntimeError::Read { path, source };
-        let (n_queue, budget) = (options.n_queue, options.budget.clone());
+        let (n_queue, answer_time) = (options.n_queue, options.answer_time);
+        let budget = options.budget.clone();
         if model.is_reranker()? {
             let mut reranker = model.reranker(&RerankOptions::default(), backend, observer)?;
             warm::score(&mut reranker)?;
             let architecture = reranker.info.architecture.clone();
-            let started = Ranks::start(reranker, n_queue, budget);
+            let started = Ranks::start(reranker, n_queue, budget, answer_time);
             let (ranks, thread) = started.map_err(unstarted)?;
             return Ok(Self {
                 id,
@@ -216,7 +218,7 @@ impl Served {
                 Prompt::choose(None, &embedder.info)?;
                 warm::vector(&mut embedder)?;
                 let architecture = embedder.info.architecture.clone();
-                let started = Embeddings::start(embedder, n_queue, budget);
+                let started = Embeddings::start(embedder, n_queue, budget, answer_time);
                 let (embeddings, thread) = started.map_err(unstarted)?;
                 (architecture, Kind::Embeds(embeddings), thread)
             }
@@ -240,7 +242,7 @@ impl Served {
                     recommended: model.recommended_sampling()?,
                     known,
                     n_queue,
-                    answer_time: options.answer_time,
+                    answer_time,
                 });
                 let (answers, thread) = started.map_err(unstarted)?;
                 (model.info.architecture, Kind::Answers(answers), thread)

@@ -4,21 +4,22 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use thane_engine::embed::Watch;
 use thane_engine::text::Cut;
-use thane_mil::budget::Budget;
+use thane_mil::budget::{Budget, OverBudget, Reservation};
 use thane_runtime::{Ranked, Reranker, RuntimeError, TOKENIZER_BYTES, sort_ranked};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
+use crate::deadline;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
 
-/// Most bytes of the texts of a request, each with the query before it: a long query is tokenized
-/// as often as there are texts.
+/// Most bytes of the texts of a request, each with the query before it: a long query is read as
+/// often as there are texts.
 const MAX_PAIR_BYTES: usize = 16 << 20;
 
 /// A query and the texts to score for it.
@@ -63,6 +64,7 @@ pub(crate) struct Ranks {
     pub max_tokens: usize,
     pub places: Places,
     pub counts: Arc<Counts>,
+    answer_time: Option<Duration>,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -80,6 +82,7 @@ impl Ranks {
         mut reranker: Reranker,
         n_queue: usize,
         budget: Budget,
+        answer_time: Option<Duration>,
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel::<Job>();
         let max_tokens = reranker.max_tokens();
@@ -104,15 +107,20 @@ impl Ranks {
             max_tokens,
             places: Places::new(1 + n_queue),
             counts,
+            answer_time,
             jobs,
         };
         Ok((started, thread))
     }
 
     /// Scores texts when the requests that came earlier are done. If the caller is dropped, the
-    /// work ends before the next call of the program.
+    /// work ends soon.
     pub async fn rank(&self, question: Question) -> Result<Ranking, ApiError> {
         question.check_size()?;
+        deadline::within(self.answer_time, self.ranked(question)).await
+    }
+
+    async fn ranked(&self, question: Question) -> Result<Ranking, ApiError> {
         let place = self.places.take()?;
         let (answer, ranking) = oneshot::channel();
         let job = Job {
@@ -135,23 +143,31 @@ fn rank(
     question: &Question,
     is_gone: &dyn Fn() -> bool,
 ) -> Result<Option<Ranking>, ApiError> {
+    let mut held = budget
+        .reserve(0, String::new)
+        .map_err(|e| over_budget(&e))?;
+    let query = {
+        let _held = reserve(budget, question.query.len()).map_err(|e| over_budget(&e))?;
+        reranker.query(&question.query)
+    };
+    let query = query.map_err(|e| ApiError::field("query", error_chain(&e)))?;
     let mut pairs = Vec::with_capacity(question.texts.len());
     for (idx, text) in question.texts.iter().enumerate() {
         if is_gone() {
             return Ok(None);
         }
-        let len = text.len().saturating_add(question.query.len());
-        let what = || format!("the tokens of texts of {len} bytes");
-        let reserved = budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what);
-        let _held = reserved.map_err(|e| at(idx, &e.to_string()))?;
+        let _held = reserve(budget, text.len()).map_err(|e| at(idx, &e.to_string()))?;
         let cut = question.cut.unwrap_or(Cut::End);
-        let pair = reranker.tokenize(&question.query, text, cut);
+        let pair = reranker.tokenize(&query, text, cut);
         let pair = pair.map_err(|e| at(idx, &error_chain(&e)))?;
         if pair.is_cut && question.cut.is_none() {
             let most = reranker.max_tokens();
             let said = format!("expected at most {most} tokens with the query, found more");
             return Err(at(idx, &said).with_code(TOO_LARGE));
         }
+        let kept = pair.tokens.len() * 2 * size_of::<u32>();
+        held.grow(kept, || "the tokens of the pairs".to_owned())
+            .map_err(|e| over_budget(&e))?;
         pairs.push(pair);
     }
     let n_tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();
@@ -170,6 +186,16 @@ fn rank(
             n_cut,
         }
     }))
+}
+
+/// Memory for the tokens of a text of so many bytes, while it is tokenized.
+fn reserve(budget: &Budget, len: usize) -> Result<Reservation, OverBudget> {
+    let what = || format!("the tokens of a text of {len} bytes");
+    budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what)
+}
+
+fn over_budget(error: &OverBudget) -> ApiError {
+    ApiError::failed(error.to_string())
 }
 
 /// The error of one text.

@@ -6,6 +6,7 @@
 use std::io;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use thane_engine::embed::{Document, EmbedError, shorten};
 use thane_engine::text::{Cut, EncodeOptions};
@@ -15,6 +16,7 @@ use tokio::sync::oneshot;
 
 use crate::batches::{Job, Vectors, Work, Worker, at};
 use crate::counts::Counts;
+use crate::deadline;
 use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
@@ -80,6 +82,7 @@ pub(crate) struct Embeddings {
     pub texts: Arc<TextEncoder>,
     encodings: Vec<Encoding>,
     budget: Budget,
+    answer_time: Option<Duration>,
     jobs: mpsc::Sender<Job>,
 }
 
@@ -90,6 +93,7 @@ impl Embeddings {
         embedder: Embedder,
         n_queue: usize,
         budget: Budget,
+        answer_time: Option<Duration>,
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel();
         let (dim, max_tokens) = (embedder.engine.dim(), embedder.max_tokens());
@@ -109,14 +113,19 @@ impl Embeddings {
             texts,
             encodings,
             budget,
+            answer_time,
             jobs,
         };
         Ok((started, thread))
     }
 
     /// Embeds inputs when those that came earlier are done. If the caller is dropped, the work ends
-    /// before the next call of the program.
+    /// soon.
     pub async fn embed(&self, ask: Ask) -> Result<Vectors, ApiError> {
+        deadline::within(self.answer_time, self.embedded(ask)).await
+    }
+
+    async fn embedded(&self, ask: Ask) -> Result<Vectors, ApiError> {
         let place = self.places.take()?;
         let (dim, of_tokens) = (ask.dim, ask.of_tokens);
         let encoder = self.encoder(ask.prompt.as_deref(), ask.cut)?;
@@ -137,7 +146,8 @@ impl Embeddings {
         Ok(Vectors { n_cut, ..vectors })
     }
 
-    /// The tokens of texts, with a prompt before each.
+    /// The tokens of texts, with a prompt before each. If the caller is dropped, the work ends
+    /// before the next text.
     pub async fn tokenize(
         &self,
         texts: Vec<String>,
@@ -145,14 +155,16 @@ impl Embeddings {
         add_special: bool,
     ) -> Result<Vec<Vec<u32>>, ApiError> {
         let encoder = self.encoder(prompt, None)?;
+        let (caller, _held) = oneshot::channel::<()>();
         let encoded = tokio::task::spawn_blocking(move || {
-            let texts = texts.iter().enumerate();
+            let texts = texts.iter().enumerate().take_while(|_| !caller.is_closed());
             texts
                 .map(|(idx, text)| encoder.encode_text(text, idx, add_special))
                 .collect()
         });
-        let encoded = encoded.await;
-        encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?
+        let unfinished = || ApiError::failed("the inputs could not be encoded");
+        let encoded = async { encoded.await.map_err(|_| unfinished())? };
+        deadline::within(self.answer_time, encoded).await
     }
 
     /// Refuses work for which the program has no function, and token vectors that would take too

@@ -213,16 +213,24 @@ fn tokenized(
         .budget
         .reserve(0, String::new)
         .map_err(|e| Failure::new(Code::Usage, e))?;
+    let n_bytes = query.len().saturating_mul(TOKENIZER_BYTES);
+    let what = || "the tokens of the query".to_owned();
+    let tokenizing = app.budget.reserve(n_bytes, what);
+    let tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
+    let query = reranker
+        .query(query)
+        .map_err(|e| usage(anyhow::Error::new(e).context("the query")))?;
+    drop(tokenizing);
     let mut texts = Vec::new();
     for row in source.rows().map_err(usage)? {
         let row = row.map_err(usage)?;
         let (number, text) = (row.number, row.texts.concat());
         let what = || format!("the tokens of {}", source.place(number));
-        let n_bytes = (query.len() + text.len()).saturating_mul(TOKENIZER_BYTES);
+        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
         let tokenizing = app.budget.reserve(n_bytes, what);
         let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
         let pair = reranker
-            .tokenize(query, &text, Cut::End)
+            .tokenize(&query, &text, Cut::End)
             .map_err(|e| at(source, number, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
         held.grow(kept, || "the texts to rank".to_owned())

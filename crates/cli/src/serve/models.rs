@@ -32,7 +32,7 @@ pub struct ModelFlags {
     queue: u16,
     /// End answers that take longer than this, waiting included, such as 2m.
     ///
-    /// They have what they have by then.
+    /// They have what they have by then; vectors and scores are refused.
     #[arg(long, value_name = "TIME", default_value = "never")]
     answer_time: KeepAlive,
     /// Give a text the same vector, bit by bit, whatever else is asked.

@@ -492,3 +492,19 @@ fn a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized() {
         );
     }
 }
+
+/// A query and a text that are both far longer than the model takes give what their beginnings do,
+/// in memory that grows with their sum and not with their product.
+#[test]
+fn a_pair_of_long_texts_takes_little_memory() {
+    let reranker = crate::rerank::model("bert");
+    let server = Server::of_models(&[reranker], &["--memory", "500MB"], &[]);
+    let scored = |n: usize| {
+        let [query, text] = ["cat ", "dog "].map(|word| word.repeat(n));
+        let body = json!({"model": "bert", "query": query, "documents": [text]});
+        server.post("/v1/rerank", &body.to_string(), "").json()
+    };
+    let (long, short) = (scored(40_000), scored(100));
+    assert_eq!(long["results"], short["results"], "{long}");
+    assert_eq!(long["usage"], short["usage"]);
+}

@@ -27,6 +27,43 @@ fn an_answer_ends_after_its_time() {
     assert!(n < 400, "{n} tokens");
 }
 
+/// Vectors, tokens and scores are whole or refused.
+#[test]
+fn what_takes_too_long_is_refused() {
+    let models = [
+        crate::embed::model("bert-mean"),
+        crate::rerank::model("bert"),
+    ];
+    let server = Server::of_models(&models, &["--answer-time", "1ms"], &[]);
+    let texts = vec!["the sea is deep and the cat sleeps"; 2000];
+    let said = "expected the answer within 1ms";
+    for (path, body) in [
+        (
+            "/v1/embeddings",
+            json!({"model": "bert-mean", "input": texts}),
+        ),
+        (
+            "/v1/rerank",
+            json!({"model": "bert", "query": "cat", "documents": texts}),
+        ),
+    ] {
+        let answer = server.post(path, &body.to_string(), "");
+        assert_eq!(answer.status, 503, "{path}");
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "deadline_exceeded", "{error}");
+        assert!(
+            error["message"].as_str().unwrap().starts_with(said),
+            "{error}"
+        );
+    }
+    let inputs = json!({"inputs": texts}).to_string();
+    assert_eq!(server.post("/tokenize", &inputs, "").status, 503);
+    // Nobody works on what was refused.
+    while server.n_requests() > 0 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn a_model_answers_to_its_aliases() {
     let bert = crate::embed::model("bert-mean");

@@ -1,10 +1,11 @@
 //! Tiny random rerankers, against what sentence-transformers computes (`tests/models/README.md`).
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use thane_cpu::Numerics;
-use thane_mil::backend::Instance;
+use thane_mil::backend::{Instance, RunError};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 use thane_mil::valid;
@@ -146,4 +147,33 @@ fn the_engine_s_program_gives_the_same_logits() {
             }
         }
     }
+}
+
+/// A call ends between two ops when its caller wants no more, and the instance goes on.
+#[test]
+fn a_call_can_be_interrupted() {
+    let golden = golden(&path("bert"));
+    let built = built("bert", &Target::Portable);
+    let (pairs, expected) = pairs(&golden);
+    let mut instance = instance(&built.program, Numerics::F32, 2);
+    let (pair, width) = (std::slice::from_ref(&pairs[0]), pairs[0][0].len());
+    let n_asked = Cell::new(0);
+    let after = |n: usize| {
+        n_asked.set(n_asked.get() + 1);
+        n_asked.get() > n
+    };
+    feed(instance.as_mut(), pair, width, &built);
+    instance
+        .run_until("classify", &|| after(usize::MAX))
+        .unwrap();
+    let n_steps = n_asked.replace(0);
+    assert!(n_steps > 10, "{n_steps}");
+    for n in [0, n_steps / 2, n_steps - 1] {
+        let ended = instance.run_until("classify", &|| after(n));
+        assert!(matches!(ended, Err(RunError::Interrupted)), "{n}");
+        assert_eq!(n_asked.replace(0), n + 1);
+    }
+    instance.run("classify").unwrap();
+    let error = (f64::from(logits(instance.as_ref())[0]) - expected[0]).abs();
+    assert!(error < 1e-5, "{error}");
 }

@@ -100,7 +100,8 @@ pub struct Limits {
 
 /// How the caller follows and interrupts the work.
 pub struct Watch<'a> {
-    /// Whether the caller interrupts the work; called before every call of the program.
+    /// Whether the caller interrupts the work; called before every call of the program, and by
+    /// backends that can end within a call also there.
     pub interrupted: &'a dyn Fn() -> bool,
     /// Receives the number of sequences that each call has processed.
     pub progress: &'a mut dyn FnMut(usize),
@@ -335,9 +336,6 @@ impl Embedder {
             Lengths::Buckets { .. } => (0..sequences.len()).map(|idx| vec![idx]).collect(),
         };
         for batch in batches {
-            if (watch.interrupted)() {
-                return Ok(false);
-            }
             let members: Vec<&[u32]> = batch.iter().map(|idx| sequences[*idx]).collect();
             let longest = members.iter().map(|s| s.len()).max().unwrap_or(0);
             let (function, n_tokens) = self.route(output.function(), longest);
@@ -346,7 +344,10 @@ impl Embedder {
                 let types: Vec<&[u32]> = batch.iter().map(|idx| types[*idx]).collect();
                 self.fill_ids("token_type_ids", &types, n_tokens)?;
             }
-            self.instance.run(&function)?;
+            match self.instance.run_until(&function, watch.interrupted) {
+                Err(RunError::Interrupted) => return Ok(false),
+                run => run?,
+            }
             let shape = match output {
                 Output::Text | Output::Logits => vec![batch.len(), self.dim],
                 Output::Tokens => vec![batch.len(), n_tokens, self.dim],

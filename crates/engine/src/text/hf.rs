@@ -5,11 +5,11 @@ use std::sync::{Arc, OnceLock};
 
 use super::TextError;
 use super::guard::{self, TextCost};
-use super::pair::{Cut, Pair};
+use super::pair::{Cut, Pair, kept_lengths};
 use tokenizers::normalizers::{Lowercase, Sequence};
 use tokenizers::{
-    DecoderWrapper, Model, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
-    PreTokenizerWrapper, TokenizerImpl, TruncationDirection, TruncationParams, truncate_encodings,
+    DecoderWrapper, Encoding, Model, NormalizerWrapper, PostProcessor, PostProcessorWrapper,
+    PreTokenizerWrapper, Token, TokenizerImpl,
 };
 
 /// A tokenizer of the crate with any model.
@@ -27,10 +27,6 @@ pub(super) struct Hf<M> {
 
 /// Token ids with their byte ranges in the text.
 type IdsWithOffsets = Vec<(u32, (usize, usize))>;
-
-/// Letters that can break a control token apart. The first letter that does not occur in the text
-/// is used.
-const MARKS: std::ops::RangeInclusive<char> = '\u{a000}'..='\u{a48c}';
 
 impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     pub(super) fn new(tokenizer: HfTokenizer<M>, cost: TextCost) -> Self {
@@ -68,12 +64,12 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
     }
 
     /// Appends the token ids of `text`, in which no byte within `message_ranges` is part of a
-    /// control token.
+    /// control token. `is_control` takes a token and the text that it stands for.
     pub(super) fn encode_with_messages(
         &self,
         text: &str,
         message_ranges: &[Range<usize>],
-        is_control: &dyn Fn(u32) -> bool,
+        is_control: &dyn Fn(u32, &str) -> bool,
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let overlaps = |from: &(usize, usize)| {
@@ -83,81 +79,41 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
                 .is_some_and(|range| range.start < from.1)
         };
         let found = self.with_offsets(text)?;
-        if !found
+        let mut spelled = found
             .iter()
-            .any(|(id, from)| is_control(*id) && overlaps(from))
-        {
+            .filter(|(id, from)| overlaps(from) && is_control(*id, &text[from.0..from.1]));
+        if spelled.next().is_none() {
             ids.extend(found.into_iter().map(|(id, _)| id));
             return Ok(());
         }
-        let mark = MARKS
-            .clone()
-            .find(|mark| !text.contains(*mark))
-            .ok_or_else(|| {
-                TextError::Encode(
-                    "the text contains all letters that could break a control token apart"
-                        .to_owned(),
-                )
-            })?;
-        // Breaking one control token apart may reveal another one.
-        let (mut marks, mut marked, mut found) = (Vec::new(), text.to_owned(), found);
-        let original = |at: usize, marks: &[usize]| {
-            let before = marks
+        // A control token without a byte of a message lies between two messages.
+        let (mut controls, mut start) = (Vec::new(), 0);
+        let end = text.len()..text.len();
+        for message in message_ranges.iter().chain([&end]) {
+            let between = self.with_offsets(&text[start..message.start])?;
+            let placed = between
                 .iter()
-                .enumerate()
-                .take_while(|(idx, place)| **place + idx * mark.len_utf8() < at)
-                .count();
-            at - before * mark.len_utf8()
-        };
-        loop {
-            let spans: Vec<(u32, (usize, usize))> = found
-                .iter()
-                .map(|(id, from)| (*id, (original(from.0, &marks), original(from.1, &marks))))
-                .collect();
-            let bad = spans
-                .iter()
-                .filter(|(id, from)| is_control(*id) && overlaps(from));
-            let places = bad.filter_map(|(_, (start, end))| {
-                let spaces = text[*start..*end].len() - text[*start..*end].trim_start().len();
-                text[start + spaces..*end]
-                    .chars()
-                    .next()
-                    .map(|c| start + spaces + c.len_utf8())
-            });
-            let n_before = marks.len();
-            marks.extend(places);
-            marks.sort_unstable();
-            marks.dedup();
-            if marks.len() == n_before {
-                return self.around_controls(text, &spans, is_control, ids);
-            }
-            marked.clear();
-            let mut start = 0;
-            for place in &marks {
-                marked.push_str(&text[start..*place]);
-                marked.push(mark);
-                start = *place;
-            }
-            marked.push_str(&text[start..]);
-            found = self.with_offsets(&marked)?;
+                .map(|(id, from)| (*id, start + from.0..start + from.1));
+            controls.extend(placed.filter(|(id, from)| is_control(*id, &text[from.clone()])));
+            start = message.end;
         }
+        self.around_controls(text, &controls, ids)
     }
 
-    /// Appends the control tokens in `spans`, and the text between them as plain text.
+    /// Appends these control tokens, and the text between them as plain text.
     fn around_controls(
         &self,
         text: &str,
-        spans: &[(u32, (usize, usize))],
-        is_control: &dyn Fn(u32) -> bool,
+        controls: &[(u32, Range<usize>)],
         ids: &mut Vec<u32>,
     ) -> Result<(), TextError> {
         let mut start = 0;
-        for (id, from) in spans.iter().filter(|(id, _)| is_control(*id)) {
-            if from.0 > start {
-                self.encode(&text[start..from.0], false, false, ids)?;
+        for (id, from) in controls {
+            if from.start > start {
+                self.encode(&text[start..from.start], false, false, ids)?;
             }
             ids.push(*id);
-            start = from.1.max(start);
+            start = from.end.max(start);
         }
         if start < text.len() {
             self.encode(&text[start..], false, false, ids)?;
@@ -165,44 +121,32 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         Ok(())
     }
 
-    /// The token ids of two texts and the special tokens around them, cut to `most` tokens: the
-    /// longer text is cut first.
-    pub(super) fn encode_pair(
+    /// Two texts without special tokens as one sequence with those of pairs, cut to `most` tokens.
+    pub(super) fn join(
         &self,
-        first: &str,
-        second: &str,
+        [first, second]: [&[u32]; 2],
         (most, cut): (usize, Cut),
     ) -> Result<Pair, TextError> {
-        self.cost.check(first)?;
-        let first = first.to_owned();
-        self.run(&self.parsing, second, move |hf, second| {
-            let wrong = |error: tokenizers::Error| TextError::Encode(error.to_string());
-            let n_added = hf
-                .get_post_processor()
-                .map_or(0, |processor| processor.added_tokens(true));
-            let Some(max_length) = most.checked_sub(n_added) else {
-                let reason = format!("a pair of texts needs {n_added} special tokens, not {most}");
-                return Err(TextError::Encode(reason));
-            };
-            let encode = |text: &str| hf.encode(text, false).map_err(wrong);
-            let (first, second) = (encode(&first)?, encode(second)?);
-            let is_cut = first.len() + second.len() > max_length;
-            let params = TruncationParams {
-                max_length,
-                direction: match cut {
-                    Cut::Start => TruncationDirection::Left,
-                    Cut::End => TruncationDirection::Right,
-                },
-                ..TruncationParams::default()
-            };
-            let (first, second) =
-                truncate_encodings(first, Some(second), &params).map_err(wrong)?;
-            let both = hf.post_process(first, second, true).map_err(wrong)?;
-            Ok(Pair {
-                tokens: both.get_ids().to_vec(),
-                types: both.get_type_ids().to_vec(),
-                is_cut,
-            })
+        let n_added = self
+            .parsing
+            .get_post_processor()
+            .map_or(0, |processor| processor.added_tokens(true));
+        let Some(room) = most.checked_sub(n_added) else {
+            let reason = format!("a pair of texts needs {n_added} special tokens, not {most}");
+            return Err(TextError::Encode(reason));
+        };
+        let lengths = kept_lengths(first.len(), second.len(), room);
+        let first_half = without_texts(cut.keep(first, lengths.0), 0);
+        let second_half = without_texts(cut.keep(second, lengths.1), 1);
+        let both = guard::catch_panics(|| {
+            self.parsing
+                .post_process(first_half, Some(second_half), true)
+                .map_err(|error| TextError::Encode(error.to_string()))
+        })?;
+        Ok(Pair {
+            tokens: both.get_ids().to_vec(),
+            types: both.get_type_ids().to_vec(),
+            is_cut: lengths != (first.len(), second.len()),
         })
     }
 
@@ -260,4 +204,11 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         self.parsing = Arc::new(tokenizer);
         self.plain.take();
     }
+}
+
+/// Tokens as the crate's post-processors take them, all of one type. The spellings and offsets,
+/// which no post-processor needs to place tokens, are empty.
+fn without_texts(ids: &[u32], kind: u32) -> Encoding {
+    let tokens = ids.iter().map(|id| Token::new(*id, String::new(), (0, 0)));
+    Encoding::from_tokens(tokens.collect(), kind)
 }

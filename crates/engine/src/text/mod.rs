@@ -5,6 +5,7 @@
 
 mod bpe;
 pub mod config;
+mod decoding;
 mod gemma4;
 pub mod guard;
 mod hf;

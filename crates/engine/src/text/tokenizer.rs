@@ -18,6 +18,7 @@
 //! ```
 
 use super::bpe::{self, Bpe};
+use super::decoding::Decoding;
 use super::guard::{self, TextCost};
 use super::hf::Hf;
 use super::pair::{Cut, Pair};
@@ -26,7 +27,6 @@ use super::spm::{Controls, Spm};
 use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
 use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
-use serde_json::Value;
 use std::collections::HashMap;
 use tokenizers::ModelWrapper;
 
@@ -80,6 +80,7 @@ pub struct Tokenizer {
     bos: Option<u32>,
     eos: Option<u32>,
     sep: Option<u32>,
+    unk: Option<u32>,
     /// Sorted.
     end_ids: Vec<u32>,
     add_bos: bool,
@@ -141,6 +142,7 @@ impl Tokenizer {
             bos: vocab.bos,
             eos: vocab.eos,
             sep: None,
+            unk: vocab.unk,
             end_ids: [vocab.eos, vocab.eot, vocab.eom]
                 .into_iter()
                 .flatten()
@@ -204,6 +206,8 @@ impl Tokenizer {
         let bos = id_of("bos_token", &config.bos_token)?;
         let eos = id_of("eos_token", &config.eos_token)?;
         let sep = id_of("sep_token", &config.sep_token)?;
+        let unk = unknown_token(hf.get_model()).or(config.unk_token.as_deref());
+        let unk = unk.and_then(|token| hf.token_to_id(token));
         if let Some(&id) = config
             .eos_ids
             .iter()
@@ -223,6 +227,7 @@ impl Tokenizer {
             bos,
             eos,
             sep,
+            unk,
             end_ids: eos.into_iter().chain(config.eos_ids).collect(),
             add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
             add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
@@ -276,21 +281,16 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// The token ids of two texts as one sequence, such as a query and a document, cut to `most`
-    /// tokens. Tokens are removed from one side of the longer text until the pair fits, like the
-    /// tokenizers of transformers do it (`longest_first`).
+    /// Two texts as one sequence, such as a query and a document, cut to `most` tokens. Each is
+    /// encoded without special tokens around it. Tokens are removed from one side of the longer
+    /// text until the pair fits, like the tokenizers of transformers do it (`longest_first`).
     ///
     /// # Errors
     ///
     /// If the tokenizer is that of a GGUF file, which does not say how pairs are formed.
-    pub fn encode_pair(
-        &self,
-        first: &str,
-        second: &str,
-        (most, cut): (usize, Cut),
-    ) -> Result<Pair, TextError> {
+    pub fn join(&self, texts: [&[u32]; 2], limit: (usize, Cut)) -> Result<Pair, TextError> {
         match &self.engine {
-            Engine::Json(hf) => hf.encode_pair(first, second, (most, cut)),
+            Engine::Json(hf) => hf.join(texts, limit),
             Engine::Bpe(_) | Engine::Spm(_) => Err(TextError::NoPairs),
         }
     }
@@ -302,7 +302,13 @@ impl Tokenizer {
     pub fn encode_rendered(&self, rendered: &Rendered) -> Result<Vec<u32>, TextError> {
         let mut ids = Vec::new();
         let (text, message_ranges) = (rendered.text.as_str(), rendered.from_messages.as_slice());
-        let is_control = |id| self.is_special(id);
+        // The unknown token also stands for text that does not spell it.
+        let is_spelled = |text: &str| {
+            let spelling = self.unk.map(|id| self.token_bytes(id));
+            spelling == Some(text.trim().as_bytes())
+        };
+        let is_control =
+            |id, text: &str| self.is_special(id) && (self.unk != Some(id) || is_spelled(text));
         match &self.engine {
             Engine::Spm(spm) => spm.encode(
                 &self.table,
@@ -479,6 +485,16 @@ impl Tokenizer {
     }
 }
 
+/// The token for what the vocabulary cannot express; that of a Unigram model is not public.
+fn unknown_token(model: &ModelWrapper) -> Option<&str> {
+    match model {
+        ModelWrapper::BPE(bpe) => bpe.unk_token.as_deref(),
+        ModelWrapper::WordPiece(words) => Some(&words.unk_token),
+        ModelWrapper::WordLevel(words) => Some(&words.unk_token),
+        ModelWrapper::Unigram(_) => None,
+    }
+}
+
 fn build_spm(vocab: &mut Vocab, kinds: &[TokenKind], table: &TokenTable) -> Result<Spm, TextError> {
     if vocab.token_types.is_none() {
         return Err(TextError::Missing("token types"));
@@ -526,50 +542,4 @@ fn table_of(
     }
     table.shrink();
     Ok(table)
-}
-
-/// The settings that the decoder of a `tokenizer.json` stands for.
-struct Decoding {
-    spelling: Spelling,
-    space_prefix: bool,
-}
-
-impl Decoding {
-    fn of(decoder: &Value) -> Result<Self, TextError> {
-        let parts: Vec<&Value> = match decoder["type"].as_str() {
-            Some("Sequence") => decoder["decoders"]
-                .as_array()
-                .map(|parts| parts.iter().collect())
-                .unwrap_or_default(),
-            _ => vec![decoder],
-        };
-        let mut decoding = Self {
-            spelling: Spelling::SentencePiece,
-            space_prefix: false,
-        };
-        for part in parts {
-            match part["type"].as_str() {
-                Some("ByteLevel") => decoding.spelling = Spelling::ByteLevel,
-                Some("WordPiece") if part["prefix"] == "##" => {
-                    decoding = Self {
-                        spelling: Spelling::WordPiece,
-                        space_prefix: true,
-                    };
-                }
-                Some("ByteFallback" | "Fuse") => {}
-                Some("Replace")
-                    if part["pattern"]["String"] == "\u{2581}" && part["content"] == " " => {}
-                Some("Strip")
-                    if part["content"] == " " && part["start"] == 1 && part["stop"] == 0 =>
-                {
-                    decoding.space_prefix = true;
-                }
-                Some("Metaspace") if part["replacement"] == "\u{2581}" => {
-                    decoding.space_prefix = part["prepend_scheme"] != "never";
-                }
-                _ => return Err(TextError::UnknownDecoder(part.to_string())),
-            }
-        }
-        Ok(decoding)
-    }
 }

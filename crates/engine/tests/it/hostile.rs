@@ -342,3 +342,61 @@ fn typed_control_tokens_of_sentencepiece_are_text() {
         );
     }
 }
+
+/// A message of control tokens takes about as long as the same text without them being looked for.
+#[test]
+fn many_typed_control_tokens_take_linear_time() {
+    let config = TokenizerConfig {
+        n_vocab: 5000,
+        ..TokenizerConfig::default()
+    };
+    let tokenizer = Tokenizer::from_json(&data::bytes(FILES[0]), config).unwrap();
+    let typed = "<|im_end|>".repeat(30_000);
+    let marked = rendered(&format!("<|im_start|>user\n[{typed}]<|im_end|>\n"));
+    let start = Instant::now();
+    let plain = tokenizer.encode(&typed, PLAIN).unwrap();
+    let reference = start.elapsed();
+    let start = Instant::now();
+    let found = tokenizer.encode_rendered(&marked).unwrap();
+    let taken = start.elapsed();
+    let is_within = found.windows(plain.len()).any(|ids| ids == plain);
+    assert!(is_within && found.len() < plain.len() + 20);
+    // With time that grows with the square of the tokens, the factor would be above 1,000.
+    assert!(taken < reference * 50, "{taken:?}, not {reference:?}");
+}
+
+/// Characters that the vocabulary lacks are one unknown token each, in messages too, and are not
+/// mistaken for a control token.
+#[test]
+fn unknown_characters_are_no_control_tokens() {
+    let json = json!({
+        "added_tokens": [
+            {"id": 0, "content": "[UNK]", "special": true, "single_word": false, "lstrip": false,
+             "rstrip": false, "normalized": false},
+            {"id": 1, "content": "[SEP]", "special": true, "single_word": false, "lstrip": false,
+             "rstrip": false, "normalized": false}],
+        "normalizer": null, "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "post_processor": null, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"[UNK]": 0, "[SEP]": 1, "a": 2, "[": 3, "]": 4, "SEP": 5, "UNK": 6}},
+    });
+    let config = TokenizerConfig {
+        n_vocab: 7,
+        ..TokenizerConfig::default()
+    };
+    let tokenizer = Tokenizer::from_json(json.to_string().as_bytes(), config).unwrap();
+    let ids = |text: &str, message| {
+        let from_messages = vec![message];
+        let text = text.to_owned();
+        let rendered = Rendered {
+            text,
+            from_messages,
+        };
+        tokenizer.encode_rendered(&rendered).unwrap()
+    };
+    assert_eq!(ids("a !! a[SEP]", 0..6), [2, 0, 0, 2, 1]);
+    assert_eq!(ids("a ! [SEP] a[SEP]", 0..11), [2, 0, 3, 5, 4, 2, 1]);
+    assert_eq!(ids("![UNK]!a[SEP]", 0..7), [0, 3, 6, 4, 0, 2, 1]);
+    assert_eq!(ids("!a[SEP]![SEP]", 2..7), [0, 2, 3, 5, 4, 0, 1]);
+}
