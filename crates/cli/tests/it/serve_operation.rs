@@ -59,9 +59,9 @@ fn what_takes_too_long_is_refused() {
     let inputs = json!({"inputs": texts}).to_string();
     assert_eq!(server.post("/tokenize", &inputs, "").status, 503);
     // Nobody works on what was refused.
-    while server.n_requests() > 0 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    until("refused requests are forgotten", || {
+        server.n_requests() == 0
+    });
 }
 
 #[test]

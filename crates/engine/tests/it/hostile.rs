@@ -353,12 +353,8 @@ fn many_typed_control_tokens_take_linear_time() {
     let tokenizer = Tokenizer::from_json(&data::bytes(FILES[0]), config).unwrap();
     let typed = "<|im_end|>".repeat(30_000);
     let marked = rendered(&format!("<|im_start|>user\n[{typed}]<|im_end|>\n"));
-    let start = Instant::now();
-    let plain = tokenizer.encode(&typed, PLAIN).unwrap();
-    let reference = start.elapsed();
-    let start = Instant::now();
-    let found = tokenizer.encode_rendered(&marked).unwrap();
-    let taken = start.elapsed();
+    let (plain, reference) = processor_time::of(|| tokenizer.encode(&typed, PLAIN).unwrap());
+    let (found, taken) = processor_time::of(|| tokenizer.encode_rendered(&marked).unwrap());
     let is_within = found.windows(plain.len()).any(|ids| ids == plain);
     assert!(is_within && found.len() < plain.len() + 20);
     // With time that grows with the square of the tokens, the factor would be above 1,000.
