@@ -54,6 +54,7 @@ fn vocab_of(gguf: &Gguf, n_vocab: usize) -> Vocab {
         eot: id("eot_token_id"),
         eom: id("eom_token_id"),
         ends: Vec::new(),
+        inner: Vec::new(),
         unk: id("unknown_token_id"),
         pad: id("padding_token_id"),
         cls: id("cls_token_id"),
