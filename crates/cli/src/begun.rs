@@ -2,12 +2,13 @@
 //! it stopped. The first line has the settings of the run as JSON; what follows is the verb's.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::Path;
 
 use anyhow::Context;
 use serde_json::{Value, json};
+use thane_mil::package::{open_regular_with, private_options};
 
 use crate::exit::{Code, Failure};
 
@@ -77,9 +78,9 @@ fn locked(path: &Path) -> Result<File, Failure> {
     if path.metadata().is_ok_and(|found| !found.is_file()) {
         return refuse("is no regular file, which keeps what is done");
     }
-    let mut options = OpenOptions::new();
+    let mut options = private_options();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path);
+    let file = open_regular_with(&mut options, path);
     let file = file.with_context(|| path.display().to_string())?;
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -141,4 +142,34 @@ pub fn read_line(reader: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, u64)>
     let mut line = Vec::new();
     let n = reader.take(MAX_LINE_BYTES).read_until(b'\n', &mut line)?;
     Ok(line.ends_with(b"\n").then_some((line, n as u64)))
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// What a file keeps is made of texts and answers; and who may write the folder must not be
+    /// able to stop a run for ever.
+    #[test]
+    fn files_are_for_this_user_alone_and_regular() {
+        let kind = Kind {
+            verb: "embed",
+            version: 1,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.partial");
+        drop(open(&path, kind, &Settings::new()).unwrap());
+        let mode = path.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let pipe = folder.path().join("pipe.partial");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let refused = open(&pipe, kind, &Settings::new());
+        assert_eq!(
+            refused.err().map(|failure| failure.code()),
+            Some(Code::Usage)
+        );
+    }
 }

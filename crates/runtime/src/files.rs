@@ -1,6 +1,6 @@
 //! Hashes, lengths and links of the files of packages.
 
-use std::fs::{self, File, Metadata};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
@@ -47,12 +47,8 @@ pub fn hash_files(paths: Vec<PathBuf>) -> Hashing {
 
 /// The hash of a file, described under `name`.
 pub fn hash(path: &Path, name: String) -> io::Result<FileHash> {
-    // Opening a pipe would wait for a writer.
-    if !fs::metadata(path)?.is_file() {
-        let reason = format!("{}: not a regular file", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-    }
-    let mut file = File::open(path)?;
+    let mut file = package::open_regular(path)
+        .map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
     let mut sha = Sha256::new();
     let mut piece = vec![0; 1 << 20];
     let mut bytes = 0;

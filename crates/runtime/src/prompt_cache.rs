@@ -1,9 +1,14 @@
 //! Pages of prompts in a folder, so that they outlive the program.
 //!
-//! A file holds a page: a magic number, the sha256 of its bytes, and the bytes. Its name is the
-//! sha256 of all tokens up to its end, and the folder is that of the model. Files are written whole
-//! under another name first, so a program that is killed leaves nothing that passes for a page.
-//! What does not have its sha256 is deleted.
+//! A file holds a page: a magic number with the version of the format, a sha256, and the bytes. Its
+//! name is the sha256 of all tokens up to its end, and the folder is that of the model. The sha256
+//! in the file is that of the magic number, of what the pages of the model depend on, of the name
+//! and of the bytes, so a page under the name of another, or in the folder of another model, is not
+//! one. Files are written whole under another name first, so a program that is killed leaves
+//! nothing that passes for a page. What does not have its sha256 is deleted.
+//!
+//! Pages tell what users wrote, so files and folders are readable for this user alone. Only regular
+//! files are opened: a pipe would be waited for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,8 +19,9 @@ use std::time::SystemTime;
 
 use sha2::{Digest, Sha256};
 use thane_engine::pages::PageStore;
+use thane_mil::package::{create_private_folders, open_regular, private_options};
 
-const MAGIC: &[u8; 8] = b"THANEKV1";
+const MAGIC: &[u8; 8] = b"THANEKV2";
 const HASH_BYTES: usize = 32;
 const HEAD_BYTES: u64 = (MAGIC.len() + HASH_BYTES) as u64;
 /// Ends the names of pages.
@@ -27,6 +33,8 @@ const MOST_PAGE_BYTES: u64 = 1 << 30;
 /// for longest are deleted first.
 pub struct PromptCache {
     folder: PathBuf,
+    /// sha256 of what the pages depend on.
+    model: [u8; HASH_BYTES],
     limit: u64,
     n_bytes: u64,
     /// Bytes and last use of each page, by name.
@@ -49,14 +57,19 @@ impl PromptCache {
     ///
     /// If the folder cannot be made or read.
     pub fn open(folder: &Path, model: &str, limit: u64, complain: Complain) -> io::Result<Self> {
-        let of_model = hex(&Sha256::digest(model));
-        let folder = folder.join(&of_model[..32]);
-        fs::create_dir_all(&folder)?;
+        let model: [u8; HASH_BYTES] = Sha256::digest(model).into();
+        let folder = folder.join(&hex(&model)[..32]);
+        create_private_folders(&folder)?;
+        make_private(&folder);
         let mut found: Vec<(SystemTime, String, u64)> = Vec::new();
         for entry in fs::read_dir(&folder)? {
             let entry = entry?;
             let name = entry.file_name().to_string_lossy().into_owned();
             let data = entry.metadata()?;
+            // Of a link this is the link itself.
+            if !data.is_file() {
+                continue;
+            }
             if !name.ends_with(SUFFIX) {
                 // What a program that was killed did not finish.
                 if name.ends_with(UNFINISHED) && is_old(&data) {
@@ -70,6 +83,7 @@ impl PromptCache {
         found.sort();
         let mut cache = Self {
             folder,
+            model,
             limit,
             n_bytes: 0,
             known: HashMap::new(),
@@ -110,8 +124,23 @@ impl PromptCache {
         }
     }
 
+    /// The sha256 of a page of this model under this name.
+    fn hash(&self, name: &str, bytes: &[u8]) -> [u8; HASH_BYTES] {
+        let mut sha = Sha256::new();
+        // All but the bytes have a fixed length.
+        sha.update(MAGIC);
+        sha.update(self.model);
+        sha.update(name);
+        sha.update(bytes);
+        sha.finalize().into()
+    }
+
     fn read(&self, name: &str) -> io::Result<Vec<u8>> {
-        let mut file = fs::File::open(self.folder.join(name))?;
+        let path = self.folder.join(name);
+        if path.is_symlink() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut file = open_regular(&path)?;
         let n_bytes = file.metadata()?.len();
         if !(HEAD_BYTES..=MOST_PAGE_BYTES).contains(&n_bytes) {
             return Err(io::ErrorKind::InvalidData.into());
@@ -121,7 +150,7 @@ impl PromptCache {
         file.read_exact(&mut hash)?;
         let mut bytes = Vec::new();
         file.take(MOST_PAGE_BYTES).read_to_end(&mut bytes)?;
-        if magic != *MAGIC || Sha256::digest(&bytes)[..] != hash {
+        if magic != *MAGIC || self.hash(name, &bytes) != hash {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(bytes)
@@ -131,9 +160,10 @@ impl PromptCache {
         // A model that is loaded again writes beside the one before, and so may other machines.
         let id = random_name();
         let part = self.folder.join(format!("{name}.{id}{UNFINISHED}"));
-        let written = fs::File::create(&part).and_then(|mut file| {
+        let created = private_options().write(true).create_new(true).open(&part);
+        let written = created.and_then(|mut file| {
             file.write_all(MAGIC)?;
-            file.write_all(&Sha256::digest(bytes))?;
+            file.write_all(&self.hash(name, bytes))?;
             file.write_all(bytes)?;
             fs::rename(&part, self.folder.join(name))
         });
@@ -142,6 +172,17 @@ impl PromptCache {
         }
         written
     }
+}
+
+/// Closes a folder that an earlier version made to other users, if it is this user's.
+fn make_private(folder: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let _ = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
+    }
+    #[cfg(not(unix))]
+    let _ = folder;
 }
 
 /// Ends the names of pages that are being written.
@@ -265,5 +306,94 @@ mod tests {
             let mut cache = open(folder.path(), 1 << 20);
             assert_eq!((cache.get(&tokens), path.exists()), (None, false));
         }
+    }
+
+    #[test]
+    fn a_page_is_bound_to_its_name_and_its_model() {
+        let folder = tempfile::tempdir().unwrap();
+        let (a, b) = ([1, 2, 3], [1, 2, 4]);
+        let swapped = |from: &Path, to: &Path| {
+            let (x, y) = (fs::read(from).unwrap(), fs::read(to).unwrap());
+            fs::write(from, y).unwrap();
+            fs::write(to, x).unwrap();
+        };
+        let mut cache = open(folder.path(), 1 << 20);
+        let paths = [a, b].map(|tokens| cache.folder.join(name_of(&tokens)));
+        cache.put(&a, &[5; 100]);
+        cache.put(&b, &[6; 100]);
+        swapped(&paths[0], &paths[1]);
+        assert_eq!([cache.get(&a), cache.get(&b)], [None, None]);
+        assert!(!paths[0].exists() && !paths[1].exists());
+
+        let other = |folder: &Path| {
+            PromptCache::open(folder, "model int8", 1 << 20, Box::new(|_| {})).unwrap()
+        };
+        let mut int8 = other(folder.path());
+        cache.put(&a, &[5; 100]);
+        int8.put(&a, &[7; 100]);
+        swapped(&paths[0], &int8.folder.join(name_of(&a)));
+        assert_eq!([cache.get(&a), int8.get(&a)], [None, None]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn what_is_no_regular_file_is_no_page() {
+        use std::os::unix::fs::symlink;
+        use std::os::unix::net::UnixListener;
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = |path: &Path| {
+            let made = std::process::Command::new("mkfifo").arg(path).status();
+            assert!(made.unwrap().success());
+        };
+        let [elsewhere, file, socket] = ["pipe", "file", "s"].map(|name| folder.path().join(name));
+        pipe(&elsewhere);
+        fs::write(&file, "kept").unwrap();
+        let makes: [&dyn Fn(&Path); 6] = [
+            &pipe,
+            &|path| symlink(&elsewhere, path).unwrap(),
+            &|path| symlink("/dev/zero", path).unwrap(),
+            &|path| symlink(&file, path).unwrap(),
+            &|path| {
+                // A socket is bound to a short path only.
+                drop(UnixListener::bind(&socket).unwrap());
+                fs::rename(&socket, path).unwrap();
+            },
+            &|path| fs::create_dir(path).unwrap(),
+        ];
+        let tokens = [1, 2, 3];
+        for (i, make) in makes.into_iter().enumerate() {
+            // There when the folder is opened, and put there later.
+            let place = folder.path().join(i.to_string());
+            let path = open(&place, 1 << 20).folder.join(name_of(&tokens));
+            make(&path);
+            let mut cache = open(&place, 1 << 20);
+            assert_eq!((cache.has(&tokens), cache.get(&tokens)), (false, None));
+            let _ = fs::remove_file(&path).or_else(|_| fs::remove_dir(&path));
+            cache.put(&tokens, &[5; 100]);
+            assert_eq!(cache.get(&tokens), Some(vec![5; 100]));
+            fs::remove_file(&path).unwrap();
+            make(&path);
+            assert_eq!(cache.get(&tokens), None, "{i}");
+        }
+        assert_eq!(fs::read(&file).unwrap(), b"kept");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn pages_are_for_this_user_alone() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let place = folder.path().join("new/pages");
+        let mut cache = open(&place, 1 << 20);
+        cache.put(&[1, 2, 3], &[5; 100]);
+        let page = cache.folder.join(name_of(&[1, 2, 3]));
+        assert_eq!(
+            (mode(&place), mode(&cache.folder), mode(&page)),
+            (0o700, 0o700, 0o600)
+        );
+        // As an earlier version left it.
+        fs::set_permissions(&cache.folder, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(mode(&open(&place, 1 << 20).folder), 0o700);
     }
 }

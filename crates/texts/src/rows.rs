@@ -5,7 +5,7 @@
 //! [`MAX_ROW_BYTES`](super::row::MAX_ROW_BYTES), and its memory is reserved from the budget.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
@@ -15,6 +15,7 @@ use super::meter::Meter;
 use super::row::{Fields, Row};
 use super::{csv, lines, parquet};
 use thane_mil::nearest::did_you_mean;
+use thane_mil::package::open_regular;
 
 /// Most faults that one error lists.
 const MAX_FAULTS: usize = 8;
@@ -236,16 +237,14 @@ impl Texts {
 
 /// Opens a regular file.
 fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
-    let in_file = || path.display().to_string();
-    // A file is read twice, to find faults before anything is computed. A pipe would wait for a
-    // second writer.
-    let is_file = path.metadata().with_context(in_file)?.is_file();
-    anyhow::ensure!(
-        is_file,
-        "{}: expected a regular file; other sources are read from stdin",
-        path.display()
-    );
-    Ok(BufReader::new(File::open(path).with_context(in_file)?))
+    // A file is read twice, to find faults before anything is computed.
+    let file = open_regular(path).map_err(|e| match e.kind() {
+        ErrorKind::InvalidInput => anyhow::anyhow!("{e}; other sources are read from stdin"),
+        _ => e.into(),
+    });
+    Ok(BufReader::new(
+        file.with_context(|| path.display().to_string())?,
+    ))
 }
 
 #[cfg(test)]

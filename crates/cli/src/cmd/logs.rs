@@ -5,6 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
+use thane_mil::package::open_regular;
+
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use crate::serve::state::{Running, choose};
@@ -53,7 +55,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
 
 /// Opens a log at its last lines.
 fn open(path: &Path, n_lines: u16) -> io::Result<BufReader<File>> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let len = file.metadata()?.len();
     let n_bytes = len.min(u64::from(n_lines) * MAX_LINE);
     file.seek(SeekFrom::Start(len - n_bytes))?;

@@ -1,7 +1,6 @@
 //! The log of a server: lines of JSON, written by a thread of its own, so that no request waits for
 //! a disk or a pipe.
 
-use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::SystemTime;
 
 use serde_json::{Value, json};
+use thane_mil::package::private_options;
 use thane_runtime::rfc3339;
 use thane_serve::{LogEntry, LogSink};
 
@@ -35,7 +35,7 @@ impl Log {
         let to: Box<dyn Write + Send> = if is_stdout {
             Box::new(io::stdout())
         } else {
-            let opened = OpenOptions::new().append(true).create(true).open(path);
+            let opened = private_options().append(true).create(true).open(path);
             Box::new(opened.map_err(|e| unwritten(path, &e))?)
         };
         let (lines, waiting) = sync_channel(MAX_WAITING);

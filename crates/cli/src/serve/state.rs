@@ -10,8 +10,10 @@ use sysinfo::{Pid, ProcessRefreshKind, ProcessStatus, ProcessesToUpdate, Signal,
 
 use crate::app::App;
 use crate::exit::{Code, Failure};
-use crate::small::read_small;
+use thane_mil::package::read_small;
 
+/// Most bytes of a file.
+const MAX_BYTES: u64 = 1 << 20;
 /// Most files that are looked at.
 const MAX_FILES: usize = 10_000;
 
@@ -74,7 +76,8 @@ pub fn running(app: &App) -> Vec<Running> {
     let files = std::fs::read_dir(folder(app)).into_iter().flatten();
     let paths = files.take(MAX_FILES).flatten().map(|entry| entry.path());
     let paths = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-    let read = paths.filter_map(|path| serde_json::from_slice(&read_small(&path).ok()?).ok());
+    let read =
+        paths.filter_map(|path| serde_json::from_slice(&read_small(&path, MAX_BYTES).ok()?).ok());
     let mut running: Vec<Running> = read.filter(Running::is_alive).collect();
     running.sort_by_key(|server| server.pid);
     running

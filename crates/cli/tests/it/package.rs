@@ -514,3 +514,58 @@ fn a_loop_can_be_interrupted() {
         assert!(!out.exists());
     }
 }
+
+/// Who shares a folder of models must not be able to stop a program that reads one.
+#[cfg(unix)]
+#[test]
+fn pipes_in_the_place_of_files_are_not_waited_for() {
+    let home = Home::new();
+    let pipe = |path: &Path| {
+        let made = std::process::Command::new("mkfifo").arg(path).status();
+        assert!(made.unwrap().success());
+    };
+    let copy = home.path("model");
+    for (i, entry) in std::fs::read_dir(chat_folder()).unwrap().enumerate() {
+        let name = entry.unwrap().file_name();
+        let _ = std::fs::remove_dir_all(&copy);
+        std::fs::create_dir(&copy).unwrap();
+        for other in std::fs::read_dir(chat_folder()).unwrap().flatten() {
+            let to = copy.join(other.file_name());
+            match other.file_name() == name {
+                // A link to a pipe is as bad.
+                true if i % 2 == 0 => {
+                    pipe(&home.path(&format!("pipe{i}")));
+                    std::os::unix::fs::symlink(home.path(&format!("pipe{i}")), to).unwrap();
+                }
+                true => pipe(&to),
+                false => drop(std::fs::copy(other.path(), to).unwrap()),
+            }
+        }
+        // A file that is not needed may be a pipe: that it ends is what counts.
+        for args in [&["show"][..], &["run", "--max-tokens", "1", "--raw"]] {
+            let mut args = args.to_vec();
+            args.insert(1, text(&copy));
+            if args[0] == "run" {
+                args.push("hello");
+            }
+            let code = home.run(&args).status.code();
+            assert!(matches!(code, Some(0..=3)), "{name:?}: {args:?}: {code:?}");
+        }
+    }
+    let (package, _) = convert(&home, &chat_gguf(), &[]);
+    for name in home.files("model.mlpackage") {
+        let file = package.join(&name);
+        let aside = home.path("aside");
+        std::fs::rename(&file, &aside).unwrap();
+        pipe(&file);
+        for verb in ["check", "verify", "inspect"] {
+            let code = home.run(&[verb, text(&package)]).status.code();
+            // What a command does not read does not matter to it.
+            let is_refused = code != Some(0) || verb == "inspect";
+            assert!(code.is_some() && is_refused, "{verb}: {name}: {code:?}");
+        }
+        std::fs::remove_file(&file).unwrap();
+        std::fs::rename(&aside, &file).unwrap();
+    }
+    assert_ends(&home.run(&["check", text(&package)]), 0, &[]);
+}

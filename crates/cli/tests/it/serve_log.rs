@@ -63,6 +63,18 @@ fn that_lines_are_lost_is_said_once() {
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
+#[cfg(unix)]
+#[test]
+fn a_log_is_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    let file = home.path("log");
+    let server = Server::start(&["--log", file.to_str().unwrap()]);
+    log_of(server, &file);
+    let mode = file.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
 #[test]
 fn each_request_has_a_line_without_its_text() {
     let home = Home::new();

@@ -4,14 +4,14 @@
 //! resolved.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{self, File};
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use super::blob::Storage;
 use super::error::PackageError;
 use super::manifest::{is_inside, resolve};
 use super::map::{lfs_pointer, map};
+use super::open::open_regular;
 use crate::data::{Bytes, Data};
 use crate::types::TensorType;
 
@@ -100,16 +100,14 @@ impl<'a> Files<'a> {
 /// Reads a regular file of at most `max_bytes`.
 pub(super) fn read_capped(path: &Path, max_bytes: u64) -> Result<Vec<u8>, PackageError> {
     let io = || PackageError::io(path);
-    if !fs::metadata(path).map_err(io())?.is_file() {
-        return Err(PackageError::unusable(
-            path,
-            "is not a regular file: copy the package again",
-        ));
-    }
+    let file = open_regular(path).map_err(|e| match e.kind() {
+        ErrorKind::InvalidInput => {
+            PackageError::unusable(path, "is not a regular file: copy the package again")
+        }
+        _ => PackageError::io(path)(e),
+    })?;
     let mut bytes = Vec::new();
-    File::open(path)
-        .map_err(io())?
-        .take(max_bytes + 1)
+    file.take(max_bytes + 1)
         .read_to_end(&mut bytes)
         .map_err(io())?;
     check(path, &bytes, max_bytes)?;

@@ -8,6 +8,7 @@ use std::sync::{PoisonError, RwLock};
 
 use memmap2::Mmap;
 
+use super::open::open_regular;
 use crate::data::{Bytes, Owner, Truncated};
 
 /// A memory map and its file. Copies read the file, which brings no pages of the map into memory.
@@ -88,14 +89,7 @@ fn read_at(_: &File, _: u64, _: &mut [u8]) -> io::Result<()> {
 /// before long work begins; nothing detects a later one. Replacing the file by a rename is
 /// harmless.
 pub fn map(path: &Path) -> io::Result<Bytes> {
-    // Opening a pipe would block, and a device has no length; neither can be mapped.
-    if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "not a regular file",
-        ));
-    }
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     if file.metadata()?.len() == 0 {
         return Ok(Bytes::new(Vec::new()));
     }
@@ -115,12 +109,7 @@ pub fn map(path: &Path) -> io::Result<Bytes> {
 
 /// Reads a regular file of at most `limit_bytes`. Larger files, pipes and devices are errors.
 pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
-    let invalid = |reason: String| Err(io::Error::new(io::ErrorKind::InvalidData, reason));
-    // Opening a pipe would wait for a writer.
-    if !std::fs::metadata(path)?.is_file() {
-        return invalid("not a regular file".into());
-    }
-    let file = File::open(path)?;
+    let file = open_regular(path)?;
     let mut bytes = Vec::new();
     // The length of the file is not trusted: the file may grow, and files in /proc report 0.
     io::Read::read_to_end(
@@ -128,7 +117,8 @@ pub fn read_small(path: &Path, limit_bytes: u64) -> io::Result<Vec<u8>> {
         &mut bytes,
     )?;
     if bytes.len() as u64 > limit_bytes {
-        return invalid(format!("expected at most {limit_bytes} bytes, found more"));
+        let reason = format!("expected at most {limit_bytes} bytes, found more");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
     }
     Ok(bytes)
 }

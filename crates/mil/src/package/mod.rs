@@ -7,7 +7,7 @@
 //! its list of items, `blob` the weight file, `proto` the wire format, `encode` and `decode` the
 //! program, `value` types and literals, `state` updates of states, `description` inputs and
 //! outputs, `compiled` and `report` compiled models, and `source` single files of MIL text.
-//! `partial` makes writes atomic and `map` maps files.
+//! `partial` makes writes atomic, `map` maps files and `open` opens them.
 //!
 //! This is the only module of the crate that reads and writes files.
 //!
@@ -36,6 +36,7 @@ mod files;
 mod kind;
 mod manifest;
 mod map;
+mod open;
 mod partial;
 // Public for the tests of this crate, which damage model files; no part of the API.
 #[doc(hidden)]
@@ -57,6 +58,7 @@ pub use description::{
 };
 pub use error::PackageError;
 pub use map::{lfs_pointer, map, read_small};
+pub use open::{create_private_folders, open_regular, open_regular_with, private_options};
 pub use partial::{Partial, create_folders, final_path};
 pub use read::{items, program_without_weights};
 pub use source::{SourceFile, read_lines, read_source, source_weights, write_source};

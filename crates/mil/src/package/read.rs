@@ -12,6 +12,7 @@ use super::blob::zeros;
 use super::error::PackageError;
 use super::files::{Files, MAX_MODEL_BYTES, Weights};
 use super::manifest::{CORE_ML, DATA, FILE_NAME, MAX_BYTES, Manifest, resolve};
+use super::open::open_regular;
 use super::{Interface, Metadata, Package, StoredItem, check, decode, description, kind, proto};
 use crate::program::Program;
 
@@ -115,7 +116,7 @@ fn beginning(path: &Path) -> Vec<u8> {
     /// A description is rarely larger.
     const MOST: u64 = 1 << 20;
     let mut bytes = Vec::new();
-    if let Ok(file) = fs::File::open(path) {
+    if let Ok(file) = open_regular(path) {
         // What cannot be read is no ML Program.
         let _ = file.take(MOST).read_to_end(&mut bytes);
     }

@@ -11,6 +11,7 @@ use super::blob::{Plan, write_data};
 use super::check::is_plain;
 use super::error::PackageError;
 use super::manifest::{CORE_ML, DATA, Entry, FILE_NAME, Manifest};
+use super::open::open_regular;
 use super::partial::Partial;
 use super::{Content, Interface, Item, Package, check, description, encode, proto};
 use crate::opset::Opset;
@@ -107,7 +108,7 @@ impl Package {
                     create_in(&partial, &to, |out| out.write_all(&bytes))?
                 }
                 Content::File(from) => {
-                    let mut from_file = File::open(from).map_err(PackageError::io(from))?;
+                    let mut from_file = open_regular(from).map_err(PackageError::io(from))?;
                     create_in(&partial, &to, |out| {
                         std::io::copy(&mut from_file, out).map(|_| ())
                     })?

@@ -1,6 +1,5 @@
 //! Reads files: weights are memory-mapped, small text files are read into memory.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
@@ -15,16 +14,15 @@ pub(super) fn map(path: &Path) -> Result<Bytes, CheckpointError> {
         path: path.to_owned(),
         fault,
     };
-    // Opening a pipe would block and a device has no length, so neither can be mapped.
-    if !fs::metadata(path).map_err(io)?.is_file() {
-        return Err(CheckpointError::Unusable {
+    thane_mil::package::map(path).map_err(|fault| match fault.kind() {
+        ErrorKind::InvalidInput => CheckpointError::Unusable {
             path: path.to_owned(),
             reason: "expected a regular file or a folder, found a device or a pipe, which cannot \
                 be mapped: copy it to a file first"
                 .into(),
-        });
-    }
-    thane_mil::package::map(path).map_err(io)
+        },
+        _ => io(fault),
+    })
 }
 
 /// Reads a small regular file into memory; an error if the file has more than `max_bytes` bytes or

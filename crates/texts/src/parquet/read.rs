@@ -1,7 +1,6 @@
 //! Reads texts from a column of strings in any encoding: plain, large, dictionary or views.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -16,6 +15,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::ColumnDescPtr;
 use serde_json::Value;
 use thane_mil::budget::{Budget, OverBudget, Reservation};
+use thane_mil::package::open_regular;
 
 use super::pages::{BATCH_LEN, Pages, is_known};
 use super::thrift::Compact;
@@ -86,12 +86,7 @@ fn id_column(
 /// The metadata of the file, and its reserved memory.
 fn metadata(path: &Path, budget: &Budget) -> anyhow::Result<(ParquetMetaData, Reservation)> {
     let what = || format!("the metadata of {}", path.display());
-    // Opening a pipe would wait for its writer.
-    ensure!(
-        path.metadata()?.is_file(),
-        "it is no regular file, which Parquet needs"
-    );
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let len = file.metadata()?.len();
     let mut tail = [0; 8];
     ensure!(len >= 12, "it is no Parquet file: it has {len} bytes");
@@ -290,7 +285,7 @@ impl Rows {
                 kind == column.descr.physical_type(),
                 "a row group has the column as {kind}"
             );
-            let file = File::open(&self.path)?;
+            let file = open_regular(&self.path)?;
             Ok((
                 Box::new(Pages::new(file, chunk, &self.budget)?),
                 column.descr.clone(),

@@ -1,10 +1,10 @@
 //! Fixes every package of a folder; weights that the packages share stay shared.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use thane_audit::fix::{Measure, Report};
-use thane_mil::package::create_folders;
+use thane_mil::package::{create_folders, open_regular};
 use thane_runtime::RuntimeError;
 use thane_runtime::files::{hash, hash_tree, link_equal, walk};
 use thane_runtime::manifest::{MANIFEST, Manifest, read_checked_manifest};
@@ -119,7 +119,7 @@ fn copy_others(from: &Path, to: &Path, packages: &[PathBuf]) -> anyhow::Result<(
             if let Some(parent) = copy.parent() {
                 create_folders(parent)?;
             }
-            fs::copy(&path, copy)?;
+            io::copy(&mut open_regular(&path)?, &mut fs::File::create(copy)?)?;
         }
     }
     Ok(())

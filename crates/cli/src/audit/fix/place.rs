@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use thane_mil::package::{Partial, create_folders, source_weights};
+use thane_mil::package::{Partial, create_folders, read_small, source_weights};
 
 use crate::exit::Outcome;
 use crate::out::{self, Kind};
@@ -24,14 +24,15 @@ pub fn check(to: &Path, force: bool, from: &Path) -> Outcome {
     // A text may name any file of the folder beside it as its weights.
     let is_input = is_text(from)
         && weights.exists()
-        && fs::read_to_string(from).is_ok_and(|t| names(&t, &weights));
+        && read_small(from, u64::MAX).is_ok_and(|t| names(&t, &weights));
     let inputs = is_input.then_some(weights.as_path());
     out::check(&weights, force, inputs.as_slice())
 }
 
-fn names(text: &str, weights: &Path) -> bool {
+fn names(text: &[u8], weights: &Path) -> bool {
     let name = weights.file_name().unwrap_or_default().to_string_lossy();
-    text.contains(&format!("@model_path/weights/{name}\""))
+    let name = format!("@model_path/weights/{name}\"");
+    text.windows(name.len()).any(|at| at == name.as_bytes())
 }
 
 /// Has a package, folder or text written under another name beside `to`, then gives it its name.

@@ -9,6 +9,7 @@ use anyhow::Context;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use thane_mil::budget::Budget;
+use thane_mil::package::open_regular;
 
 use crate::exit::{Code, Failure};
 
@@ -113,7 +114,7 @@ impl Requests {
 
     /// The lines that are not empty.
     pub fn lines(&self) -> Result<Lines, Failure> {
-        let file = File::open(&self.path).map_err(|e| self.unread(e))?;
+        let file = open_regular(&self.path).map_err(|e| self.unread(e))?;
         let file = Hashing {
             from: BufReader::new(file),
             sha: Sha256::new(),
