@@ -140,6 +140,7 @@ fn start() -> Result<SocketAddr, Box<dyn std::error::Error>> {
         n_queue: 6,
         answer_time: None,
         deterministic: false,
+        grammars: None,
         budget: Budget::unlimited(),
         prompts: KeptPrompts {
             memory: 1 << 20,

@@ -15,6 +15,7 @@ mod embed;
 pub mod exit;
 mod foreign;
 mod form;
+pub mod grammars;
 mod hub;
 mod image;
 pub mod interrupt;

@@ -16,7 +16,7 @@ use thane_cli::config::{Config, ModelEntry};
 use thane_cli::exit::{Code, Failure, Outcome};
 use thane_cli::output::of_stdout;
 use thane_cli::screen::printable_painted;
-use thane_cli::{cmd, variables};
+use thane_cli::{cmd, grammars, variables};
 
 /// Run, embed, convert and audit language models as Core ML programs, on any machine.
 #[derive(Debug, Parser)]
@@ -103,6 +103,10 @@ fn command() -> clap::Command {
 }
 
 fn main() -> ExitCode {
+    if grammars::is_asked() {
+        grammars::serve();
+        return ExitCode::SUCCESS;
+    }
     // A panic that a guard catches while it reads a file is reported as a fault of the file.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -122,7 +122,8 @@ impl Ask<'_> {
         body.insert("stream".to_owned(), true.into());
         body.insert("max_tokens".to_owned(), self.max_tokens.into());
         let form = match self.grammar {
-            None => None,
+            // Either form is that of tools, for which there is no flag.
+            None | Some(GrammarSource::Either { .. }) => None,
             Some(GrammarSource::JsonSchema(schema)) => Some((
                 "response_format",
                 json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}),

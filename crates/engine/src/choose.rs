@@ -3,6 +3,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::GenerateError;
 pub use crate::error::GrammarError;
@@ -14,23 +15,30 @@ pub trait Grammar: Debug + Send + Sync {
     fn start(&self) -> Result<Box<dyn Constraint>, GrammarError>;
 }
 
-/// What a grammar allows after the tokens of an answer so far.
+/// What a grammar allows after the tokens of an answer so far. A constraint may compute beside the
+/// model what it was asked for; a call that needs it waits.
 pub trait Constraint: Send {
-    /// Begins to compute what the next [`Self::mask`] needs, beside the model, if it can.
+    /// Begins to compute what the next [`Self::mask`] needs.
     fn prepare(&mut self) {}
+
+    /// Waits for what was begun, but not longer than `most`. Returns whether the next call does not
+    /// wait.
+    fn wait(&mut self, _most: Duration) -> bool {
+        true
+    }
 
     /// Sets the logits of all tokens that cannot follow to minus infinity. Tokens that end an
     /// answer can follow where it is complete.
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError>;
 
-    /// Appends a token that can follow.
-    fn advance(&mut self, token: u32) -> Result<(), GrammarError>;
+    /// Begins to append a token that can follow, and, with `forces`, those that must follow it.
+    fn advance(&mut self, token: u32, forces: bool) -> Result<(), GrammarError>;
 
-    /// Appends the tokens that must follow, and returns them. None may be returned although some
-    /// must follow.
-    fn advance_forced(&mut self) -> Result<Vec<u32>, GrammarError>;
+    /// The tokens that were appended behind the one of [`Self::advance`]. None may be, although
+    /// some must follow.
+    fn forced(&mut self) -> Result<Vec<u32>, GrammarError>;
 
-    /// Whether only tokens that end the answer can follow.
+    /// Whether only tokens that end the answer can follow, as of the last [`Self::forced`].
     fn is_complete(&self) -> bool;
 }
 
@@ -117,6 +125,25 @@ impl Chooser {
         history: &[u32],
         barred: &[u32],
     ) -> Result<Chosen, GenerateError> {
+        let mut chosen = self.draw(logits, history, barred)?;
+        self.follow(&mut chosen)?;
+        Ok(chosen)
+    }
+
+    /// Waits for what the grammar computes, but not longer than `most`. Returns whether the next of
+    /// [`Self::draw`] and [`Self::follow`] does not wait.
+    pub fn wait(&mut self, most: Duration) -> bool {
+        let constraint = self.constraint.as_mut();
+        constraint.is_none_or(|constraint| constraint.wait(most))
+    }
+
+    /// The first part of [`Self::choose`]: nothing is forced yet.
+    pub fn draw(
+        &mut self,
+        logits: &mut [f32],
+        history: &[u32],
+        barred: &[u32],
+    ) -> Result<Chosen, GenerateError> {
         if self.n_logprobs.is_some() {
             self.logprobs.set(logits);
         }
@@ -129,23 +156,27 @@ impl Chooser {
             }
         }
         let token = self.sampler.sample(logits, history)?;
-        let mut chosen = Chosen {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.advance(token, self.n_logprobs.is_none())?;
+        }
+        Ok(Chosen {
             token,
             logprob: self.n_logprobs.map(|n| self.logprobs.of(token, n)),
             forced: Vec::new(),
             is_complete: false,
-        };
+        })
+    }
+
+    /// The second part of [`Self::choose`]: what must follow the token.
+    pub fn follow(&mut self, chosen: &mut Chosen) -> Result<(), GenerateError> {
         if let Some(constraint) = &mut self.constraint {
-            constraint.advance(token)?;
-            if self.n_logprobs.is_none() && !constraint.is_complete() {
-                chosen.forced = constraint.advance_forced()?;
-            }
+            chosen.forced = constraint.forced()?;
             chosen.is_complete = constraint.is_complete();
             if !chosen.is_complete {
                 constraint.prepare();
             }
         }
-        Ok(chosen)
+        Ok(())
     }
 
     /// The log probability of a token of a prompt, from the logits in its place.

@@ -140,10 +140,16 @@ impl Generator {
     }
 
     /// Holds answers to a grammar from now on. It holds for a whole answer, so a model whose chat
-    /// template can ask it to think is asked not to.
-    pub fn set_grammar(&mut self, source: &GrammarSource) -> Result<(), RuntimeError> {
+    /// template can ask it to think is asked not to. Compiling ends when `interrupted`, if that is
+    /// done in a process ([`Grammars::program`](crate::Grammars::program)).
+    pub fn set_grammar(
+        &mut self,
+        source: &GrammarSource,
+        interrupted: &dyn Fn() -> bool,
+    ) -> Result<(), RuntimeError> {
         self.check_all_known("a grammar")?;
-        self.request.grammar = Some(self.prompts.grammar(source)?);
+        let compiled = self.prompts.grammars.compile(source, interrupted)?;
+        self.request.grammar = Some(compiled);
         let thinks = ("enable_thinking".to_owned(), false.into());
         self.prompts.variables.extend([thinks]);
         Ok(())

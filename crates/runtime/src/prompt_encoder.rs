@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
-use thane_engine::choose::Grammar;
 use thane_engine::text::{
     ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
 };
@@ -11,7 +10,7 @@ use thane_mil::budget::{Budget, Reservation};
 
 use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
-use crate::grammar::{EitherSource, GrammarSource, Grammars};
+use crate::grammar::Grammars;
 use crate::language::{Language, TOKENIZER_BYTES};
 
 /// Tokenizer and chat template of a language model.
@@ -25,8 +24,9 @@ pub struct PromptEncoder {
     pub budget: Budget,
     /// Variables of the chat template, such as `enable_thinking`.
     pub variables: Map<String, Value>,
+    /// Compiles grammars over the model's tokens.
+    pub grammars: Grammars,
     name: String,
-    grammars: Grammars,
     template: Option<ChatTemplate>,
 }
 
@@ -51,16 +51,6 @@ impl PromptEncoder {
             self.template = Some(template);
         }
         Ok(())
-    }
-
-    /// A grammar over the model's tokens. Compiled grammars are kept.
-    pub fn grammar(&self, source: &GrammarSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
-        Ok(self.grammars.compile(source)?)
-    }
-
-    /// Two grammars over the model's tokens, of which an answer follows one.
-    pub fn grammar_either(&self, either: &EitherSource) -> Result<Arc<dyn Grammar>, RuntimeError> {
-        Ok(self.grammars.compile_either(either)?)
     }
 
     /// Whether messages can be encoded.

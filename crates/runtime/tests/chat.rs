@@ -341,7 +341,7 @@ fn a_forced_call_of_random_tokens_has_arguments_that_validate() {
     for calls in CALL_SYNTAXES {
         let source = Tool::grammar(&tools(), calls, &tokenizer, true);
         let grammar = grammars
-            .compile(&source)
+            .compile(&source, &|| false)
             .unwrap_or_else(|e| panic!("{source:?}: {e}"));
         let (mut n_calls, mut n_weather, mut n_answers) = (0, 0, 0);
         for text in drawn(&grammar, &tokenizer) {
@@ -428,7 +428,7 @@ fn an_answer_is_calls_or_a_text_of_the_form() {
                 assert_eq!(calls.marker, "<|python_tag|>");
                 continue;
             };
-            let grammar = grammars.compile_either(&either);
+            let grammar = grammars.compile(&either, &|| false);
             let grammar = grammar.unwrap_or_else(|e| panic!("{either:?}: {e}"));
             let (mut n_calls, mut n_texts) = (0, 0);
             for answer in drawn(&grammar, &tokenizer) {
@@ -496,4 +496,29 @@ fn the_template_names_the_syntax() {
     assert_eq!(found.calls.map(|s| s.marker), Some("<function="));
     // Without tools in the template, an answer has no calls.
     assert_eq!(of("<tool_call>").calls, None);
+}
+
+/// Each argument of a tool repeats the schema of all.
+#[test]
+fn a_grammar_of_many_arguments_ends_where_it_is_too_long() {
+    let properties: Vec<(String, Value)> = (0..2000)
+        .map(|n| (format!("argument_{n}"), json!({"type": "integer"})))
+        .collect();
+    let parameters = json!({"type": "object", "properties": Value::from_iter(properties)});
+    let n_schema = parameters.to_string().len();
+    let tool = Tool {
+        name: "f".to_owned(),
+        parameters,
+    };
+    let tokenizer = tokenizer();
+    for calls in CALL_SYNTAXES {
+        let GrammarSource::Lark(lark) =
+            Tool::grammar(std::slice::from_ref(&tool), calls, &tokenizer, true)
+        else {
+            panic!("{calls:?}");
+        };
+        // One that is refused, but not 2,000 schemas.
+        assert!(lark.len() > 64 << 10, "{calls:?}: {}", lark.len());
+        assert!(lark.len() < 5 * n_schema, "{calls:?}: {}", lark.len());
+    }
 }

@@ -15,6 +15,7 @@ use thane_runtime::{Known, PromptEncoder, Recommended};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::compiling::Compilers;
 use crate::counts::Counts;
 use crate::error::{ApiError, stopped};
 use crate::log::{Record, current_account};
@@ -35,6 +36,7 @@ pub(crate) struct Answers {
     /// The logits that the model gives, if not all.
     pub known: Option<Known>,
     pub places: Places,
+    pub compilers: Compilers,
     /// Answers that run side by side.
     pub n_slots: usize,
     answer_time: Option<Duration>,
@@ -91,7 +93,8 @@ impl Answers {
             n_vocab: parts.n_vocab,
             recommended: parts.recommended,
             known: parts.known,
-            places: Places::new(n_slots + parts.n_queue),
+            places: Places::new(n_slots + parts.n_queue, "requests"),
+            compilers: Compilers::new(),
             n_slots,
             answer_time: parts.answer_time,
             counts,

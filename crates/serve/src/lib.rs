@@ -13,9 +13,11 @@
 #![deny(missing_docs)]
 
 mod answers;
+mod apart;
 mod batches;
 mod body;
 mod client;
+mod compiling;
 mod counts;
 mod deadline;
 mod dialect;

@@ -132,6 +132,17 @@ impl Record {
     }
 }
 
+/// Answers the current request on another thread.
+pub(crate) fn in_record<T>(answer: impl Future<Output = T>) -> impl Future<Output = T> {
+    let record = RECORD.try_with(Arc::clone);
+    async move {
+        match record {
+            Ok(record) => RECORD.scope(record, answer).await,
+            Err(_) => answer.await,
+        }
+    }
+}
+
 /// Counts tokens of inputs of the request that the current handler answers.
 pub(crate) fn add_input_tokens(n: usize) {
     let _ = RECORD.try_with(|record| {

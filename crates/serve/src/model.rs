@@ -10,8 +10,8 @@ use thane_engine::sessions::Sessions;
 use thane_mil::backend::Backend;
 use thane_mil::budget::Budget;
 use thane_runtime::{
-    EmbedOptions, Encoding, LanguageModel, LanguageOptions, Model, Observer, PageOptions, Prompt,
-    PromptCache, PromptEncoder, RerankOptions, RuntimeError, Task,
+    EmbedOptions, Encoding, GrammarProgram, LanguageModel, LanguageOptions, Model, Observer,
+    PageOptions, Prompt, PromptCache, PromptEncoder, RerankOptions, RuntimeError, Task,
 };
 
 use crate::answers::{Answers, Parts};
@@ -36,8 +36,11 @@ pub struct ModelOptions {
     pub answer_time: Option<Duration>,
     /// Whether each text is embedded alone, so that the bits of its vector depend on nothing else.
     pub deterministic: bool,
-    /// Limits the memory for tokenizing, for vectors, and for prompts that are kept.
+    /// Limits the memory for tokenizing, for grammars, for vectors, and for prompts that are kept.
     pub budget: Budget,
+    /// Compiles grammars in processes; `None` for this process, where nothing ends a grammar that
+    /// takes too long.
+    pub grammars: Option<GrammarProgram>,
     /// Where prompts are kept that no slot holds.
     pub prompts: KeptPrompts,
 }
@@ -67,6 +70,7 @@ impl Default for ModelOptions {
             answer_time: None,
             deterministic: false,
             budget: Budget::unlimited(),
+            grammars: None,
             prompts: KeptPrompts::default(),
         }
     }
@@ -226,6 +230,8 @@ impl Served {
                 let model = model.language_model(&options.language, observer)?;
                 let mut prompts = PromptEncoder::new(model.language()?, id.clone());
                 prompts.budget = budget.clone();
+                prompts.grammars.budget = budget.clone();
+                prompts.grammars.program.clone_from(&options.grammars);
                 prompts.use_template()?;
                 // Errors name the model as its clients do.
                 let known = model.known().map(|mut known| {

@@ -12,14 +12,17 @@ use crate::error::ApiError;
 pub(crate) struct Places {
     free: Arc<Semaphore>,
     n: usize,
+    /// What has them, as errors say.
+    what: &'static str,
     n_refused: AtomicU64,
 }
 
 impl Places {
-    pub fn new(n: usize) -> Self {
+    pub fn new(n: usize, what: &'static str) -> Self {
         Self {
             free: Arc::new(Semaphore::new(n)),
             n,
+            what,
             n_refused: AtomicU64::new(0),
         }
     }
@@ -29,8 +32,8 @@ impl Places {
     pub fn take(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.free).try_acquire_owned().map_err(|_| {
             self.n_refused.fetch_add(1, Ordering::Relaxed);
-            let n = self.n;
-            let message = format!("the queue of the model is full: {n} requests run or wait");
+            let (n, what) = (self.n, self.what);
+            let message = format!("the queue of the model is full: {n} {what} run or wait");
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, message)
                 .with_code("queue_full")
                 .retry_after(1)

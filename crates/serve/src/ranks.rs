@@ -105,7 +105,7 @@ impl Ranks {
             })?;
         let started = Self {
             max_tokens,
-            places: Places::new(1 + n_queue),
+            places: Places::new(1 + n_queue, "requests"),
             counts,
             answer_time,
             jobs,

@@ -107,7 +107,7 @@ impl Embeddings {
         let started = Self {
             dim,
             max_tokens,
-            places: Places::new(1 + n_queue),
+            places: Places::new(1 + n_queue, "requests"),
             counts,
             info,
             texts,

@@ -17,6 +17,7 @@ use thane_serve::Client;
 use crate::app::{App, size};
 use crate::chat;
 use crate::exit::{Code, Failure, Outcome, without_os_numbers};
+use crate::grammars;
 use crate::memory::peak_memory;
 use crate::model::{self, RunFlags};
 use crate::profile;
@@ -222,7 +223,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         keep_prompts(folder, args, &model, &mut generator, app)?;
     }
     if let Some(source) = &grammar {
-        generator.set_grammar(source)?;
+        generator.prompts.grammars.program = Some(grammars::program());
+        generator.prompts.grammars.budget = app.budget.clone();
+        generator.set_grammar(source, &|| app.interrupt.is_set())?;
     }
     if let Some(n) = args.structure.logprobs() {
         generator.set_logprobs(n)?;

@@ -15,6 +15,7 @@ use thane_serve::{
 
 use crate::app::{App, size};
 use crate::exit::{Code, Failure, without_os_numbers};
+use crate::grammars;
 use crate::model::{KvFlag, RunFlags};
 use crate::output::for_stderr;
 
@@ -100,6 +101,7 @@ impl ModelFlags {
             answer_time: self.answer_time.0,
             deterministic: self.deterministic,
             budget: app.budget.clone(),
+            grammars: Some(grammars::program()),
             prompts: KeptPrompts {
                 memory: self.prompt_memory,
                 folder: self

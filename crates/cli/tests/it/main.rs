@@ -49,6 +49,7 @@ mod serve_anthropic;
 mod serve_attacks;
 mod serve_client;
 mod serve_forms;
+mod serve_grammars;
 mod serve_keys;
 mod serve_log;
 mod serve_ollama;

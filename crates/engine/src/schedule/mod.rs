@@ -7,7 +7,7 @@
 //! token of each running answer and, beside them, computes chunks of new prompts under a budget of
 //! tokens ([`StepLimits`]), so a long prompt never blocks running answers. A request that is
 //! cancelled takes no part in the next step. The same requests in the same order give the same
-//! steps.
+//! steps, unless a grammar takes long: then its answer takes no part in a step either.
 //!
 //! The caller owns the loop: it submits and cancels between steps, and hands events to whoever
 //! asked. Start at [`Scheduler`].
@@ -22,7 +22,7 @@ mod running;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use request::{Event, Request, RequestId, StepLimits, Usage};
 use running::Running;
@@ -55,6 +55,12 @@ struct Slot<'t> {
     /// The step in which the last request left.
     freed_at: u64,
 }
+
+/// How long a step waits for grammars where it has nothing else to do.
+const LATE_TIME: Duration = Duration::from_millis(50);
+
+/// Why an answer ends, if it does.
+type Taken = Result<Option<FinishReason>, GenerateError>;
 
 /// A slot and how many tokens of its history the cache shall hold after a step.
 type Target = (usize, usize);
@@ -175,11 +181,13 @@ impl<'t> Scheduler<'t> {
     /// order of arrival of the requests.
     pub fn step(&mut self) -> Vec<(RequestId, Event)> {
         self.n_steps += 1;
-        let mut events = self.end_late();
+        let mut events = self.end_overdue();
+        self.take_late(Duration::ZERO, &mut events);
         self.end_a_turn();
         self.admit();
         let targets = self.targets();
         if targets.is_empty() {
+            self.take_late(LATE_TIME, &mut events);
             return events;
         }
         let mut work: Vec<(usize, &[u32])> = Vec::with_capacity(targets.len());
@@ -203,7 +211,7 @@ impl<'t> Scheduler<'t> {
     }
 
     /// Ends the requests whose deadline has passed.
-    fn end_late(&mut self) -> Vec<(RequestId, Event)> {
+    fn end_overdue(&mut self) -> Vec<(RequestId, Event)> {
         let running = self.slots.iter().filter_map(|slot| slot.running.as_ref());
         let due = running
             .chain(&self.waiting)
@@ -222,6 +230,23 @@ impl<'t> Scheduler<'t> {
             }
         }
         events
+    }
+
+    /// Goes on with answers whose grammars took long. Waits at most `most` for the first of them.
+    fn take_late(&mut self, mut most: Duration, events: &mut Vec<(RequestId, Event)>) {
+        let context = self.sessions.context();
+        for slot in 0..self.slots.len() {
+            let Some(running) = &mut self.slots[slot].running else {
+                continue;
+            };
+            if running.is_late() {
+                let most = std::mem::take(&mut most);
+                let taken = |running: &mut Running<'_>, events: &mut Vec<(RequestId, Event)>| {
+                    running.take_late(most, context, events)
+                };
+                self.take(slot, taken, events);
+            }
+        }
     }
 
     /// Takes the slot of the answer with the longest turn, if it is over and a request waits.
@@ -362,22 +387,39 @@ impl<'t> Scheduler<'t> {
         let Some(running) = &mut self.slots[slot].running else {
             return;
         };
-        let id = running.id;
         let n_held = self.sessions.tokens(slot).map(<[u32]>::len);
         if n_held.is_ok_and(|n| n < running.n_target()) {
             return;
         }
-        let n_before = running.usage.answer_tokens;
-        if n_before == 0 && running.n_scored.is_none() {
+        if running.usage.answer_tokens == 0 && running.n_scored.is_none() {
             // Others may begin with the same prompt at once.
             let _ = self.sessions.keep(slot);
         }
         let context = self.sessions.context();
-        let taken = self.sessions.logits(slot).and_then(|logits| {
-            self.logits.clear();
-            self.logits.extend_from_slice(&logits);
-            running.take(&mut self.logits, context, events)
+        let mut logits = std::mem::take(&mut self.logits);
+        let read = self.sessions.logits(slot).map(|found| {
+            logits.clear();
+            logits.extend_from_slice(&found);
         });
+        let take = |running: &mut Running<'_>, events: &mut Vec<(RequestId, Event)>| {
+            read.and_then(|()| running.take(&mut logits, context, events))
+        };
+        self.take(slot, take, events);
+        self.logits = logits;
+    }
+
+    /// Takes the next tokens of a request, and frees its slot if it ends.
+    fn take(
+        &mut self,
+        slot: usize,
+        next: impl FnOnce(&mut Running<'t>, &mut Vec<(RequestId, Event)>) -> Taken,
+        events: &mut Vec<(RequestId, Event)>,
+    ) {
+        let Some(running) = &mut self.slots[slot].running else {
+            return;
+        };
+        let (id, n_before) = (running.id, running.usage.answer_tokens);
+        let taken = next(running, events);
         self.totals.answer_tokens += running.usage.answer_tokens - n_before;
         match taken {
             Ok(None) => return,

@@ -1,8 +1,8 @@
 //! A request that has a sequence: its tokens so far, and when its answer ends.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::choose::Chooser;
+use crate::choose::{Chooser, Chosen};
 use crate::generate::{FinishReason, GenerateError};
 use crate::sample::TokenLogprob;
 use crate::text::{StreamOptions, TextStream, Tokenizer};
@@ -25,12 +25,24 @@ pub(super) struct Running<'t> {
     /// When the answer ends as it is.
     pub deadline: Option<Instant>,
     chooser: Chooser,
+    late: Option<Late>,
     stream: TextStream<'t>,
     /// Tokens that end the answer.
     ends: Vec<u32>,
     min_tokens: usize,
     max_tokens: usize,
 }
+
+/// What waits for a grammar that takes long.
+enum Late {
+    /// The logits of the next token, from which nothing was chosen.
+    Logits(Vec<f32>),
+    /// A token of which it is not known what must follow.
+    Chosen(Chosen),
+}
+
+/// How long all requests wait for a grammar. Masks take some milliseconds, beside the model.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 impl<'t> Running<'t> {
     /// Refuses sampling options that are out of range, and grammars that cannot be used.
@@ -62,11 +74,30 @@ impl<'t> Running<'t> {
             turn_start: None,
             deadline: request.deadline,
             chooser,
+            late: None,
             stream: TextStream::new(tokenizer, options),
             ends: ends.copied().collect(),
             min_tokens: request.min_tokens,
             max_tokens: request.max_tokens,
         })
+    }
+
+    /// Whether the next tokens are not chosen although their logits are known.
+    pub fn is_late(&self) -> bool {
+        self.late.is_some()
+    }
+
+    /// Goes on with what was late, if the grammar is ready within `most`; as [`Self::take`].
+    pub fn take_late(
+        &mut self,
+        most: Duration,
+        context: usize,
+        events: &mut Vec<(RequestId, Event)>,
+    ) -> Result<Option<FinishReason>, GenerateError> {
+        if !self.chooser.wait(most) {
+            return Ok(None);
+        }
+        self.take(&mut [], context, events)
     }
 
     /// How many tokens of the history the cache shall hold before anything can be chosen.
@@ -110,7 +141,8 @@ impl<'t> Running<'t> {
 
     /// Takes the logits after the first [`Self::n_target`] tokens: tells the log probability of a
     /// prompt token, or chooses the next tokens of the answer. Appends to `events` what happened,
-    /// and returns why the answer ends, if it does.
+    /// and returns why the answer ends, if it does. Where a grammar takes long, nothing happens yet
+    /// ([`Self::is_late`]).
     pub fn take(
         &mut self,
         logits: &mut [f32],
@@ -152,8 +184,27 @@ impl<'t> Running<'t> {
         if self.max_tokens == 0 {
             return Ok(Some(FinishReason::Length));
         }
-        let barred: &[u32] = if self.is_early() { &self.ends } else { &[] };
-        let mut chosen = self.chooser.choose(logits, &self.history, barred)?;
+        let mut chosen = match self.late.take() {
+            Some(Late::Chosen(chosen)) => chosen,
+            late => {
+                let mut held = match late {
+                    Some(Late::Logits(logits)) => Some(logits),
+                    _ => None,
+                };
+                if !self.chooser.wait(PATIENCE) {
+                    self.late = Some(Late::Logits(held.unwrap_or_else(|| logits.to_vec())));
+                    return Ok(None);
+                }
+                let logits = held.as_deref_mut().unwrap_or(logits);
+                let barred: &[u32] = if self.is_early() { &self.ends } else { &[] };
+                self.chooser.draw(logits, &self.history, barred)?
+            }
+        };
+        if !self.chooser.wait(PATIENCE) {
+            self.late = Some(Late::Chosen(chosen));
+            return Ok(None);
+        }
+        self.chooser.follow(&mut chosen)?;
         let logprob = chosen.logprob.take().map(Event::Logprob);
         let mut logprob = logprob.map(|event| (self.id, event));
         for (token, is_complete) in chosen.tokens() {

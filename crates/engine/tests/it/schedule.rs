@@ -195,6 +195,21 @@ impl Model {
 struct Thirds {
     n_total: usize,
     n: usize,
+    forces: bool,
+    /// How often a mask, or what must follow, is not there in time.
+    n_late: usize,
+    /// How often it was waited for.
+    n_waits: usize,
+}
+
+fn thirds(n_total: usize, n_late: usize) -> Arc<dyn Grammar> {
+    Arc::new(Thirds {
+        n_total,
+        n: 0,
+        forces: false,
+        n_late,
+        n_waits: 0,
+    })
 }
 
 impl Grammar for Thirds {
@@ -204,7 +219,13 @@ impl Grammar for Thirds {
 }
 
 impl Constraint for Thirds {
+    fn wait(&mut self, _: Duration) -> bool {
+        self.n_waits += 1;
+        self.n_waits > self.n_late
+    }
+
     fn mask(&mut self, logits: &mut [f32]) -> Result<(), GrammarError> {
+        self.n_waits = 0;
         for (token, logit) in logits.iter_mut().enumerate() {
             if token % 3 != self.n % 3 {
                 *logit = f32::NEG_INFINITY;
@@ -213,14 +234,16 @@ impl Constraint for Thirds {
         Ok(())
     }
 
-    fn advance(&mut self, token: u32) -> Result<(), GrammarError> {
+    fn advance(&mut self, token: u32, forces: bool) -> Result<(), GrammarError> {
         assert_eq!(token as usize % 3, self.n % 3);
         self.n += 1;
+        self.forces = forces && self.n < self.n_total;
         Ok(())
     }
 
-    fn advance_forced(&mut self) -> Result<Vec<u32>, GrammarError> {
-        if !self.n.is_multiple_of(4) {
+    fn forced(&mut self) -> Result<Vec<u32>, GrammarError> {
+        self.n_waits = 0;
+        if !(self.forces && self.n.is_multiple_of(4)) {
             return Ok(Vec::new());
         }
         self.n += 2;
@@ -254,11 +277,8 @@ impl Random {
             0 => vec!["e".to_owned(), "th".to_owned()],
             _ => Vec::new(),
         };
-        let thirds = Thirds {
-            n_total: 1 + self.below(40),
-            n: 0,
-        };
-        let grammar: Arc<dyn Grammar> = Arc::new(thirds);
+        let n_total = 1 + self.below(40);
+        let grammar = thirds(n_total, n_total % 4);
         // Greedy, from a few, or from all; some penalties look at more tokens.
         let (temperature, top_k) = [(0.0, 0), (0.5, 3), (0.5, 40), (0.5, 0)][self.below(4)];
         let penalized = (self.below(4) == 0).then(|| self.below(4));
@@ -363,6 +383,33 @@ fn keeping(model: &Model, sessions: Sessions, way: u64, memory: &Budget) -> (Ses
         sessions.keep_whole(whole, memory.clone());
     }
     (sessions, pages.max(whole))
+}
+
+/// A grammar that takes long holds up its own answer only, which is the same as ever.
+#[test]
+fn nobody_waits_for_the_grammar_of_another() {
+    let model = model("tiny-chat");
+    let mut sessions = model.sessions(2);
+    let mut scheduler = model.scheduler(&mut sessions, 64);
+    let slow = Request {
+        grammar: Some(thirds(20, 40)),
+        ..greedy(vec![5, 6, 7], 20)
+    };
+    let mut log = Log::default();
+    for request in [slow, greedy(vec![8, 9], 30)] {
+        let id = scheduler.submit(request.clone()).unwrap();
+        log.submitted.insert(id, request);
+    }
+    while log.done.is_empty() {
+        log.note(scheduler.step());
+    }
+    let slow = *log.submitted.keys().next().unwrap();
+    assert!(!log.done.contains_key(&slow));
+    while !scheduler.is_idle() {
+        log.note(scheduler.step());
+    }
+    assert_eq!(log.done.len(), 2);
+    log.check(&model, "a slow grammar");
 }
 
 #[test]

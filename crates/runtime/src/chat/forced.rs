@@ -7,7 +7,7 @@ use thane_engine::text::Tokenizer;
 use thane_models::chat::{CallBody, CallSyntax};
 
 use super::Tool;
-use crate::grammar::{EitherSource, GrammarSource, with_spacing};
+use crate::grammar::{GrammarSource, MAX_TEXT_BYTES, with_spacing};
 
 impl Tool {
     /// The grammar of answers that call some of `tools`, once or, if `is_parallel`, more often.
@@ -29,13 +29,14 @@ impl Tool {
         tokenizer: &Tokenizer,
         is_parallel: bool,
         form: GrammarSource,
-    ) -> Option<EitherSource> {
+    ) -> Option<GrammarSource> {
         if syntax.begin.is_empty() {
             return None;
         }
         let rules = Self::rules(tools, syntax, tokenizer, is_parallel);
         let lark = format!("start: calls | @form\n{rules}");
-        Some(EitherSource { lark, form })
+        let form = Box::new(form);
+        Some(GrammarSource::Either { lark, form })
     }
 
     /// The rules of `calls`.
@@ -161,6 +162,10 @@ impl Lark<'_> {
         };
         let n = properties.len();
         for (at, key) in properties.iter().enumerate() {
+            // Each argument repeats the whole schema. A longer grammar is refused.
+            if self.rules.len() > MAX_TEXT_BYTES {
+                break;
+            }
             let item = self.argument(&format!("t{idx}"), tool, key, body);
             for (has_some, before) in [(0, "\"\""), (1, separator)] {
                 let next = at + 1;

@@ -3,16 +3,15 @@
 
 use std::sync::Arc;
 
-use thane_engine::choose::Grammar;
 use thane_engine::schedule::Request;
 use thane_runtime::chat::{AnswerParser, ChatSyntax};
 use thane_runtime::{PromptEncoder, Sampling};
 
 use super::conversation::Conversation;
-use super::format::Form;
-use super::generate::{Prepared, Room, beside, check_logprobs, choose, compile, invalid};
+use super::generate::{Prepared, Room, beside, check_logprobs, choose, grammar, invalid};
 use super::sampling::check_stops;
 use crate::answers::Answers;
+use crate::compiling::Form;
 use crate::error::ApiError;
 use crate::stream::Choice;
 
@@ -57,17 +56,16 @@ pub(super) struct Begun {
 }
 
 impl Prompt {
-    /// Encodes the prompt, and compiles the grammar of the answer.
+    /// Encodes the prompt. Also the form of the answer, which may have to be that of calls.
     pub fn prepare(
         self,
         prompts: &PromptEncoder,
-        form: Option<&Form>,
+        form: Option<Form>,
         room: Room,
-    ) -> Result<(Prepared, Option<Arc<dyn Grammar>>), ApiError> {
+    ) -> Result<(Prepared, Option<Form>), ApiError> {
         match self {
             Self::Text(text) => {
                 room.check_bytes(text.len())?;
-                let grammar = form.map(|form| compile(prompts, &form.source, form.field));
                 let prepared = Prepared {
                     tokens: prompts.encode_prompt(&text).map_err(invalid)?,
                     parser: AnswerParser::new(ChatSyntax::default(), Vec::new(), ""),
@@ -76,12 +74,12 @@ impl Prompt {
                     continues: true,
                     max_calls: 0,
                 };
-                Ok((prepared, grammar.transpose()?))
+                Ok((prepared, form))
             }
             Self::Conversation(conversation) => {
-                let grammar = conversation.grammar(form, prompts)?;
-                let prepared = conversation.prepare(prompts, form, room)?;
-                Ok((prepared, grammar))
+                let has_form = form.is_some();
+                let form = conversation.form(form, prompts)?;
+                Ok((conversation.prepare(prompts, has_form, room)?, form))
             }
         }
     }
@@ -106,8 +104,8 @@ impl Ask {
         let place = answers.places.take()?;
         let prompts = Arc::clone(&answers.prompts);
         let (asked, form) = (self.prompt, self.form);
-        let prepared = beside(move || asked.prepare(&prompts, form.as_ref(), room));
-        let (prepared, grammar) = prepared.await?;
+        let prepared = beside(move || asked.prepare(&prompts, form, room));
+        let (prepared, form) = prepared.await?;
         let n_prompt = prepared.tokens.len();
         room.check_tokens(n_prompt)?;
         if n_prompt == 0 {
@@ -115,6 +113,7 @@ impl Ask {
             let message = format!("`{param}`: expected at least one token, found none");
             return Err(ApiError::field(param, message));
         }
+        let grammar = grammar(answers, form).await?;
         let request = Request {
             prompt: prepared.tokens,
             sampling,
@@ -142,7 +141,8 @@ pub(super) async fn count_tokens(
     conversation.check(field)?;
     let prompts = Arc::clone(&answers.prompts);
     let room = Room::new(answers, field);
-    let prepared = beside(move || conversation.prepare(&prompts, form.as_ref(), room)).await?;
+    let has_form = form.is_some();
+    let prepared = beside(move || conversation.prepare(&prompts, has_form, room)).await?;
     Ok(prepared.tokens.len())
 }
 

@@ -44,8 +44,8 @@ pub(super) async fn create(
     refuse_forced(&conversation, answers)?;
     let prompt = Prompt::Conversation(conversation);
     let room = Room::new(answers, "messages");
-    let (prepared, grammar) = beside(move || prompt.prepare(&prompts, form.as_ref(), room)).await?;
-    let prompts = (room, vec![prepared], grammar);
+    let (prepared, form) = beside(move || prompt.prepare(&prompts, form, room)).await?;
+    let prompts = (room, vec![prepared], form);
     answer(&model, (Api::Chat, number), wish, prompts, places).await
 }
 

@@ -12,7 +12,7 @@ use thane_runtime::chat::{AnswerParser, ChatSyntax};
 
 use super::App;
 use super::generate::{
-    IGNORED, Prepared, Room, Wish, answer, beside, compile, invalid, language_model, places,
+    IGNORED, Prepared, Room, Wish, answer, beside, invalid, language_model, places,
 };
 use crate::error::ApiError;
 use crate::shape::Api;
@@ -74,12 +74,10 @@ pub(super) async fn create(
     let (form, n_vocab) = (wish.form.take(), answers.n_vocab);
     let room = Room::new(answers, "prompt");
     let prepared = beside(move || {
-        let form = form.as_ref();
-        let grammar = form.map(|form| compile(&prompts, &form.source, form.field));
         let list = list.into_iter();
         let prepared = list.map(|prompt| prepare(prompt, &prompts, (n_vocab, is_echo), room));
         let prepared = prepared.collect::<Result<_, _>>()?;
-        Ok((room, prepared, grammar.transpose()?))
+        Ok((room, prepared, form))
     })
     .await?;
     answer(&model, (Api::Text, number), wish, prepared, places).await

@@ -1,18 +1,15 @@
 //! A conversation as a prompt: the chat template renders messages, tools and variables, and the
 //! answer is read as the model writes it.
 
-use std::sync::Arc;
-
 use serde_json::{Map, Value};
-use thane_engine::choose::Grammar;
 use thane_runtime::chat::{AnswerParser, Tool};
 use thane_runtime::{Message, PromptEncoder, TemplateInput};
 
-use super::format::Form;
-use super::generate::{Prepared, Room, compile, invalid, not_compiled};
+use super::generate::{Prepared, Room, invalid};
 use super::tools::Tools;
 use crate::answers::Answers;
 use crate::body::refused;
+use crate::compiling::Form;
 use crate::error::ApiError;
 
 /// The variable by which templates turn thoughts on and off.
@@ -108,36 +105,32 @@ impl Conversation {
         !self.tools.forced.is_empty()
     }
 
-    /// The grammar of the answer: that of the calls that it must have, of `form`, or of either
-    /// where it may have calls.
-    pub fn grammar(
+    /// The form of the answer: that of the calls that it must have, `form`, or either where it may
+    /// have calls.
+    pub fn form(
         &self,
-        form: Option<&Form>,
+        form: Option<Form>,
         prompts: &PromptEncoder,
-    ) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    ) -> Result<Option<Form>, ApiError> {
         let calls = prompts.syntax().calls.filter(|_| self.tools.has_any());
         let (tokenizer, is_parallel) = (prompts.tokenizer(), self.tools.is_parallel());
         match (form, calls) {
-            (_, Some(calls)) if self.is_forced() => {
-                let source = Tool::grammar(&self.tools.forced, &calls, tokenizer, is_parallel);
-                compile(prompts, &source, "tools").map(Some)
-            }
+            (_, Some(calls)) if self.is_forced() => Ok(Some(Form {
+                source: Tool::grammar(&self.tools.forced, &calls, tokenizer, is_parallel),
+                field: "tools",
+            })),
             (None, _) => Ok(None),
-            (Some(form), calls) => {
-                let of_form = compile(prompts, &form.source, form.field)?;
-                let Some(calls) = calls else {
-                    return Ok(Some(of_form));
-                };
-                let (tools, source) = (&self.tools.tools, form.source.clone());
+            (form, None) => Ok(form),
+            (Some(Form { source, field }), Some(calls)) => {
+                let tools = &self.tools.tools;
                 let either = Tool::grammar_or(tools, &calls, tokenizer, is_parallel, source);
-                let either = either.ok_or_else(|| {
+                let source = either.ok_or_else(|| {
                     let message = "expected `tools`, or the form of a text, found both: this model \
                                    writes calls as JSON without a mark before them, so the client \
                                    has to choose";
-                    ApiError::field(form.field, message)
+                    ApiError::field(field, message)
                 })?;
-                let compiled = prompts.grammar_either(&either);
-                compiled.map(Some).map_err(|e| not_compiled("tools", &e))
+                Ok(Some(Form { source, field }))
             }
         }
     }
@@ -147,11 +140,11 @@ impl Conversation {
     pub fn prepare(
         mut self,
         prompts: &PromptEncoder,
-        form: Option<&Form>,
+        has_form: bool,
         room: Room,
     ) -> Result<Prepared, ApiError> {
-        let has_grammar = form.is_some() || self.is_forced();
-        let is_either = form.is_some() && self.tools.has_any() && !self.is_forced();
+        let has_grammar = has_form || self.is_forced();
+        let is_either = has_form && self.tools.has_any() && !self.is_forced();
         let mut syntax = prompts.syntax();
         if self.tools.has_any() && syntax.calls.is_none() {
             let message = "the chat template of the model has no tools, or their syntax is unknown";

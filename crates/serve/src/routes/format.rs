@@ -6,13 +6,8 @@ use serde_json::Value;
 use thane_runtime::GrammarSource;
 
 use crate::body::Fields;
+use crate::compiling::Form;
 use crate::error::ApiError;
-
-/// The form of an answer, and the field that asked for it.
-pub(super) struct Form {
-    pub source: GrammarSource,
-    pub field: &'static str,
-}
 
 /// `response_format`.
 #[derive(Deserialize)]

@@ -10,14 +10,13 @@ use thane_engine::choose::Grammar;
 use thane_engine::sample::{SampleError, SampleOptions, Sampler};
 use thane_engine::schedule::Request;
 use thane_runtime::chat::AnswerParser;
-use thane_runtime::{GrammarSource, PromptEncoder, RuntimeError, Sampling};
+use thane_runtime::{RuntimeError, Sampling};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::format::{self, Form};
-use super::now_s;
-use super::sampling;
+use super::{format, now_s, sampling};
 use crate::answers::Answers;
 use crate::body::Fields;
+use crate::compiling::Form;
 use crate::error::{ApiError, error_chain};
 use crate::model::{Kind, Served};
 use crate::shape::{Api, Shape, Shown};
@@ -204,33 +203,19 @@ pub(super) struct Prepared {
     pub max_calls: usize,
 }
 
-/// Compiles the grammar of an answer.
-pub(super) fn compile(
-    prompts: &PromptEncoder,
-    source: &GrammarSource,
-    field: &str,
-) -> Result<Arc<dyn Grammar>, ApiError> {
-    let compiled = prompts.grammar(source);
-    compiled.map_err(|e| not_compiled(field, &e))
-}
-
-/// The error of a grammar that `field` asked for.
-pub(super) fn not_compiled(field: &str, error: &RuntimeError) -> ApiError {
-    ApiError::field(field, format!("`{field}`: {}", error_chain(error)))
-}
-
 /// Generates `wish.n` answers to each prompt. There is a place for each.
 pub(super) async fn answer(
     model: &Served,
     (api, number): (Api, u64),
     wish: Wish,
-    (room, prompts, grammar): (Room, Vec<Prepared>, Option<Arc<dyn Grammar>>),
+    (room, prompts, form): (Room, Vec<Prepared>, Option<Form>),
     places: Vec<OwnedSemaphorePermit>,
 ) -> Result<Response<Body>, ApiError> {
     let answers = language_model(model)?;
     for prompt in &prompts {
         room.check_tokens(prompt.tokens.len())?;
     }
+    let grammar = grammar(answers, form).await?;
     let mut places = places.into_iter();
     let mut choices = Vec::new();
     for prompt in prompts {
@@ -329,6 +314,16 @@ pub(super) fn choose(
     }
     Sampler::new(options.clone()).map_err(|e| of_sampling(&e))?;
     Ok(options)
+}
+
+/// The grammar of a form.
+pub(super) async fn grammar(
+    answers: &Answers,
+    form: Option<Form>,
+) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    let Some(form) = form else { return Ok(None) };
+    let compiled = answers.compilers.compile(&answers.prompts, form);
+    compiled.await.map(Some)
 }
 
 /// Runs work that takes time beside the connections.

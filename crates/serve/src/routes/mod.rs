@@ -30,6 +30,7 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
 
+use crate::apart::{Apart, apart};
 use crate::body::Fields;
 use crate::error::ApiError;
 use crate::guard::{Guard, guard};
@@ -180,6 +181,7 @@ pub(crate) fn router(app: App, guarded: Guard, log: Log) -> Router {
     table::router(routes())
         .fallback(unknown)
         .method_not_allowed_fallback(method)
+        .layer(from_fn_with_state(Arc::new(Apart::default()), apart))
         .layer(from_fn_with_state(Arc::new(guarded), guard))
         .layer(from_fn_with_state(Arc::new(log), record))
         .with_state(Arc::new(app))

@@ -21,6 +21,7 @@ use thane_serve::{
 use crate::app::App;
 use crate::begun::Settings;
 use crate::exit::{Code, Failure, Outcome};
+use crate::grammars;
 use crate::model::RunFlags;
 use crate::out;
 use crate::output::counted;
@@ -196,6 +197,7 @@ fn load(specs: &[(Option<String>, String)], args: &Args, app: &App) -> Result<Lo
         answer_time: None,
         deterministic: false,
         budget: app.budget.clone(),
+        grammars: Some(grammars::program()),
         prompts: KeptPrompts {
             form: PageForm::Exact,
             memory: PROMPT_BYTES,

@@ -16,13 +16,13 @@ use thane_runtime::{GrammarSource, Message, Sampling};
 
 use super::ask::{self, Ask, Params, Prompt};
 use super::conversation::Conversation;
-use super::format::Form;
 use super::generate::language_model;
 use super::table::Route;
 use super::tools::{Declaration, Tools, take_choice};
 use super::{App, now_s};
 use crate::answers::Answers;
 use crate::body::{Fields, refused};
+use crate::compiling::Form;
 use crate::error::{ApiError, json_response};
 use crate::kept::Responses;
 use crate::random;

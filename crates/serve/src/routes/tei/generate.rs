@@ -10,10 +10,10 @@ use thane_runtime::chat::Part;
 use thane_runtime::{GrammarSource, Sampling};
 
 use super::super::ask::{Ask, Params, Prompt};
-use super::super::format::Form;
 use super::super::generate::language_model;
 use super::super::sampling;
 use crate::body::Fields;
+use crate::compiling::Form;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::model::Served;

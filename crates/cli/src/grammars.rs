@@ -1,0 +1,71 @@
+//! Grammars of answers are compiled and followed by processes of this same program, which is not a
+//! verb: users have no use for it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sysinfo::{Pid, ProcessRefreshKind, ProcessesToUpdate, System};
+use thane_runtime::{GrammarProgram, ProcessUsage, serve_grammar};
+
+/// The only argument of such a process.
+const ARGUMENT: &str = "grammar-process";
+
+/// Most processor time of a request, in seconds. The process that asks ends it sooner, unless that
+/// has ended itself.
+#[cfg(unix)]
+const MAX_SECONDS: u64 = 10;
+
+/// How these processes are started.
+pub fn program() -> GrammarProgram {
+    // The same program, also when its file was replaced.
+    let own = Path::new("/proc/self/exe");
+    let program = match own.exists() {
+        true => own.to_owned(),
+        false => std::env::current_exe().unwrap_or_else(|_| PathBuf::from("thane")),
+    };
+    GrammarProgram {
+        program,
+        arguments: vec![ARGUMENT.to_owned()],
+        usage,
+    }
+}
+
+/// Whether this process is one of them.
+pub fn is_asked() -> bool {
+    std::env::args_os().skip(1).eq([ARGUMENT])
+}
+
+/// Does the work of such a process, until the one that started it has ended.
+pub fn serve() {
+    // The one that started it knows no more than that it has ended.
+    let _ = serve_grammar(io::stdin(), io::stdout(), &limit_time);
+}
+
+fn limit_time() {
+    #[cfg(unix)]
+    {
+        use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+        use nix::sys::time::TimeValLike;
+        let Ok(used) = getrusage(UsageWho::RUSAGE_SELF) else {
+            return;
+        };
+        let used = used.user_time().num_seconds() + used.system_time().num_seconds();
+        let most = u64::try_from(used).unwrap_or(0) + MAX_SECONDS;
+        if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_CPU) {
+            let _ = setrlimit(Resource::RLIMIT_CPU, most.min(hard), hard);
+        }
+    }
+}
+
+fn usage(id: u32) -> Option<ProcessUsage> {
+    let id = Pid::from_u32(id);
+    let mut system = System::new();
+    let wanted = ProcessRefreshKind::nothing().with_memory().with_cpu();
+    system.refresh_processes_specifics(ProcessesToUpdate::Some(&[id]), false, wanted);
+    let process = system.process(id)?;
+    Some(ProcessUsage {
+        processor: Duration::from_millis(process.accumulated_cpu_time()),
+        resident_bytes: process.memory(),
+    })
+}
