@@ -157,7 +157,7 @@ pub fn converse(talk: &mut Talk<'_>, choice: &SamplingChoice, history: Option<&P
                 "/system" => talk.set_system(Some(rest.as_str()).filter(|text| !text.is_empty())),
                 "/show" => output.say(&format!(
                     "{}\n{}",
-                    shown(&options, talk.generator.max_tokens),
+                    shown(&options, talk.generator.most_tokens(0)),
                     talk.fill()
                 )),
                 "/set" => set(talk, &mut options, &rest),
@@ -268,16 +268,25 @@ fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
     let float = |to: &mut f32| value.parse().map(|value| *to = value).is_ok();
     let is_number = match name.trim_start_matches('-') {
         "temperature" => float(&mut new.temperature),
-        "top-p" => float(&mut new.top_p),
-        "min-p" => float(&mut new.min_p),
-        "repetition-penalty" => float(&mut new.repetition_penalty),
+        // As the flags: filters before the temperature, and penalties of the last tokens.
+        name @ ("top-p" | "min-p") => {
+            new.temperature_first = false;
+            float(match name {
+                "top-p" => &mut new.top_p,
+                _ => &mut new.min_p,
+            })
+        }
+        "repetition-penalty" => {
+            new.repetition_last_n = new.repeat_last_n;
+            float(&mut new.repetition_penalty)
+        }
         "presence-penalty" => float(&mut new.presence_penalty),
         "frequency-penalty" => float(&mut new.frequency_penalty),
         "top-k" => value.parse().map(|value| new.top_k = value).is_ok(),
         "seed" => value.parse().map(|value| new.seed = value).is_ok(),
         "max-tokens" => value
             .parse()
-            .map(|value| talk.generator.max_tokens = value)
+            .map(|value| talk.generator.max_tokens = Some(value))
             .is_ok(),
         "" => {
             return talk
@@ -300,7 +309,7 @@ fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
         Ok(()) => {
             *options = new;
             talk.output()
-                .say(&shown(options, talk.generator.max_tokens));
+                .say(&shown(options, talk.generator.most_tokens(0)));
         }
         Err(error) => {
             let _ = Failure::from(error).print(&mut io::stderr());

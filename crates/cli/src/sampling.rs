@@ -83,7 +83,7 @@ impl SamplingFlags {
             seed: self.seed,
             ..Sampling::default()
         };
-        Ok(sampling.choose(model.recommended_sampling()?, is_conversation))
+        Ok(sampling.choose(&model.recommended_sampling()?, is_conversation))
     }
 }
 

@@ -250,10 +250,15 @@ impl<'a> Talk<'a> {
                 ));
             }
             FinishReason::Length => {
-                let n = self.generator.max_tokens;
-                self.app
-                    .output
-                    .say(&format!("thane: the answer was cut after --max-tokens {n}"));
+                let cut = match self.generator.max_tokens {
+                    Some(n) => format!("--max-tokens {n}"),
+                    None => format!(
+                        "{}, --max-tokens allows more",
+                        counted(answer.tokens.len(), "token")
+                    ),
+                };
+                let said = format!("thane: the answer was cut after {cut}");
+                self.app.output.say(&said);
             }
             // Nobody gives an answer here a deadline.
             FinishReason::Stop | FinishReason::Deadline => {}

@@ -15,6 +15,7 @@ pub use crate::call_facts::{
 };
 use crate::error::ContractError;
 use crate::files::FileHash;
+use crate::recommended::Recommended;
 
 /// The author of the items that Thane adds to a package.
 pub const AUTHOR: &str = "ai.thane";
@@ -134,6 +135,9 @@ pub struct Generates {
     /// begins at position 0.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub recurrent: bool,
+    /// How answers are generated, as the checkpoint's files say; null if they say nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub generation: Option<Recommended>,
     /// How functions of fixed length are called; null if functions take any number of tokens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fixed: Option<Calls>,
@@ -235,6 +239,7 @@ impl From<&Info> for Generates {
             context: info.context,
             cache_bytes: info.cache_bytes,
             recurrent: info.recurrent,
+            generation: None,
             fixed: info.fixed.as_ref().map(Calls::from),
         }
     }

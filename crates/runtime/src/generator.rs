@@ -10,14 +10,18 @@ use thane_engine::text::{Message, Tokenizer};
 use thane_mil::backend::Backend;
 
 use crate::answer::{Answer, answer};
+use crate::contract::Facts;
 use crate::error::RuntimeError;
 use crate::grammar::GrammarSource;
 use crate::known::Known;
-use crate::language_model::{LanguageModel, LanguageOptions};
-use crate::opened::Model;
+use crate::language_model::{LanguageModel, LanguageOptions, Origin};
+use crate::manifest::read_manifest;
+use crate::opened::{Files, Model};
+use crate::package_contents::read_facts;
 use crate::page_options::PageOptions;
 use crate::prompt_encoder::PromptEncoder;
-use crate::sampling::Sampling;
+use crate::recommended::Recommended;
+use crate::sampling::{Sampling, of_facts};
 
 /// A running language model with its tokenizer.
 ///
@@ -25,8 +29,9 @@ use crate::sampling::Sampling;
 pub struct Generator {
     /// Tokenizer and chat template.
     pub prompts: PromptEncoder,
-    /// Most tokens of an answer.
-    pub max_tokens: usize,
+    /// Most tokens of an answer; `None` for what the model's files say, or
+    /// [`Self::MAX_TOKENS`].
+    pub max_tokens: Option<usize>,
     /// Texts that end an answer; they are not part of it.
     pub stop: Vec<String>,
     /// One sequence.
@@ -35,6 +40,8 @@ pub struct Generator {
     request: Request,
     /// The logits that the model gives, if not all.
     known: Option<Known>,
+    /// How answers are generated, as the model's files say.
+    recommended: Recommended,
 }
 
 /// A conversation as tokens.
@@ -47,9 +54,40 @@ pub struct Conversation {
 }
 
 impl Model {
+    /// How answers are generated, as the model's files say.
+    pub fn recommended_sampling(&self) -> Result<Recommended, RuntimeError> {
+        let of_stated = |facts: Option<Facts>| match facts {
+            Some(Facts::Generate(facts)) => of_facts(&facts).0,
+            _ => Recommended::default(),
+        };
+        Ok(match &self.files {
+            Files::Checkpoint(checkpoint) => Recommended::of(checkpoint)?,
+            Files::Package => of_stated(read_facts(&self.path)?),
+            Files::Bundle => of_stated(read_manifest(&self.path)?.map(|manifest| manifest.model)),
+            Files::Foreign(_) => Recommended::default(),
+        })
+    }
+}
+
+impl LanguageModel {
+    /// How answers are generated, as the model's files say.
+    pub fn recommended_sampling(&self) -> Result<Recommended, RuntimeError> {
+        match &self.origin {
+            Origin::Checkpoint(checkpoint) => Recommended::of(checkpoint),
+            Origin::Package(contents) => Ok(match &contents.contract.model {
+                Facts::Generate(facts) => of_facts(facts).0,
+                Facts::Embed(_) => Recommended::default(),
+            }),
+            Origin::Foreign(_) if self.n_known() == Some(1) => Ok(Recommended::greedy()),
+            Origin::Foreign(_) => Ok(Recommended::default()),
+        }
+    }
+}
+
+impl Model {
     /// Opens the model as a language model with default options and starts it on a backend.
     pub fn generator(self, backend: &dyn Backend) -> Result<Generator, RuntimeError> {
-        let sampling = Sampling::default().choose(self.recommended_sampling()?, false);
+        let sampling = Sampling::default().choose(&self.recommended_sampling()?, false);
         let options = LanguageOptions::default().with_sampling(&sampling.options);
         self.language_model(&options, &())?.generator(backend)
     }
@@ -60,7 +98,7 @@ impl LanguageModel {
     /// files recommend, or greedy sampling.
     pub fn generator(&self, backend: &dyn Backend) -> Result<Generator, RuntimeError> {
         let recommended = self.recommended_sampling()?;
-        let sampling = Sampling::default().choose(recommended, false);
+        let sampling = Sampling::default().choose(&recommended, false);
         let mut generator = self.start(backend, sampling.options, true)?;
         generator.prompts.use_template()?;
         Ok(generator)
@@ -90,7 +128,7 @@ impl LanguageModel {
         };
         Ok(Generator {
             prompts: PromptEncoder::new(language, self.name.clone()),
-            max_tokens: Generator::MAX_TOKENS,
+            max_tokens: None,
             stop: Vec::new(),
             sessions,
             request: Request {
@@ -98,6 +136,7 @@ impl LanguageModel {
                 ..Request::default()
             },
             known,
+            recommended: self.recommended_sampling()?,
         })
     }
 }
@@ -214,13 +253,7 @@ impl Generator {
         interrupted: &dyn Fn() -> bool,
         on_text: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, RuntimeError> {
-        let request = Request {
-            prompt: tokens.to_vec(),
-            max_tokens: self.max_tokens,
-            stop: self.stop.clone(),
-            strip_space_prefix: self.prompts.has_template(),
-            ..self.request.clone()
-        };
+        let request = self.request(tokens);
         // The next answer draws other random numbers.
         let seed = &mut self.request.sampling.seed;
         *seed = seed.wrapping_add(1);
@@ -229,6 +262,27 @@ impl Generator {
         let answer = answer(&mut scheduler, request, interrupted, on_text)?;
         while self.sessions.pages().is_some_and(Pages::store_one) {}
         Ok(answer)
+    }
+
+    /// The request for an answer to `prompt`.
+    fn request(&self, prompt: &[u32]) -> Request {
+        let mut request = Request {
+            prompt: prompt.to_vec(),
+            max_tokens: self.max_tokens.unwrap_or(usize::MAX),
+            stop: self.stop.clone(),
+            strip_space_prefix: self.prompts.has_template(),
+            ..self.request.clone()
+        };
+        self.recommended.complete(&mut request);
+        if self.max_tokens.is_none() && request.max_tokens == usize::MAX {
+            request.max_tokens = Self::MAX_TOKENS;
+        }
+        request
+    }
+
+    /// Most tokens of an answer to a prompt of so many tokens.
+    pub fn most_tokens(&self, n_prompt: usize) -> usize {
+        self.request(&vec![0; n_prompt]).max_tokens
     }
 
     /// The tokens of a conversation. Drops the oldest question and its answer, but no system
@@ -240,7 +294,7 @@ impl Generator {
     ) -> Result<Conversation, RuntimeError> {
         let (mut n_dropped, context) = (0, self.context());
         // An answer needs room too.
-        let room = self.max_tokens.clamp(1, (context / 4).max(1));
+        let room = self.most_tokens(0).clamp(1, (context / 4).max(1));
         let oldest = n_system(messages);
         loop {
             let tokens = self.prompts.encode_messages(messages)?;

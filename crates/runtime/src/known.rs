@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use thane_engine::sample::SampleOptions;
+use thane_engine::sample::{Rules, SampleOptions};
 
 use crate::error::RuntimeError;
 
@@ -31,6 +31,7 @@ impl Known {
             o if o.frequency_penalty != 0.0 => "a frequency penalty",
             o if o.dry.multiplier != 0.0 => "a DRY penalty",
             o if !o.logit_bias.is_empty() => "a logit bias",
+            o if *o.rules != Rules::default() => "a rule of the model's files",
             o if o.mirostat.is_some() && !is_one => "mirostat",
             _ if is_one => "a temperature above 0",
             o if o.top_k == 0 => "a temperature above 0 without top-k",

@@ -11,7 +11,7 @@ use thane_engine::sessions::Sessions;
 use thane_mil::backend::{Backend, Executable, Limits};
 use thane_mil::package::Package;
 use thane_mil::program::Program;
-use thane_mil::types::{DType, Type};
+use thane_mil::types::DType;
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{DecoderEngine, Fixed, FixedCall, Info, StoredWeight, Table};
 
@@ -29,8 +29,8 @@ use crate::manifest::read_manifest;
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
 use crate::package_contents::{PackageContents, read_contents};
-use crate::page_options::PageOptions;
 use crate::passes::compile;
+use crate::sampling::of_facts;
 use crate::tables::{self, Tables};
 
 /// The program that is made of a language model.
@@ -211,7 +211,14 @@ fn of_package(
     observer: &dyn Observer,
 ) -> Result<LanguageModel, RuntimeError> {
     let info: Info = match contents.contract.model.clone() {
-        Facts::Generate(facts) => facts.into(),
+        Facts::Generate(facts) => {
+            if of_facts(&facts).1 {
+                let note = "the settings of the model's generation_config.json are not applied: \
+                            they need more logits than the package gives";
+                observer.note(&Note::Bundle(note.to_owned()));
+            }
+            facts.into()
+        }
         Facts::Embed(_) => return Err(RuntimeError::EmbedsOnly { path }),
     };
     if let Some(asked) = options.context.filter(|n| *n != info.context) {
@@ -370,76 +377,6 @@ impl LanguageModel {
         let sessions = Sessions::new(batch, context, vocab_size);
         let sessions = sessions.with_recurrence(self.info.recurrent);
         Ok(sessions.with_top(self.n_top()))
-    }
-
-    /// [`Self::sessions`] that keep prompts: in pages, and at most half of the bytes as whole
-    /// caches, or all where layers without attention have no pages. Functions of fixed length keep
-    /// none.
-    pub fn paged_sessions(
-        &self,
-        backend: &dyn Backend,
-        n: usize,
-        options: PageOptions,
-    ) -> Result<Sessions, RuntimeError> {
-        let mut sessions = self.sessions(backend, n)?;
-        if n > 0 {
-            let (most_bytes, budget) = (options.most_bytes, options.budget.clone());
-            let is_paged = self.set_pages(&mut sessions, options)?;
-            sessions.keep_whole(most_bytes / if is_paged { 2 } else { 1 }, budget);
-        }
-        Ok(sessions)
-    }
-
-    /// Lets sessions of this model take prompts from pages, and keep them there. Returns false for
-    /// a model that has no pages.
-    pub(crate) fn set_pages(
-        &self,
-        sessions: &mut Sessions,
-        options: PageOptions,
-    ) -> Result<bool, RuntimeError> {
-        let states = self.paged_states();
-        if states.is_empty() {
-            return Ok(false);
-        }
-        let pages = sessions.new_pages(&states, options.most_bytes);
-        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        sessions.set_pages(options.set(pages));
-        Ok(true)
-    }
-
-    /// Lets a session of this model take prompts from pages, and keep them there. Returns false for
-    /// a model that has no pages, as functions of fixed length and layers without attention.
-    pub fn keep_prompts(
-        &self,
-        session: &mut Session,
-        options: PageOptions,
-    ) -> Result<bool, RuntimeError> {
-        let states = self.paged_states();
-        if states.is_empty() {
-            return Ok(false);
-        }
-        let pages = session.new_pages(&states, options.most_bytes);
-        let pages = pages.map_err(|e| RuntimeError::Start(Box::new(e)))?;
-        session.set_pages(options.set(pages));
-        Ok(true)
-    }
-
-    /// The states of keys and values that pages can hold; none for functions of fixed length, and
-    /// none where a layer remembers tokens in another state, without which pages would be wrong: a
-    /// short convolution (LFM2) or a recurrent memory.
-    pub(crate) fn paged_states(&self) -> Vec<String> {
-        if self.info.fixed.is_some() || self.info.recurrent {
-            return Vec::new();
-        }
-        let function = self.program.function("decode").into_iter();
-        let inputs = function.flat_map(|f| f.body().inputs.iter().map(|v| f.value(*v)));
-        let states = inputs.filter(|input| matches!(input.ty, Type::State(_)));
-        let mut names: Vec<String> = states.map(|state| state.name.clone()).collect();
-        let is_cache = |name: &String| name.starts_with("k_cache_") || name.starts_with("v_cache_");
-        if !names.iter().all(is_cache) {
-            names.clear();
-        }
-        names
     }
 
     /// What the keys and values of tokens depend on, for a cache that outlives the program: the

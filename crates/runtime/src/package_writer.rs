@@ -17,6 +17,7 @@ use crate::language_model::{LanguageModel, Origin};
 use crate::observer::{Note, Observer};
 use crate::package_contents::items;
 use crate::passes::{counted, in_opset};
+use crate::recommended::Recommended;
 
 /// How a language model is written.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +74,7 @@ impl LanguageModel {
             written.map_err(write_error(out))?
         } else {
             observer.step("writing the package");
-            let facts = present((&self.info).into(), &package.program);
+            let facts = present(self.facts()?, &package.program);
             let contract = self.contract(&package.program, facts)?;
             let language = self.language_data()?;
             if language.is_none() {
@@ -103,7 +104,7 @@ impl LanguageModel {
             return Err(RuntimeError::FunctionsOfChunks);
         }
         observer.step("writing the packages");
-        let facts = Generates::from(&self.info);
+        let facts = self.facts()?;
         let language = self.language_data()?;
         if language.is_none() {
             observer.note(&Note::NoTokenizer);
@@ -169,6 +170,15 @@ impl LanguageModel {
             interfaces,
             ..Package::new(program)
         }
+    }
+
+    /// What the model is, and how its answers are generated.
+    fn facts(&self) -> Result<Generates, RuntimeError> {
+        let generation = self.recommended_sampling()?;
+        Ok(Generates {
+            generation: Some(generation).filter(Recommended::is_something),
+            ..Generates::from(&self.info)
+        })
     }
 
     fn source_name(&self) -> String {

@@ -123,7 +123,7 @@ fn bundles_answer_as_transformers_does() {
         let model = opened(&folder(name)).unwrap();
         let mut chat = model.generator(&Cpu::new(Numerics::F32, 1)).unwrap();
         for golden in goldens(&folder(name)) {
-            chat.max_tokens = golden.tokens.len() + usize::from(golden.ended);
+            chat.max_tokens = Some(golden.tokens.len() + usize::from(golden.ended));
             let question = Message::new("user", &golden.prompt);
             let answer = chat.answer(&[question], |_| {}).unwrap();
             assert_eq!(answer.tokens, golden.tokens, "{name}: {}", golden.prompt);

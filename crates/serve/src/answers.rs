@@ -31,8 +31,8 @@ pub(crate) struct Answers {
     pub max_prompt_bytes: usize,
     /// Number of tokens in the vocabulary of the model.
     pub n_vocab: usize,
-    /// The sampling options that the model's files recommend.
-    pub recommended: Option<Recommended>,
+    /// How answers are generated, as the model's files say.
+    pub recommended: Box<Recommended>,
     /// The logits that the model gives, if not all.
     pub known: Option<Known>,
     pub places: Places,
@@ -67,7 +67,7 @@ pub(crate) struct Parts {
     pub prompts: PromptEncoder,
     pub sessions: Sessions,
     pub n_vocab: usize,
-    pub recommended: Option<Recommended>,
+    pub recommended: Recommended,
     pub known: Option<Known>,
     pub n_queue: usize,
     /// Most time from the arrival of a request to the end of its answer.
@@ -91,7 +91,7 @@ impl Answers {
             prompts,
             context,
             n_vocab: parts.n_vocab,
-            recommended: parts.recommended,
+            recommended: Box::new(parts.recommended),
             known: parts.known,
             places: Places::new(n_slots + parts.n_queue, "requests"),
             compilers: Compilers::new(),
@@ -117,6 +117,7 @@ impl Answers {
             events: answer,
             first_token: Arc::clone(&first_token),
         };
+        self.recommended.complete(&mut request);
         let arrived = Instant::now();
         request.deadline = self.answer_time.and_then(|time| arrived.checked_add(time));
         let account = current_account();

@@ -47,10 +47,9 @@ pub struct Args {
     /// System message.
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     system: Option<String>,
-    /// Most tokens of an answer.
-    #[arg(long, aliases = ["n-predict", "num-predict"], value_name = "N",
-        default_value_t = Generator::MAX_TOKENS)]
-    max_tokens: usize,
+    /// Most tokens of an answer [default: as the model's files say, else 1024].
+    #[arg(long, aliases = ["n-predict", "num-predict"], value_name = "N")]
+    max_tokens: Option<usize>,
     /// End the answer before this text; can be repeated.
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
@@ -200,7 +199,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let choice = args.sampling.choose(&model, prompt.is_none())?;
     let options = match args.max_tokens {
         // Nothing is decoded after the first token.
-        0 | 1 => args.flags.program.options(false),
+        Some(0 | 1) => args.flags.program.options(false),
         _ if args.structure.needs_all_logits() => args.flags.program.options(false),
         _ => args.flags.program.sampling_options(&choice.options),
     };
@@ -310,7 +309,7 @@ fn ask(args: &Args, client: &Client, grammar: Option<GrammarSource>, app: &App) 
         prompt: prompt(args, false)?,
         system: args.system.as_deref(),
         is_raw: args.raw,
-        max_tokens: args.max_tokens,
+        max_tokens: args.max_tokens.unwrap_or(Generator::MAX_TOKENS),
         grammar,
         fields,
     };

@@ -11,13 +11,14 @@ use crate::fixture::{Home, assert_ends, chat_gguf, json};
 type Fields = BTreeMap<String, String>;
 
 /// Objects whose keys are data.
-const OF_DATA: [&str; 6] = [
+const OF_DATA: [&str; 7] = [
     "quantization",
     "functions",
     "functions[].ops",
     "constants",
     "prompts",
     "model.prompts",
+    "model.generation.settings",
 ];
 
 fn page(name: &str) -> String {
@@ -197,7 +198,20 @@ fn contracts_and_manifests() {
         "lfm2.mlpackage",
         "--form engine --context 64 --block 8",
     );
-    let packages = ["host.mlpackage", "top.mlpackage", "lfm2.mlpackage"];
+    let sampled = home.path("sampled");
+    std::fs::create_dir(&sampled).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        std::fs::copy(decoder.join(name), sampled.join(name)).unwrap();
+    }
+    let file = r#"{"do_sample": true, "temperature": 0.6}"#;
+    std::fs::write(sampled.join("generation_config.json"), file).unwrap();
+    convert(&sampled, "sampled.mlpackage", "");
+    let packages = [
+        "host.mlpackage",
+        "top.mlpackage",
+        "lfm2.mlpackage",
+        "sampled.mlpackage",
+    ];
     agree("contract.json", &packages.map(contract));
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
     agree(

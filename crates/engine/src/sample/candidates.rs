@@ -118,6 +118,50 @@ impl Candidates {
             .truncate(enough.map_or(self.0.len(), |last| last + 1));
     }
 
+    /// Top-H sampling: of the `n` best tokens, keeps the best ones whose shares of the entropy of
+    /// these tokens sum to at most `top_h` of it.
+    pub fn keep_top_h(&mut self, top_h: f32, n: usize) {
+        if top_h >= 1.0 {
+            return;
+        }
+        self.keep_top_k(n);
+        self.0.sort_unstable_by(Candidate::best_first);
+        let most = self.entropy() * f64::from(top_h);
+        let (sum, mut kept) = (self.sum(), 0.0);
+        let is_over = |c: &Candidate| {
+            let share = f64::from(c.weight) / sum;
+            kept -= share * share.ln();
+            kept > most
+        };
+        let end = self.0.iter().position(is_over);
+        self.0.truncate(end.unwrap_or(self.0.len()).max(1));
+    }
+
+    /// Keeps the tokens with at least this probability, or the best one.
+    pub fn keep_probable(&mut self, least: f32) {
+        if least > 0.0 {
+            let wanted = self.sum() * f64::from(least);
+            let most = self.0.iter().fold(0.0f32, |most, c| most.max(c.weight));
+            self.0
+                .retain(|c| f64::from(c.weight) >= wanted || c.weight == most);
+        }
+    }
+
+    /// Eta sampling: the least probability falls with the entropy.
+    pub fn keep_eta(&mut self, eta: f32) {
+        if eta > 0.0 {
+            let falling = f64::from(eta).sqrt() * (-self.entropy()).exp();
+            self.keep_probable(f64::from(eta).min(falling) as f32);
+        }
+    }
+
+    /// The entropy in nats.
+    fn entropy(&self) -> f64 {
+        let sum = self.sum();
+        let share = |c: &Candidate| f64::from(c.weight) / sum;
+        self.0.iter().map(|c| -share(c) * share(c).ln()).sum()
+    }
+
     /// "Exclude top choices": of the tokens with at least the probability `threshold`, keeps only
     /// the least likely.
     pub fn exclude_top(&mut self, threshold: f32) {

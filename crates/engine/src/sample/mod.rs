@@ -1,22 +1,29 @@
 //! Chooses the next token from logits.
 //!
 //! The steps, in the default order of llama.cpp's samplers: logit bias, penalties (repetition, then
-//! frequency and presence), DRY, top-k, typical, top-p, min-p, XTC, temperature, draw. Filters work
-//! on probabilities at temperature 1, each on what the one before it kept. Mirostat 2 takes the
-//! place of all filters: temperature, then mirostat. At temperature 0 the token with the greatest
-//! logit after bias, penalties and DRY is chosen (greedy), and no filter applies.
+//! frequency and presence), DRY, the rules of the model's files, top-k, typical, top-p, min-p, XTC,
+//! temperature, draw. Filters work on probabilities at temperature 1, each on what the one before
+//! it kept. Mirostat 2 takes the place of all filters: temperature, then mirostat. At temperature 0
+//! the token with the greatest logit after bias, penalties, DRY and rules is chosen (greedy), and
+//! no filter applies.
+//!
+//! With [`SampleOptions::temperature_first`], filters work on probabilities at the temperature, in
+//! the order of transformers: top-H, top-k, top-p, min-p, typical, epsilon, eta, draw.
 
 mod candidates;
 mod dry;
 mod logprobs;
 mod options;
 mod random;
+mod rules;
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 pub use dry::Dry;
 pub use logprobs::{Logprobs, TokenLogprob, log_sum_exp};
 pub use options::{Mirostat, SampleError, SampleOptions};
+pub use rules::{LengthPenalty, Rules};
 
 use candidates::Candidates;
 use random::Random;
@@ -30,6 +37,8 @@ pub struct Sampler {
     most_surprise: f32,
     candidates: Candidates,
     recent: Vec<u32>,
+    /// Tokens of the prompt, from the first choice on.
+    n_prompt: Option<usize>,
 }
 
 impl Sampler {
@@ -46,6 +55,7 @@ impl Sampler {
             most_surprise: options.mirostat.map_or(0.0, |mirostat| 2.0 * mirostat.tau),
             candidates: Candidates::default(),
             recent: Vec::new(),
+            n_prompt: None,
             options,
         })
     }
@@ -60,8 +70,8 @@ impl Sampler {
         self.options.n_greatest(n_history)
     }
 
-    /// Chooses the next token. `history` is the prompt and the answer so far. Bias and penalties
-    /// modify `logits` in place.
+    /// Chooses the next token. `history` is the prompt and the answer so far; the first call begins
+    /// the answer. Bias, penalties and rules modify `logits` in place.
     pub fn sample(&mut self, logits: &mut [f32], history: &[u32]) -> Result<u32, SampleError> {
         if let Some(id) = logits
             .iter()
@@ -73,7 +83,12 @@ impl Sampler {
             });
         }
         self.bias(logits)?;
+        let n_prompt = *self.n_prompt.get_or_insert(history.len());
+        let rules = Arc::clone(&self.options.rules);
+        let n_prompt = n_prompt.min(history.len());
+        rules.bias(logits, history, n_prompt);
         self.penalize(logits, history)?;
+        rules.apply(logits, history, n_prompt);
         let best = argmax(logits).ok_or(SampleError::Empty(logits.len()))?;
         if self.options.temperature == 0.0 {
             return Ok(best as u32);
@@ -110,6 +125,17 @@ impl Sampler {
             candidates.keep_unsurprising(self.most_surprise);
             return;
         }
+        if o.temperature_first {
+            candidates.weigh(o.temperature);
+            candidates.keep_top_h(o.top_h, SampleOptions::TOP_H_TOKENS);
+            candidates.keep_top_k(o.top_k);
+            candidates.keep_top_p(o.top_p);
+            candidates.keep_min_p(o.min_p);
+            candidates.keep_typical(o.typical_p);
+            candidates.keep_probable(o.epsilon_cutoff);
+            candidates.keep_eta(o.eta_cutoff);
+            return;
+        }
         candidates.keep_top_k(o.top_k);
         if o.filters_probabilities() {
             candidates.weigh(1.0);
@@ -135,20 +161,26 @@ impl Sampler {
     fn penalize(&mut self, logits: &mut [f32], history: &[u32]) -> Result<(), SampleError> {
         let (o, n_vocab) = (&self.options, logits.len());
         let unknown = |id| SampleError::History { id, n_vocab };
-        if o.penalizes() {
-            let n_last = o.repeat_last_n.unwrap_or(history.len()).min(history.len());
-            self.recent.clear();
-            self.recent
-                .extend_from_slice(&history[history.len() - n_last..]);
-            self.recent.sort_unstable();
-            for same in self.recent.chunk_by(|a, b| a == b) {
-                let logit = logits.get_mut(same[0] as usize);
-                let logit = logit.ok_or_else(|| unknown(same[0]))?;
+        let recent = &mut self.recent;
+        if o.repetition_penalty != 1.0 {
+            sort_last(recent, history, o.repetition_last_n);
+            recent.dedup();
+            for token in recent {
+                let logit = logits.get_mut(*token as usize);
+                let logit = logit.ok_or_else(|| unknown(*token))?;
                 if *logit > 0.0 {
                     *logit /= o.repetition_penalty;
                 } else {
                     *logit *= o.repetition_penalty;
                 }
+            }
+        }
+        let recent = &mut self.recent;
+        if o.subtracts() {
+            sort_last(recent, history, o.repeat_last_n);
+            for same in recent.chunk_by(|a, b| a == b) {
+                let logit = logits.get_mut(same[0] as usize);
+                let logit = logit.ok_or_else(|| unknown(same[0]))?;
                 *logit -= o.frequency_penalty * same.len() as f32 + o.presence_penalty;
             }
         }
@@ -159,6 +191,14 @@ impl Sampler {
         }
         Ok(())
     }
+}
+
+/// The last tokens of `history`, sorted, in the memory of `recent`; `None` for all tokens.
+fn sort_last(recent: &mut Vec<u32>, history: &[u32], last_n: Option<usize>) {
+    let n_last = last_n.unwrap_or(history.len()).min(history.len());
+    recent.clear();
+    recent.extend_from_slice(&history[history.len() - n_last..]);
+    recent.sort_unstable();
 }
 
 /// The index of the greatest logit, the lowest index among equals. NaN is ignored. `None` if no

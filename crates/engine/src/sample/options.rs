@@ -1,12 +1,18 @@
 //! What a caller wants of the [`Sampler`](super::Sampler), and what is wrong with it.
 
+use std::sync::Arc;
+
 use super::dry::Dry;
+use super::rules::Rules;
 
 /// How the next token is chosen. `Default` is greedy without penalties.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SampleOptions {
     /// Divides the logits that the filters keep; 0 always chooses the greatest logit (greedy).
     pub temperature: f32,
+    /// Divides all logits by the temperature before the filters, which follow in the order of
+    /// transformers.
+    pub temperature_first: bool,
     /// Keeps only this many of the most probable tokens; 0 keeps all.
     pub top_k: usize,
     /// Keeps the smallest set of most probable tokens whose probabilities sum to at least this; 1
@@ -17,6 +23,15 @@ pub struct SampleOptions {
     /// Keeps the tokens whose surprise is closest to the expected one, until their probabilities
     /// sum to more than this; 1 keeps all.
     pub typical_p: f32,
+    /// Top-H sampling (Potraghloo et al. 2025): keeps the most probable tokens whose shares of the
+    /// entropy sum to at most this part of it; 1 keeps all. Only with [`Self::temperature_first`],
+    /// as the two below.
+    pub top_h: f32,
+    /// Keeps tokens with at least this probability; 0 keeps all.
+    pub epsilon_cutoff: f32,
+    /// Eta sampling (Hewitt et al. 2022): keeps tokens with at least this probability, or less of
+    /// it where many tokens are likely; 0 keeps all.
+    pub eta_cutoff: f32,
     /// Probability with which XTC removes all but the least likely of the tokens that have at least
     /// the probability [`Self::xtc_threshold`]; 0 never does.
     pub xtc_probability: f32,
@@ -31,13 +46,18 @@ pub struct SampleOptions {
     /// Divides the positive logits of tokens in the history, and multiplies their negative logits;
     /// 1 turns the penalty off.
     pub repetition_penalty: f32,
+    /// Number of last tokens in the history that the repetition penalty considers; `None` for all.
+    pub repetition_last_n: Option<usize>,
     /// Subtracted from the logit of each token in the history; 0 turns the penalty off.
     pub presence_penalty: f32,
     /// Subtracted from a logit once for each occurrence of its token in the history; 0 turns the
     /// penalty off.
     pub frequency_penalty: f32,
-    /// Number of last tokens in the history that the penalties consider; `None` for all.
+    /// Number of last tokens in the history that the presence and frequency penalties consider;
+    /// `None` for all.
     pub repeat_last_n: Option<usize>,
+    /// What the model's files demand.
+    pub rules: Arc<Rules>,
     /// Seed of the random numbers. Equal seeds, options and logits give equal tokens.
     pub seed: u64,
 }
@@ -61,25 +81,34 @@ impl Default for SampleOptions {
     fn default() -> Self {
         Self {
             temperature: 0.0,
+            temperature_first: false,
             top_k: 0,
             top_p: 1.0,
             min_p: 0.0,
             typical_p: 1.0,
+            top_h: 1.0,
+            epsilon_cutoff: 0.0,
+            eta_cutoff: 0.0,
             xtc_probability: 0.0,
             xtc_threshold: 0.1,
             mirostat: None,
             dry: Dry::default(),
             logit_bias: Vec::new(),
             repetition_penalty: 1.0,
+            repetition_last_n: Some(64),
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
             repeat_last_n: Some(64),
+            rules: Arc::default(),
             seed: 0,
         }
     }
 }
 
 impl SampleOptions {
+    /// The most probable tokens that top-H looks at, as in transformers.
+    pub(super) const TOP_H_TOKENS: usize = 100;
+
     /// How many of the greatest logits [`Sampler::sample`](super::Sampler::sample) needs with a
     /// history of `n_history` tokens, or `None` if it needs all. With all other logits at minus
     /// infinity it chooses the same token.
@@ -89,17 +118,23 @@ impl SampleOptions {
             _ if needs_all => return None,
             (true, _) => 1,
             _ if self.mirostat.is_some() => return None,
+            _ if self.temperature_first && self.top_h < 1.0 => Self::TOP_H_TOKENS,
             (false, 0) => return None,
             (false, k) => k,
         };
-        if !self.penalizes() {
-            return Some(n);
-        }
-        // The penalties may lower the logit of each token in the history below the others.
+        // Rules and penalties may lower logits below the others.
+        let n = n.saturating_add(self.rules.n_lowered(n_history)?);
         let lowers = self.repetition_penalty >= 1.0
             && self.presence_penalty >= 0.0
             && self.frequency_penalty >= 0.0;
-        lowers.then(|| n.saturating_add(self.repeat_last_n.unwrap_or(n_history).min(n_history)))
+        let windows = [
+            (self.repetition_penalty != 1.0, self.repetition_last_n),
+            (self.subtracts(), self.repeat_last_n),
+        ];
+        let n_last = |last_n: Option<usize>| last_n.unwrap_or(n_history).min(n_history);
+        let on = windows.into_iter().filter(|(is_on, _)| *is_on);
+        let n_penalized = on.map(|(_, last_n)| n_last(last_n)).max().unwrap_or(0);
+        lowers.then(|| n.saturating_add(n_penalized))
     }
 
     /// Whether any filter looks at probabilities.
@@ -125,6 +160,19 @@ impl SampleOptions {
                 self.typical_p,
                 is_above_0(self.typical_p),
                 ABOVE_0,
+            ),
+            ("top_h", self.top_h, is_above_0(self.top_h), ABOVE_0),
+            (
+                "epsilon_cutoff",
+                self.epsilon_cutoff,
+                is_share(self.epsilon_cutoff),
+                SHARE,
+            ),
+            (
+                "eta_cutoff",
+                self.eta_cutoff,
+                is_share(self.eta_cutoff),
+                SHARE,
             ),
             (
                 "xtc_probability",
@@ -177,11 +225,9 @@ impl SampleOptions {
         }
     }
 
-    /// Whether tokens of the history lose or gain.
-    pub fn penalizes(&self) -> bool {
-        self.repetition_penalty != 1.0
-            || self.presence_penalty != 0.0
-            || self.frequency_penalty != 0.0
+    /// Whether the presence or frequency penalty is on.
+    pub(super) fn subtracts(&self) -> bool {
+        self.presence_penalty != 0.0 || self.frequency_penalty != 0.0
     }
 }
 

@@ -2,7 +2,9 @@
 
 use crate::data;
 use serde::Deserialize;
-use thane_engine::sample::{Dry, Mirostat, SampleOptions, Sampler};
+use std::sync::Arc;
+
+use thane_engine::sample::{Dry, LengthPenalty, Mirostat, Rules, SampleOptions, Sampler};
 
 #[derive(Deserialize)]
 struct Sampling {
@@ -80,8 +82,10 @@ impl Options {
             repetition_penalty: o.repetition_penalty,
             presence_penalty: o.presence_penalty,
             frequency_penalty: o.frequency_penalty,
+            repetition_last_n: o.repeat_last_n,
             repeat_last_n: o.repeat_last_n,
             seed,
+            ..SampleOptions::default()
         })
         .unwrap()
     }
@@ -203,6 +207,19 @@ fn greedy_takes_the_first_of_equals_and_minus_infinity_never() {
     }
 }
 
+/// Rules that exclude the likeliest tokens, and some that follow the end of `history`.
+fn rules(history: &[u32]) -> Rules {
+    let (last, repeated) = (history[history.len() - 1], history[3]);
+    Rules {
+        suppress_tokens: (0..40).collect(),
+        begin_suppress_tokens: (40..50).collect(),
+        bad_words: vec![vec![50], vec![last, 51], vec![repeated, last, 52]],
+        sequence_bias: vec![(vec![53], -2.0), (vec![last, 54], -9.0)],
+        no_repeat_ngram_size: 1,
+        ..Rules::default()
+    }
+}
+
 /// Includes penalties that lower the greatest logits, ties, and ties at the cut-off.
 #[test]
 fn logits_that_are_not_among_the_greatest_do_not_count() {
@@ -224,6 +241,12 @@ fn logits_that_are_not_among_the_greatest_do_not_count() {
             repetition_penalty: [1.0, 1.4][case / 18 % 2],
             presence_penalty: [0.0, 1.5][case / 36 % 2],
             repeat_last_n: [Some(16), None][case / 72 % 2],
+            repetition_last_n: [None, Some(16)][case / 72 % 2],
+            rules: Arc::new(if case % 2 == 0 {
+                Rules::default()
+            } else {
+                rules(&history)
+            }),
             seed: case as u64,
             ..SampleOptions::default()
         };
@@ -255,6 +278,40 @@ fn logits_that_are_not_among_the_greatest_do_not_count() {
     }
     assert!(n_masked > 400 * 200);
     let none = |options| Sampler::new(options).unwrap().n_greatest(9);
+    let of_rules = |rules: Rules| {
+        none(SampleOptions {
+            rules: Arc::new(rules),
+            ..SampleOptions::default()
+        })
+    };
+    let penalty = LengthPenalty {
+        start: 0,
+        factor: 1.1,
+        ends: vec![2],
+    };
+    let raise = [
+        Rules {
+            sequence_bias: vec![(vec![1], 0.5)],
+            ..Rules::default()
+        },
+        Rules {
+            prompt_reward: 1.5,
+            ..Rules::default()
+        },
+        Rules {
+            length_penalty: Some(penalty),
+            ..Rules::default()
+        },
+    ];
+    raise
+        .into_iter()
+        .for_each(|rules| assert_eq!(of_rules(rules), None));
+    let suppress_tokens = vec![1, 2, 3];
+    let three = Rules {
+        suppress_tokens,
+        ..Rules::default()
+    };
+    assert_eq!(of_rules(three), Some(4));
     assert_eq!(
         none(SampleOptions {
             temperature: 1.0,

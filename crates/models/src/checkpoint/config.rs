@@ -22,8 +22,9 @@ pub enum ConfigError {
          config.json"
     )]
     Missing { key: String, expected: &'static str },
-    #[error("key {key:?} of config.json: expected {expected}, found {found}")]
+    #[error("key {key:?} of {file}: expected {expected}, found {found}")]
     Type {
+        file: &'static str,
         key: String,
         expected: &'static str,
         found: String,
@@ -37,18 +38,30 @@ pub enum ConfigError {
         second: String,
         detail: String,
     },
-    #[error("key {key:?} of config.json: expected {expected}, found {found}")]
+    #[error("key {key:?} of {file}: expected {expected}, found {found}")]
     Value {
+        file: &'static str,
         key: String,
         expected: &'static str,
         found: String,
     },
+    #[error(
+        "{file} has keys that are not known and may change the answers: {}; remove those that do \
+         not",
+        .keys.join(", ")
+    )]
+    Unknown {
+        file: &'static str,
+        keys: Vec<String>,
+    },
 }
 
-/// An object of `config.json`. Clones and nested objects share one record of the keys that were
-/// read.
+/// An object of `config.json` or `generation_config.json`. Clones and nested objects share one
+/// record of the keys that were read.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Name of the file.
+    file: &'static str,
     map: Arc<Map<String, Value>>,
     /// Dotted path to this object, ending in a dot; empty for the whole file.
     prefix: String,
@@ -66,10 +79,16 @@ struct ReadKeys {
 impl Config {
     /// Parses the text of a `config.json`. Repeated keys are an error.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
+        Self::parse_file("config.json", text)
+    }
+
+    /// Parses the text of a file like `config.json`.
+    pub(super) fn parse_file(file: &'static str, text: &[u8]) -> Result<Self, ConfigError> {
         let map = json::parse_object(text).map_err(|fault| ConfigError::Json {
             fault: fault.to_string(),
         })?;
         Ok(Self {
+            file,
             map: Arc::new(map),
             prefix: String::new(),
             seen: Arc::default(),
@@ -162,6 +181,7 @@ impl Config {
         let path = self.path(key);
         self.seen().opened.insert(path.clone());
         Ok(Some(Self {
+            file: self.file,
             map: Arc::new(map.clone()),
             prefix: path + ".",
             seen: Arc::clone(&self.seen),
@@ -214,6 +234,45 @@ impl Config {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// An object with the values of `keys` in the first of `parts` that has each.
+    pub(crate) fn first_of<'k>(parts: &[&Self], keys: impl Iterator<Item = &'k str>) -> Self {
+        let value = |key: &str| {
+            let has = parts.iter().find(|part| part.has(key))?;
+            Some((key.to_owned(), has.map.get(key)?.clone()))
+        };
+        Self {
+            file: "config.json",
+            map: Arc::new(keys.filter_map(value).collect()),
+            prefix: String::new(),
+            seen: Arc::default(),
+        }
+    }
+
+    /// Name of the file.
+    pub(crate) fn file(&self) -> &'static str {
+        self.file
+    }
+
+    /// The error of a value that is not what is expected.
+    pub(crate) fn refused(&self, key: &str, expected: &'static str) -> ConfigError {
+        ConfigError::Value {
+            file: self.file,
+            key: self.path(key),
+            expected,
+            found: self.value(key).map(shorten).unwrap_or_default(),
+        }
+    }
+
+    /// Rejects keys that were neither read nor acknowledged.
+    pub(crate) fn reject_unread(&self) -> Result<(), ConfigError> {
+        let keys = self.unread();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let file = self.file;
+        Err(ConfigError::Unknown { file, keys })
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -226,6 +285,7 @@ impl Config {
         let typed = read(value);
         if typed.is_none() {
             return Err(ConfigError::Type {
+                file: self.file,
                 key: self.path(key),
                 expected,
                 found: shorten(value),
@@ -252,7 +312,7 @@ fn as_usize(value: &Value) -> Option<usize> {
 }
 
 /// One token id, or a list of token ids; `None` for any other value.
-pub(super) fn as_token_ids(value: &Value) -> Option<Vec<u32>> {
+pub(crate) fn as_token_ids(value: &Value) -> Option<Vec<u32>> {
     let id = |value: &Value| u32::try_from(value.as_u64()?).ok();
     match value {
         Value::Array(ids) => ids.iter().map(id).collect(),
@@ -279,7 +339,7 @@ fn collect_unread(
 }
 
 /// A value as JSON text, cut to 60 characters for messages.
-pub(super) fn shorten(value: &Value) -> String {
+pub(crate) fn shorten(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}...", &text[..end]),

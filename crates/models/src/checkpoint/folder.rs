@@ -6,12 +6,11 @@ use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
 use thane_mil::data::Bytes;
 
-use super::config::{self, Config, ConfigError};
+use super::config::{Config, ConfigError};
 use super::error::{CheckpointError, IndexFault};
-use super::json::{self, UniqueMap};
+use super::json::UniqueMap;
 use super::{Checkpoint, Source, Tensors, map, quantized, safetensors};
 
 /// Largest accepted `config.json` or `generation_config.json`; published ones are below 100 KB.
@@ -31,7 +30,7 @@ pub struct HuggingFace {
     /// The parsed `config.json`.
     pub config: Config,
     /// `generation_config.json`, if the folder has one.
-    pub generation_config: Option<Value>,
+    pub generation_config: Option<Config>,
     /// Path of `tokenizer.json`, if the folder has one.
     pub tokenizer_json: Option<PathBuf>,
     /// Path of `tokenizer_config.json`, if the folder has one.
@@ -51,17 +50,9 @@ impl HuggingFace {
     pub fn eos_token_ids(&self) -> Result<Vec<u32>, ConfigError> {
         let key = "eos_token_id";
         let config_ids = self.config.token_ids(key)?;
-        match self
-            .generation_config
-            .as_ref()
-            .and_then(|generation| generation.get(key))
-        {
-            None | Some(Value::Null) => Ok(config_ids),
-            Some(value) => config::as_token_ids(value).ok_or_else(|| ConfigError::Type {
-                key: format!("generation_config.{key}"),
-                expected: "a token id or a list of them",
-                found: config::shorten(value),
-            }),
+        match &self.generation_config {
+            Some(generation) if generation.has(key) => generation.token_ids(key),
+            _ => Ok(config_ids),
         }
     }
 }
@@ -200,11 +191,9 @@ fn find(folder: &Path, wanted: impl Fn(&str) -> bool) -> Option<String> {
 
 fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
     let beside = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
-    let path = folder.join("config.json");
-    let text = map::read_small(&path, MAX_CONFIG_BYTES)?;
-    let config = Config::parse(&text).map_err(|fault| CheckpointError::Config { path, fault })?;
+    let config = read_config("config.json", folder.join("config.json"))?;
     let generation_config = beside("generation_config.json")
-        .map(|path| read_object(&path))
+        .map(|path| read_config("generation_config.json", path))
         .transpose()?;
     Ok(HuggingFace {
         folder: folder.to_owned(),
@@ -218,11 +207,9 @@ fn read_folder(folder: &Path) -> Result<HuggingFace, CheckpointError> {
     })
 }
 
-fn read_object(path: &Path) -> Result<Value, CheckpointError> {
-    let text = map::read_small(path, MAX_CONFIG_BYTES)?;
-    json::parse_object(&text)
-        .map(Value::Object)
-        .map_err(|fault| json_fault(path, &fault))
+fn read_config(file: &'static str, path: PathBuf) -> Result<Config, CheckpointError> {
+    let text = map::read_small(&path, MAX_CONFIG_BYTES)?;
+    Config::parse_file(file, &text).map_err(|fault| CheckpointError::Config { path, fault })
 }
 
 fn json_fault(path: &Path, fault: &serde_json::Error) -> CheckpointError {

@@ -47,6 +47,7 @@ use std::path::{Path, PathBuf};
 use thane_mil::data::Bytes;
 
 pub use config::{Config, ConfigError};
+pub(crate) use config::{as_token_ids, shorten};
 pub use error::{CheckpointError, IndexFault};
 pub use folder::HuggingFace;
 pub use gguf::{Gguf, GgufError, MetadataError};

@@ -3,7 +3,7 @@
 //!
 //! The bounds are far outside of what published models have, which each range names.
 
-use super::config::{Config, ConfigError, shorten};
+use super::config::{Config, ConfigError};
 use super::gguf::{Gguf, MetadataError};
 
 /// The numbers that a key may have, bounds included.
@@ -49,6 +49,13 @@ impl Range {
         text: "a number from 0 to 1000000",
     };
 
+    /// Shares and probabilities.
+    pub const SHARE: Self = Self {
+        least: 0.0,
+        most: 1.0,
+        text: "a number from 0 to 1",
+    };
+
     /// Whether a number is within the bounds; NaN is not.
     pub fn holds(&self, number: f64) -> bool {
         (self.least..=self.most).contains(&number)
@@ -66,11 +73,7 @@ impl Config {
     /// Like [`Self::number`], but `None` if the key is absent or null.
     pub fn opt_number(&self, key: &str, range: &Range) -> Result<Option<f64>, ConfigError> {
         match self.opt_f64(key)? {
-            Some(number) if !range.holds(number) => Err(ConfigError::Value {
-                key: self.path(key),
-                expected: range.text,
-                found: self.value(key).map(shorten).unwrap_or_default(),
-            }),
+            Some(number) if !range.holds(number) => Err(self.refused(key, range.text)),
             number => Ok(number),
         }
     }

@@ -4,7 +4,7 @@
 //! `rope_local_base_freq` for sliding-window layers. The new spelling has `rope_parameters`: one
 //! object with `rope_theta` and `rope_type`, or one such object per layer type.
 
-use super::config::{Config, ConfigError, shorten};
+use super::config::{Config, ConfigError};
 use super::range::Range;
 
 /// The layer types that the old spelling of Gemma 3 describes.
@@ -231,11 +231,7 @@ impl Config {
         }
         match keys().find(|key| !self.is_object(key)) {
             None => Ok(true),
-            Some(key) => Err(ConfigError::Type {
-                key: self.path(key),
-                expected: "an object for each layer type",
-                found: self.value(key).map(shorten).unwrap_or_default(),
-            }),
+            Some(key) => Err(self.refused(key, "an object for each layer type")),
         }
     }
 
@@ -305,11 +301,7 @@ impl Config {
                 key: self.path(key),
                 expected,
             }),
-            Some(found @ (0 | 1)) => Err(ConfigError::Value {
-                key: place.path(key),
-                expected,
-                found: found.to_string(),
-            }),
+            Some(0 | 1) => Err(place.refused(key, expected)),
             Some(original) => Ok(original),
         }
     }
@@ -393,11 +385,7 @@ impl Config {
             })?;
             match factors.iter().find(|f| !Range::FACTOR.holds(**f)) {
                 None => Ok(factors),
-                Some(factor) => Err(ConfigError::Value {
-                    key: self.path(key),
-                    expected: "numbers from 0.000001 to 1000000",
-                    found: format!("{factor:?}"),
-                }),
+                Some(_) => Err(self.refused(key, "numbers from 0.000001 to 1000000")),
             }
         };
         Ok(RopeScaling::LongRope {
@@ -413,11 +401,7 @@ impl Config {
         let low_freq_factor = self.required_factor("low_freq_factor")?;
         let high_freq_factor = self.required_factor("high_freq_factor")?;
         if low_freq_factor >= high_freq_factor {
-            return Err(ConfigError::Value {
-                key: self.path("low_freq_factor"),
-                expected: "less than high_freq_factor",
-                found: format!("{low_freq_factor}, high_freq_factor {high_freq_factor}"),
-            });
+            return Err(self.refused("low_freq_factor", "less than high_freq_factor"));
         }
         let factor = self.required_factor("factor")?;
         Ok(RopeScaling::Llama3 {

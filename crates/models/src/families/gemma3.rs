@@ -5,7 +5,7 @@
 
 use super::gemma::scaled_embedding;
 use super::gguf_encoder;
-use super::keys::{IGNORED_KEYS, layer_masks};
+use super::keys::{acknowledge_common, layer_masks};
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -98,7 +98,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         "mm_tokens_per_image",
         "vision_config",
     ]);
-    text.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&text);
     // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
     let defaults = Defaults {

@@ -3,7 +3,7 @@
 //! of earlier ones.
 
 use super::gemma::scaled_embedding;
-use super::keys::{HeadKeys, IGNORED_KEYS, check_heads, check_size, layer_masks};
+use super::keys::{HeadKeys, acknowledge_common, check_heads, check_size, layer_masks};
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
@@ -94,7 +94,7 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
         "vision_config",
         "vision_soft_tokens_per_image",
     ]);
-    text.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&text);
     // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
     Ok(Transformer {

@@ -3,6 +3,7 @@
 
 use crate::checkpoint::{Config, Range};
 use crate::error::ModelError;
+use crate::generation;
 use crate::layers::decoder::Mask;
 
 /// Rejects keys that nobody read.
@@ -17,36 +18,31 @@ pub(crate) fn reject_unknown_keys(
     }
 }
 
-/// Keys of `config.json` that do not affect the forward computation: names, training, generation,
-/// other software.
-pub(crate) const IGNORED_KEYS: &[&str] = &[
+/// Marks the keys of `config.json` as read that do not affect the forward computation: names,
+/// training, other software, and those of generation, which [`generation`] reads.
+pub(crate) fn acknowledge_common(c: &Config) {
+    c.acknowledge(IGNORED_KEYS);
+    generation::keys().for_each(|key| c.acknowledge(&[key]));
+}
+
+/// Keys of names, training and other software.
+const IGNORED_KEYS: &[&str] = &[
     "_attn_implementation",
     "_model_name_or_path",
     "_name_or_path",
     "architectures",
     "attention_dropout",
-    "bad_words_ids",
-    "bos_token_id",
-    "cache_implementation",
     "dtype",
     "eos_token_id",
     "id2label",
     "initializer_range",
     "label2id",
-    "max_length",
     "model_type",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
     "pretraining_tp",
-    "return_dict",
     "torch_dtype",
-    "transformers.js_config",
-    "transformers_version",
     "unk_token_id",
     "unsloth_fixed",
     "unsloth_version",
-    "use_cache",
 ];
 
 /// Largest accepted number of layers; published models have up to 126 (Llama 3.1 405B).

@@ -1,7 +1,7 @@
 //! Ministral 3: Mistral with YaRN and queries that are scaled by their position, also as the text
 //! part of a multimodal checkpoint (`mistral3`).
 
-use super::keys::IGNORED_KEYS;
+use super::keys::acknowledge_common;
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
@@ -51,7 +51,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         "vision_config",
         "vision_feature_layer",
     ]);
-    text.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&text);
     // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
     let mut model = read(&text, w)?;

@@ -49,12 +49,13 @@ use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensor
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
+use crate::generation;
 use crate::graph::Graph;
 use crate::layers::encoder::EncoderPlan;
 use crate::transformer::Transformer;
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
-use keys::{IGNORED_KEYS, reject_unknown_keys};
+use keys::{acknowledge_common, reject_unknown_keys};
 use lower::{lower, lower_classifier, lower_encoder};
 
 /// A model family: the architectures that it lowers, and how it reads the configuration of each
@@ -375,7 +376,7 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
             let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
-            folder.config.acknowledge(IGNORED_KEYS);
+            acknowledge_common(&folder.config);
             let decoder = family
                 .config
                 .map(|read| read(&folder.config, &weights))
@@ -390,6 +391,8 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
             supported: names(),
         });
     };
+    let (_, notes) = generation::read(checkpoint)?;
+    notes.into_iter().for_each(|note| weights.note(note));
     lower(architecture, &decoder, &weights, options)
 }
 
@@ -430,7 +433,7 @@ pub(crate) fn build_encoder(
         tensors.extend(sentence.tensors(&folder.folder)?);
     }
     let weights = family.weights(&checkpoint.notes, &tensors);
-    folder.config.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&folder.config);
     let encoder = read(&folder.config, &weights)?;
     if encoder.n_labels().is_some() {
         if options.pooling.is_none() && sentence.is_none() {
@@ -465,7 +468,7 @@ pub(crate) fn build_classifier(
         ));
     };
     let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
-    folder.config.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&folder.config);
     let encoder = read(&folder.config, &weights)?;
     let Some(n_labels) = encoder.n_labels() else {
         return Err(ModelError::NoLabels(architecture));

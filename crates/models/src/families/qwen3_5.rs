@@ -1,7 +1,7 @@
 //! Qwen3.5, text only: three of four layers are gated delta nets, and the others attention whose
 //! output is gated.
 
-use super::keys::{IGNORED_KEYS, check_size};
+use super::keys::{acknowledge_common, check_size};
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
@@ -68,7 +68,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         "vision_end_token_id",
         "vision_start_token_id",
     ]);
-    text.acknowledge(IGNORED_KEYS);
+    acknowledge_common(&text);
     // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
     let tied = c.bool_or("tie_word_embeddings", false)?;

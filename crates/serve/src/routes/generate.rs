@@ -306,9 +306,7 @@ pub(super) fn choose(
     answers: &Answers,
     is_chat: bool,
 ) -> Result<SampleOptions, ApiError> {
-    let options = sampling
-        .choose(answers.recommended.clone(), is_chat)
-        .options;
+    let options = sampling.choose(&answers.recommended, is_chat).options;
     if let Some(known) = &answers.known {
         known.check(&options).map_err(invalid)?;
     }

@@ -41,27 +41,22 @@ pub(super) fn take(
     answers: &Answers,
     number: u64,
 ) -> Result<Sampling, ApiError> {
-    let default = Sampling::default();
     let seed: Option<i64> = fields.take("seed")?;
     Ok(Sampling {
         temperature: fields.take("temperature")?,
         top_k: fields.take("top_k")?,
         top_p: fields.take("top_p")?,
         min_p: fields.take("min_p")?,
-        typical_p: fields.take("typical_p")?.unwrap_or(default.typical_p),
-        xtc_probability: fields
-            .take("xtc_probability")?
-            .unwrap_or(default.xtc_probability),
-        xtc_threshold: fields
-            .take("xtc_threshold")?
-            .unwrap_or(default.xtc_threshold),
+        typical_p: fields.take("typical_p")?,
+        xtc_probability: fields.take("xtc_probability")?,
+        xtc_threshold: fields.take("xtc_threshold")?,
         mirostat: mirostat(fields)?,
         dry: dry(fields, answers)?,
         logit_bias: logit_bias(fields, answers)?,
         repetition_penalty: fields.take("repetition_penalty")?,
         presence_penalty: fields.take("presence_penalty")?.unwrap_or(0.0),
         frequency_penalty: fields.take("frequency_penalty")?.unwrap_or(0.0),
-        repeat_last_n: last_n(fields, "repeat_last_n", default.repeat_last_n)?,
+        repeat_last_n: last_n(fields, "repeat_last_n")?,
         seed: seed.map_or(number, i64::cast_unsigned),
     })
 }
@@ -93,7 +88,7 @@ fn dry(fields: &mut Fields, answers: &Answers) -> Result<Dry, ApiError> {
         allowed_length: fields
             .take("dry_allowed_length")?
             .unwrap_or(default.allowed_length),
-        last_n: last_n(fields, "dry_penalty_last_n", default.last_n)?,
+        last_n: last_n(fields, "dry_penalty_last_n")?.filter(|n| *n != usize::MAX),
         breakers: Vec::new(),
     };
     if let Some(n) = breakers
@@ -113,15 +108,11 @@ fn dry(fields: &mut Fields, answers: &Answers) -> Result<Dry, ApiError> {
     Ok(dry)
 }
 
-/// A number of tokens; -1 for all.
-fn last_n(
-    fields: &mut Fields,
-    name: &str,
-    default: Option<usize>,
-) -> Result<Option<usize>, ApiError> {
+/// A number of tokens; -1, which stands for all, is `usize::MAX`.
+fn last_n(fields: &mut Fields, name: &str) -> Result<Option<usize>, ApiError> {
     match fields.take::<i64>(name)? {
-        None => Ok(default),
-        Some(-1) => Ok(None),
+        None => Ok(None),
+        Some(-1) => Ok(Some(usize::MAX)),
         Some(n) => usize::try_from(n).map(Some).map_err(|_| {
             let message =
                 format!("`{name}`: expected a number of tokens, or -1 for all, found {n}");

@@ -45,6 +45,13 @@ impl Gguf {
             .transpose()
     }
 
+    /// A 32-bit integer, stored in any width, or `None` if the key is absent.
+    pub fn opt_i32(&self, key: &str) -> Result<Option<i32>, MetadataError> {
+        self.value(key)
+            .map(|value| integer(key, value, "a 32-bit integer"))
+            .transpose()
+    }
+
     /// An unsigned 64-bit integer, stored in any width, or `None` if the key is absent.
     pub fn opt_u64(&self, key: &str) -> Result<Option<u64>, MetadataError> {
         self.value(key)

@@ -1,0 +1,432 @@
+//! How answers are generated, as a model's files say.
+//!
+//! In a folder that is `generation_config.json`, or `config.json` without such a file. Keys and
+//! their meaning are those of `GenerationConfig` in transformers 5.24. In GGUF files it is the keys
+//! `general.sampling` of llama.cpp. A key that Thane cannot act on gives a note if its value
+//! changes answers. Unknown keys are refused.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::checkpoint::{
+    Checkpoint, Config, ConfigError, Gguf, HuggingFace, Range, Source, as_token_ids, shorten,
+};
+use crate::error::ModelError;
+
+/// What a model's files say about how its answers are generated. The fields are the keys of
+/// `generation_config.json`; the last three are those of GGUF files only.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[allow(missing_docs)] // the table in docs/chat.md describes the keys
+pub struct Generation {
+    pub do_sample: Option<bool>,
+    pub temperature: Option<f64>,
+    pub top_k: Option<usize>,
+    pub top_p: Option<f64>,
+    pub min_p: Option<f64>,
+    pub top_h: Option<f64>,
+    pub typical_p: Option<f64>,
+    pub epsilon_cutoff: Option<f64>,
+    pub eta_cutoff: Option<f64>,
+    pub repetition_penalty: Option<f64>,
+    pub encoder_repetition_penalty: Option<f64>,
+    pub no_repeat_ngram_size: Option<usize>,
+    pub encoder_no_repeat_ngram_size: Option<usize>,
+    pub bad_words_ids: Vec<Vec<u32>>,
+    pub sequence_bias: Vec<(Vec<u32>, f64)>,
+    pub suppress_tokens: Vec<u32>,
+    pub begin_suppress_tokens: Vec<u32>,
+    /// Tokens of the answer that are free of the penalty, and its base.
+    pub exponential_decay_length_penalty: Option<(usize, f64)>,
+    /// The tokens that this penalty raises.
+    pub eos_token_id: Vec<u32>,
+    pub min_length: Option<usize>,
+    pub min_new_tokens: Option<usize>,
+    pub max_length: Option<usize>,
+    pub max_new_tokens: Option<usize>,
+    pub stop_strings: Vec<String>,
+    pub penalty_last_n: Option<i32>,
+    pub xtc_probability: Option<f64>,
+    pub xtc_threshold: Option<f64>,
+}
+
+/// Keys that are read here.
+const READ: &[&str] = &[
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "do_sample",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "eos_token_id",
+    "epsilon_cutoff",
+    "eta_cutoff",
+    "exponential_decay_length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_new_tokens",
+    "min_p",
+    "no_repeat_ngram_size",
+    "repetition_penalty",
+    "sequence_bias",
+    "stop_strings",
+    "suppress_tokens",
+    "temperature",
+    "top_h",
+    "top_k",
+    "top_p",
+    "typical_p",
+];
+
+/// A key that changes the answers of transformers and not those of Thane.
+struct NotApplied {
+    key: &'static str,
+    /// Whether a value changes answers.
+    matters: fn(&Value) -> bool,
+    /// What the key asks for.
+    what: &'static str,
+}
+
+/// Whether a number is another than 1.
+fn is_not_1(value: &Value) -> bool {
+    value.as_f64() != Some(1.0)
+}
+
+/// Whether a value is anything but `false` and empty lists.
+fn is_set(value: &Value) -> bool {
+    *value != Value::Bool(false) && value.as_array().is_none_or(|list| !list.is_empty())
+}
+
+const NOT_APPLIED: &[NotApplied] = &[
+    NotApplied {
+        key: "constraints",
+        matters: is_set,
+        what: "constrained beam search",
+    },
+    NotApplied {
+        key: "dola_layers",
+        matters: is_set,
+        what: "contrasts of layers",
+    },
+    NotApplied {
+        key: "force_words_ids",
+        matters: is_set,
+        what: "constrained beam search",
+    },
+    NotApplied {
+        key: "forced_bos_token_id",
+        matters: is_set,
+        what: "a fixed token after prompts of one token",
+    },
+    NotApplied {
+        key: "forced_eos_token_id",
+        matters: is_set,
+        what: "a fixed last token of answers that reach their greatest length",
+    },
+    NotApplied {
+        key: "guidance_scale",
+        matters: is_not_1,
+        what: "classifier-free guidance",
+    },
+    NotApplied {
+        key: "max_time",
+        matters: is_set,
+        what: "a time limit",
+    },
+    NotApplied {
+        key: "num_beams",
+        matters: is_not_1,
+        what: "beam search",
+    },
+    NotApplied {
+        key: "penalty_alpha",
+        matters: |value| value.as_f64() != Some(0.0),
+        what: "contrastive search",
+    },
+    NotApplied {
+        key: "token_healing",
+        matters: is_set,
+        what: "healing of the prompt's last token",
+    },
+    NotApplied {
+        key: "watermarking_config",
+        matters: is_set,
+        what: "a watermark",
+    },
+];
+
+/// Keys that change no answer: of beam search, which [`NOT_APPLIED`] speaks of, of speculation,
+/// which keeps the distribution, of memory and output, and what other programs read.
+const HARMLESS: &[&str] = &[
+    "_commit_hash",
+    "_from_model_config",
+    "assistant_confidence_threshold",
+    "assistant_early_exit",
+    "assistant_ensemble_weight",
+    "assistant_lookbehind",
+    "assistant_token_id",
+    "bos_token_id",
+    "cache_config",
+    "cache_implementation",
+    "chat_format",
+    "compile_config",
+    "continuous_batching_config",
+    "decoder_start_token_id",
+    "disable_compile",
+    "diversity_penalty",
+    "early_stopping",
+    "is_assistant",
+    "length_penalty",
+    "low_memory",
+    "max_cache_len",
+    "max_matching_ngram_size",
+    "max_window_size",
+    "num_assistant_tokens",
+    "num_assistant_tokens_schedule",
+    "num_beam_groups",
+    "num_return_sequences",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "pad_token_id",
+    "prefill_chunk_size",
+    "prompt_lookup_num_tokens",
+    // Logits that are no numbers are errors here.
+    "remove_invalid_values",
+    // The probabilities are the same.
+    "renormalize_logits",
+    "return_dict",
+    "return_dict_in_generate",
+    "speculation_type",
+    "target_lookbehind",
+    "transformers.js_config",
+    "transformers_version",
+    "trust_remote_code",
+    "use_cache",
+    "use_mtp",
+    "user_token_id",
+];
+
+/// All known keys, which old files have in `config.json`.
+pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
+    let not_applied = NOT_APPLIED.iter().map(|row| row.key);
+    let others = READ.iter().chain(HARMLESS).copied();
+    others.chain(not_applied)
+}
+
+/// What answers are generated with, and notes on keys that are not applied.
+type Read = (Generation, Vec<String>);
+
+impl Generation {
+    /// What a checkpoint says.
+    ///
+    /// # Errors
+    ///
+    /// If a value has the wrong type or range, or a key is unknown.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+        read(checkpoint).map(|(generation, _)| generation)
+    }
+}
+
+/// [`Generation::of`], with notes on keys that are not applied.
+pub(crate) fn read(checkpoint: &Checkpoint) -> Result<Read, ModelError> {
+    match &checkpoint.source {
+        Source::Gguf(gguf) => of_gguf(gguf),
+        Source::HuggingFace(folder) => Ok(of_folder(folder)?),
+    }
+}
+
+fn of_folder(folder: &HuggingFace) -> Result<Read, ConfigError> {
+    let mut read = match &folder.generation_config {
+        Some(config) => {
+            let read = of_config(config)?;
+            config.acknowledge(HARMLESS);
+            config.reject_unread()?;
+            read
+        }
+        // As transformers: the text part may have what the whole has not.
+        None => {
+            let text = folder.config.opt_object("text_config")?;
+            let parts: Vec<&Config> = [&folder.config].into_iter().chain(&text).collect();
+            of_config(&Config::first_of(&parts, keys()))?
+        }
+    };
+    let (ends, generation) = (folder.eos_token_ids()?, &mut read.0);
+    // As transformers: a token that ends the answer may do so.
+    let is_end = |word: &Vec<u32>| matches!(word[..], [token] if ends.contains(&token));
+    generation.bad_words_ids.retain(|word| !is_end(word));
+    if generation.exponential_decay_length_penalty.is_some() {
+        generation.eos_token_id = ends;
+    }
+    Ok(read)
+}
+
+/// Reads the keys `general.sampling`. Source: `common_init_sampler_from_model` of llama.cpp's
+/// common/common.cpp.
+fn of_gguf(gguf: &Gguf) -> Result<Read, ModelError> {
+    const PREFIX: &str = "general.sampling.";
+    let key = |name: &str| format!("{PREFIX}{name}");
+    let float = |name: &str| Ok::<_, ModelError>(gguf.opt_f32(&key(name))?.map(f64::from));
+    let generation = Generation {
+        temperature: float("temp")?,
+        // All tokens, if it is not above 0.
+        top_k: gguf
+            .opt_i32(&key("top_k"))?
+            .map(|k| usize::try_from(k).unwrap_or(0)),
+        top_p: float("top_p")?,
+        min_p: float("min_p")?,
+        repetition_penalty: float("penalty_repeat")?,
+        penalty_last_n: gguf.opt_i32(&key("penalty_last_n"))?,
+        xtc_probability: float("xtc_probability")?,
+        xtc_threshold: float("xtc_threshold")?,
+        ..Generation::default()
+    };
+    let mut notes = Vec::new();
+    let note =
+        |name: &str, what: &str| format!("{} asks for {what}, which is not applied", key(name));
+    if gguf.opt_i32(&key("mirostat"))?.is_some_and(|n| n != 0) {
+        notes.push(note("mirostat", "mirostat"));
+    }
+    if gguf.opt_str(&key("sequence"))?.is_some() {
+        notes.push(note("sequence", "an order of samplers"));
+    }
+    gguf.opt_f32(&key("mirostat_tau"))?;
+    gguf.opt_f32(&key("mirostat_eta"))?;
+    match gguf.unread(PREFIX) {
+        keys if keys.is_empty() => Ok((generation, notes)),
+        keys => Err(ModelError::UnknownKeys {
+            family: "any",
+            keys,
+        }),
+    }
+}
+
+fn of_config(c: &Config) -> Result<Read, ConfigError> {
+    let number = |key: &str, range: &Range| c.opt_number(key, range);
+    let generation = Generation {
+        do_sample: c.opt_bool("do_sample")?,
+        temperature: number("temperature", &Range::FACTOR_OR_ZERO)?,
+        top_k: c.opt_usize("top_k")?,
+        top_p: number("top_p", &Range::SHARE)?,
+        min_p: number("min_p", &Range::SHARE)?,
+        top_h: number("top_h", &Range::SHARE)?,
+        typical_p: number("typical_p", &Range::SHARE)?,
+        epsilon_cutoff: number("epsilon_cutoff", &Range::SHARE)?,
+        eta_cutoff: number("eta_cutoff", &Range::SHARE)?,
+        repetition_penalty: number("repetition_penalty", &Range::FACTOR)?,
+        encoder_repetition_penalty: number("encoder_repetition_penalty", &Range::FACTOR)?,
+        no_repeat_ngram_size: c.opt_usize("no_repeat_ngram_size")?,
+        encoder_no_repeat_ngram_size: c.opt_usize("encoder_no_repeat_ngram_size")?,
+        bad_words_ids: bad_words(c)?,
+        sequence_bias: sequence_bias(c)?,
+        suppress_tokens: token_list(c, "suppress_tokens")?,
+        begin_suppress_tokens: token_list(c, "begin_suppress_tokens")?,
+        exponential_decay_length_penalty: length_penalty(c)?,
+        eos_token_id: Vec::new(),
+        min_length: c.opt_usize("min_length")?,
+        min_new_tokens: c.opt_usize("min_new_tokens")?,
+        max_length: c.opt_usize("max_length")?,
+        max_new_tokens: c.opt_usize("max_new_tokens")?,
+        stop_strings: stop_strings(c)?,
+        ..Generation::default()
+    };
+    c.acknowledge(&["eos_token_id"]);
+    let note = |row: &NotApplied| {
+        let value = c.value(row.key).filter(|value| (row.matters)(value))?;
+        Some(format!(
+            "{} asks for {} ({} {}), which is not applied",
+            c.file(),
+            row.what,
+            row.key,
+            shorten(value)
+        ))
+    };
+    Ok((generation, NOT_APPLIED.iter().filter_map(note).collect()))
+}
+
+/// Token ids; negative ones, which are those of no token, are left out.
+fn token_list(c: &Config, key: &str) -> Result<Vec<u32>, ConfigError> {
+    let Some(value) = c.value(key) else {
+        return Ok(Vec::new());
+    };
+    let list = value.as_array().map(|list| {
+        let tokens = list
+            .iter()
+            .filter(|id| id.as_i64().is_none_or(|id| id >= 0));
+        as_token_ids(&tokens.cloned().collect())
+    });
+    list.flatten()
+        .ok_or_else(|| c.refused(key, "a list of token ids"))
+}
+
+/// Sequences of token ids.
+fn bad_words(c: &Config) -> Result<Vec<Vec<u32>>, ConfigError> {
+    let key = "bad_words_ids";
+    let Some(value) = c.value(key) else {
+        return Ok(Vec::new());
+    };
+    let words = value.as_array().filter(|words| !words.is_empty());
+    let words = words.and_then(|words| words.iter().map(sequence).collect());
+    words.ok_or_else(|| c.refused(key, "a list of lists of token ids, none of them empty"))
+}
+
+/// A sequence of token ids, which is not empty.
+fn sequence(value: &Value) -> Option<Vec<u32>> {
+    let ids = value.as_array().filter(|ids| !ids.is_empty())?;
+    let id = |id: &Value| u32::try_from(id.as_u64()?).ok();
+    ids.iter().map(id).collect()
+}
+
+/// Biases of sequences; of equal sequences, transformers takes the last.
+fn sequence_bias(c: &Config) -> Result<Vec<(Vec<u32>, f64)>, ConfigError> {
+    let key = "sequence_bias";
+    let Some(value) = c.value(key) else {
+        return Ok(Vec::new());
+    };
+    let pair = |pair: &Value| match pair.as_array()?.as_slice() {
+        [ids, bias] => {
+            let bias = bias.as_f64().filter(|bias| bias.abs() <= 1e4)?;
+            Some((sequence(ids)?, bias))
+        }
+        _ => None,
+    };
+    let pairs = value.as_array().filter(|pairs| !pairs.is_empty());
+    let pairs = pairs.and_then(|p| p.iter().map(pair).collect::<Option<BTreeMap<_, _>>>());
+    let expected = "a list of pairs: token ids, and a number from -10000 to 10000";
+    let pairs = pairs.ok_or_else(|| c.refused(key, expected))?;
+    Ok(pairs.into_iter().collect())
+}
+
+/// The tokens of an answer before the penalty begins, and its base.
+fn length_penalty(c: &Config) -> Result<Option<(usize, f64)>, ConfigError> {
+    let key = "exponential_decay_length_penalty";
+    let pair = c
+        .value(key)
+        .map(|value| match value.as_array()?.as_slice() {
+            [start, factor] => {
+                let start = usize::try_from(start.as_u64()?).ok()?;
+                let factor = factor.as_f64().filter(|f| Range::FACTOR.holds(*f))?;
+                Some((start, factor))
+            }
+            _ => None,
+        });
+    let expected = "two numbers: tokens, and a factor above 0";
+    let pair = pair.map(|pair| pair.ok_or_else(|| c.refused(key, expected)));
+    pair.transpose()
+}
+
+/// One text or several.
+fn stop_strings(c: &Config) -> Result<Vec<String>, ConfigError> {
+    let key = "stop_strings";
+    let texts = match c.value(key) {
+        Some(Value::String(text)) => vec![text.as_str()],
+        _ => c.opt_strs(key)?.unwrap_or_default(),
+    };
+    match texts.iter().any(|text| text.is_empty()) {
+        true => Err(c.refused(key, "texts that are not empty")),
+        false => Ok(texts.into_iter().map(str::to_owned).collect()),
+    }
+}
