@@ -3,11 +3,10 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, chat_folder, stderr};
+use crate::fixture::{Home, assert_ends, chat_folder, stderr, until};
 use crate::serve_client::{Server, with};
 
 /// Compiles without end, for each `n`.
@@ -69,10 +68,7 @@ fn a_grammar_that_compiles_without_end_is_refused_however_it_comes() {
         assert!(found.contains(said), "{at} {path}: {found}");
     }
     assert_eq!(server.n_requests(), 0);
-    // Each process ends.
-    while !processes(&server).is_empty() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("each process ends", || processes(&server).is_empty());
 }
 
 #[test]
@@ -89,9 +85,7 @@ fn nobody_else_waits_for_grammars_that_compile_without_end() {
                 assert_eq!(answer.status, 400);
             });
         }
-        while server.n_requests() < 3 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("grammars are compiled", || server.n_requests() == 3);
         // Texts for another model, and prompts for the same one, are still tokenized.
         let texts = json!({"model": "bert-mean", "input": ["a cat", "the sea"]});
         let vectors = server.post("/v1/embeddings", &texts.to_string(), "");
@@ -118,17 +112,15 @@ fn compiling_ends_when_its_client_leaves() {
     );
     stream.write_all((head + &body).as_bytes()).unwrap();
     if cfg!(target_os = "linux") {
-        while processes(&server).is_empty() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        until("a process compiles", || !processes(&server).is_empty());
     }
     // Nothing was answered yet.
     stream.set_nonblocking(true).unwrap();
     assert!(stream.read(&mut [0]).is_err());
     drop(stream);
-    while !processes(&server).is_empty() || server.n_requests() > 0 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    until("compiling ends", || {
+        processes(&server).is_empty() && server.n_requests() == 0
+    });
 }
 
 #[test]
