@@ -54,3 +54,28 @@ fn released_bytes_are_read_from_the_file() {
     assert_eq!(row, bytes[29_100..29_400]);
     assert_eq!(table.as_slice(), &bytes[100..30_000]);
 }
+
+#[cfg(unix)]
+#[test]
+fn only_regular_files_are_opened() {
+    use std::os::unix::net::UnixListener;
+    use thane_mil::package::open_regular;
+    let folder = tempfile::tempdir().unwrap();
+    let [file, pipe, socket, link] = ["file", "pipe", "s", "link"].map(|n| folder.path().join(n));
+    std::fs::write(&file, "text").unwrap();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    drop(UnixListener::bind(&socket).unwrap());
+    std::os::unix::fs::symlink(&pipe, &link).unwrap();
+    assert!(open_regular(&file).is_ok());
+    for (path, what) in [
+        (pipe.as_path(), "a pipe"),
+        (&link, "a pipe"),
+        (&socket, "a socket"),
+        (folder.path(), "a folder"),
+        ("/dev/null".as_ref(), "a device"),
+    ] {
+        let expected = format!("expected a regular file, found {what}");
+        assert_eq!(open_regular(path).unwrap_err().to_string(), expected);
+    }
+}

@@ -257,7 +257,7 @@ pub(super) const VALUES: &[Change<proto::Model>] = &[
     (
         "folder",
         |m| blob(m).file_name = "@model_path/weights".to_owned(),
-        "not a regular file",
+        "expected a regular file, found a folder",
     ),
     (
         "the folder itself",
