@@ -62,8 +62,6 @@ convert_encoders() { # folder
     local model
     for model in tests/models/tiny-embed/*/modules.json; do
         model=$(dirname "$model")
-        # Two poolings side by side are refused, and tested as such.
-        [[ $model == */bert-weighted ]] && continue
         "$thane" convert --quiet --force --task embed --buckets 24,48 "$model" -o "$1/$(basename "$model").mlpackage" || return
     done
     "$thane" convert --quiet --force --task embed --chunks --buckets 24 tests/models/tiny-embed/qwen3-pplx -o "$1/chunks.mlpackage"

@@ -34,6 +34,8 @@ class Case:
     # Another spelling of the tensors that are stored: {name: tensor} -> {name: tensor}.
     respell: object = None
     activations: tuple = ()  # values of `hidden_act` to give the vector of one text for
+    # (file of a dense layer, names of torch.nn to give the vector of one text for)
+    dense_activations: tuple = ("", ())
     chunked: bool = False  # late chunking and tanh outputs, as pplx-embed has them
     max_len: int = 0  # tokens; longer texts are cut
     # Which keys a query sees: all, those up to itself, or in sliding layers those at this distance at most. None: BERT.
@@ -44,6 +46,14 @@ class Case:
 def pooling(width, mode, *, keys=("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens"), **more):
     """1_Pooling/config.json as it was spelled before the modes became one key; the first files had four modes."""
     return {"word_embedding_dimension": width} | {f"pooling_mode_{key}": key == mode for key in keys} | more
+
+
+def torch_name(name):
+    """The full name of a class of torch.nn, as sentence-transformers writes it."""
+    import torch
+
+    kind = getattr(torch.nn, name)
+    return f"{kind.__module__}.{kind.__name__}"
 
 
 POOLING_KEYS = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy
 import safetensors.numpy
@@ -46,21 +47,28 @@ def pool(answer, mode, skipped):
     }[mode]()
 
 
+def pooling_of(model):
+    """The place of the pooling among the modules."""
+    return next(i for i, module in enumerate(model) if type(module).__name__ == "Pooling")
+
+
 def modes_of(model):
-    mode = model[1].pooling_mode
+    mode = model[pooling_of(model)].pooling_mode
     return (mode,) if isinstance(mode, str) else mode
 
 
 def skipped_of(model, answer):
     """Tokens that are not pooled; the one before the prompt counts to it."""
-    return 0 if model[1].include_prompt else answer.prompt_len
+    return 0 if model[pooling_of(model)].include_prompt else answer.prompt_len
 
 
 def pooled_vectors(case, model, answer):
-    """{mode: vector} by the reference's own module, for its mode or for all."""
+    """{mode: vector} by the reference's own module, for its mode or for all; none if other modules come first."""
     vectors = {}
+    if pooling_of(model) > 1:
+        return vectors
     for mode in MODES if case.pool_all else modes_of(model):
-        vectors[mode] = pool_by_reference(model[1], answer, mode)
+        vectors[mode] = pool_by_reference(model[pooling_of(model)], answer, mode)
         ours = pool(answer, mode, skipped_of(model, answer))
         if numpy.abs(vectors[mode] - ours).max() > 1e-5 * max(1, numpy.abs(ours).max()):
             sys.exit(f"pooling {mode}: the reference and numpy differ by {numpy.abs(vectors[mode] - ours).max():.1e}")
@@ -105,22 +113,49 @@ def check_masks(case, model, answer):
 
 def check_pooling(case, folder, model, answer):
     """From the hidden states to the embedding as modules.json says, in float64."""
-    vector = numpy.concatenate([pool(answer, mode, skipped_of(model, answer)) for mode in modes_of(model)])
     path = folder / "modules.json"
-    for row in json.loads(path.read_text())[2:] if path.is_file() else []:
+    rows = json.loads(path.read_text())[1:] if path.is_file() else [{"type": "Pooling", "path": ""}]
+    vector = answer.hidden.astype("float64")
+    for row in rows:
         kind = row["type"].rsplit(".", 1)[-1]
-        if kind == "Dense":
-            vector = dense(folder / row["path"], vector)
-        elif kind == "Normalize":
-            vector = vector / max(numpy.linalg.norm(vector), 1e-12)
-        elif kind != "FlexibleQuantizer":
+        if kind == "Pooling":
+            states = SimpleNamespace(hidden=vector)
+            skipped = skipped_of(model, answer)
+            vector = numpy.concatenate([pool(states, mode, skipped) for mode in modes_of(model)])
+        elif kind in STEPS:
+            vector = STEPS[kind](folder / row["path"], vector)
+        elif kind not in ("FlexibleQuantizer", "Dropout"):
             sys.exit(f"no second opinion on a module of type {row['type']}")
-    if numpy.abs(vector - answer.embedding).max() > 1e-6 * max(1, numpy.abs(vector).max()):
-        sys.exit(f"the reference and numpy differ by {numpy.abs(vector - answer.embedding).max():.1e}")
+    kept = vector[: model.truncate_dim]
+    difference = numpy.abs(kept - answer.embedding[: model.truncate_dim]).max()
+    if difference > 1e-6 * max(1, numpy.abs(kept).max()):
+        sys.exit(f"the reference and numpy differ by {difference:.1e}")
 
 
-def dense(folder, vector):
-    config = json.loads((folder / "config.json").read_text())
+def normalize(_, x):
+    return x / numpy.maximum(numpy.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+
+
+def layer_norm(folder, x):
     tensors = safetensors.numpy.load_file(folder / "model.safetensors")
-    out = tensors["linear.weight"].astype("float64") @ vector + tensors.get("linear.bias", 0.0)
-    return {"Identity": lambda: out, "Tanh": lambda: numpy.tanh(out)}[config["activation_function"].rsplit(".", 1)[-1]]()
+    x = (x - x.mean(-1, keepdims=True)) / numpy.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    return x * tensors["norm.weight"] + tensors["norm.bias"]
+
+
+def dense(folder, x):
+    config = json.loads((folder / "config.json").read_text())
+    tensors = {name: t.astype("float64") for name, t in safetensors.numpy.load_file(folder / "model.safetensors").items()}
+    out = x @ tensors["linear.weight"].T + tensors.get("linear.bias", 0.0)
+    name = config.get("activation_function", "torch.nn.Tanh").rsplit(".", 1)[-1]
+    # Functions of torch on float64: the activations themselves are those of another script's models.
+    module = getattr(torch.nn, name)().double().eval()
+    if name == "PReLU":
+        module.weight.data = torch.from_numpy(tensors["activation_function.weight"])
+    with torch.no_grad():
+        out = module(torch.from_numpy(out)).numpy()
+    if config.get("use_residual"):
+        out = out + (x @ tensors["residual.weight"].T if "residual.weight" in tensors else x)
+    return out
+
+
+STEPS = {"Dense": dense, "LayerNorm": layer_norm, "Normalize": normalize}

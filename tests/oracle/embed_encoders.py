@@ -1,7 +1,7 @@
 """The tiny encoders: BERT as all-MiniLM-L6-v2, bge and sentence-transformers 6 have it, ModernBERT in both spellings."""
 
 import embed_tokenizers
-from embed_case import CONFIG, NO_NORMALIZE, POOLING, POOLING_KEYS, Case, pooling
+from embed_case import CONFIG, NO_NORMALIZE, POOLING, POOLING_KEYS, Case, pooling, torch_name
 
 
 def bert_config(vocab, **changes):
@@ -155,6 +155,91 @@ def bert_weighted():
     )
 
 
+# All that can be made without arguments. PReLU has a weight of its own, and GLU halves a vector.
+TORCH_ACTIVATIONS = (
+    "AlphaDropout", "CELU", "Dropout", "ELU", "FeatureAlphaDropout", "GELU", "GLU", "Hardshrink", "Hardsigmoid", "Hardswish",
+    "Hardtanh", "Identity", "LeakyReLU", "LogSigmoid", "LogSoftmax", "Mish", "RReLU", "ReLU", "ReLU6", "SELU", "SiLU",
+    "Sigmoid", "Softmax", "Softmin", "Softplus", "Softshrink", "Softsign", "Tanh", "Tanhshrink",
+)
+
+
+def dense(n_in, n_out, activation, **more):
+    return {"in_features": n_in, "out_features": n_out, "bias": True, "activation_function": torch_name(activation)} | more
+
+
+def bert_steps():
+    """All modules that change a vector, before the pooling and behind it; a vector of which a part is kept."""
+    tokenizer = embed_tokenizers.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], 40)
+    module = "sentence_transformers.sentence_transformer.modules"
+    tokens = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
+    return Case(
+        seed=321,
+        config=bert_config(
+            embed_tokenizers.size(tokenizer), hidden_size=34, num_attention_heads=2, intermediate_size=45,
+            max_position_embeddings=512),
+        tokenizer=tokenizer,
+        tokenizer_config=BERT_TOKENIZER | {"model_max_length": 60},
+        modules=[
+            ("", "Transformer"), ("1_Dense", "Dense"), ("2_Normalize", "Normalize"), ("3_Pooling", "Pooling"),
+            ("4_LayerNorm", {"type": f"{module}.layer_norm.LayerNorm"}), ("5_Dense", "Dense"), ("6_Dropout", "Dropout"),
+            ("7_Dense", "Dense"), ("8_Normalize", "Normalize"), ("9_Dense", "Dense"), ("10_Normalize", "Normalize"),
+        ],
+        folders={
+            "1_Dense": dense(34, 26, "SELU", **tokens), "2_Normalize": tokens,
+            "3_Pooling": {"embedding_dimension": 26, "pooling_mode": "mean", "include_prompt": True},
+            "4_LayerNorm": {"dimension": 26}, "5_Dense": dense(26, 26, "Mish", use_residual=True),
+            "6_Dropout": {"dropout": 0.5},
+            # What is between norms must not be scaled away.
+            "7_Dense": dense(26, 42, "PReLU", use_residual=True), "8_Normalize": {},
+            "9_Dense": dense(42, 38, "Tanh"), "10_Normalize": {},
+        },
+        sentence={
+            "__version__": {"pytorch": "2.15.0", "sentence_transformers": "6.2.0", "transformers": "5.24.0"},
+            "default_prompt_name": None, "model_type": "SentenceTransformer", "prompts": {"document": "", "query": ""},
+            "similarity_fn_name": "cosine", "truncate_dim": 19,
+        },
+        bert=None,
+        unused=BERT_UNUSED,
+        mutations={
+            "normalized tokens": {"2_Normalize/config.json": {"module_input_name": "sentence_embedding"}},
+            "residual": {"5_Dense/config.json": {"use_residual": False}},
+            "normalized within": {"8_Normalize/config.json": {"module_input_name": "token_embeddings"}},
+        },
+        dense_activations=("9_Dense/config.json", TORCH_ACTIVATIONS),
+        dimensions=(30, 11),
+        max_len=60,
+    )
+
+
+def bert_prompt():
+    """Prompts whose tokens are not pooled, by every mode of pooling, in a model that keeps a part of its vectors."""
+    tokenizer = embed_tokenizers.wordpiece(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], 40)
+    return Case(
+        seed=322,
+        config=bert_config(
+            embed_tokenizers.size(tokenizer), hidden_size=42, num_attention_heads=3, intermediate_size=39,
+            max_position_embeddings=512),
+        tokenizer=tokenizer,
+        tokenizer_config=BERT_TOKENIZER | {"model_max_length": 52},
+        modules=[("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")],
+        folders={"1_Pooling": pooling(42, "mean_tokens", keys=POOLING_KEYS, include_prompt=False)},
+        sentence={
+            "prompts": {"query": "Represent the question for retrieval: ", "document": "", "unknown": "the 🙂"},
+            "default_prompt_name": "query", "similarity_fn_name": "dot", "truncate_dim": 40,
+        },
+        bert=None,
+        unused=BERT_UNUSED,
+        mutations={
+            "include_prompt": {POOLING: {"include_prompt": True}},
+            "pooling": {POOLING: {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}},
+        },
+        dimensions=(41, 24),
+        pool_all=True,
+        prompts=("query", "document", "unknown"),
+        max_len=52,
+    )
+
+
 MODERNBERT_SPECIALS = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
 
 
@@ -271,6 +356,7 @@ def modernbert_cls():
 
 
 CASES = {
-    "bert-mean": bert_mean, "bert-cls": bert_cls, "bert-weighted": bert_weighted, "modernbert-mean": modernbert_mean,
+    "bert-mean": bert_mean, "bert-cls": bert_cls, "bert-weighted": bert_weighted, "bert-steps": bert_steps,
+    "bert-prompt": bert_prompt, "modernbert-mean": modernbert_mean,
     "modernbert-cls": modernbert_cls,
 }

@@ -61,7 +61,6 @@ def tokens_of(case, model):
 def answer_of(model, ids):
     features = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids), dtype=torch.int64)}
     with torch.no_grad():
-        out = model(features)
-    vectors = {name: out[name][0].float().numpy() for name in ("token_embeddings", "sentence_embedding")}
-    return SimpleNamespace(
-        ids=ids, prompt_len=0, hidden=vectors["token_embeddings"], embedding=vectors["sentence_embedding"])
+        hidden = model[0](dict(features))["token_embeddings"][0].float().numpy()
+        embedding = model(features)["sentence_embedding"][0].float().numpy()
+    return SimpleNamespace(ids=ids, prompt_len=0, hidden=hidden, embedding=embedding)

@@ -40,16 +40,16 @@ import transformers
 import embed_decoders
 import embed_encoders
 import embed_families
-from embed_case import CONFIG, REMOVED
-from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors
+from embed_case import CONFIG, REMOVED, torch_name
+from embed_check import check_masks, check_pooling, check_tokens, pooled_vectors, pooling_of
 from embed_chunks import documents_of, tanh_codes
 from embed_lengths import lengths_of
 
 # Smallest relative change of the embeddings that counts as "this setting matters".
 BITES = 3e-3
 CASES = embed_encoders.CASES | embed_families.CASES | embed_decoders.CASES
-# erf-gelu differs from tanh-gelu by at most 5e-4 in the value.
-WEAK_MUTATIONS = {"activation": 1e-4}
+# erf-gelu differs from tanh-gelu by at most 5e-4 in the value; tokens of one text have similar lengths.
+WEAK_MUTATIONS = {"activation": 1e-4, "normalized tokens": 1e-3}
 
 QUERIES_AND_KEYS = tuple(
     f"{name}.weight" for name in ("query", "key", "q_proj", "k_proj", "q_lin", "k_lin", "attn.q", "attn.k"))
@@ -167,12 +167,30 @@ def save_tensors(case, folder):
         stored[name] = drawn.to(getattr(torch, kind))
     write_tensors(folder / "model.safetensors", dict(sorted(stored.items())))
     for path, config in case.folders.items():
-        if "out_features" in config:
-            shape = (config["out_features"], config["in_features"])
-            dense = {"linear.weight": torch.tensor(1.6 * random.standard_normal(shape) / numpy.sqrt(shape[1])).float()}
-            if config["bias"]:
-                dense["linear.bias"] = torch.tensor(0.5 * random.standard_normal(shape[0])).float()
-            write_tensors(folder / path / "model.safetensors", dense)
+        if tensors := module_tensors(config, random):
+            write_tensors(folder / path / "model.safetensors", tensors)
+
+
+def module_tensors(config, random):
+    """The tensors of a dense layer or of a layer norm, by its config.json."""
+
+    def drawn(shape, scale, middle=0.0):
+        return torch.tensor(middle + scale * random.standard_normal(shape)).float()
+
+    if "dimension" in config:
+        size = config["dimension"]
+        return {"norm.weight": drawn(size, 0.4, 1.0), "norm.bias": drawn(size, 0.5)}
+    if "out_features" not in config:
+        return {}
+    shape = (config["out_features"], config["in_features"])
+    tensors = {"linear.weight": drawn(shape, 1.6 / numpy.sqrt(shape[1]))}
+    if config.get("bias", True):
+        tensors["linear.bias"] = drawn(shape[0], 0.5)
+    if config.get("use_residual") and shape[0] != shape[1]:
+        tensors["residual.weight"] = drawn(shape, 1.6 / numpy.sqrt(shape[1]))
+    if config.get("activation_function", "").endswith(".PReLU"):
+        tensors["activation_function.weight"] = drawn(1, 0.1, 0.3)
+    return tensors
 
 
 def respelled(folder, changes, other):
@@ -201,7 +219,7 @@ def load(folder, *changes):
     with tempfile.TemporaryDirectory() as other:
         return sentence_transformers.SentenceTransformer(
             str(respelled(folder, merged, other)), device="cpu",
-            model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"})
+            model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"}).eval()
 
 
 class Answer:
@@ -214,10 +232,13 @@ class Answer:
         self.hidden = numpy.zeros((0, model[0].get_embedding_dimension()), "float32")
         if not self.ids:
             # No token, no pass: the mean of nothing is zero, as sentence-transformers has it in a batch.
-            self.embedding = numpy.zeros(model.get_embedding_dimension(), "float32")
+            self.embedding = self.whole = numpy.zeros(model.get_embedding_dimension(), "float32")
             return
-        self.hidden = model.encode(text, prompt_name=prompt, output_value="token_embeddings").float().numpy()
+        # Of the transformer alone: modules before the pooling replace them.
+        with torch.no_grad():
+            self.hidden = model[0](dict(features))["token_embeddings"][0].float().numpy()
         self.embedding = model.encode(text, prompt_name=prompt, show_progress_bar=False)
+        self.whole = model.encode(text, prompt_name=prompt, show_progress_bar=False, truncate_dim=1 << 20)
 
 
 def embeddings(model, texts):
@@ -287,34 +308,43 @@ def golden_of(case, folder, model, texts, floats):
         check_pooling(case, folder, model, answer)
         rows.append({
             "name": name, "text": text, "prompt": prompt, "ids": answer.ids, "n_tokens": n_tokens,
-        } | ({} if prompt or name == "too long" else {"hidden": floats.add(answer.hidden)}) | {
+        } | ({} if model[pooling_of(model)].include_prompt else {"n_skipped": answer.prompt_len}) | ({} if prompt or name == "too long" else {"hidden": floats.add(answer.hidden)}) | {
             "pooled": {mode: floats.add(vector) for mode, vector in pooled_vectors(case, model, answer).items()},
             "embedding": floats.add(answer.embedding),
         } | (tanh_codes(answer.embedding) if case.chunked else {}))
     cut = [{"n": n, "embeddings": floats.add(cut_to(model, answers, n))} for n in case.dimensions]
     return {
-        "max_seq_len": model.max_seq_length, "dimension": model.get_embedding_dimension(),
+        "max_seq_len": model.max_seq_length, "dimension": model.get_embedding_dimension(), **truncated(model, answers),
         "normalized": is_normalized(model), "prompts": model.prompts, "default_prompt": model.default_prompt_name,
         "similarity": str(model.similarity_fn_name), "texts": rows, "batch": floats.add(batch), "dimensions": cut,
         "similarities": floats.add(model.similarity(single, single).numpy()),
     } | ({"documents": documents_of(model, floats)} if case.chunked else {}) | activations_of(case, folder, texts, floats), single
 
 
+def truncated(model, answers):
+    """What the model keeps of a vector by itself, if that is not all."""
+    if model.truncate_dim is None:
+        return {}
+    return {"truncate_dim": model.truncate_dim, "whole": len(answers[0].whole)}
+
+
 def activations_of(case, folder, texts, floats):
-    """The vector of one text with each other activation."""
-    if not case.activations:
+    """The vector of one text with each other activation, of the model or of a dense layer."""
+    file, names = case.dense_activations
+    changes = {name: {CONFIG: {"hidden_act": name}} for name in case.activations}
+    changes |= {name: {file: {"activation_function": torch_name(name)}} for name in names}
+    if not changes:
         return {}
     text = [row for row in texts if row[0] == "half"]
     rows = {}
-    for name in case.activations:
-        model = load(folder, case.reference, {CONFIG: {"hidden_act": name}})
-        rows[name] = floats.add(embeddings(model, text)[0])
+    for name, change in changes.items():
+        rows[name] = floats.add(embeddings(load(folder, case.reference, change), text)[0])
     return {"activations": rows}
 
 
 def cut_to(model, answers, n):
     """The first `n` elements, of length one again where the model normalizes // [texts, n]"""
-    cut = numpy.stack([answer.embedding[:n] for answer in answers])
+    cut = numpy.stack([answer.whole[:n] for answer in answers])
     return cut / numpy.linalg.norm(cut, axis=1, keepdims=True) if is_normalized(model) else cut
 
 

@@ -128,7 +128,7 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             vec!["thane embed with the checkpoint that it was made of".to_owned()]
         }
         RuntimeError::MaxTokens { positions, .. } => vec![format!("--max-length 1 to {positions}")],
-        RuntimeError::PromptNotPooled => vec!["--prompt \"\", which takes no prompt".to_owned()],
+        RuntimeError::OnlyPrompt => vec!["--prompt \"\", which takes no prompt".to_owned()],
         _ => Vec::new(),
     }
 }

@@ -76,11 +76,15 @@ pub struct EncoderInfo {
     pub pooling: Poolings,
     /// Whether vectors are normalized to length 1.
     pub normalize: bool,
+    /// How many elements of a vector are kept unless the caller says otherwise; `None` for all. The
+    /// program gives all, and what is kept is not normalized again.
+    pub truncate_dim: Option<usize>,
     /// Prompts by task name; a prompt precedes the text.
     pub prompts: BTreeMap<String, String>,
     /// Name of the prompt that is used by default.
     pub default_prompt: Option<String>,
-    /// Whether pooling includes the tokens of the prompt.
+    /// Whether pooling includes the tokens of the prompt. Otherwise functions that give a vector
+    /// for a text have the input `pooling_mask`.
     pub include_prompt: bool,
     /// The similarity function, such as `cosine`.
     pub similarity: Option<String>,

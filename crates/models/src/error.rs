@@ -14,7 +14,7 @@ pub enum ModelError {
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
     /// A key of `config.json` is missing or has the wrong type.
-    #[error(transparent)]
+    #[error("{}: {_0}", _0.file())]
     Config(#[from] ConfigError),
     /// A key of the GGUF metadata is missing or has the wrong type.
     #[error(transparent)]

@@ -157,6 +157,10 @@ pub struct Embeds {
     pub positions: usize,
     /// Elements of a vector.
     pub dimensions: usize,
+    /// How many of them are kept unless the caller says otherwise; absent for all. What is kept is
+    /// not normalized again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncate_dim: Option<usize>,
     /// Most tokens of a text that the model was made for.
     pub max_tokens: usize,
     /// Lengths that have a function of their own, ascending.
@@ -175,7 +179,8 @@ pub struct Embeds {
     pub prompts: BTreeMap<String, String>,
     /// Name of the prompt that is used by default.
     pub default_prompt: Option<String>,
-    /// Whether the tokens of a prompt count in the pooling.
+    /// Whether the tokens of a prompt count in the pooling. Otherwise `pooling_mask` tells which
+    /// tokens do.
     pub include_prompt: bool,
     /// How vectors are compared, such as `cosine`.
     pub similarity: Option<String>,
@@ -220,7 +225,8 @@ pub struct Port {
     /// Dimensions; null for one that may differ from call to call.
     pub shape: Vec<Option<usize>>,
     /// What the value is for: `tokens`, `position`, `key_cache`, `value_cache`, `logits`,
-    /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `sliding_mask`,
+    /// `convolution_cache`, `recurrent_state`, `top_logits`, `top_tokens`; `mask`, `pooling_mask`,
+    /// `sliding_mask`,
     /// `cache_slot`, `selection`, `key_value_cache`, `hidden_states`, `final_hidden_states`,
     /// `per_layer_vectors`,
     /// `token_row`, `position_row`, `new_keys`, `new_values`, `given_keys`, `given_values`;
@@ -276,6 +282,7 @@ impl Embeds {
             vocabulary: info.vocab_size,
             positions: info.n_positions,
             dimensions: info.dim,
+            truncate_dim: info.truncate_dim,
             max_tokens: info.max_tokens,
             flexible: lengths.contains(&None),
             buckets: lengths.iter().copied().flatten().collect(),
@@ -303,6 +310,7 @@ impl Embeds {
             vocab_size: self.vocabulary,
             n_positions: self.positions,
             dim: self.dimensions,
+            truncate_dim: self.truncate_dim,
             max_tokens: self.max_tokens,
             pooling,
             normalize: self.normalize,
@@ -387,6 +395,7 @@ fn port(f: &Function, value: ValueId, is_input: bool) -> Result<Port, ContractEr
         "write_begin" | "write_end" => "cache_slot",
         "last_token" => "selection",
         "attention_mask" | "full_mask" => "mask",
+        "pooling_mask" => "pooling_mask",
         "sliding_mask" => "sliding_mask",
         "streaming_mask" => "streaming_mask",
         "pool_matrix" => "pool_matrix",

@@ -3,12 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thane_engine::embed::{self, Document, Limits, Watch, shorten};
+use thane_engine::embed::output::{self, Kept};
+use thane_engine::embed::{self, Document, Limits, Sequence, Watch, shorten};
 use thane_engine::text::{EncodeOptions, SpecialTokens, Tokenizer};
 use thane_mil::backend::Backend;
 use thane_mil::program::Program;
 use thane_models::checkpoint::Checkpoint;
-use thane_models::{EncoderInfo, EncoderOptions, Encoding, Poolings};
+use thane_models::{EncoderInfo, EncoderOptions, Encoding, Pooling, Poolings};
 
 use crate::bundle_reader::Bundle;
 use crate::contract::encoding_name;
@@ -74,13 +75,41 @@ pub struct Embedder {
 pub struct TextEncoder {
     tokenizer: Tokenizer,
     around: SpecialTokens,
+    /// Whether the tokens of a prompt are not pooled.
+    skips_prompt: bool,
+    /// Whether a maximum of tokens is part of the pooling.
+    pools_max: bool,
+}
+
+/// A prompt that precedes texts, and how many tokens at the beginning of a text are not pooled
+/// because of it.
+#[derive(Clone, Debug, Default)]
+pub struct Prefix {
+    /// The prompt.
+    pub text: String,
+    n_skipped: usize,
+    /// Whether a text must have tokens behind those.
+    needs_more: bool,
+}
+
+impl Prefix {
+    /// The tokens of this prompt and a text behind it.
+    pub fn before(&self, tokens: Vec<u32>) -> Result<Sequence, RuntimeError> {
+        if self.needs_more && tokens.len() <= self.n_skipped {
+            return Err(RuntimeError::OnlyPrompt);
+        }
+        Ok(Sequence {
+            tokens,
+            n_skipped: self.n_skipped,
+        })
+    }
 }
 
 /// The tokens of what is embedded in one pass.
 #[derive(Clone, Debug)]
 pub enum Tokens {
     /// A text.
-    Text(Vec<u32>),
+    Text(Sequence),
     /// The chunks of a document.
     Chunks(Document),
 }
@@ -89,7 +118,7 @@ impl Tokens {
     /// Number of tokens.
     pub fn n_tokens(&self) -> usize {
         match self {
-            Self::Text(tokens) => tokens.len(),
+            Self::Text(sequence) => sequence.tokens.len(),
             Self::Chunks(document) => document.tokens().len(),
         }
     }
@@ -121,7 +150,38 @@ impl TextEncoder {
         }
         tokenizer.end_texts()?;
         let around = tokenizer.special_tokens()?;
-        Ok(Self { tokenizer, around })
+        Ok(Self {
+            tokenizer,
+            around,
+            skips_prompt: !info.include_prompt,
+            pools_max: info.pooling.modes().contains(&Pooling::Max),
+        })
+    }
+
+    /// A prompt that precedes texts of at most `max_tokens` tokens.
+    ///
+    /// Where the model leaves the prompt out of its pooling, the prompt has as many tokens as the
+    /// tokenizer makes of the prompt alone, without a control token at the end. Source:
+    /// `Transformer._get_prompt_length` of sentence-transformers 6.2.
+    pub fn prefix(&self, text: String, max_tokens: usize) -> Result<Prefix, RuntimeError> {
+        let mut n_skipped = 0;
+        if self.skips_prompt && !text.is_empty() {
+            let mut tokens = self.encode(&text)?;
+            shorten(&mut tokens, max_tokens, self.around.after.len());
+            let ends = tokens.last().is_some_and(|id| self.tokenizer.is_named(*id));
+            n_skipped = tokens.len() - usize::from(ends);
+        }
+        Ok(Prefix {
+            text,
+            n_skipped,
+            needs_more: n_skipped > 0 && self.pools_max,
+        })
+    }
+
+    /// The tokens of a text behind a prompt.
+    pub fn encode_behind(&self, prefix: &Prefix, text: &str) -> Result<Sequence, RuntimeError> {
+        let tokens = self.encode(&[prefix.text.as_str(), text].concat())?;
+        prefix.before(tokens)
     }
 
     /// The tokens of a text, with those that the tokenizer puts around it.
@@ -285,8 +345,9 @@ impl Embedder {
         Arc::clone(&self.text)
     }
 
-    /// One vector for each text, in order. `prompt` names the prompt to put before each text:
-    /// `None` for the model's default, an empty name for none.
+    /// One vector for each text, in order, of as many elements as the model gives by default.
+    /// `prompt` names the prompt to put before each text: `None` for the model's default, an empty
+    /// name for none.
     ///
     /// A text that is longer than [`Self::max_tokens`] is an error.
     pub fn embed(
@@ -295,21 +356,29 @@ impl Embedder {
         prompt: Option<&str>,
     ) -> Result<Vec<Vec<f32>>, RuntimeError> {
         let prompt = Prompt::choose(prompt, &self.info)?.text;
+        let prefix = self.text.prefix(prompt, self.max_tokens())?;
         let sequences = texts
             .iter()
-            .map(|text| self.text.encode(&[&prompt, *text].concat()))
+            .map(|text| self.text.encode_behind(&prefix, text))
             .collect::<Result<Vec<_>, _>>()?;
-        let (rows, dim) = (self.embed_all(&sequences)?, self.engine.dim());
-        Ok(rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())
+        let rows = self.embed_all(&sequences)?;
+        Ok(self.kept(rows))
     }
 
-    /// The vector of one text that was tokenized.
+    /// The rows of vectors with the elements that the model gives by default.
+    fn kept(&self, rows: Vec<f32>) -> Vec<Vec<f32>> {
+        let kept = kept_by_default(&self.info);
+        let rows = output::shorten(rows, self.engine.dim(), kept);
+        rows.chunks_exact(kept.dim).map(<[f32]>::to_vec).collect()
+    }
+
+    /// The vector of one text that was tokenized, with all elements.
     pub fn embed_tokens(&mut self, tokens: Vec<u32>) -> Result<Vec<f32>, RuntimeError> {
-        self.embed_all(&[tokens])
+        self.embed_all(&[tokens.into()])
     }
 
-    /// The vectors of sequences, row by row.
-    fn embed_all(&mut self, sequences: &[Vec<u32>]) -> Result<Vec<f32>, RuntimeError> {
+    /// The vectors of sequences with all elements, row by row.
+    fn embed_all(&mut self, sequences: &[Sequence]) -> Result<Vec<f32>, RuntimeError> {
         let mut watch = Watch {
             interrupted: &|| false,
             progress: &mut |_| {},
@@ -318,25 +387,34 @@ impl Embedder {
         Ok(rows.unwrap_or_default())
     }
 
-    /// The vectors of the chunks of one document.
+    /// The vectors of the chunks of one document, of as many elements as the model gives by
+    /// default.
     pub fn embed_chunks(&mut self, chunks: &[String]) -> Result<Vec<Vec<f32>>, RuntimeError> {
+        let rows = self.whole_chunks(chunks)?;
+        Ok(self.kept(rows))
+    }
+
+    /// The vectors of the chunks of one document with all elements, row by row.
+    pub(crate) fn whole_chunks(&mut self, chunks: &[String]) -> Result<Vec<f32>, RuntimeError> {
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
         let document = self.text.document(chunks)?;
-        let (rows, dim) = (self.engine.chunks(&document)?, self.engine.dim());
-        Ok(rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())
+        Ok(self.engine.chunks(&document)?)
     }
 
-    /// The tokens of a text, and whether they were cut: with `truncate`, to [`Self::max_tokens`].
-    pub fn tokenize(&self, text: &str, truncate: bool) -> Result<(Tokens, bool), RuntimeError> {
-        let most = if truncate {
-            self.max_tokens()
-        } else {
-            usize::MAX
-        };
-        let (ids, is_cut) = self.tokenize_within(text, most)?;
-        Ok((Tokens::Text(ids), is_cut))
+    /// The tokens of a text behind a prompt, and whether they were cut: with `truncate`, to
+    /// [`Self::max_tokens`].
+    pub fn tokenize(
+        &self,
+        prefix: &Prefix,
+        text: &str,
+        truncate: bool,
+    ) -> Result<(Tokens, bool), RuntimeError> {
+        let mut sequence = self.text.encode_behind(prefix, text)?;
+        let n_after = self.text.around.after.len();
+        let is_cut = truncate && shorten(&mut sequence.tokens, self.max_tokens(), n_after);
+        Ok((Tokens::Text(sequence), is_cut))
     }
 
     /// At most `most` tokens of a text, and whether it was cut. The tokens around the text stay.
@@ -390,5 +468,15 @@ fn start(
         max_tokens,
         batch_tokens: options.batch_tokens,
     };
-    Ok(embed::Embedder::new(instance, info.dim, limits))
+    let engine = embed::Embedder::new(instance, info.dim, limits);
+    Ok(engine.with_pooling_mask(!info.include_prompt))
+}
+
+/// The elements of a vector that a model gives unless the caller says otherwise. Unlike those that
+/// a caller asks for, they are not brought to length 1 again, as in sentence-transformers.
+pub fn kept_by_default(info: &EncoderInfo) -> Kept {
+    Kept {
+        dim: info.truncate_dim.unwrap_or(info.dim),
+        normalize: false,
+    }
 }

@@ -283,11 +283,10 @@ pub enum RuntimeError {
         /// The names of the model's prompts.
         known: Vec<String>,
     },
-    /// The model excludes the tokens of its prompts from pooling, which is not implemented.
-    #[error(
-        "the model leaves the tokens of its prompts out of its pooling, which is not supported"
-    )]
-    PromptNotPooled,
+    /// The model leaves the tokens of the prompt out of its pooling, and a text has no others, of
+    /// which there is no maximum.
+    #[error("expected tokens behind the prompt, which the model does not pool, found none")]
+    OnlyPrompt,
     /// A package cannot be written.
     #[error("{} is not written", final_path(path).display())]
     WritePackage {
@@ -527,7 +526,7 @@ pub enum LanguageError {
     #[error(transparent)]
     Metadata(#[from] MetadataError),
     /// A key of the configuration has the wrong type.
-    #[error(transparent)]
+    #[error("config.json: {0}")]
     Config(#[from] ConfigError),
     /// `tokenizer.model` cannot be used.
     #[error("tokenizer.model: {0}: a tokenizer.json of the same model can be used instead")]

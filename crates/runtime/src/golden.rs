@@ -94,12 +94,13 @@ impl Reference {
                 chunks.pop();
             }
         }
-        let vectors = self.embedder.embed_chunks(&chunks)?;
-        Ok(chunks
-            .into_iter()
-            .zip(vectors)
-            .map(|(text, vector)| Golden { text, vector })
-            .collect())
+        let vectors = self.embedder.whole_chunks(&chunks)?;
+        let vectors = vectors.chunks_exact(self.embedder.engine.dim());
+        let golden = |(text, vector): (String, &[f32])| Golden {
+            text,
+            vector: vector.to_vec(),
+        };
+        Ok(chunks.into_iter().zip(vectors).map(golden).collect())
     }
 }
 
@@ -113,7 +114,9 @@ pub fn compare_goldens(
 ) -> Result<Vec<f64>, RuntimeError> {
     let vectors = if encoding == Encoding::Chunks {
         let chunks: Vec<String> = goldens.iter().map(|golden| golden.text.clone()).collect();
-        embedder.embed_chunks(&chunks)?
+        let vectors = embedder.whole_chunks(&chunks)?;
+        let dim = embedder.engine.dim();
+        vectors.chunks_exact(dim).map(<[f32]>::to_vec).collect()
     } else {
         let mut embed = |golden: &Golden| {
             let (ids, _) = embedder.tokenize_within(&golden.text, embedder.max_tokens())?;

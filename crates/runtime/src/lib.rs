@@ -71,7 +71,7 @@ pub use answer::{Answer, Timings};
 pub use bundle_reader::Bundle;
 pub use bundle_writer::{BundleOptions, Layout, WrittenBundle, lower_for_engine};
 pub use calibrate::{Calibration, calibrate};
-pub use embedder::{EmbedOptions, Embedder, TextEncoder, Tokens};
+pub use embedder::{EmbedOptions, Embedder, Prefix, TextEncoder, Tokens, kept_by_default};
 pub use error::{ContractError, LanguageError, OpsetError, RuntimeError, STATES_NEED, Task};
 pub use foreign::{ForeignBundle, ForeignError, ForeignLayout, ForeignPart};
 pub use generator::{Conversation, Generator, n_system};

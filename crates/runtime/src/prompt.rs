@@ -15,6 +15,8 @@ pub struct Prompt {
 
 impl Prompt {
     /// Chooses a prompt by name; `None` for the model's default, an empty name for no prompt.
+    /// `query` and `document` are empty where the model does not name them, as in
+    /// sentence-transformers.
     pub fn choose(name: Option<&str>, info: &EncoderInfo) -> Result<Self, RuntimeError> {
         let name = name
             .or(info.default_prompt.as_deref())
@@ -22,19 +24,19 @@ impl Prompt {
         let Some(name) = name else {
             return Ok(Self::default());
         };
-        let text = info
-            .prompts
-            .get(name)
-            .ok_or_else(|| RuntimeError::UnknownPrompt {
-                name: name.to_owned(),
-                known: info.prompts.keys().cloned().collect(),
-            })?;
-        if !text.is_empty() && !info.include_prompt {
-            return Err(RuntimeError::PromptNotPooled);
-        }
+        let text = match info.prompts.get(name) {
+            Some(text) => text.clone(),
+            None if ["query", "document"].contains(&name) => String::new(),
+            None => {
+                return Err(RuntimeError::UnknownPrompt {
+                    name: name.to_owned(),
+                    known: info.prompts.keys().cloned().collect(),
+                });
+            }
+        };
         Ok(Self {
             name: Some(name.to_owned()),
-            text: text.clone(),
+            text,
         })
     }
 }

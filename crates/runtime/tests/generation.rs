@@ -199,35 +199,35 @@ fn unknown_keys_and_bad_values_are_errors() {
     let cases = [
         (
             json!({"top_q": 0.5, "temperature": 1.0}),
-            "generation_config.json has keys that are not known and may change the answers: top_q; \
+            "generation_config.json: keys that are not known and may change the answers: top_q; \
              remove those that do not",
         ),
         (
             json!({"do_sample": true, "top_k": -1}),
-            "key \"top_k\" of generation_config.json: expected a whole number, found -1",
+            "generation_config.json: key \"top_k\": expected a whole number, found -1",
         ),
         (
             json!({"top_p": 1.5}),
-            "key \"top_p\" of generation_config.json: expected a number from 0 to 1, found 1.5",
+            "generation_config.json: key \"top_p\": expected a number from 0 to 1, found 1.5",
         ),
         (
             json!({"bad_words_ids": [[1], []]}),
-            "key \"bad_words_ids\" of generation_config.json: expected a list of lists of token \
+            "generation_config.json: key \"bad_words_ids\": expected a list of lists of token \
              ids, none of them empty, found [[1],[]]",
         ),
         (
             json!({"sequence_bias": [[[1], 1e9]]}),
-            "key \"sequence_bias\" of generation_config.json: expected a list of pairs: token ids, \
+            "generation_config.json: key \"sequence_bias\": expected a list of pairs: token ids, \
              and a number from -10000 to 10000, found [[[1],1000000000.0]]",
         ),
         (
             json!({"exponential_decay_length_penalty": [1]}),
-            "key \"exponential_decay_length_penalty\" of generation_config.json: expected two \
+            "generation_config.json: key \"exponential_decay_length_penalty\": expected two \
              numbers: tokens, and a factor above 0, found [1]",
         ),
         (
             json!({"stop_strings": [""]}),
-            "key \"stop_strings\" of generation_config.json: expected texts that are not empty, \
+            "generation_config.json: key \"stop_strings\": expected texts that are not empty, \
              found [\"\"]",
         ),
     ];

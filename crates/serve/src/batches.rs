@@ -5,7 +5,8 @@
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 
-use thane_engine::embed::{Document, EmbedError, Watch, output};
+use thane_engine::embed::output::{self, Kept};
+use thane_engine::embed::{Document, EmbedError, Sequence, Watch};
 use thane_mil::budget::{Budget, Reservation};
 use thane_runtime::{EmbedOptions, Embedder};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -21,7 +22,7 @@ const BATCH_TOKENS: usize = 2 * EmbedOptions::BATCH_TOKENS;
 #[derive(Debug)]
 pub(crate) enum Work {
     /// A vector for each.
-    Texts(Vec<Vec<u32>>),
+    Texts(Vec<Sequence>),
     /// A vector for each chunk.
     Documents(Vec<Document>),
     /// A vector for each token.
@@ -45,7 +46,7 @@ pub(crate) struct Vectors {
 pub(crate) struct Job {
     work: Work,
     /// How many elements of each vector to keep.
-    dim: usize,
+    kept: Kept,
     answer: oneshot::Sender<Result<Vectors, ApiError>>,
     arrived: Instant,
     _place: OwnedSemaphorePermit,
@@ -54,13 +55,13 @@ pub(crate) struct Job {
 impl Job {
     pub fn new(
         work: Work,
-        dim: usize,
+        kept: Kept,
         answer: oneshot::Sender<Result<Vectors, ApiError>>,
         place: OwnedSemaphorePermit,
     ) -> Self {
         Self {
             work,
-            dim,
+            kept,
             answer,
             arrived: Instant::now(),
             _place: place,
@@ -73,9 +74,8 @@ impl Job {
 
     fn n_tokens(&self) -> usize {
         match &self.work {
-            Work::Texts(sequences) | Work::Tokens(sequences) => {
-                sequences.iter().map(Vec::len).sum()
-            }
+            Work::Texts(sequences) => sequences.iter().map(|s| s.tokens.len()).sum(),
+            Work::Tokens(sequences) => sequences.iter().map(Vec::len).sum(),
             Work::Documents(documents) => documents.iter().map(|d| d.tokens().len()).sum(),
         }
     }
@@ -102,7 +102,7 @@ impl Job {
     fn answer(self, rows: Vec<f32>, (embedder, counts): (&Embedder, &Counts)) {
         let row_len = embedder.engine.dim();
         let vectors = Vectors {
-            rows: output::shorten(rows, row_len, self.dim, embedder.info.normalize),
+            rows: output::shorten(rows, row_len, self.kept),
             n_rows: self.n_rows(),
             n_tokens: self.n_tokens(),
             n_cut: 0,
@@ -267,7 +267,7 @@ impl Worker {
             Work::Texts(sequences) => Some(sequences.as_slice()),
             Work::Documents(_) | Work::Tokens(_) => None,
         });
-        let sequences: Vec<Vec<u32>> = texts.flatten().cloned().collect();
+        let sequences: Vec<Sequence> = texts.flatten().cloned().collect();
         let mut watch = Watch {
             interrupted: &|| jobs.iter().all(|job| job.is_gone()),
             progress: &mut |_| {},

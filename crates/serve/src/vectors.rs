@@ -8,10 +8,13 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use thane_engine::embed::{Document, EmbedError, shorten};
+use thane_engine::embed::output::Kept;
+use thane_engine::embed::{Document, EmbedError, Sequence, shorten};
 use thane_engine::text::{Cut, EncodeOptions};
 use thane_mil::budget::Budget;
-use thane_runtime::{Embedder, EncoderInfo, Encoding, Prompt, TOKENIZER_BYTES, TextEncoder};
+use thane_runtime::{
+    Embedder, EncoderInfo, Encoding, Prefix, Prompt, TOKENIZER_BYTES, TextEncoder, kept_by_default,
+};
 use tokio::sync::oneshot;
 
 use crate::batches::{Job, Vectors, Work, Worker, at};
@@ -47,7 +50,7 @@ pub(crate) struct Ask {
     /// All texts and tokens, or all chunks.
     pub inputs: Vec<Input>,
     /// How many elements of each vector to keep.
-    pub dim: usize,
+    pub kept: Kept,
     /// What becomes of texts that are too long; `None` for an error.
     pub cut: Option<Cut>,
     /// The name of the prompt to put before texts; `None` for the model's default, an empty name
@@ -59,10 +62,10 @@ pub(crate) struct Ask {
 
 impl Ask {
     /// Asks for one vector for each input, with the model's prompt.
-    pub fn new(inputs: Vec<Input>, dim: usize) -> Self {
+    pub fn new(inputs: Vec<Input>, kept: Kept) -> Self {
         Self {
             inputs,
-            dim,
+            kept,
             cut: None,
             prompt: None,
             of_tokens: false,
@@ -119,6 +122,11 @@ impl Embeddings {
         Ok((started, thread))
     }
 
+    /// The elements of a vector that are kept unless a request says otherwise.
+    pub fn kept(&self) -> Kept {
+        kept_by_default(&self.info)
+    }
+
     /// Embeds inputs when those that came earlier are done. If the caller is dropped, the work ends
     /// soon.
     pub async fn embed(&self, ask: Ask) -> Result<Vectors, ApiError> {
@@ -127,7 +135,7 @@ impl Embeddings {
 
     async fn embedded(&self, ask: Ask) -> Result<Vectors, ApiError> {
         let place = self.places.take()?;
-        let (dim, of_tokens) = (ask.dim, ask.of_tokens);
+        let (kept, of_tokens) = (ask.kept, ask.of_tokens);
         let encoder = self.encoder(ask.prompt.as_deref(), ask.cut)?;
         let (answer, vectors) = oneshot::channel();
         let encoded = tokio::task::spawn_blocking(move || {
@@ -139,7 +147,7 @@ impl Embeddings {
             encoded.map_err(|_| ApiError::failed("the inputs could not be encoded"))?;
         let (work, n_cut) = encoded?;
         self.check(&work)?;
-        let job = Job::new(work, dim, answer, place);
+        let job = Job::new(work, kept, answer, place);
         self.jobs.send(job).map_err(|_| stopped())?;
         let vectors = vectors.await.map_err(|_| stopped())??;
         add_input_tokens(vectors.n_tokens);
@@ -196,9 +204,10 @@ impl Embeddings {
     fn encoder(&self, prompt: Option<&str>, cut: Option<Cut>) -> Result<InputEncoder, ApiError> {
         let prompt = Prompt::choose(prompt, &self.info);
         let prompt = prompt.map_err(|e| ApiError::field("prompt_name", error_chain(&e)))?;
+        let prefix = self.texts.prefix(prompt.text, self.max_tokens);
         Ok(InputEncoder {
             texts: Arc::clone(&self.texts),
-            prompt: prompt.text,
+            prefix: prefix.map_err(|e| ApiError::failed(error_chain(&e)))?,
             cut,
             max_tokens: self.max_tokens,
             n_vocab: self.info.vocab_size,
@@ -211,7 +220,7 @@ impl Embeddings {
 struct InputEncoder {
     texts: Arc<TextEncoder>,
     /// Put before each text.
-    prompt: String,
+    prefix: Prefix,
     cut: Option<Cut>,
     max_tokens: usize,
     n_vocab: usize,
@@ -239,14 +248,14 @@ impl InputEncoder {
                     n_cut += usize::from(is_cut);
                     sequences.push(tokens);
                 }
-                Input::Tokens(tokens) => sequences.push(self.tokens(tokens, idx)?),
+                Input::Tokens(tokens) => sequences.push(self.tokens(tokens, idx)?.into()),
                 Input::Chunks(chunks) => documents.push(self.chunks(&chunks, idx)?),
             }
         }
         let work = if !documents.is_empty() {
             Work::Documents(documents)
         } else if of_tokens {
-            Work::Tokens(sequences)
+            Work::Tokens(sequences.into_iter().map(|s: Sequence| s.tokens).collect())
         } else {
             Work::Texts(sequences)
         };
@@ -254,7 +263,7 @@ impl InputEncoder {
     }
 
     /// The tokens of a text, and whether it was cut.
-    fn text(&self, text: &str, idx: usize) -> Result<(Vec<u32>, bool), ApiError> {
+    fn text(&self, text: &str, idx: usize) -> Result<(Sequence, bool), ApiError> {
         let mut tokens = self.encode_text(text, idx, true)?;
         let around = self.texts.around();
         let is_cut = match self.cut {
@@ -268,13 +277,14 @@ impl InputEncoder {
             None => false,
         };
         self.check_length(tokens.len(), idx)?;
-        Ok((tokens, is_cut))
+        let sequence = self.prefix.before(tokens).map_err(|e| at(idx, &e))?;
+        Ok((sequence, is_cut))
     }
 
     /// The tokens of a text, however many.
     fn encode_text(&self, text: &str, idx: usize, add_special: bool) -> Result<Vec<u32>, ApiError> {
         let _held = self.reserve(text.len(), idx)?;
-        let whole = [self.prompt.as_str(), text].concat();
+        let whole = [self.prefix.text.as_str(), text].concat();
         let options = EncodeOptions {
             add_special,
             parse_special: true,

@@ -1,9 +1,9 @@
 //! Embeds rows with a model on this machine.
 
-use thane_engine::embed::output::shorten;
-use thane_engine::embed::{EmbedError, Watch};
+use thane_engine::embed::output::{Kept, shorten};
+use thane_engine::embed::{EmbedError, Sequence, Watch};
 use thane_models::Encoding;
-use thane_runtime::{Embedder, TOKENIZER_BYTES, Tokens};
+use thane_runtime::{Embedder, Prefix, TOKENIZER_BYTES, Tokens};
 
 use super::job::{Encoded, Engine, Vectors, at, usage};
 use crate::app::App;
@@ -20,9 +20,9 @@ pub struct Local<'a> {
     /// What has a vector.
     pub encoding: Encoding,
     /// Prompt that is put before each text.
-    pub prompt: String,
+    pub prefix: Prefix,
     /// Dimensions to keep.
-    pub dim: usize,
+    pub kept: Kept,
     pub truncate: bool,
 }
 
@@ -40,10 +40,10 @@ impl Engine for Local<'_> {
             .map_err(usage)?;
         let done = match self.encoding {
             Encoding::Chunks => self.embedder.tokenize_chunks(&row.texts, self.truncate),
-            Encoding::Text | Encoding::Tokens | Encoding::Labels => self.embedder.tokenize(
-                &[self.prompt.as_str(), &row.texts.concat()].concat(),
-                self.truncate,
-            ),
+            Encoding::Text | Encoding::Tokens | Encoding::Labels => {
+                let text = row.texts.concat();
+                self.embedder.tokenize(&self.prefix, &text, self.truncate)
+            }
         };
         let (tokens, truncated) = done.map_err(|e| at(self.texts, row.number, e))?;
         // Checked here, before anything of the window is computed.
@@ -83,8 +83,8 @@ impl Engine for Local<'_> {
         let Some(rows) = self.whole(window, watch)? else {
             return Ok(None);
         };
-        let info = &self.embedder.info;
-        let keep = |row| shorten(row, info.dim, self.dim, info.normalize);
+        let dim = self.embedder.engine.dim();
+        let keep = |row| shorten(row, dim, self.kept);
         let n_tokens = window.iter().map(|e| e.content.n_tokens());
         Ok(Some(Vectors {
             n_tokens: n_tokens.sum::<usize>() as u64,
@@ -115,10 +115,10 @@ impl Local<'_> {
         window: &[Encoded<Tokens>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
-        let sequences = || -> Vec<Vec<u32>> {
+        let sequences = || -> Vec<Sequence> {
             let text = |e: &Encoded<Tokens>| match &e.content {
-                Tokens::Text(tokens) => tokens.clone(),
-                Tokens::Chunks(_) => Vec::new(),
+                Tokens::Text(sequence) => sequence.clone(),
+                Tokens::Chunks(_) => Sequence::default(),
             };
             window.iter().map(text).collect()
         };
@@ -128,7 +128,10 @@ impl Local<'_> {
             Encoding::Text | Encoding::Labels => embedder
                 .texts(&sequences(), watch)
                 .map(|rows| rows.map(|rows| rows.chunks_exact(dim).map(<[f32]>::to_vec).collect())),
-            Encoding::Tokens => embedder.tokens(&sequences(), watch),
+            Encoding::Tokens => {
+                let tokens = sequences().into_iter().map(|s| s.tokens);
+                embedder.tokens(&tokens.collect::<Vec<_>>(), watch)
+            }
             Encoding::Chunks => return self.documents(window, watch),
         };
         done.map_err(|e| match e.index().and_then(|index| window.get(index)) {

@@ -68,6 +68,8 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 fn packages_embed_as_their_checkpoints_do() {
     for name in [
         "bert-cls",
+        "bert-steps",
+        "bert-prompt",
         "modernbert-mean",
         "qwen3-embedding",
         "qwen3-pplx",
@@ -81,6 +83,7 @@ fn packages_embed_as_their_checkpoints_do() {
             assert_ends(&output, 0, &[]);
             let found = vectors(&home, &path, &[]);
             for (a, b) in found.iter().zip(&expected) {
+                assert_eq!(a.len(), b.len(), "{name}, {layout}");
                 assert!(cosine(a, b) >= 0.9995, "{name}, {layout}: {}", cosine(a, b));
             }
             let verified = json(&home.run(&["verify", "--json", text(&path)]));

@@ -9,14 +9,12 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stderr, stdout, until};
 
-/// The embedding models that `thane embed` runs with any prompt: all but one that does not pool
-/// the tokens of its prompts.
+/// The embedding models.
 fn names() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed");
     let entries = std::fs::read_dir(folder).unwrap();
     let mut names: Vec<String> = entries
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "bert-weighted")
         .collect();
     names.sort();
     assert!(names.len() > 5, "expected models, found {names:?}");
@@ -133,7 +131,6 @@ fn vectors_are_those_of_the_reference() {
                 continue;
             }
             let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
-            let prompt = prompt.as_str().unwrap_or("");
             let flags = [
                 "--file",
                 &file,
@@ -142,10 +139,11 @@ fn vectors_are_those_of_the_reference() {
                 "f32",
                 "--format",
                 "float",
-                "--prompt",
-                prompt,
             ];
-            let found = vectors(&embed(&home, name, &flags));
+            // The reference was given no name, so the model's default holds.
+            let named = prompt.as_str().map(|name| ["--prompt", name]);
+            let named = named.as_ref().map_or(&[][..], |named| named);
+            let found = vectors(&embed(&home, name, &[&flags, named].concat()));
             assert_eq!(found.len(), texts.len());
             for (found, (text, expected)) in found.iter().zip(&texts) {
                 let error = error(found, expected);
@@ -205,32 +203,64 @@ fn joined_poolings_are_those_of_the_reference() {
     assert_eq!(shown["pooling"], "weightedmean+max");
 }
 
+/// Also more dimensions than a model keeps by itself.
 #[test]
-fn fewer_dimensions_and_similarities_are_those_of_the_reference() {
+fn fewer_dimensions_are_those_of_the_reference() {
+    for name in ["bert-cls", "bert-steps", "bert-prompt"] {
+        let golden = Golden::of(name);
+        let texts = golden.texts(&Value::Null);
+        let all = golden.json["texts"].as_array().unwrap();
+        let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
+        for cut in golden.json["dimensions"].as_array().unwrap() {
+            let n = cut["n"].as_u64().unwrap() as usize;
+            let flags = ["--file", &file, "--truncate", "--numerics", "f32"];
+            let dimensions = ["--dimensions", &n.to_string()];
+            let rows = golden.array(&cut["embeddings"]).chunks(n);
+            let expected = rows.zip(all).filter(|(_, text)| text["prompt"].is_null());
+            let found = vectors(&embed(&home, name, &[&flags[..], &dimensions].concat()));
+            for (found, (expected, text)) in found.iter().zip(expected) {
+                let error = error(found, expected);
+                assert!(error < 2e-5, "{name}, {n}, {}: {error}", text["name"]);
+            }
+        }
+    }
+}
+
+/// What a model keeps of its vectors by itself is not brought to length 1 again, and vectors of
+/// tokens have all dimensions.
+#[test]
+fn a_model_says_how_many_dimensions_are_kept() {
+    let home = Home::new();
+    let path = model("bert-steps");
+    let shown = report(&home.run(&["show", "--json", path.to_str().unwrap()]));
+    assert_eq!(
+        (&shown["dimensions"], &shown["truncate_dim"]),
+        (&json!(38), &json!(19))
+    );
+    let shown = home.run(&["show", path.to_str().unwrap()]);
+    assert_ends(&shown, 0, &[]);
+    assert!(stdout(&shown).contains("38 dimensions, of which 19 are kept"));
+    let found =
+        |flags: &[&str]| vectors(&embed(&home, "bert-steps", &[&["the sea"], flags].concat()));
+    let length = |v: &[f32]| v.iter().map(|v| v * v).sum::<f32>().sqrt();
+    let (kept, asked, whole) = (
+        &found(&[])[0],
+        &found(&["--dimensions", "19"])[0],
+        &found(&["--dimensions", "38"])[0],
+    );
+    assert_eq!(kept[..], whole[..19]);
+    assert!(length(kept) < 0.95 && (length(asked) - 1.0).abs() < 1e-5);
+    let tokens = embed(&home, "bert-steps", &["the sea", "--multi-vector"]);
+    let tokens: Vec<Vec<f32>> = serde_json::from_str(stdout(&tokens).trim()).unwrap();
+    assert_eq!(tokens[0].len(), 38);
+}
+
+#[test]
+fn similarities_are_those_of_the_reference() {
     let golden = Golden::of("bert-cls");
     let texts = golden.texts(&Value::Null);
     let all: Vec<&Value> = golden.json["texts"].as_array().unwrap().iter().collect();
-    let (home, file) = with_texts(texts.iter().map(|(text, _)| *text));
-    let cut = &golden.json["dimensions"][0];
-    let n = cut["n"].as_u64().unwrap() as usize;
-    let flags = [
-        "--file",
-        &file,
-        "--truncate",
-        "--numerics",
-        "f32",
-        "--dimensions",
-        &n.to_string(),
-    ];
-    let rows = golden.array(&cut["embeddings"]).chunks(n);
-    let expected = rows.zip(&all).filter(|(_, text)| text["prompt"].is_null());
-    for (found, (expected, text)) in vectors(&embed(&home, "bert-cls", &flags))
-        .iter()
-        .zip(expected)
-    {
-        let error = error(found, expected);
-        assert!(error < 2e-5, "{}: {error}", text["name"]);
-    }
+    let home = Home::new();
     let similarities = golden.array(&golden.json["similarities"]);
     let found = embed(
         &home,

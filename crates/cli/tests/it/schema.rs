@@ -214,9 +214,11 @@ fn contracts_and_manifests() {
     ];
     agree("contract.json", &packages.map(contract));
     convert(&encoder, "e.mlpackage", "--task embed --buckets 24");
+    let kept = crate::embed::model("bert-steps");
+    convert(&kept, "kept.mlpackage", "--task embed --buckets 24");
     agree(
         "contract.json of an embedding model",
-        &[contract("e.mlpackage")],
+        &[contract("e.mlpackage"), contract("kept.mlpackage")],
     );
     convert(
         &decoder,

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::fixture::json as report;
 use crate::serve::{assert_near, floats};
 use crate::serve_client::Server;
 
@@ -56,6 +57,54 @@ fn requests_that_come_together_share_calls_within_the_tolerance() {
         }
     });
     assert_eq!(server.n_requests(), 0);
+}
+
+/// A model that keeps a part of its vectors, and one that leaves prompts out of its pooling, answer
+/// as `thane embed` does, whoever asks beside them.
+#[test]
+fn settings_of_a_model_hold_in_answers() {
+    // The prompt takes half of what the model can.
+    let short = &texts()[..8];
+    let names = ["bert-steps", "bert-prompt"];
+    let models = names.map(crate::embed::model);
+    let server = Server::of_models(&models, &["--numerics", "f32"], &[]);
+    for (name, dim, whole) in [("bert-steps", 19, 38), ("bert-prompt", 40, 42)] {
+        let ask = |more: Value| {
+            let mut body = json!({"model": name, "input": short});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let answer = server.post("/v1/embeddings", &body.to_string(), "").json();
+            let rows = answer["data"]
+                .as_array()
+                .unwrap_or_else(|| panic!("{answer}"));
+            json!(rows.iter().map(|row| &row["embedding"]).collect::<Vec<_>>())
+        };
+        let path = crate::embed::model(name);
+        let embedded = |flags: &[&str]| {
+            let args = [
+                "embed",
+                path.to_str().unwrap(),
+                "--json",
+                "--numerics",
+                "f32",
+            ];
+            let texts: Vec<&str> = short.iter().map(String::as_str).collect();
+            report(&server.home.run(&[&args[..], flags, &texts].concat()))["embeddings"].clone()
+        };
+        let found = ask(json!({}));
+        assert_eq!(found[0].as_array().unwrap().len(), dim, "{name}");
+        assert_near(&found, &embedded(&[]));
+        let asked = ask(json!({"dimensions": whole}));
+        assert_eq!(asked[0].as_array().unwrap().len(), whole, "{name}");
+        assert_near(&asked, &embedded(&["--dimensions", &whole.to_string()]));
+        let listed = server.get(&format!("/v1/models/{name}"), "").json();
+        assert_eq!(listed["dimensions"], dim, "{name}");
+        let body = json!({"inputs": "the sea"}).to_string();
+        let unit = server.post(&format!("/tei/{name}/embed"), &body, "").json();
+        let length: f64 = floats(&unit)[0].iter().map(|v| f64::from(v * v)).sum();
+        assert!((length - 1.0).abs() < 1e-5, "{name}: {length}");
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@ use thane_models::{
 
 use crate::golden::{
     Golden, embedding_models, folder, ids, instance, on_each_isa, relative_error, with_key,
-    with_scaled,
+    with_key_in, with_scaled,
 };
 
 const PPLX: &str = "qwen3-pplx";
@@ -31,8 +31,14 @@ fn built(name: &str, options: &EncoderOptions) -> Encoder {
     build_encoder(&checkpoint, options).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
-/// Set the inputs of texts padded to the longest, and `more` behind it.
+/// Set the inputs of texts padded to the longest, and `more` behind it. A program that takes the
+/// tokens to pool apart is given all.
 fn feed(instance: &mut dyn Instance, texts: &[Vec<u32>], more: usize) {
+    feed_behind(instance, texts, &vec![0; texts.len()], more);
+}
+
+/// The same with so many tokens of each text that are not pooled.
+fn feed_behind(instance: &mut dyn Instance, texts: &[Vec<u32>], skipped: &[usize], more: usize) {
     let width = texts.iter().map(Vec::len).max().unwrap() + more;
     let shape = [texts.len(), width];
     let padded = |fill: &dyn Fn(&[u32], usize) -> u32| -> Vec<u8> {
@@ -52,6 +58,18 @@ fn feed(instance: &mut dyn Instance, texts: &[Vec<u32>], more: usize) {
         .input("attention_mask", &shape)
         .unwrap()
         .copy_from_slice(&mask);
+    if let Ok(input) = instance.input("pooling_mask", &shape) {
+        let rows = texts.iter().zip(skipped);
+        let pooled = rows.flat_map(|(t, n)| {
+            (0..width).flat_map(move |i| u32::from((*n..t.len()).contains(&i)).to_ne_bytes())
+        });
+        input.copy_from_slice(&pooled.collect::<Vec<u8>>());
+    }
+}
+
+/// How many tokens of a text are not pooled.
+fn skipped(at: &Value) -> usize {
+    at["n_skipped"].as_u64().unwrap_or(0) as usize
 }
 
 /// Positions that the model has beyond those of the longest text.
@@ -73,18 +91,10 @@ fn floats(instance: &dyn Instance, output: &str) -> Vec<f32> {
 
 fn texts(golden: &Golden) -> Vec<(String, Vec<u32>, Value)> {
     let texts = golden.json["texts"].as_array().unwrap();
-    // The one model with a default prompt does not pool the prompt's tokens, which is not
-    // supported.
-    let is_pooled = |t: &Value| {
-        golden.json["default_prompt"].is_null()
-            || t["prompt"]
-                .as_str()
-                .is_some_and(|prompt| golden.json["prompts"][prompt] == "")
-    };
     // A text of no tokens has no vector.
     let texts = texts
         .iter()
-        .filter(|t| !t["ids"].as_array().unwrap().is_empty() && is_pooled(t));
+        .filter(|t| !t["ids"].as_array().unwrap().is_empty());
     texts
         .map(|t| {
             (
@@ -107,7 +117,12 @@ fn embeddings_are_those_of_the_reference() {
     for name in &embedding_models() {
         let golden = Golden::read(&path(name).join("golden"));
         let encoder = built(name, &EncoderOptions::default());
-        assert_eq!(encoder.info.dim as u64, golden.json["dimension"], "{name}");
+        let whole = &golden.json["whole"];
+        let whole = whole.as_u64().or(golden.json["dimension"].as_u64());
+        assert_eq!(Some(encoder.info.dim as u64), whole, "{name}");
+        let kept = golden.json["truncate_dim"].as_u64();
+        assert_eq!(encoder.info.truncate_dim.map(|n| n as u64), kept, "{name}");
+        let kept = kept.map_or(encoder.info.dim, |n| n as usize);
         assert_eq!(
             encoder.info.normalize,
             golden.json["normalized"].as_bool().unwrap(),
@@ -121,19 +136,21 @@ fn embeddings_are_those_of_the_reference() {
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
         for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::F32, 2) {
             for (text, ids, at) in &texts {
-                feed(instance.as_mut(), std::slice::from_ref(ids), 0);
+                let ids = std::slice::from_ref(ids);
+                feed_behind(instance.as_mut(), ids, &[skipped(at)], 0);
                 instance.run("encode").unwrap();
                 let found = floats(instance.as_ref(), "embedding");
-                let error = relative_error(&found, golden.array(&at["embedding"]));
+                let error = relative_error(&found[..kept], golden.array(&at["embedding"]));
                 assert!(error <= BOUND, "{name}, {isa}, {text}: {error:e}");
             }
             // Padding beside other texts, and more of it, changes nothing.
+            let n_skipped: Vec<usize> = texts.iter().map(|(_, _, at)| skipped(at)).collect();
             for more in [0, 3.min(spare(&encoder, &all))] {
-                feed(instance.as_mut(), &all, more);
+                feed_behind(instance.as_mut(), &all, &n_skipped, more);
                 instance.run("encode").unwrap();
                 let found = floats(instance.as_ref(), "embedding");
                 for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
-                    let error = relative_error(row, golden.array(&at["embedding"]));
+                    let error = relative_error(&row[..kept], golden.array(&at["embedding"]));
                     assert!(
                         error <= BOUND,
                         "{name}, {isa}, {text} in a batch with {more} more: {error:e}"
@@ -202,13 +219,16 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
         let encoder = built(name, &EncoderOptions::default());
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
+        let n_skipped: Vec<usize> = texts.iter().map(|(_, _, at)| skipped(at)).collect();
+        let kept = encoder.info.truncate_dim.unwrap_or(encoder.info.dim);
         for (isa, mut instance) in on_each_isa(&encoder.program, Numerics::Int8, 2) {
-            feed(instance.as_mut(), &all, 3.min(spare(&encoder, &all)));
+            let more = 3.min(spare(&encoder, &all));
+            feed_behind(instance.as_mut(), &all, &n_skipped, more);
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
             let mut sum = 0.0;
             for (row, (text, _, at)) in found.chunks(encoder.info.dim).zip(&texts) {
-                let error = relative_error(row, golden.array(&at["embedding"]));
+                let error = relative_error(&row[..kept], golden.array(&at["embedding"]));
                 assert!(
                     (1e-4..INT8_BOUNDS[1]).contains(&error),
                     "{name}, {isa}, {text}: {error:e}"
@@ -224,13 +244,15 @@ fn embeddings_of_rounded_weights_are_near_the_reference() {
 #[test]
 fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
     // Dense layers compute on vectors before they can be seen.
+    let has_dense = |name: &str| ["1_Dense", "2_Dense"].map(|d| path(name).join(d).exists());
     for name in embedding_models()
         .iter()
-        .filter(|name| !path(name).join("2_Dense").exists())
+        .filter(|name| has_dense(name) == [false; 2])
     {
         let golden = Golden::read(&path(name).join("golden"));
         let texts = texts(&golden);
         let all: Vec<Vec<u32>> = texts.iter().map(|(_, ids, _)| ids.clone()).collect();
+        let n_skipped: Vec<usize> = texts.iter().map(|(_, _, at)| skipped(at)).collect();
         for pooling in Pooling::ALL {
             let options = EncoderOptions {
                 pooling: Some(pooling.into()),
@@ -239,7 +261,8 @@ fn every_pooling_and_the_vectors_of_tokens_are_those_of_the_reference() {
             };
             let encoder = built(name, &options);
             let mut instance = instance(&encoder.program, Numerics::F32, 1);
-            feed(instance.as_mut(), &all, 2.min(spare(&encoder, &all)));
+            let more = 2.min(spare(&encoder, &all));
+            feed_behind(instance.as_mut(), &all, &n_skipped, more);
             instance.run("encode").unwrap();
             let found = floats(instance.as_ref(), "embedding");
             for (row, (text, _, at)) in found
@@ -405,7 +428,7 @@ fn the_engine_s_program_gives_the_same_vectors() {
                     if ids.len() > width {
                         continue;
                     }
-                    feed_half(instance.as_mut(), ids, width);
+                    feed_half(instance.as_mut(), ids, skipped(at), width);
                     instance.run(function).unwrap();
                     let view = instance.output("embedding").unwrap();
                     assert_eq!(
@@ -418,8 +441,9 @@ fn the_engine_s_program_gives_the_same_vectors() {
                         .0
                         .iter()
                         .map(|b| f16_to_f32(u16::from_ne_bytes(*b)));
-                    let error =
-                        relative_error(&bits.collect::<Vec<_>>(), golden.array(&at["embedding"]));
+                    let expected = golden.array(&at["embedding"]);
+                    let found: Vec<f32> = bits.take(expected.len()).collect();
+                    let error = relative_error(&found, expected);
                     // fp16 has steps of 2^-11; a cosine of 0.999 is an error of 4.5e-2.
                     assert!(
                         error <= 2e-2,
@@ -431,14 +455,17 @@ fn the_engine_s_program_gives_the_same_vectors() {
     }
 }
 
-/// A text padded to `width`, its mask in fp16.
-fn feed_half(instance: &mut dyn Instance, ids: &[u32], width: usize) {
+/// A text padded to `width`, its masks in fp16.
+fn feed_half(instance: &mut dyn Instance, ids: &[u32], n_skipped: usize, width: usize) {
     let tokens: Vec<u8> = (0..width)
         .flat_map(|i| ids.get(i).copied().unwrap_or(2).to_ne_bytes())
         .collect();
-    let mask: Vec<u8> = (0..width)
-        .flat_map(|i| f64_to_f16(f64::from(u8::from(i < ids.len()))).to_ne_bytes())
-        .collect();
+    let mask = |from: usize| -> Vec<u8> {
+        let bit = |i| f64::from(u8::from((from..ids.len()).contains(&i)));
+        (0..width)
+            .flat_map(|i| f64_to_f16(bit(i)).to_ne_bytes())
+            .collect()
+    };
     instance
         .input("input_ids", &[1, width])
         .unwrap()
@@ -446,7 +473,10 @@ fn feed_half(instance: &mut dyn Instance, ids: &[u32], width: usize) {
     instance
         .input("attention_mask", &[1, width])
         .unwrap()
-        .copy_from_slice(&mask);
+        .copy_from_slice(&mask(0));
+    if let Ok(input) = instance.input("pooling_mask", &[1, width]) {
+        input.copy_from_slice(&mask(n_skipped));
+    }
 }
 
 /// The vector of the longest text in the engine's numbers, with a stream that is divided by
@@ -471,7 +501,7 @@ fn in_half(path: &Path, divisor: f32, norm: NormForm, numerics: Numerics) -> Vec
     };
     let encoder = build_encoder(&Checkpoint::open(path).unwrap(), &options).unwrap();
     let mut instance = instance(&encoder.program, numerics, 2);
-    feed_half(instance.as_mut(), &ids, most);
+    feed_half(instance.as_mut(), &ids, 0, most);
     instance.run(&format!("encode_{most}")).unwrap();
     let view = instance.output("embedding").unwrap();
     view.bytes
@@ -567,31 +597,53 @@ fn embeddings_of_gguf_files_are_those_of_the_reference() {
     }
 }
 
-/// Every activation of transformers that has no weights of its own.
+/// Every activation of transformers that has no weights of its own, and every one of torch.nn that
+/// a dense layer can name.
 #[test]
 fn activations_are_those_of_the_reference() {
-    let name = "roberta";
-    let golden = Golden::read(&path(name).join("golden"));
-    let (_, tokens, _) = texts(&golden)
-        .into_iter()
-        .find(|(name, ..)| name == "half")
-        .unwrap();
-    let activations = golden.json["activations"].as_object().unwrap();
-    assert!(activations.len() > 20);
-    let mut found = Vec::new();
-    for (activation, expected) in activations {
-        let folder = with_key(&path(name), "hidden_act", &Value::from(activation.as_str()));
-        let checkpoint = Checkpoint::open(&folder).unwrap();
-        let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
-        let mut instance = instance(&encoder.program, Numerics::F32, 2);
-        feed(instance.as_mut(), std::slice::from_ref(&tokens), 0);
-        instance.run("encode").unwrap();
-        found.push(floats(instance.as_ref(), "embedding"));
-        let error = relative_error(found.last().unwrap(), golden.array(expected));
-        assert!(error <= BOUND, "{activation}: {error:e}");
+    // How many of them differ: all but the spellings of one function.
+    for (name, file, key, n_differ) in [
+        ("roberta", "config.json", "hidden_act", 13),
+        (
+            "bert-steps",
+            "9_Dense/config.json",
+            "activation_function",
+            24,
+        ),
+    ] {
+        let golden = Golden::read(&path(name).join("golden"));
+        let (_, tokens, _) = texts(&golden)
+            .into_iter()
+            .find(|(name, ..)| name == "half")
+            .unwrap();
+        let activations = golden.json["activations"].as_object().unwrap();
+        assert!(activations.len() > 20);
+        let mut found = Vec::new();
+        for (activation, expected) in activations {
+            let full = if key == "hidden_act" {
+                activation.clone()
+            } else {
+                format!("torch.nn.{activation}")
+            };
+            let folder = with_key_in(&path(name), file, key, &Value::from(full));
+            let checkpoint = Checkpoint::open(&folder).unwrap();
+            let encoder = build_encoder(&checkpoint, &EncoderOptions::default()).unwrap();
+            let mut instance = instance(&encoder.program, Numerics::F32, 2);
+            feed(instance.as_mut(), std::slice::from_ref(&tokens), 0);
+            instance.run("encode").unwrap();
+            let expected = golden.array(expected);
+            let vector = floats(instance.as_ref(), "embedding");
+            found.push(vector[..expected.len()].to_vec());
+            let error = relative_error(found.last().unwrap(), expected);
+            assert!(error <= BOUND, "{activation}: {error:e}");
+        }
+        // The activation matters, or nothing was tested.
+        found.sort_by(|a, b| a.partial_cmp(b).unwrap());
+        found.dedup_by(|a, b| relative_error(a, b) < 1e-6);
+        assert!(
+            found.len() >= n_differ,
+            "{} activations differ",
+            found.len()
+        );
     }
-    // The activation matters, or nothing was tested: all but the spellings of one function differ.
-    found.sort_by(|a, b| a.partial_cmp(b).unwrap());
-    found.dedup_by(|a, b| relative_error(a, b) < 1e-6);
-    assert!(found.len() >= 13, "{} activations differ", found.len());
 }

@@ -174,10 +174,15 @@ pub fn with_scaled(from: &Path, tensor: &str, factor: f32) -> PathBuf {
 
 /// A copy of a tiny model with one key of `config.json` set.
 pub fn with_key(from: &Path, key: &str, value: &Value) -> PathBuf {
+    with_key_in(from, "config.json", key, value)
+}
+
+/// A copy of a folder with a key of one of its files set to a value.
+pub fn with_key_in(from: &Path, file: &str, key: &str, value: &Value) -> PathBuf {
     let name = from.file_name().unwrap().to_str().unwrap();
     let to = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{key}-{value}"));
     copy(from, &to);
-    let file = to.join("config.json");
+    let file = to.join(file);
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     config[key] = value.clone();
     std::fs::write(file, config.to_string()).unwrap();

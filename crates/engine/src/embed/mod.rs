@@ -89,6 +89,25 @@ impl EmbedError {
     }
 }
 
+/// The tokens of a text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// The tokens, those of a prompt included.
+    pub tokens: Vec<u32>,
+    /// How many tokens at the beginning are not pooled, because a prompt has them. Of no effect
+    /// unless the program has the input `pooling_mask`.
+    pub n_skipped: usize,
+}
+
+impl From<Vec<u32>> for Sequence {
+    fn from(tokens: Vec<u32>) -> Self {
+        Self {
+            tokens,
+            n_skipped: 0,
+        }
+    }
+}
+
 /// The limits of a program call.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -123,6 +142,7 @@ pub struct Embedder {
     dim: usize,
     limits: Limits,
     lengths: Lengths,
+    has_pooling_mask: bool,
 }
 
 impl Embedder {
@@ -136,6 +156,15 @@ impl Embedder {
             dim,
             limits,
             lengths: Lengths::Any,
+            has_pooling_mask: false,
+        }
+    }
+
+    /// For a program whose function `encode` has the input `pooling_mask`.
+    pub fn with_pooling_mask(self, has_pooling_mask: bool) -> Self {
+        Self {
+            has_pooling_mask,
+            ..self
         }
     }
 
@@ -184,15 +213,21 @@ impl Embedder {
     /// padding is computed.
     pub fn texts(
         &mut self,
-        sequences: &[Vec<u32>],
+        sequences: &[Sequence],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<f32>>, EmbedError> {
         let dim = self.dim;
         let mut rows = vec![0.0; sequences.len() * dim];
+        let tokens: Vec<&[u32]> = sequences.iter().map(|s| s.tokens.as_slice()).collect();
+        let skipped: Vec<usize> = sequences.iter().map(|s| s.n_skipped).collect();
         let is_whole = self.each_batch(
             Output::Text,
-            &slices(sequences),
-            None,
+            &tokens,
+            if self.has_pooling_mask {
+                Beside::Skipped(&skipped)
+            } else {
+                Beside::Nothing
+            },
             watch,
             &mut |batch, _, values| {
                 for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
@@ -216,11 +251,14 @@ impl Embedder {
         let mut rows = vec![0.0; pairs.len() * dim];
         let sequences: Vec<&[u32]> = pairs.iter().map(|pair| pair.tokens.as_slice()).collect();
         let types: Vec<&[u32]> = pairs.iter().map(|pair| pair.types.as_slice()).collect();
-        let types = has_types.then_some(types.as_slice());
         let is_whole = self.each_batch(
             Output::Logits,
             &sequences,
-            types,
+            if has_types {
+                Beside::Types(&types)
+            } else {
+                Beside::Nothing
+            },
             watch,
             &mut |batch, _, values| {
                 for (&idx, row) in batch.iter().zip(values.chunks_exact(dim)) {
@@ -241,10 +279,11 @@ impl Embedder {
     ) -> Result<Option<Vec<Vec<f32>>>, EmbedError> {
         let dim = self.dim;
         let mut rows = vec![Vec::new(); sequences.len()];
+        let tokens: Vec<&[u32]> = sequences.iter().map(Vec::as_slice).collect();
         let is_whole = self.each_batch(
             Output::Tokens,
-            &slices(sequences),
-            None,
+            &tokens,
+            Beside::Nothing,
             watch,
             &mut |batch, n_tokens, values| {
                 for (&idx, row) in batch.iter().zip(values.chunks_exact(n_tokens * dim)) {
@@ -325,7 +364,7 @@ impl Embedder {
         &mut self,
         output: Output,
         sequences: &[&[u32]],
-        types: Option<&[&[u32]]>,
+        beside: Beside<'_>,
         watch: &mut Watch<'_>,
         take: &mut Take<'_>,
     ) -> Result<bool, EmbedError> {
@@ -340,9 +379,17 @@ impl Embedder {
             let longest = members.iter().map(|s| s.len()).max().unwrap_or(0);
             let (function, n_tokens) = self.route(output.function(), longest);
             self.fill(&members, n_tokens)?;
-            if let Some(types) = types {
-                let types: Vec<&[u32]> = batch.iter().map(|idx| types[*idx]).collect();
-                self.fill_ids("token_type_ids", &types, n_tokens)?;
+            match beside {
+                Beside::Nothing => {}
+                Beside::Types(types) => {
+                    let types: Vec<&[u32]> = batch.iter().map(|idx| types[*idx]).collect();
+                    self.fill_ids("token_type_ids", &types, n_tokens)?;
+                }
+                Beside::Skipped(skipped) => {
+                    let pooled = |idx: &usize| skipped[*idx].min(lengths[*idx])..lengths[*idx];
+                    let pooled: Vec<_> = batch.iter().map(pooled).collect();
+                    self.fill_mask("pooling_mask", &pooled, n_tokens)?;
+                }
             }
             match self.instance.run_until(&function, watch.interrupted) {
                 Err(RunError::Interrupted) => return Ok(false),
@@ -397,18 +444,28 @@ impl Embedder {
     /// Sets the tokens of a call, padded on the right with token 0, which the mask hides.
     fn fill(&mut self, members: &[&[u32]], n_tokens: usize) -> Result<(), EmbedError> {
         self.fill_ids("input_ids", members, n_tokens)?;
-        let shape = [members.len(), n_tokens];
+        let seen: Vec<_> = members.iter().map(|tokens| 0..tokens.len()).collect();
+        self.fill_mask("attention_mask", &seen, n_tokens)
+    }
+
+    /// Sets a mask to 1 at these places of each row and to 0 elsewhere.
+    fn fill_mask(
+        &mut self,
+        input: &str,
+        rows: &[Range<usize>],
+        n_tokens: usize,
+    ) -> Result<(), EmbedError> {
         let is_half = self.is_half();
-        let mask = self.instance.input("attention_mask", &shape)?;
+        let mask = self.instance.input(input, &[rows.len(), n_tokens])?;
         mask.fill(0);
         if is_half {
-            for (row, tokens) in mask.chunks_exact_mut(n_tokens * 2).zip(members) {
-                row.as_chunks_mut::<2>().0[..tokens.len()].fill(f64_to_f16(1.0).to_ne_bytes());
+            for (row, places) in mask.chunks_exact_mut(n_tokens * 2).zip(rows) {
+                row.as_chunks_mut::<2>().0[places.clone()].fill(f64_to_f16(1.0).to_ne_bytes());
             }
             return Ok(());
         }
-        for (row, tokens) in mask.chunks_exact_mut(n_tokens * 4).zip(members) {
-            row.as_chunks_mut::<4>().0[..tokens.len()].fill(1i32.to_ne_bytes());
+        for (row, places) in mask.chunks_exact_mut(n_tokens * 4).zip(rows) {
+            row.as_chunks_mut::<4>().0[places.clone()].fill(1i32.to_ne_bytes());
         }
         Ok(())
     }
@@ -463,12 +520,18 @@ const MAX_CHUNKS: usize = 32;
 /// the output.
 type Take<'a> = dyn FnMut(&[usize], usize, &[f32]) + 'a;
 
-fn slices(sequences: &[Vec<u32>]) -> Vec<&[u32]> {
-    sequences.iter().map(Vec::as_slice).collect()
-}
-
 fn finite(values: &[f32]) -> bool {
     values.iter().all(|v| v.is_finite())
+}
+
+/// What a call takes beside tokens, by sequence.
+#[derive(Clone, Copy)]
+enum Beside<'a> {
+    Nothing,
+    /// Which of two texts each token belongs to.
+    Types(&'a [&'a [u32]]),
+    /// How many tokens at the beginning are not pooled.
+    Skipped(&'a [usize]),
 }
 
 /// The output of a call.

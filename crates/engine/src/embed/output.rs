@@ -189,12 +189,20 @@ fn bits(
     })
 }
 
-/// Keeps the first `dim` elements of each row of `row_len` elements (Matryoshka), and normalizes
-/// the rows to length 1 again if `normalize` is set.
+/// How many elements of a vector to keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Number of elements.
+    pub dim: usize,
+    /// Whether what is kept is brought to length 1.
+    pub normalize: bool,
+}
+
+/// Keeps the first elements of each row of `row_len` elements (Matryoshka).
 ///
 /// This must happen before [`Format::write`]. Rows that keep all elements, and rows of zeros, are
 /// unchanged.
-pub fn shorten(rows: Vec<f32>, row_len: usize, dim: usize, normalize: bool) -> Vec<f32> {
+pub fn shorten(rows: Vec<f32>, row_len: usize, Kept { dim, normalize }: Kept) -> Vec<f32> {
     if dim >= row_len {
         return rows;
     }
@@ -243,8 +251,9 @@ mod tests {
     #[test]
     fn rows_are_cut_and_brought_to_length_1() {
         let rows = vec![3.0, 4.0, 12.0, 0.0, 0.0, 5.0];
-        assert_eq!(shorten(rows.clone(), 3, 2, false), [3.0, 4.0, 0.0, 0.0]);
-        assert_eq!(shorten(rows.clone(), 3, 2, true), [0.6, 0.8, 0.0, 0.0]);
-        assert_eq!(shorten(rows.clone(), 3, 3, true), rows);
+        let kept = |dim, normalize| shorten(rows.clone(), 3, Kept { dim, normalize });
+        assert_eq!(kept(2, false), [3.0, 4.0, 0.0, 0.0]);
+        assert_eq!(kept(2, true), [0.6, 0.8, 0.0, 0.0]);
+        assert_eq!(kept(3, true), rows);
     }
 }

@@ -81,6 +81,10 @@ impl Instance for Fake {
         match function {
             "encode" => {
                 let mut out = Vec::new();
+                let mask = match self.inputs.contains_key("pooling_mask") {
+                    true => self.ints("pooling_mask"),
+                    false => mask,
+                };
                 for (row, mask) in vectors.chunks(n_tokens).zip(mask.chunks(n_tokens)) {
                     let n: i32 = mask.iter().sum();
                     let seen = || {
@@ -183,6 +187,10 @@ fn mean(tokens: &[u32]) -> Vec<f32> {
         .collect()
 }
 
+fn texts(sequences: &[Vec<u32>]) -> Vec<Sequence> {
+    sequences.iter().cloned().map(Sequence::from).collect()
+}
+
 #[test]
 fn texts_keep_their_order_and_share_calls() {
     let sequences = sequences();
@@ -195,7 +203,10 @@ fn texts_keep_their_order_and_share_calls() {
             progress: &mut |n| done += n,
         };
         assert_eq!(
-            embedder.texts(&sequences, &mut watch).unwrap().unwrap(),
+            embedder
+                .texts(&texts(&sequences), &mut watch)
+                .unwrap()
+                .unwrap(),
             expected,
             "{budget}"
         );
@@ -209,6 +220,33 @@ fn texts_keep_their_order_and_share_calls() {
             calls.len() <= if budget == 1000 { 8 } else { 40 },
             "{calls:?}"
         );
+    }
+}
+
+/// A program without the input `pooling_mask` is not given one, and one with it pools what is left.
+#[test]
+fn prompts_are_left_out_where_the_program_can_do_that() {
+    let sequences: Vec<Sequence> = [(vec![7, 8, 9], 2), (vec![5], 0), (vec![3, 4], 1)]
+        .map(|(tokens, n_skipped)| Sequence { tokens, n_skipped })
+        .to_vec();
+    for has_mask in [false, true] {
+        let embedder = embedder(64).0.with_pooling_mask(has_mask);
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |_| (),
+        };
+        let rows = { embedder }.texts(&sequences, &mut watch).unwrap().unwrap();
+        let expected: Vec<f32> = sequences
+            .iter()
+            .flat_map(|s| {
+                let n_skipped = if has_mask { s.n_skipped } else { 0 };
+                let rest = s.tokens.iter().enumerate().skip(n_skipped);
+                let vectors: Vec<_> = rest.map(|(i, id)| token_vector(*id as i32, i)).collect();
+                let n = vectors.len() as f32;
+                (0..DIM).map(move |d| vectors.iter().map(|v| v[d]).sum::<f32>() / n)
+            })
+            .collect();
+        assert_eq!(rows, expected, "{has_mask}");
     }
 }
 
@@ -270,7 +308,7 @@ fn what_cannot_be_embedded_is_named() {
         progress: &mut |_| (),
     };
     let mut refusal = |sequences: &[Vec<u32>]| {
-        let error = embedder.texts(sequences, &mut watch).unwrap_err();
+        let error = embedder.texts(&texts(sequences), &mut watch).unwrap_err();
         (error.index(), error.to_string())
     };
     assert_eq!(
@@ -309,6 +347,9 @@ fn an_interruption_ends_between_calls() {
         interrupted: &interrupted,
         progress: &mut |_| (),
     };
-    assert_eq!(embedder.texts(&sequences(), &mut watch).unwrap(), None);
+    assert_eq!(
+        embedder.texts(&texts(&sequences()), &mut watch).unwrap(),
+        None
+    );
     assert_eq!(calls.lock().unwrap().len(), 3);
 }

@@ -20,6 +20,9 @@ pub struct TokenizerConfig {
     pub pad_token: Option<String>,
     /// The token that separates the parts of a text.
     pub sep_token: Option<String>,
+    /// All tokens that the files name, these and others: what transformers calls special.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub named_tokens: Vec<String>,
     /// Whether to add the beginning-of-text token. This and `add_eos_token` apply only if
     /// `tokenizer.json` has no post-processor, which otherwise decides. (transformers 5.23,
     /// `tokenization_utils_base.py`, ignores both if there is a `tokenizer.json`.)
@@ -47,6 +50,7 @@ impl TokenizerConfig {
             unk_token: token(&json, "unk_token"),
             pad_token: token(&json, "pad_token"),
             sep_token: token(&json, "sep_token"),
+            named_tokens: named_tokens(&json),
             add_bos_token: json["add_bos_token"].as_bool(),
             add_eos_token: json["add_eos_token"].as_bool(),
             chat_template: chat_template(&json["chat_template"]),
@@ -95,6 +99,36 @@ fn token(json: &Value, key: &str) -> Option<String> {
         .or_else(|| value["content"].as_str())
         .map(str::to_owned)
 }
+
+/// The texts of all tokens that a file names: those of keys that end in `_token`, and those of its
+/// lists and tables of further ones.
+fn named_tokens(json: &Value) -> Vec<String> {
+    let mut tokens = Vec::new();
+    let mut add = |value: &Value| {
+        let text = value.as_str().or_else(|| value["content"].as_str());
+        tokens.extend(text.map(str::to_owned));
+    };
+    for (key, value) in json.as_object().into_iter().flatten() {
+        match value {
+            _ if key.ends_with("_token") => add(value),
+            Value::Array(values) if EXTRA_TOKENS.contains(&key.as_str()) => {
+                values.iter().for_each(&mut add);
+            }
+            Value::Object(values) if EXTRA_TOKENS.contains(&key.as_str()) => {
+                values.values().for_each(&mut add);
+            }
+            _ => {}
+        }
+    }
+    tokens
+}
+
+/// The keys of further tokens, by their names before transformers 5 and since.
+const EXTRA_TOKENS: [&str; 3] = [
+    "additional_special_tokens",
+    "extra_special_tokens",
+    "model_specific_special_tokens",
+];
 
 /// The source of the chat template, which may be one of a list of named templates.
 fn chat_template(value: &Value) -> Option<String> {

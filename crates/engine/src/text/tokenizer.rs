@@ -83,6 +83,8 @@ pub struct Tokenizer {
     unk: Option<u32>,
     /// Sorted.
     end_ids: Vec<u32>,
+    /// The tokens that the files name.
+    named: Vec<u32>,
     add_bos: bool,
     add_eos: bool,
     /// Whether the settings beside `tokenizer.json` ask for the end-of-text token.
@@ -135,6 +137,7 @@ impl Tokenizer {
         };
         let space_prefix =
             spelling == Spelling::SentencePiece && vocab.add_space_prefix.unwrap_or(true);
+        let named = vocab.named();
         let mut tokenizer = Self {
             engine,
             table,
@@ -148,6 +151,7 @@ impl Tokenizer {
                 .flatten()
                 .chain(vocab.ends)
                 .collect(),
+            named,
             add_bos: vocab.add_bos.unwrap_or(add_bos),
             add_eos: vocab.add_eos.unwrap_or(false),
             asks_eos: false,
@@ -219,6 +223,11 @@ impl Tokenizer {
                 n_vocab: config.n_vocab,
             });
         }
+        let named = config
+            .named_tokens
+            .iter()
+            .filter_map(|token| hf.token_to_id(token));
+        let named = named.collect();
         let post_processor = hf.get_post_processor().is_some();
         let mut tokenizer = Self {
             engine: Engine::Json(Hf::new(hf.into_inner(), cost)),
@@ -229,6 +238,7 @@ impl Tokenizer {
             sep,
             unk,
             end_ids: eos.into_iter().chain(config.eos_ids).collect(),
+            named,
             add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
             add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
             asks_eos: config.add_eos_token.unwrap_or(false),
@@ -441,6 +451,11 @@ impl Tokenizer {
     /// Whether a token is a control token, which is not displayed.
     pub fn is_special(&self, id: u32) -> bool {
         self.table.is_special(id)
+    }
+
+    /// Whether the files name a token, such as the one that ends texts.
+    pub fn is_named(&self, id: u32) -> bool {
+        self.named.contains(&id)
     }
 
     /// Number of rows of the model's embedding; all ids are below it.

@@ -91,6 +91,12 @@ impl TokenKind {
 }
 
 impl Vocab {
+    /// The ids of the tokens that the file names.
+    pub(super) fn named(&self) -> Vec<u32> {
+        let ids = [self.bos, self.eos, self.unk, self.pad, self.cls, self.sep];
+        ids.into_iter().flatten().collect()
+    }
+
     /// Checks that the lists have equal lengths and fit the model, and that all ids exist.
     pub(super) fn check(&self) -> Result<(), TextError> {
         let n_tokens = self.tokens.len();

@@ -1,4 +1,5 @@
-//! Typed access to `config.json`, with a record of the keys that were read.
+//! Typed access to `config.json` and to the files beside it, with a record of the keys that were
+//! read.
 //!
 //! A family reads the keys that it knows and then calls [`Config::unread`]. A key that nobody read
 //! may change the computation, so the family must reject it or call [`Config::acknowledge`].
@@ -10,35 +11,29 @@ use serde_json::{Map, Value};
 
 use super::json;
 
-/// Why a key of `config.json` cannot be read. Keys of nested objects are dotted:
-/// `text_config.hidden_size`.
+/// Why a key of a JSON file cannot be read. Keys of nested objects are dotted:
+/// `text_config.hidden_size`. Who reports the error names the file.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[allow(missing_docs)] // the messages describe the fields
 pub enum ConfigError {
     #[error("not valid JSON: {fault}; fetch the file again")]
     Json { fault: String },
-    #[error(
-        "key {key:?} is missing from config.json: expected {expected}: fetch the model's own \
-         config.json"
-    )]
+    #[error("key {key:?} is missing: expected {expected}: fetch the model's own file")]
     Missing { key: String, expected: &'static str },
-    #[error("key {key:?} of {file}: expected {expected}, found {found}")]
+    #[error("key {key:?}: expected {expected}, found {found}")]
     Type {
         file: &'static str,
         key: String,
         expected: &'static str,
         found: String,
     },
-    #[error(
-        "keys {first:?} and {second:?} of config.json contradict each other ({detail}): remove \
-         the wrong one"
-    )]
+    #[error("keys {first:?} and {second:?} contradict each other ({detail}): remove the wrong one")]
     Contradiction {
         first: String,
         second: String,
         detail: String,
     },
-    #[error("key {key:?} of {file}: expected {expected}, found {found}")]
+    #[error("key {key:?}: expected {expected}, found {found}")]
     Value {
         file: &'static str,
         key: String,
@@ -46,18 +41,29 @@ pub enum ConfigError {
         found: String,
     },
     #[error(
-        "{file} has keys that are not known and may change the answers: {}; remove those that do \
-         not",
+        "keys that are not known and may change the answers: {}; remove those that do not",
         .keys.join(", ")
     )]
     Unknown {
         file: &'static str,
         keys: Vec<String>,
     },
+    #[error("{}", faults.join("; "))]
+    Keys { faults: Vec<String> },
 }
 
-/// An object of `config.json` or `generation_config.json`. Clones and nested objects share one
-/// record of the keys that were read.
+impl ConfigError {
+    /// Name of the file.
+    pub fn file(&self) -> &'static str {
+        match self {
+            Self::Type { file, .. } | Self::Value { file, .. } | Self::Unknown { file, .. } => file,
+            _ => "config.json",
+        }
+    }
+}
+
+/// An object of a JSON file. Clones and nested objects share one record of the keys that were
+/// read.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Name of the file.
@@ -77,7 +83,7 @@ struct ReadKeys {
 }
 
 impl Config {
-    /// Parses the text of a `config.json`. Repeated keys are an error.
+    /// Parses the text of a file. Repeated keys are an error.
     pub fn parse(text: &[u8]) -> Result<Self, ConfigError> {
         Self::parse_file("config.json", text)
     }
@@ -87,12 +93,17 @@ impl Config {
         let map = json::parse_object(text).map_err(|fault| ConfigError::Json {
             fault: fault.to_string(),
         })?;
-        Ok(Self {
+        Ok(Self::of(file, map))
+    }
+
+    /// An object of `file` that was parsed.
+    pub(super) fn of(file: &'static str, map: Map<String, Value>) -> Self {
+        Self {
             file,
             map: Arc::new(map),
             prefix: String::new(),
             seen: Arc::default(),
-        })
+        }
     }
 
     /// A non-negative integer.
@@ -208,6 +219,19 @@ impl Config {
     /// The keys of this object, in file order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.map.keys().map(String::as_str)
+    }
+
+    /// Whether the value of a dotted key is null, false or empty.
+    pub(super) fn says_nothing(&self, key: &str) -> bool {
+        let mut parts = key.split('.');
+        let first = parts.next().and_then(|part| self.map.get(part));
+        match parts.fold(first, |value, part| value?.get(part)) {
+            None | Some(Value::Null | Value::Bool(false)) => true,
+            Some(Value::String(text)) => text.is_empty(),
+            Some(Value::Array(values)) => values.is_empty(),
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Bool(true) | Value::Number(_)) => false,
+        }
     }
 
     /// Marks keys as read that are known not to change the computation.

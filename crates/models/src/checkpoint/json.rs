@@ -16,6 +16,18 @@ pub(super) fn parse_object(text: &[u8]) -> Result<Map<String, Value>, serde_json
     }
 }
 
+/// Parses a list of JSON objects and rejects repeated keys at any depth.
+pub(super) fn parse_objects(text: &[u8]) -> Result<Vec<Map<String, Value>>, serde_json::Error> {
+    let object = |value| match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(Error::custom("expected a list of objects")),
+    };
+    match serde_json::from_slice::<Strict>(text)?.0 {
+        Value::Array(rows) => rows.into_iter().map(object).collect(),
+        _ => Err(Error::custom("expected a list of objects")),
+    }
+}
+
 /// A map with values of one type and without repeated keys.
 pub(super) struct UniqueMap<V>(pub(super) BTreeMap<String, V>);
 

@@ -28,6 +28,7 @@ mod error;
 mod folder;
 pub mod gguf;
 mod json;
+pub mod keys;
 mod limits;
 pub mod llama2c;
 mod magic;
@@ -56,7 +57,7 @@ pub use range::Range;
 pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
 pub use scaled::{Scaled, ScaledParts};
-pub use sentence::{Dense, SentenceConfig};
+pub use sentence::{Dense, DenseActivation, SentenceConfig, Step};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 
 /// The tensors of a checkpoint by name.

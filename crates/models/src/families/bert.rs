@@ -20,6 +20,8 @@ pub(super) const BERT: Family = Family {
     checked: &[
         "tiny-embed/bert-cls",
         "tiny-embed/bert-mean",
+        "tiny-embed/bert-prompt",
+        "tiny-embed/bert-steps",
         "tiny-embed/bert-weighted",
         "tiny-embed-gguf/bert-cls",
         "tiny-rerank/bert",

@@ -3,7 +3,7 @@
 
 use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim};
 use super::post_norm::{Learned, Modules, Positions, PostNorm, Projections};
-use crate::checkpoint::{Dense, Gguf, Range, RopeConfig, RopeScaling};
+use crate::checkpoint::{Dense, DenseActivation, Gguf, Range, RopeConfig, RopeScaling, Step};
 use crate::error::ModelError;
 use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
@@ -126,13 +126,14 @@ pub(super) fn direction(
 }
 
 /// The dense layers behind the pooling, as converters of sentence-transformers write them: without
-/// biases, and with their sizes as keys.
-pub(super) fn dense(
+/// biases, and with their sizes as keys. The file does not say whether vectors are normalized;
+/// llama.cpp's programs do it unless told otherwise.
+pub(super) fn steps(
     gguf: &Gguf,
     architecture: &str,
     w: &Weights<'_>,
-) -> Result<Vec<Dense>, ModelError> {
-    let mut layers = Vec::new();
+) -> Result<Vec<Step>, ModelError> {
+    let mut steps = Vec::new();
     for name in ["dense_2", "dense_3"] {
         let Some(&[outputs, inputs]) = w.shape_of(&format!("{name}.linear"), "weight") else {
             continue;
@@ -145,15 +146,17 @@ pub(super) fn dense(
                 return Err(ModelError::unsupported(&key, found.unwrap_or(0), &expected));
             }
         }
-        layers.push(Dense {
+        steps.push(Step::Dense(Dense {
             folder: name.to_owned(),
             inputs,
             outputs,
             bias: false,
-            tanh: false,
-        });
+            activation: DenseActivation::Named("Identity"),
+            residual: false,
+        }));
     }
-    Ok(layers)
+    steps.push(Step::Normalize);
+    Ok(steps)
 }
 
 /// The pooling of an embedding model, if the file names one. Source: `PoolingType` of the `gguf`

@@ -9,7 +9,7 @@ use super::Encoder;
 use super::anemll;
 use super::engine::{Built, engine_functions};
 use super::keys::check_size;
-use crate::checkpoint::SentenceConfig;
+use crate::checkpoint::{SentenceConfig, Step};
 use crate::classifier::{Classifier, ClassifierInfo, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderInfo, EncoderOptions, Target};
 use crate::error::ModelError;
@@ -151,7 +151,12 @@ pub(super) fn lower_encoder(
     // Token vectors are not pooled, so any pooling will do.
     let pooling = pooling.or((options.encoding == Encoding::Tokens).then(|| Pooling::Mean.into()));
     let pooling = pooling.ok_or(ModelError::Pooling)?;
-    let normalize = options.normalize.unwrap_or(sentence.normalize);
+    let mut sentence = sentence;
+    match options.normalize {
+        Some(true) if !sentence.normalizes() => sentence.steps.push(Step::Normalize),
+        Some(false) if sentence.normalizes() => drop(sentence.steps.pop()),
+        _ => {}
+    }
     let n_joined = pooling.modes().len();
     if n_joined > 1 && options.encoding != Encoding::Text {
         return Err(ModelError::unsupported(
@@ -160,12 +165,14 @@ pub(super) fn lower_encoder(
             "expected one mode, because tokens and chunks are not pooled in several ways",
         ));
     }
-    let dim = output_dim(sizes.hidden.saturating_mul(n_joined), &sentence)?;
+    let hidden = output_dim(sizes.hidden, &sentence.token_steps)?;
+    let dim = output_dim(hidden.saturating_mul(n_joined), &sentence.steps)?;
     let head = Head {
         encoding: options.encoding,
         pooling,
-        dense: &sentence.dense,
-        normalize,
+        token_steps: &sentence.token_steps,
+        steps: &sentence.steps,
+        include_prompt: sentence.include_prompt,
     };
     let shared = SharedConstants::default();
     let functions = encoder_functions(encoder, weights, &options.target, head, &shared)?;
@@ -183,7 +190,8 @@ pub(super) fn lower_encoder(
             .unwrap_or(sizes.n_positions)
             .min(sizes.n_positions),
         pooling,
-        normalize,
+        normalize: sentence.normalizes(),
+        truncate_dim: sentence.truncate_dim.filter(|n| *n < dim),
         prompts: sentence.prompts,
         default_prompt: sentence.default_prompt,
         include_prompt: sentence.include_prompt,
@@ -210,8 +218,9 @@ pub(super) fn lower_classifier(
     let head = Head {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
-        dense: &[],
-        normalize: false,
+        token_steps: &[],
+        steps: &[],
+        include_prompt: true,
     };
     let shared = SharedConstants::default();
     let functions = encoder_functions(encoder, weights, target, head, &shared)?;
@@ -239,18 +248,20 @@ pub(super) fn lower_classifier(
     })
 }
 
-/// The number of elements of a vector after the dense layers of sentence-transformers.
-fn output_dim(hidden: usize, sentence: &SentenceConfig) -> Result<usize, ModelError> {
-    let mut dim = hidden;
-    for dense in &sentence.dense {
-        if dense.inputs != dim {
-            return Err(ModelError::unsupported(
-                "in_features",
-                dense.inputs,
-                &format!("expected {dim}, the size of the vector before this layer"),
-            ));
+/// The number of elements of a vector behind steps that take one of `dim` elements.
+fn output_dim(mut dim: usize, steps: &[Step]) -> Result<usize, ModelError> {
+    for step in steps {
+        let (folder, key, inputs, outputs) = match step {
+            Step::Dense(dense) => (&dense.folder, "in_features", dense.inputs, dense.size()),
+            Step::LayerNorm { folder, size } => (folder, "dimension", *size, *size),
+            Step::Normalize => continue,
+        };
+        if inputs != dim {
+            let expected = format!("expected {dim}, the size of the vector before this layer");
+            let key = format!("{folder}/config.json: {key}");
+            return Err(ModelError::unsupported(&key, inputs, &expected));
         }
-        dim = check_size("out_features", dense.outputs)?;
+        dim = check_size("out_features", outputs)?;
     }
     Ok(dim)
 }
@@ -271,6 +282,7 @@ fn encoder_functions(
             single: form != Form::PORTABLE,
             tokens,
             chunks,
+            has_pooling_mask: !head.include_prompt,
             max_tokens: n_positions,
         };
         let plan = EncoderPlan {

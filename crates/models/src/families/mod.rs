@@ -408,9 +408,7 @@ pub(crate) fn build_encoder(
         let encoder = read(gguf, &weights)?;
         let sentence = SentenceConfig {
             pooling: gguf_encoder::pooling(gguf, &architecture)?,
-            dense: gguf_encoder::dense(gguf, &architecture, &weights)?,
-            // The file does not say; llama.cpp's programs normalize unless told otherwise.
-            normalize: true,
+            steps: gguf_encoder::steps(gguf, &architecture, &weights)?,
             include_prompt: true,
             ..SentenceConfig::default()
         };
@@ -427,7 +425,7 @@ pub(crate) fn build_encoder(
             "in GGUF files, the encoders bert, nomic-bert, qwen3 and gemma-embedding are supported",
         ));
     };
-    let sentence = SentenceConfig::read(&folder.folder)?;
+    let sentence = SentenceConfig::read(folder)?;
     let mut tensors = checkpoint.tensors.clone();
     if let Some(sentence) = &sentence {
         tensors.extend(sentence.tensors(&folder.folder)?);

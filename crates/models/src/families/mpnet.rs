@@ -42,12 +42,11 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let rows = c
         .opt_usize("relative_attention_num_buckets")?
         .unwrap_or(Buckets::USED);
-    if rows != Buckets::USED {
-        return Err(ModelError::unsupported(
-            "relative_attention_num_buckets",
-            rows,
-            &format!("expected {}, which the reference uses", Buckets::USED),
-        ));
+    if rows < Buckets::USED {
+        let used = Buckets::USED;
+        let expected = format!("expected at least {used}, because the reference uses {used}");
+        let key = "relative_attention_num_buckets";
+        return Err(ModelError::unsupported(key, rows, &expected));
     }
     let mut learned = behind_padding(c, PADDING)?;
     learned.buckets = Some(Buckets {

@@ -103,7 +103,7 @@ pub(super) struct Learned {
 pub(super) struct Buckets {
     /// Module of the table [buckets, heads].
     pub module: &'static str,
-    /// Rows of the table.
+    /// Rows of the table. Those from [`Self::USED`] on are never read.
     pub rows: usize,
 }
 

@@ -4,7 +4,8 @@
 //! tokens], 1 for a token and 0 for padding; padding follows the tokens. They return `embedding`
 //! [batch, dim], `token_embeddings` [batch, tokens, dim] or `logits` [batch, labels]. With
 //! [`Encoding::Chunks`] there is one text, and the input `pool_matrix` [chunks, tokens] holds the
-//! weight of each token in each chunk's vector.
+//! weight of each token in each chunk's vector. A model that leaves the prompt out of its pooling
+//! takes `pooling_mask` [batch, tokens] beside the mask: 1 for a token that is pooled.
 
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType};
@@ -13,7 +14,8 @@ use super::activation::Activation;
 use super::attention::AttentionInputs;
 use super::decoder::Mask;
 use super::rope::{Rotary, Rotation};
-use crate::checkpoint::Dense;
+use super::steps;
+use crate::checkpoint::Step;
 use crate::error::ModelError;
 use crate::graph::{Graph, Layout, ValueResult};
 use crate::pooling::{Pooling, Poolings};
@@ -66,6 +68,8 @@ pub struct Extent {
     pub tokens: Option<usize>,
     /// Rows of the pool matrix; `None` for any number.
     pub chunks: Option<usize>,
+    /// Whether the tokens that are pooled have a mask of their own.
+    pub has_pooling_mask: bool,
     /// Largest number of tokens that any function of the program takes.
     pub max_tokens: usize,
 }
@@ -77,8 +81,10 @@ pub struct Io {
     pub input_ids: ValueId,
     /// Positions of the tokens, int32 [tokens].
     pub positions: ValueId,
-    /// 1 for a token and 0 for padding, in the graph's element type, [batch, tokens].
-    valid: ValueId,
+    /// 1 for a token that is pooled and 0 for others, in the graph's element type, [batch, tokens].
+    pooled: ValueId,
+    /// Whether that mask is an input of its own.
+    has_pooling_mask: bool,
     pool_matrix: Option<ValueId>,
     full: ValueId,
     sliding: Option<ValueId>,
@@ -112,17 +118,26 @@ impl Io {
             "attention_mask",
             TensorType::new(mask_type, [batch, tokens]),
         );
+        let pooling_mask = (extent.has_pooling_mask && encoding == Encoding::Text).then(|| {
+            let ty = TensorType::new(mask_type, [batch, tokens]);
+            g.input("pooling_mask", ty)
+        });
         let pool_matrix = (encoding == Encoding::Chunks).then(|| {
             let chunks = extent.chunks.map_or_else(|| g.symbol(), Dim::Known);
             g.input("pool_matrix", TensorType::new(float, [chunks, tokens]))
         });
         let valid = g.cast(valid, float)?;
+        let pooled = match pooling_mask {
+            Some(mask) => g.cast(mask, float)?,
+            None => valid,
+        };
         let positions = positions(g, input_ids, extent.tokens.is_some())?;
         let (full, sliding) = masks(g, valid, positions, direction, group, window)?;
         Ok(Self {
             input_ids,
             positions,
-            valid,
+            pooled,
+            has_pooling_mask: pooling_mask.is_some(),
             pool_matrix,
             full,
             sliding,
@@ -312,10 +327,12 @@ pub struct Head<'a> {
     pub encoding: Encoding,
     /// How token vectors are pooled into one vector.
     pub pooling: Poolings,
-    /// Dense layers after the pooling.
-    pub dense: &'a [Dense],
-    /// Whether vectors are normalized to length 1.
-    pub normalize: bool,
+    /// What changes the vector of each token before the pooling.
+    pub token_steps: &'a [Step],
+    /// What changes the vector behind the pooling.
+    pub steps: &'a [Step],
+    /// Whether the tokens of the prompt are pooled.
+    pub include_prompt: bool,
 }
 
 /// The settings of one function of an encoder.
@@ -340,7 +357,8 @@ pub fn finish(
     let g_ = &mut g;
     g_.at_module("");
     let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
-    let mut vectors = match (head.encoding, io.pool_matrix) {
+    let rows = steps::apply(g_, w, head.token_steps, rows)?;
+    let vectors = match (head.encoding, io.pool_matrix) {
         (Encoding::Tokens, _) => rows,
         (_, Some(matrix)) => {
             let rows = g_.squeeze(rows, &[0])?;
@@ -357,20 +375,7 @@ pub fn finish(
             }
         }
     };
-    for dense in head.dense {
-        let module = format!("{}.linear", dense.folder);
-        g_.at_module(&module);
-        let weight = w.get(&module, "weight", &[dense.outputs, dense.inputs]);
-        let bias = dense.bias.then(|| w.get(&module, "bias", &[dense.outputs]));
-        vectors = g_.rows_linear("product", vectors, &weight, bias.as_ref())?;
-        if dense.tanh {
-            vectors = g_.op("tanh", "tanh", [("x", vectors)])?;
-        }
-    }
-    g_.at_module("");
-    if head.normalize {
-        vectors = normalize(g_, vectors)?;
-    }
+    let vectors = steps::apply(g_, w, head.steps, vectors)?;
     let name = if head.encoding == Encoding::Tokens {
         "token_embeddings"
     } else {
@@ -420,22 +425,34 @@ impl Classifier {
     }
 }
 
+/// The vector of the first token: [batch, tokens, features] to [batch, features].
+fn first_of(g: &mut Graph, rows: ValueId) -> ValueResult {
+    let (first, axis) = (g.int(0)?, g.int(1)?);
+    let args = [("x", rows), ("indices", first), ("axis", axis)];
+    g.op("gather", "first", args)
+}
+
 /// Pools [batch, tokens, features] to [batch, features].
 fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<ValueId, ModelError> {
-    let valid = io.valid;
     let float = g.form().float;
+    // The least sum of weights: a text without tokens gives a vector of zeros instead of NaN.
+    let mut least = 1.0;
     let weights = match pooling {
+        Pooling::Cls if !io.has_pooling_mask => return Ok(first_of(g, rows)?),
         Pooling::Cls => {
-            let (first, axis) = (g.int(0)?, g.int(1)?);
-            return Ok(g.op(
-                "gather",
-                "first",
-                [("x", rows), ("indices", first), ("axis", axis)],
-            )?);
+            let first = edge(g, io.pooled, false)?;
+            // Without any token that is pooled, the first of all counts.
+            let any = g.reduce("reduce_max", io.pooled, -1)?; // [batch, 1]
+            let (one, start) = (g.float(1.0)?, g.int(0)?);
+            let none = g.sub(one, any)?;
+            let start = g.op("equal", "is_start", [("x", io.positions), ("y", start)])?;
+            let start = g.cast(start, float)?;
+            let start = g.mul(none, start)?;
+            g.add(first, start)?
         }
         Pooling::Max => {
             let one = g.float(1.0)?;
-            let padding = g.sub(valid, one)?;
+            let padding = g.sub(io.pooled, one)?;
             // Below every value that a hidden state can have.
             let padding = g.scale(padding, if float == DType::Fp16 { 6e4 } else { 1e9 })?;
             let padding = g.expand_dims(padding, &[2])?;
@@ -443,26 +460,23 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
             let largest = g.reduce("reduce_max", shown, 1)?;
             return Ok(g.squeeze(largest, &[1])?);
         }
-        Pooling::Mean | Pooling::MeanSqrtLen => valid,
+        Pooling::Mean | Pooling::MeanSqrtLen => io.pooled,
         Pooling::WeightedMean => {
             let one = g.int(1)?;
             let from_one = g.add(io.positions, one)?;
-            let from_one = g.cast(from_one, float)?;
-            g.mul(valid, from_one)?
+            let mut from_one = g.cast(from_one, float)?;
+            if float == DType::Fp16 {
+                // The sum of all positions is beyond fp16.
+                least = 1.0 / io.max_tokens as f32;
+                from_one = g.scale(from_one, least)?;
+            }
+            g.mul(io.pooled, from_one)?
         }
-        Pooling::LastToken => {
-            let n = g.reduce("reduce_sum", valid, -1)?; // [batch, 1]
-            let n = g.cast(n, DType::Int32)?;
-            let one = g.int(1)?;
-            let last = g.sub(n, one)?;
-            let is_last = g.op("equal", "is_last", [("x", io.positions), ("y", last)])?;
-            g.cast(is_last, float)?
-        }
+        Pooling::LastToken => edge(g, io.pooled, true)?,
     };
     let sum = g.reduce("reduce_sum", weights, -1)?;
-    let one = g.float(1.0)?;
-    // A text without tokens gives a vector of zeros instead of NaN.
-    let sum = g.op("maximum", "at_least", [("x", sum), ("y", one)])?;
+    let least = g.float(least)?;
+    let sum = g.op("maximum", "at_least", [("x", sum), ("y", least)])?;
     let sum = if pooling == Pooling::MeanSqrtLen {
         g.op("sqrt", "root", [("x", sum)])?
     } else {
@@ -474,15 +488,18 @@ fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<Value
     Ok(g.squeeze(pooled, &[1])?)
 }
 
-/// `x / max(norm(x), tiny)` along the last axis.
-fn normalize(g: &mut Graph, x: ValueId) -> ValueResult {
-    // torch's `normalize` uses 1e-12, which fp16 cannot hold; 6e-8 is the smallest positive fp16.
-    let tiny = g.float(if g.form().float == DType::Fp16 {
-        6e-8
-    } else {
-        1e-12
-    })?;
-    let norm = g.reduce("reduce_l2_norm", x, -1)?;
-    let norm = g.op("maximum", "at_least", [("x", norm), ("y", tiny)])?;
-    g.op("real_div", "normalized", [("x", x), ("y", norm)])
+/// 1 at the last token of a mask, or else at the first, and 0 elsewhere: where the mask has counted
+/// one token, which fp16 tells from every other count.
+fn edge(g: &mut Graph, mask: ValueId, last: bool) -> ValueResult {
+    let (axis, no, reverse, one) = (g.int(1)?, g.bool(false)?, g.bool(last)?, g.float(1.0)?);
+    let args = [
+        ("x", mask),
+        ("axis", axis),
+        ("exclusive", no),
+        ("reverse", reverse),
+    ];
+    let counts = g.op("cumsum", "counts", args)?;
+    let is_edge = g.op("equal", "is_edge", [("x", counts), ("y", one)])?;
+    let is_edge = g.cast(is_edge, g.form().float)?;
+    g.mul(mask, is_edge)
 }

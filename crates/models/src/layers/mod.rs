@@ -18,3 +18,4 @@ pub mod per_layer;
 pub mod recent;
 pub mod rope;
 pub mod short_conv;
+mod steps;

@@ -37,9 +37,7 @@ fn absurd_numbers_are_refused_with_key_and_bounds() {
             let found = config.value("text_config").unwrap()["key"].to_string();
             assert_eq!(
                 error,
-                format!(
-                    "key \"text_config.key\" of config.json: expected {expected}, found {found}"
-                )
+                format!("key \"text_config.key\": expected {expected}, found {found}")
             );
         }
         for number in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {

@@ -131,7 +131,11 @@ fn values_that_would_change_the_computation_are_refused() {
         (
             "mpnet",
             json!({"relative_attention_num_buckets": 16}),
-            ["relative_attention_num_buckets", "16", "expected 32"],
+            [
+                "relative_attention_num_buckets",
+                "16",
+                "expected at least 32",
+            ],
         ),
     ] {
         assert_refused(name, &changes, &parts);
@@ -442,103 +446,358 @@ fn buckets_are_those_of_the_reference() {
     }
 }
 
-/// The tiny checkpoint with one of the files of sentence-transformers edited.
-fn edited(name: &str, file: &str, edit: impl Fn(&mut Value)) -> Result<Encoder, ModelError> {
-    let mut folder = Folder::new();
-    for part in [
-        "config.json",
-        "model.safetensors",
-        "modules.json",
-        "1_Pooling/config.json",
-        "2_Dense/config.json",
-        "2_Dense/model.safetensors",
-    ] {
-        let Ok(mut bytes) = fs::read(tiny(name).join(part)) else {
-            continue;
-        };
-        if part == file {
-            let mut value: Value = serde_json::from_slice(&bytes).unwrap();
-            edit(&mut value);
-            bytes = value.to_string().into_bytes();
+/// All files below a folder, by their paths in it.
+fn files(folder: &Path, within: &str, out: &mut Vec<(String, Vec<u8>)>) {
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let name = format!("{within}{}", entry.file_name().to_str().unwrap());
+        if entry.path().is_dir() {
+            files(&entry.path(), &format!("{name}/"), out);
+        } else {
+            out.push((name, fs::read(entry.path()).unwrap()));
         }
-        folder = folder.with(part, bytes);
     }
+}
+
+/// The tiny checkpoint with one of its files edited, which may be a new one.
+fn edited(name: &str, file: &str, edit: impl Fn(&mut Value)) -> Result<Encoder, ModelError> {
+    let mut all = Vec::new();
+    files(&tiny(name), "", &mut all);
+    let found = all.iter().position(|(path, _)| path == file);
+    let found = found.unwrap_or_else(|| {
+        all.push((file.to_owned(), b"{}".to_vec()));
+        all.len() - 1
+    });
+    let mut value: Value = serde_json::from_slice(&all[found].1).unwrap();
+    edit(&mut value);
+    all[found].1 = value.to_string().into_bytes();
+    let folder = all
+        .into_iter()
+        .fold(Folder::new(), |folder, (path, bytes)| {
+            folder.with(&path, bytes)
+        });
     build_encoder(&folder.open("")?, &EncoderOptions::default())
 }
 
+const ORDER: &str = "one Transformer, one Pooling, and modules before and behind it";
+const LIST: &str = "modules.json";
+
+/// Changes of the list of modules, and what the error says of them.
+type Relisted = (fn(&mut Value), &'static [&'static str]);
+
 /// What sentence-transformers would compute otherwise, or not at all.
+const RELISTED: &[Relisted] = &[
+    (
+        |list| drop(list.as_array_mut().unwrap().remove(0)),
+        &[LIST, ORDER, "Pooling, Normalize"],
+    ),
+    (
+        |list| list[0]["path"] = json!("0_Transformer"),
+        &["path: expected an empty path", "0_Transformer"],
+    ),
+    (
+        |list| list.as_array_mut().unwrap().swap(0, 1),
+        &[LIST, ORDER, "Pooling, Transformer, Normalize"],
+    ),
+    (
+        |list| list.as_array_mut().unwrap().swap(1, 2),
+        &[
+            "2_Normalize",
+            "module_input_name",
+            "token_embeddings",
+            "before the pooling",
+        ],
+    ),
+    (
+        |list| {
+            list[2] = list[1].clone();
+            list[2]["name"] = json!("2");
+        },
+        &[ORDER, "Transformer, Pooling, Pooling"],
+    ),
+    (
+        |list| list[2]["name"] = list[1]["name"].clone(),
+        &["name", "another name for each module"],
+    ),
+    (
+        |list| list[1]["path"] = json!("../1_Pooling"),
+        &["path", "a folder inside of the model's folder"],
+    ),
+    (
+        |list| list[1]["type"] = json!("mine.Pooling"),
+        &["type", "a class of sentence_transformers", "mine.Pooling"],
+    ),
+    (
+        |list| list[0]["type"] = json!("sentence_transformers.models.StaticEmbedding"),
+        &["a Transformer first", "StaticEmbedding"],
+    ),
+    (
+        |list| list[0]["type"] = json!("sentence_transformers.models.Router"),
+        &["a Transformer first", "several ways", "Router"],
+    ),
+    (
+        |list| list[2]["type"] = json!("sentence_transformers.models.CNN"),
+        &[
+            "LayerNorm, Normalize, Dropout or WeightedLayerPooling",
+            "models.CNN",
+        ],
+    ),
+    (|list| list[1]["gain"] = json!(2), &["`gain` may change"]),
+];
+
 #[test]
 fn modules_that_are_not_computed_are_refused() {
-    const ORDER: &str = "one Transformer, one Pooling, Dense layers and Normalize, in this order";
-    type Edit = fn(&mut Value);
-    let pooling = "1_Pooling/config.json";
-    let cases: [(&str, &str, Edit, &[&str]); 10] = [
-        (
-            "bert-mean",
-            "modules.json",
-            |list| drop(list.as_array_mut().unwrap().remove(0)),
-            &[ORDER, "Pooling, Normalize"],
-        ),
-        (
-            "bert-mean",
-            "modules.json",
-            |list| list[0]["path"] = json!("0_Transformer"),
-            &["path: expected an empty path", "0_Transformer"],
-        ),
-        (
-            "bert-mean",
-            "modules.json",
-            |list| list.as_array_mut().unwrap().swap(0, 1),
-            &["modules.json", ORDER, "Pooling, Transformer, Normalize"],
-        ),
-        (
-            "bert-mean",
-            "modules.json",
-            |list| list.as_array_mut().unwrap().swap(1, 2),
-            &[ORDER, "Transformer, Normalize, Pooling"],
-        ),
-        (
-            "bert-mean",
-            "modules.json",
-            |list| list[2] = list[1].clone(),
-            &[ORDER, "Transformer, Pooling, Pooling"],
-        ),
-        (
-            "bert-weighted",
-            "modules.json",
-            |list| list[2]["type"] = json!("sentence_transformers.models.WeightedLayerPooling"),
-            &["expected Transformer, Pooling, Dense or Normalize"],
-        ),
-        (
-            "bert-mean",
-            pooling,
-            |config| config["pooling_mode_cls_token"] = json!("yes"),
-            &["pooling_mode_cls_token: expected true or false"],
-        ),
-        (
-            "bert-mean",
-            pooling,
-            |config| config["pooling_mode_made_up"] = json!(true),
-            &["pooling_mode_made_up: expected false, because the mode is not known"],
-        ),
-        (
-            "bert-mean",
-            pooling,
-            |config| config["include_prompt"] = json!(0),
-            &["include_prompt: expected true or false"],
-        ),
-        (
-            "bert-mean",
-            pooling,
-            |config| config["pooling_mode_mean_tokens"] = json!(false),
-            &["pooling_mode: expected at least one mode"],
-        ),
-    ];
-    edited("bert-mean", "", |_| {}).unwrap();
-    for (name, file, edit, parts) in cases {
-        match edited(name, file, edit) {
-            Ok(_) => panic!("{name}, {parts:?}: expected an error, found a model"),
+    for (edit, parts) in RELISTED {
+        match edited("bert-mean", LIST, edit) {
+            Ok(_) => panic!("{parts:?}: expected an error, found a model"),
             Err(error) => assert_says(&error.to_string(), parts),
         }
     }
+}
+
+/// Model, file, keys to set in it, and what the error says of them.
+type Refused = (&'static str, &'static str, &'static str, [&'static str; 2]);
+
+/// Keys of the files of modules, and of those that describe the whole.
+#[rustfmt::skip]
+const REFUSED: &[Refused] = &[
+    ("bert-mean", "1_Pooling/config.json",
+     r#"{"pooling_mode_cls_token": "yes"}"#,
+     ["pooling_mode_cls_token", "a bool"]),
+    ("bert-mean", "1_Pooling/config.json",
+     r#"{"pooling_mode_made_up": true}"#,
+     ["`pooling_mode_made_up`", "may change"]),
+    ("bert-mean", "1_Pooling/config.json",
+     r#"{"include_prompt": 0}"#,
+     ["include_prompt", "a bool"]),
+    ("bert-mean", "1_Pooling/config.json",
+     r#"{"pooling_mode": "median"}"#,
+     ["pooling_mode", "lasttoken"]),
+    ("bert-mean", "1_Pooling/config.json",
+     r#"{"pooling_mode": ["mean", "mean"]}"#,
+     ["pooling_mode", "each once"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"activation_function": "mine.Tanh"}"#,
+     ["activation_function", "no other code"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"activation_function": "torch.nn.functional.tanh"}"#,
+     ["activation_function", "an activation of torch.nn"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"activation_function": null}"#,
+     ["activation_function", "a string"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"module_output_name": "other"}"#,
+     ["module_output_name", "behind the pooling"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"scale": 2.0}"#,
+     ["`scale`", "may change"]),
+    ("bert-steps", "9_Dense/config.json",
+     r#"{"in_features": 41}"#,
+     ["in_features", "expected 42"]),
+    ("bert-steps", "4_LayerNorm/config.json",
+     r#"{"dimension": 25}"#,
+     ["dimension", "expected 26"]),
+    ("bert-steps", "1_Dense/config.json",
+     r#"{"module_input_name": null}"#,
+     ["module_input_name", "before the pooling"]),
+    ("bert-mean", "config_sentence_transformers.json",
+     r#"{"truncate_dim": 0}"#,
+     ["truncate_dim", "at least one"]),
+    ("bert-mean", "config_sentence_transformers.json",
+     r#"{"truncate_dim": -1}"#,
+     ["truncate_dim", "a whole number"]),
+    ("bert-mean", "config_sentence_transformers.json",
+     r#"{"model_type": "SparseEncoder"}"#,
+     ["model_type", "\"SentenceTransformer\""]),
+    ("bert-mean", "config_sentence_transformers.json",
+     r#"{"prompts": {"a": 1}}"#,
+     ["prompts.a", "a string"]),
+    ("bert-mean", "config_sentence_transformers.json",
+     r#"{"made_up": 1}"#,
+     ["`made_up`", "may change"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"made_up": 1}"#,
+     ["`made_up`", "may change"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"transformer_task": "fill-mask"}"#,
+     ["transformer_task", "feature-extraction"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}, "message": {}}}"#,
+     ["modality_config.message", "not rendered as messages"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"modality_config": {"text": {"method": "forward", "method_output_name": "pooler_output"}}}"#,
+     ["modality_config.text.method_output_name", "last_hidden_state"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"query_length": 32}"#,
+     ["`query_length`", "max_seq_length"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"query_expansion": {"strategy": "fixed", "length": 32}}"#,
+     ["`query_expansion`", "ColBERT"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"add_special_tokens": false}}}"#,
+     ["`processing_kwargs.text.add_special_tokens`", "may change"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"processing_kwargs": {"text": {"truncation": false}}}"#,
+     ["processing_kwargs.text.truncation", "longest_first"]),
+    ("bert-mean", "sentence_bert_config.json",
+     r#"{"config_args": {"hidden_act": "relu"}}"#,
+     ["`config_args.hidden_act`", "may change"]),
+];
+
+#[test]
+fn settings_of_sentence_transformers_that_are_not_computed_are_refused() {
+    for (name, file, changes, parts) in REFUSED {
+        let changes: Value = serde_json::from_str(changes).unwrap();
+        match edited(name, file, set(&changes)) {
+            Ok(_) => panic!("{file}, {changes}: expected an error, found a model"),
+            Err(error) => assert_says(&error.to_string(), &[file, parts[0], parts[1]]),
+        }
+    }
+}
+
+/// Sets keys of an object.
+fn set(changes: &Value) -> impl Fn(&mut Value) {
+    |value: &mut Value| {
+        for (key, change) in changes.as_object().unwrap() {
+            value[key] = change.clone();
+        }
+    }
+}
+
+/// Settings that say what holds anyway, and those that change no number.
+#[test]
+fn settings_of_sentence_transformers_that_change_nothing_are_accepted() {
+    let plain = edited("bert-mean", "modules.json", |_| {}).unwrap();
+    let text = json!({"method": "forward", "method_output_name": "last_hidden_state"});
+    for (file, changes) in [
+        // Without any mode, the mean is the pooling.
+        (
+            "1_Pooling/config.json",
+            json!({"pooling_mode_mean_tokens": false}),
+        ),
+        (
+            "1_Pooling/config.json",
+            json!({"pooling_mode": "mean", "pooling_mode_cls_token": true}),
+        ),
+        ("2_Normalize/config.json", json!({})),
+        (
+            "config_sentence_transformers.json",
+            json!({"requirements": {"transformers": ">=99"}}),
+        ),
+        (
+            "config_sentence_transformers.json",
+            json!({"model_type": "SentenceTransformer", "truncate_dim": null}),
+        ),
+        // No more elements than there are.
+        (
+            "config_sentence_transformers.json",
+            json!({"truncate_dim": 42}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"unpad_inputs": true, "query_length": null}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"modality_config": {"text": text}, "module_output_name": "token_embeddings", "transformer_task": "feature-extraction"}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"model_args": {"torch_dtype": "float16"}, "config_args": {}}),
+        ),
+        (
+            "sentence_bert_config.json",
+            json!({"processing_kwargs": {"text": {"padding": "max_length"}, "image": {"size": 3}}}),
+        ),
+    ] {
+        let other =
+            edited("bert-mean", file, set(&changes)).unwrap_or_else(|e| panic!("{changes}: {e}"));
+        assert_eq!(
+            difference(&plain.program, &other.program),
+            None,
+            "{changes}"
+        );
+        assert_eq!(plain.info, other.info, "{changes}");
+    }
+    let limits = |changes: &Value| {
+        let edit = |value: &mut Value| *value = changes.clone();
+        edited("bert-mean", "sentence_bert_config.json", edit)
+            .unwrap()
+            .info
+            .max_tokens
+    };
+    assert_eq!(limits(&json!({"max_seq_length": 64})), 64);
+    // What a call of the tokenizer is given counts first, then what the tokenizer is made with.
+    let made_with = json!({"max_seq_length": 64, "tokenizer_args": {"model_max_length": 50}});
+    assert_eq!(limits(&made_with), 50);
+    let called_with =
+        json!({"max_seq_length": 64, "processing_kwargs": {"text": {"max_length": 40}}});
+    assert_eq!(limits(&called_with), 40);
+    // Of tokenizer_config.json, since the first file is empty.
+    assert_eq!(limits(&json!({})), 80);
+}
+
+/// Old models have another file in place of `sentence_bert_config.json`.
+#[test]
+fn the_first_file_that_describes_the_transformer_counts() {
+    for name in ["sentence_roberta_config.json", "sentence_xlnet_config.json"] {
+        let model = edited("bert-steps", name, |value| {
+            value["max_seq_length"] = json!(33)
+        });
+        assert_eq!(model.unwrap().info.max_tokens, 33, "{name}");
+        // bert-mean has the first file.
+        let model = edited("bert-mean", name, |value| {
+            value["max_seq_length"] = json!(33)
+        });
+        assert_eq!(model.unwrap().info.max_tokens, 64, "{name}");
+    }
+}
+
+/// sentence-transformers leaves a weighted mean of layers out unless the model gives the hidden
+/// states of its layers.
+#[test]
+fn a_weighted_mean_of_layers_is_refused_where_it_would_count() {
+    let with = |shows: bool| {
+        let mut all = Vec::new();
+        files(&tiny("bert-mean"), "", &mut all);
+        for (path, bytes) in &mut all {
+            let mut value: Value = match path.as_str() {
+                "modules.json" | "config.json" => serde_json::from_slice(bytes).unwrap(),
+                _ => continue,
+            };
+            if path == "config.json" {
+                value["output_hidden_states"] = json!(shows);
+            } else {
+                let kind = "sentence_transformers.models.WeightedLayerPooling";
+                let row = json!({"idx": 1, "name": "w", "path": "1_Layers", "type": kind});
+                value.as_array_mut().unwrap().insert(1, row);
+            }
+            *bytes = value.to_string().into_bytes();
+        }
+        let config =
+            json!({"word_embedding_dimension": 42, "layer_start": 1, "num_hidden_layers": 2});
+        all.push((
+            "1_Layers/config.json".to_owned(),
+            config.to_string().into_bytes(),
+        ));
+        let folder = all
+            .into_iter()
+            .fold(Folder::new(), |folder, (path, bytes)| {
+                folder.with(&path, bytes)
+            });
+        build_encoder(&folder.open("").unwrap(), &EncoderOptions::default())
+    };
+    let plain = edited("bert-mean", "modules.json", |_| {}).unwrap();
+    assert_eq!(
+        difference(&plain.program, &with(false).unwrap().program),
+        None
+    );
+    let error = with(true).unwrap_err().to_string();
+    assert_says(
+        &error,
+        &[
+            "1_Layers",
+            "output_hidden_states",
+            "a weighted mean of layers",
+        ],
+    );
 }

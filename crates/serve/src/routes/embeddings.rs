@@ -7,6 +7,7 @@ use axum::extract::State;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use thane_engine::embed::output::Kept;
 
 use super::App;
 use crate::body::Fields;
@@ -39,14 +40,14 @@ pub(super) async fn create(
     let embeddings = embedding_model(&model)?;
     let encoding = fields.take("encoding_format")?;
     let encoding = encoding.unwrap_or(VectorEncoding::Float);
-    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
     let inputs = inputs(fields.require("input")?);
     check_count(inputs.len(), MAX_INPUTS, "input")?;
     fields.finish(&["user"], &[])?;
-    let vectors = embeddings.embed(Ask::new(inputs, dim)).await?;
+    let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
     Ok(json_response(&json!({
         "object": "list",
-        "data": objects(&vectors.rows, dim, encoding),
+        "data": objects(&vectors.rows, kept.dim, encoding),
         "model": model.id,
         "usage": usage(vectors.n_tokens),
     })))
@@ -63,10 +64,14 @@ pub(super) fn embedding_model(model: &Served) -> Result<&Embeddings, ApiError> {
     }
 }
 
-pub(super) fn dimensions(asked: Option<usize>, embeddings: &Embeddings) -> Result<usize, ApiError> {
-    let dim = asked.unwrap_or(embeddings.dim);
+/// The elements that a request asks for, or those of the model's default.
+pub(super) fn dimensions(asked: Option<usize>, embeddings: &Embeddings) -> Result<Kept, ApiError> {
+    let Some(dim) = asked else {
+        return Ok(embeddings.kept());
+    };
     if (1..=embeddings.dim).contains(&dim) {
-        return Ok(dim);
+        let normalize = embeddings.info.normalize;
+        return Ok(Kept { dim, normalize });
     }
     let most = embeddings.dim;
     let message = format!("`dimensions`: expected 1 to {most}, found {dim}");

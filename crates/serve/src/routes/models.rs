@@ -77,7 +77,7 @@ fn shown(entry: &Entry, name: &str, started: u64) -> Value {
         && let Kind::Embeds(embeddings) = &served.task
     {
         let info = &embeddings.info;
-        shown["dimensions"] = info.dim.into();
+        shown["dimensions"] = info.truncate_dim.unwrap_or(info.dim).into();
         shown["format"] = if info.quantize { "int8" } else { "float" }.into();
         shown["similarity"] = info.similarity.as_deref().unwrap_or("cosine").into();
     }

@@ -27,7 +27,7 @@ pub(super) async fn embeddings(
     let (mut fields, model, _) = app.read(body).await?;
     let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
-    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
     let inputs = fields.require::<Texts>("input")?.inputs();
     fields.finish(&[], &[])?;
     check_count(inputs.len(), MAX_INPUTS, "input")?;
@@ -36,10 +36,10 @@ pub(super) async fn embeddings(
             return Err(empty(&format!("input[{idx}]")));
         }
     }
-    let vectors = embeddings.embed(Ask::new(inputs, dim)).await?;
+    let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
     Ok(json_response(&json!({
         "object": "list",
-        "data": objects(&vectors.rows, dim, encoding),
+        "data": objects(&vectors.rows, kept.dim, encoding),
         "model": model.id,
         "usage": usage(vectors.n_tokens),
     })))
@@ -52,18 +52,18 @@ pub(super) async fn contextualized(
     let (mut fields, model, _) = app.read(body).await?;
     let embeddings = embedding_model(&model)?;
     let encoding = encoding(&mut fields)?;
-    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
     let documents: Vec<Vec<String>> = fields.require("input")?;
     fields.finish(&[], &[])?;
     check_documents(&documents)?;
     let inputs = documents.into_iter().map(Input::Chunks).collect();
-    let vectors = embeddings.embed(Ask::new(inputs, dim)).await?;
+    let vectors = embeddings.embed(Ask::new(inputs, kept)).await?;
     let mut rest = vectors.rows.as_slice();
     let mut data = Vec::with_capacity(vectors.n_rows.len());
     for (index, n) in vectors.n_rows.iter().enumerate() {
-        let (rows, after) = rest.split_at(n * dim);
+        let (rows, after) = rest.split_at(n * kept.dim);
         rest = after;
-        let chunks = objects(rows, dim, encoding);
+        let chunks = objects(rows, kept.dim, encoding);
         data.push(json!({"object": "list", "index": index, "data": chunks}));
     }
     Ok(json_response(&json!({

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use thane_engine::embed::Watch;
+use thane_engine::embed::{Sequence, Watch};
 use thane_runtime::{EmbedOptions, Model};
 
 use super::figure::Figure;
@@ -30,10 +30,10 @@ impl Bench<'_> {
                     .remedy(format!("--lengths {}", embedder.max_tokens())));
             }
             let numbered = lengths(length, n_texts).into_iter().zip(7..);
-            let texts: Vec<Vec<u32>> = numbered
-                .map(|(n, seed)| ids(n, embedder.info.vocab_size, seed))
+            let texts: Vec<Sequence> = numbered
+                .map(|(n, seed)| ids(n, embedder.info.vocab_size, seed).into())
                 .collect();
-            let n_tokens: usize = texts.iter().map(Vec::len).sum();
+            let n_tokens: usize = texts.iter().map(|text| text.tokens.len()).sum();
             for batch in self.batches(&[1, 32]) {
                 let rates = self.rounds(&mut || {
                     let start = Instant::now();

@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-use thane_engine::embed::output::Format;
+use thane_engine::embed::output::{Format, Kept};
 use thane_models::{EncoderInfo, Encoding, Poolings};
-use thane_runtime::{EmbedOptions, Prompt};
+use thane_runtime::{EmbedOptions, Prompt, kept_by_default};
 
 use crate::app::App;
 use crate::embed::bundle::pooling;
@@ -96,7 +96,8 @@ pub struct Vectors {
     /// quantize, else sentence-transformers].
     #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
     pub(super) packing: Option<String>,
-    /// Keep the first N dimensions (Matryoshka) before vectors are quantized.
+    /// Keep the first N dimensions (Matryoshka) before vectors are quantized [default: the
+    /// model's].
     #[arg(long, value_name = "N")]
     pub(super) dimensions: Option<usize>,
     /// Put one of the model's prompts before each text; an empty name means none [default: the
@@ -220,11 +221,21 @@ pub fn format(flags: &Vectors, quantizes: bool) -> Result<Format, Failure> {
     })
 }
 
-/// The dimensions to keep.
-pub fn dimensions(asked: Option<usize>, info: &EncoderInfo) -> Result<usize, Failure> {
-    let dim = asked.unwrap_or(info.dim);
+/// The dimensions to keep: those that were asked for, or those of the model's default, which has
+/// none for vectors of tokens.
+pub fn dimensions(args: &Args, info: &EncoderInfo) -> Result<Kept, Failure> {
+    let Some(dim) = args.vectors.dimensions else {
+        return Ok(match args.vectors.multi_vector {
+            true => Kept {
+                dim: info.dim,
+                normalize: false,
+            },
+            false => kept_by_default(info),
+        });
+    };
     if (1..=info.dim).contains(&dim) {
-        return Ok(dim);
+        let normalize = info.normalize;
+        return Ok(Kept { dim, normalize });
     }
     let error = anyhow::anyhow!("the model does not offer {dim} dimensions");
     Err(Failure::new(Code::Usage, error).remedy(format!("--dimensions 1 to {}", info.dim)))

@@ -133,9 +133,9 @@ fn here(run: &Run<'_>) -> Outcome {
     }
     let info = &embedder.info;
     let format = format(&args.vectors, info.quantize)?;
-    let dim = dimensions(args.vectors.dimensions, info)?;
+    let kept = dimensions(args, info)?;
     let (prompt_name, prompt) = prompt(args, info)?;
-    let mut settings = settings(args, &embedder.name, format, dim);
+    let mut settings = settings(args, &embedder.name, format);
     let more = [
         (
             "the model's files (hash of names, lengths, times)",
@@ -151,14 +151,21 @@ fn here(run: &Run<'_>) -> Outcome {
     let name = embedder.name.clone();
     let engine = Local {
         app,
-        embedder,
         texts: run.texts,
         encoding: args.vectors.encoding(),
-        prompt,
-        dim,
+        prefix: embedder.text().prefix(prompt, embedder.max_tokens())?,
+        embedder,
+        kept,
         truncate: args.vectors.truncate,
     };
-    embed(run, engine, &name, (format, dim), similarity, &settings)
+    embed(
+        run,
+        engine,
+        &name,
+        (format, kept.dim),
+        similarity,
+        &settings,
+    )
 }
 
 /// Embeds with a model of a server, which says what it is if it is ours.
@@ -175,7 +182,7 @@ fn there(run: &Run<'_>, client: Client) -> Outcome {
         return Err(client.answer(what).into());
     }
     let format = format(&args.vectors, facts["format"] == "int8")?;
-    let mut settings = settings(args, name, format, dim);
+    let mut settings = settings(args, name, format);
     settings.insert("--server".to_owned(), client.url().to_owned());
     let similarity = similarity(args, format, facts["similarity"].as_str())?;
     let engine = Remote {
@@ -256,7 +263,10 @@ fn similarity(
 
 /// The settings that an interrupted run must be continued with. `--truncate` may change: without
 /// it, no text was truncated.
-fn settings(args: &Args, model: &str, format: Format, dim: usize) -> Settings {
+fn settings(args: &Args, model: &str, format: Format) -> Settings {
+    // What a model keeps by itself is not normalized again.
+    let dimensions = args.vectors.dimensions.map(|n| n.to_string());
+    let dimensions = dimensions.unwrap_or_else(|| "the model's".to_owned());
     let field = args.field.as_deref().unwrap_or("text");
     let id = args.id.as_deref().unwrap_or("id, where rows have it");
     let vectors = format!("{:?}", args.vectors.encoding()).to_lowercase();
@@ -265,7 +275,7 @@ fn settings(args: &Args, model: &str, format: Format, dim: usize) -> Settings {
         ("the program", concat!("thane ", env!("CARGO_PKG_VERSION"))),
         ("--format", format.kind()),
         ("--packing", format.packing().unwrap_or("none")),
-        ("--dimensions", &dim.to_string()),
+        ("--dimensions", &dimensions),
         ("the vectors", &vectors),
         ("--field", field),
         ("--id", id),

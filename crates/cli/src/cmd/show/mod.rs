@@ -84,6 +84,8 @@ enum Facts<'a> {
     Embed {
         /// Dimensions of a vector.
         dimensions: usize,
+        /// How many of them are kept by default; null for all.
+        truncate_dim: Option<usize>,
         /// Most tokens of a text that the model was made for.
         max_tokens: usize,
         /// Number of positions of the model.
@@ -248,6 +250,7 @@ fn show_embedder(
     };
     let facts = Facts::Embed {
         dimensions: info.dim,
+        truncate_dim: info.truncate_dim,
         max_tokens: info.max_tokens,
         positions: info.n_positions,
         pooling: info.pooling.to_string(),
@@ -299,6 +302,7 @@ fn show_bundle(args: &Args, model: &Model, app: &App) -> Outcome {
     };
     let facts = Facts::Embed {
         dimensions: made.dimensions,
+        truncate_dim: made.truncate_dim,
         max_tokens: made.max_tokens,
         positions: made.positions,
         pooling: made.pooling.clone(),
@@ -407,6 +411,7 @@ fn facts(r: &Report<'_>) -> Vec<String> {
         ],
         Facts::Embed {
             dimensions,
+            truncate_dim,
             max_tokens,
             positions,
             pooling,
@@ -418,11 +423,15 @@ fn facts(r: &Report<'_>) -> Vec<String> {
             } else {
                 "as long as they come"
             };
+            let kept = match truncate_dim {
+                Some(n) => format!(", of which {n} are kept"),
+                None => String::new(),
+            };
             let prompts = prompts
                 .iter()
                 .map(|(task, prompt)| format!("prompt        {task}: {prompt:?}"));
             [
-                format!("vectors       {dimensions} dimensions, {pooling} pooling, {length}"),
+                format!("vectors       {dimensions} dimensions{kept}, {pooling} pooling, {length}"),
                 format!(
                     "texts         {max_tokens} tokens at most; the model has {positions} positions"
                 ),

@@ -22,7 +22,7 @@ use super::tensor::{Tensor, TensorType};
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)] // the messages describe the fields
 pub enum QuantizationError {
-    #[error(transparent)]
+    #[error("config.json: {0}")]
     Config(#[from] ConfigError),
     #[error(
         "the weights are quantized with {method}, which is not supported; supported are \

@@ -24,16 +24,16 @@ pub(super) async fn embed(
     let mut fields = Fields::read(body, app.body).await?;
     let model = &*model_of(&app, &mut fields).await?;
     let embeddings = embedding_model(model)?;
-    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
+    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
     let inputs = texts(&mut fields, "input")?;
     let is_cut: bool = fields.take("truncate")?.unwrap_or(true);
     finish(fields)?;
     let ask = Ask {
         cut: is_cut.then_some(Cut::End),
-        ..Ask::new(inputs, dim)
+        ..Ask::new(inputs, kept)
     };
     let vectors = embeddings.embed(ask).await?;
-    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
+    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(kept.dim).collect();
     let answer = json!({
         "model": model.id,
         "embeddings": rows,
@@ -56,7 +56,7 @@ pub(super) async fn embed_one(
     finish(fields)?;
     let ask = Ask {
         cut: Some(Cut::End),
-        ..Ask::new(vec![prompt.into()], embeddings.dim)
+        ..Ask::new(vec![prompt.into()], embeddings.kept())
     };
     let vectors = embeddings.embed(ask).await?;
     let answer = json!({"embedding": vectors.rows});

@@ -67,7 +67,7 @@ pub(super) async fn show(
             (capabilities, template.map(|source| source.text.as_str()))
         }
         Kind::Embeds(embeddings) => {
-            info[format!("{architecture}.embedding_length")] = embeddings.dim.into();
+            info[format!("{architecture}.embedding_length")] = embeddings.kept().dim.into();
             (vec!["embedding"], None)
         }
         Kind::Ranks(_) => (vec!["rerank"], None),

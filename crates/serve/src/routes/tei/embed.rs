@@ -4,7 +4,7 @@ use axum::body::Body;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use thane_engine::embed::output::to_unit_length;
+use thane_engine::embed::output::{Kept, to_unit_length};
 use thane_engine::embed::similarity::Similarity;
 use thane_engine::text::Cut;
 
@@ -47,8 +47,8 @@ async fn vectors(
     mut fields: Fields,
 ) -> Result<Response<Body>, ApiError> {
     let embeddings = embedding_model(model)?;
-    let dim = dimensions(fields.take("dimensions")?, embeddings)?;
-    let ask = ask(&mut fields, inputs_of(given)?, dim)?;
+    let kept = dimensions(fields.take("dimensions")?, embeddings)?;
+    let ask = ask(&mut fields, inputs_of(given)?, kept)?;
     let is_normal = fields.take("normalize")?.unwrap_or(true);
     fields.finish(&[], &[("encoding_format", json!("float"))])?;
     if embeddings.info.normalize && !is_normal {
@@ -57,11 +57,13 @@ async fn vectors(
         return Err(ApiError::field("normalize", message));
     }
     let mut vectors = embeddings.embed(ask).await?;
-    let mut rows = vectors.rows.chunks_exact_mut(dim);
-    if is_normal && !embeddings.info.normalize {
+    let mut rows = vectors.rows.chunks_exact_mut(kept.dim);
+    let is_whole = kept.dim == embeddings.dim;
+    let has_length_1 = embeddings.info.normalize && (is_whole || kept.normalize);
+    if is_normal && !has_length_1 {
         rows.by_ref().for_each(to_unit_length);
     }
-    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(dim).collect();
+    let rows: Vec<&[f32]> = vectors.rows.chunks_exact(kept.dim).collect();
     Ok(json_of_cut(&json!(rows), vectors.n_cut))
 }
 
@@ -72,10 +74,14 @@ pub(super) async fn embed_all(
 ) -> Result<Response<Body>, ApiError> {
     let embeddings = embedding_model(model)?;
     let dim = embeddings.dim;
+    let whole = Kept {
+        dim,
+        normalize: false,
+    };
     let given = inputs_of(fields.require("inputs")?)?;
     let ask = Ask {
         of_tokens: true,
-        ..ask(&mut fields, given, dim)?
+        ..ask(&mut fields, given, whole)?
     };
     fields.finish(&[], &[])?;
     let vectors = embeddings.embed(ask).await?;
@@ -103,10 +109,11 @@ pub(super) async fn similarity(
         .into_iter()
         .chain(compared.sentences);
     let texts = texts.map(Input::Text).collect();
-    let ask = ask(&mut parameters, texts, embeddings.dim)?;
+    let kept = embeddings.kept();
+    let ask = ask(&mut parameters, texts, kept)?;
     parameters.finish(&[], &[])?;
     let vectors = embeddings.embed(ask).await?;
-    let mut rows = vectors.rows.chunks_exact(embeddings.dim);
+    let mut rows = vectors.rows.chunks_exact(kept.dim);
     let source = rows.next().unwrap_or_default();
     let cosines: Vec<f32> = rows
         .map(|row| Similarity::Cosine.compare(source, row) as f32)
@@ -138,10 +145,10 @@ pub(super) fn cut(fields: &mut Fields) -> Result<Option<Cut>, ApiError> {
 }
 
 /// What all these routes take beside their inputs.
-fn ask(fields: &mut Fields, inputs: Vec<Input>, dim: usize) -> Result<Ask, ApiError> {
+fn ask(fields: &mut Fields, inputs: Vec<Input>, kept: Kept) -> Result<Ask, ApiError> {
     Ok(Ask {
         cut: cut(fields)?,
         prompt: fields.take("prompt_name")?,
-        ..Ask::new(inputs, dim)
+        ..Ask::new(inputs, kept)
     })
 }

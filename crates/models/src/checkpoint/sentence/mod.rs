@@ -1,0 +1,348 @@
+//! Reads the files of sentence-transformers that describe an embedding model: how hidden states
+//! become one vector, and which prompts precede a text.
+//!
+//! `modules.json` lists the modules in order: the transformer, a pooling, dense layers, a
+//! normalization ([`modules`]). `config_sentence_transformers.json` holds prompts and the
+//! similarity function, `sentence_bert_config.json` the maximum length; since sentence-transformers
+//! 6, `tokenizer_config.json` holds that length.
+
+mod modules;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::config::{Config, ConfigError};
+use super::error::CheckpointError;
+use super::folder::{HuggingFace, parse_weights};
+use super::keys::{self, FileKeys};
+use super::{Tensors, map};
+use crate::pooling::Poolings;
+
+pub use modules::{Dense, DenseActivation, Step};
+
+/// Largest accepted file; published ones are below 20 KB.
+const MAX_BYTES: u64 = 1 << 20;
+/// Largest accepted `tokenizer_config.json`; Gemma's has 1.2 MB.
+const MAX_TOKENIZER_BYTES: u64 = 16 << 20;
+
+/// The settings that the files of sentence-transformers describe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SentenceConfig {
+    /// What changes the vector of each token before the pooling, in order.
+    pub token_steps: Vec<Step>,
+    /// How token vectors are pooled into one vector.
+    pub pooling: Option<Poolings>,
+    /// Whether pooling includes the tokens of the prompt.
+    pub include_prompt: bool,
+    /// What changes the vector behind the pooling, in order.
+    pub steps: Vec<Step>,
+    /// Whether a module of the model quantizes the vector to int8 or to bits.
+    pub quantize: bool,
+    /// How many elements of a vector are kept unless the caller says otherwise; `None` for all.
+    pub truncate_dim: Option<usize>,
+    /// Maximum number of tokens of a text.
+    pub max_tokens: Option<usize>,
+    /// Whether text is lowercased before tokenization.
+    pub lower_case: bool,
+    /// Prompts by task name; a prompt precedes the text.
+    pub prompts: BTreeMap<String, String>,
+    /// Name of the prompt that is used by default.
+    pub default_prompt: Option<String>,
+    /// The similarity function, such as `cosine`.
+    pub similarity: Option<String>,
+}
+
+/// The files that describe the transformer. The first that is not empty counts.
+const TRANSFORMER_FILES: [&str; 7] = [
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_distilbert_config.json",
+    "sentence_camembert_config.json",
+    "sentence_albert_config.json",
+    "sentence_xlm-roberta_config.json",
+    "sentence_xlnet_config.json",
+];
+
+impl SentenceConfig {
+    /// Reads the files of a folder; `None` if the folder has no `modules.json`.
+    ///
+    /// # Errors
+    ///
+    /// If a file is not valid or describes a module that is not supported.
+    pub fn read(folder: &HuggingFace) -> Result<Option<Self>, CheckpointError> {
+        let list = folder.folder.join("modules.json");
+        if !list.is_file() {
+            return Ok(None);
+        }
+        let mut sentence = Self {
+            include_prompt: true,
+            ..Self::default()
+        };
+        sentence.read_transformer(&folder.folder, "feature-extraction")?;
+        let path = folder.folder.join(keys::SENTENCE_TRANSFORMERS.file);
+        read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
+            sentence.read_settings(c)
+        })?;
+        modules::read(&mut sentence, folder, &list)?;
+        Ok(Some(sentence))
+    }
+
+    /// Reads only the maximum length and the case of texts, which rerankers have too.
+    pub(crate) fn read_lengths(folder: &Path) -> Result<Self, CheckpointError> {
+        let mut lengths = Self::default();
+        lengths.read_transformer(folder, "sequence-classification")?;
+        Ok(lengths)
+    }
+
+    /// The activation of a reranker's scores, if `config_sentence_transformers.json` names it.
+    pub(crate) fn read_activation(folder: &Path) -> Result<Option<String>, CheckpointError> {
+        let path = folder.join(keys::SENTENCE_TRANSFORMERS.file);
+        read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
+            let mut unused = Self::default();
+            unused.read_prompts(c)?;
+            c.value("model_type");
+            c.value("truncate_dim");
+            Ok(c.opt_str("activation_fn")?.map(str::to_owned))
+        })
+    }
+
+    /// Whether vectors have length 1.
+    pub fn normalizes(&self) -> bool {
+        self.steps.last() == Some(&Step::Normalize)
+    }
+
+    /// Reads `config_sentence_transformers.json` of an embedding model.
+    fn read_settings(&mut self, c: &Config) -> Result<(), ConfigError> {
+        check_name(c, "model_type", "SentenceTransformer")?;
+        self.read_prompts(c)?;
+        // The score of a reranker.
+        c.value("activation_fn");
+        self.truncate_dim = c.opt_usize("truncate_dim")?;
+        if self.truncate_dim == Some(0) {
+            let (key, expected) = ("truncate_dim".to_owned(), "at least one element, or null");
+            let found = "0".to_owned();
+            return Err(ConfigError::Value {
+                file: keys::SENTENCE_TRANSFORMERS.file,
+                key,
+                expected,
+                found,
+            });
+        }
+        Ok(())
+    }
+
+    fn read_prompts(&mut self, c: &Config) -> Result<(), ConfigError> {
+        if let Some(prompts) = c.opt_object("prompts")? {
+            for name in prompts.keys() {
+                let text = prompts.opt_str(name)?.unwrap_or_default();
+                self.prompts.insert(name.to_owned(), text.to_owned());
+            }
+        }
+        self.default_prompt = c.opt_str("default_prompt_name")?.map(str::to_owned);
+        self.similarity = c.opt_str("similarity_fn_name")?.map(str::to_owned);
+        Ok(())
+    }
+
+    /// Reads the first file that describes the transformer, and the length in
+    /// `tokenizer_config.json` if that file has none.
+    fn read_transformer(&mut self, folder: &Path, task: &str) -> Result<(), CheckpointError> {
+        for name in TRANSFORMER_FILES {
+            let path = folder.join(name);
+            let is_empty = read_opt_config(&path, &keys::SENTENCE_BERT, |c| {
+                self.read_limits(c)?;
+                check_transformer(c, task)?;
+                Ok(c.keys().next().is_none())
+            })?;
+            if !is_empty {
+                break;
+            }
+        }
+        if self.max_tokens.is_none() {
+            self.max_tokens = tokenizer_length(folder)?;
+        }
+        Ok(())
+    }
+
+    /// Length and case of texts. What a call of the tokenizer is given counts first, then what the
+    /// tokenizer is made with.
+    fn read_limits(&mut self, c: &Config) -> Result<(), ConfigError> {
+        self.lower_case = c.bool_or("do_lower_case", false)?;
+        self.max_tokens = c.opt_usize("max_seq_length")?;
+        for key in ["tokenizer_args", "processor_kwargs"] {
+            let made_with = c.opt_object(key)?;
+            let length = made_with.map(|made_with| made_with.opt_usize("model_max_length"));
+            self.max_tokens = length.transpose()?.flatten().or(self.max_tokens);
+        }
+        let Some(text) = c
+            .opt_object("processing_kwargs")?
+            .map(|all| all.opt_object("text"))
+            .transpose()?
+            .flatten()
+        else {
+            return Ok(());
+        };
+        match text.value("truncation") {
+            None | Some(Value::Bool(true)) => {}
+            Some(Value::String(how)) if how == "longest_first" => {}
+            Some(other) => {
+                return Err(ConfigError::Value {
+                    file: keys::SENTENCE_BERT.file,
+                    key: text.path("truncation"),
+                    expected: "longest_first",
+                    found: other.to_string(),
+                });
+            }
+        }
+        self.max_tokens = text.opt_usize("max_length")?.or(self.max_tokens);
+        Ok(())
+    }
+
+    /// The tensors of the modules, by names that begin with the module's folder.
+    pub fn tensors(&self, folder: &Path) -> Result<Tensors, CheckpointError> {
+        let mut all = Tensors::new();
+        for step in self.token_steps.iter().chain(&self.steps) {
+            let (Step::Dense(Dense { folder: name, .. }) | Step::LayerNorm { folder: name, .. }) =
+                step
+            else {
+                continue;
+            };
+            let path = folder.join(name).join("model.safetensors");
+            if !path.is_file() && folder.join(name).join("pytorch_model.bin").is_file() {
+                let reason = "expected model.safetensors, found pytorch_model.bin, which is not \
+                              supported: convert the model to safetensors";
+                return Err(unusable(&folder.join(name), reason.to_owned()));
+            }
+            let tensors = parse_weights(&path, &map::map(&path)?)?;
+            all.extend(tensors.into_iter().map(|(tensor_name, mut tensor)| {
+                let full = format!("{name}.{tensor_name}");
+                tensor.name.clone_from(&full);
+                (full, tensor)
+            }));
+        }
+        Ok(all)
+    }
+}
+
+/// Refuses settings by which a transformer gives something else than hidden states of a text, or by
+/// which other settings than those of the files hold.
+fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
+    check_name(c, "transformer_task", task)?;
+    for key in ["model_args", "model_kwargs", "config_args", "config_kwargs"] {
+        c.opt_object(key)?;
+    }
+    let Some(modalities) = c.opt_object("modality_config")? else {
+        c.value("module_output_name");
+        return Ok(());
+    };
+    let is_embedding = task == "feature-extraction";
+    let (output, name) = if is_embedding {
+        ("last_hidden_state", "token_embeddings")
+    } else {
+        ("logits", "scores")
+    };
+    check_name(c, "module_output_name", name)?;
+    let text = modalities.object("text")?;
+    check_name(&text, "method", "forward")?;
+    check_name(&text, "method_output_name", output)?;
+    for modality in modalities.keys().filter(|modality| *modality != "text") {
+        // Texts become messages where a model takes them.
+        if modality == "message" {
+            let (key, found) = (modalities.path(modality), "an object".to_owned());
+            let expected = "no such key, because texts are not rendered as messages: save the \
+                            model with the modality `text` alone";
+            return Err(ConfigError::Value {
+                file: keys::SENTENCE_BERT.file,
+                key,
+                expected,
+                found,
+            });
+        }
+        // Only texts are embedded.
+        modalities.value(modality);
+    }
+    Ok(())
+}
+
+/// Refuses a value other than `expected`; a key that is absent or null is accepted.
+fn check_name(c: &Config, key: &str, expected: &str) -> Result<(), ConfigError> {
+    match c.opt_str(key)? {
+        Some(found) if found != expected => Err(ConfigError::Keys {
+            faults: vec![format!(
+                "key {:?}: expected {expected:?}, found {found:?}: models of another kind are not \
+                 supported here",
+                c.path(key)
+            )],
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The maximum length in `tokenizer_config.json`.
+fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
+    let path = folder.join("tokenizer_config.json");
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let config = parse(&path, MAX_TOKENIZER_BYTES)?;
+    let length = in_file(&path, config.opt_f64("model_max_length"))?;
+    let old = in_file(&path, config.opt_f64("max_len"))?;
+    // Files of tokenizers without a limit have 1e30.
+    let plausible = length.or(old).filter(|n| *n >= 1.0 && *n < 1e9);
+    Ok(plausible.map(|n| n as usize))
+}
+
+/// Reads a file by its table of keys.
+fn read_config<T>(
+    path: &Path,
+    table: &FileKeys,
+    read: impl FnOnce(&Config) -> Result<T, ConfigError>,
+) -> Result<T, CheckpointError> {
+    settle(path, &parse(path, MAX_BYTES)?, table, read)
+}
+
+/// Like [`read_config`]; a file that is absent counts as empty.
+fn read_opt_config<T>(
+    path: &Path,
+    table: &FileKeys,
+    read: impl FnOnce(&Config) -> Result<T, ConfigError>,
+) -> Result<T, CheckpointError> {
+    if path.is_file() {
+        read_config(path, table, read)
+    } else {
+        settle(path, &Config::of(table.file, Map::new()), table, read)
+    }
+}
+
+fn settle<T>(
+    path: &Path,
+    config: &Config,
+    table: &FileKeys,
+    read: impl FnOnce(&Config) -> Result<T, ConfigError>,
+) -> Result<T, CheckpointError> {
+    let value = in_file(path, read(config))?;
+    in_file(path, table.settle(config))?;
+    Ok(value)
+}
+
+fn parse(path: &Path, most: u64) -> Result<Config, CheckpointError> {
+    in_file(path, Config::parse(&map::read_small(path, most)?))
+}
+
+/// Names the file of a fault.
+fn in_file<T>(path: &Path, value: Result<T, ConfigError>) -> Result<T, CheckpointError> {
+    value.map_err(|fault| CheckpointError::Config {
+        path: path.to_owned(),
+        fault,
+    })
+}
+
+fn unusable(path: &Path, reason: String) -> CheckpointError {
+    let path: PathBuf = path.to_owned();
+    CheckpointError::Unusable { path, reason }
+}
+
+fn wrong(path: &Path, key: &str, expected: &str, found: &str) -> CheckpointError {
+    unusable(path, format!("{key}: expected {expected}, found {found:?}"))
+}
