@@ -479,6 +479,57 @@ fn feed_half(instance: &mut dyn Instance, ids: &[u32], n_skipped: usize, width: 
     }
 }
 
+/// Sums and counts over a long text stay within what fp16 holds and tells apart: the sum of all
+/// positions, and the number of more than 2,048 tokens.
+#[test]
+fn the_engine_s_program_pools_long_texts() {
+    let n = 2051;
+    for (name, pooling) in [
+        ("qwen3-embedding", Pooling::LastToken),
+        ("qwen3-embedding", Pooling::WeightedMean),
+        ("bert-weighted", Pooling::WeightedMean),
+    ] {
+        // A table of positions ends where its file does.
+        let is_bert = name == "bert-weighted";
+        let n = if is_bert { 512 } else { n };
+        let folder = match is_bert {
+            true => path(name),
+            false => with_key(&path(name), "max_position_embeddings", &Value::from(n)),
+        };
+        let checkpoint = Checkpoint::open(&folder).unwrap();
+        let build = |target| {
+            let options = EncoderOptions {
+                pooling: (!is_bert).then(|| pooling.into()),
+                target,
+                ..EncoderOptions::default()
+            };
+            build_encoder(&checkpoint, &options).unwrap()
+        };
+        let portable = build(Target::Portable);
+        let tokens: Vec<u32> = (0..n as u32)
+            .map(|i| 5 + i * 7 % (portable.info.vocab_size as u32 - 9))
+            .collect();
+        let mut reference = instance(&portable.program, Numerics::F32, 2);
+        feed(reference.as_mut(), std::slice::from_ref(&tokens), 0);
+        reference.run("encode").unwrap();
+        let expected = floats(reference.as_ref(), "embedding");
+        let encoder = build(Target::Engine(Engine {
+            buckets: vec![n],
+            flexible: false,
+            residual_divisor: None,
+            norm: NormForm::Scaled,
+        }));
+        let mut instance = instance(&encoder.program, Numerics::Ane(Effects::default()), 2);
+        feed_half(instance.as_mut(), &tokens, 0, n);
+        instance.run(&format!("encode_{n}")).unwrap();
+        let view = instance.output("embedding").unwrap();
+        let found = view.bytes.as_chunks().0.iter();
+        let found: Vec<f32> = found.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect();
+        let cosine = cosine(&found, &expected);
+        assert!(cosine > 0.99, "{name}, {}: {cosine}", pooling.name());
+    }
+}
+
 /// The vector of the longest text in the engine's numbers, with a stream that is divided by
 /// `divisor`.
 fn in_half(path: &Path, divisor: f32, norm: NormForm, numerics: Numerics) -> Vec<f32> {
