@@ -223,7 +223,8 @@ impl Instance for Running {
         let kept = self.inputs.remove(&key).filter(|t| t.shape == shape);
         let tensor = match kept {
             Some(kept) => Ok(kept),
-            None => self.pool.zeros(dtype, shape.to_vec()),
+            // A cache that is an input is written token by token.
+            None => self.pool.state(dtype, shape.to_vec()),
         };
         let fail = |pool: &mut Pool, reason: String| match pool.refusal(&reason) {
             Some(source) => RunError::OverBudget {
@@ -244,6 +245,14 @@ impl Instance for Running {
             Ok(data) => Ok(&mut data.bytes_mut()[..n_bytes]),
             Err(reason) => Err(fail(&mut self.pool, reason)),
         }
+    }
+
+    fn given(&self, name: &str) -> Result<View<'_>, RunError> {
+        let mut inputs = self.inputs.iter();
+        let given = inputs.find(|((given, _), _)| given == name);
+        given
+            .and_then(|(_, tensor)| view(tensor))
+            .ok_or_else(|| RunError::NoInput(name.to_owned()))
     }
 
     fn run(&mut self, function: &str) -> Result<(), RunError> {

@@ -150,6 +150,11 @@ pub trait Instance: Send {
     /// content is kept until it is rewritten.
     fn input(&mut self, name: &str, shape: &[usize]) -> Result<&mut [u8], RunError>;
 
+    /// What the input `name` was last given.
+    fn given(&self, name: &str) -> Result<View<'_>, RunError> {
+        Err(RunError::NoInput(name.to_owned()))
+    }
+
     /// Runs a function over the filled inputs.
     fn run(&mut self, function: &str) -> Result<(), RunError>;
 

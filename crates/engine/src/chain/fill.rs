@@ -4,7 +4,6 @@ use thane_mil::backend::RunError;
 use thane_mil::literal::f64_to_f16;
 use thane_mil::types::DType;
 
-use super::store::HostCache;
 use super::{Feed, Input, Kept, Rows};
 
 /// The score of a masked key where the mask is added to fp16: far below any real score, and finite.
@@ -20,19 +19,12 @@ pub(super) struct Place<'a> {
     pub n: usize,
 }
 
-/// What the host holds between calls.
-#[derive(Clone, Copy)]
-pub(super) struct Host<'a> {
-    pub slots: &'a [Vec<u8>],
-    pub caches: &'a [HostCache],
-}
-
 /// Sets the elements of an input, which lie in `bytes`.
 pub(super) fn fill(
     bytes: &mut [u8],
     input: &Input,
     place: Place<'_>,
-    host: Host<'_>,
+    slots: &[Vec<u8>],
 ) -> Result<(), RunError> {
     let Place {
         tokens,
@@ -69,10 +61,8 @@ pub(super) fn fill(
             table_rows(bytes, input, table.as_ref(), rows)?;
         }
         Feed::Slot(slot) => {
-            let value = host
-                .slots
-                .get(*slot)
-                .filter(|value| value.len() == bytes.len());
+            let value = slots.get(*slot);
+            let value = value.filter(|value| value.len() == bytes.len());
             let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
             bytes.copy_from_slice(value);
         }
@@ -101,11 +91,8 @@ pub(super) fn fill(
             let rows = (0..n).map(|i| position + i);
             table_columns(bytes, input, table.as_ref(), (rows, n))?;
         }
-        Feed::Cache(idx) => {
-            let cache = host.caches.get(*idx);
-            let cache = cache.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
-            cache.copy_to(bytes);
-        }
+        // The input holds it.
+        Feed::Cache(_) => {}
     }
     Ok(())
 }
@@ -276,16 +263,12 @@ mod tests {
             position,
             n,
         };
-        fill(&mut bytes, &input, place, NOTHING).unwrap();
+        fill(&mut bytes, &input, place, &[]).unwrap();
         let cells = bytes.as_chunks::<2>().0.iter();
         cells.map(|b| f16_to_f32(u16::from_ne_bytes(*b))).collect()
     }
 
     const HIDDEN: f32 = f32::NEG_INFINITY;
-    const NOTHING: Host<'static> = Host {
-        slots: &[],
-        caches: &[],
-    };
 
     #[test]
     fn masks_show_what_the_positions_allow() {
@@ -372,7 +355,7 @@ mod tests {
             position: 9,
             n: 1,
         };
-        let error = fill(&mut [0; 6], &input, place, NOTHING).unwrap_err();
+        let error = fill(&mut [0; 6], &input, place, &[]).unwrap_err();
         assert!(
             error
                 .to_string()

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::types::DType;
 
-use super::fill::{Host, Place, fill};
+use super::fill::{Place, fill};
 use super::given::Given;
 use super::store::{HostCache, Pending};
-use super::{Cache, Chain, Gives, Need, Step};
+use super::{Cache, Chain, Feed, Gives, Need, Step};
 
 /// A sequence of a chain.
 pub(super) struct ChainInstance {
@@ -21,6 +21,9 @@ pub(super) struct ChainInstance {
     pending: Pending,
     /// The position behind the last that was ever stored since the caches were empty.
     n_written: usize,
+    /// The lane of a batch whose inputs hold the caches, and the first position that was stored
+    /// since.
+    lane: Option<(usize, usize)>,
     /// What the last call gave of the logits.
     given: Given,
     /// Which of the states of different lengths hold the tokens; `None` if all are empty.
@@ -92,7 +95,7 @@ impl Instance for ChainInstance {
         // A cache that the host holds is a state of the chain.
         let is_it = |cache: &Cache| cache.name == name;
         if let Some(at) = self.chain.caches.iter().position(is_it) {
-            return Ok(self.caches[at].view());
+            return self.caches[at].view(self.program.as_ref());
         }
         self.program.state(name)
     }
@@ -100,7 +103,8 @@ impl Instance for ChainInstance {
     fn state_mut(&mut self, name: &str) -> Result<&mut [u8], RunError> {
         let is_it = |cache: &Cache| cache.name == name;
         if let Some(at) = self.chain.caches.iter().position(is_it) {
-            return Ok(self.caches[at].bytes_mut());
+            self.lane = None;
+            return self.caches[at].bytes_mut(self.program.as_mut());
         }
         self.program.state_mut(name)
     }
@@ -108,13 +112,14 @@ impl Instance for ChainInstance {
     fn reset(&mut self) {
         self.program.reset();
         self.slots.iter_mut().for_each(|slot| slot.fill(0));
-        self.caches
-            .iter_mut()
-            .for_each(|cache| cache.bytes_mut().fill(0));
+        let mut caches = self.caches.iter();
+        let cleared =
+            caches.try_for_each(|cache| cache.clear(self.n_written, self.program.as_mut()));
         self.pending = Pending::default();
         self.n_written = 0;
+        self.lane = None;
         self.length = None;
-        self.is_broken = false;
+        self.is_broken = cleared.is_err();
         self.tokens.clear();
     }
 }
@@ -129,6 +134,7 @@ impl ChainInstance {
             caches: chain.caches.iter().map(HostCache::new).collect(),
             pending: Pending::default(),
             n_written: 0,
+            lane: None,
             given: Given::default(),
             length: None,
             is_broken: false,
@@ -151,9 +157,29 @@ impl ChainInstance {
         self.input_ids.len() / 4
     }
 
-    /// The caches, which hold all tokens before the next call.
-    pub fn caches(&self) -> &[HostCache] {
-        &self.caches
+    /// Which lane of a batch has the caches in its inputs, and the first position that was stored
+    /// since.
+    pub fn lane(&self) -> Option<(usize, usize)> {
+        self.lane
+    }
+
+    /// Says that the inputs of this lane now hold the caches.
+    pub fn enter_lane(&mut self, lane: usize) {
+        self.lane = Some((lane, self.n_written));
+    }
+
+    /// Copies a cache, which holds all tokens before the next call, to an input of lanes: the rows
+    /// of tokens from position `first` on, or all rows.
+    pub fn copy_cache(
+        &self,
+        idx: usize,
+        input: &mut [u8],
+        first: Option<usize>,
+    ) -> Result<(), RunError> {
+        let cache = self.caches.get(idx);
+        let cache = cache.ok_or_else(|| RunError::Chain(format!("there is no cache {idx}")))?;
+        let positions = first.map(|first| first..self.n_written);
+        cache.copy_to(input, positions, self.program.as_ref())
     }
 
     /// What is passed on from call to call.
@@ -178,7 +204,7 @@ impl ChainInstance {
     /// its position.
     pub fn begin_token(&mut self) -> Result<(u32, usize), RunError> {
         let position = self.go_back_to_given()?;
-        self.accept(position);
+        self.accept(position)?;
         self.pending.begin(position, 1);
         let ids = self.input_ids.as_chunks::<4>().0;
         let token = ids.first().map(|id| u32::from_ne_bytes(*id));
@@ -227,8 +253,7 @@ impl ChainInstance {
         let fits = n == self.tokens.len() || can_go_back;
         if fits && !self.is_broken {
             self.tokens.truncate(n);
-            self.accept(n);
-            return Ok(());
+            return self.accept(n);
         }
         let tokens = self.tokens[..n].to_vec();
         self.reset();
@@ -236,9 +261,14 @@ impl ChainInstance {
     }
 
     /// Stores what the last call gave for positions before `end`.
-    fn accept(&mut self, end: usize) {
-        let stored = self.pending.accept(end, &mut self.caches);
-        self.n_written = self.n_written.max(stored);
+    fn accept(&mut self, end: usize) -> Result<(), RunError> {
+        let program = self.program.as_mut();
+        let stored = self.pending.accept(end, &mut self.caches, program)?;
+        self.n_written = self.n_written.max(stored.end);
+        if let Some((_, since)) = &mut self.lane {
+            *since = stored.start.min(*since);
+        }
+        Ok(())
     }
 
     /// Appends tokens to the caches, and the logits that are needed to `logits`.
@@ -255,7 +285,7 @@ impl ChainInstance {
                     chain.context
                 ))
             })?;
-            self.accept(begin);
+            self.accept(begin)?;
             self.move_states(&chain, call.length)?;
             // Tokens that are computed again come first.
             let again = position - begin;
@@ -328,12 +358,13 @@ impl ChainInstance {
     /// Runs a function; `is_read` says whether logits that it gives are read.
     fn run_step(&mut self, step: &Step, place: Place<'_>, is_read: bool) -> Result<(), RunError> {
         for input in &step.inputs {
+            if let (Feed::Cache(idx), [.., n_rows, _]) = (&input.feed, &input.shape[..]) {
+                let program = self.program.as_mut();
+                self.caches[*idx].resize(*n_rows, self.n_written, program)?;
+                continue;
+            }
             let bytes = self.program.input(&input.name, &input.shape)?;
-            let host = Host {
-                slots: &self.slots,
-                caches: &self.caches,
-            };
-            fill(bytes, input, place, host)?;
+            fill(bytes, input, place, &self.slots)?;
         }
         if !is_read && step.keeps.is_empty() && step.stores.is_empty() {
             return self.program.run_for_states(&step.function);

@@ -6,7 +6,6 @@ use thane_mil::backend::{Batch, Instance, Limits, RunError, check_each_once};
 use super::fill::{Seen, floats, ints, table_columns};
 use super::given::Given;
 use super::instance::ChainInstance;
-use super::store::HostCache;
 use super::{Call, Chain, Feed, Input, Step};
 
 /// The instances of a chain, numbered from 0.
@@ -16,6 +15,9 @@ pub(super) struct ChainBatch {
     program: Box<dyn Instance>,
     slots: Vec<Vec<u8>>,
     given: Given,
+    /// The instances whose caches the inputs of `program` hold, one for each lane, and the number
+    /// of lanes and the context of its last call.
+    held: (Vec<Option<usize>>, [usize; 2]),
 }
 
 /// A sequence in a call, with its next token.
@@ -24,8 +26,9 @@ struct Lane<'a> {
     token: u32,
     /// Position of the token.
     position: usize,
-    caches: &'a [HostCache],
-    slots: &'a [Vec<u8>],
+    instance: &'a ChainInstance,
+    /// The first position that the inputs lack; `None` if they hold another sequence.
+    lacks: Option<usize>,
 }
 
 impl ChainBatch {
@@ -36,6 +39,7 @@ impl ChainBatch {
             program,
             slots: chain.slot_bytes.iter().map(|n| vec![0; *n]).collect(),
             given: Given::default(),
+            held: Default::default(),
         }
     }
 
@@ -53,13 +57,33 @@ impl ChainBatch {
         let Some(call) = fitting.min_by_key(|call| call.positions.end) else {
             return self.run_alone("decode", which);
         };
+        self.begin_call(call);
         let ran = self.run_call(call, (which, &tokens), chain);
         if ran.is_err() {
+            self.held = Default::default();
             which
                 .iter()
                 .for_each(|idx| self.instances[*idx].drop_call());
         }
         ran
+    }
+
+    /// Forgets what the inputs of a call with other lanes hold.
+    fn begin_call(&mut self, call: &Call) {
+        let form = [call.n_tokens, call.positions.end];
+        if self.held.1 != form {
+            self.held = (vec![None; call.n_tokens], form);
+        }
+    }
+
+    /// The first position of the caches of an instance that the inputs of a lane lack; `None` if
+    /// they hold those of another.
+    fn lacks(&self, lane: usize, idx: usize) -> Option<usize> {
+        let holds = self.held.0.get(lane) == Some(&Some(idx));
+        let entered = self.instances[idx].lane().filter(|_| holds);
+        entered
+            .filter(|(of, _)| *of == lane)
+            .map(|(_, since)| since)
     }
 
     fn run_call(
@@ -72,6 +96,8 @@ impl ChainBatch {
         let mut steps = call.steps.iter().chain(&call.head);
         steps.try_for_each(|step| self.run_step(step, (which, tokens, call.n_tokens), chain))?;
         for (lane, (idx, (token, _))) in which.iter().zip(tokens).enumerate() {
+            self.held.0[lane] = Some(*idx);
+            self.instances[*idx].enter_lane(lane);
             let (given, kind) = (&self.given, (&chain.logits, chain.vocab_size));
             self.instances[*idx].end_token(*token, |logits| given.append(lane, kind, logits))?;
         }
@@ -84,15 +110,15 @@ impl ChainBatch {
         (which, tokens, n_lanes): (&[usize], &[(u32, usize)], usize),
         chain: &Chain,
     ) -> Result<(), RunError> {
-        let lanes = which
-            .iter()
-            .zip(tokens)
-            .map(|(idx, (token, position))| Lane {
-                token: *token,
-                position: *position,
-                caches: self.instances[*idx].caches(),
-                slots: self.instances[*idx].slots(),
-            });
+        let lacks = which.iter().enumerate();
+        let lacks: Vec<_> = lacks.map(|(lane, idx)| self.lacks(lane, *idx)).collect();
+        let lanes = which.iter().zip(tokens).zip(lacks);
+        let lanes = lanes.map(|((idx, (token, position)), lacks)| Lane {
+            token: *token,
+            position: *position,
+            instance: &self.instances[*idx],
+            lacks,
+        });
         let lanes: Vec<Lane<'_>> = lanes.collect();
         for input in &step.inputs {
             let bytes = self.program.input(&input.name, &input.shape)?;
@@ -229,14 +255,12 @@ fn fill_lanes(
         }
         Feed::Cache(idx) => {
             for (lane, cells) in lanes.iter().zip(bytes.chunks_mut(per_lane)) {
-                let cache = lane.caches.get(*idx);
-                let cache = cache.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
-                cache.copy_to(cells);
+                lane.instance.copy_cache(*idx, cells, lane.lacks)?;
             }
         }
         Feed::Slot(slot) if chain.is_left_to_next(*slot) => {
             for (lane, cells) in lanes.iter().zip(bytes.chunks_mut(per_lane)) {
-                let value = lane.slots.get(*slot);
+                let value = lane.instance.slots().get(*slot);
                 let value = value.filter(|value| value.len() == cells.len());
                 let value = value.ok_or_else(|| RunError::NoInput(input.name.clone()))?;
                 cells.copy_from_slice(value);

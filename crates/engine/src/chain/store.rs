@@ -1,65 +1,134 @@
 //! Caches that the host holds, and the rows of a call that are not stored yet.
 
-use thane_mil::backend::View;
+use std::ops::Range;
+
+use thane_mil::backend::{Instance, RunError, View};
 use thane_mil::literal::{f16_to_f32, f64_to_f16};
 use thane_mil::types::DType;
 
 use super::{Cache, Kept};
 
-/// Keys or values of one layer, [heads, context, row].
+/// Keys or values of one layer, [heads, rows, row]. The input of the program that takes them holds
+/// them from call to call, so that a call copies no more than the rows of new tokens.
 pub(super) struct HostCache {
-    bytes: Vec<u8>,
+    name: String,
     n_heads: usize,
-    row_bytes: usize,
-    shape: [usize; 4],
+    row: usize,
     dtype: DType,
     kept: Kept,
+    /// Rows of the input of the longest context.
+    most_rows: usize,
+    /// Rows of the input; 0 before the first call.
+    n_rows: usize,
 }
 
 impl HostCache {
     /// An empty cache.
     pub fn new(cache: &Cache) -> Self {
-        let row_bytes = cache.row * cache.dtype.bits() / 8;
         Self {
-            bytes: vec![0; cache.n_heads * cache.n_rows * row_bytes],
+            name: cache.name.clone(),
             n_heads: cache.n_heads,
-            row_bytes,
-            shape: [1, cache.n_heads, cache.n_rows, cache.row],
+            row: cache.row,
             dtype: cache.dtype,
             kept: cache.kept,
+            most_rows: cache.n_rows,
+            n_rows: 0,
         }
     }
 
-    /// The elements.
-    pub fn view(&self) -> View<'_> {
-        View {
-            dtype: self.dtype,
-            shape: &self.shape,
-            bytes: &self.bytes,
-        }
+    /// The elements for the function that ran last.
+    pub fn view<'a>(&self, program: &'a dyn Instance) -> Result<View<'a>, RunError> {
+        program.given(&self.name)
     }
 
     /// The elements, for writing.
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.bytes
+    pub fn bytes_mut<'a>(&self, program: &'a mut dyn Instance) -> Result<&'a mut [u8], RunError> {
+        program.input(&self.name, &[1, self.n_heads, self.n_rows, self.row])
     }
 
-    /// Copies the first rows of each head to an input of fewer tokens.
-    pub fn copy_to(&self, input: &mut [u8]) {
-        let from = self.bytes.chunks(self.per_head().max(1));
+    /// Makes the input have so many rows of each head, when tokens were stored up to `n_written`.
+    pub fn resize(
+        &mut self,
+        n_rows: usize,
+        n_written: usize,
+        program: &mut dyn Instance,
+    ) -> Result<(), RunError> {
+        if n_rows == self.n_rows {
+            return Ok(());
+        }
+        let before = match self.n_rows {
+            0 => Vec::new(),
+            _ => self.view(program)?.bytes.to_vec(),
+        };
+        let row = self.row_bytes();
+        let n = self.n_used(n_written).min(n_rows) * row;
+        let from = before.chunks((self.n_rows * row).max(1));
+        self.n_rows = n_rows;
+        let to = self.bytes_mut(program)?.chunks_mut((n_rows * row).max(1));
+        for (from, to) in from.zip(to) {
+            to[..n].copy_from_slice(&from[..n]);
+        }
+        Ok(())
+    }
+
+    /// Clears what was stored of tokens up to `n_written`.
+    pub fn clear(&self, n_written: usize, program: &mut dyn Instance) -> Result<(), RunError> {
+        let (row, n_used) = (self.row_bytes(), self.n_used(n_written));
+        if n_used == 0 {
+            return Ok(());
+        }
+        let heads = self.bytes_mut(program)?.chunks_mut(self.n_rows * row);
+        heads.for_each(|head| head[..n_used * row].fill(0));
+        Ok(())
+    }
+
+    /// Copies the rows of the tokens at these positions, or all rows, to an input of as many rows
+    /// or fewer.
+    pub fn copy_to(
+        &self,
+        input: &mut [u8],
+        positions: Option<Range<usize>>,
+        program: &dyn Instance,
+    ) -> Result<(), RunError> {
+        if self.n_rows == 0 {
+            input.fill(0);
+            return Ok(());
+        }
+        let row = self.row_bytes();
+        let from = self.view(program)?.bytes.chunks((self.n_rows * row).max(1));
         let to = input.chunks_mut((input.len() / self.n_heads.max(1)).max(1));
         for (from, to) in from.zip(to) {
             let n = from.len().min(to.len());
-            to[..n].copy_from_slice(&from[..n]);
+            let Some(positions) = positions.clone().filter(|_| self.kept.pool.is_none()) else {
+                to[..n].copy_from_slice(&from[..n]);
+                to[n..].fill(0);
+                continue;
+            };
+            for begin in positions.map(|at| self.kept.row(at) * row) {
+                if begin + row <= n {
+                    to[begin..][..row].copy_from_slice(&from[begin..][..row]);
+                }
+            }
         }
+        Ok(())
     }
 
     /// Stores the first `n` of the rows of each head, those of the tokens from `position`.
-    fn store(&mut self, rows: &[u8], position: usize, n: usize) {
-        let (per_head, row, kept) = (self.per_head(), self.row_bytes, self.kept);
-        let dtype = self.dtype;
+    fn store(
+        &mut self,
+        rows: &[u8],
+        (position, n): (usize, usize),
+        program: &mut dyn Instance,
+    ) -> Result<(), RunError> {
+        // A call of several sequences has a longer context than the last call of this one.
+        let last = (position..position + n).map(|at| self.kept.row(at)).max();
+        if last.is_some_and(|last| last >= self.n_rows) {
+            self.resize(self.most_rows, position, program)?;
+        }
+        let (row, kept, dtype) = (self.row_bytes(), self.kept, self.dtype);
         let from = rows.chunks((rows.len() / self.n_heads.max(1)).max(1));
-        let to = self.bytes.chunks_mut(per_head.max(1));
+        let to = self.bytes_mut(program)?;
+        let to = to.chunks_mut((self.n_rows * row).max(1));
         for (from, to) in from.zip(to) {
             for (i, from) in from.chunks(row.max(1)).take(n).enumerate() {
                 let begin = kept.row(position + i) * row;
@@ -70,10 +139,19 @@ impl HostCache {
                 store_mean(to, kept, position + i, (row, dtype));
             }
         }
+        Ok(())
     }
 
-    fn per_head(&self) -> usize {
-        self.bytes.len() / self.n_heads.max(1)
+    fn row_bytes(&self) -> usize {
+        self.row * self.dtype.bits() / 8
+    }
+
+    /// The first rows, outside of which nothing is stored of tokens up to `n_written`.
+    fn n_used(&self, n_written: usize) -> usize {
+        match self.kept.pool {
+            None => n_written.min(self.n_rows),
+            Some(_) => self.n_rows,
+        }
     }
 }
 
@@ -133,14 +211,19 @@ impl Pending {
         self.rows.push((cache, rows));
     }
 
-    /// Stores the rows before position `end`, and returns the position behind the last of them.
-    pub fn accept(&mut self, end: usize, caches: &mut [HostCache]) -> usize {
+    /// Stores the rows before position `end`, and returns the positions of these.
+    pub fn accept(
+        &mut self,
+        end: usize,
+        caches: &mut [HostCache],
+        program: &mut dyn Instance,
+    ) -> Result<Range<usize>, RunError> {
         let n = end.saturating_sub(self.position).min(self.n);
         for (cache, rows) in self.rows.drain(..) {
             if let Some(cache) = caches.get_mut(cache) {
-                cache.store(&rows, self.position, n);
+                cache.store(&rows, (self.position, n), program)?;
             }
         }
-        self.position + n
+        Ok(self.position..self.position + n)
     }
 }
