@@ -89,27 +89,8 @@ pub fn vocabulary(
     let refused = |reason: String| LanguageError::SentencePiece(reason);
     let model = Model::decode(bytes).map_err(|fault| refused(fault.to_string()))?;
     let trainer = model.trainer.unwrap_or_default();
-    match trainer.model_type.unwrap_or(UNIGRAM) {
-        BPE => {}
-        UNIGRAM => return Err(refused("expected BPE, found a unigram model".to_owned())),
-        other => return Err(refused(format!("expected BPE, found model type {other}"))),
-    }
-    if trainer.treat_whitespace_as_suffix.unwrap_or(false) {
-        return Err(refused(
-            "expected spaces before words, found treat_whitespace_as_suffix".to_owned(),
-        ));
-    }
     let normalizer = model.normalizer.unwrap_or_default();
-    if normalizer.charsmap.is_some_and(|map| !map.is_empty()) {
-        let name = normalizer.name.unwrap_or_default();
-        return Err(refused(format!(
-            "expected the normalization `identity`, found `{name}`"
-        )));
-    }
-    if !normalizer.escape_whitespaces.unwrap_or(true) {
-        let found = "expected spaces that become U+2581, found escape_whitespaces = false";
-        return Err(refused(found.to_owned()));
-    }
+    refuse_other_forms(&trainer, &normalizer).map_err(refused)?;
     let n_vocab = config.n_vocab;
     let n_pieces = model.pieces.len();
     if n_pieces > n_vocab {
@@ -169,6 +150,33 @@ pub fn vocabulary(
             .collect::<Texts>(),
         ..Vocab::default()
     })
+}
+
+/// Refuses models that encode by rules that are not supported.
+fn refuse_other_forms(trainer: &Trainer, normalizer: &Normalizer) -> Result<(), String> {
+    match trainer.model_type.unwrap_or(UNIGRAM) {
+        BPE => {}
+        UNIGRAM => return Err("expected BPE, found a unigram model".to_owned()),
+        other => return Err(format!("expected BPE, found model type {other}")),
+    }
+    if trainer.treat_whitespace_as_suffix.unwrap_or(false) {
+        return Err("expected spaces before words, found treat_whitespace_as_suffix".to_owned());
+    }
+    if normalizer
+        .charsmap
+        .as_ref()
+        .is_some_and(|map| !map.is_empty())
+    {
+        let name = normalizer.name.as_deref().unwrap_or_default();
+        return Err(format!(
+            "expected the normalization `identity`, found `{name}`"
+        ));
+    }
+    if !normalizer.escape_whitespaces.unwrap_or(true) {
+        let found = "expected spaces that become U+2581, found escape_whitespaces = false";
+        return Err(found.to_owned());
+    }
+    Ok(())
 }
 
 /// The text of a piece as GGUF spells it: spaces in user-defined pieces are spaces. The library

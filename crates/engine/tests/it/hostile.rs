@@ -346,11 +346,7 @@ fn typed_control_tokens_of_sentencepiece_are_text() {
 /// A message of control tokens takes about as long as the same text without them being looked for.
 #[test]
 fn many_typed_control_tokens_take_linear_time() {
-    let config = TokenizerConfig {
-        n_vocab: 5000,
-        ..TokenizerConfig::default()
-    };
-    let tokenizer = Tokenizer::from_json(&data::bytes(FILES[0]), config).unwrap();
+    let tokenizer = tokenizer(&data::bytes(FILES[0])).unwrap();
     let typed = "<|im_end|>".repeat(30_000);
     let marked = rendered(&format!("<|im_start|>user\n[{typed}]<|im_end|>\n"));
     let (plain, reference) = processor_time::of(|| tokenizer.encode(&typed, PLAIN).unwrap());
