@@ -16,6 +16,9 @@ fn without(id: &str, answer: Answer) -> (u16, String) {
     (answer.status, answer.text().replace(id, "-"))
 }
 
+/// A request about a stored response: key, response id, item id.
+type Way<'a> = &'a dyn Fn(&str, &str, &str) -> Answer;
+
 #[test]
 fn responses_are_those_of_the_key_that_made_them() {
     let server = Server::start(&KEYS);
@@ -50,7 +53,7 @@ fn responses_are_those_of_the_key_that_made_them() {
             format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n{key}Connection: close\r\n\r\n");
         server.send(&head, "")
     };
-    let ways: [&dyn Fn(&str, &str, &str) -> Answer; 6] = [
+    let ways: [Way<'_>; 6] = [
         &|key, id, _| read(key, "GET", format!("/v1/responses/{id}")),
         &|key, id, _| read(key, "GET", format!("/v1/responses/{id}/input_items")),
         &|key, id, _| create(key, json!({"previous_response_id": id, "input": "go on"})),
