@@ -277,6 +277,10 @@ fn logits_that_are_not_among_the_greatest_do_not_count() {
         );
     }
     assert!(n_masked > 400 * 200);
+}
+
+#[test]
+fn what_raises_logits_needs_all_of_them() {
     let none = |options| Sampler::new(options).unwrap().n_greatest(9);
     let of_rules = |rules: Rules| {
         none(SampleOptions {
