@@ -80,6 +80,8 @@ struct ReadKeys {
     read: BTreeSet<String>,
     /// Dotted keys that were opened as objects; the keys inside of them are tracked one by one.
     opened: BTreeSet<String>,
+    /// Notes for the user on keys that change nothing.
+    notes: BTreeSet<String>,
 }
 
 impl Config {
@@ -211,6 +213,22 @@ impl Config {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
+    /// Whether the key is present and null. This does not count as reading the key.
+    pub fn is_null(&self, key: &str) -> bool {
+        self.map.get(key).is_some_and(Value::is_null)
+    }
+
+    /// This object with `value` for `key`, unless it has the key. The record of the keys that were
+    /// read stays the same.
+    pub(crate) fn or_default(&self, key: &str, value: impl Into<Value>) -> Self {
+        let mut map = Map::clone(&self.map);
+        map.entry(key).or_insert_with(|| value.into());
+        Self {
+            map: Arc::new(map),
+            ..self.clone()
+        }
+    }
+
     /// Whether the key is present and an object. This does not count as reading the key.
     pub(super) fn is_object(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_object)
@@ -238,6 +256,21 @@ impl Config {
     pub fn acknowledge(&self, keys: &[&str]) {
         let mut seen = self.seen();
         seen.read.extend(keys.iter().map(|key| self.path(key)));
+    }
+
+    /// Marks a key as read that changes nothing, although its name says otherwise. If the file has
+    /// the key, a note gives the reason.
+    pub(crate) fn note_unused(&self, key: &str, reason: &str) {
+        if self.has(key) {
+            self.acknowledge(&[key]);
+            let note = format!("{}: `{}` is not used: {reason}", self.file, self.path(key));
+            self.seen().notes.insert(note);
+        }
+    }
+
+    /// Notes for the user on keys that change nothing.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.seen().notes.iter().cloned().collect()
     }
 
     /// Dotted keys of this object that were neither read nor acknowledged, in file order. Null

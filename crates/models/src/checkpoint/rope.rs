@@ -320,6 +320,10 @@ impl Config {
             "mscale_all_dim",
             "factor",
         ]);
+        for place in [self, root] {
+            let reason = "dynamic scaling does not read it";
+            place.note_unused("original_max_position_embeddings", reason);
+        }
         if let Some(alpha) = self.factor("alpha")? {
             return Ok(RopeScaling::NtkAlpha { alpha });
         }

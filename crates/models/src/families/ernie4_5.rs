@@ -3,7 +3,7 @@
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::layers::rope::Style;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf;
 use crate::weights::Weights;
 
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
 const DEFAULTS: Defaults = Defaults {
     epsilon: 1e-5,
     head_dim: Some(128),
-    n_kv_heads: Some(2),
+    kv_heads: KvHeads::OrHeads(2),
     theta: 500_000.0,
     style: Style::Interleaved,
     max_context: 131_072,

@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
 use crate::layers::norm::Norm;
-use crate::transformer::config::{self, Defaults, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -32,7 +32,7 @@ pub(super) const FAMILY: Family = Family {
 const DEFAULTS: Defaults = Defaults {
     epsilon: 1e-5,
     norms: Norms::AFTER,
-    n_kv_heads: Some(32),
+    kv_heads: KvHeads::NotNull(32),
     ..Defaults::LLAMA
 };
 /// Every fourth layer has full attention, if there are sliding windows.

@@ -5,7 +5,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::layers::encoder::Direction;
 use crate::layers::mlp::Activation;
-use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
@@ -24,7 +24,7 @@ const DEFAULTS: Defaults = Defaults {
     activation: "gelu_pytorch_tanh",
     norm: RMS_PLUS_ONE,
     head_dim: Some(256),
-    n_kv_heads: Some(16),
+    kv_heads: KvHeads::NotNull(16),
     max_context: 8192,
     tied: true,
     ..Defaults::LLAMA

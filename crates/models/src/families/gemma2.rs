@@ -7,7 +7,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_AROUND};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::encoder::Direction;
-use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -29,7 +29,7 @@ const DEFAULTS: Defaults = Defaults {
     norm: RMS_PLUS_ONE,
     norms: Norms::AROUND,
     head_dim: Some(256),
-    n_kv_heads: Some(4),
+    kv_heads: KvHeads::NotNull(4),
     max_context: 8192,
     tied: true,
     ..Defaults::LLAMA

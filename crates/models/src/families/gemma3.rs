@@ -13,7 +13,7 @@ use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -55,6 +55,7 @@ const DEFAULTS: Defaults = Defaults {
     norm: RMS_PLUS_ONE,
     norms: Norms::AROUND,
     head_dim: Some(256),
+    kv_heads: KvHeads::NotNull(4),
     theta: 1_000_000.0,
     max_context: 131_072,
     tied: true,
@@ -65,11 +66,7 @@ const LOCAL_THETA: f64 = 10_000.0;
 /// By default every sixth layer has full attention.
 const PATTERN: usize = 6;
 /// Sizes that `text_config` of published models omits.
-const PART_SIZES: &[(&str, usize)] = &[
-    ("vocab_size", 262_208),
-    ("num_attention_heads", 8),
-    ("num_key_value_heads", 4),
-];
+const PART_SIZES: &[(&str, usize)] = &[("vocab_size", 262_208), ("num_attention_heads", 8)];
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");

@@ -12,7 +12,7 @@ use crate::layers::decoder::Mask;
 use crate::layers::norm::{Norm, RmsNorm};
 use crate::layers::per_layer::PerLayer;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::{self, Defaults, by_pattern};
+use crate::transformer::config::{self, Defaults, KvHeads, by_pattern};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Layer, Norms, Transformer};
 use crate::weights::Weights;
@@ -64,7 +64,7 @@ const DEFAULTS: Defaults = Defaults {
     activation: "gelu_pytorch_tanh",
     norms: Norms::AROUND,
     head_dim: Some(256),
-    n_kv_heads: Some(4),
+    kv_heads: KvHeads::NotNull(4),
     theta: 10_000.0,
     rotated_share: Some(1.0),
     max_context: 131_072,

@@ -5,7 +5,7 @@ use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf};
 use crate::layers::mlp::MlpKind;
 use crate::layers::rope::Style;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::{Norms, gguf};
 use crate::weights::Weights;
 
@@ -40,7 +40,7 @@ const DEFAULTS: Defaults = Defaults {
         after_mlp: Some("post_mlp_layernorm"),
     },
     head_dim: Some(128),
-    n_kv_heads: Some(2),
+    kv_heads: KvHeads::NotNull(2),
     rotated_share: Some(0.5),
     style: Style::Interleaved,
     max_context: 131_072,

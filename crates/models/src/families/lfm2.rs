@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::norm::Norm;
 use crate::layers::short_conv::ShortConv;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf::{self, Keys};
 use crate::transformer::{Norms, Transformer};
 use crate::weights::Weights;
@@ -67,7 +67,7 @@ const DEFAULTS: Defaults = Defaults {
         before_mlp: Some("ffn_norm"),
         after_mlp: None,
     },
-    n_kv_heads: Some(8),
+    kv_heads: KvHeads::NotNull(8),
     theta: 1_000_000.0,
     max_context: 128_000,
     tied: true,
@@ -90,6 +90,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         "theta",
         "use_pos_enc",
     ]);
+    c.note_unused("rms_norm_eps", "the norms of lfm2 have `norm_eps`");
     // An old spelling, which transformers reads first.
     let intermediate_key = if c.has("block_ff_dim") {
         c.acknowledge(&["intermediate_size"]);

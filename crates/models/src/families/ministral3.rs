@@ -8,7 +8,7 @@ use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::layers::rope::{QueryScaling, Style};
 use crate::transformer::Transformer;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf::{self, Keys};
 use crate::weights::Weights;
 
@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
 /// Defaults of Ministral3Config.
 const DEFAULTS: Defaults = Defaults {
     epsilon: 1e-5,
-    n_kv_heads: Some(8),
+    kv_heads: KvHeads::NotNull(8),
     head_dim: Some(128),
     max_context: 262_144,
     ..Defaults::LLAMA

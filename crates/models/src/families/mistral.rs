@@ -7,7 +7,7 @@ use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
 use crate::transformer::Transformer;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -27,7 +27,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// Defaults of MistralConfig and MinistralConfig.
 const DEFAULTS: Defaults = Defaults {
-    n_kv_heads: Some(8),
+    kv_heads: KvHeads::NotNull(8),
     max_context: 131_072,
     ..Defaults::LLAMA
 };

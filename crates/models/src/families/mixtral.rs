@@ -4,7 +4,7 @@
 use super::{DecoderResult, Family};
 use crate::checkpoint::Config;
 use crate::layers::decoder::Mask;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::mixture::{self, Mixture};
 use crate::weights::Weights;
 
@@ -38,7 +38,7 @@ pub(super) const FAMILY: Family = Family {
 /// Defaults of MixtralConfig.
 const DEFAULTS: Defaults = Defaults {
     epsilon: 1e-5,
-    n_kv_heads: Some(8),
+    kv_heads: KvHeads::NotNull(8),
     theta: 1_000_000.0,
     max_context: 131_072,
     ..Defaults::LLAMA

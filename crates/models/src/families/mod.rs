@@ -45,7 +45,7 @@ mod starcoder2;
 
 use thane_mil::program::Function;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, SentenceConfig, Source, Tensors};
+use crate::checkpoint::{Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors};
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
@@ -391,9 +391,23 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
             supported: names(),
         });
     };
+    if let Source::HuggingFace(folder) = &checkpoint.source {
+        let ends = ends_beyond(folder, decoder.vocab_size)?;
+        let notes = folder.config.notes().into_iter().chain(ends);
+        notes.for_each(|note| weights.note(note));
+    }
     let (_, notes) = generation::read(checkpoint)?;
     notes.into_iter().for_each(|note| weights.note(note));
     lower(architecture, &decoder, &weights, options)
+}
+
+/// A note on ids of `eos_token_id` that no token has.
+fn ends_beyond(folder: &HuggingFace, n_vocab: usize) -> Result<Option<String>, ModelError> {
+    let mut ends = folder.eos_token_ids()?;
+    ends.retain(|id| *id as usize >= n_vocab);
+    Ok(ends.first().map(|id| {
+        format!("`eos_token_id` {id} ends no answer: the vocabulary has {n_vocab} tokens")
+    }))
 }
 
 /// Lowers a checkpoint of an embedding model; see [`crate::build_encoder`].

@@ -41,14 +41,15 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
+/// The key of the context length before scaling, and its default in Phi3Config.
+const ORIGINAL_CONTEXT: (&str, usize) = ("original_max_position_embeddings", 4096);
+
 fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
-    c.acknowledge(&[
-        "auto_map",
-        "embd_pdrop",
-        "original_max_position_embeddings",
-        "resid_pdrop",
-    ]);
-    let mut model = config::read(c, &DEFAULTS)?;
+    c.acknowledge(&["auto_map", "embd_pdrop", "resid_pdrop"]);
+    // The class has the key: without one, its default comes before the key of the rotary embedding.
+    let with_default = c.or_default(ORIGINAL_CONTEXT.0, ORIGINAL_CONTEXT.1);
+    with_default.usize(ORIGINAL_CONTEXT.0)?;
+    let mut model = config::read(&with_default, &DEFAULTS)?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     model.window = config::read_window(c, None)?;
     let mask = model.window.map_or(Mask::Full, |_| Mask::Sliding);

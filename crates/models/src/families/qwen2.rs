@@ -4,7 +4,7 @@
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
@@ -28,6 +28,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// Defaults of Qwen2Config.
 const DEFAULTS: Defaults = Defaults {
+    kv_heads: KvHeads::OrHeads(32),
     max_context: 32_768,
     ..Defaults::LLAMA
 };
@@ -35,7 +36,7 @@ const DEFAULTS: Defaults = Defaults {
 fn read(c: &Config) -> Result<Transformer, ModelError> {
     let mut model = config::read(c, &DEFAULTS)?;
     model.change_layers(|layer| layer.attention.qkv_bias = true);
-    config::sliding_by_switch(c, &mut model)?;
+    config::sliding_by_switch(c, &mut model, |layer, first| layer >= first)?;
     Ok(model)
 }
 

@@ -3,7 +3,7 @@
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::mixture::{self, Mixture};
 use crate::weights::Weights;
 
@@ -19,7 +19,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// Defaults of Qwen2MoeConfig.
 const DEFAULTS: Defaults = Defaults {
-    n_kv_heads: Some(16),
+    kv_heads: KvHeads::NotNull(16),
     max_context: 32_768,
     ..Defaults::LLAMA
 };
@@ -39,7 +39,9 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     mixture::from_config(c, &MIXTURE, &mut model)?;
     let bias = c.bool_or("qkv_bias", true)?;
     model.change_layers(|layer| layer.attention.qkv_bias = bias);
-    config::sliding_by_switch(c, &mut model)?;
+    // Not the layers that slide in Qwen2: every second one below `max_window_layers`.
+    let slides = |layer: usize, end: usize| layer.is_multiple_of(2) && layer < end;
+    config::sliding_by_switch(c, &mut model, slides)?;
     config::decoder(model, w)
 }
 

@@ -11,7 +11,7 @@ use crate::layers::attention::QkNorm;
 use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::pooling::Pooling;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
@@ -46,6 +46,7 @@ pub(super) const PPLX: Family = Family {
 /// Defaults of Qwen3Config.
 const DEFAULTS: Defaults = Defaults {
     head_dim: Some(128),
+    kv_heads: KvHeads::OrHeads(32),
     max_context: 32_768,
     ..Defaults::LLAMA
 };
@@ -63,7 +64,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
             layer.attention.qk_norm = Some(QkNorm::of_heads(norm));
         }
     });
-    config::sliding_by_switch(c, &mut model)?;
+    config::sliding_by_switch(c, &mut model, |layer, first| layer >= first)?;
     if both_ways {
         model.direction = Direction::Bidirectional;
         // pplx-embed-context has no modules.json. Source: its model page.

@@ -9,7 +9,7 @@ use crate::layers::attention::QkNorm;
 use crate::layers::delta_net::DeltaNet;
 use crate::layers::norm::{Norm, RmsNorm};
 use crate::transformer::Transformer;
-use crate::transformer::config::{self, Defaults, RMS, RMS_PLUS_ONE};
+use crate::transformer::config::{self, Defaults, KvHeads, RMS, RMS_PLUS_ONE};
 use crate::transformer::gguf::{self, Keys};
 use crate::weights::Weights;
 
@@ -41,7 +41,7 @@ pub(super) const FAMILY: Family = Family {
 const DEFAULTS: Defaults = Defaults {
     norm: RMS_PLUS_ONE,
     head_dim: Some(256),
-    n_kv_heads: Some(4),
+    kv_heads: KvHeads::NotNull(4),
     rotated_share: Some(0.25),
     max_context: 32_768,
     ..Defaults::LLAMA

@@ -5,7 +5,7 @@ use crate::checkpoint::{Config, Gguf};
 use crate::layers::attention::QkNorm;
 use crate::layers::decoder::Mask;
 use crate::layers::norm::Norm;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::mixture::{self, Mixture};
 use crate::weights::Weights;
 
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// Defaults of Qwen3MoeConfig.
 const DEFAULTS: Defaults = Defaults {
-    n_kv_heads: Some(4),
+    kv_heads: KvHeads::NotNull(4),
     max_context: 32_768,
     ..Defaults::LLAMA
 };

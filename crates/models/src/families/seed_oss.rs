@@ -2,7 +2,7 @@
 
 use super::{DecoderResult, Family};
 use crate::checkpoint::{Config, Gguf};
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf;
 use crate::weights::Weights;
 
@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
 /// Defaults of SeedOssConfig.
 const DEFAULTS: Defaults = Defaults {
     head_dim: Some(128),
-    n_kv_heads: Some(8),
+    kv_heads: KvHeads::OrHeads(8),
     max_context: 524_288,
     ..Defaults::LLAMA
 };

@@ -5,7 +5,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, llama};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
-use crate::transformer::config::{self, Defaults};
+use crate::transformer::config::{self, Defaults, KvHeads};
 use crate::transformer::gguf;
 use crate::weights::Weights;
 
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
 
 /// Defaults of SmolLM3Config.
 const DEFAULTS: Defaults = Defaults {
-    n_kv_heads: Some(4),
+    kv_heads: KvHeads::OrHeads(4),
     theta: 2_000_000.0,
     max_context: 32_768,
     tied: true,

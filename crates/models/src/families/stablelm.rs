@@ -4,7 +4,7 @@
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
-use crate::transformer::config::{self, Defaults, LAYER_NORM_BIAS};
+use crate::transformer::config::{self, Defaults, KvHeads, LAYER_NORM_BIAS};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
 
@@ -28,7 +28,7 @@ const DEFAULTS: Defaults = Defaults {
     epsilon_key: "layer_norm_eps",
     epsilon: 1e-5,
     norm: LAYER_NORM_BIAS,
-    n_kv_heads: Some(32),
+    kv_heads: KvHeads::NotNull(32),
     rotated_share: Some(0.25),
     max_context: 4096,
     ..Defaults::LLAMA
@@ -44,7 +44,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         ));
     }
     let key = "partial_rotary_factor";
-    if c.keys().any(|k| k == key) && !c.has(key) {
+    if c.is_null(key) {
         let reason = "expected a number; without the key, the share is 0.25";
         return Err(ModelError::unsupported(key, "null", reason));
     }

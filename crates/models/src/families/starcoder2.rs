@@ -4,7 +4,7 @@ use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::layers::decoder::Mask;
 use crate::layers::mlp::MlpKind;
-use crate::transformer::config::{self, Defaults, LAYER_NORM_BIAS};
+use crate::transformer::config::{self, Defaults, KvHeads, LAYER_NORM_BIAS};
 use crate::transformer::gguf;
 use crate::weights::Weights;
 
@@ -35,7 +35,7 @@ const DEFAULTS: Defaults = Defaults {
     epsilon_key: "norm_epsilon",
     epsilon: 1e-5,
     norm: LAYER_NORM_BIAS,
-    n_kv_heads: Some(2),
+    kv_heads: KvHeads::NotNull(2),
     max_context: 4096,
     tied: true,
     mlp: MlpKind::Plain,

@@ -33,8 +33,8 @@ pub struct Defaults {
     pub norms: Norms,
     /// Elements of a head; `None` for the hidden size divided by the number of heads.
     pub head_dim: Option<usize>,
-    /// Number of key heads; `None` for the number of heads.
-    pub n_kv_heads: Option<usize>,
+    /// Number of key heads, where the file does not say it.
+    pub kv_heads: KvHeads,
     /// Base of the rotary frequencies.
     pub theta: f64,
     /// The share of a head that is rotated; `None` for families that always rotate whole heads.
@@ -51,6 +51,17 @@ pub struct Defaults {
     pub sizes: &'static [(&'static str, usize)],
 }
 
+/// What `num_key_value_heads` means where the file has no number.
+#[derive(Clone, Copy, Debug)]
+pub enum KvHeads {
+    /// Absent or null: the number of heads.
+    Heads,
+    /// Absent: this number. Null: the number of heads.
+    OrHeads(usize),
+    /// Absent: this number. Null: an error, as in transformers.
+    NotNull(usize),
+}
+
 impl Defaults {
     /// The defaults of `LlamaConfig`.
     pub const LLAMA: Self = Self {
@@ -62,7 +73,7 @@ impl Defaults {
         norm: RMS,
         norms: Norms::BEFORE,
         head_dim: None,
-        n_kv_heads: None,
+        kv_heads: KvHeads::Heads,
         theta: 10_000.0,
         rotated_share: None,
         style: Style::Half,
@@ -128,10 +139,7 @@ pub fn read_with_ropes(
     let hidden = size("hidden_size")?;
     let n_layers = check_layers("num_hidden_layers", c.usize("num_hidden_layers")?)?;
     let n_heads = size("num_attention_heads")?;
-    let kv_key = "num_key_value_heads";
-    let kv_default = d.sizes.iter().find(|(name, _)| *name == kv_key);
-    let n_kv_heads = c.opt_usize(kv_key)?.or(kv_default.map(|(_, n)| *n));
-    let n_kv_heads = check_size(kv_key, n_kv_heads.or(d.n_kv_heads).unwrap_or(n_heads))?;
+    let n_kv_heads = read_kv_heads(c, d.kv_heads, n_heads)?;
     let head_dim = match c.opt_usize("head_dim")?.or(d.head_dim) {
         Some(n) => check_size("head_dim", n)?,
         None => default_head_dim("head_dim", hidden, n_heads)?,
@@ -163,22 +171,36 @@ pub fn read_with_ropes(
     })
 }
 
+/// The number of key heads.
+fn read_kv_heads(c: &Config, default: KvHeads, n_heads: usize) -> Result<usize, ModelError> {
+    let key = "num_key_value_heads";
+    let n_kv_heads = match (c.opt_usize(key)?, default, c.is_null(key)) {
+        (Some(n), _, _) => n,
+        (None, KvHeads::OrHeads(n) | KvHeads::NotNull(n), false) => n,
+        (None, KvHeads::Heads | KvHeads::OrHeads(_), _) => n_heads,
+        (None, KvHeads::NotNull(n), true) => {
+            let reason = format!("expected a number; without the key, it is {n}");
+            return Err(ModelError::unsupported(key, "null", &reason));
+        }
+    };
+    check_size(key, n_kv_heads)
+}
+
 /// The share of a head that is rotated where the rotary embedding has none. As in transformers, a
 /// null is not the default of the family, but whole heads.
 fn default_share(c: &Config, d: &Defaults) -> Result<Option<f64>, ModelError> {
     let key = "partial_rotary_factor";
-    let is_null = |c: &Config| c.keys().any(|k| k == key) && !c.has(key);
     for object in ["rope_parameters", "rope_scaling"] {
         if d.rotated_share.is_some()
             && let Some(rope) = c.opt_object(object)?
-            && is_null(&rope)
+            && rope.is_null(key)
         {
             let reason = "expected a number; without the key, the share is that of the family";
             return Err(ModelError::unsupported(&rope.path(key), "null", reason));
         }
     }
     Ok(d.rotated_share
-        .map(|share| if is_null(c) { 1.0 } else { share }))
+        .map(|share| if c.is_null(key) { 1.0 } else { share }))
 }
 
 fn read_rotation(
@@ -313,13 +335,18 @@ pub fn read_window(c: &Config, default: Option<usize>) -> Result<Option<usize>, 
     window.map(|n| check_size("sliding_window", n)).transpose()
 }
 
-/// Makes layers slide as the keys of Qwen say: with `use_sliding_window`, those from
-/// `max_window_layers` on, unless `layer_types` names them.
+/// Makes layers slide as the keys of Qwen say: with `use_sliding_window`, those of which `slides`
+/// is true, unless `layer_types` names them. `slides` takes the number of a layer, from 0, and
+/// `max_window_layers`.
 ///
 /// # Errors
 ///
 /// If a key has the wrong type, or a layer is to slide without a window.
-pub fn sliding_by_switch(c: &Config, model: &mut Transformer) -> Result<(), ModelError> {
+pub fn sliding_by_switch(
+    c: &Config,
+    model: &mut Transformer,
+    slides: fn(usize, usize) -> bool,
+) -> Result<(), ModelError> {
     let switch = c.bool_or("use_sliding_window", false)?;
     let window = if switch {
         read_window(c, Some(4096))?
@@ -332,7 +359,7 @@ pub fn sliding_by_switch(c: &Config, model: &mut Transformer) -> Result<(), Mode
     let n_layers = model.layers.len();
     let named = layer_masks(c, n_layers)?;
     let by_number = |i: usize| {
-        if window.is_some() && i >= first {
+        if window.is_some() && slides(i, first) {
             Mask::Sliding
         } else {
             Mask::Full

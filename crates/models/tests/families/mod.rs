@@ -10,6 +10,7 @@ mod mixtures;
 mod numbers;
 mod quantized;
 mod recurrent;
+mod settings;
 mod tensors;
 
 use thane_models::checkpoint::Checkpoint;

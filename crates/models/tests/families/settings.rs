@@ -1,0 +1,106 @@
+//! Configurations that leave a key out, or have it twice, are taken as transformers takes them.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+use thane_mil::program::{Program, difference};
+use thane_models::{Model, ModelError, Options};
+
+use super::hugging_face::{changed, tiny};
+use super::lower;
+use crate::checkpoint::builder::{Folder, assert_says};
+
+/// The tiny checkpoint whose configuration lacks the keys `remove` and has the keys `set`.
+fn lowered(name: &str, change: &Value) -> Result<Model, ModelError> {
+    let text = fs::read(tiny(name).join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_slice(&text).unwrap();
+    let keys = config.as_object_mut().unwrap();
+    for key in change["remove"].as_array().unwrap() {
+        keys.remove(key.as_str().unwrap());
+    }
+    keys.extend(change["set"].as_object().unwrap().clone());
+    let weights = fs::read(tiny(name).join("model.safetensors")).unwrap();
+    let folder = Folder::new()
+        .with("config.json", config.to_string())
+        .with("model.safetensors", weights);
+    lower(&folder, "", &Options::default())
+}
+
+/// Rows whose sizes do not fit the tensors give errors with the shapes that are expected instead.
+#[test]
+fn keys_that_are_absent_null_or_given_twice_are_read_as_in_transformers() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/settings.json");
+    let table: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let rows = table["rows"].as_array().unwrap();
+    let (mut n_equal, mut n_refused) = (0, 0);
+    for row in rows {
+        let name = row["checkpoint"].as_str().unwrap();
+        let what = format!("{name}: {} without {}", row["set"], row["remove"]);
+        let found = lowered(name, row).map(|model| model.program);
+        if row["same"].is_null() {
+            let message = found.expect_err(&what).to_string();
+            let keys: Vec<&str> = row["set"]
+                .as_object()
+                .unwrap()
+                .keys()
+                .map(|k| k as _)
+                .collect();
+            assert_says(&message, &keys);
+            n_refused += 1;
+            continue;
+        }
+        let explicit = lowered(name, &row["same"]).map(|model| model.program);
+        match (found, explicit) {
+            (Ok(found), Ok(explicit)) => {
+                assert_eq!(difference(&found, &explicit), None, "{what}");
+                n_equal += 1;
+            }
+            (found, explicit) => assert_eq!(error_of(found), error_of(explicit), "{what}"),
+        }
+    }
+    assert!(n_equal >= 12, "{n_equal}");
+    assert!(n_refused >= 10, "{n_refused}");
+}
+
+fn error_of(program: Result<Program, ModelError>) -> Option<String> {
+    program.err().map(|error| error.to_string())
+}
+
+/// What transformers does not read either is no error, but the user is told.
+#[test]
+fn keys_that_change_nothing_give_notes() {
+    let original = "original_max_position_embeddings";
+    let dynamic = json!({"rope_type": "dynamic", "factor": 2.0, "rope_theta": 700.0, original: 8});
+    for (name, change, note) in [
+        (
+            "lfm2",
+            json!({"rms_norm_eps": 0.5}),
+            "config.json: `rms_norm_eps` is not used: the norms of lfm2 have `norm_eps`",
+        ),
+        (
+            "qwen2-dynamic",
+            json!({ original: 8 }),
+            "config.json: `original_max_position_embeddings` is not used: dynamic scaling does not \
+             read it",
+        ),
+        (
+            "qwen2-dynamic",
+            json!({ "rope_parameters": dynamic }),
+            "config.json: `rope_parameters.original_max_position_embeddings` is not used: dynamic \
+             scaling does not read it",
+        ),
+        (
+            "qwen2",
+            json!({"eos_token_id": [2, 97]}),
+            "`eos_token_id` 97 ends no answer: the vocabulary has 97 tokens",
+        ),
+    ] {
+        assert_eq!(
+            changed(name, &change).unwrap().notes,
+            [note],
+            "{name} {change}"
+        );
+        assert_eq!(changed(name, &json!({})).unwrap().notes, [""; 0], "{name}");
+    }
+}

@@ -1,0 +1,121 @@
+"""Makes tests/models/settings.json: what transformers takes a `config.json` for that leaves a key out, or has it twice.
+
+    python3 tests/oracle/make_settings.py
+
+Each row changes the configuration of a checkpoint in tests/models/tiny: it removes keys and sets others. `same` has the
+changes that name what transformers took; it is null where transformers refuses the changed configuration. Models of both
+configurations, with the same random weights, must have the same logits, or the script ends with an error.
+Needs torch, transformers.
+"""
+
+import copy
+import json
+import sys
+
+from golden import MODELS, need, write_json
+
+need("torch", "transformers")
+
+import torch
+import transformers
+
+KV, ORIGINAL = "num_key_value_heads", "original_max_position_embeddings"
+FAMILIES = (
+    "arcee", "ernie4_5", "exaone4", "gemma", "gemma2", "gemma3", "glm4", "granite", "lfm2-plain", "llama-bias", "ministral",
+    "ministral3", "mistral", "mixtral", "olmo2", "olmoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_5", "qwen3_moe", "seed_oss",
+    "smollm3", "stablelm", "starcoder2",
+)
+EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+SLIDES = {"use_sliding_window": True, "sliding_window": 8, "num_hidden_layers": 4}
+
+
+def read(name):
+    return json.loads((MODELS / "tiny" / name / "config.json").read_text())
+
+
+def without(settings, *keys):
+    return {key: value for key, value in settings.items() if key not in keys}
+
+
+def loaded(settings):
+    """The configuration, and the logits of a model of it; nothing if transformers refuses either."""
+    try:
+        # transformers changes the object that it is given.
+        config = type(transformers.AutoConfig.for_model(settings["model_type"])).from_dict(copy.deepcopy(settings))
+        model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).float().eval()
+        torch.manual_seed(1)
+        for parameter in model.parameters():
+            parameter.data = 0.4 * torch.randn_like(parameter)
+        with torch.no_grad():
+            # Longer than windows and contexts of training.
+            logits = model(torch.arange(1, 41)[None], use_cache=False).logits
+        return model.config.get_text_config(), logits
+    except Exception as error:
+        print(f"refused: {error!r:.200}")
+        return None
+
+
+def row(name, change, remove=(), took=None, taken_from=()):
+    """A row; `took` gives the settings that say what transformers took, beside removing the keys `taken_from`."""
+    changed = without(read(name), *remove) | change
+    found = loaded(changed)
+    if found is None:
+        return {"checkpoint": name, "set": change, "remove": list(remove), "same": None}
+    settings = took(found[0]) if took else {}
+    remove_too = [*remove, *taken_from]
+    same = {"set": without(change, *taken_from) | settings, "remove": [key for key in remove_too if key not in settings]}
+    explicit = loaded(without(read(name), *same["remove"]) | same["set"])
+    if explicit is None or not torch.equal(explicit[1], found[1]):
+        sys.exit(f"{name} {change}: {same} has other logits")
+    return {"checkpoint": name, "set": change, "remove": list(remove), "same": same}
+
+
+def kv_heads(name):
+    """The key is absent, in a model with twice as many heads as the default of its class, or null."""
+    kind = type(transformers.AutoConfig.for_model(read(name)["model_type"]))
+    default = getattr(kind, KV, None)
+    sizes = {"num_attention_heads": 2 * default, "hidden_size": 4 * default} if default else {}
+    took = lambda config: {KV: getattr(config, KV)}
+    return [row(name, sizes, [KV], took), row(name, {KV: None}, [], took)]
+
+
+def original_context(name, key):
+    """The context length of training in both places, in either, with other values."""
+    rope, took = read(name)[key], lambda config: {
+        ORIGINAL: config.rope_parameters[ORIGINAL], key: without(read(name)[key], ORIGINAL),
+    }
+    both = {ORIGINAL: 32, key: rope | {ORIGINAL: 16}}
+    return [row(name, both, [], took), row(name, without(both, ORIGINAL), [ORIGINAL], took),
+            row(name, both | {key: without(rope, ORIGINAL)}, [], took)]
+
+
+def rows():
+    for name in FAMILIES:
+        yield from kv_heads(name)
+    layer_types = lambda config: {"layer_types": config.layer_types}
+    for name in ("qwen2", "qwen2_moe", "qwen3"):
+        for first in (0, 1, 3):
+            yield row(name, SLIDES | {"max_window_layers": first}, ["layer_types"], layer_types)
+        yield row(name, SLIDES, ["layer_types", "max_window_layers"], layer_types)
+    for name, key in (("phi3-long", "rope_scaling"), ("qwen2-yarn", "rope_scaling"), ("llama-rope3", "rope_scaling")):
+        yield from original_context(name, key)
+    # What is not used.
+    dynamic = read("qwen2-dynamic")["rope_parameters"]
+    for key, change in (
+        ("rope_parameters", {"rope_parameters": dynamic | {ORIGINAL: 16}}), (ORIGINAL, {ORIGINAL: 16}),
+    ):
+        unused = lambda config: {"rope_parameters": dynamic}
+        yield row("qwen2-dynamic", change | {"max_position_embeddings": 24}, [], unused, [ORIGINAL])
+    yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
+
+
+def main():
+    table = list(rows())
+    write_json(MODELS / "settings.json", {
+        "made_by": "tests/oracle/make_settings.py", "transformers": transformers.__version__, "rows": table,
+    })
+    print(f"{len(table)} rows, {sum(row['same'] is None for row in table)} refused")
+
+
+if __name__ == "__main__":
+    main()
