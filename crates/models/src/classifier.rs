@@ -3,7 +3,7 @@
 
 use thane_mil::program::Program;
 
-use crate::checkpoint::{Config, HuggingFace, SentenceConfig};
+use crate::checkpoint::{Config, HuggingFace, SentenceConfig, gives_token_types};
 use crate::error::ModelError;
 use crate::numbers::StoredWeight;
 
@@ -48,6 +48,8 @@ pub struct ClassifierInfo {
 pub(crate) struct Scores {
     pub n_labels: usize,
     pub sigmoid: bool,
+    /// Whether the tokenizer gives the types of tokens.
+    pub token_types: bool,
     pub max_tokens: Option<usize>,
     pub lower_case: bool,
 }
@@ -55,7 +57,11 @@ pub(crate) struct Scores {
 impl Scores {
     /// Reads the activation of the scores like `CrossEncoder` of sentence-transformers (6.2): from
     /// `config_sentence_transformers.json`, else from `config.json`, else sigmoid for one label.
-    pub fn read(folder: &HuggingFace, n_labels: usize) -> Result<Self, ModelError> {
+    pub fn read(
+        folder: &HuggingFace,
+        architecture: &str,
+        n_labels: usize,
+    ) -> Result<Self, ModelError> {
         let lengths = SentenceConfig::read_lengths(&folder.folder)?;
         let named = in_config(&folder.config)?;
         let named = SentenceConfig::read_activation(&folder.folder)?.or(named);
@@ -65,6 +71,7 @@ impl Scores {
                 None => n_labels == 1,
                 Some(name) => is_sigmoid(&name)?,
             },
+            token_types: gives_token_types(folder, architecture)?,
             max_tokens: lengths.max_tokens,
             lower_case: lengths.lower_case,
         })

@@ -424,7 +424,8 @@ impl Embedder {
         most: usize,
     ) -> Result<(Vec<u32>, bool), RuntimeError> {
         let mut ids = self.text.encode(text)?;
-        let is_cut = shorten(&mut ids, most, self.text.around.after.len());
+        let cut = self.text.tokenizer.cut();
+        let is_cut = shorten(&mut ids, most, &self.text.around, cut);
         Ok((ids, is_cut))
     }
 
@@ -436,7 +437,8 @@ impl Embedder {
         truncate: bool,
     ) -> Result<(Tokens, bool), RuntimeError> {
         let mut document = self.text.document(chunks)?;
-        let is_cut = truncate && document.shorten(self.max_tokens(), &self.text.around);
+        let cut = self.text.tokenizer.cut();
+        let is_cut = truncate && document.shorten(self.max_tokens(), &self.text.around, cut);
         Ok((Tokens::Chunks(document), is_cut))
     }
 

@@ -131,6 +131,11 @@ impl Reranker {
         self.engine.limits().max_tokens
     }
 
+    /// The side of texts that loses tokens where a pair is too long, by the model's files.
+    pub fn cut(&self) -> Cut {
+        self.tokenizer.cut()
+    }
+
     /// A query, tokenized once for all texts.
     pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
         Ok(Query(self.tokenizer.encode(query, HALF)?))
@@ -169,7 +174,7 @@ impl Reranker {
         let query = self.query(query)?;
         let pairs: Vec<Pair> = texts
             .iter()
-            .map(|text| self.tokenize(&query, text, Cut::End))
+            .map(|text| self.tokenize(&query, text, self.cut()))
             .collect::<Result<_, _>>()?;
         let mut watch = Watch {
             interrupted: &|| false,

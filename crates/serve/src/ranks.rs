@@ -62,6 +62,8 @@ pub(crate) struct Ranking {
 pub(crate) struct Ranks {
     /// Most tokens of a query and a text together.
     pub max_tokens: usize,
+    /// Where the model's files cut pairs that are too long.
+    pub cut: Cut,
     pub places: Places,
     pub counts: Arc<Counts>,
     answer_time: Option<Duration>,
@@ -85,7 +87,7 @@ impl Ranks {
         answer_time: Option<Duration>,
     ) -> io::Result<(Self, JoinHandle<()>)> {
         let (jobs, waiting) = mpsc::channel::<Job>();
-        let max_tokens = reranker.max_tokens();
+        let (max_tokens, cut) = (reranker.max_tokens(), reranker.cut());
         let counts: Arc<Counts> = Arc::default();
         let counted = Arc::clone(&counts);
         let thread = std::thread::Builder::new()
@@ -105,6 +107,7 @@ impl Ranks {
             })?;
         let started = Self {
             max_tokens,
+            cut,
             places: Places::new(1 + n_queue, "requests"),
             counts,
             answer_time,
@@ -157,7 +160,7 @@ fn rank(
             return Ok(None);
         }
         let _held = reserve(budget, text.len()).map_err(|e| at(idx, &e.to_string()))?;
-        let cut = question.cut.unwrap_or(Cut::End);
+        let cut = question.cut.unwrap_or_default();
         let pair = reranker.tokenize(&query, text, cut);
         let pair = pair.map_err(|e| at(idx, &error_chain(&e)))?;
         if pair.is_cut && question.cut.is_none() {

@@ -266,16 +266,9 @@ impl InputEncoder {
     fn text(&self, text: &str, idx: usize) -> Result<(Sequence, bool), ApiError> {
         let mut tokens = self.encode_text(text, idx, true)?;
         let around = self.texts.around();
-        let is_cut = match self.cut {
-            Some(Cut::End) => shorten(&mut tokens, self.max_tokens, around.after.len()),
-            Some(Cut::Start) => {
-                let n_cut = tokens.len().saturating_sub(self.max_tokens);
-                let start = around.before.len().min(tokens.len() - n_cut);
-                tokens.drain(start..start + n_cut);
-                n_cut > 0
-            }
-            None => false,
-        };
+        let is_cut = self
+            .cut
+            .is_some_and(|cut| shorten(&mut tokens, self.max_tokens, around, cut));
         self.check_length(tokens.len(), idx)?;
         let sequence = self.prefix.before(tokens).map_err(|e| at(idx, &e))?;
         Ok((sequence, is_cut))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::Value;
 use thane_engine::embed::Watch;
-use thane_engine::text::{Cut, Pair};
+use thane_engine::text::Pair;
 use thane_runtime::{
     EmbedOptions, Model, Ranked, RerankOptions, Reranker, RuntimeError, TOKENIZER_BYTES,
     sort_ranked,
@@ -230,7 +230,7 @@ fn tokenized(
         let tokenizing = app.budget.reserve(n_bytes, what);
         let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
         let pair = reranker
-            .tokenize(&query, &text, Cut::End)
+            .tokenize(&query, &text, reranker.cut())
             .map_err(|e| at(source, number, e))?;
         let kept = text.len() + pair.tokens.len() * 8;
         held.grow(kept, || "the texts to rank".to_owned())

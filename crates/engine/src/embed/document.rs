@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::text::SpecialTokens;
+use crate::text::{Cut, SpecialTokens};
 
 /// Chunks joined by a separator token, and the token range of each chunk.
 ///
@@ -42,14 +42,20 @@ impl Document {
     }
 
     /// Truncates the document to `max_tokens` tokens like [`shorten`]; returns whether anything was
-    /// removed. Chunks after the cut have no tokens left.
-    pub fn shorten(&mut self, max_tokens: usize, around: &SpecialTokens) -> bool {
-        let n_kept = max_tokens.saturating_sub(around.after.len());
-        if !shorten(&mut self.tokens, max_tokens, around.after.len()) {
+    /// removed. Chunks beyond the cut have no tokens left.
+    pub fn shorten(&mut self, max_tokens: usize, around: &SpecialTokens, cut: Cut) -> bool {
+        let n_cut = self.tokens.len().saturating_sub(max_tokens);
+        if !shorten(&mut self.tokens, max_tokens, around, cut) {
             return false;
         }
+        let n_kept = max_tokens.saturating_sub(around.after.len());
+        let first = around.before.len().min(max_tokens);
+        let place = |at: usize| match cut {
+            Cut::End => at.min(n_kept),
+            Cut::Start => at.saturating_sub(n_cut).max(first),
+        };
         for span in &mut self.spans {
-            *span = span.start.min(n_kept)..span.end.min(n_kept);
+            *span = place(span.start)..place(span.end);
         }
         true
     }
@@ -65,15 +71,18 @@ impl Document {
     }
 }
 
-/// Truncates a text to `max_tokens` tokens like transformers does: the last `n_after` tokens, which
-/// the tokenizer added, remain. Returns whether anything was removed.
-pub fn shorten(tokens: &mut Vec<u32>, max_tokens: usize, n_after: usize) -> bool {
-    if tokens.len() <= max_tokens {
+/// Truncates a text to `max_tokens` tokens like transformers does: the tokens that the tokenizer
+/// puts around it remain. Returns whether anything was removed.
+pub fn shorten(tokens: &mut Vec<u32>, max_tokens: usize, around: &SpecialTokens, cut: Cut) -> bool {
+    let n_cut = tokens.len().saturating_sub(max_tokens);
+    if n_cut == 0 {
         return false;
     }
-    let after = tokens.split_off(tokens.len() - n_after.min(max_tokens));
-    tokens.truncate(max_tokens - after.len());
-    tokens.extend(after);
+    let start = match cut {
+        Cut::Start => around.before.len().min(max_tokens),
+        Cut::End => max_tokens.saturating_sub(around.after.len()),
+    };
+    tokens.drain(start..start + n_cut);
     true
 }
 
@@ -116,13 +125,33 @@ mod tests {
             (1, 2, vec![4]),
         ] {
             let mut tokens = vec![0, 1, 2, 3, 4];
-            assert_eq!(shorten(&mut tokens, max_tokens, n_after), kept.len() < 5);
+            let special = around(&[], &[3, 4][2 - n_after..]);
+            let is_cut = shorten(&mut tokens, max_tokens, &special, Cut::End);
+            assert_eq!(is_cut, kept.len() < 5);
             assert_eq!(tokens, kept, "{max_tokens} {n_after}");
+        }
+        for (max_tokens, n_before, kept) in [
+            (5, 1, vec![0, 1, 2, 3, 4]),
+            (4, 1, vec![0, 2, 3, 4]),
+            (4, 0, vec![1, 2, 3, 4]),
+            (1, 2, vec![0]),
+        ] {
+            let mut tokens = vec![0, 1, 2, 3, 4];
+            let special = around(&[0, 1][..n_before], &[]);
+            let is_cut = shorten(&mut tokens, max_tokens, &special, Cut::Start);
+            assert_eq!(is_cut, kept.len() < 5);
+            assert_eq!(tokens, kept, "{max_tokens} {n_before}");
         }
         let around = around(&[0], &[1]);
         let mut document = Document::join(&[vec![5, 6], vec![7, 8], vec![9]], 1, &around);
-        assert!(!document.shorten(9, &around));
-        assert!(document.shorten(6, &around));
+        let mut other = document.clone();
+        assert!(other.shorten(6, &around, Cut::Start));
+        assert_eq!(
+            (other.tokens(), other.spans()),
+            (&[0, 7, 8, 1, 9, 1][..], &[1..1, 1..3, 4..5][..])
+        );
+        assert!(!document.shorten(9, &around, Cut::End));
+        assert!(document.shorten(6, &around, Cut::End));
         assert_eq!(
             (document.tokens(), document.spans()),
             (&[0, 5, 6, 1, 7, 1][..], &[0..3, 4..5, 5..5][..])

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::TextError;
+use super::{Cut, TextError};
 use serde_json::Value;
 
 /// The settings that `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
@@ -35,6 +35,10 @@ pub struct TokenizerConfig {
     /// `eos_token_id` of `generation_config.json` or `config.json`; every one of these ids ends a
     /// generation.
     pub eos_ids: Vec<u32>,
+    /// The side of texts that loses tokens where they are too long. If `None`, `tokenizer.json`
+    /// may say.
+    #[serde(default)]
+    pub truncation_side: Option<Cut>,
     /// Number of rows of the model's embedding.
     pub n_vocab: usize,
 }
@@ -55,6 +59,7 @@ impl TokenizerConfig {
             add_eos_token: json["add_eos_token"].as_bool(),
             chat_template: chat_template(&json["chat_template"]),
             eos_ids: Vec::new(),
+            truncation_side: side(&json["truncation_side"])?,
             n_vocab,
         })
     }
@@ -88,6 +93,14 @@ fn parse(file: &'static str, json: &[u8]) -> Result<Value, TextError> {
     serde_json::from_slice(json).map_err(|error| TextError::Json {
         file,
         reason: error.to_string(),
+    })
+}
+
+/// The side that loses tokens.
+fn side(value: &Value) -> Result<Option<Cut>, TextError> {
+    serde_json::from_value(value.clone()).map_err(|_| TextError::Json {
+        file: "tokenizer_config.json",
+        reason: format!("truncation_side: expected \"left\" or \"right\", found {value}"),
     })
 }
 
@@ -182,5 +195,15 @@ mod tests {
             "generation_config.json: eos_token_id: expected a token id, found -1"
         );
         assert!(TokenizerConfig::from_tokenizer_config(b"{", 7).is_err());
+        let side = |json: &str| TokenizerConfig::from_tokenizer_config(json.as_bytes(), 7);
+        let left = side(r#"{"truncation_side": "left"}"#).unwrap();
+        assert_eq!(left.truncation_side, Some(Cut::Start));
+        assert_eq!(side("{}").unwrap().truncation_side, None);
+        assert_eq!(
+            side(r#"{"truncation_side": "top"}"#)
+                .unwrap_err()
+                .to_string(),
+            "tokenizer_config.json: truncation_side: expected \"left\" or \"right\", found \"top\""
+        );
     }
 }

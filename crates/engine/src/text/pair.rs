@@ -1,11 +1,16 @@
 //! Two texts as one sequence of tokens.
 
+use serde::{Deserialize, Serialize};
+
 /// Which end of a text is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cut {
     /// Tokens at the start are removed.
+    #[serde(rename = "left")]
     Start,
     /// Tokens at the end are removed.
+    #[default]
+    #[serde(rename = "right")]
     End,
 }
 

@@ -28,7 +28,7 @@ use super::table::{Spelling, TokenTable};
 use super::vocab::TokenKind;
 use super::{Rendered, TextError, TokenizerConfig, Vocab, gemma4, wordpiece};
 use std::collections::HashMap;
-use tokenizers::ModelWrapper;
+use tokenizers::{ModelWrapper, TruncationDirection};
 
 /// Tokens that end a turn in common chat formats. A token counts only if the model's chat template
 /// writes it.
@@ -81,6 +81,7 @@ pub struct Tokenizer {
     eos: Option<u32>,
     sep: Option<u32>,
     unk: Option<u32>,
+    cut: Cut,
     /// Sorted.
     end_ids: Vec<u32>,
     /// The tokens that the files name.
@@ -146,6 +147,7 @@ impl Tokenizer {
             eos: vocab.eos,
             sep: None,
             unk: vocab.unk,
+            cut: Cut::default(),
             end_ids: [vocab.eos, vocab.eot, vocab.eom]
                 .into_iter()
                 .flatten()
@@ -186,6 +188,10 @@ impl Tokenizer {
         };
         let mut hf =
             tokenizers::Tokenizer::from_bytes(json).map_err(|error| bad(error.to_string()))?;
+        let in_file = hf.get_truncation().map(|params| match params.direction {
+            TruncationDirection::Left => Cut::Start,
+            TruncationDirection::Right => Cut::End,
+        });
         // Callers truncate and pad, not the tokenizer.
         hf.with_truncation(None)
             .map_err(|error| bad(error.to_string()))?
@@ -237,6 +243,7 @@ impl Tokenizer {
             eos,
             sep,
             unk,
+            cut: config.truncation_side.or(in_file).unwrap_or_default(),
             end_ids: eos.into_iter().chain(config.eos_ids).collect(),
             named,
             add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
@@ -476,6 +483,11 @@ impl Tokenizer {
     /// The token that separates the parts of a text.
     pub fn sep(&self) -> Option<u32> {
         self.sep
+    }
+
+    /// The side of texts that loses tokens where they are too long.
+    pub fn cut(&self) -> Cut {
+        self.cut
     }
 
     /// Whether `add_special` puts the beginning-of-text token first.

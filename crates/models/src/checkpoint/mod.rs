@@ -40,6 +40,7 @@ pub mod safetensors;
 mod scaled;
 mod sentence;
 mod tensor;
+mod token_types;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -59,6 +60,7 @@ pub use safetensors::SafetensorsError;
 pub use scaled::{Scaled, ScaledParts};
 pub use sentence::{Dense, DenseActivation, SentenceConfig, Step};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
+pub(crate) use token_types::gives_token_types;
 
 /// The tensors of a checkpoint by name.
 pub type Tensors = BTreeMap<String, Tensor>;

@@ -173,6 +173,7 @@ pub(super) fn lower_encoder(
         token_steps: &sentence.token_steps,
         steps: &sentence.steps,
         include_prompt: sentence.include_prompt,
+        token_types: false,
     };
     let shared = SharedConstants::default();
     let functions = encoder_functions(encoder, weights, &options.target, head, &shared)?;
@@ -221,6 +222,7 @@ pub(super) fn lower_classifier(
         token_steps: &[],
         steps: &[],
         include_prompt: true,
+        token_types: encoder.has_token_types() && scores.token_types,
     };
     let shared = SharedConstants::default();
     let functions = encoder_functions(encoder, weights, target, head, &shared)?;
@@ -237,7 +239,7 @@ pub(super) fn lower_classifier(
             .unwrap_or(sizes.n_positions)
             .min(sizes.n_positions),
         n_labels: scores.n_labels,
-        token_types: encoder.has_token_types(),
+        token_types: head.token_types,
         sigmoid: scores.sigmoid,
         lower_case: scores.lower_case,
     };

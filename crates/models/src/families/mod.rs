@@ -485,7 +485,7 @@ pub(crate) fn build_classifier(
     let Some(n_labels) = encoder.n_labels() else {
         return Err(ModelError::NoLabels(architecture));
     };
-    let scores = Scores::read(folder, n_labels)?;
+    let scores = Scores::read(folder, &architecture, n_labels)?;
     reject_unknown_keys(family.names[0], folder.config.unread())?;
     lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

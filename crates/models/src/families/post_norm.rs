@@ -184,7 +184,7 @@ impl Encoder for PostNorm {
                 rotation.map(|r| io.rotary(g_, r)).transpose()?
             }
         };
-        let mut h = self.embed(g_, w, &io, plan.head.encoding == Encoding::Labels)?;
+        let mut h = self.embed(g_, w, &io, plan.head.token_types)?;
         let inputs = io.attention_inputs(rotary.as_ref(), Mask::Full);
         for i in 0..self.n_layers {
             let layer = self.module(&format!("{}.{i}", self.modules.layers));
@@ -238,9 +238,9 @@ impl PostNorm {
         format!("{}.{name}", self.modules.base)
     }
 
-    /// The norm of the sum of the rows of the tables. All tokens have type 0, or with `is_pair` the
-    /// type that an input says.
-    fn embed(&self, g: &mut Graph, w: &Weights<'_>, io: &Io, is_pair: bool) -> ValueResult {
+    /// The norm of the sum of the rows of the tables. All tokens have type 0, or with `has_types`
+    /// the type that an input says.
+    fn embed(&self, g: &mut Graph, w: &Weights<'_>, io: &Io, has_types: bool) -> ValueResult {
         let module = |name: &str| self.module(&format!("embeddings.{name}_embeddings"));
         let table =
             |name: &str, rows| w.get(&module(name), "weight", &[rows, self.attention.hidden]);
@@ -255,7 +255,7 @@ impl PostNorm {
             sum = g.add(sum, positions)?; // [batch, tokens, hidden]
         }
         if self.n_types > 0 {
-            let types = if is_pair && self.n_types > 1 {
+            let types = if has_types {
                 io.token_types(g)
             } else {
                 g.ints(&[0])?

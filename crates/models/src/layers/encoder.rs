@@ -333,6 +333,8 @@ pub struct Head<'a> {
     pub steps: &'a [Step],
     /// Whether the tokens of the prompt are pooled.
     pub include_prompt: bool,
+    /// Whether the types of tokens are an input; otherwise all tokens have type 0.
+    pub token_types: bool,
 }
 
 /// The settings of one function of an encoder.

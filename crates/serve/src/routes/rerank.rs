@@ -8,7 +8,6 @@ use axum::extract::State;
 use axum::http::Response;
 use serde::Deserialize;
 use serde_json::json;
-use thane_engine::text::Cut;
 
 use super::App;
 use super::embeddings::{MAX_INPUTS, check_count};
@@ -52,7 +51,7 @@ pub(super) async fn create(
     let question = Question {
         query,
         texts: texts.clone(),
-        cut: Some(Cut::End),
+        cut: Some(ranks.cut),
     };
     let ranking = ranks.rank(question).await?;
     let best = ranking.ranked.iter().take(top_n.unwrap_or(usize::MAX));

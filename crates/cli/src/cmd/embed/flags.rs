@@ -96,7 +96,7 @@ pub struct Vectors {
     /// quantize, else sentence-transformers].
     #[arg(long, value_name = "HOW", value_parser = ["pplx", "sentence-transformers", "lsb"])]
     pub(super) packing: Option<String>,
-    /// Keep the first N dimensions (Matryoshka) before quantizing [default: the model's].
+    /// Keep the first N dimensions (Matryoshka) [default: the model's].
     #[arg(long, value_name = "N")]
     pub(super) dimensions: Option<usize>,
     /// Put one of the model's prompts before each text; an empty name means none [default: the

@@ -281,16 +281,27 @@ fn check_name(c: &Config, key: &str, expected: &str) -> Result<(), ConfigError> 
 
 /// The maximum length in `tokenizer_config.json`.
 fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
-    let path = folder.join("tokenizer_config.json");
-    if !path.is_file() {
-        return Ok(None);
-    }
-    let config = parse(&path, MAX_TOKENIZER_BYTES)?;
-    let length = in_file(&path, config.opt_f64("model_max_length"))?;
-    let old = in_file(&path, config.opt_f64("max_len"))?;
+    let length = read_tokenizer_config(folder, |c| {
+        let length = c.opt_f64("model_max_length")?;
+        Ok(length.or(c.opt_f64("max_len")?))
+    });
     // Files of tokenizers without a limit have 1e30.
-    let plausible = length.or(old).filter(|n| *n >= 1.0 && *n < 1e9);
+    let plausible = length?.filter(|n| *n >= 1.0 && *n < 1e9);
     Ok(plausible.map(|n| n as usize))
+}
+
+/// Reads some keys of `tokenizer_config.json`. A file that is absent counts as empty.
+pub(super) fn read_tokenizer_config<T>(
+    folder: &Path,
+    read: impl FnOnce(&Config) -> Result<T, ConfigError>,
+) -> Result<T, CheckpointError> {
+    let path = folder.join("tokenizer_config.json");
+    let config = if path.is_file() {
+        parse(&path, MAX_TOKENIZER_BYTES)?
+    } else {
+        Config::of("tokenizer_config.json", Map::new())
+    };
+    in_file(&path, read(&config))
 }
 
 /// Reads a file by its table of keys.
