@@ -167,7 +167,7 @@ impl TextEncoder {
         let mut n_skipped = 0;
         if self.skips_prompt && !text.is_empty() {
             let mut tokens = self.encode(&text)?;
-            shorten(&mut tokens, max_tokens, self.around.after.len());
+            shorten(&mut tokens, max_tokens, &self.around, self.tokenizer.cut());
             let ends = tokens.last().is_some_and(|id| self.tokenizer.is_named(*id));
             n_skipped = tokens.len() - usize::from(ends);
         }
@@ -412,8 +412,8 @@ impl Embedder {
         truncate: bool,
     ) -> Result<(Tokens, bool), RuntimeError> {
         let mut sequence = self.text.encode_behind(prefix, text)?;
-        let n_after = self.text.around.after.len();
-        let is_cut = truncate && shorten(&mut sequence.tokens, self.max_tokens(), n_after);
+        let (most, cut) = (self.max_tokens(), self.text.tokenizer.cut());
+        let is_cut = truncate && shorten(&mut sequence.tokens, most, &self.text.around, cut);
         Ok((Tokens::Text(sequence), is_cut))
     }
 

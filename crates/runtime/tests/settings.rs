@@ -1,0 +1,169 @@
+//! Tiny models with some settings of their files changed, against what sentence-transformers
+//! computes then (`tests/oracle/make_text_settings.py`).
+
+// Clippy does not know helpers of tests as tests.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+use tempfile::TempDir;
+use thane_cpu::{Cpu, Numerics};
+use thane_hub::{Hub, Places};
+use thane_models::checkpoint::Checkpoint;
+use thane_models::{Target, build_classifier};
+use thane_runtime::{Embedder, Model, RerankOptions, Tokens};
+
+fn models() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models")
+}
+
+fn golden() -> Value {
+    serde_json::from_slice(&fs::read(models().join("text-settings.json")).unwrap()).unwrap()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let copied = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &copied);
+        } else if !path.ends_with("golden.json") {
+            fs::copy(&path, &copied).unwrap();
+        }
+    }
+}
+
+/// The model of a row with its files changed.
+fn changed(row: &Value) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    copy(
+        &models().join(row["model"].as_str().unwrap()),
+        folder.path(),
+    );
+    for (name, keys) in row["files"].as_object().unwrap() {
+        let path = folder.path().join(name);
+        let old =
+            fs::read(&path).map_or(Value::Null, |text| serde_json::from_slice(&text).unwrap());
+        let new = match keys {
+            Value::Object(keys) => {
+                let mut new: Map<String, Value> = old.as_object().cloned().unwrap_or_default();
+                new.extend(keys.clone());
+                new.retain(|_, value| !value.is_null());
+                Value::Object(new)
+            }
+            other => other.clone(),
+        };
+        fs::write(&path, new.to_string()).unwrap();
+    }
+    folder
+}
+
+fn open(folder: &TempDir) -> Model {
+    let hub = Hub {
+        offline: true,
+        ..Hub::new(Places::in_folder("no-cache"))
+    };
+    Model::open(folder.path().to_str().unwrap(), &hub, &()).unwrap()
+}
+
+fn floats(values: &Value) -> Vec<f64> {
+    let values = values.as_array().unwrap().iter();
+    values.map(|value| value.as_f64().unwrap()).collect()
+}
+
+fn rows<'a>(golden: &'a Value, kind: &str) -> Vec<(String, &'a Value)> {
+    let rows = golden["rows"].as_array().unwrap().iter();
+    let rows = rows.filter(|row| row["model"].as_str().unwrap().starts_with(kind));
+    rows.map(|row| (format!("{}, {}", row["model"], row["label"]), row))
+        .collect()
+}
+
+#[test]
+fn rerankers_score_as_the_reference_does() {
+    let golden = golden();
+    let texts: Vec<&str> = golden["texts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t.as_str().unwrap())
+        .collect();
+    let rows = rows(&golden, "tiny-rerank");
+    assert!(rows.len() > 13, "{}", rows.len());
+    let backend = Cpu::new(Numerics::F32, 2);
+    for (label, row) in rows {
+        let folder = changed(row);
+        let mut reranker = open(&folder)
+            .reranker(&RerankOptions::default(), &backend, &())
+            .unwrap_or_else(|error| panic!("{label}: {error}"));
+        let found = reranker
+            .rank(row["query"].as_str().unwrap(), &texts)
+            .unwrap();
+        for (key, expected) in [("logit", &row["logits"]), ("score", &row["scores"])] {
+            let expected = floats(expected);
+            for ranked in &found {
+                let value = if key == "logit" {
+                    ranked.logit
+                } else {
+                    ranked.score
+                };
+                let error = (f64::from(value) - expected[ranked.index]).abs();
+                assert!(
+                    error < 1e-5,
+                    "{label}, text {}, {key}: {error}",
+                    ranked.index
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn texts_are_cut_and_embedded_as_the_reference_does() {
+    let golden = golden();
+    let rows = rows(&golden, "tiny-embed");
+    assert!(rows.len() > 5, "{}", rows.len());
+    let backend = Cpu::new(Numerics::F32, 2);
+    for (label, row) in rows {
+        let folder = changed(row);
+        let mut embedder: Embedder = open(&folder).embedder(&backend).unwrap();
+        let vectors = row["vectors"].as_array().unwrap();
+        let text_encoder = embedder.text();
+        let none = text_encoder.prefix(String::new(), embedder.max_tokens());
+        let none = none.unwrap();
+        for (text, expected) in golden["texts"].as_array().unwrap().iter().zip(vectors) {
+            let (tokens, _) = embedder
+                .tokenize(&none, text.as_str().unwrap(), true)
+                .unwrap();
+            let Tokens::Text(tokens) = tokens else {
+                panic!("{label}: expected the tokens of a text");
+            };
+            let found = embedder.embed_tokens(tokens.tokens).unwrap();
+            let expected = floats(expected);
+            assert_eq!(found.len(), expected.len(), "{label}");
+            for (found, expected) in found.iter().zip(&expected) {
+                let error = (f64::from(*found) - expected).abs();
+                assert!(error < 1e-5, "{label}: {error}");
+            }
+        }
+    }
+}
+
+/// Each class of tokenizer gives token types or none, as in transformers.
+#[test]
+fn classes_of_tokenizers_give_token_types_as_in_transformers() {
+    let golden = golden();
+    let classes = golden["classes"].as_object().unwrap();
+    assert!(classes.len() > 100, "{}", classes.len());
+    for (class, expected) in classes {
+        let keys = serde_json::json!({
+            "model": "tiny-rerank/bert", "files": {"tokenizer_config.json": {"tokenizer_class": class}},
+        });
+        let folder = changed(&keys);
+        let checkpoint = Checkpoint::open(folder.path()).unwrap();
+        let built = build_classifier(&checkpoint, &Target::Portable).unwrap();
+        assert_eq!(built.info.token_types, *expected, "{class}");
+    }
+}

@@ -1,0 +1,148 @@
+"""Makes tests/models/text-settings.json: tiny models with some settings changed, and what sentence-transformers computes then.
+
+    python3 tests/oracle/make_text_settings.py
+
+A row has the folder of the model, the files that are changed (keys replaced, null for keys that are removed; a file that the
+folder lacks is made), texts, and what the reference answers: of rerankers (CrossEncoder) the logits, scores and order for a
+query, of embedding models the vectors. Every change must move something, unless the row says that it is idle.
+
+It also holds WITH_TYPES of crates/models/src/checkpoint/token_types.rs to the classes of transformers, of which the row
+`classes` says whether they give token types.
+Needs what make_tiny_rerank.py needs.
+"""
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from golden import MODELS, need, write_json
+
+need("torch", "transformers", "sentence_transformers")
+
+import numpy
+import sentence_transformers
+import torch
+import transformers
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+OPTIONS = {"device": "cpu", "model_kwargs": {"dtype": torch.float32, "attn_implementation": "eager"}}
+QUERY = "where does the cat sleep"
+TOKENIZER = "tokenizer_config.json"
+SENTENCE = "config_sentence_transformers.json"
+NAMES = {"model_input_names": ["input_ids", "attention_mask"]}
+TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
+MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+CROSS = {"model_type": "CrossEncoder"}
+LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
+IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+
+# (model, label, files, whether nothing may move)
+RERANK = [
+    ("bert", "no names of types", {TOKENIZER: NAMES}, False),
+    ("bert", "generic class", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}}, False),
+    ("bert", "old generic class", {TOKENIZER: {"tokenizer_class": "PreTrainedTokenizerFast"}}, False),
+    ("bert", "generic class with names", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"} | TYPED}, True),
+    ("bert", "fast class", {TOKENIZER: {"tokenizer_class": "BertTokenizerFast"}}, True),
+    ("bert", "class of another model", {TOKENIZER: {"tokenizer_class": "DistilBertTokenizer"}}, False),
+    ("bert", "class of a descendant", {TOKENIZER: {"tokenizer_class": "ElectraTokenizerFast"}}, True),
+    ("bert", "unknown class", {TOKENIZER: {"tokenizer_class": "NoTokenizer"}}, False),
+    ("bert", "no class", {TOKENIZER: {"tokenizer_class": None}}, True),
+    ("bert", "class in config.json", {TOKENIZER: {"tokenizer_class": None},
+                                      "config.json": {"tokenizer_class": "DistilBertTokenizer"}}, False),
+    ("bert", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("bert", "cut at the left by tokenizer.json", {"tokenizer.json": {"truncation": LEFT}}, False),
+    ("bert", "cut at the right, against tokenizer.json", {"tokenizer.json": {"truncation": LEFT},
+                                                          TOKENIZER: {"truncation_side": "right"}}, True),
+    ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+]
+EMBED = [
+    ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("bert-mean", "cut at the left by tokenizer.json", {"tokenizer.json": {"truncation": LEFT}}, False),
+    ("bert-mean", "no names of types", {TOKENIZER: NAMES}, True),
+    ("bert-mean", "generic class", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}}, True),
+    ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("qwen3-embedding", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+]
+
+
+def texts():
+    words = (MODELS / "perplexity.txt").read_text(encoding="utf-8").split()
+    return ["a cat sleeps on the mat", "the sea", " ".join(words[:150]), " ".join(words[200:420])]
+
+
+def changed(folder, files, other):
+    """A copy of the folder in `other` with some settings changed."""
+    other = Path(other) / "model"
+    shutil.copytree(folder, other)
+    for name, keys in files.items():
+        path = other / name
+        if isinstance(keys, list):
+            value = keys
+        else:
+            value = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            value = {key: new for key, new in (value | keys).items() if new is not None}
+        path.write_text(json.dumps(value), encoding="utf-8")
+    return str(other)
+
+
+def rerank(folder, files):
+    with tempfile.TemporaryDirectory() as other:
+        model = sentence_transformers.CrossEncoder(changed(folder, files, other), **OPTIONS)
+        pairs = [[QUERY, text] for text in texts()]
+        # One by one: padding has no part in it.
+        logits = [float(model.predict([pair], activation_fn=torch.nn.Identity())[0]) for pair in pairs]
+        scores = [float(model.predict([pair])[0]) for pair in pairs]
+        return {"query": QUERY, "logits": logits, "scores": scores}
+
+
+def embed(folder, files):
+    with tempfile.TemporaryDirectory() as other:
+        model = sentence_transformers.SentenceTransformer(changed(folder, files, other), **OPTIONS)
+        return {"vectors": [[float(f"{x:.7g}") for x in model.encode(text)] for text in texts()]}
+
+
+def numbers(answer):
+    return numpy.concatenate([numpy.ravel(value) for value in answer.values() if isinstance(value, list)])
+
+
+def rows(kind, cases, answer):
+    found, usual = [], {}
+    for name, label, files, is_idle in cases:
+        folder = MODELS / kind / name
+        if name not in usual:
+            usual[name] = answer(folder, {})
+        answered = answer(folder, files)
+        moved = float(numpy.abs(numbers(answered) - numbers(usual[name])).max())
+        if moved > 1e-6 if is_idle else moved < 1e-3:
+            raise SystemExit(f"{kind}/{name}, {label}: moves by {moved:.1e}")
+        found.append({"model": f"{kind}/{name}", "label": label, "files": files} | answered)
+        print(f"{kind}/{name}, {label}: {moved:.1e}", flush=True)
+    return found
+
+
+def classes():
+    """{name: whether the class of that name gives token types}"""
+    names = {name for name in dir(transformers) if name.endswith(("Tokenizer", "TokenizerFast"))}
+    names |= {name for name in TOKENIZER_MAPPING_NAMES.values() if name} | {"ElectraTokenizer", "ElectraTokenizerFast"}
+    given = {}
+    for name in sorted(names):
+        try:
+            found = tokenizer_class_from_name(name)
+            given[name] = found is not None and "token_type_ids" in found.model_input_names
+        except (ImportError, AttributeError):
+            print(f"{name}: not installed")
+    return given
+
+
+def main():
+    torch.set_num_threads(1)
+    write_json(MODELS / "text-settings.json", {
+        "made_by": "tests/oracle/make_text_settings.py", "transformers": transformers.__version__,
+        "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "texts": texts(),
+        "rows": rows("tiny-rerank", RERANK, rerank) + rows("tiny-embed", EMBED, embed), "classes": classes(),
+    })
+
+
+if __name__ == "__main__":
+    main()
