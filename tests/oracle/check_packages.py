@@ -1,16 +1,19 @@
 """Judges packages that we wrote by coremltools: the file, the program, every type and every constant.
 
-    python3 tests/oracle/check_packages.py FOLDER [--export N]
+    python3 tests/oracle/check_packages.py FOLDER [--export N] [--utilities]
 
 FOLDER has packages (crates/mil/examples/write_packages.rs makes one for each op and case). For each of them
 1. `MLModel` reads it without an Apple device, and `milproto.load` builds its program, which infers every type anew and
    reads every constant of the weight file with Apple's own reader;
 2. each value has the element type and shape that our file declares;
-3. every Nth (--export, 20 by default) is exported again.
+3. every Nth (--export, 20 by default) is exported again;
+4. with --utilities, the utilities for models of one function take each package that has one: they compress its
+   weights, cut it in two, and add it to a model of several functions.
 The last line is the number of packages and of values; faults come before it, and make the exit status 1.
 """
 
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from coremltools.converters.mil.frontend.milproto.helper import proto_to_types
 from coremltools.converters.mil.frontend.milproto.load import load
 from coremltools.converters.mil.mil import types
 from coremltools.converters.mil.mil.types.symbolic import is_symbolic
+from coremltools.optimize import coreml as optimize
 
 # What coremltools itself gets wrong, by op and by what it says; its own documentation is on our side.
 KNOWN = [
@@ -93,6 +97,27 @@ def check(path, export):
     return n
 
 
+def check_utilities(path):
+    """Whether utilities take a package of one function: they refuse one that lists it by another name than `main`."""
+    model = ct.models.MLModel(str(path), skip_model_load=True, function_name="main")
+    assert not model.get_spec().description.functions
+    config = optimize.OptimizationConfig(optimize.OpLinearQuantizerConfig(weight_threshold=64))
+    before = optimize.get_weights_metadata(model, weight_threshold=64)
+    smaller = optimize.linear_quantize_weights(model, config)
+    assert before and smaller.get_spec().mlProgram.functions.keys() == {"main"}
+    with tempfile.TemporaryDirectory() as folder:
+        ct.models.utils.bisect_model(str(path), folder, check_output_correctness=False)
+        assert len(list(Path(folder).glob("*.mlpackage"))) == 2
+        several = ct.utils.MultiFunctionDescriptor()
+        several.add_function(str(path), "main", "first")
+        several.add_function(str(path), "main", "second")
+        several.default_function_name = "first"
+        joined = Path(folder) / "several.mlpackage"
+        ct.utils.save_multifunction(several, str(joined))
+        spec = ct.models.MLModel(str(joined), skip_model_load=True).get_spec()
+        assert {f.name for f in spec.description.functions} == {"first", "second"}
+
+
 def main():
     folder = Path(sys.argv[1])
     every = int(sys.argv[sys.argv.index("--export") + 1]) if "--export" in sys.argv else 20
@@ -100,6 +125,8 @@ def main():
     for i, path in enumerate(paths):
         try:
             n_values += check(path, i % every == 0)
+            if "--utilities" in sys.argv and len(ct.utils.load_spec(str(path)).mlProgram.functions) == 1:
+                check_utilities(path)
         except Exception as fault:
             known = any(path.name.startswith(op) and text in str(fault) for op, text in KNOWN)
             faults += not known

@@ -14,7 +14,7 @@ use thane_models::{Anemll, DecoderEngine, Info, Interface as Names, Options};
 use crate::error::RuntimeError;
 use crate::foreign::ANEMLL_META as META;
 use crate::interface::{metadata, source_name};
-use crate::manifest::MAIN;
+use crate::main_function::MAIN;
 use crate::observer::{Note, Observer};
 use crate::opened::Model;
 use crate::package_writer::WrittenPackage;

@@ -10,7 +10,8 @@ use thane_mil::program::{Function, Program};
 use crate::contract::{Embeds, Facts};
 use crate::error::{ContractError, RuntimeError, Task};
 use crate::language::LanguageData;
-use crate::manifest::{Golden, MAIN, read_checked_manifest};
+use crate::main_function::MAIN;
+use crate::manifest::{Golden, read_checked_manifest};
 use crate::package_contents::{PackageContents, read_contents};
 
 /// An embedding model that was read from its packages.

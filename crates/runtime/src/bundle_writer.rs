@@ -22,7 +22,8 @@ use crate::files::{disk_bytes, hash_files, hash_tree, link_equal, total_bytes};
 use crate::golden::Reference;
 use crate::interface::{interface, metadata, source_name, weight_files};
 use crate::language::LanguageData;
-use crate::manifest::{Entry, MAIN, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
+use crate::main_function::with_main;
+use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, function_length};
 use crate::observer::Observer;
 use crate::opened::Model;
 use crate::package_contents::items;
@@ -212,7 +213,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn package(&self, program: Program, out: &Path) -> Result<WrittenBundle, RuntimeError> {
         let facts = self.facts(&program);
-        self.write_one(program, out, self.options.replace, &facts)?;
+        self.write_one(&program, out, self.options.replace, &facts)?;
         let bytes = total_bytes(out).map_err(write_error(out))?;
         Ok(WrittenBundle {
             buckets: facts.buckets,
@@ -260,14 +261,13 @@ impl Writer<'_> {
             let tokens = function_length(&function.name);
             let path = tokens.map_or("any.mlpackage".to_owned(), |n| format!("L{n}.mlpackage"));
             let to = folder.join(&path);
-            let mut function = function.clone();
-            MAIN.clone_into(&mut function.name);
             let alone = Embeds {
                 buckets: tokens.into_iter().collect(),
                 flexible: tokens.is_none(),
                 ..facts.clone()
             };
-            self.write_one(Program::new(vec![function]), &to, false, &alone)?;
+            let program = Program::new(vec![function.clone()]);
+            self.write_one(&program, &to, false, &alone)?;
             let weights = to.join(WEIGHTS);
             match &first {
                 None => first = Some(weights),
@@ -295,11 +295,12 @@ impl Writer<'_> {
 
     fn write_one(
         &self,
-        program: Program,
+        program: &Program,
         out: &Path,
         replace: bool,
         facts: &Embeds,
     ) -> Result<(), RuntimeError> {
+        let program = with_main(program);
         let most = self.info.n_positions;
         let interfaces = program
             .functions()

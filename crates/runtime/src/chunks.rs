@@ -1,8 +1,8 @@
 //! A language model as a folder of packages, one for each chunk of layers.
 //!
-//! A function of the model, `chunk2_decode`, is the function `decode` of `chunk2.mlpackage`. The
-//! first package has the tokenizer and the tables that the host looks up; `manifest.json` says in
-//! which order functions are called.
+//! A function of the model, `chunk2_decode`, is the function `decode` of `chunk2.mlpackage`, or its
+//! `main`, if the package has no other function. The first package has the tokenizer and the tables
+//! that the host looks up; `manifest.json` says in which order functions are called.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +16,7 @@ use thane_mil::program::{Function, Program};
 use crate::contract::{Contract, Facts, GENERATOR, Generates, Ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::hash_tree;
+use crate::main_function::with_contract_names;
 use crate::manifest::{Entry, MANIFEST, MANIFEST_SCHEMA, Manifest, read_checked_manifest};
 use crate::package_contents::{PackageContents, read_contents};
 use crate::tables::Tables;
@@ -133,7 +134,8 @@ pub fn open(path: &Path) -> Result<Chunks, RuntimeError> {
             .ok_or_else(|| fault(format!("`{}` has no contract: convert again", entry.path)))?;
         let chunk = entry.path.trim_end_matches(".mlpackage");
         // Each package is in the oldest opset that expresses it; one program has one opset.
-        let program = lower::with_opset(&package.program, Opset::CoreMl8).map_err(|v| {
+        let program = with_contract_names(package.program, &contents.contract);
+        let program = lower::with_opset(&program, Opset::CoreMl8).map_err(|v| {
             let violation = v.first().map(ToString::to_string).unwrap_or_default();
             fault(format!("`{}`: {violation}", entry.path))
         })?;

@@ -25,6 +25,7 @@ use crate::heads;
 use crate::interface::weight_files;
 use crate::known::Known;
 use crate::language::{Language, LanguageData};
+use crate::main_function::with_contract_names;
 use crate::manifest::read_manifest;
 use crate::observer::{Note, Observer};
 use crate::opened::{Files, Model};
@@ -181,8 +182,9 @@ fn open_package(
         return Err(ContractError::Bundle { path, reason }.into());
     }
     let tables = contents.tables()?;
+    let program = with_contract_names(package.program, &contents.contract);
     let name = (model.name, path, model.license);
-    of_package(name, package.program, (contents, tables), options, observer)
+    of_package(name, program, (contents, tables), options, observer)
 }
 
 fn open_chunks(

@@ -13,8 +13,6 @@ use crate::files::{FileHash, first_difference, hash_tree, is_list_of_package, re
 pub const MANIFEST: &str = "manifest.json";
 /// The version of the manifest that is written, and the only one that is read.
 pub const MANIFEST_SCHEMA: u32 = 1;
-/// Name of the only function of a package in a folder.
-pub const MAIN: &str = "main";
 /// Bytes of a manifest at most. It has a line or two for each file.
 const MOST_BYTES: u64 = 1 << 22;
 

@@ -18,6 +18,7 @@ use crate::contract::{AUTHOR, Contract, Facts, SCHEMA, ports};
 use crate::error::{ContractError, RuntimeError};
 use crate::files::{FileHash, Hashing, first_difference, hash, read, read_within, walk};
 use crate::language::{LanguageData, TokenizerData};
+use crate::main_function::{MAIN, name_of_main};
 use crate::tables::{self, Tables};
 
 const CONTRACT: &str = "contract.json";
@@ -133,7 +134,13 @@ pub fn read_contents(
     };
     let contract = read_contract(file)?;
     check_files(path, &contract)?;
-    if ports(program)? != contract.functions {
+    let mut found = ports(program)?;
+    if let Some(name) = name_of_main(program, &contract)
+        && let Some(main) = found.remove(MAIN)
+    {
+        found.insert(name.to_owned(), main);
+    }
+    if found != contract.functions {
         let path = path.to_owned();
         return Err(ContractError::Functions { path }.into());
     }

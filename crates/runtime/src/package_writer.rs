@@ -14,6 +14,7 @@ use crate::files::hash_files;
 use crate::interface::{interface, metadata, source_name, weight_files};
 use crate::language::LanguageData;
 use crate::language_model::{LanguageModel, Origin};
+use crate::main_function::with_main;
 use crate::observer::{Note, Observer};
 use crate::package_contents::items;
 use crate::passes::{counted, in_opset};
@@ -37,7 +38,7 @@ pub struct PackageOptions {
 pub struct WrittenPackage {
     /// Name of the opset.
     pub opset: &'static str,
-    /// Names of the functions.
+    /// Names of the functions, as the contract has them.
     pub functions: Vec<String>,
     /// Tokens that the KV cache holds.
     pub context: usize,
@@ -60,7 +61,7 @@ impl LanguageModel {
         if chunks::count(self.program.functions()) > 1 {
             return self.write_chunks(program, out, options, observer);
         }
-        let package = self.package(program);
+        let package = self.package(&program);
         let summary = if options.compiled {
             if !self.made_tables.is_empty() {
                 return Err(RuntimeError::TablesOfCompiled);
@@ -74,8 +75,8 @@ impl LanguageModel {
             written.map_err(write_error(out))?
         } else {
             observer.step("writing the package");
-            let facts = present(self.facts()?, &package.program);
-            let contract = self.contract(&package.program, facts)?;
+            let facts = present(self.facts()?, &program);
+            let contract = self.contract(&program, facts)?;
             let language = self.language_data()?;
             if language.is_none() {
                 observer.note(&Note::NoTokenizer);
@@ -83,7 +84,7 @@ impl LanguageModel {
             let extras = (language.as_ref(), &self.made_tables[..]);
             self.write_package(&package, (out, options.replace), contract, extras)?
         };
-        let functions = package.program.functions();
+        let functions = program.functions();
         Ok(WrittenPackage {
             opset: functions.first().map_or("", |f| f.opset.name()),
             functions: functions.iter().map(|f| f.name.clone()).collect(),
@@ -112,8 +113,9 @@ impl LanguageModel {
         let opset = program.functions().first().map_or("", |f| f.opset.name());
         let names = program.functions().iter().map(|f| f.name.clone()).collect();
         let write = |chunk: &str, functions: Vec<Function>, to: &Path, is_first: bool| {
-            let package = self.package(Program::new(functions));
-            let contract = self.contract(&package.program, of_chunk(&facts, chunk))?;
+            let program = Program::new(functions);
+            let package = self.package(&program);
+            let contract = self.contract(&program, of_chunk(&facts, chunk))?;
             let extras = if is_first {
                 (language.as_ref(), &self.made_tables[..])
             } else {
@@ -152,8 +154,9 @@ impl LanguageModel {
         written.map_err(write_error(out))
     }
 
-    fn package(&self, program: Program) -> Package {
+    fn package(&self, program: &Program) -> Package {
         let info = &self.info;
+        let program = with_main(program);
         let interfaces = program
             .functions()
             .iter()

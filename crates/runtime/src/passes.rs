@@ -9,7 +9,7 @@ use thane_mil::program::{Function, Program};
 use thane_mil::types::Type;
 
 use crate::error::{OpsetError, RuntimeError};
-use crate::manifest::MAIN;
+use crate::main_function::MAIN;
 use crate::observer::Observer;
 
 /// Broken rules that an error lists.

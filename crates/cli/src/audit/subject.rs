@@ -16,7 +16,7 @@ use thane_models::{EncoderInfo, Options};
 use thane_runtime::contract::Facts;
 use thane_runtime::manifest::{catch_all, is_flexible, read_manifest};
 use thane_runtime::{
-    ForeignBundle, ForeignLayout, RuntimeError, compile, in_opset, interface, is_package,
+    ForeignBundle, ForeignLayout, MAIN, RuntimeError, compile, in_opset, interface, is_package,
     lower_for_engine, read_facts,
 };
 
@@ -235,7 +235,7 @@ pub fn packages_in(path: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failure> {
     let manifest = read_manifest(path).map_err(RuntimeError::from)?;
-    let calls = manifest.as_ref().map(|m| calls_of_chunks(&m.model));
+    let facts = manifest.as_ref().map(|m| m.model.clone());
     let entries = manifest.map(|m| m.packages).unwrap_or_default();
     let has_buckets = entries.iter().any(|e| e.tokens.is_some());
     let takes_any = |package: &str| {
@@ -263,7 +263,8 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
             ..Part::from(read)
         })
     };
-    let parts = packages.iter().map(part).collect::<Result<_, _>>()?;
+    let parts: Vec<Part> = packages.iter().map(part).collect::<Result<_, _>>()?;
+    let calls = facts.map(|facts| calls_of_chunks(&facts, &parts));
     Ok(Subject {
         calls: calls.unwrap_or_default(),
         ..Subject::new(&path.to_string_lossy(), "folder", parts)
@@ -271,14 +272,22 @@ fn folder(path: &Path, packages: &[PathBuf], app: &App) -> Result<Subject, Failu
 }
 
 /// The calls of a language model whose layers are cut into packages: `chunk2_decode` is the
-/// function `decode` of `chunk2.mlpackage`.
-fn calls_of_chunks(facts: &Facts) -> Vec<ChainCall> {
+/// function `decode` of `chunk2.mlpackage`, or its only function, `main`.
+fn calls_of_chunks(facts: &Facts, parts: &[Part]) -> Vec<ChainCall> {
     let Facts::Generate(facts) = facts else {
         return Vec::new();
     };
-    let place = |name: &String| match name.split_once('_') {
-        Some((chunk, function)) => format!("{chunk}.mlpackage/{function}"),
-        None => name.clone(),
+    let place = |name: &String| {
+        let Some((chunk, function)) = name.split_once('_') else {
+            return name.clone();
+        };
+        let package = format!("{chunk}.mlpackage");
+        let part = parts.iter().find(|part| part.package == package);
+        let function = match part.map(|part| part.program.functions()) {
+            Some([only]) if only.name == MAIN => MAIN,
+            _ => function,
+        };
+        format!("{package}/{function}")
     };
     let calls = facts.fixed.iter().flat_map(|fixed| &fixed.calls);
     let calls = calls.map(|call| ChainCall {

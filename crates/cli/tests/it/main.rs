@@ -23,6 +23,7 @@ mod gguf;
 mod hub;
 mod images;
 mod look;
+mod main_function;
 mod memory;
 mod messages;
 mod modes;
