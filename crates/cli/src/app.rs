@@ -55,6 +55,11 @@ pub struct Global {
         value_name = "FILE"
     )]
     pub catalog: Option<PathBuf>,
+    /// Trust the certificates of this PEM file instead of Mozilla's.
+    ///
+    /// For downloads from the Hub, --server and --otlp-endpoint; SSL_CERT_FILE does the same.
+    #[arg(long, global = true, env = "THANE_CA_FILE", value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
     #[arg(long, global = true, env = "THANE_ISA", value_name = "NAME", value_parser = isa,
         help = isa_help(), long_help = isa_long_help())]
     pub isa: Option<Isa>,
@@ -194,13 +199,17 @@ impl App {
             .clone()
             .or_else(|| var("THANE_CATALOGUE").map(PathBuf::from));
         let otlp = Otlp::from_variables(&var);
-        let places = Places::from_variables(
+        let mut places = Places::from_variables(
             global
                 .cache
                 .clone()
                 .filter(|path| !path.as_os_str().is_empty()),
             var,
         );
+        let is_given = |file: &&PathBuf| !file.as_os_str().is_empty();
+        if let Some(file) = global.ca_file.as_ref().filter(is_given) {
+            places.trust(file.clone())?;
+        }
         let hub = Hub {
             offline: global.offline || places.offline,
             places,

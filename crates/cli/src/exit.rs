@@ -9,6 +9,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use thane_hub::one_line;
 use thane_mil::budget::OverBudget;
 use thane_mil::data::Truncated;
 
@@ -106,7 +107,7 @@ impl Failure {
     /// Adds a line that says what the user can do.
     #[must_use]
     pub fn remedy(mut self, line: impl Into<String>) -> Self {
-        self.remedies.push(line.into());
+        self.remedies.push(one_line(&line.into()));
         self
     }
 
@@ -143,8 +144,8 @@ impl Failure {
         self.code
     }
 
-    /// Prints `thane: what`, then each cause and each remedy on its own line. On a terminal,
-    /// control characters are shown as symbols: the text may come from a file or a server.
+    /// Prints `thane: what`, then each cause and each remedy on its own line. Control
+    /// characters are shown as symbols: the text may come from a file or a server.
     pub fn print(&self, to: &mut impl Write) -> io::Result<()> {
         if self.code == Code::Ok {
             return Ok(());

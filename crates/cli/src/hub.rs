@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use thane_hub::{HubError, NoSource};
+use thane_hub::{HubError, NoSource, shown_url};
 
 use crate::exit::{Code, Failure};
 use crate::output::bytes;
@@ -23,6 +23,7 @@ fn code(error: &HubError) -> Code {
         | HubError::NoSuchPath { .. }
         | HubError::BadSpec { .. }
         | HubError::BadCatalog { .. }
+        | HubError::BadCertificates { .. }
         | HubError::Choose { .. }
         | HubError::NoModel { .. }
         | HubError::NotCached { .. }
@@ -53,13 +54,14 @@ fn remedies(error: &HubError) -> Vec<String> {
             .map(|file| format!("hf:{repo}/{file}"))
             .collect(),
         HubError::Gated { repo, endpoint } => {
+            let endpoint = shown_url(endpoint);
             vec![format!(
                 "accept the terms at {endpoint}/{repo}, then set HF_TOKEN to a token of yours"
             )]
         }
         HubError::NotFound { endpoint, .. } => vec![
             "check the spelling of organization, name, file and revision".into(),
-            format!("set HF_TOKEN if it is private at {endpoint}"),
+            format!("set HF_TOKEN if it is private at {}", shown_url(endpoint)),
         ],
         HubError::Status {
             wait: Some(wait), ..

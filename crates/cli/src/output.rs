@@ -379,13 +379,14 @@ pub fn of_stdout(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("stdout: {error}"))
 }
 
-/// Text for stderr. On a terminal, control characters are shown as symbols and lines are wrapped
-/// between words; lines with a command to copy are not wrapped.
+/// Text for stderr. Control characters are shown as symbols: what is written to a file is shown on
+/// a terminal later. On a terminal, lines are wrapped between words; lines with a command to copy
+/// are not wrapped.
 pub fn for_stderr(text: &str) -> Cow<'_, str> {
-    if !io::stderr().is_terminal() {
-        return text.into();
-    }
     let text = printable(text);
+    if !io::stderr().is_terminal() {
+        return text;
+    }
     match terminal_size::terminal_size_of(io::stderr()).map(|(width, _)| usize::from(width.0)) {
         Some(width) if width >= LEAST_COLUMNS => broken(&text, width).into(),
         _ => text,

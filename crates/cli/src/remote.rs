@@ -30,8 +30,8 @@ pub struct ServerFlags {
 
 impl ServerFlags {
     /// The client of the server, if one is given.
-    pub fn client(&self) -> Result<Option<Client>, Failure> {
-        let client = |url: &String| Client::new(url, self.api_key.as_deref());
+    pub fn client(&self, app: &App) -> Result<Option<Client>, Failure> {
+        let client = |url: &String| Client::new(url, self.api_key.as_deref(), app.hub.tls());
         Ok(self.server.as_ref().map(client).transpose()?)
     }
 }
@@ -43,7 +43,7 @@ impl From<ClientError> for Failure {
             ClientError::Unreachable { reason, .. } if reason.contains("certificate") => (
                 Code::Network,
                 Some(
-                    "a certificate that a public authority signed; on this machine http:// without one",
+                    "--ca-file FILE, with the certificate to trust; on this machine http:// without one",
                 ),
             ),
             ClientError::Unreachable { .. } => (
@@ -56,7 +56,8 @@ impl From<ClientError> for Failure {
             } => (Code::Usage, None),
             ClientError::Broken { .. }
             | ClientError::Refused { .. }
-            | ClientError::Answer { .. } => (Code::Network, None),
+            | ClientError::Answer { .. }
+            | ClientError::Vector { .. } => (Code::Network, None),
         };
         let failure = Failure::new(code, error);
         match remedy {
@@ -88,7 +89,7 @@ impl Ask<'_> {
         let max_tokens = self.max_tokens;
         let (path, body) = self.request();
         let _cooperative = app.interrupt.cooperate(Some(GRACE));
-        app.output.busy(&format!("asking {}", client.url()));
+        app.output.busy(&format!("asking {}", client.shown_url()));
         let mut text = Text::default();
         let mut shown = Shown::new(&app.output);
         let streamed = client.stream(path, &body, &mut |event| {

@@ -128,7 +128,7 @@ pub struct Places {
     pub endpoint: String,
     /// Access token, sent to the endpoint's host and to no other.
     pub token: Option<String>,
-    /// PEM file of certificates to trust instead of Mozilla's.
+    /// PEM file of certificates to trust instead of Mozilla's; [`Places::trust`] sets it.
     pub certificates: Option<PathBuf>,
     /// Proxy for all requests.
     pub proxy: Option<Proxy>,

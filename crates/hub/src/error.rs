@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::shown::{one_line, shown_url};
+
 /// Why a model could not be found, downloaded, listed or removed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -17,6 +19,14 @@ pub enum HubError {
         similar: Vec<String>,
         /// Every name of the catalog.
         known: Vec<String>,
+    },
+    /// A file has no certificates to trust, or cannot be read.
+    #[error("cannot take certificates from {}: {why}", path.display())]
+    BadCertificates {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
     },
     /// What was asked for looks like a path, and nothing is there.
     #[error("no such file or folder: {}", path.display())]
@@ -41,7 +51,7 @@ pub enum HubError {
         why: String,
     },
     /// There is no connection to a server, or it broke.
-    #[error("cannot reach {url}: {reason}")]
+    #[error("cannot reach {}: {reason}", shown_url(url))]
     Unreachable {
         /// Address without its query.
         url: String,
@@ -51,7 +61,7 @@ pub enum HubError {
         transient: bool,
     },
     /// A server answered with an error status.
-    #[error("{url} answered {status}{}{}", message_text(message.as_deref()), wait_text(*wait))]
+    #[error("{} answered {status}{}{}", shown_url(url), message_text(message.as_deref()), wait_text(*wait))]
     Status {
         /// Address without its query.
         url: String,
@@ -71,7 +81,7 @@ pub enum HubError {
         endpoint: String,
     },
     /// The Hub has no such repository, revision or file, or does not show it without a token.
-    #[error("{what} does not exist at {endpoint}, or is private")]
+    #[error("{what} does not exist at {}, or is private", shown_url(endpoint))]
     NotFound {
         /// Repository or file.
         what: String,
@@ -79,7 +89,7 @@ pub enum HubError {
         endpoint: String,
     },
     /// A server's answer breaks the protocol.
-    #[error("{url} sent an invalid answer: {why}")]
+    #[error("{} sent an invalid answer: {}", shown_url(url), one_line(why))]
     BadAnswer {
         /// Address.
         url: String,
@@ -95,7 +105,7 @@ pub enum HubError {
         files: Vec<String>,
     },
     /// The repository has no weights in a known format.
-    #[error("{repo} has nothing that can be run: {why}")]
+    #[error("{repo} has nothing that can be run: {}", one_line(why))]
     NoModel {
         /// `org/name`.
         repo: String,
@@ -233,7 +243,9 @@ pub struct NoSource {
 }
 
 fn message_text(message: Option<&str>) -> String {
-    message.map(|m| format!(": {m}")).unwrap_or_default()
+    message
+        .map(|m| format!(": {}", one_line(m)))
+        .unwrap_or_default()
 }
 
 fn wait_text(wait: Option<Duration>) -> String {

@@ -2,20 +2,17 @@
 //! token is sent to the endpoint's host only.
 
 use std::io::Read;
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::de::DeserializeOwned;
 use ureq::http::{HeaderMap, Response, Uri};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Body, ResponseExt};
 
-use crate::small::read_small;
-
-use crate::config::{Hub, Places, Proxy};
+use crate::config::{Hub, Proxy};
 use crate::disk::{CHUNK_BYTES, Growing};
 use crate::error::HubError;
+use crate::shown::shown_url;
 
 /// Redirects per request at most. The Hub makes two.
 const REDIRECTS: usize = 8;
@@ -26,8 +23,6 @@ const MIN_BYTES_PER_S: u64 = 1000;
 /// Bytes that an attempt must bring to reset the count of failures. Without a minimum, a server
 /// that drops every connection after one byte would be asked forever.
 const STEP_BYTES: u64 = 64 << 10;
-/// Bytes of a certificate file at most. Mozilla's certificates are 0.2 MB.
-const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
 /// The longest wait that a server may ask for (`Retry-After`); a longer one is an error.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
@@ -129,7 +124,7 @@ impl<'a> Client<'a> {
             .timeout_connect(Some(Duration::from_secs(10)))
             .timeout_recv_response(Some(hub.patience))
             .timeout_per_read(Some(hub.patience))
-            .tls_config(tls(&hub.places, hub))
+            .tls_config(hub.tls())
             .proxy(hub.places.proxy.as_ref().and_then(proxy))
             .build();
         Self {
@@ -338,12 +333,12 @@ impl<'a> Client<'a> {
         }
         self.hub
             .progress
-            .detail(&format!("{method} {}", without_query(url)));
+            .detail(&format!("{method} {}", shown_url(without_query(url))));
         let response = request.call().map_err(|e| failed(url, &e))?;
         self.hub.progress.detail(&format!(
             "  {} {}",
             response.status().as_u16(),
-            without_query(&response.get_uri().to_string())
+            shown_url(without_query(&response.get_uri().to_string()))
         ));
         Ok(response)
     }
@@ -476,35 +471,6 @@ fn proxy(proxy: &Proxy) -> Option<ureq::Proxy> {
         .ok()
 }
 
-/// Certificates of the caller (a company's proxy) replace Mozilla's, if the file can be read.
-fn tls(places: &Places, hub: &Hub) -> TlsConfig {
-    let builder = TlsConfig::builder();
-    let Some(path) = &places.certificates else {
-        return builder.build();
-    };
-    let certificates: Vec<_> = match read_small(path, MAX_CERTIFICATES_BYTES) {
-        Ok(pem) => parse_pem(&pem)
-            .filter_map(|item| match item {
-                Ok(PemItem::Certificate(certificate)) => Some(certificate),
-                _ => None,
-            })
-            .collect(),
-        Err(e) => {
-            hub.progress.note(&format!(
-                "cannot read SSL_CERT_FILE {}: {e}",
-                path.display()
-            ));
-            Vec::new()
-        }
-    };
-    if certificates.is_empty() {
-        return builder.build();
-    }
-    builder
-        .root_certs(RootCerts::Specific(Arc::new(certificates)))
-        .build()
-}
-
 /// Whether an answer has the bytes from `from` on.
 fn continues_at(response: &Response<Body>, from: u64) -> bool {
     let start = text(response.headers(), "content-range");
@@ -592,7 +558,11 @@ fn failed(url: &str, error: &ureq::Error) -> HubError {
         }
         ureq::Error::Io(e) => unreachable(url, &e.to_string(), true),
         ureq::Error::Protocol(e) => unreachable(url, &e.to_string(), true),
-        other => unreachable(url, &other.to_string(), false),
+        // The library repeats an address that it cannot read.
+        other => {
+            let reason = other.to_string().replace(url, &shown_url(url));
+            unreachable(url, &reason, false)
+        }
     }
 }
 

@@ -19,10 +19,12 @@ mod layout;
 mod list;
 mod pip;
 mod remote;
+mod shown;
 mod similar;
 mod small;
 mod spec;
 mod store;
+mod tls;
 
 use std::path::{Path, PathBuf};
 
@@ -30,6 +32,7 @@ pub use config::{Children, Hub, Places, Progress, Proxy, Silent, Unattended};
 pub use error::HubError;
 pub use error::NoSource;
 pub use list::{Cache, Listed, Removed};
+pub use shown::{one_line, shown_url};
 pub use spec::{RepoSpec, Spec};
 pub use store::Check;
 

@@ -23,6 +23,7 @@ use crate::error::{HubError, NoSource};
 use crate::http::{Client, Sum};
 use crate::pip;
 use crate::remote::{Fetched, download_checked, file_url};
+use crate::shown::shown_url;
 
 /// The content of `model.json`: a file of this length and modification time had this sha256.
 #[derive(Clone, Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -238,7 +239,10 @@ pub fn pull(entry: &Entry, check: Check, hub: &Hub) -> Result<Fetched, HubError>
 fn instead(error: &HubError, next: &Source, hub: &Hub) -> String {
     let what = match error {
         HubError::Unreachable { .. } => {
-            format!("the Hub ({}) cannot be reached", hub.places.endpoint)
+            format!(
+                "the Hub ({}) cannot be reached",
+                shown_url(&hub.places.endpoint)
+            )
         }
         other => other.to_string(),
     };

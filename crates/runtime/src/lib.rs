@@ -97,5 +97,6 @@ pub use recommended::{Recommended, SamplingSource};
 pub use reranker::{Query, Ranked, RerankOptions, Reranker, sort as sort_ranked};
 pub use sampling::{Sampling, SamplingChoice};
 pub use thane_engine::text::{Message, TemplateInput};
+pub use thane_hub::{one_line, shown_url};
 pub use thane_models::{EncoderInfo, Encoding};
 pub use time::rfc3339;

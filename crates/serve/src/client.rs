@@ -7,7 +7,9 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use thane_runtime::{one_line, shown_url};
 use ureq::http::Response;
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body};
 
 /// Most bytes of an answer in one piece: vectors of 2,048 texts.
@@ -59,6 +61,16 @@ pub enum ClientError {
         /// What is wrong.
         what: String,
     },
+    /// A vector has NaN or an infinity, or is none.
+    #[error("the server at {url} gives {found} for input[{index}]; expected finite numbers")]
+    Vector {
+        /// The address that was given.
+        url: String,
+        /// Which of the texts that were sent.
+        index: usize,
+        /// What is there instead of a vector.
+        found: String,
+    },
 }
 
 /// A client of one server.
@@ -66,17 +78,20 @@ pub struct Client {
     agent: Agent,
     /// The address, without a slash at its end.
     url: String,
+    /// The address without a password.
+    shown: String,
     key: Option<String>,
 }
 
 impl Client {
-    /// A client of the server at an address, with or without `/v1` at its end. Nothing is sent yet.
-    pub fn new(url: &str, key: Option<&str>) -> Result<Self, ClientError> {
+    /// A client of the server at an address, with or without `/v1` at its end, which trusts the
+    /// certificates of `tls`. Nothing is sent yet.
+    pub fn new(url: &str, key: Option<&str>, tls: TlsConfig) -> Result<Self, ClientError> {
         let given = url.trim().trim_end_matches('/');
         let parsed: Option<ureq::http::Uri> = given.parse().ok();
         let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
         if !parsed.is_some_and(|uri| is_http(&uri) && uri.host().is_some_and(|h| !h.is_empty())) {
-            return Err(ClientError::Address(url.to_owned()));
+            return Err(ClientError::Address(shown_url(url)));
         }
         let config = Agent::config_builder()
             .http_status_as_error(false)
@@ -84,11 +99,14 @@ impl Client {
             .accept_encoding("identity")
             .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
             .timeout_connect(Some(CONNECT_TIME))
+            .tls_config(tls)
             .proxy(None)
             .build();
+        let url = given.strip_suffix("/v1").unwrap_or(given).to_owned();
         Ok(Self {
             agent: config.into(),
-            url: given.strip_suffix("/v1").unwrap_or(given).to_owned(),
+            shown: shown_url(&url),
+            url,
             key: key.map(str::to_owned),
         })
     }
@@ -136,7 +154,12 @@ impl Client {
             let index = item["index"].as_u64().and_then(|i| usize::try_from(i).ok());
             let row = index.and_then(|index| rows.get_mut(index));
             let row = row.ok_or_else(|| self.answer("a vector has no text"))?;
-            *row = vector(&item["embedding"]);
+            let refused = |found| ClientError::Vector {
+                url: self.shown.clone(),
+                index: index.unwrap_or_default(),
+                found,
+            };
+            *row = Some(vector(&item["embedding"]).map_err(refused)?);
         }
         let rows: Option<Vec<Vec<f32>>> = rows.into_iter().collect();
         let rows = rows.ok_or_else(|| {
@@ -177,7 +200,7 @@ impl Client {
                 .map_err(|e| self.answer(format!("an event is not JSON: {e}")))?;
             if let Some(error) = data.get("error").filter(|error| !error.is_null()) {
                 return Err(ClientError::Refused {
-                    url: self.url.clone(),
+                    url: self.shown.clone(),
                     status: 500,
                     message: message(error),
                 });
@@ -188,15 +211,15 @@ impl Client {
         }
     }
 
-    /// The address of the server.
-    pub fn url(&self) -> &str {
-        &self.url
+    /// The address of the server, without a password.
+    pub fn shown_url(&self) -> &str {
+        &self.shown
     }
 
     /// The error of an answer that lacks something.
     pub fn answer(&self, what: impl Into<String>) -> ClientError {
         ClientError::Answer {
-            url: self.url.clone(),
+            url: self.shown.clone(),
             what: what.into(),
         }
     }
@@ -224,10 +247,13 @@ impl Client {
         let _ = body.take(MAX_ERROR_BYTES).read_to_end(&mut text);
         let message = match serde_json::from_slice::<Value>(&text) {
             Ok(body) => message(body.get("error").unwrap_or(&body)),
-            Err(_) => String::from_utf8_lossy(&text).chars().take(500).collect(),
+            Err(_) => {
+                let text = String::from_utf8_lossy(&text);
+                one_line(&text.chars().take(500).collect::<String>())
+            }
         };
         Err(ClientError::Refused {
-            url: self.url.clone(),
+            url: self.shown.clone(),
             status,
             message,
         })
@@ -244,34 +270,46 @@ impl Client {
 
     fn broken(&self, reason: &dyn std::fmt::Display) -> ClientError {
         ClientError::Broken {
-            url: self.url.clone(),
+            url: self.shown.clone(),
             reason: reason.to_string(),
         }
     }
 
     fn unreachable(&self, reason: &dyn std::fmt::Display) -> ClientError {
         ClientError::Unreachable {
-            url: self.url.clone(),
+            url: self.shown.clone(),
             reason: reason.to_string(),
         }
     }
 }
 
-/// The text of an error, in any API's shape.
+/// The text of an error, in any API's shape, on one line.
 fn message(error: &Value) -> String {
     let text = error.get("message").unwrap_or(error);
-    text.as_str()
-        .map_or_else(|| text.to_string(), str::to_owned)
+    one_line(
+        &text
+            .as_str()
+            .map_or_else(|| text.to_string(), str::to_owned),
+    )
 }
 
-/// A vector as base64 of fp32, or as numbers, which servers without base64 give.
-fn vector(embedding: &Value) -> Option<Vec<f32>> {
-    if let Some(text) = embedding.as_str() {
-        let bytes = STANDARD.decode(text).ok()?;
-        let (numbers, rest) = bytes.as_chunks();
-        let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        return rest.is_empty().then(|| numbers.collect());
+/// A vector as base64 of fp32, or as numbers, which servers without base64 give. The error says
+/// what is there instead of finite numbers.
+fn vector(embedding: &Value) -> Result<Vec<f32>, String> {
+    let vector = match embedding.as_str() {
+        Some(text) => STANDARD.decode(text).ok().and_then(|bytes| {
+            let (numbers, rest) = bytes.as_chunks();
+            let numbers = numbers.iter().map(|bytes| f32::from_le_bytes(*bytes));
+            rest.is_empty().then(|| numbers.collect::<Vec<_>>())
+        }),
+        None => embedding.as_array().and_then(|numbers| {
+            let numbers = numbers.iter().map(|n| n.as_f64().map(|n| n as f32));
+            numbers.collect()
+        }),
+    };
+    let vector = vector.ok_or("neither numbers nor fp32 in base64")?;
+    match vector.iter().find(|n| !n.is_finite()) {
+        Some(found) => Err(format!("a vector with {found}")),
+        None => Ok(vector),
     }
-    let numbers = embedding.as_array()?.iter();
-    numbers.map(|n| n.as_f64().map(|n| n as f32)).collect()
 }

@@ -1,12 +1,13 @@
 //! What is checked before any route: the `Host` header, the key, and the type of the body.
 //!
 //! A page of another site that a browser shows can send requests to 127.0.0.1. It cannot read the
-//! answers, because no header allows it to (CORS is off). A site whose name resolves to 127.0.0.1
-//! (DNS rebinding) could, so on loopback addresses the `Host` header must name this machine. A page
-//! can send text, but JSON or an archive only after a question that no route answers, so bodies
-//! must be declared as one of them. Programs that are no browsers often declare JSON as a form, as
-//! text or not at all (`curl -d`). Browsers send `Origin`, `Referer` or `Sec-Fetch-Site` with each
-//! POST of a page, so such bodies are taken where all three are missing.
+//! answers, because no header allows it to, unless the user names its origin (`cors`). A site whose
+//! name resolves to 127.0.0.1 (DNS rebinding) could, so on loopback addresses the `Host` header
+//! must name this machine, also where pages may ask. A page can send text, but JSON or an archive
+//! only after a question that no route answers, so bodies must be declared as one of them. Programs
+//! that are no browsers often declare JSON as a form, as text or not at all (`curl -d`). Browsers
+//! send `Origin`, `Referer` or `Sec-Fetch-Site` with each POST of a page, so such bodies are taken
+//! where all three are missing.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,6 +20,7 @@ use axum::middleware::Next;
 use axum::response::IntoResponse;
 use sha2::{Digest, Sha256};
 
+use crate::cors::Cors;
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::log::set_account;
@@ -31,6 +33,8 @@ pub(crate) struct Guard {
     clients: Vec<Client>,
     /// Whether the `Host` header must name this machine.
     only_local_names: bool,
+    /// Pages of other sites that may ask.
+    pub cors: Cors,
 }
 
 /// Who has a key, or everybody.
@@ -62,6 +66,7 @@ impl Guard {
         Self {
             clients,
             only_local_names: is_loopback,
+            cors: Cors::default(),
         }
     }
 
@@ -206,7 +211,13 @@ pub(crate) async fn guard(
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let checked = guard.check(request.uri(), request.method(), request.headers());
+    let headers = request.headers();
+    let is_host = guard.check_host(request.uri(), headers).is_ok();
+    let origin = guard.cors.allowed(headers).filter(|_| is_host);
+    if let Some(answer) = guard.cors.preflight(&request, origin.as_ref()) {
+        return answer;
+    }
+    let checked = guard.check(request.uri(), request.method(), headers);
     let dialect = Dialect::of(request.uri().path());
     let mut response = match checked {
         Ok(()) => next.run(request).await,
@@ -221,6 +232,7 @@ pub(crate) async fn guard(
         *response.status_mut() = dialect.status(&error);
         *response.body_mut() = Body::from(dialect.error(&error).to_string());
     }
+    guard.cors.mark(response.headers_mut(), origin);
     response
 }
 

@@ -18,6 +18,7 @@ mod batches;
 mod body;
 mod client;
 mod compiling;
+mod cors;
 mod counts;
 mod deadline;
 mod dialect;
@@ -50,6 +51,7 @@ mod vectors;
 mod warm;
 
 pub use client::{Client, ClientError};
+pub use cors::{Cors, CorsError};
 pub use keep_alive::KeepAlive;
 pub use listen::{ListenError, listen};
 pub use log::{LogEntry, LogSink};

@@ -11,7 +11,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{fmt, io};
 
 use serde_json::{Value, json};
+use thane_runtime::shown_url;
 use ureq::Agent;
+use ureq::tls::TlsConfig;
 
 use crate::log::{LogEntry, LogSink};
 
@@ -29,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct OtlpOptions {
     /// The address of the collector, such as `http://localhost:4318`; `/v1/traces` is added.
     pub endpoint: String,
+    /// The certificates that are trusted.
+    pub tls: TlsConfig,
     /// Headers of each request, such as a key.
     pub headers: Vec<(String, String)>,
     /// The name of the service.
@@ -61,12 +65,13 @@ impl Traces {
         let parsed: Option<ureq::http::Uri> = endpoint.parse().ok();
         let is_http = |uri: &ureq::http::Uri| matches!(uri.scheme_str(), Some("http" | "https"));
         if !parsed.is_some_and(|uri| is_http(&uri) && uri.host().is_some_and(|h| !h.is_empty())) {
-            return Err(OtlpError::Address(options.endpoint));
+            return Err(OtlpError::Address(shown_url(&options.endpoint)));
         }
         let config = Agent::config_builder()
             .max_redirects(0)
             .user_agent(concat!("thane/", env!("CARGO_PKG_VERSION")))
             .timeout_global(Some(PATIENCE))
+            .tls_config(options.tls.clone())
             .proxy(None)
             .build();
         let sender = Sender {
@@ -163,10 +168,8 @@ impl Sender {
         let said = match request.send(body.to_string()) {
             Ok(_) if self.n_lost > 0 => {
                 let n = std::mem::take(&mut self.n_lost);
-                format!(
-                    "the collector at {} takes traces again; {n} spans are lost",
-                    self.url
-                )
+                let url = shown_url(&self.url);
+                format!("the collector at {url} takes traces again; {n} spans are lost")
             }
             Ok(_) => return,
             Err(error) => {
@@ -174,7 +177,8 @@ impl Sender {
                 if self.n_lost > n {
                     return;
                 }
-                format!("the collector at {} takes no traces: {error}", self.url)
+                let url = shown_url(&self.url);
+                format!("the collector at {url} takes no traces: {error}")
             }
         };
         (self.options.complain)(&said);

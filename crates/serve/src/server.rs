@@ -15,6 +15,7 @@ use thane_mil::budget::Budget;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Semaphore;
 
+use crate::cors::Cors;
 use crate::guard::Guard;
 use crate::log::{Log, LogSink};
 use crate::patience::Patient;
@@ -33,6 +34,8 @@ pub struct Options {
     pub requests_per_minute: Option<NonZeroU32>,
     /// Most tokens of a key, or of all clients, in 24 hours.
     pub tokens_per_day: Option<NonZeroU64>,
+    /// Pages of other sites that may ask.
+    pub cors: Cors,
     /// The certificate; `None` for connections without TLS.
     pub tls: Option<Tls>,
     /// Most bytes of the body of a request.
@@ -68,6 +71,7 @@ impl Default for Options {
             api_keys: Vec::new(),
             requests_per_minute: None,
             tokens_per_day: None,
+            cors: Cors::default(),
             tls: None,
             max_body_bytes: 4 << 20,
             max_upload_bytes: 512 << 20,
@@ -141,7 +145,8 @@ impl Server {
             requests_per_minute: options.requests_per_minute,
             tokens_per_day: options.tokens_per_day,
         };
-        let guard = Guard::new(&options.api_keys, limits, is_loopback);
+        let mut guard = Guard::new(&options.api_keys, limits, is_loopback);
+        guard.cors = options.cors.clone();
         let roster = Arc::new(Roster::new(models, options.pull.clone(), options.complain));
         Ok(Self {
             listener,

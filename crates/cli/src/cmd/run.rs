@@ -186,7 +186,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         return Err(Failure::new(Code::Usage, error).remedy("the same with --json"));
     }
     let grammar = args.structure.grammar(&app.budget)?;
-    if let Some(client) = args.server.client()? {
+    if let Some(client) = args.server.client(app)? {
         return ask(args, &client, grammar, app);
     }
     let talks = args.prompt.is_empty() && io::stdin().is_terminal() && !app.output.is_json();

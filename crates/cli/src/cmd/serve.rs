@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use sysinfo::{ProcessRefreshKind, ProcessesToUpdate, System};
 use thane_serve::{
-    Hooks, ListenError, LogSink, Options, OtlpOptions, ReloadSink, RunError, Server, Traces, listen,
+    Cors, Hooks, ListenError, LogSink, Options, OtlpOptions, ReloadSink, RunError, Server, Traces,
+    listen,
 };
 
 use crate::app::App;
@@ -75,6 +76,11 @@ pub struct Args {
     /// They come back evenly. Without keys, all clients share them.
     #[arg(long, value_name = "N")]
     tokens_per_day: Option<NonZeroU64>,
+    /// Let pages of this origin, such as https://example.com, ask and read answers (CORS).
+    ///
+    /// May be repeated; * for all origins, which no server with keys takes.
+    #[arg(long, value_name = "ORIGIN")]
+    cors: Vec<String>,
     /// Certificate in PEM for TLS (https), with those that vouch for it behind.
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
@@ -157,6 +163,8 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     }
     // Before models are loaded, which takes long.
     let keys = keys::all(&args.api_key, args.api_key_file.as_deref())?;
+    let cors = Cors::new(&args.cors, !keys.is_empty());
+    let cors = cors.map_err(|error| Failure::new(Code::Usage, error))?;
     let tls = match (&args.tls_cert, &args.tls_key) {
         (Some(certificate), Some(key)) => Some(keys::tls(certificate, key)?),
         _ => None,
@@ -173,6 +181,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         api_keys: keys,
         requests_per_minute: args.requests_per_minute,
         tokens_per_day: args.tokens_per_day,
+        cors,
         tls,
         budget: app.budget.clone(),
         resident_bytes,
@@ -253,6 +262,7 @@ fn traces(args: &Args, app: &App) -> Result<Option<Traces>, Failure> {
     let headers = headers.filter_map(|header| header.split_once('='));
     let started = Traces::start(OtlpOptions {
         endpoint: endpoint.clone(),
+        tls: app.hub.tls(),
         headers: headers
             .map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
             .collect(),

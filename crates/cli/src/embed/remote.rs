@@ -4,7 +4,7 @@ use thane_engine::embed::Watch;
 use thane_serve::{Client, ClientError};
 
 use super::job::{Encoded, Engine, Vectors, at};
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
 use thane_texts::row::Row;
 use thane_texts::rows::Texts;
 
@@ -79,15 +79,20 @@ impl Engine for Remote<'_> {
 }
 
 impl Remote<'_> {
-    /// Names the row that the server refuses, if it says which: `input[3]: ..`.
+    /// Names the row that the server refuses, if it says which (`input[3]: ..`), or embeds wrongly.
     fn refused(&self, error: ClientError, batch: &[Encoded<String>]) -> Failure {
         let index = match &error {
             ClientError::Refused { message, .. } => message
                 .strip_prefix("input[")
                 .and_then(|rest| rest.split(']').next()?.parse().ok()),
+            ClientError::Vector { index, .. } => Some(*index),
             _ => None,
         };
         match index.and_then(|index: usize| batch.get(index)) {
+            Some(row) if matches!(error, ClientError::Vector { .. }) => {
+                let place = self.texts.place(row.number);
+                Failure::new(Code::Network, anyhow::anyhow!("{place}: {error}"))
+            }
             Some(row) => at(self.texts, row.number, error),
             None => error.into(),
         }

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use thane_hub::{Check, Progress};
+use thane_hub::{Check, Progress, one_line};
 use thane_mil::nearest::did_you_mean;
 use thane_runtime::{Model, Observer};
 use thane_serve::{
@@ -80,7 +80,8 @@ pub struct ModelFlags {
 /// Tells the user what goes wrong while the server runs.
 pub fn complain(what: &str) {
     // Nobody is left to be told of a stderr that is closed.
-    let what = without_os_numbers(what);
+    // Clients, files and other servers have their say in it, and one line is one complaint.
+    let what = one_line(&without_os_numbers(what));
     let _ = writeln!(io::stderr(), "{}", for_stderr(&format!("thane: {what}")));
 }
 

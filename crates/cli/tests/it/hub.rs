@@ -843,3 +843,31 @@ fn ls_and_rm_have_the_names_that_others_give_them() {
     );
     assert_ends(&home.run(&["remove", "hf:org/name"]), 0, &[]);
 }
+
+#[test]
+fn a_password_of_the_endpoint_is_not_shown() {
+    let (home, hub) = (Home::new(), Hub::of(&[("a.gguf", b"a")]));
+    let with_password = |url: &str| url.replace("://", "://me:secret@");
+    let (there, nowhere) = (with_password(&hub.api.url), with_password(NOWHERE));
+    for (url, name, code, shown) in [
+        (&there, "hf:org/name/a.gguf", 0, "GET http://***@127.0.0.1:"),
+        (
+            &there,
+            "hf:org/none",
+            5,
+            "does not exist at http://***@127.0.0.1:",
+        ),
+        (
+            &nowhere,
+            "hf:org/name",
+            5,
+            "cannot reach http://***@127.0.0.1:9/",
+        ),
+        (&"me:secret@h".to_owned(), "hf:org/name", 5, "***@h"),
+    ] {
+        let output = home.with_hub(url, &["pull", name, "-v", "--json", "--attempts", "1"]);
+        assert_ends(&output, code, &[shown]);
+        let said = stderr(&output) + &stdout(&output);
+        assert!(!said.contains("secret"), "{said}");
+    }
+}

@@ -49,6 +49,7 @@ mod serve;
 mod serve_anthropic;
 mod serve_attacks;
 mod serve_client;
+mod serve_cors;
 mod serve_forms;
 mod serve_grammars;
 mod serve_keys;

@@ -1,7 +1,10 @@
 //! `--server`: a running server in place of a model on this machine.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use crate::fixture::{Home, NOWHERE, assert_ends, chat_folder, json, stderr, stdout};
 use crate::serve_client::Server;
+use crate::serve_operation::certificate;
 use crate::server::{Reply, Server as Web};
 
 fn served() -> Server {
@@ -330,5 +333,126 @@ fn vectors_of_other_servers_are_checked() {
         5,
         &["expected vectors of 1 texts, found fewer"],
     );
-    assert_ends(&run("/odd", &["a"]), 5, &["found fewer"]);
+    assert_ends(
+        &run("/odd", &["a"]),
+        5,
+        &["neither numbers nor fp32 in base64 for input[0]"],
+    );
+}
+
+#[test]
+fn vectors_of_other_servers_are_finite() {
+    let n_asked = AtomicUsize::new(0);
+    let web = Web::start(move |request| {
+        let item =
+            |index: usize, vector: &str| format!(r#"{{"index": {index}, "embedding": {vector}}}"#);
+        // The first request of a run asks for the number of dimensions.
+        let is_first = n_asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
+        let items = match request.path.as_str() {
+            path if path.ends_with("/models") => {
+                n_asked.store(0, Ordering::Relaxed);
+                return Reply::new(200, r#"{"data": []}"#);
+            }
+            _ if is_first => item(0, "[1]"),
+            path => {
+                let bad = match path.split('/').nth(1) {
+                    // fp32 in base64.
+                    Some("nan") => r#""AADAfw==""#,
+                    Some("infinity") => r#""AACAfw==""#,
+                    Some("null") => "[null]",
+                    _ => "[-1e39]",
+                };
+                [item(0, "[1]"), item(1, bad)].join(",")
+            }
+        };
+        Reply::new(200, format!(r#"{{"data": [{items}]}}"#))
+    });
+    let home = Home::new();
+    let file = home.path("texts.txt");
+    std::fs::write(&file, "a\nb\n").unwrap();
+    for (path, found) in [
+        ("nan", "a vector with NaN"),
+        ("infinity", "a vector with inf"),
+        ("large", "a vector with -inf"),
+        ("null", "neither numbers nor"),
+    ] {
+        let url = format!("{}/{path}", web.url);
+        let out = home.path("out.npy");
+        let args = [
+            "--file",
+            file.to_str().unwrap(),
+            "-o",
+            out.to_str().unwrap(),
+        ];
+        let output = home.run(&[&["embed", "m", "--server", &url][..], &args].concat());
+        let said = [
+            "texts.txt, line 2: ",
+            &format!("{url} gives {found}"),
+            "input[1]",
+        ];
+        assert_ends(&output, 5, &said);
+        assert!(!out.exists(), "{path}");
+    }
+}
+
+#[test]
+fn passwords_of_addresses_are_not_shown() {
+    let web = Web::start(|_| Reply::new(500, r#"{"error": {"message": "no\nthane: forged"}}"#));
+    let home = Home::new();
+    let with_password = |url: &str| url.replace("://", "://me:secret@");
+    for (url, code, shown) in [
+        (with_password(NOWHERE), 5, "the server at http://***@127"),
+        (with_password(&web.url), 5, "status 500: no\\nthane: forged"),
+        ("me:secret@localhost:80".to_owned(), 2, "`***@localhost:80`"),
+    ] {
+        for verb in ["run", "embed"] {
+            let output = home.run(&["-v", verb, "m", "hello", "--server", &url]);
+            assert_ends(&output, code, &[shown]);
+            let said = stderr(&output);
+            assert!(!said.contains("secret"), "{said}");
+        }
+    }
+    // They are sent.
+    let authorization = &web.requests()[0].headers["authorization"];
+    assert_eq!(authorization, "Basic bWU6c2VjcmV0");
+}
+
+#[test]
+fn certificates_to_trust_can_be_named() {
+    let home = Home::new();
+    let Some((certificate, key)) = certificate(&home) else {
+        return;
+    };
+    let server = Server::start(&["--tls-cert", &certificate, "--tls-key", &key]);
+    let url = format!("https://{}", server.address);
+    let ask = |flags: &[&str], variable: Option<&str>| {
+        let args = [
+            "run",
+            "tiny-chat",
+            "hi",
+            "--max-tokens",
+            "1",
+            "--server",
+            &url,
+        ];
+        let mut thane = home.thane(&[&args, flags].concat());
+        thane.envs(variable.map(|file| ("SSL_CERT_FILE", file)));
+        thane.output().unwrap()
+    };
+    assert_ends(&ask(&["--ca-file", &certificate], None), 0, &[]);
+    assert_ends(&ask(&[], Some(&certificate)), 0, &[]);
+    let other = Home::new();
+    let (other, _) = self::certificate(&other).unwrap();
+    assert_ends(&ask(&["--ca-file", &certificate], Some(&other)), 0, &[]);
+    let refused = ["cannot be reached", "certificate", "--ca-file FILE"];
+    assert_ends(
+        &ask(&["--ca-file", &other], Some(&certificate)),
+        5,
+        &refused,
+    );
+    assert_ends(&ask(&[], None), 5, &refused);
+    for (file, said) in [("gone", "gone: No such file"), (key.as_str(), "found none")] {
+        assert_ends(&ask(&["--ca-file", file], None), 2, &[said]);
+        assert_ends(&ask(&[], Some(file)), 5, &[said]);
+    }
 }

@@ -273,7 +273,7 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
 }
 
 /// A certificate for 127.0.0.1 and its key, made by `openssl`, if that is here.
-fn certificate(home: &Home) -> Option<(String, String)> {
+pub fn certificate(home: &Home) -> Option<(String, String)> {
     let path = |name: &str| home.path(name).to_str().unwrap().to_owned();
     let (certificate, key) = (path("cert.pem"), path("key.pem"));
     let made = Command::new("openssl")
@@ -287,6 +287,7 @@ fn certificate(home: &Home) -> Option<(String, String)> {
         ])
         .args(["-nodes", "-days", "2", "-subj", "/CN=thane"])
         .args(["-addext", "subjectAltName=IP:127.0.0.1"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
         .args(["-keyout", &key, "-out", &certificate])
         .output();
     match made {

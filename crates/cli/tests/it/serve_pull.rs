@@ -1,6 +1,7 @@
 //! Models that clients of `thane serve --allow-pull` have downloaded.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -80,4 +81,38 @@ fn a_pulled_model_is_served() {
         );
         assert_eq!(ask(name), 404);
     }
+}
+
+#[test]
+fn names_of_clients_forge_no_lines() {
+    let bert = crate::embed::model("bert-mean");
+    let mut server = Server::of_models(&[bert], &["--allow-pull"], &[]);
+    let names = [
+        "x\nthane: forged",
+        "hf:org/name@\u{1b}[2J\r\u{85}\nthane: forged",
+    ];
+    for name in names {
+        assert_eq!(
+            pull(&server, json!({"model": name, "stream": false})).0,
+            500
+        );
+    }
+    server.interrupt();
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    let mut stderr = server.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let lines: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("forged"))
+        .collect();
+    assert_eq!(lines.len(), names.len(), "{said}");
+    assert!(
+        lines[0].starts_with("thane: pull x\\nthane: forged: "),
+        "{said}"
+    );
+    assert!(
+        lines[1].starts_with(r"thane: pull hf:org/name@\u{1b}[2J\r\u{85}\nthane: forged: "),
+        "{said}"
+    );
 }

@@ -130,7 +130,8 @@ fn a_request_is_a_span_of_its_clients_trace() {
 
 #[test]
 fn requests_are_answered_without_a_collector() {
-    let mut server = Server::start(&["--otlp-endpoint", NOWHERE]);
+    let collector = NOWHERE.replace("://", "://me:secret@");
+    let mut server = Server::start(&["--otlp-endpoint", &collector]);
     for _ in 0..3 {
         assert_eq!(server.get("/v1/models", "").status, 200);
     }
@@ -145,6 +146,10 @@ fn requests_are_answered_without_a_collector() {
     assert_eq!(server.child.wait().unwrap().code(), Some(0));
     stderr.read_to_string(&mut said).unwrap();
     assert_eq!(said.matches("takes no traces").count(), 1, "{said}");
+    assert!(
+        said.contains("http://***@127") && !said.contains("secret"),
+        "{said}"
+    );
     let home = Home::new();
     let chat = chat_folder();
     let flags = ["--port", "0", "--otlp-endpoint", "localhost:4318"];
@@ -157,4 +162,7 @@ fn requests_are_answered_without_a_collector() {
             "--otlp-endpoint http://",
         ],
     );
+    let flags = ["--port", "0", "--otlp-endpoint", "me:secret@localhost"];
+    let output = home.run(&[&["serve", chat.to_str().unwrap()], &flags[..]].concat());
+    assert_ends(&output, 2, &["found `***@localhost`"]);
 }

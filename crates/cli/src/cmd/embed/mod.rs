@@ -94,7 +94,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         n_rows,
         kind,
     };
-    match args.server.client()? {
+    match args.server.client(app)? {
         Some(client) => there(&run, client),
         None => here(&run),
     }
@@ -172,7 +172,9 @@ fn here(run: &Run<'_>) -> Outcome {
 fn there(run: &Run<'_>, client: Client) -> Outcome {
     let args = run.args;
     let (name, asked_dim) = (&args.model, args.vectors.dimensions);
-    run.app.output.busy(&format!("asking {}", client.url()));
+    run.app
+        .output
+        .busy(&format!("asking {}", client.shown_url()));
     let facts = client.model(name)?;
     let (first, _) = client.embed(name, &["a"], asked_dim)?;
     let dim = first.first().map_or(0, Vec::len);
@@ -183,7 +185,7 @@ fn there(run: &Run<'_>, client: Client) -> Outcome {
     }
     let format = format(&args.vectors, facts["format"] == "int8")?;
     let mut settings = settings(args, name, format);
-    settings.insert("--server".to_owned(), client.url().to_owned());
+    settings.insert("--server".to_owned(), client.shown_url().to_owned());
     let similarity = similarity(args, format, facts["similarity"].as_str())?;
     let engine = Remote {
         client,

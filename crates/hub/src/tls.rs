@@ -1,0 +1,62 @@
+//! The certificates that connections trust.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+use crate::config::{Hub, Places};
+use crate::error::HubError;
+use crate::small::read_small;
+
+/// Bytes of a certificate file at most. Mozilla's certificates are 0.2 MB.
+const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
+
+impl Hub {
+    /// The certificates that connections trust: those of [`Places::certificates`], which replace
+    /// Mozilla's. If the file is of no use, that is noted, and Mozilla's count.
+    pub fn tls(&self) -> TlsConfig {
+        let builder = TlsConfig::builder();
+        let found = self.places.certificates.as_deref().map(certificates);
+        match found {
+            None => builder.build(),
+            Some(Ok(found)) => {
+                let roots = RootCerts::Specific(Arc::new(found));
+                builder.root_certs(roots).build()
+            }
+            Some(Err(error)) => {
+                self.progress.note(&error.to_string());
+                builder.build()
+            }
+        }
+    }
+}
+
+impl Places {
+    /// Trusts the certificates of a PEM file instead of others. Returns an error if there are none.
+    pub fn trust(&mut self, file: PathBuf) -> Result<(), HubError> {
+        certificates(&file)?;
+        self.certificates = Some(file);
+        Ok(())
+    }
+}
+
+/// The certificates of a PEM file; an error if there are none.
+fn certificates(path: &Path) -> Result<Vec<Certificate<'static>>, HubError> {
+    let bad = |why: String| HubError::BadCertificates {
+        path: path.to_owned(),
+        why,
+    };
+    let pem = read_small(path, MAX_CERTIFICATES_BYTES).map_err(|e| bad(e.to_string()))?;
+    let found: Vec<_> = parse_pem(&pem)
+        .filter_map(|item| match item {
+            Ok(PemItem::Certificate(certificate)) => Some(certificate),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() {
+        let why = "expected certificates in PEM (BEGIN CERTIFICATE), found none";
+        return Err(bad(why.to_owned()));
+    }
+    Ok(found)
+}
