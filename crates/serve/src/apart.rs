@@ -1,12 +1,13 @@
-//! Requests that are large, or may be, are read, shaped and answered by threads of their own: each
-//! takes milliseconds to seconds, in which nobody else shall wait. Two of them run at once, and
-//! they have other threads for what blocks ([`tokio::task::spawn_blocking`]).
+//! Requests with a body, and those for what the server keeps, are read, shaped and answered by
+//! threads beside the one that has all connections, which so never waits: some take milliseconds to
+//! seconds. Each class of them has threads of its own, for what blocks too
+//! ([`tokio::task::spawn_blocking`]), so that small ones do not wait for large ones.
 
 use std::sync::{Arc, OnceLock};
 
 use axum::body::Body;
 use axum::extract::{Request, State};
-use axum::http::Response;
+use axum::http::{Method, Response};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use hyper::body::Body as _;
@@ -16,51 +17,77 @@ use tokio::task::JoinSet;
 use crate::error::ApiError;
 use crate::log::in_record;
 
-/// Longest body that the thread of all connections reads and shapes: that takes a few milliseconds.
+/// Longest body of a small request: it is read and shaped within a few milliseconds.
 const MAX_SMALL_BYTES: u64 = 64 << 10;
 
-/// Threads for large requests.
-const THREADS: usize = 2;
+/// Requests that share threads.
+#[derive(Clone, Copy)]
+enum Class {
+    Small,
+    /// Of conversations that the server keeps, which may be large.
+    Kept,
+    Large,
+}
 
-/// The threads for large requests, which the first of them starts.
+impl Class {
+    /// `None` for what is answered at once: it has no body, and its answer is small.
+    fn of(request: &Request) -> Option<Self> {
+        let n_bytes = request.body().size_hint().upper();
+        if n_bytes.is_none_or(|n| n > MAX_SMALL_BYTES) {
+            return Some(Self::Large);
+        }
+        if request.uri().path().starts_with("/v1/responses") {
+            return Some(Self::Kept);
+        }
+        (request.method() == Method::POST).then_some(Self::Small)
+    }
+
+    /// The name of its threads, and their number.
+    fn threads(self) -> (&'static str, usize) {
+        match self {
+            Self::Small => ("small", 4),
+            Self::Kept => ("kept", 2),
+            Self::Large => ("large", 2),
+        }
+    }
+}
+
+/// The threads of each class, which its first request starts.
 #[derive(Default)]
-pub(crate) struct Apart(OnceLock<Option<Runtime>>);
+pub(crate) struct Apart([OnceLock<Option<Runtime>>; 3]);
 
 impl Apart {
     /// `None` if the system has no threads.
-    fn runtime(&self) -> Option<&Runtime> {
+    fn runtime(&self, class: Class) -> Option<&Runtime> {
         let start = || {
+            let (name, n) = class.threads();
             let mut builder = tokio::runtime::Builder::new_multi_thread();
-            builder
-                .worker_threads(THREADS)
-                .max_blocking_threads(THREADS);
-            builder.enable_time().thread_name("large").build().ok()
+            builder.worker_threads(n).max_blocking_threads(n);
+            builder.enable_time().thread_name(name).build().ok()
         };
-        self.0.get_or_init(start).as_ref()
+        self.0[class as usize].get_or_init(start).as_ref()
     }
 }
 
 impl Drop for Apart {
     /// Whoever waited for these requests has gone.
     fn drop(&mut self) {
-        if let Some(Some(runtime)) = self.0.take() {
-            runtime.shutdown_background();
+        for runtime in &mut self.0 {
+            if let Some(Some(runtime)) = runtime.take() {
+                runtime.shutdown_background();
+            }
         }
     }
 }
 
-/// Answers a large request apart.
+/// Answers a request apart, if it may take long.
 pub(crate) async fn apart(
     State(apart): State<Arc<Apart>>,
     request: Request,
     next: Next,
 ) -> Response<Body> {
-    let size = request.body().size_hint();
-    let is_small = size.upper().is_some_and(|n| n <= MAX_SMALL_BYTES);
-    if is_small {
-        return next.run(request).await;
-    }
-    let Some(runtime) = apart.runtime() else {
+    let runtime = Class::of(&request).and_then(|class| apart.runtime(class));
+    let Some(runtime) = runtime else {
         return next.run(request).await;
     };
     // Ends with the connection.
@@ -69,5 +96,53 @@ pub(crate) async fn apart(
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::middleware::from_fn_with_state;
+    use http_body_util::BodyExt;
+    use hyper::service::Service;
+    use hyper_util::service::TowerToHyperService;
+
+    use super::*;
+
+    /// The name of the thread that answers.
+    async fn thread_name() -> String {
+        let thread = std::thread::current();
+        thread.name().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn only_small_answers_without_a_body_are_given_by_the_thread_of_connections() {
+        let apart = from_fn_with_state(Arc::new(Apart::default()), apart);
+        let router: Router = Router::new().fallback(thread_name).layer(apart);
+        let service = TowerToHyperService::new(router);
+        let connections = std::thread::current();
+        let connections = connections.name().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        let runtime = runtime.unwrap();
+        for (method, path, n_bytes, expected) in [
+            ("GET", "/health", 0, connections),
+            ("GET", "/v1/models", 0, connections),
+            ("POST", "/v1/embeddings", 9, "small"),
+            ("POST", "/v1/chat/completions", 65_536, "small"),
+            ("POST", "/v1/chat/completions", 65_537, "large"),
+            ("POST", "/v1/responses", 9, "kept"),
+            ("POST", "/v1/responses", 65_537, "large"),
+            ("GET", "/v1/responses/resp_1", 0, "kept"),
+            ("GET", "/v1/responses/resp_1/input_items", 0, "kept"),
+            ("DELETE", "/v1/responses/resp_1", 0, "kept"),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(Body::from(vec![b' '; n_bytes])).unwrap();
+            let name = runtime.block_on(async {
+                let response = service.call(request).await.unwrap();
+                response.into_body().collect().await.unwrap().to_bytes()
+            });
+            assert_eq!(name, expected, "{method} {path} {n_bytes}");
+        }
     }
 }

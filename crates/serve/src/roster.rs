@@ -15,6 +15,8 @@ use crate::model::{ModelOptions, ModelTask, Served, name_of};
 
 /// Most time that a request waits for its model to be loaded.
 const LOAD_PATIENCE: Duration = Duration::from_secs(600);
+/// Most time that a request which was broken off may take to let go of its model.
+const RELEASE_TIME: Duration = Duration::from_secs(2);
 /// Names that clients of `huggingface_hub` send to a server that has one model.
 const ANY_MODEL: &[&str] = &["dummy", "tgi"];
 /// How often models are looked at that nobody asks for.
@@ -342,7 +344,7 @@ impl Roster {
     pub fn close(&self) {
         for entry in &self.entries() {
             let served = entry.state().served.take();
-            if let Some(served) = served.and_then(Arc::into_inner) {
+            if let Some(served) = served.and_then(alone) {
                 served.stop();
             }
         }
@@ -509,6 +511,16 @@ async fn apart<T: Send + 'static>(
     result.await.map_err(stopped)?
 }
 
+/// What nobody else holds. Requests that were broken off let go of their model soon, on threads of
+/// their own.
+fn alone<T>(shared: Arc<T>) -> Option<T> {
+    let start = Instant::now();
+    while Arc::strong_count(&shared) > 1 && start.elapsed() < RELEASE_TIME {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Arc::into_inner(shared)
+}
+
 /// The name of a model of the Hub alone, which clients of its maker's API send.
 fn hub_name(id: &str) -> &str {
     let name = id
@@ -520,6 +532,16 @@ fn hub_name(id: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_model_is_waited_for_that_a_request_lets_go_of() {
+        let shared = Arc::new(5);
+        let held = Arc::clone(&shared);
+        // Before the model is waited for, or while it is.
+        let request = std::thread::spawn(move || drop(held));
+        assert_eq!(alone(shared), Some(5));
+        request.join().unwrap();
+    }
 
     #[test]
     fn models_of_the_hub_have_their_name_alone_too() {

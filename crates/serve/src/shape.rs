@@ -10,7 +10,7 @@ use thane_runtime::PromptEncoder;
 use thane_runtime::chat::{Part, ToolCall};
 
 use crate::error::ApiError;
-use crate::logprobs::{number, token_text, tokens_json};
+use crate::logprobs::{Place, number, spelled, tokens_json};
 use crate::stream::{Answer, End, Render, data};
 
 /// Which API an answer is for.
@@ -43,8 +43,8 @@ pub(crate) struct Shape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Shown {
     n_calls: usize,
-    /// Characters of the tokens whose log probabilities were shown.
-    offset: usize,
+    /// Behind the tokens whose log probabilities were shown.
+    place: Place,
 }
 
 impl Render for Shape {
@@ -116,7 +116,7 @@ impl Render for Shape {
 impl Shape {
     /// A choice of the whole answer.
     fn choice(&self, index: usize, answer: &Answer) -> Value {
-        let logprobs = self.logprobs(&answer.tokens(), 0).0;
+        let logprobs = self.logprobs(&answer.tokens(), Place::default()).0;
         let reason = finish_reason(&answer.end);
         match self.api {
             Api::Chat => json!({
@@ -209,39 +209,39 @@ impl Shape {
 
     /// The log probabilities of the next tokens of a stream.
     fn next_logprobs(&mut self, index: usize, tokens: &[TokenLogprob]) -> Value {
-        let (logprobs, offset) = self.logprobs(tokens, self.shown[index].offset);
-        self.shown[index].offset = offset;
+        let (logprobs, place) = self.logprobs(tokens, self.shown[index].place);
+        self.shown[index].place = place;
         logprobs
     }
 
     /// Log probabilities as the API shows them; null if they are not wanted or there are none. The
-    /// text of the first token begins at `offset`; also where the next one would.
-    fn logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> (Value, usize) {
+    /// first token begins at `place`; also where the next one would.
+    fn logprobs(&self, tokens: &[TokenLogprob], place: Place) -> (Value, Place) {
         if !self.shows_logprobs || tokens.is_empty() {
-            return (Value::Null, offset);
+            return (Value::Null, place);
         }
         match self.api {
             Api::Chat => {
                 let content = tokens_json(tokens, &self.prompts);
-                (json!({"content": content, "refusal": null}), offset)
+                (json!({"content": content, "refusal": null}), place)
             }
-            Api::Text => self.text_logprobs(tokens, offset),
+            Api::Text => self.text_logprobs(tokens, place),
         }
     }
 
-    fn text_logprobs(&self, tokens: &[TokenLogprob], offset: usize) -> (Value, usize) {
+    fn text_logprobs(&self, tokens: &[TokenLogprob], mut place: Place) -> (Value, Place) {
         let (mut texts, mut numbers, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
-        let mut at = offset;
+        let bytes = |id: u32| self.prompts.tokenizer().token_bytes(id);
+        let text = |id: u32| spelled(bytes(id), "bytes:");
         for token in tokens {
-            let text = token_text(token.token, &self.prompts);
-            offsets.push(at);
-            at += text.chars().count();
-            texts.push(text);
+            offsets.push(place.pass(bytes(token.token)));
+            texts.push(text(token.token));
             numbers.push(number(token.logprob));
-            let top = token.top.iter();
-            let top: Map<String, Value> = top
-                .map(|(id, logprob)| (token_text(*id, &self.prompts), number(Some(*logprob))))
-                .collect();
+            let mut top = Map::new();
+            for (id, logprob) in &token.top {
+                // The likeliest of tokens with one text, which come first.
+                top.entry(text(*id)).or_insert(number(Some(*logprob)));
+            }
             // The first token of a prompt follows nothing.
             tops.push(if top.is_empty() {
                 Value::Null
@@ -255,7 +255,7 @@ impl Shape {
             "top_logprobs": tops,
             "text_offset": offsets,
         });
-        (shown, at)
+        (shown, place)
     }
 }
 

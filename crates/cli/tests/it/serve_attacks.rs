@@ -493,6 +493,40 @@ fn a_prompt_that_cannot_fit_is_refused_before_it_is_tokenized() {
     }
 }
 
+/// Chat templates look at all messages, and some at all of them for each.
+#[test]
+fn more_messages_than_a_conversation_may_have_are_refused() {
+    let server = Server::start(&[]);
+    let turn = |k: usize| json!({"role": (["user", "assistant"][k % 2]), "content": "x"});
+    for (path, field) in [
+        ("/v1/chat/completions", "messages"),
+        ("/v1/responses", "input"),
+        ("/v1/responses/input_tokens", "input"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "messages"),
+        ("/api/chat", "messages"),
+    ] {
+        let refusal = |n: usize| {
+            let turns: Vec<Value> = (0..n).map(turn).collect();
+            let mut body = json!({"model": "tiny-chat", field: turns});
+            if path == "/v1/messages" {
+                body["max_tokens"] = json!(1);
+            }
+            let answer = server.post(path, &body.to_string(), "");
+            assert_eq!(answer.status, 400, "{path}");
+            let error = answer.json()["error"].clone();
+            let message = error["message"].as_str().or(error.as_str());
+            message.unwrap().to_owned()
+        };
+        let expected = format!("`{field}`: expected at most 2048 messages, found 2049");
+        assert_eq!(refusal(2049), expected, "{path}");
+        // So many are rendered, and are too long for this model.
+        let said = refusal(2047);
+        assert!(said.contains("shorter than the context"), "{path}: {said}");
+    }
+    assert_eq!(server.n_requests(), 0);
+}
+
 /// A query and a text that are both far longer than the model takes give what their beginnings do,
 /// in memory that grows with their sum and not with their product.
 #[test]

@@ -161,3 +161,38 @@ fn calls_that_are_cut_leave_no_markup_in_other_apis() {
     assert_eq!(answer["output"][0]["content"][0]["text"], "", "{answer}");
     assert_eq!(answer["status"], "incomplete");
 }
+
+/// The model is told of tools, and may call them as it likes: nobody can tell its calls from text.
+#[test]
+fn calls_of_an_unknown_format_are_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}\
+                    {% for m in messages %}{{ m.content }}{% endfor %}";
+    let model = with_template(folder.path(), template);
+    let server = Server::of_models(&[model], &["--numerics", "f32"], &[]);
+    let base = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 6,
+        "temperature": 0});
+    let plain = server.chat(base.clone()).json();
+    let base = with(base, json!({"tools": weather()}));
+    let answer = server.chat(base.clone()).json();
+    let n_prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(n_prompt(&answer) > n_prompt(&plain) + 50, "{answer}");
+    let choice = &answer["choices"][0];
+    assert!(choice["message"]["content"].is_string(), "{answer}");
+    assert!(choice["message"]["tool_calls"].is_null(), "{answer}");
+    assert_ne!(choice["finish_reason"], "tool_calls");
+    // A form holds for all of the text.
+    let form = json!({"structured_outputs": {"choice": ["well"]}});
+    let answer = server.chat(with(base.clone(), form)).json();
+    assert_eq!(answer["choices"][0]["message"]["content"], "well");
+    // Nobody can hold the model to a call.
+    for choice in [
+        json!("required"),
+        json!({"type": "function", "function": {"name": "ping"}}),
+    ] {
+        let said = server
+            .chat(with(base.clone(), json!({"tool_choice": choice})))
+            .refused(400, "invalid_request_error", json!("tool_choice"));
+        assert!(said.contains("format"), "{said}");
+    }
+}

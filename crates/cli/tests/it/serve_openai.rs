@@ -108,6 +108,45 @@ fn log_probabilities_are_those_of_the_model() {
     assert_eq!(json!(text), echo["choices"][0]["text"]);
 }
 
+/// Most tokens of this model are single bytes, which are no text alone.
+#[test]
+fn tokens_that_are_no_text_have_log_probabilities_of_their_own() {
+    let server = Server::start(&["--numerics", "f32"]);
+    let fields = json!({"prompt": "x\u{e4}\u{20ac}y", "echo": true, "logprobs": 20,
+        "max_tokens": 0});
+    let choice = complete(&server, fields)["choices"][0].clone();
+    let shown = &choice["logprobs"];
+    let spelled = [
+        "x",
+        "bytes:\\xc3",
+        "bytes:\\xa4",
+        "bytes:\\xe2",
+        "bytes:\\x82",
+        "bytes:\\xac",
+        "y",
+    ];
+    assert_eq!(shown["tokens"], json!(spelled), "{choice}");
+    assert_eq!(shown["text_offset"], json!([0, 1, 1, 2, 2, 2, 3]));
+    let tops = shown["top_logprobs"].as_array().unwrap();
+    let n_shown = tops[1..].iter().map(|top| top.as_object().unwrap().len());
+    assert_eq!(n_shown.collect::<Vec<_>>(), [20; 6], "{shown}");
+
+    let fields = json!({"messages": hello(), "max_tokens": 9, "logprobs": true,
+        "top_logprobs": 20});
+    let answer = server.chat(fields).json();
+    for place in answer["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap()
+    {
+        for token in place["top_logprobs"].as_array().unwrap() {
+            let bytes: Vec<u8> = serde_json::from_value(token["bytes"].clone()).unwrap();
+            let expected = String::from_utf8(bytes.clone())
+                .unwrap_or_else(|_| bytes.iter().map(|byte| format!("\\x{byte:02x}")).collect());
+            assert_eq!(token["token"], expected, "{answer}");
+        }
+    }
+}
+
 #[test]
 fn a_chat_shows_log_probabilities_too() {
     let server = Server::start(&["--numerics", "f32"]);

@@ -10,7 +10,7 @@ use thane_runtime::Message;
 
 use super::App;
 use super::ask::{Prompt, refuse_forced};
-use super::conversation::Conversation;
+use super::conversation::{Conversation, check_count};
 use super::generate::{IGNORED, Room, Wish, answer, beside, language_model, places};
 use super::tools::{self, FUNCTION, Tools, take_choice};
 use crate::answers::Answers;
@@ -80,6 +80,7 @@ fn messages(list: &Value) -> Result<Vec<Message>, ApiError> {
     if list.is_empty() {
         return Err(refused("none"));
     }
+    check_count(list.len(), "messages")?;
     list.iter()
         .enumerate()
         .map(|(i, m)| message(m, i))

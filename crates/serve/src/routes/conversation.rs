@@ -10,13 +10,20 @@ use super::tools::Tools;
 use crate::answers::Answers;
 use crate::body::refused;
 use crate::compiling::Form;
-use crate::error::ApiError;
+use crate::error::{ApiError, TOO_LARGE};
 
 /// The variable by which templates turn thoughts on and off.
 const THINKS: &str = "enable_thinking";
 
+/// The variable by which templates know tools.
+const TOOLS: &str = "tools";
+
 /// The variable by which templates know how much a model thinks.
 const EFFORT: &str = "reasoning_effort";
+
+/// Most messages of a conversation, and of a request, as in OpenAI's API: templates may look at all
+/// for each.
+const MAX_MESSAGES: usize = 2048;
 
 /// What the chat template renders.
 #[derive(Default)]
@@ -60,9 +67,7 @@ impl Conversation {
         let Some(effort) = effort else {
             return Ok(());
         };
-        let template = answers.prompts.language.template.as_ref();
-        let knows_effort = template.is_some_and(|template| template.text.contains(EFFORT));
-        if effort != "none" && !knows_effort {
+        if effort != "none" && !knows(&answers.prompts, EFFORT) {
             let expected = "none, because the chat template of the model has no `reasoning_effort`";
             return Err(refused(field, expected, &format!("`{effort}`")));
         }
@@ -72,9 +77,10 @@ impl Conversation {
         Ok(())
     }
 
-    /// Refuses results of calls that nobody made. A template may need the name of the tool with its
-    /// result.
+    /// Refuses more messages than a conversation may have, and results of calls that nobody made. A
+    /// template may need the name of the tool with its result.
     pub fn check(&mut self, field: &str) -> Result<(), ApiError> {
+        check_count(self.messages.len(), field)?;
         let mut calls: Map<String, Value> = Map::new();
         for message in &mut self.messages {
             let listed = message.fields.get("tool_calls").and_then(Value::as_array);
@@ -135,6 +141,21 @@ impl Conversation {
         }
     }
 
+    /// Refuses tools of which the chat template does not tell the model, and calls that the model
+    /// must make where nobody knows how it writes calls. Those that it makes are text.
+    fn check_unknown_calls(&self, prompts: &PromptEncoder) -> Result<(), ApiError> {
+        if !knows(prompts, TOOLS) {
+            let message = "the chat template of the model has no tools";
+            return Err(ApiError::field("tools", message));
+        }
+        if self.is_forced() {
+            let message = "`tool_choice`: expected no call that must be made, because the format \
+                           in which this model writes calls is unknown: it cannot be held to one";
+            return Err(ApiError::field("tool_choice", message));
+        }
+        Ok(())
+    }
+
     /// Renders and encodes the messages. A grammar holds for the whole answer, so the model shall
     /// not think before an answer that has a form or must have calls.
     pub fn prepare(
@@ -144,12 +165,11 @@ impl Conversation {
         room: Room,
     ) -> Result<Prepared, ApiError> {
         let has_grammar = has_form || self.is_forced();
-        let is_either = has_form && self.tools.has_any() && !self.is_forced();
         let mut syntax = prompts.syntax();
         if self.tools.has_any() && syntax.calls.is_none() {
-            let message = "the chat template of the model has no tools, or their syntax is unknown";
-            return Err(ApiError::field("tools", message));
+            self.check_unknown_calls(prompts)?;
         }
+        let is_either = has_form && self.tools.has_any() && !self.is_forced();
         if has_grammar || self.begun.is_some() {
             let thinks = self.variables.entry(THINKS);
             thinks.or_insert(Value::Bool(false));
@@ -192,5 +212,36 @@ impl Conversation {
             continues,
             max_calls: self.tools.max_calls,
         })
+    }
+}
+
+/// Refuses more messages than a conversation may have.
+pub(super) fn check_count(n: usize, field: &str) -> Result<(), ApiError> {
+    if n <= MAX_MESSAGES {
+        return Ok(());
+    }
+    let expected = format!("at most {MAX_MESSAGES} messages");
+    Err(refused(field, &expected, &n.to_string()).with_code(TOO_LARGE))
+}
+
+/// Whether the chat template of a model has a variable.
+fn knows(prompts: &PromptEncoder, variable: &str) -> bool {
+    let template = prompts.language.template.as_ref();
+    template.is_some_and(|template| template.text.contains(variable))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Those that the server keeps count with those of the request.
+    #[test]
+    fn a_conversation_has_only_so_many_messages() {
+        let check = |n| Conversation::new(vec![Message::new("user", "x"); n]).check("input");
+        assert!(check(MAX_MESSAGES).is_ok());
+        let error = check(MAX_MESSAGES + 1).unwrap_err();
+        let expected = "`input`: expected at most 2048 messages, found 2049";
+        assert_eq!(error.message(), expected);
+        assert_eq!(error.code(), Some(TOO_LARGE));
     }
 }

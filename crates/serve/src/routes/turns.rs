@@ -4,6 +4,7 @@
 use serde_json::{Map, Value};
 use thane_runtime::Message;
 
+use super::conversation::check_count;
 use crate::body::{kind, refused};
 use crate::error::ApiError;
 
@@ -30,6 +31,7 @@ impl Turns {
         let Value::Array(list) = list else {
             return Err(refused(self.field, "a list of messages", kind(list)));
         };
+        check_count(list.len(), self.field)?;
         let places = (0..).map(|idx| format!("{}[{idx}]", self.field));
         let item = |(value, place): (&'l Value, String)| match value {
             Value::Object(item) => Ok((place, item)),

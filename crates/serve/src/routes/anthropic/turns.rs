@@ -74,10 +74,10 @@ fn join(messages: &mut Vec<Message>, message: Message) {
     let Some(last) = before.filter(|last| last.role == message.role && last.role != "tool") else {
         return messages.push(message);
     };
-    last.content = match (last.content.as_str(), message.content.as_str()) {
-        ("", text) | (text, "") => text.to_owned(),
-        (before, text) => format!("{before}\n\n{text}"),
-    };
+    if !last.content.is_empty() && !message.content.is_empty() {
+        last.content.push_str("\n\n");
+    }
+    last.content.push_str(&message.content);
     for (name, value) in message.fields {
         add(&mut last.fields, &name, value);
     }
