@@ -8,6 +8,9 @@ use crate::exit::{Code, Failure};
 /// Most bytes of such a file.
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Begins files of some editors, and is no part of their text.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
 /// The bytes of a small file.
 pub fn read_small(path: &Path) -> Result<Vec<u8>, Failure> {
     let refused = |text: String| {
@@ -21,6 +24,9 @@ pub fn read_small(path: &Path) -> Result<Vec<u8>, Failure> {
     if bytes.len() as u64 > MAX_BYTES {
         let text = format!("expected at most {MAX_BYTES} bytes, found more");
         return Err(refused(text));
+    }
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
     }
     Ok(bytes)
 }

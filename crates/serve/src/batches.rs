@@ -12,7 +12,7 @@ use thane_runtime::{EmbedOptions, Embedder};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
-use crate::error::{ApiError, error_chain};
+use crate::error::{ApiError, lacks_memory, of_cause};
 
 /// Tokens that are gathered: those of two calls of the program. More would find neighbors of more
 /// similar length, and make the first request wait longer.
@@ -172,7 +172,7 @@ impl Worker {
             .reserve(n_bytes, || format!("{n_vectors} vectors"))
         {
             Ok(held) => held,
-            Err(error) => return job.end(Err(ApiError::failed(error.to_string())), &self.counts),
+            Err(error) => return job.end(Err(lacks_memory(&error)), &self.counts),
         };
         let rows = match &job.work {
             Work::Texts(_) => {
@@ -281,11 +281,13 @@ fn shown(error: &EmbedError) -> ApiError {
     match (error, error.index()) {
         (_, Some(idx)) => at(idx, error),
         (EmbedError::TooManyChunks { .. }, None) => ApiError::field("input", error.to_string()),
-        (_, None) => ApiError::failed(error_chain(error)),
+        (_, None) => of_cause(error, ApiError::failed),
     }
 }
 
 /// The error of one input.
 pub(crate) fn at(idx: usize, error: &(dyn std::error::Error + 'static)) -> ApiError {
-    ApiError::field("input", format!("input[{idx}]: {}", error_chain(error)))
+    of_cause(error, |said| {
+        ApiError::field("input", format!("input[{idx}]: {said}"))
+    })
 }

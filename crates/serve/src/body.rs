@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Body as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
+use thane_mil::budget::{Budget, Reservation};
 
-use crate::error::ApiError;
+use crate::error::{ApiError, lacks_memory};
+use crate::log::{current_budget, hold};
 
 /// The fields of a request that no one has taken yet.
 #[derive(Debug)]
@@ -21,13 +23,24 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Reads a JSON object of at most `max_bytes`, which must be there within `time`.
-    pub async fn read(body: Body, (max_bytes, time): (usize, Duration)) -> Result<Self, ApiError> {
+    /// Reads a JSON object of at most so many bytes, which must be there within a time. Its memory
+    /// counts until the request has its answer.
+    pub async fn read(body: Body, limits: (usize, Duration)) -> Result<Self, ApiError> {
         let too_large = || {
-            let message = format!("expected a body of at most {max_bytes} bytes, found more");
+            let message = format!("expected a body of at most {} bytes, found more", limits.0);
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
         };
-        Self::parse(&collect(body, max_bytes, time, too_large).await?)
+        let (bytes, mut held) = collect(body, limits, &current_budget(), too_large).await?;
+        let fields = Self::parse(&bytes)?;
+        let of_fields = fields
+            .rest
+            .iter()
+            .map(|(name, value)| name.len() + memory_of(value));
+        let grown = held.grow(of_fields.sum(), || "the fields of a body".to_owned());
+        grown.map_err(|e| lacks_memory(&e))?;
+        held.shrink(bytes.len());
+        hold(held);
+        Ok(fields)
     }
 
     /// Fields of an object, whose names errors show behind `prefix`.
@@ -110,26 +123,59 @@ impl Fields {
     }
 }
 
-/// Reads a body of at most `max_bytes`, which must be there within `time`.
+/// Reads a body of at most `max_bytes`, which must be there within `time`. What has come counts
+/// against `budget`, also of a body that never ends.
 pub(crate) async fn collect(
     body: Body,
-    max_bytes: usize,
-    time: Duration,
+    (max_bytes, time): (usize, Duration),
+    budget: &Budget,
     too_large: impl Fn() -> ApiError,
-) -> Result<Bytes, ApiError> {
-    if body.size_hint().lower() > max_bytes as u64 {
+) -> Result<(Bytes, Reservation), ApiError> {
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if declared > max_bytes {
         return Err(too_large());
     }
-    let read = tokio::time::timeout(time, Limited::new(body, max_bytes).collect()).await;
-    let slow = |_| {
+    // Refuses a body without room before it is sent. It takes memory as it comes, which it may not.
+    let room = budget.reserve(declared, a_body);
+    drop(room.map_err(|e| lacks_memory(&e))?);
+    let reading = read_whole(Limited::new(body, max_bytes), budget, too_large);
+    tokio::time::timeout(time, reading).await.map_err(|_| {
         let message = format!("expected the body within {} s", time.as_secs_f32());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
-    };
-    match read.map_err(slow)? {
-        Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-        Err(_) => Err(ApiError::invalid("the body ended before its length")),
+    })?
+}
+
+/// Copies the pieces as they come: a piece of one byte may hold a buffer of thousands.
+async fn read_whole(
+    mut body: Limited<Body>,
+    budget: &Budget,
+    too_large: impl Fn() -> ApiError,
+) -> Result<(Bytes, Reservation), ApiError> {
+    let reserved = budget.reserve(0, a_body);
+    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
+    let declared = body.size_hint().exact().unwrap_or(u64::MAX);
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| match error.is::<LengthLimitError>() {
+            true => too_large(),
+            false => ApiError::invalid("the body ended before its length"),
+        })?;
+        let Ok(piece) = frame.into_data() else {
+            continue;
+        };
+        if bytes.len() + piece.len() > bytes.capacity() {
+            let left = declared.saturating_sub(bytes.len() as u64);
+            let more = piece.len().max(left.min(bytes.len() as u64) as usize);
+            held.grow(more, a_body).map_err(|e| lacks_memory(&e))?;
+            bytes.reserve_exact(more);
+        }
+        bytes.extend_from_slice(&piece);
     }
+    Ok((bytes.into(), held))
+}
+
+fn a_body() -> String {
+    "a body".to_owned()
 }
 
 /// Bytes of memory that a value takes, or a few more.

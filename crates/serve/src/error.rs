@@ -9,6 +9,8 @@ use axum::http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use thane_audit::form::wrap::shorten;
+use thane_mil::budget::OverBudget;
+use thane_runtime::RuntimeError;
 
 /// The code of inputs that are longer, or more, than a model or a request may have.
 pub(crate) const TOO_LARGE: &str = "input_too_large";
@@ -146,6 +148,36 @@ pub(crate) fn json_of_cut(body: &Value, n_cut: usize) -> Response<Body> {
             .insert(name, HeaderValue::from(n_cut));
     }
     response
+}
+
+/// What a client is told of an error: what `shown` makes of its text, unless memory is full, which
+/// it may not be later.
+pub(crate) fn of_cause(
+    error: &(dyn Error + 'static),
+    shown: impl FnOnce(String) -> ApiError,
+) -> ApiError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let over = match error.downcast_ref() {
+            Some(RuntimeError::Budget(over)) => Some(over),
+            _ => error.downcast_ref(),
+        };
+        if let Some(over) = over {
+            return lacks_memory(over);
+        }
+        cause = error.source();
+    }
+    shown(error_chain(error))
+}
+
+/// The refusal of a request for which there is no memory, now or ever.
+pub(crate) fn lacks_memory(error: &OverBudget) -> ApiError {
+    if error.needed_bytes > error.limit_bytes {
+        return ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string());
+    }
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        .with_code("memory_full")
+        .retry_after(5)
 }
 
 /// The code of a model whose thread has ended.

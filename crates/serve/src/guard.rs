@@ -108,7 +108,10 @@ impl Guard {
     /// Whose key a request has.
     fn client(&self, headers: &HeaderMap) -> Result<&Client, ApiError> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let bearer = text("authorization").and_then(|value| {
+            let (scheme, key) = value.trim().split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then_some(key)
+        });
         // Clients of Anthropic's API send the key in a header of its own.
         let given = bearer.or_else(|| text("x-api-key"));
         let found = given.unwrap_or_default();
@@ -275,11 +278,19 @@ mod tests {
             Limits::default(),
             false,
         );
-        guard.client(&headers("Bearer secret")).unwrap();
-        guard.client(&headers("Bearer other")).unwrap();
+        for value in [
+            "Bearer secret",
+            "bearer other",
+            "BEARER  secret ",
+            " bEaReR secret",
+        ] {
+            assert!(guard.client(&headers(value)).is_ok(), "{value}");
+        }
         for value in [
             "Bearer Secret",
             "Bearer",
+            "Bearersecret",
+            "Bearer secret other",
             "secret",
             "Basic secret",
             "Bearer secret2",

@@ -15,6 +15,8 @@ use axum::http::{HeaderName, HeaderValue, Response};
 use axum::middleware::Next;
 use hyper::body::{Body as _, Frame, SizeHint};
 
+use thane_mil::budget::{Budget, Reservation};
+
 use crate::counts::Count;
 use crate::rate::Account;
 use crate::trace::Trace;
@@ -55,6 +57,7 @@ pub type LogSink = Arc<dyn Fn(&LogEntry<'_>) + Send + Sync>;
 /// Names requests, and writes of them where somebody wants it.
 pub(crate) struct Log {
     sink: Option<LogSink>,
+    budget: Budget,
     n: AtomicU64,
     /// Of which names of requests and ids of traces are made: none tells how many there were.
     random: RandomState,
@@ -77,6 +80,9 @@ pub(crate) struct Record {
     trace: Option<Trace>,
     /// Who asks; nobody in particular before that is known.
     account: OnceLock<Arc<Account>>,
+    budget: Budget,
+    /// The memory of the body.
+    held: OnceLock<Reservation>,
 }
 
 tokio::task_local! {
@@ -85,9 +91,11 @@ tokio::task_local! {
 }
 
 impl Log {
-    pub fn new(sink: Option<LogSink>) -> Self {
+    /// The memory of requests counts against `budget`.
+    pub fn new(sink: Option<LogSink>, budget: Budget) -> Self {
         Self {
             sink,
+            budget,
             n: AtomicU64::new(1),
             random: RandomState::new(),
         }
@@ -164,6 +172,17 @@ pub(crate) fn current_account() -> Arc<Account> {
     account.ok().flatten().unwrap_or_default()
 }
 
+/// What the memory of the current request counts against.
+pub(crate) fn current_budget() -> Budget {
+    let budget = RECORD.try_with(|record| record.budget.clone());
+    budget.unwrap_or_default()
+}
+
+/// Lets memory count until the current request has its answer.
+pub(crate) fn hold(memory: Reservation) {
+    let _ = RECORD.try_with(|record| record.held.set(memory));
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
         let Some(sink) = &self.sink else { return };
@@ -208,6 +227,8 @@ pub(crate) async fn record(
         first_token: OnceLock::new(),
         trace,
         account: OnceLock::new(),
+        budget: log.budget.clone(),
+        held: OnceLock::new(),
     });
     let answered = RECORD.scope(Arc::clone(&record), next.run(request));
     let mut response = answered.await;

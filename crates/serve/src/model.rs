@@ -264,10 +264,14 @@ impl Served {
 
     /// Unloads the model: waits for its thread, which gives the memory back.
     pub(crate) fn stop(self) {
+        let _ = self.release().join();
+    }
+
+    /// The thread, which ends, because nobody can ask any more.
+    pub(crate) fn release(self) -> JoinHandle<()> {
         let Self { task, thread, .. } = self;
-        // The thread ends when nobody can ask any more.
         drop(task);
-        let _ = thread.join();
+        thread
     }
 
     /// The error of a route that another kind of model has.

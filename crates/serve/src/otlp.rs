@@ -16,6 +16,7 @@ use ureq::Agent;
 use ureq::tls::TlsConfig;
 
 use crate::log::{LogEntry, LogSink};
+use crate::threads::join_within;
 
 /// Spans that wait to be sent; more are lost.
 const MAX_WAITING: usize = 2048;
@@ -25,6 +26,8 @@ const MAX_BATCH: usize = 512;
 const GATHER: Duration = Duration::from_secs(1);
 /// How long the collector may take.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long it may take for what is left at the end.
+const CLOSE_TIME: Duration = Duration::from_secs(2);
 
 /// Where spans are sent, and as whose.
 #[derive(Clone)]
@@ -52,10 +55,11 @@ pub enum OtlpError {
     Start(#[from] io::Error),
 }
 
-/// Sends spans. What waits is sent when it is dropped.
+/// Sends spans. What waits is sent when it is dropped, if the collector takes it soon.
 pub struct Traces {
     spans: Arc<Mutex<Option<SyncSender<Value>>>>,
     thread: Option<JoinHandle<()>>,
+    complain: fn(&str),
 }
 
 impl Traces {
@@ -80,6 +84,7 @@ impl Traces {
             options,
             n_lost: 0,
         };
+        let complain = sender.options.complain;
         let (spans, waiting) = sync_channel(MAX_WAITING);
         let thread = std::thread::Builder::new()
             .name("traces".to_owned())
@@ -87,6 +92,7 @@ impl Traces {
         Ok(Self {
             spans: Arc::new(Mutex::new(Some(spans))),
             thread: Some(thread),
+            complain,
         })
     }
 
@@ -112,8 +118,10 @@ impl Drop for Traces {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
         );
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(thread) = self.thread.take()
+            && !join_within(thread, CLOSE_TIME)
+        {
+            (self.complain)("the last traces are lost: the collector does not answer");
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::counts::Counts;
 use crate::deadline;
-use crate::error::{ApiError, TOO_LARGE, error_chain, stopped};
+use crate::error::{ApiError, TOO_LARGE, lacks_memory, of_cause, stopped};
 use crate::log::add_input_tokens;
 use crate::places::Places;
 
@@ -146,23 +146,22 @@ fn rank(
     question: &Question,
     is_gone: &dyn Fn() -> bool,
 ) -> Result<Option<Ranking>, ApiError> {
-    let mut held = budget
-        .reserve(0, String::new)
-        .map_err(|e| over_budget(&e))?;
+    let reserved = budget.reserve(0, String::new);
+    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
     let query = {
-        let _held = reserve(budget, question.query.len()).map_err(|e| over_budget(&e))?;
+        let _held = reserve(budget, question.query.len()).map_err(|e| lacks_memory(&e))?;
         reranker.query(&question.query)
     };
-    let query = query.map_err(|e| ApiError::field("query", error_chain(&e)))?;
+    let query = query.map_err(|e| of_cause(&e, |said| ApiError::field("query", said)))?;
     let mut pairs = Vec::with_capacity(question.texts.len());
     for (idx, text) in question.texts.iter().enumerate() {
         if is_gone() {
             return Ok(None);
         }
-        let _held = reserve(budget, text.len()).map_err(|e| at(idx, &e.to_string()))?;
+        let _held = reserve(budget, text.len()).map_err(|e| lacks_memory(&e))?;
         let cut = question.cut.unwrap_or_default();
         let pair = reranker.tokenize(&query, text, cut);
-        let pair = pair.map_err(|e| at(idx, &error_chain(&e)))?;
+        let pair = pair.map_err(|e| of_cause(&e, |said| at(idx, &said)))?;
         if pair.is_cut && question.cut.is_none() {
             let most = reranker.max_tokens();
             let said = format!("expected at most {most} tokens with the query, found more");
@@ -170,7 +169,7 @@ fn rank(
         }
         let kept = pair.tokens.len() * 2 * size_of::<u32>();
         held.grow(kept, || "the tokens of the pairs".to_owned())
-            .map_err(|e| over_budget(&e))?;
+            .map_err(|e| lacks_memory(&e))?;
         pairs.push(pair);
     }
     let n_tokens = pairs.iter().map(|pair| pair.tokens.len()).sum();
@@ -179,7 +178,7 @@ fn rank(
         interrupted: is_gone,
         progress: &mut |_| {},
     };
-    let failed = |error: RuntimeError| ApiError::failed(error_chain(&error));
+    let failed = |error: RuntimeError| of_cause(&error, ApiError::failed);
     let ranked = reranker.score(&pairs, &mut watch).map_err(failed)?;
     Ok(ranked.map(|mut ranked| {
         sort_ranked(&mut ranked);
@@ -195,10 +194,6 @@ fn rank(
 fn reserve(budget: &Budget, len: usize) -> Result<Reservation, OverBudget> {
     let what = || format!("the tokens of a text of {len} bytes");
     budget.reserve(len.saturating_mul(TOKENIZER_BYTES), what)
-}
-
-fn over_budget(error: &OverBudget) -> ApiError {
-    ApiError::failed(error.to_string())
 }
 
 /// The error of one text.

@@ -3,6 +3,7 @@
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
@@ -12,6 +13,7 @@ use tokio::sync::{Mutex as Turn, OwnedSemaphorePermit, Semaphore, oneshot};
 use crate::error::ApiError;
 use crate::keep_alive::KeepAlive;
 use crate::model::{ModelOptions, ModelTask, Served, name_of};
+use crate::threads::join_within;
 
 /// Most time that a request waits for its model to be loaded.
 const LOAD_PATIENCE: Duration = Duration::from_secs(600);
@@ -290,7 +292,11 @@ impl Roster {
             }
             let of_thread = Arc::clone(entry);
             let error = match apart(move || (of_thread.given.load)()).await {
-                Ok(served) => return Ok(entry.put(served)),
+                Ok(served) => {
+                    let served = entry.put(served);
+                    entry.state().used = Instant::now();
+                    return Ok(served);
+                }
                 Err(error) => error,
             };
             let may_help = may_unload && error.lacks_memory;
@@ -340,13 +346,15 @@ impl Roster {
         }
     }
 
-    /// Waits for the threads of models that nobody uses any more: they store prompts.
-    pub fn close(&self) {
-        for entry in &self.entries() {
-            let served = entry.state().served.take();
-            if let Some(served) = served.and_then(alone) {
-                served.stop();
-            }
+    /// Waits for the threads of models that nobody uses any more, until `end`: they store prompts.
+    pub fn close(&self, end: Instant) {
+        let entries = self.entries();
+        let served = entries.iter().map(|entry| entry.state().served.take());
+        let served = served.flatten().filter_map(alone);
+        // All of them begin before the first is waited for.
+        let threads: Vec<JoinHandle<()>> = served.map(Served::release).collect();
+        for thread in threads {
+            join_within(thread, end.saturating_duration_since(Instant::now()));
         }
     }
 }
@@ -425,11 +433,11 @@ impl Entry {
         state.served.clone()
     }
 
+    /// Serves with this model from now on.
     fn put(&self, served: Served) -> Arc<Served> {
         let served = Arc::new(served);
         let mut state = self.state();
         state.max_tokens = Some(served.max_tokens());
-        state.used = Instant::now();
         state.served = Some(Arc::clone(&served));
         served
     }

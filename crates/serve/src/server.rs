@@ -4,7 +4,7 @@ use std::io;
 use std::net::TcpListener;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -42,7 +42,7 @@ pub struct Options {
     pub max_body_bytes: usize,
     /// Most bytes of a package that is uploaded to be audited, packed and unpacked.
     pub max_upload_bytes: usize,
-    /// Limits the memory for uploads.
+    /// Limits the memory for bodies and uploads.
     pub budget: Budget,
     /// Bytes of memory that the process has, if the system says so.
     pub resident_bytes: fn() -> Option<u64>,
@@ -119,7 +119,8 @@ pub(crate) fn routes(roster: &Arc<Roster>, options: &Options, guard: Guard) -> R
         options.resident_bytes,
         options.api_keys.len() > 1,
     );
-    router(app, guard, Log::new(options.log.clone()))
+    let log = Log::new(options.log.clone(), options.budget.clone());
+    router(app, guard, log)
 }
 
 /// A server with its models.
@@ -135,6 +136,8 @@ impl Server {
     const HANDSHAKE_TIME: Duration = Duration::from_secs(10);
     /// Bytes of the head of a request; what is read at once may exceed it.
     const HEAD_BYTES: usize = 64 << 10;
+    /// Least time in which prompts are stored at the end.
+    const CLOSE_TIME: Duration = Duration::from_millis(500);
     /// Threads that encode prompts.
     pub(crate) const ENCODERS: usize = 4;
 
@@ -158,8 +161,8 @@ impl Server {
 
     /// Serves until [`Hooks::is_stopped`] returns true. Then the port is closed, idle connections
     /// end, and running answers finish within [`Options::grace`]. Requests are taken while models
-    /// are being loaded. Prompts that are to outlive the server
-    /// are stored last.
+    /// are being loaded. Prompts that are to outlive the server are stored last, in what is left of
+    /// that time, or in half a second.
     pub fn run(self, hooks: &Hooks<'_>) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_io()
@@ -170,11 +173,13 @@ impl Server {
         let served = runtime.block_on(self.serve(hooks));
         // A prompt that is still being encoded has nobody who waits for it.
         runtime.shutdown_background();
-        roster.close();
-        served
+        let end = served.as_ref().map_or_else(|_| Instant::now(), |end| *end);
+        roster.close(end.max(Instant::now() + Self::CLOSE_TIME));
+        served.map(|_| ())
     }
 
-    async fn serve(self, hooks: &Hooks<'_>) -> Result<(), RunError> {
+    /// Returns when the server should have ended.
+    async fn serve(self, hooks: &Hooks<'_>) -> Result<Instant, RunError> {
         self.listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         let places = Arc::new(Semaphore::new(self.options.max_connections));
@@ -226,9 +231,10 @@ impl Server {
                 drop(place);
             });
         }
+        let end = Instant::now() + self.options.grace;
         drop(listener);
         let _ = tokio::time::timeout(self.options.grace, graceful.shutdown()).await;
-        Ok(())
+        Ok(end)
     }
 }
 

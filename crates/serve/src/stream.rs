@@ -21,7 +21,7 @@ use thane_engine::schedule::{Event, Usage};
 use thane_runtime::chat::{AnswerParser, Part};
 
 use crate::answers::Waiting;
-use crate::error::{ApiError, error_chain, json_response, stopped};
+use crate::error::{ApiError, json_response, of_cause, stopped};
 
 /// The answers of one API.
 pub(crate) trait Render: Send + Unpin + 'static {
@@ -197,12 +197,11 @@ impl Choice {
                 parts
             }
             Some(Event::Failed(error)) => {
-                let said = error_chain(error.as_ref());
-                return Err(match *error {
+                return Err(of_cause(error.as_ref(), |said| match *error {
                     // The client can send a simpler one.
                     GenerateError::Grammar(_) => ApiError::invalid(said),
                     _ => ApiError::failed(said),
-                });
+                }));
             }
             None => return Err(stopped()),
         };

@@ -13,7 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use zip::ZipArchive;
 use zip::read::ZipFile;
 
-use crate::error::ApiError;
+use crate::error::{ApiError, lacks_memory};
 
 /// Most entries of an archive; packages have fewer than twenty.
 const MAX_ENTRIES: usize = 4096;
@@ -47,7 +47,7 @@ impl Uploads {
         }
     }
 
-    /// The turn of an upload, or a refusal if another one is in work.
+    /// The turn of an upload that is there, or a refusal if another one is in work.
     pub fn turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         Arc::clone(&self.turn).try_acquire_owned().map_err(|_| {
             let message = "another package is being audited, and one is audited at a time";
@@ -81,7 +81,8 @@ pub(crate) fn unpack(
     let names: Result<Vec<_>, _> = zip.file_names().collect();
     let names = names.map_err(|e| unreadable(&e))?;
     let (root, name) = root(names.iter().map(AsRef::as_ref))?;
-    let mut held = budget.reserve(0, String::new).map_err(|e| over(&e))?;
+    let reserved = budget.reserve(0, String::new);
+    let mut held = reserved.map_err(|e| lacks_memory(&e))?;
     let mut files = BTreeMap::new();
     for idx in 0..zip.len() {
         let mut entry = zip.by_index(idx).map_err(|e| unreadable(&e))?;
@@ -93,7 +94,7 @@ pub(crate) fn unpack(
             return Err(too_large("a package that unpacks to files", max_bytes));
         }
         held.grow(n, || format!("the file {path} of the upload"))
-            .map_err(|e| over(&e))?;
+            .map_err(|e| lacks_memory(&e))?;
         let bytes = read(&mut entry, n, &path)?;
         if files.insert(path.clone(), Bytes::new(bytes)).is_some() {
             let message = format!("the archive has two files {path}");
@@ -105,10 +106,6 @@ pub(crate) fn unpack(
         files,
         _held: held,
     })
-}
-
-fn over(error: &thane_mil::budget::OverBudget) -> ApiError {
-    ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, error.to_string())
 }
 
 fn unreadable(error: &zip::result::ZipError) -> ApiError {

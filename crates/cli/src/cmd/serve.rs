@@ -28,7 +28,7 @@ use crate::serve::state;
 /// /perplexity; rerankers /v1/rerank and /rerank. /openapi.json lists all routes. The address,
 /// printed once the models are loaded, opens a page with a chat, similarity of texts, audits of
 /// models and live charts. Ctrl-C stops the server: running answers have 10 seconds to finish.
-/// SIGHUP loads the models again from their files.
+/// SIGHUP loads the models again from their files, and opens the file of --log again.
 /// docs/serve.md has the fields.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -76,7 +76,7 @@ pub struct Args {
     /// They come back evenly. Without keys, all clients share them.
     #[arg(long, value_name = "N")]
     tokens_per_day: Option<NonZeroU64>,
-    /// Let pages of this origin, such as https://example.com, ask and read answers (CORS).
+    /// Let pages of this origin ask and read answers (CORS).
     ///
     /// May be repeated; * for all origins, which no server with keys takes.
     #[arg(long, value_name = "ORIGIN")]
@@ -226,7 +226,13 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     let ended = server.run(&Hooks {
         on_ready: &on_ready,
         is_stopped: &is_stopped,
-        wants_reload: &|| app.interrupt.was_hung_up(),
+        wants_reload: &|| {
+            let is_wanted = app.interrupt.was_hung_up();
+            if let Some(log) = log.as_ref().filter(|_| is_wanted) {
+                log.reopen();
+            }
+            is_wanted
+        },
     });
     ended.map_err(|error| match error {
         RunError::Load(error) => match error.cause.downcast::<Failure>() {

@@ -3,53 +3,67 @@
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
 use thane_mil::package::private_options;
 use thane_runtime::rfc3339;
-use thane_serve::{LogEntry, LogSink};
+use thane_serve::{LogEntry, LogSink, join_within};
 
 use crate::exit::{Code, Failure};
 use crate::serve::models::complain;
 
 /// Lines that wait to be written; more are lost, and counted.
 const MAX_WAITING: usize = 4096;
+/// How long what waits may take at the end: nobody may read the pipe.
+const CLOSE_TIME: Duration = Duration::from_millis(500);
 
 /// A log that is open. What waits is written when it is dropped.
 pub struct Log {
     file: Option<PathBuf>,
     lines: Arc<Mutex<Option<SyncSender<String>>>>,
-    n_lost: Arc<AtomicU64>,
+    state: Arc<State>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread of a log is told beside lines.
+#[derive(Default)]
+struct State {
+    n_lost: AtomicU64,
+    /// Whether the file is to be opened again.
+    is_moved: AtomicBool,
 }
 
 impl Log {
     /// Opens a file, to write at its end, or stdout (`-`).
     pub fn open(path: &Path) -> Result<Self, Failure> {
-        let is_stdout = path == Path::new("-");
-        let to: Box<dyn Write + Send> = if is_stdout {
-            Box::new(io::stdout())
-        } else {
-            let opened = private_options().append(true).create(true).open(path);
-            Box::new(opened.map_err(|e| unwritten(path, &e))?)
-        };
+        let to = open(path).map_err(|e| unwritten(path, &e))?;
         let (lines, waiting) = sync_channel(MAX_WAITING);
-        let n_lost = Arc::new(AtomicU64::new(0));
-        let (lost, name) = (Arc::clone(&n_lost), path.display().to_string());
+        let state: Arc<State> = Arc::default();
+        let (of_thread, name) = (Arc::clone(&state), path.to_owned());
         let thread = std::thread::Builder::new()
             .name("log".to_owned())
-            .spawn(move || write(to, &name, &waiting, &lost))?;
+            .spawn(move || write(to, &name, &waiting, &of_thread))?;
         Ok(Self {
-            file: (!is_stdout).then(|| path.to_owned()),
+            file: (!is_stdout(path)).then(|| path.to_owned()),
             lines: Arc::new(Mutex::new(Some(lines))),
-            n_lost,
+            state,
             thread: Some(thread),
         })
+    }
+
+    /// Opens the file again: somebody may have moved it away.
+    pub fn reopen(&self) {
+        self.state.is_moved.store(true, Ordering::Relaxed);
+        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lines) = &*lines {
+            // Wakes the thread, which is awake if this does not fit.
+            let _ = lines.try_send(String::new());
+        }
     }
 
     /// Whether lines go to stdout.
@@ -72,12 +86,12 @@ impl Log {
             "pid": pid,
             "models": models,
         });
-        send(&self.lines, &self.n_lost, &line);
+        send(&self.lines, &self.state, &line);
     }
 
     /// Takes the names of models that were loaded again, and why one was not.
     pub fn reload_sink(&self) -> impl Fn(&str, Option<&str>) + Send + Sync + use<> {
-        let (lines, n_lost) = (Arc::clone(&self.lines), Arc::clone(&self.n_lost));
+        let (lines, state) = (Arc::clone(&self.lines), Arc::clone(&self.state));
         move |model, error| {
             let line = json!({
                 "time": rfc3339(SystemTime::now()),
@@ -85,45 +99,70 @@ impl Log {
                 "model": model,
                 "error": error,
             });
-            send(&lines, &n_lost, &line);
+            send(&lines, &state, &line);
         }
     }
 
     /// Takes entries.
     pub fn sink(&self) -> LogSink {
-        let (lines, n_lost) = (Arc::clone(&self.lines), Arc::clone(&self.n_lost));
-        Arc::new(move |entry| send(&lines, &n_lost, &shown(entry)))
+        let (lines, state) = (Arc::clone(&self.lines), Arc::clone(&self.state));
+        Arc::new(move |entry| send(&lines, &state, &shown(entry)))
     }
 }
 
 impl Drop for Log {
     fn drop(&mut self) {
         let line = json!({"time": rfc3339(SystemTime::now()), "event": "stopped"});
-        send(&self.lines, &self.n_lost, &line);
+        send(&self.lines, &self.state, &line);
         // The thread ends with the last line.
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         drop(lines.take());
         drop(lines);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        if let Some(thread) = self.thread.take()
+            && !join_within(thread, CLOSE_TIME)
+        {
+            complain("the last lines of the log are lost: nobody takes them");
         }
     }
 }
 
-fn send(lines: &Mutex<Option<SyncSender<String>>>, n_lost: &AtomicU64, line: &Value) {
+fn is_stdout(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// A file of the user alone, to write at its end, or stdout.
+fn open(path: &Path) -> io::Result<Box<dyn Write + Send>> {
+    if is_stdout(path) {
+        return Ok(Box::new(io::stdout()));
+    }
+    let opened = private_options().append(true).create(true).open(path);
+    Ok(Box::new(opened?))
+}
+
+fn send(lines: &Mutex<Option<SyncSender<String>>>, state: &State, line: &Value) {
     let lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(lines) = &*lines else { return };
     if lines.try_send(format!("{line}\n")).is_err() {
-        n_lost.fetch_add(1, Ordering::Relaxed);
+        state.n_lost.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// Writes lines as they come. What was lost before a line is told in one before it; that it cannot
 /// be written is told on stderr, once until it can be again.
-fn write(mut to: Box<dyn Write + Send>, name: &str, lines: &Receiver<String>, n_lost: &AtomicU64) {
+fn write(mut to: Box<dyn Write + Send>, path: &Path, lines: &Receiver<String>, state: &State) {
     let mut is_told = false;
+    let name = path.display();
     for line in lines {
-        let n = n_lost.swap(0, Ordering::Relaxed);
+        if state.is_moved.swap(false, Ordering::Relaxed) {
+            match open(path) {
+                Ok(opened) => to = opened,
+                Err(e) => complain(&format!("{name}: the log goes on where it was: {e}")),
+            }
+        }
+        if line.is_empty() {
+            continue;
+        }
+        let n = state.n_lost.swap(0, Ordering::Relaxed);
         let mut text = String::new();
         if n > 0 {
             text = format!("{}\n", json!({"event": "lost", "lines": n}));
@@ -132,7 +171,7 @@ fn write(mut to: Box<dyn Write + Send>, name: &str, lines: &Receiver<String>, n_
         let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
         if let Err(error) = &written {
             // A full disk may have room again.
-            n_lost.fetch_add(n + 1, Ordering::Relaxed);
+            state.n_lost.fetch_add(n + 1, Ordering::Relaxed);
             if !is_told {
                 complain(&format!("{name}: lines of the log are lost: {error}"));
             }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 
 use serde_json::{Value, json};
 
-use crate::fixture::PATIENCE;
+use crate::fixture::{PATIENCE, until};
 use crate::serve_client::{Server, with};
 
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -541,4 +541,40 @@ fn a_pair_of_long_texts_takes_little_memory() {
     let (long, short) = (scored(40_000), scored(100));
     assert_eq!(long["results"], short["results"], "{long}");
     assert_eq!(long["usage"], short["usage"]);
+}
+
+/// What has come of bodies counts as memory. A request without room is told to come again.
+#[test]
+fn bodies_that_never_end_fill_memory_and_no_more() {
+    let server = Server::start(&["--memory", "40MB", "--prompt-memory", "0"]);
+    // 1 MB as text, 17 MB as values.
+    let input = vec![0; 500_000];
+    let body = json!({"model": "bert-mean", "input": input}).to_string();
+    let ask = || server.post("/v1/embeddings", &body, "");
+    assert_eq!(ask().status, 400, "too long for the model");
+    let head = format!(
+        "POST /v1/embeddings HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n\
+         Content-Length: 4000000\r\n\r\n",
+        server.address
+    );
+    let unfinished: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut stream = TcpStream::connect(&server.address).unwrap();
+            stream.write_all(head.as_bytes()).unwrap();
+            // Those for which there is no room are refused before they are sent.
+            let _ = stream.write_all(&vec![b' '; 3_900_000]);
+            stream
+        })
+        .collect();
+    let mut refused = None;
+    until("memory is full", || {
+        refused = Some(ask()).filter(|answer| answer.status == 503);
+        refused.is_some()
+    });
+    let refused = refused.unwrap();
+    assert!(refused.head.contains("retry-after: "), "{}", refused.head);
+    let error = refused.json()["error"].clone();
+    assert_eq!(error["code"], "memory_full", "{error}");
+    drop(unfinished);
+    until("memory is free again", || ask().status == 400);
 }

@@ -215,7 +215,7 @@ fn a_file_with_a_mistake_is_refused_with_its_line() {
 fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     let home = Home::new();
     let file = home.path("keys");
-    std::fs::write(&file, "# of the team\nsecond \n\n  third\n").unwrap();
+    std::fs::write(&file, "\u{feff}second \r\n# of the team\r\n\r\n  third\r\n").unwrap();
     let flags = [
         "--api-key-file",
         file.to_str().unwrap(),
@@ -225,7 +225,7 @@ fn keys_come_from_flags_and_files_and_have_rates_of_their_own() {
     let flags = [&["--host", "0.0.0.0", "--api-key", "first"][..], &flags].concat();
     let server = Server::start(&flags);
     let body = json!({"model": "bert-mean", "input": "a cat"}).to_string();
-    let header = |key: &str| format!("Authorization: Bearer {key}\r\n");
+    let header = |key: &str| format!("Authorization: bearer {key}\r\n");
     let embed = |key: &str| server.post("/v1/embeddings", &body, &header(key));
     for key in ["# of the team", "", "fourth"] {
         embed(key).refused(401, "authentication_error", Value::Null);

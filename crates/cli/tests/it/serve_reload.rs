@@ -32,6 +32,45 @@ fn hang_up(server: &Server) {
     send("-HUP", server);
 }
 
+/// A log that was moved away is continued there until SIGHUP, and then begins again, for this user
+/// alone.
+#[cfg(unix)]
+#[test]
+fn sighup_opens_the_log_again() {
+    use std::os::unix::fs::PermissionsExt;
+    let home = Home::new();
+    let (log, moved) = (home.path("log"), home.path("log.1"));
+    let server = Server::start(&["--log", log.to_str().unwrap()]);
+    let ask = |name: &str| {
+        let header = format!("X-Request-Id: {name}\r\n");
+        assert_eq!(server.get("/health", &header).status, 200);
+    };
+    let has = |file: &Path, name: &str| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        text.contains(&format!("\"request\":\"{name}\""))
+    };
+    std::fs::rename(&log, &moved).unwrap();
+    ask("before");
+    until("a line is where the log was", || has(&moved, "before"));
+    assert!(!log.exists());
+    hang_up(&server);
+    until("the log begins again", || log.exists());
+    ask("after");
+    until("a line is in the new log", || has(&log, "after"));
+    assert!(!has(&moved, "after") && !has(&log, "before"));
+    assert_eq!(log.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+}
+
+/// To be loaded again is no use of a model, so that its time goes on.
+#[test]
+fn sighup_does_not_keep_models_loaded() {
+    let server = Server::start(&["--keep-alive", "3s"]);
+    until("the model is unloaded", || {
+        hang_up(&server);
+        server.get("/v1/models/tiny-chat", "").json()["loaded"] == false
+    });
+}
+
 /// What the log has of models that were loaded again.
 fn reloads(log: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(log).unwrap();

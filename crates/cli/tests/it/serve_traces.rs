@@ -166,3 +166,21 @@ fn requests_are_answered_without_a_collector() {
     let output = home.run(&[&["serve", chat.to_str().unwrap()], &flags[..]].concat());
     assert_ends(&output, 2, &["found `***@localhost`"]);
 }
+
+#[test]
+fn a_collector_that_never_answers_does_not_hold_up_the_end() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut server = Server::start(&["--otlp-endpoint", &url]);
+    assert_eq!(server.get("/health", "").status, 200);
+    let _silent = listener.accept().unwrap();
+    // Its span waits behind the one that is being sent.
+    assert_eq!(server.get("/health", "").status, 200);
+    server.interrupt();
+    assert_eq!(server.child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    let mut stderr = server.child.stderr.take().unwrap();
+    stderr.read_to_string(&mut said).unwrap();
+    let line = "the last traces are lost: the collector does not answer";
+    assert!(said.contains(line), "{said}");
+}

@@ -19,7 +19,7 @@ use thane_runtime::manifest::catch_all;
 
 use super::App;
 use crate::body::collect;
-use crate::error::{ApiError, error_chain};
+use crate::error::{ApiError, of_cause};
 use crate::upload::{too_large, unpack};
 
 /// How long a client may take to send an archive.
@@ -46,12 +46,13 @@ pub(super) async fn create(
     if n > max_bytes {
         return Err(too_large("an archive", max_bytes));
     }
-    let turn = app.uploads.turn()?;
+    // Whoever sends slowly, or nothing, takes nobody's turn.
+    drop(app.uploads.turn()?);
     let budget = app.uploads.budget.clone();
-    // Its pieces, and the whole that is made of them.
-    let held = budget.reserve(2 * n, || "the upload".to_owned());
-    let held = held.map_err(|e| ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, e.to_string()))?;
-    let archive = collect(body, n, READ_TIME, || too_large("an archive", max_bytes)).await?;
+    let limits = (n, READ_TIME);
+    let read = collect(body, limits, &budget, || too_large("an archive", max_bytes));
+    let (archive, held) = read.await?;
+    let turn = app.uploads.turn()?;
     let is_html = wish.is_html;
     // Goes on if the client leaves, and keeps its turn until it ends.
     let audited = tokio::task::spawn_blocking(move || {
@@ -81,8 +82,8 @@ fn audit(
     let unpacked = unpack(archive, max_bytes, budget)?;
     let (name, files) = (&unpacked.name, &unpacked.files);
     let mut subject =
-        Subject::from_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
-    let facts = facts_of_files(name, files).map_err(|e| ApiError::invalid(error_chain(&e)))?;
+        Subject::from_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
+    let facts = facts_of_files(name, files).map_err(|e| of_cause(&e, ApiError::invalid))?;
     if matches!(facts, Some(Facts::Embed(facts)) if facts.flexible) {
         for part in &mut subject.parts {
             part.catch_all = catch_all(&part.program);

@@ -17,7 +17,7 @@ use super::{format, now_s, sampling};
 use crate::answers::Answers;
 use crate::body::Fields;
 use crate::compiling::Form;
-use crate::error::{ApiError, error_chain};
+use crate::error::{ApiError, of_cause};
 use crate::model::{Kind, Served};
 use crate::shape::{Api, Shape, Shown};
 use crate::stream::{Choice, respond};
@@ -334,12 +334,11 @@ pub(super) async fn beside<T: Send + 'static>(
 
 /// An error that the request has caused.
 pub(super) fn invalid(error: RuntimeError) -> ApiError {
-    let said = error_chain(&error);
-    match error {
+    of_cause(&error, |said| match error {
         RuntimeError::NoTemplate => ApiError::field("messages", said + ": use /v1/completions"),
         RuntimeError::Template { .. } => ApiError::field("messages", said),
         _ => ApiError::invalid(said),
-    }
+    })
 }
 
 fn of_sampling(error: &SampleError) -> ApiError {
