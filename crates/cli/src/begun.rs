@@ -150,8 +150,8 @@ mod tests {
 
     use super::*;
 
-    /// What a file keeps is made of texts and answers; and who may write the folder must not be
-    /// able to stop a run for ever.
+    /// Journals hold texts and answers, so only their user may read them. A pipe in the place of a
+    /// journal is refused, because opening it would wait for ever.
     #[test]
     fn files_are_for_this_user_alone_and_regular() {
         let kind = Kind {

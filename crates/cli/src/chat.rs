@@ -268,7 +268,7 @@ fn set(talk: &mut Talk<'_>, options: &mut SampleOptions, rest: &str) {
     let float = |to: &mut f32| value.parse().map(|value| *to = value).is_ok();
     let is_number = match name.trim_start_matches('-') {
         "temperature" => float(&mut new.temperature),
-        // As the flags: filters before the temperature, and penalties of the last tokens.
+        // As with the flag of this name, filters apply before the temperature.
         name @ ("top-p" | "min-p") => {
             new.temperature_first = false;
             float(match name {

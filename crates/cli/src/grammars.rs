@@ -31,7 +31,7 @@ pub fn program() -> GrammarProgram {
     }
 }
 
-/// Whether this process is one of them.
+/// Whether this process was started to compile a grammar.
 pub fn is_asked() -> bool {
     std::env::args_os().skip(1).eq([ARGUMENT])
 }

@@ -30,7 +30,7 @@ pub struct Log {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread of a log is told beside lines.
+/// State that the writing thread of a log shares with its senders.
 #[derive(Default)]
 struct State {
     n_lost: AtomicU64,

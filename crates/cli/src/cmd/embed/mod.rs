@@ -266,7 +266,7 @@ fn similarity(
 /// The settings that an interrupted run must be continued with. `--truncate` may change: without
 /// it, no text was truncated.
 fn settings(args: &Args, model: &str, format: Format) -> Settings {
-    // What a model keeps by itself is not normalized again.
+    // The default differs from an explicit number, after which vectors are normalized again.
     let dimensions = args.vectors.dimensions.map(|n| n.to_string());
     let dimensions = dimensions.unwrap_or_else(|| "the model's".to_owned());
     let field = args.field.as_deref().unwrap_or("text");
