@@ -5,9 +5,12 @@
 //! window takes the elements of an axis that are `stride` apart from place to place and `dilation`
 //! apart inside; elements outside of the image are zeros, or none for pools.
 
-use crate::activation::{self, Unary};
-use crate::simd::{Kernel, LANES, Simd};
-use crate::{Context, Isa};
+mod places;
+
+use self::places::{MOST_TAPS, Places, Work};
+use crate::Context;
+use crate::activation::Unary;
+use crate::simd::LANES;
 
 /// A window along one axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +126,19 @@ impl Window {
         }
     }
 
+    /// Where the runs of a place begin in the images, and how many they are, if they have equal
+    /// lengths and all elements of the window are inside of the image.
+    fn whole_runs(&self, place: usize, begins: &mut [usize; MOST_TAPS]) -> Option<usize> {
+        let (mut n_runs, mut n_inside) = (0, 0);
+        self.runs(place, |_, n, at| {
+            if let Some(begin) = begins.get_mut(n_runs) {
+                *begin = at;
+            }
+            (n_runs, n_inside) = (n_runs + 1, n_inside + n);
+        });
+        (n_inside == self.kernel_len() && n_runs <= MOST_TAPS).then_some(n_runs)
+    }
+
     fn check(&self, x: &[f32], out: &[f32]) {
         assert_eq!(x.len(), self.n * self.image_len(), "images");
         assert_eq!(out.len(), self.n_places() * self.channels, "outputs");
@@ -166,25 +182,68 @@ pub fn patches(
     let n_in_task = TASK_LEN.div_ceil(row_len);
     ctx.pool()
         .run_chunks(out, n_in_task * row_len, |task_idx, out| {
-            for (i, row) in out.chunks_exact_mut(row_len).enumerate() {
-                let place = first_place + task_idx * n_in_task + i;
-                let mut end = 0;
-                window.runs(place, |tap, n, at| {
-                    let to = tap * n_channels;
-                    row[end..to].fill(0.0);
-                    end = to + n * n_channels;
-                    if n_channels == window.channels {
-                        row[to..end].copy_from_slice(&x[at..at + n * n_channels]);
-                        return;
-                    }
-                    for (j, to) in row[to..end].chunks_exact_mut(n_channels).enumerate() {
-                        let at = at + j * window.channels + first_channel;
-                        to.copy_from_slice(&x[at..at + n_channels]);
-                    }
-                });
-                row[end..].fill(0.0);
+            let first = first_place + task_idx * n_in_task;
+            patches_of(window, x, first, [first_channel, n_channels], out);
+        });
+}
+
+/// The rows of a task of [`patches`].
+fn patches_of(
+    window: &Window,
+    x: &[f32],
+    first_place: usize,
+    [first_channel, n_channels]: [usize; 2],
+    out: &mut [f32],
+) {
+    let row_len = window.kernel_len() * n_channels;
+    let (mut i, n_rows) = (0, out.len() / row_len);
+    while i < n_rows {
+        let place = first_place + i;
+        let n_like = (n_rows - i).min(window.n_like(place));
+        let mut runs = [0; MOST_TAPS];
+        if n_channels == window.channels
+            && n_like > 1
+            && let Some(n) = window.whole_runs(place, &mut runs)
+        {
+            let step = window.axes[2].stride * n_channels;
+            for side in 0..n_like {
+                let rest = &mut out[(i + side) * row_len..];
+                copy_runs(x, side * step, &runs[..n], row_len / n, rest);
+            }
+            i += n_like;
+            continue;
+        }
+        let row = &mut out[i * row_len..][..row_len];
+        let mut end = 0;
+        window.runs(place, |tap, n, at| {
+            let to = tap * n_channels;
+            row[end..to].fill(0.0);
+            end = to + n * n_channels;
+            if n_channels == window.channels {
+                row[to..end].copy_from_slice(&x[at..at + n * n_channels]);
+                return;
+            }
+            for (j, to) in row[to..end].chunks_exact_mut(n_channels).enumerate() {
+                let at = at + j * window.channels + first_channel;
+                to.copy_from_slice(&x[at..at + n_channels]);
             }
         });
+        row[end..].fill(0.0);
+        i += 1;
+    }
+}
+
+/// Copies runs of `x`, which begin at `runs` plus `offset` and have `len` elements each, one after
+/// the other to the begin of `rest`. Elements of `rest` behind them may change.
+fn copy_runs(x: &[f32], offset: usize, runs: &[usize], len: usize, rest: &mut [f32]) {
+    for (i, at) in runs.iter().enumerate() {
+        let (from, to) = (&x[at + offset..], &mut rest[i * len..]);
+        // A copy of a known length is a few instructions, which short runs are worth.
+        match (from.first_chunk::<LANES>(), to.first_chunk_mut::<LANES>()) {
+            (Some(from), Some(to)) if len <= LANES => *to = *from,
+            _ => to[..len].copy_from_slice(&from[..len]),
+        }
+    }
 }
 
 /// `out[p, c] = op(bias[c] + sum over k of x[p, k, c] * weight[k, c])`: a convolution in which each
@@ -238,6 +297,8 @@ fn run(ctx: &Context, window: &Window, x: &[f32], work: Work, out: &mut [f32]) {
         return;
     }
     let n_in_task = TASK_PRODUCTS.div_ceil(channels * window.kernel_len().max(1));
+    // Whole rows, of which few places are at an edge.
+    let n_in_task = n_in_task.next_multiple_of(window.axes[2].n_places);
     ctx.pool()
         .run_chunks(out, n_in_task * channels, |task_idx, out| {
             ctx.isa().run(Places {
@@ -249,257 +310,4 @@ fn run(ctx: &Context, window: &Window, x: &[f32], work: Work, out: &mut [f32]) {
                 out,
             });
         });
-}
-
-#[derive(Clone, Copy)]
-enum Work<'a> {
-    Products {
-        weight: &'a [f32],
-        bias: Option<&'a [f32]>,
-        op: Option<Unary>,
-    },
-    Pool(Pooling),
-}
-
-/// Some places of a window.
-struct Places<'a> {
-    isa: Isa,
-    window: &'a Window,
-    x: &'a [f32],
-    first: usize,
-    work: Work<'a>,
-    out: &'a mut [f32],
-}
-
-/// Window elements of one place that are looked up before channels are gone over.
-const MOST_TAPS: usize = 64;
-
-/// Places side by side of which sums are made together: each weight is then read once for all.
-const SIDE: usize = 4;
-
-impl Kernel for Places<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Simd>(self, simd: S) {
-        let (isa, channels) = (self.isa, self.window.channels);
-        if let Work::Pool(pooling @ (Pooling::Mean | Pooling::MeanWithPadding)) = self.work {
-            return self.means(pooling);
-        }
-        let mut taps = [(0, 0); MOST_TAPS];
-        let n_places = self.out.len() / channels;
-        let mut i = 0;
-        while i < n_places {
-            let place = self.first + i;
-            let left = (n_places - i).min(self.window.n_like(place));
-            if let Work::Products { weight, bias, op } = self.work
-                && left >= SIDE
-                && self.window.kernel_len() <= MOST_TAPS
-            {
-                let mut n = 0;
-                self.window.runs(place, |tap, n_run, at| {
-                    for j in 0..n_run {
-                        taps[n] = (tap + j, at + j * channels);
-                        n += 1;
-                    }
-                });
-                let step = self.window.axes[2].stride * channels;
-                let out = &mut self.out[i * channels..][..left / SIDE * SIDE * channels];
-                for (side, out) in out.chunks_exact_mut(SIDE * channels).enumerate() {
-                    let x = &self.x[side * SIDE * step..];
-                    add_places(simd, (weight, bias), x, step, &taps[..n], out);
-                    finish(isa, op, out);
-                }
-                i += left / SIDE * SIDE;
-                continue;
-            }
-            let (mut n, mut is_begun) = (0, false);
-            let out = &mut self.out[i * channels..][..channels];
-            // In parts of as many as there is room for.
-            self.window.runs(place, |tap, n_run, at| {
-                for j in 0..n_run {
-                    if n == MOST_TAPS {
-                        add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
-                        (n, is_begun) = (0, true);
-                    }
-                    taps[n] = (tap + j, at + j * channels);
-                    n += 1;
-                }
-            });
-            add_taps(simd, &self.work, self.x, &taps[..n], is_begun, out);
-            if let Work::Products { op, .. } = self.work {
-                finish(isa, op, out);
-            }
-            i += 1;
-        }
-    }
-}
-
-impl Places<'_> {
-    /// Means, whose sums are f64.
-    fn means(self, pooling: Pooling) {
-        const CHANNELS: usize = 64;
-        let channels = self.window.channels;
-        for (i, out) in self.out.chunks_exact_mut(channels).enumerate() {
-            for (part, out) in out.chunks_mut(CHANNELS).enumerate() {
-                let (mut sums, mut n_inside) = ([0.0; CHANNELS], 0);
-                self.window.runs(self.first + i, |_, n, at| {
-                    n_inside += n;
-                    for j in 0..n {
-                        let x = &self.x[at + j * channels + part * CHANNELS..][..out.len()];
-                        let sums = sums.iter_mut().zip(x);
-                        sums.for_each(|(sum, x)| *sum += f64::from(*x));
-                    }
-                });
-                let n = match pooling {
-                    Pooling::MeanWithPadding => self.window.kernel_len(),
-                    Pooling::Max | Pooling::Mean => n_inside,
-                };
-                let means = out.iter_mut().zip(&sums);
-                means.for_each(|(out, sum)| *out = (sum / n as f64) as f32);
-            }
-        }
-    }
-}
-
-/// What becomes of the sums of places.
-fn finish(isa: Isa, op: Option<Unary>, out: &mut [f32]) {
-    if let Some(op) = op {
-        activation::apply(isa, op, out);
-    }
-}
-
-/// The sums of [`SIDE`] places, the window elements of which are `step` apart.
-#[inline(always)]
-fn add_places<S: Simd>(
-    simd: S,
-    (weight, bias): (&[f32], Option<&[f32]>),
-    x: &[f32],
-    step: usize,
-    taps: &[(usize, usize)],
-    out: &mut [f32],
-) {
-    let channels = out.len() / SIDE;
-    let n_whole = channels / LANES * LANES;
-    for at in (0..n_whole).step_by(LANES) {
-        let begin = bias.map_or(simd.splat(0.0), |bias| simd.load(vector(bias, at)));
-        let mut acc = [begin; SIDE];
-        for (tap, from) in taps {
-            let weight = simd.load(vector(weight, tap * channels + at));
-            let x = &x[from + at..][..(SIDE - 1) * step + LANES];
-            for (side, acc) in acc.iter_mut().enumerate() {
-                *acc = simd.fma(simd.load(vector(x, side * step)), weight, *acc);
-            }
-        }
-        for (acc, out) in acc.into_iter().zip(out.chunks_exact_mut(channels)) {
-            let to = out[at..].first_chunk_mut();
-            simd.store(acc, to.expect("whole vectors"));
-        }
-    }
-    for at in n_whole..channels {
-        for (side, out) in out.chunks_exact_mut(channels).enumerate() {
-            let products = taps
-                .iter()
-                .map(|(tap, from)| (x[from + side * step + at], weight[tap * channels + at]));
-            let begin = bias.map_or(0.0, |bias| bias[at]);
-            out[at] = products.fold(begin, |sum, (x, weight)| sum + x * weight);
-        }
-    }
-}
-
-/// Goes over the channels of some window elements; `is_begun` says whether others came before.
-#[inline(always)]
-fn add_taps<S: Simd>(
-    simd: S,
-    work: &Work,
-    x: &[f32],
-    taps: &[(usize, usize)],
-    is_begun: bool,
-    out: &mut [f32],
-) {
-    const WIDE: usize = 4;
-    let n_wide = out.len() / (WIDE * LANES) * (WIDE * LANES);
-    for at in (0..n_wide).step_by(WIDE * LANES) {
-        add_vectors::<S, WIDE>(simd, work, x, taps, is_begun, at, out);
-    }
-    let n_whole = out.len() / LANES * LANES;
-    for at in (n_wide..n_whole).step_by(LANES) {
-        add_vectors::<S, 1>(simd, work, x, taps, is_begun, at, out);
-    }
-    let channels = out.len();
-    for at in n_whole..channels {
-        let mut sum = match (work, is_begun) {
-            (_, true) => out[at],
-            (Work::Products { bias, .. }, false) => bias.map_or(0.0, |bias| bias[at]),
-            (Work::Pool(_), false) => f32::NEG_INFINITY,
-        };
-        for (tap, from) in taps {
-            let value = x[from + at];
-            sum = match work {
-                Work::Products { weight, .. } => sum + value * weight[tap * channels + at],
-                Work::Pool(_) if value > sum || value.is_nan() => value,
-                Work::Pool(_) => sum,
-            };
-        }
-        out[at] = sum;
-    }
-}
-
-/// `V` vectors of channels, from `at` on.
-#[inline(always)]
-fn add_vectors<S: Simd, const V: usize>(
-    simd: S,
-    work: &Work,
-    x: &[f32],
-    taps: &[(usize, usize)],
-    is_begun: bool,
-    at: usize,
-    out: &mut [f32],
-) {
-    let channels = out.len();
-    let mut acc = [simd.splat(0.0); V];
-    for v in 0..V {
-        acc[v] = match (work, is_begun) {
-            (_, true) => simd.load(vector(out, at + v * LANES)),
-            (Work::Products { bias: Some(b), .. }, false) => simd.load(vector(b, at + v * LANES)),
-            (Work::Pool(_), false) => simd.splat(f32::NEG_INFINITY),
-            _ => simd.splat(0.0),
-        };
-    }
-    match work {
-        Work::Products { weight, .. } => {
-            for (tap, from) in taps {
-                for v in 0..V {
-                    let value = simd.load(vector(x, from + at + v * LANES));
-                    let weight = simd.load(vector(weight, tap * channels + at + v * LANES));
-                    acc[v] = simd.fma(value, weight, acc[v]);
-                }
-            }
-        }
-        Work::Pool(_) => {
-            for (_, from) in taps {
-                for v in 0..V {
-                    let value = simd.load(vector(x, from + at + v * LANES));
-                    acc[v] = larger(simd, acc[v], value);
-                }
-            }
-        }
-    }
-    for v in 0..V {
-        let to = out[at + v * LANES..].first_chunk_mut();
-        simd.store(acc[v], to.expect("whole vectors"));
-    }
-}
-
-/// The larger of each lane; NaN where either is.
-#[inline(always)]
-fn larger<S: Simd>(simd: S, a: S::F, b: S::F) -> S::F {
-    let most = simd.select_lt(b, a, a, b);
-    // Of a that is infinite or NaN: neither becomes another by what is added, but for NaN.
-    let endless = simd.add(a, simd.abs(b));
-    simd.select_lt(a, simd.splat(f32::INFINITY), most, endless)
-}
-
-#[inline(always)]
-fn vector(x: &[f32], at: usize) -> &[f32; LANES] {
-    x[at..].first_chunk().expect("whole vectors")
 }

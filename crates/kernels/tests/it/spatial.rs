@@ -7,12 +7,13 @@ use thane_kernels::spatial::{Axis, Pooling, Window, depthwise, patches, pool};
 use crate::testing::{Random, instruction_sets};
 
 fn window(random: &mut Random) -> Window {
-    let axis = |random: &mut Random| {
+    // Rows of up to 30 places more than fit, so that some have several strips.
+    let axis = |random: &mut Random, more: usize| {
         let mut below = |n| random.below(n);
         let (kernel, stride, dilation) = (1 + below(4), 1 + below(3), 1 + below(2));
         let reach = (kernel - 1) * dilation + 1;
         let before = below(reach.min(3));
-        let size = reach + below(9);
+        let size = reach + below(more);
         Axis {
             size,
             n_places: (size + 2 * before - reach) / stride + 1,
@@ -22,7 +23,7 @@ fn window(random: &mut Random) -> Window {
             before,
         }
     };
-    let axes = [axis(random), axis(random), axis(random)];
+    let axes = [axis(random, 5), axis(random, 9), axis(random, 30)];
     Window {
         n: 1 + random.below(2),
         channels: [1, 5, 16, 37, 64, 83][random.below(6)],
@@ -74,20 +75,20 @@ fn windows_are_as_defined() {
             let (weight, bias) = (random.f32s(n_kernel * channels), random.f32s(channels));
             let n = window.n_places();
             let mut out = vec![0.0; n * channels];
-            depthwise(
-                &ctx,
-                &window,
-                &x,
-                (&weight, Some(&bias)),
-                Some(Unary::Relu),
-                &mut out,
-            );
+            let op = [None, Some(Unary::Relu), Some(Unary::Relu6)][random.below(3)];
+            let bounds = match op {
+                None => [f64::MIN, f64::MAX],
+                Some(Unary::Relu) => [0.0, f64::MAX],
+                Some(_) => [0.0, 6.0],
+            };
+            depthwise(&ctx, &window, &x, (&weight, Some(&bias)), op, &mut out);
             for place in 0..n {
                 for c in 0..channels {
                     let products = taps(&window, place).into_iter().map(|(tap, at)| {
                         f64::from(x[at + c]) * f64::from(weight[tap * channels + c])
                     });
-                    let sum = (f64::from(bias[c]) + products.sum::<f64>()).max(0.0);
+                    let sum = f64::from(bias[c]) + products.sum::<f64>();
+                    let sum = sum.clamp(bounds[0], bounds[1]);
                     let found = f64::from(out[place * channels + c]);
                     assert!((sum - found).abs() < 1e-4, "{window:?}: {sum} {found}");
                 }
