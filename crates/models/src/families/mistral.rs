@@ -2,7 +2,7 @@
 //! names. llama.cpp names GGUF files of these models `llama`.
 
 use super::keys::layer_masks;
-use super::{EncoderResult, Family};
+use super::{DecoderResult, EncoderResult, Family};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
         "tiny-embed/mistral-lasttoken",
     ],
     gguf_as: Some("llama"),
-    config: Some(|c, w| config::decoder(read(c)?, w)),
+    config: Some(from_config),
     encoder: Some(encoder_from_config),
     ..Family::NONE
 };
@@ -32,6 +32,10 @@ const DEFAULTS: Defaults = Defaults {
     ..Defaults::LLAMA
 };
 
+pub(super) fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    config::decoder(read(c)?, w)
+}
+
 fn read(c: &Config) -> Result<Transformer, ModelError> {
     let mut model = config::read(c, &DEFAULTS)?;
     model.window = config::read_window(c, Some(4096))?;
@@ -42,7 +46,7 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         Mask::Full
     };
     // Mistral's class of transformers ignores layer types.
-    let masks = if c.str("model_type")? == "ministral" {
+    let masks = if c.opt_str("model_type")? == Some("ministral") {
         layer_masks(c, n_layers)?
     } else {
         None
