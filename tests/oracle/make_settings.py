@@ -27,6 +27,13 @@ FAMILIES = (
     "smollm3", "stablelm", "starcoder2",
 )
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+# What each class of transformers 4 can write, and no decoder reads.
+UNREAD = {
+    "add_cross_attention": False, "chunk_size_feed_forward": 3, "finetuning_task": "x", "gradient_checkpointing": True,
+    "is_decoder": False, "is_encoder_decoder": False, "prefix": "", "problem_type": "regression", "pruned_heads": {},
+    "sep_token_id": 3, "task_specific_params": {"x": 1}, "tf_legacy_loss": True, "tie_encoder_decoder": True,
+    "tokenizer_class": "x", "torchscript": True, "use_bfloat16": True,
+}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8, "num_hidden_layers": 4}
 
 
@@ -85,12 +92,13 @@ def kv_heads(name):
 
 
 def original_context(name, key):
-    """The context length of training in both places, in either, with other values."""
+    """The context length of training in neither place, in both, in either, with other values."""
     rope, took = read(name)[key], lambda config: {
         ORIGINAL: config.rope_parameters[ORIGINAL], key: without(read(name)[key], ORIGINAL),
     }
     both = {ORIGINAL: 32, key: rope | {ORIGINAL: 16}}
-    return [row(name, both, [], took), row(name, without(both, ORIGINAL), [ORIGINAL], took),
+    return [row(name, {key: without(rope, ORIGINAL)}, [ORIGINAL], took),
+            row(name, both, [], took), row(name, without(both, ORIGINAL), [ORIGINAL], took),
             row(name, both | {key: without(rope, ORIGINAL)}, [], took)]
 
 
@@ -125,6 +133,10 @@ def rows():
         yield row("qwen2-dynamic", change | {"max_position_embeddings": 24}, [], unused, [ORIGINAL])
     for name in ("mistral", "ministral", "ministral3"):
         yield as_text_part(name)
+    for name in ("llama-bias", "gpt2"):
+        yield row(name, UNREAD, [], None, list(UNREAD))
+    for name in ("mistral", "ministral3"):
+        yield row(name, {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
     yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
 
 

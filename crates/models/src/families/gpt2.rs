@@ -66,7 +66,6 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         "summary_proj_to_labels",
         "summary_type",
         "summary_use_proj",
-        "task_specific_params",
     ]);
     // Buffers of old checkpoints.
     w.ignore("attn.bias");

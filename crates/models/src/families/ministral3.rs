@@ -73,6 +73,7 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
     };
     let mut model = config::read(c, &DEFAULTS)?;
     scale_queries(&mut model, scaling);
+    c.note_unused("layer_types", mistral::NO_LAYER_TYPES);
     model.window = config::read_window(c, None)?;
     if model.window.is_some() {
         model.change_layers(|layer| layer.mask = Mask::Sliding);

@@ -25,6 +25,9 @@ pub(super) const FAMILY: Family = Family {
     ..Family::NONE
 };
 
+/// Source: MistralConfig and Ministral3Config of transformers, which warn.
+pub(super) const NO_LAYER_TYPES: &str = "the layers of this class are all alike";
+
 /// Defaults of MistralConfig and MinistralConfig.
 const DEFAULTS: Defaults = Defaults {
     kv_heads: KvHeads::NotNull(8),
@@ -45,10 +48,10 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
     } else {
         Mask::Full
     };
-    // Mistral's class of transformers ignores layer types.
     let masks = if c.opt_str("model_type")? == Some("ministral") {
         layer_masks(c, n_layers)?
     } else {
+        c.note_unused("layer_types", NO_LAYER_TYPES);
         None
     };
     model.set_masks(&masks.unwrap_or_else(|| vec![everywhere; n_layers]));
