@@ -103,7 +103,8 @@ pub(super) struct Learned {
 pub(super) struct Buckets {
     /// Module of the table [buckets, heads].
     pub module: &'static str,
-    /// Rows of the table. Those from [`Self::USED`] on are never read; with less, texts are shorter.
+    /// Rows of the table. Those from [`Self::USED`] on are never read; fewer rows bound the length
+    /// of texts.
     pub rows: usize,
 }
 
