@@ -14,7 +14,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["ministral3", "mistral3"],
-    about: "Ministral 3, Mistral Small 3",
+    about: "Ministral 3, Mistral Small",
     checked: &["tiny/ministral3", "tiny-gguf/ministral3"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
