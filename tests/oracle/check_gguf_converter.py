@@ -52,9 +52,19 @@ def convert(name, folder, conversion):
     kind = conversion.get_model_class(base.get_model_architecture(hparams, base.ModelType.TEXT))
     for part in (kind, *[inner for inner in vars(kind).values() if isinstance(inner, type)]):
         part.set_vocab = lambda self: None
+    if family == "stablelm":
+        kind.modify_tensors = with_returned(kind.modify_tensors)
     path = Path(folder) / f"{name}.gguf"
     kind(source, base.gguf.LlamaFileType.ALL_F32, path, eager=True).write()
     return path, family
+
+
+def with_returned(modify_tensors):
+    """In b11434, the generator for StableLM returns the stacked norms of heads, which its caller does not see."""
+    def modified(self, *args):
+        yield from (yield from modify_tensors(self, *args)) or ()
+
+    return modified
 
 
 def read(path, gguf):

@@ -4,7 +4,8 @@
 
 Each row changes the configuration of a checkpoint in tests/models/tiny: it removes keys and sets others. `same` has the
 changes that name what transformers took; it is null where transformers refuses the changed configuration. Models of both
-configurations, with the same random weights, must have the same logits, or the script ends with an error.
+configurations, with the same random weights, must have the same logits, or the script ends with an error. `mpnet_tokens` says
+how many tokens MPNet takes, by the rows of its table.
 Needs torch, transformers.
 """
 
@@ -26,6 +27,13 @@ FAMILIES = (
     "smollm3", "stablelm", "starcoder2",
 )
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
+# What each class of transformers 4 can write, and no decoder reads.
+UNREAD = {
+    "add_cross_attention": False, "chunk_size_feed_forward": 3, "finetuning_task": "x", "gradient_checkpointing": True,
+    "is_decoder": False, "is_encoder_decoder": False, "prefix": "", "problem_type": "regression", "pruned_heads": {},
+    "sep_token_id": 3, "task_specific_params": {"x": 1}, "tf_legacy_loss": True, "tie_encoder_decoder": True,
+    "tokenizer_class": "x", "torchscript": True, "use_bfloat16": True,
+}
 SLIDES = {"use_sliding_window": True, "sliding_window": 8, "num_hidden_layers": 4}
 
 
@@ -42,9 +50,13 @@ def loaded(settings):
     try:
         # transformers changes the object that it is given.
         config = type(transformers.AutoConfig.for_model(settings["model_type"])).from_dict(copy.deepcopy(settings))
-        model = transformers.AutoModelForCausalLM.from_config(config, **EAGER).float().eval()
+        parts = settings["model_type"] == "mistral3"
+        auto = transformers.AutoModelForImageTextToText if parts else transformers.AutoModelForCausalLM
+        model = auto.from_config(config, **EAGER).float().eval()
         torch.manual_seed(1)
-        for parameter in model.parameters():
+        # The text part first: its numbers are those of the model that is the text part alone.
+        parameters = sorted(model.named_parameters(), key=lambda named: "vision" in named[0] or "projector" in named[0])
+        for _, parameter in parameters:
             parameter.data = 0.4 * torch.randn_like(parameter)
         with torch.no_grad():
             # Longer than windows and contexts of training.
@@ -80,13 +92,26 @@ def kv_heads(name):
 
 
 def original_context(name, key):
-    """The context length of training in both places, in either, with other values."""
+    """The context length of training in neither place, in both, in either, with other values."""
     rope, took = read(name)[key], lambda config: {
         ORIGINAL: config.rope_parameters[ORIGINAL], key: without(read(name)[key], ORIGINAL),
     }
     both = {ORIGINAL: 32, key: rope | {ORIGINAL: 16}}
-    return [row(name, both, [], took), row(name, without(both, ORIGINAL), [ORIGINAL], took),
+    return [row(name, {key: without(rope, ORIGINAL)}, [ORIGINAL], took),
+            row(name, both, [], took), row(name, without(both, ORIGINAL), [ORIGINAL], took),
             row(name, both | {key: without(rope, ORIGINAL)}, [], took)]
+
+
+def as_text_part(name):
+    """The checkpoint as the text part of a model that sees images."""
+    text = read(name)
+    vision = dict(
+        model_type="pixtral", hidden_size=12, intermediate_size=10, num_hidden_layers=1, num_attention_heads=1, head_dim=12,
+        image_size=8, patch_size=4)
+    # A part without a type is Mistral.
+    part = without(text, "model_type") if name == "mistral" else text
+    change = {"model_type": "mistral3", "text_config": part, "vision_config": vision, "tie_word_embeddings": False}
+    return row(name, change, [key for key in text if key not in change], lambda _: text, ["text_config", "vision_config"])
 
 
 def rows():
@@ -106,13 +131,41 @@ def rows():
     ):
         unused = lambda config: {"rope_parameters": dynamic}
         yield row("qwen2-dynamic", change | {"max_position_embeddings": 24}, [], unused, [ORIGINAL])
+    for name in ("mistral", "ministral", "ministral3"):
+        yield as_text_part(name)
+    for name in ("llama-bias", "gpt2"):
+        yield row(name, UNREAD, [], None, list(UNREAD))
+    for name in ("mistral", "ministral3"):
+        yield row(name, {"layer_types": ["full_attention", "sliding_attention"]}, [], None, ["layer_types"])
     yield row("lfm2", {"rms_norm_eps": 0.5}, [], None, ["rms_norm_eps"])
+
+
+def mpnet_tokens():
+    """The most tokens that MPNet takes, by the rows of its table of biases. Up to there, the rows that are left do not count."""
+    sizes = dict(vocab_size=9, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    whole = transformers.MPNetModel(transformers.MPNetConfig(**sizes)).eval()
+    found = {}
+    for rows in range(18, 32):
+        part = transformers.MPNetModel(transformers.MPNetConfig(**sizes, relative_attention_num_buckets=rows)).eval()
+        weights = whole.state_dict()
+        weights["encoder.relative_attention_bias.weight"] = weights["encoder.relative_attention_bias.weight"][:rows]
+        part.load_state_dict(weights)
+        for n in range(1, 513):
+            ids = torch.arange(n)[None] % 7 + 2
+            try:
+                with torch.no_grad():
+                    answer = part(ids).last_hidden_state
+                    assert torch.equal(answer, whole(ids).last_hidden_state)
+            except IndexError:
+                break
+            found[str(rows)] = n
+    return found
 
 
 def main():
     table = list(rows())
     write_json(MODELS / "settings.json", {
-        "made_by": "tests/oracle/make_settings.py", "transformers": transformers.__version__, "rows": table,
+        "made_by": "tests/oracle/make_settings.py", "transformers": transformers.__version__, "rows": table, "mpnet_tokens": mpnet_tokens(),
     })
     print(f"{len(table)} rows, {sum(row['same'] is None for row in table)} refused")
 

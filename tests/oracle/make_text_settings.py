@@ -60,6 +60,7 @@ EMBED = [
     ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
     ("bert-mean", "cut at the left by tokenizer.json", {"tokenizer.json": {"truncation": LEFT}}, False),
     ("bert-mean", "no names of types", {TOKENIZER: NAMES}, True),
+    ("bert-mean", "feed-forward layers in chunks", {"config.json": {"chunk_size_feed_forward": 1}}, True),
     ("bert-mean", "generic class", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}}, True),
     ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
     ("qwen3-embedding", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),

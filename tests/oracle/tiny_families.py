@@ -268,7 +268,7 @@ def cases():
                       rope_parameters=rope(partial_rotary_factor=0.25)), old,
             mutations=THETA | epsilon("layer_norm_eps") | {"share": rope_of(partial_rotary_factor=0.5)}),
         "stablelm-parallel": Case(
-            426, tiny("StableLmConfig", hidden_size=48, layer_norm_eps=3e-2, use_parallel_residual=True,
+            426, tiny("StableLmConfig", hidden_size=48, layer_norm_eps=3e-2, use_parallel_residual=True, qk_layernorm=True,
                       rope_parameters=rope(partial_rotary_factor=0.5)), keep,
             mutations=THETA | epsilon("layer_norm_eps")),
         "cohere": Case(
@@ -286,8 +286,8 @@ def cases():
         "gpt2-f16": Case(
             430, transformers.GPT2Config(
                 vocab_size=97, n_embd=40, n_layer=3, n_head=5, n_positions=128, layer_norm_epsilon=3e-2,
-                bos_token_id=1, eos_token_id=2, activation_function="gelu"), keep, torch.float16,
-            mutations=epsilon("layer_norm_epsilon")),
+                bos_token_id=1, eos_token_id=2, activation_function="gelu", scale_attn_by_inverse_layer_idx=True), keep,
+            torch.float16, mutations=epsilon("layer_norm_epsilon") | {"scale": {"scale_attn_by_inverse_layer_idx": False}}),
         "lfm2": Case(
             432, transformers.Lfm2Config(
                 vocab_size=97, hidden_size=36, intermediate_size=66, num_hidden_layers=4, num_attention_heads=6,
@@ -341,6 +341,11 @@ def cases():
         "olmoe": Case(
             722, tiny("OlmoeConfig", num_key_value_heads=6, rms_norm_eps=3e-2, intermediate_size=19, num_experts=5, num_experts_per_tok=2), old,
             mutations=THETA | epsilon() | EXPERTS | {"shares": {"norm_topk_prob": True}}),
+        # Small, because it differs from the one before by the bound alone.
+        "olmoe-clip": Case(
+            714, tiny("OlmoeConfig", vocab_size=31, hidden_size=18, num_attention_heads=3, num_key_value_heads=3,
+                      rms_norm_eps=3e-2, intermediate_size=7, num_experts=3, num_experts_per_tok=1, clip_qkv=0.9), keep,
+            mutations=THETA | {"bound": {"clip_qkv": 1.1}, "experts": {"num_experts_per_tok": 2}}),
         # Three value heads for a key head.
         "qwen3_5": Case(
             446, tiny("Qwen3_5TextConfig", **QWEN3_5, num_hidden_layers=5, layer_types=[LINEAR, FULL, LINEAR, FULL, LINEAR]),

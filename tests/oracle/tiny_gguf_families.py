@@ -94,8 +94,9 @@ def hunyuan(writer, config, tensors):
 
 
 def stablelm(writer, config, tensors):
+    """The norms of all heads of a layer are one tensor."""
     writer.add_parallel_residual(config.use_parallel_residual)
-    return tensors
+    return stacked(tensors, ".norms.")
 
 
 def cohere(writer, config, tensors):
@@ -210,18 +211,26 @@ def experts(writer, config, tensors):
         writer.add_expert_feed_forward_length(inner)
     if inner := first(config, "shared_expert_intermediate_size"):
         writer.add_expert_shared_feed_forward_length(inner)
+    vector = "shared_expert_gate.weight"
+    tensors = {name: array.squeeze(0) if name.endswith(vector) else array for name, array in tensors.items()}
+    return stacked(tensors, ".experts.")
+
+
+def stacked(tensors, part):
+    """The tensors of a list of modules, whose number follows `part`, as one tensor."""
     stacks, rest = {}, {}
     for name, array in tensors.items():
-        before, found, after = name.partition(".experts.")
+        before, found, after = name.partition(part)
         if found:
-            idx, matrix = after.split(".", 1)
-            stacks.setdefault(f"{before}.experts.{matrix}", {})[int(idx)] = array
+            idx, parameter = after.split(".", 1)
+            stacks.setdefault(f"{before}{part}{parameter}", {})[int(idx)] = array
         else:
-            rest[name] = array.squeeze(0) if name.endswith("shared_expert_gate.weight") else array
+            rest[name] = array
     return rest | {name: numpy.stack([stack[i] for i in range(len(stack))]) for name, stack in stacks.items()}
 
 
 QK_NORMS = {"self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm"}
+STABLELM = {"self_attn.q_layernorm.norms": "attn_q_norm", "self_attn.k_layernorm.norms": "attn_k_norm"}
 JOINED = {"mlp.gate_up_proj": "ffn_up"}
 GPT2 = {
     "wte": "token_embd", "wpe": "position_embd", "ln_f": "output_norm", "ln_1": "attn_norm", "ln_2": "ffn_norm",
@@ -279,7 +288,7 @@ FORMS = {
     "seed_oss": Form("seed_oss", {"post_attention_layernorm": "post_attention_norm"}, head_size=True),
     "arcee": Form("arcee", permuted=True, head_size=True, vocab_size=True, rotated=True),
     "hunyuan_v1_dense": Form("hunyuan-dense", BEFORE | QK_NORMS, head_size=True, more=hunyuan),
-    "stablelm": Form("stablelm", layer_norm=True, rotated=True, more=stablelm),
+    "stablelm": Form("stablelm", BEFORE | STABLELM, layer_norm=True, rotated=True, more=stablelm),
     "cohere": Form("command-r", layer_norm=True, more=cohere),
     "cohere2": Form("cohere2", layer_norm=True, head_size=True, vocab_size=True, rotated=True, more=cohere2),
     "ministral3": Form("mistral3", permuted=True, head_size=True, vocab_size=True, rotated=True, more=ministral3),

@@ -76,8 +76,8 @@ pub struct Weights<'a> {
     renamed: Vec<(String, &'static str)>,
     /// Whether the matrices of linear layers are stored as [inputs, outputs].
     transposed: bool,
-    /// Matrices that were transposed, by name.
-    transposes: RefCell<BTreeMap<String, Bytes>>,
+    /// Matrices that were transposed, or made of vectors, by name.
+    made: RefCell<BTreeMap<String, Bytes>>,
     asked: RefCell<BTreeSet<String>>,
     faults: RefCell<BTreeMap<String, String>>,
     /// The keys of the file that sizes follow from.
@@ -146,7 +146,7 @@ impl<'a> Weights<'a> {
             names: Vec::new(),
             renamed: Vec::new(),
             transposed: false,
-            transposes: RefCell::default(),
+            made: RefCell::default(),
             asked: RefCell::default(),
             faults: RefCell::default(),
             sizes: RefCell::default(),
@@ -194,9 +194,38 @@ impl<'a> Weights<'a> {
     }
 
     /// The tensor `module.parameter`, which must have this shape. A fault is recorded for
-    /// [`Self::finish`].
+    /// [`Self::finish`]. Where a family has a name for `module.{}`, the rows of a matrix are the
+    /// vectors of a list of modules.
     pub fn get(&self, module: &str, parameter: &str, shape: &[usize]) -> Tensor {
-        self.get_of_rank(module, parameter, shape, 2)
+        let listed = format!("{}.{{}}", pattern(module).0);
+        match *shape {
+            [rows, columns] if self.names.iter().any(|(ours, _)| *ours == listed) => {
+                self.rows_of_list(module, parameter, [rows, columns])
+            }
+            _ => self.get_of_rank(module, parameter, shape, 2),
+        }
+    }
+
+    /// The matrix with the rows `module.0.parameter` and on, in fp32.
+    fn rows_of_list(&self, module: &str, parameter: &str, shape @ [n, len]: [usize; 2]) -> Tensor {
+        let name = format!("{module}.{parameter}");
+        // Rows that are missing are faults, whose number the file bounds.
+        let rows = 0..n.min(self.tensors.len() + 1);
+        let rows = rows.map(|i| self.floats(&format!("{module}.{i}"), parameter, len));
+        let rows: Vec<Option<Vec<f32>>> = rows.collect();
+        let numbers = rows.into_iter().collect::<Option<Vec<_>>>();
+        let numbers = numbers.unwrap_or_default().concat();
+        let bytes: Vec<u8> = numbers.into_iter().flat_map(f32::to_le_bytes).collect();
+        let mut made = self.made.borrow_mut();
+        Tensor {
+            bytes: (made.entry(name.clone()))
+                .or_insert_with(|| Bytes::new(bytes))
+                .clone(),
+            name,
+            ty: TensorType::F32,
+            shape: shape.to_vec(),
+            scaled: None,
+        }
     }
 
     /// Like [`Self::get`]; `quantized_rank` is the rank that a block-quantized tensor must have.
@@ -306,7 +335,7 @@ impl<'a> Weights<'a> {
     fn transpose(&self, tensor: &Tensor) -> Tensor {
         let size = tensor.ty.block_bytes();
         let (rows, columns) = (tensor.shape[0], tensor.shape[1]);
-        let mut made = self.transposes.borrow_mut();
+        let mut made = self.made.borrow_mut();
         let bytes = made.entry(tensor.name.clone()).or_insert_with(|| {
             let from = tensor.bytes.as_slice();
             // A tensor with a fault has no bytes.

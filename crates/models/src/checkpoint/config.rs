@@ -240,7 +240,7 @@ impl Config {
     }
 
     /// Whether the value of a dotted key is null, false or empty.
-    pub(super) fn says_nothing(&self, key: &str) -> bool {
+    pub(crate) fn says_nothing(&self, key: &str) -> bool {
         let mut parts = key.split('.');
         let first = parts.next().and_then(|part| self.map.get(part));
         match parts.fold(first, |value, part| value?.get(part)) {

@@ -288,21 +288,21 @@ impl Config {
         Ok(named)
     }
 
-    /// The context length before scaling, from this object or the whole file.
+    /// The context length before scaling, from this object or the whole file. As in transformers,
+    /// a file that does not say it has that of the model.
     fn original_context(&self, root: &Self) -> Result<usize, ConfigError> {
         let key = "original_max_position_embeddings";
         // LongRoPE divides by the logarithm.
         let expected = "an integer above 1";
         // Both at once: transformers takes that of the whole file.
-        let (own, outer) = (self.opt_usize(key)?, root.opt_usize(key)?);
-        let place = if outer.is_some() { root } else { self };
-        match outer.or(own) {
-            None => Err(ConfigError::Missing {
-                key: self.path(key),
-                expected,
-            }),
-            Some(0 | 1) => Err(place.refused(key, expected)),
-            Some(original) => Ok(original),
+        let (place, key, original) = match (root.opt_usize(key)?, self.opt_usize(key)?) {
+            (Some(outer), _) => (root, key, outer),
+            (None, Some(own)) => (self, key, own),
+            (None, None) => (root, "max_position_embeddings", Self::context(root)?),
+        };
+        match original {
+            0 | 1 => Err(place.refused(key, expected)),
+            _ => Ok(original),
         }
     }
 
@@ -336,11 +336,7 @@ impl Config {
     fn yarn(&self, root: &Self) -> Result<RopeScaling, ConfigError> {
         let key = "original_max_position_embeddings";
         let has_original = self.has(key) || root.has(key);
-        let original = if has_original {
-            self.original_context(root)?
-        } else {
-            Self::context(root)?
-        };
+        let original = self.original_context(root)?;
         let factor = match self.factor("factor")? {
             Some(factor) => factor,
             None if has_original => Self::context(root)? as f64 / original as f64,

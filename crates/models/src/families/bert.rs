@@ -205,7 +205,6 @@ pub(super) fn ignore_training(c: &Config, w: &Weights<'_>) {
     c.acknowledge(&[
         "attention_probs_dropout_prob",
         "classifier_dropout",
-        "gradient_checkpointing",
         "hidden_dropout_prob",
         // Belongs to the masked-language-model head.
         "tie_word_embeddings",
@@ -234,13 +233,6 @@ pub(super) fn refuse_other_forms(c: &Config) -> Result<(), ModelError> {
                 "expected false, because only encoders are supported",
             ));
         }
-    }
-    if let Some(n) = c.opt_usize("chunk_size_feed_forward")?.filter(|n| *n > 0) {
-        return Err(ModelError::unsupported(
-            "chunk_size_feed_forward",
-            n,
-            "expected 0",
-        ));
     }
     Ok(())
 }

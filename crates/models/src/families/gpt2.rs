@@ -66,15 +66,13 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
         "summary_proj_to_labels",
         "summary_type",
         "summary_use_proj",
-        "task_specific_params",
     ]);
     // Buffers of old checkpoints.
     w.ignore("attn.bias");
     w.ignore("attn.masked_bias");
-    for key in ["add_cross_attention", "scale_attn_by_inverse_layer_idx"] {
-        if c.bool_or(key, false)? {
-            return Err(ModelError::unsupported(key, true, "expected false"));
-        }
+    let key = "add_cross_attention";
+    if c.bool_or(key, false)? {
+        return Err(ModelError::unsupported(key, true, "expected false"));
     }
     let hidden = check_size("n_embd", c.usize("n_embd")?)?;
     let n_heads = check_size("n_head", c.usize("n_head")?)?;
@@ -106,10 +104,16 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let n_layers = check_layers("n_layer", c.usize("n_layer")?)?;
     let vocab_size = check_size("vocab_size", c.usize("vocab_size")?)?;
     let context = check_size("n_positions", c.opt_usize("n_positions")?.unwrap_or(1024))?;
+    let mut layers = vec![layer; n_layers];
+    if c.bool_or("scale_attn_by_inverse_layer_idx", false)? {
+        for (i, layer) in layers.iter_mut().enumerate() {
+            layer.attention.scale /= (i + 1) as f64;
+        }
+    }
     let model = Transformer {
         learned_positions: true,
         tied: c.bool_or("tie_word_embeddings", true)?,
-        ..Transformer::of_layers(vec![layer; n_layers], vocab_size, context)
+        ..Transformer::of_layers(layers, vocab_size, context)
     };
     config::decoder(model, w)
 }

@@ -22,27 +22,49 @@ pub(crate) fn reject_unknown_keys(
 /// training, other software, and those of generation, which [`generation`] reads.
 pub(crate) fn acknowledge_common(c: &Config) {
     c.acknowledge(IGNORED_KEYS);
+    let unset = UNSET_KEYS.iter().filter(|key| c.says_nothing(key));
+    unset.for_each(|key| c.acknowledge(&[key]));
     generation::keys().for_each(|key| c.acknowledge(&[key]));
 }
 
-/// Keys of names, training and other software.
+/// Keys of all classes of transformers that change nothing where they are false or empty.
+const UNSET_KEYS: &[&str] = &[
+    "add_cross_attention",
+    "is_decoder",
+    "is_encoder_decoder",
+    "prefix",
+    "pruned_heads",
+];
+
+/// Keys of names, training, memory and other software.
 const IGNORED_KEYS: &[&str] = &[
     "_attn_implementation",
     "_model_name_or_path",
     "_name_or_path",
     "architectures",
     "attention_dropout",
+    "chunk_size_feed_forward",
     "dtype",
     "eos_token_id",
+    "finetuning_task",
+    "gradient_checkpointing",
     "id2label",
     "initializer_range",
     "label2id",
     "model_type",
     "pretraining_tp",
+    "problem_type",
+    "sep_token_id",
+    "task_specific_params",
+    "tf_legacy_loss",
+    "tie_encoder_decoder",
+    "tokenizer_class",
     "torch_dtype",
+    "torchscript",
     "unk_token_id",
     "unsloth_fixed",
     "unsloth_version",
+    "use_bfloat16",
 ];
 
 /// Largest accepted number of layers; published models have up to 126 (Llama 3.1 405B).

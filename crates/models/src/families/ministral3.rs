@@ -1,8 +1,8 @@
-//! Ministral 3: Mistral with YaRN and queries that are scaled by their position, also as the text
-//! part of a multimodal checkpoint (`mistral3`).
+//! Ministral 3: Mistral with YaRN and queries that are scaled by their position. Multimodal
+//! checkpoints (`mistral3`) have Ministral 3 as their text part, or Mistral or Ministral.
 
 use super::keys::acknowledge_common;
-use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
+use super::{DecoderResult, Family, GGUF_NORMS_BEFORE, mistral};
 use crate::checkpoint::{Config, Gguf, Range};
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
@@ -14,7 +14,7 @@ use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["ministral3", "mistral3"],
-    about: "Ministral 3",
+    about: "Ministral 3, Mistral Small",
     checked: &["tiny/ministral3", "tiny-gguf/ministral3"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
@@ -35,14 +35,17 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     let Some(text) = c.opt_object("text_config")? else {
         return read(c, w);
     };
-    let ty = text.str("model_type")?;
-    if ty != "ministral3" {
-        return Err(ModelError::unsupported(
-            "text_config.model_type",
-            ty,
-            "expected ministral3",
-        ));
-    }
+    let read_text = match text.opt_str("model_type")?.unwrap_or("mistral") {
+        "ministral3" => read,
+        "mistral" | "ministral" => mistral::from_config,
+        other => {
+            return Err(ModelError::unsupported(
+                "text_config.model_type",
+                other,
+                "expected ministral3, mistral or ministral",
+            ));
+        }
+    };
     c.acknowledge(&[
         "image_token_index",
         "multimodal_projector_bias",
@@ -54,7 +57,7 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     acknowledge_common(&text);
     // The head belongs to the whole model, so the outer key decides whether it is tied.
     text.acknowledge(&["tie_word_embeddings"]);
-    let mut model = read(&text, w)?;
+    let mut model = read_text(&text, w)?;
     model.tied = w.is_tied(c.bool_or("tie_word_embeddings", true)?);
     Ok(model)
 }
@@ -70,6 +73,7 @@ fn read(c: &Config, w: &Weights<'_>) -> DecoderResult {
     };
     let mut model = config::read(c, &DEFAULTS)?;
     scale_queries(&mut model, scaling);
+    c.note_unused("layer_types", mistral::NO_LAYER_TYPES);
     model.window = config::read_window(c, None)?;
     if model.window.is_some() {
         model.change_layers(|layer| layer.mask = Mask::Sliding);

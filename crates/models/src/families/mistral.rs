@@ -2,7 +2,7 @@
 //! names. llama.cpp names GGUF files of these models `llama`.
 
 use super::keys::layer_masks;
-use super::{EncoderResult, Family};
+use super::{DecoderResult, EncoderResult, Family};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::layers::decoder::Mask;
@@ -20,10 +20,13 @@ pub(super) const FAMILY: Family = Family {
         "tiny-embed/mistral-lasttoken",
     ],
     gguf_as: Some("llama"),
-    config: Some(|c, w| config::decoder(read(c)?, w)),
+    config: Some(from_config),
     encoder: Some(encoder_from_config),
     ..Family::NONE
 };
+
+/// Source: MistralConfig and Ministral3Config of transformers, which warn.
+pub(super) const NO_LAYER_TYPES: &str = "the layers of this class are all alike";
 
 /// Defaults of MistralConfig and MinistralConfig.
 const DEFAULTS: Defaults = Defaults {
@@ -31,6 +34,10 @@ const DEFAULTS: Defaults = Defaults {
     max_context: 131_072,
     ..Defaults::LLAMA
 };
+
+pub(super) fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
+    config::decoder(read(c)?, w)
+}
 
 fn read(c: &Config) -> Result<Transformer, ModelError> {
     let mut model = config::read(c, &DEFAULTS)?;
@@ -41,10 +48,10 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
     } else {
         Mask::Full
     };
-    // Mistral's class of transformers ignores layer types.
-    let masks = if c.str("model_type")? == "ministral" {
+    let masks = if c.opt_str("model_type")? == Some("ministral") {
         layer_masks(c, n_layers)?
     } else {
+        c.note_unused("layer_types", NO_LAYER_TYPES);
         None
     };
     model.set_masks(&masks.unwrap_or_else(|| vec![everywhere; n_layers]));

@@ -42,17 +42,18 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     let rows = c
         .opt_usize("relative_attention_num_buckets")?
         .unwrap_or(Buckets::USED);
-    if rows < Buckets::USED {
-        let used = Buckets::USED;
-        let expected = format!("expected at least {used}, because the reference uses {used}");
-        let key = "relative_attention_num_buckets";
-        return Err(ModelError::unsupported(key, rows, &expected));
-    }
-    let mut learned = behind_padding(c, PADDING)?;
-    learned.buckets = Some(Buckets {
+    let buckets = Buckets {
         module: "encoder.relative_attention_bias",
         rows,
-    });
+    };
+    if buckets.n_tokens() < 2 {
+        let expected =
+            "expected 18 or more, because a text of two tokens reads row 17 of the table";
+        let key = "relative_attention_num_buckets";
+        return Err(ModelError::unsupported(key, rows, expected));
+    }
+    let mut learned = behind_padding(c, PADDING)?;
+    learned.buckets = Some(buckets);
     let model = PostNorm {
         n_types: 0,
         ..bert::read(c, w, MODULES, Positions::Learned(learned))?

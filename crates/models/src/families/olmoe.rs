@@ -2,8 +2,7 @@
 //! and all key heads together.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf};
-use crate::error::ModelError;
+use crate::checkpoint::{Config, Gguf, Range};
 use crate::layers::attention::{QkNorm, Span};
 use crate::transformer::Transformer;
 use crate::transformer::config::{self, Defaults};
@@ -13,7 +12,7 @@ use crate::weights::Weights;
 pub(super) const FAMILY: Family = Family {
     names: &["olmoe"],
     about: "OLMoE-1B-7B",
-    checked: &["tiny/olmoe", "tiny-gguf/olmoe"],
+    checked: &["tiny/olmoe", "tiny/olmoe-clip", "tiny-gguf/olmoe"],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
     gguf: Some(from_gguf),
@@ -38,12 +37,11 @@ const MIXTURE: Mixture = Mixture {
 };
 
 fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
-    if let Some(bound) = c.opt_f64("clip_qkv")? {
-        return Err(ModelError::unsupported("clip_qkv", bound, "expected null"));
-    }
     let mut model = config::read(c, &DEFAULTS)?;
     config::read_biases(c, &mut model, Some(("attention_bias", false)), None)?;
     mixture::from_config(c, &MIXTURE, &mut model)?;
+    let bound = c.opt_number("clip_qkv", &Range::SOFT_CAP)?;
+    model.change_layers(|layer| layer.attention.clip = bound.map(|bound| bound as f32));
     config::decoder(normed(model), w)
 }
 

@@ -103,7 +103,8 @@ pub(super) struct Learned {
 pub(super) struct Buckets {
     /// Module of the table [buckets, heads].
     pub module: &'static str,
-    /// Rows of the table. Those from [`Self::USED`] on are never read.
+    /// Rows of the table. Those from [`Self::USED`] on are never read; fewer rows bound the length
+    /// of texts.
     pub rows: usize,
 }
 
@@ -113,6 +114,13 @@ impl Buckets {
     pub const USED: usize = 32;
     /// All distances from this one on are in the last bucket of their direction.
     const MAX_DISTANCE: f32 = 128.0;
+
+    /// Number of tokens that a text can have: the buckets of all their distances are in the table.
+    pub fn n_tokens(&self) -> usize {
+        let mut distances = 1..Self::MAX_DISTANCE as usize;
+        let is_beyond = |n: &usize| Self::of_distance(*n as i32) as usize >= self.rows;
+        distances.find(is_beyond).unwrap_or(usize::MAX)
+    }
 
     /// The bucket of the distance from a query to a key. All arithmetic is in f32, like in the
     /// reference implementation, because the result is truncated.
@@ -149,7 +157,11 @@ impl Positions {
     /// Number of positions that a text can take.
     fn count(&self) -> usize {
         match self {
-            Self::Learned(table) => table.rows - table.padding.map_or(0, |padding| padding + 1),
+            Self::Learned(table) => {
+                let rows = table.rows - table.padding.map_or(0, |padding| padding + 1);
+                let buckets = table.buckets.as_ref();
+                rows.min(buckets.map_or(usize::MAX, Buckets::n_tokens))
+            }
             Self::Rotary { n_positions, .. } => *n_positions,
         }
     }

@@ -1,9 +1,11 @@
 //! StableLM 2: LayerNorm, a quarter of each head rotated, and in some models attention and
-//! feed-forward layer side by side.
+//! feed-forward layer side by side, and norms of each query and key head by itself.
 
 use super::{DecoderResult, Family, GGUF_NORMS_BEFORE};
 use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
+use crate::layers::attention::{QkNorm, Span};
+use crate::layers::norm::Norm;
 use crate::transformer::config::{self, Defaults, KvHeads, LAYER_NORM_BIAS};
 use crate::transformer::{Transformer, gguf};
 use crate::weights::Weights;
@@ -16,6 +18,17 @@ pub(super) const FAMILY: Family = Family {
         "tiny/stablelm-parallel",
         "tiny-gguf/stablelm",
         "tiny-gguf/stablelm-parallel",
+    ],
+    // Each head has a norm of its own.
+    tensor_names: &[
+        (
+            "model.layers.{}.self_attn.q_norm.{}",
+            "model.layers.{}.self_attn.q_layernorm.norms.{}",
+        ),
+        (
+            "model.layers.{}.self_attn.k_norm.{}",
+            "model.layers.{}.self_attn.k_layernorm.norms.{}",
+        ),
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(from_config),
@@ -36,13 +49,6 @@ const DEFAULTS: Defaults = Defaults {
 
 fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     c.acknowledge(&["hidden_dropout"]);
-    if c.bool_or("qk_layernorm", false)? {
-        return Err(ModelError::unsupported(
-            "qk_layernorm",
-            true,
-            "expected false, because norms of each query head by itself are not supported",
-        ));
-    }
     let key = "partial_rotary_factor";
     if c.is_null(key) {
         let reason = "expected a number; without the key, the share is 0.25";
@@ -55,6 +61,9 @@ fn from_config(c: &Config, w: &Weights<'_>) -> DecoderResult {
     if parallel {
         make_parallel(&mut model);
     }
+    if c.bool_or("qk_layernorm", false)? {
+        norm_heads(&mut model);
+    }
     config::decoder(model, w)
 }
 
@@ -66,7 +75,22 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     if !w.has("model.layers.0.post_attention_layernorm", "weight") {
         make_parallel(&mut model);
     }
+    if w.has("model.layers.0.self_attn.q_norm", "weight") {
+        norm_heads(&mut model);
+    }
     Ok(model)
+}
+
+fn norm_heads(model: &mut Transformer) {
+    model.change_layers(|layer| {
+        if let Norm::Layer { norm, .. } = layer.norm {
+            layer.attention.qk_norm = Some(QkNorm {
+                norm: Norm::Layer { norm, bias: false },
+                span: Span::OwnHead,
+                after_rotation: false,
+            });
+        }
+    });
 }
 
 fn make_parallel(model: &mut Transformer) {

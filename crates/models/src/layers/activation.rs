@@ -319,7 +319,7 @@ fn hard_sigmoid(g: &mut Graph, x: ValueId) -> ValueResult {
 }
 
 /// `min(max(x, -bound), bound)`.
-fn clip(g: &mut Graph, x: ValueId, bound: f32) -> ValueResult {
+pub fn clip(g: &mut Graph, x: ValueId, bound: f32) -> ValueResult {
     let (alpha, beta) = (g.float(-bound)?, g.float(bound)?);
     let args = [("x", x), ("alpha", alpha), ("beta", beta)];
     g.op("clip", "active", args)

@@ -4,7 +4,7 @@ use thane_mil::build::BuildError;
 use thane_mil::program::ValueId;
 use thane_mil::types::{DType, Dim};
 
-use super::activation::sigmoid;
+use super::activation::{clip, sigmoid};
 use super::norm::{Norm, RmsNorm};
 pub use super::past::{Apart, Cache, Past, Remembered, StreamingHeads};
 use super::rope::Rotary;
@@ -30,6 +30,9 @@ pub struct Attention {
     pub output_bias: bool,
     /// Normalization of queries and keys.
     pub qk_norm: Option<QkNorm>,
+    /// Bound of queries, keys and values, after the norms that span all heads. Programs of the form
+    /// for the Neural Engine do not have it: `Transformer::refuse_for_engine`.
+    pub clip: Option<f32>,
     /// Bound of the scores: `cap * tanh(scores / cap)`.
     pub soft_cap: Option<f32>,
     /// Whether query, key and value projection are the rows of one matrix, `qkv_proj`.
@@ -144,6 +147,7 @@ impl Attention {
             qkv_bias,
             output_bias,
             qk_norm: None,
+            clip: None,
             soft_cap: None,
             joined: false,
             v_norm: None,
@@ -262,9 +266,10 @@ impl Attention {
     ) -> Result<(ValueId, Option<Remembered>), BuildError> {
         let q = self.queries(g, w, module, projected.q, &inputs)?;
         let k = self.normed(g, w, module, Part::K, projected.k, Step::Projected)?;
+        let (k, v) = (self.clipped(g, k)?, self.clipped(g, projected.v)?);
         let (k, v) = (
             self.heads(g, k, self.n_kv_heads)?,
-            self.heads(g, projected.v, self.n_kv_heads)?,
+            self.heads(g, v, self.n_kv_heads)?,
         );
         let v = match self.v_norm {
             None => v,
@@ -306,6 +311,7 @@ impl Attention {
         inputs: &AttentionInputs<'_>,
     ) -> ValueResult {
         let q = self.normed(g, w, module, Part::Q, q, Step::Projected)?;
+        let q = self.clipped(g, q)?;
         let q = self.heads(g, q, self.n_heads)?;
         let q = self.normed(g, w, module, Part::Q, q, Step::Split)?;
         let last = inputs.last.and_then(|last| last.rotary);
@@ -330,6 +336,11 @@ impl Attention {
         } else {
             Ok(q)
         }
+    }
+
+    /// Queries, keys or values within the bound, if there is one.
+    fn clipped(&self, g: &mut Graph, x: ValueId) -> ValueResult {
+        self.clip.map_or(Ok(x), |bound| clip(g, x, bound))
     }
 
     /// Queries or keys, normalized if the norm belongs after this step.

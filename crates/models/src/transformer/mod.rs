@@ -331,10 +331,16 @@ impl Transformer {
     /// What the form for the Neural Engine cannot have yet.
     fn refuse_for_engine(&self) -> Result<(), ModelError> {
         let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
-        let refused = [(
-            "mixtures of experts (the text chooses the weights)",
-            any(|layer| layer.experts.is_some()),
-        )];
+        let refused = [
+            (
+                "mixtures of experts (the text chooses the weights)",
+                any(|layer| layer.experts.is_some()),
+            ),
+            (
+                "clipped queries, keys and values",
+                any(|layer| layer.attention.clip.is_some()),
+            ),
+        ];
         match refused.iter().find(|(_, has)| *has) {
             None => Ok(()),
             Some((what, _)) => Err(ModelError::EngineForm(what)),

@@ -199,7 +199,7 @@ fn spellings_at_odds_and_bad_values_are_refused() {
         ),
         (
             r#"{"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0}}"#,
-            &["original_max_position_embeddings", "missing"],
+            &["max_position_embeddings", "missing"],
         ),
         (
             r#"{"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":4.0,"high_freq_factor":4.0,"original_max_position_embeddings":8192}}"#,

@@ -130,12 +130,8 @@ fn values_that_would_change_the_computation_are_refused() {
         ),
         (
             "mpnet",
-            json!({"relative_attention_num_buckets": 16}),
-            [
-                "relative_attention_num_buckets",
-                "16",
-                "expected at least 32",
-            ],
+            json!({"relative_attention_num_buckets": 17}),
+            ["relative_attention_num_buckets", "17", "expected 18"],
         ),
     ] {
         assert_refused(name, &changes, &parts);
@@ -432,17 +428,69 @@ fn buckets_are_those_of_the_reference() {
         (128, 31),
         (511, 31),
     ];
-    let model = changed("mpnet", &json!({})).unwrap();
-    let f = &model.program.functions()[0];
-    // From the distance -511 on, the longest that 512 positions have.
-    let of_distances: Vec<Vec<i64>> = (f.body().ops.iter())
-        .filter_map(|op| f.constant(*f.op(*op).results.first()?)?.to_ints())
-        .filter(|ints| ints.len() == 1023)
-        .collect();
-    assert_eq!(of_distances.len(), 1);
+    let of_distances = buckets(&changed("mpnet", &json!({})).unwrap(), 512);
     for (distance, bucket) in ends {
-        let found = of_distances[0][(distance + 511) as usize];
+        let found = of_distances[(distance + 511) as usize];
         assert_eq!(found, bucket, "{distance}");
+    }
+}
+
+/// The bucket of each distance that texts of up to `n_tokens` have, from the least one on.
+fn buckets(model: &Encoder, n_tokens: usize) -> Vec<i64> {
+    let f = &model.program.functions()[0];
+    let ints = (f.body().ops.iter())
+        .filter_map(|op| f.constant(*f.op(*op).results.first()?)?.to_ints())
+        .filter(|ints| ints.len() == 2 * n_tokens - 1 && ints.get(n_tokens) == Some(&17));
+    let mut ints: Vec<Vec<i64>> = ints.collect();
+    assert_eq!(ints.len(), 1);
+    ints.remove(0)
+}
+
+/// A table of biases with less rows than there are buckets is for texts that do not read others.
+#[test]
+fn tables_of_few_buckets_take_the_texts_that_the_reference_takes() {
+    let path = tiny("../settings.json");
+    let golden: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let golden = golden["mpnet_tokens"].as_object().unwrap();
+    assert_eq!(golden.len(), 14);
+    let whole = buckets(&changed("mpnet", &json!({})).unwrap(), 512);
+    let config = fs::read(tiny("mpnet").join("config.json")).unwrap();
+    let file = fs::read(tiny("mpnet").join("model.safetensors")).unwrap();
+    let (len, rest) = file.split_first_chunk::<8>().unwrap();
+    let (header, data) = rest.split_at(u64::from_le_bytes(*len) as usize);
+    for (rows, n_tokens) in golden {
+        let mut config: Value = serde_json::from_slice(&config).unwrap();
+        let mut header: Value = serde_json::from_slice(header).unwrap();
+        let n_rows: usize = rows.parse().unwrap();
+        config["relative_attention_num_buckets"] = json!(n_rows);
+        // The other rows are a tensor of the head, which nobody reads.
+        let table = "encoder.relative_attention_bias.weight";
+        let mut other = header[table].clone();
+        let start = other["data_offsets"][0].as_u64().unwrap() as usize;
+        let middle = start + n_rows * 3 * 4;
+        header[table]["shape"] = json!([n_rows, 3]);
+        header[table]["data_offsets"] = json!([start, middle]);
+        other["shape"] = json!([40 - n_rows, 3]);
+        other["data_offsets"][0] = json!(middle);
+        header["lm_head.rest"] = other;
+        let header = header.to_string();
+        let len = (header.len() as u64).to_le_bytes();
+        let folder = Folder::new().with("config.json", config.to_string()).with(
+            "model.safetensors",
+            [&len, header.as_bytes(), data].concat(),
+        );
+        let options = EncoderOptions {
+            pooling: Some(Pooling::Mean.into()),
+            ..EncoderOptions::default()
+        };
+        let model = build_encoder(&folder.open("").unwrap(), &options).unwrap();
+        let n = n_tokens.as_u64().unwrap() as usize;
+        assert_eq!(
+            (model.info.n_positions, model.info.max_tokens),
+            (n, n),
+            "{rows}"
+        );
+        assert_eq!(buckets(&model, n), whole[512 - n..511 + n], "{rows}");
     }
 }
 

@@ -584,13 +584,13 @@ fn values_that_others_are_computed_from_are_checked() {
         ),
         (
             "gpt2",
-            json!({"scale_attn_by_inverse_layer_idx": true}),
-            &["`scale_attn_by_inverse_layer_idx`"],
+            json!({"add_cross_attention": true}),
+            &["`add_cross_attention`"],
         ),
         (
-            "stablelm",
-            json!({"qk_layernorm": true}),
-            &["`qk_layernorm`"],
+            "ministral3",
+            json!({"text_config": {"model_type": "qwen2"}}),
+            &["`text_config.model_type` is qwen2", "ministral3, mistral"],
         ),
     ] {
         assert_refused(&format!("{name} {change}"), changed(name, &change), parts);

@@ -50,7 +50,11 @@ fn values_that_are_no_mixture_are_refused() {
             json!({"num_local_experts": 0}),
             &["`num_local_experts`", "0"],
         ),
-        ("olmoe", json!({"clip_qkv": 8.0}), &["`clip_qkv`", "8"]),
+        (
+            "olmoe",
+            json!({"clip_qkv": -8.0}),
+            &["\"clip_qkv\"", "-8", "from 0.001"],
+        ),
         (
             "mixtral",
             json!({"norm_topk_prob": true, "n_group": 2}),

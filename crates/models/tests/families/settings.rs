@@ -91,6 +91,11 @@ fn keys_that_change_nothing_give_notes() {
              scaling does not read it",
         ),
         (
+            "mistral",
+            json!({"layer_types": ["full_attention"]}),
+            "config.json: `layer_types` is not used: the layers of this class are all alike",
+        ),
+        (
             "qwen2",
             json!({"eos_token_id": [2, 97]}),
             "`eos_token_id` 97 ends no answer: the vocabulary has 97 tokens",

@@ -72,6 +72,25 @@ fn missing_extra_and_misshapen_tensors_are_listed_together() {
     );
 }
 
+/// The norms of the heads of StableLM are a list of modules.
+#[test]
+fn each_norm_of_a_list_is_named() {
+    let name = "stablelm-parallel";
+    let norm = |i: usize| format!("model.layers.1.self_attn.q_layernorm.norms.{i}.weight");
+    let folder = with_header(name, 0, |header, _| rename(header, &norm(2), &norm(6)));
+    let expected = [
+        format!("`{}` [8] is missing", norm(2)),
+        format!("`{}` [8] does not belong to this architecture", norm(6)),
+    ];
+    assert_eq!(faults(lower(&folder, "", &Options::default())), expected);
+    let without = faults(changed(name, &json!({"qk_layernorm": false})));
+    assert_eq!(without.len(), 16, "{without:?}");
+    // The file bounds how many norms can be missing.
+    let heads = json!({"num_attention_heads": 1 << 20, "num_key_value_heads": 2, "head_dim": 8});
+    let many = faults(changed(name, &heads));
+    assert!(many.len() < 4 * 50, "{}", many.len());
+}
+
 #[test]
 fn switches_that_the_tensors_contradict_are_refused() {
     let found = faults(changed(LLAMA, &json!({"attention_bias": false})));
