@@ -296,13 +296,13 @@ fn embed_resumes_with_a_server() {
         "secret",
     ];
     let args = [&args[..], &["--file", file, "-o", out]].concat();
-    let resumes = "the same command, which resumes after 768 texts";
-    assert_ends(&home.run(&args), 2, &["texts.txt, line 1001", resumes]);
+    let keeps = "the same command, which keeps 1000 finished texts in ";
+    assert_ends(&home.run(&args), 2, &["texts.txt, line 1001", keeps]);
     std::fs::write(file, texts.join("\n")).unwrap();
     assert_ends(
         &home.run(&args),
         0,
-        &["resuming after 768 texts", "1000 texts, 1000 vectors"],
+        &["resuming after 1000 texts", "1000 texts, 1000 vectors"],
     );
 }
 
