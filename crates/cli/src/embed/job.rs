@@ -144,8 +144,8 @@ impl<E: Engine> Job<'_, E> {
         let (mut n_tokens, end) = (0, reader.n_read() + WINDOW_ROWS);
         let is_full =
             |n_rows: usize, n_tokens: u64| n_rows as u64 >= most_rows || n_tokens >= most_tokens;
-        while reader.n_read() < end && (reader.has_kept() || !is_full(window.len(), n_tokens)) {
-            let Some((index, text, row)) = reader.next()? else {
+        while reader.has_kept() || !is_full(window.len(), n_tokens) {
+            let Some((index, text, row)) = reader.next(end)? else {
                 break;
             };
             let (content, truncated) = self.engine.encode(&row)?;

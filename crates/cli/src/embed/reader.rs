@@ -67,12 +67,16 @@ impl<'a> Reader<'a> {
         Ok(true)
     }
 
-    /// The next row that is not done, with its index and the hash of its text.
-    pub fn next(&mut self) -> Result<Option<(u64, TextHash, Row)>, Failure> {
+    /// The next row that is not done, with its index, which is below `end`, and the hash of its
+    /// text.
+    pub fn next(&mut self, end: u64) -> Result<Option<(u64, TextHash, Row)>, Failure> {
         while let Some(kept) = self.kept.remove(&self.n_read) {
             if !self.skip_one(&kept)? {
                 return Err(self.changed());
             }
+        }
+        if self.n_read >= end {
+            return Ok(None);
         }
         self.peek()?;
         let Some((text, row)) = self.peeked.take() else {
@@ -150,4 +154,91 @@ fn hash(row: &Row) -> TextHash {
         sha.update(id.to_string());
     }
     sha.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use thane_mil::budget::Budget;
+    use thane_texts::row::Fields;
+    use thane_texts::rows::Source;
+
+    use super::*;
+    use crate::begun::Settings;
+    use crate::embed::records::{Counts, Stored, WINDOW_ROWS};
+
+    fn texts(n: u64) -> Texts {
+        let texts = (0..n).map(|i| i.to_string()).collect();
+        let source = Source::CommandLine(texts);
+        Texts::new(source, Fields::text("text"), false, &Budget::unlimited()).unwrap()
+    }
+
+    /// The indices of the rows that are left before `end`, if these rows of `texts(n)` are done.
+    fn left(n: u64, batches: &[Vec<u64>], now: &Texts, end: u64) -> Result<Vec<u64>, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("x.partial");
+        let (before, budget) = (texts(n), Budget::unlimited());
+        let rows: Vec<Row> = before.rows().unwrap().map(Result::unwrap).collect();
+        let mut journal = Journal::open(&path, &Settings::new(), 1, &budget).unwrap();
+        for batch in batches {
+            let stored = |index: &u64| Stored {
+                index: *index,
+                text: hash(&rows[*index as usize]),
+                id: None,
+                vectors: Vec::new(),
+            };
+            let counts = Counts {
+                rows: batch.len() as u64,
+                ..Counts::default()
+            };
+            let rows: Vec<Stored> = batch.iter().map(stored).collect();
+            journal.append(&counts, &rows).unwrap();
+        }
+        let said = |failure: Failure| failure.error().to_string();
+        let mut reader = Reader::behind(now, &mut journal).map_err(said)?;
+        let mut left = Vec::new();
+        while let Some((index, ..)) = reader.next(end).map_err(said)? {
+            left.push(index);
+        }
+        Ok(left)
+    }
+
+    #[test]
+    fn rows_that_are_left_are_those_that_are_not_done() {
+        let done = [vec![3, 1], vec![0, 5], vec![6]];
+        assert_eq!(left(9, &done, &texts(9), 99), Ok(vec![2, 4, 7, 8]));
+        assert_eq!(left(9, &[], &texts(3), 99), Ok(vec![0, 1, 2]));
+        // As far ahead as a row can be done: no row behind it may be embedded before the first.
+        let done: Vec<u64> = (1..WINDOW_ROWS).collect();
+        let now = texts(WINDOW_ROWS + 9);
+        assert_eq!(left(WINDOW_ROWS, &[done], &now, WINDOW_ROWS), Ok(vec![0]));
+    }
+
+    #[test]
+    fn finished_texts_that_changed_are_named() {
+        let named = |number: &str| {
+            Err(format!(
+                "the command line, text {number}: this is not the text that was embedded"
+            ))
+        };
+        let other = |n: u64, changed: usize| {
+            let mut texts: Vec<String> = (0..n).map(|i| i.to_string()).collect();
+            texts[changed].push('x');
+            let source = Source::CommandLine(texts);
+            Texts::new(source, Fields::text("text"), false, &Budget::unlimited()).unwrap()
+        };
+        let done = [vec![3, 1], vec![0, 5]];
+        for changed in [0, 1, 3, 5] {
+            let name = (changed + 1).to_string();
+            assert_eq!(left(9, &done, &other(9, changed), 99), named(&name));
+        }
+        assert_eq!(left(9, &done, &other(9, 2), 99), Ok(vec![2, 4, 6, 7, 8]));
+        assert_eq!(left(9, &done, &texts(4), 99), named("5"));
+        assert_eq!(left(9, &done, &texts(1), 99), named("2"));
+        // The last text, alone in its batch, may have been half a line.
+        let done = [vec![1, 0], vec![2]];
+        assert_eq!(left(3, &done, &other(4, 2), 99), Ok(vec![2, 3]));
+        assert_eq!(left(3, &done, &texts(2), 99), Ok(vec![]));
+        assert_eq!(left(3, &done, &other(4, 1), 99), named("2"));
+        assert_eq!(left(3, &[vec![1, 0, 2]], &other(4, 2), 99), named("3"));
+    }
 }
