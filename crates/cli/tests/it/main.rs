@@ -53,6 +53,7 @@ mod serve_client;
 mod serve_cors;
 mod serve_forms;
 mod serve_grammars;
+mod serve_half_closed;
 mod serve_keys;
 mod serve_log;
 mod serve_ollama;
