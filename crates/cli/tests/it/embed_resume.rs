@@ -36,7 +36,8 @@ fn number_behind(words: &str, output: &Output) -> u64 {
 /// The finished texts that a run has left.
 #[track_caller]
 fn n_kept(output: &Output) -> u64 {
-    number_behind("\n  try: the same command, which keeps ", output)
+    assert!(stderr(output).contains("\n  try: the same command again; "));
+    number_behind("x.npy.partial keeps ", output)
 }
 
 /// A file of texts, and the arguments to embed it and to embed it elsewhere without interruption.

@@ -296,8 +296,12 @@ fn embed_resumes_with_a_server() {
         "secret",
     ];
     let args = [&args[..], &["--file", file, "-o", out]].concat();
-    let keeps = "the same command, which keeps 1000 finished texts in ";
-    assert_ends(&home.run(&args), 2, &["texts.txt, line 1001", keeps]);
+    let said = [
+        "texts.txt, line 1001",
+        "try: the same command again; ",
+        "out.npy.partial keeps 1000 finished texts",
+    ];
+    assert_ends(&home.run(&args), 2, &said);
     std::fs::write(file, texts.join("\n")).unwrap();
     assert_ends(
         &home.run(&args),

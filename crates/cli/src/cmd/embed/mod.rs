@@ -316,15 +316,14 @@ fn to_file<E: Engine>(
     let mut journal = Journal::open(&partial, settings, format.stored_bytes(dim), &app.budget)?;
     let remedy = |n: u64| {
         let done = counted(n, "finished text");
-        format!(
-            "the same command, which keeps {done} in {}",
-            partial.display()
-        )
+        format!("the same command again; {} keeps {done}", partial.display())
     };
+    if journal.done().rows > 0 {
+        app.interrupt.set_remedy(&remedy(journal.done().rows));
+    }
     let reader = Reader::behind(job.texts, &mut journal)?;
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
-        app.interrupt.set_remedy(&remedy(report.resumed_rows));
         app.output.say(&format!(
             "thane: resuming after {} in {}",
             counted(report.resumed_rows, "text"),
@@ -356,29 +355,31 @@ fn to_file<E: Engine>(
     }
     let resumable = |failure: Failure| failure.remedy(remedy(n));
     run.map_err(resumable)?;
-    let interrupted = || app.interrupt.is_set();
-    let is_ragged = job.is_ragged;
-    let table = Table {
-        journal: &journal,
-        format,
-        dim,
-        is_ragged,
-        model: report.model,
-        interrupted: &interrupted,
-    };
-    let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
-    let _writing = app.interrupt.writing(out.path);
-    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| {
-        match interrupted() {
-            true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
-            false => failure,
-        }
-    });
-    written.map_err(resumable)?;
+    write(&job, &journal, out, report.model).map_err(resumable)?;
+    app.interrupt.set_remedy("");
     std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
-    drop(cooperative);
     report.counts = journal.done().clone();
     Ok(())
+}
+
+/// Writes the output of a finished run.
+fn write<E>(job: &Job<'_, E>, journal: &Journal, out: &Output<'_>, model: &str) -> Outcome {
+    let interrupt = &job.app.interrupt;
+    let interrupted = || interrupt.is_set();
+    let table = Table {
+        journal,
+        format: job.format,
+        dim: job.dim,
+        is_ragged: job.is_ragged,
+        model,
+        interrupted: &interrupted,
+    };
+    let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
+    let _writing = interrupt.writing(out.path);
+    files::write(&table, out.kind, out.path, out.force).map_err(|failure| match interrupted() {
+        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+        false => failure,
+    })
 }
 
 fn nothing(texts: &Texts) -> Failure {
