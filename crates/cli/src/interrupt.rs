@@ -11,7 +11,7 @@
 //! SIGHUP always end the program, unless it was started to ignore them, as by `nohup`; a server
 //! takes a SIGHUP that was sent to it as a wish ([`Hangups`]), on Linux under `nohup` too.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use thane_hub::Children;
 use thane_mil::package::Partial;
 
-use crate::exit::Code;
+use crate::exit::{Code, Failure};
 
 /// The kind of a signal.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,6 +56,8 @@ struct State {
     /// Held while a piece of an answer is printed.
     printing: Mutex<()>,
     tidy: Mutex<Option<Box<dyn Fn() + Send>>>,
+    /// What the user can do after a signal ended the program; may be empty.
+    remedy: Mutex<String>,
 }
 
 /// While this lives, a signal sets the flag and its holder ends the operation.
@@ -124,6 +126,11 @@ impl Interrupt {
     /// Whether a signal arrived.
     pub fn is_set(&self) -> bool {
         self.0.asked.load(Ordering::Relaxed)
+    }
+
+    /// Sets what the program says that the user can do if a signal ends it.
+    pub fn set_remedy(&self, remedy: &str) {
+        remedy.clone_into(&mut self.0.remedy.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Until the result is dropped, the caller checks [`Interrupt::is_set`] and ends by itself. If
@@ -295,7 +302,12 @@ impl Interrupt {
             if let Some(tidy) = &*last.0.tidy.lock().unwrap_or_else(PoisonError::into_inner) {
                 tidy();
             }
-            let _ = writeln!(io::stderr(), "thane: interrupted");
+            let remedy = last.0.remedy.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failure = Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted"));
+            if !remedy.is_empty() {
+                failure = failure.remedy(&*remedy);
+            }
+            let _ = failure.print(&mut io::stderr());
             let _ = said.send(());
         });
         if say.is_ok() {

@@ -25,6 +25,7 @@ mod dialect;
 mod encoding;
 mod error;
 mod guard;
+mod half_closed;
 mod keep_alive;
 mod kept;
 mod lines;

@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 
 use crate::cors::Cors;
 use crate::guard::Guard;
+use crate::half_closed::{Watched, gone};
 use crate::log::{Log, LogSink};
 use crate::patience::Patient;
 use crate::rate::Limits;
@@ -215,18 +216,25 @@ impl Server {
             };
             // Pieces of answers are small, and none waits for the next.
             let _ = stream.set_nodelay(true);
-            let stream = Patient::new(stream, self.options.patience);
+            let socket = Arc::new(stream);
+            let stream = Patient::new(Watched(Arc::clone(&socket)), self.options.patience);
             let service = TowerToHyperService::new(self.router.clone());
             let patience = self.options.patience;
             let (tls, watcher) = (tls.clone(), graceful.watcher());
-            tokio::spawn(async move {
+            let connected = async move {
                 let Some(tls) = tls else {
-                    connect(stream, service, (watcher, patience)).await;
-                    return drop(place);
+                    return connect(stream, service, (watcher, patience)).await;
                 };
                 let agreed = tokio::time::timeout(Self::HANDSHAKE_TIME, tls.accept(stream));
                 if let Ok(Ok(stream)) = agreed.await {
                     connect(stream, service, (watcher, patience)).await;
+                }
+            };
+            tokio::spawn(async move {
+                // What is dropped here frees the client's slots and places in queues.
+                tokio::select! {
+                    () = connected => {}
+                    () = gone(&socket) => {}
                 }
                 drop(place);
             });
@@ -250,6 +258,7 @@ async fn connect<S>(
         .timer(TokioTimer::new())
         .header_read_timeout(patience)
         .max_buf_size(Server::HEAD_BYTES)
+        .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     // The client's connection, and the client's failure.
     let _ = watcher.watch(connection).await;

@@ -24,7 +24,7 @@ pub fn rows<R: Read>(
         .from_reader(Quotes::new(meter.reader(from), separator));
     let mut header = ByteRecord::new();
     let read = from.read_byte_record(&mut header);
-    anyhow::ensure!(!from.get_ref().is_open, "line 1: {}", Unclosed);
+    anyhow::ensure!(!from.get_ref().is_open(), "line 1: {}", Unclosed);
     read.map_err(|e| fault(e, &meter))?;
     let names: Vec<String> = header
         .iter()
@@ -88,7 +88,7 @@ impl<R: Read> Rows<R> {
     fn read(&mut self) -> anyhow::Result<Option<Row>> {
         let read = self.from.read_byte_record(&mut self.record);
         // The rest of the file is in this row, whatever the number of its fields.
-        if self.from.get_ref().is_open {
+        if self.from.get_ref().is_open() {
             return Err(Unclosed.into());
         }
         if !read.map_err(|e| fault(e, &self.meter))? {
@@ -108,6 +108,8 @@ impl<R: Read> Rows<R> {
             number: self.line(),
             texts: vec![field(self.text)?],
             id,
+            // A line break ends a row before the end of the file is seen.
+            is_whole: !self.from.get_ref().ended,
         }))
     }
 
@@ -171,8 +173,8 @@ struct Quotes<R> {
     at: Place,
     /// Bytes of a byte order mark that may still follow.
     mark: &'static [u8],
-    /// Whether the file ended in a quoted field.
-    is_open: bool,
+    /// Whether the file ended. What is written behind its first end is not read.
+    ended: bool,
 }
 
 /// State of the parser before the next byte, by the rules of `csv`.
@@ -192,8 +194,13 @@ impl<R> Quotes<R> {
             separator,
             at: Place::FieldStart,
             mark: b"\xef\xbb\xbf",
-            is_open: false,
+            ended: false,
         }
+    }
+
+    /// Whether the file ended in a quoted field.
+    fn is_open(&self) -> bool {
+        self.ended && self.at == Place::Quoted
     }
 
     fn pass(&mut self, byte: u8) {
@@ -216,9 +223,12 @@ impl<R> Quotes<R> {
 
 impl<R: Read> Read for Quotes<R> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        if self.ended {
+            return Ok(0);
+        }
         let n = self.from.read(buf)?;
         buf[..n].iter().for_each(|byte| self.pass(*byte));
-        self.is_open = n == 0 && self.at == Place::Quoted;
+        self.ended = n == 0;
         Ok(n)
     }
 }

@@ -11,43 +11,51 @@ use thane_mil::budget::OverBudget;
 use super::meter::{BUFFER_BYTES, Meter, Metered, too_long};
 use super::row::{Fields, Id, MAX_ROW_BYTES, Row};
 
-/// Lines with their numbers from 1, without line breaks.
-pub fn lines<R: Read>(
-    from: R,
-    meter: Meter,
-) -> impl Iterator<Item = (u64, anyhow::Result<String>)> {
+/// Lines with their numbers from 1.
+pub fn lines<R: Read>(from: R, meter: Meter) -> impl Iterator<Item = (u64, anyhow::Result<Line>)> {
     let from = BufReader::with_capacity(BUFFER_BYTES, meter.reader(from));
     Lines {
         from,
         meter,
         number: 0,
-        failed: false,
+        ended: false,
     }
+}
+
+/// A line without its line break.
+pub struct Line {
+    pub text: String,
+    /// Whether there was a line break.
+    pub is_whole: bool,
 }
 
 struct Lines<R> {
     from: BufReader<Metered<R>>,
     meter: Meter,
     number: u64,
-    failed: bool,
+    ended: bool,
 }
 
 impl<R: Read> Lines<R> {
-    fn read(&mut self) -> anyhow::Result<Option<String>> {
+    fn read(&mut self) -> anyhow::Result<Option<Line>> {
         let mut line = Vec::new();
         let read = (&mut self.from)
             .take(MAX_ROW_BYTES + 1)
             .read_until(b'\n', &mut line);
         let n = read.map_err(|e| self.meter.fault(e))?;
+        // A file may grow while it is read. What is behind its first end is not read, because it
+        // may be the rest of a line whose first half was taken for a line.
+        let is_whole = line.ends_with(b"\n");
+        self.ended = !is_whole;
         if n == 0 {
             return Ok(None);
         }
         if n as u64 > MAX_ROW_BYTES {
             // The rest of the line is no row.
-            self.failed = true;
+            self.ended = true;
             return Err(too_long());
         }
-        if line.ends_with(b"\n") {
+        if is_whole {
             line.pop();
             line.pop_if(|last| *last == b'\r');
         }
@@ -55,18 +63,19 @@ impl<R: Read> Lines<R> {
             anyhow::anyhow!("invalid UTF-8 at byte {}", e.utf8_error().valid_up_to() + 1)
         })?;
         // Some editors put a byte order mark first.
-        Ok(Some(match text.strip_prefix('\u{feff}') {
+        let text = match text.strip_prefix('\u{feff}') {
             Some(rest) if self.number == 1 => rest.to_owned(),
             _ => text,
-        }))
+        };
+        Ok(Some(Line { text, is_whole }))
     }
 }
 
 impl<R: Read> Iterator for Lines<R> {
-    type Item = (u64, anyhow::Result<String>);
+    type Item = (u64, anyhow::Result<Line>);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
+        if self.ended {
             return None;
         }
         self.meter.next_row();
@@ -75,7 +84,7 @@ impl<R: Read> Iterator for Lines<R> {
             Ok(line) => line.map(|line| (self.number, Ok(line))),
             Err(e) => {
                 // Errors of disk and memory would occur again.
-                self.failed |= e
+                self.ended |= e
                     .chain()
                     .any(|cause| cause.is::<io::Error>() || cause.is::<OverBudget>());
                 Some((self.number, Err(e)))
@@ -146,7 +155,13 @@ impl<'a> JsonRows<'a> {
             Some(name) => Some(self.id(name, object.id, &object.names)?),
             None => None,
         };
-        Ok(Row { number, texts, id })
+        Ok(Row {
+            number,
+            texts,
+            id,
+            // JSON of which a part is missing is invalid.
+            is_whole: true,
+        })
     }
 
     fn id(&self, name: &str, found: Option<Seen>, names: &[String]) -> anyhow::Result<Value> {

@@ -14,6 +14,8 @@ pub struct Row {
     pub texts: Vec<String>,
     /// The row's id: a string, number, boolean or null. `None` if the source has no ids.
     pub id: Option<Value>,
+    /// False if the source ends in the row's line, which may be half written.
+    pub is_whole: bool,
 }
 
 /// The fields of a row that are read.

@@ -168,6 +168,7 @@ impl Texts {
                     number: 1,
                     texts: texts.clone(),
                     id: None,
+                    is_whole: true,
                 })]
                 .into_iter(),
             ),
@@ -177,6 +178,7 @@ impl Texts {
                         number,
                         texts: vec![text.clone()],
                         id: None,
+                        is_whole: true,
                     })
                 };
                 Box::new(texts.iter().zip(1..).map(row))
@@ -207,10 +209,11 @@ impl Texts {
     fn plain<'a>(&'a self, from: impl Read + 'a) -> impl Iterator<Item = anyhow::Result<Row>> + 'a {
         let meter = Meter::new(&self.budget, 3, || self.name());
         lines::lines(from, meter).map(|(number, line)| {
-            let row = line.map(|text| Row {
+            let row = line.map(|line| Row {
                 number,
-                texts: vec![text],
+                texts: vec![line.text],
                 id: None,
+                is_whole: line.is_whole,
             });
             self.named(number, row)
         })
@@ -226,8 +229,8 @@ impl Texts {
         let mut parser = lines::JsonRows::new(&self.fields, self.chunks);
         lines::lines(from, meter).filter_map(move |(number, line)| {
             let row = match line {
-                Ok(line) if line.trim().is_empty() => return None,
-                Ok(line) => parser.row(number, &line),
+                Ok(line) if line.text.trim().is_empty() => return None,
+                Ok(line) => parser.row(number, &line.text),
                 Err(e) => Err(e),
             };
             Some(self.named(number, row))
@@ -279,11 +282,12 @@ mod tests {
             .collect()
     }
 
-    fn row(number: u64, texts: &[&str]) -> Result<Row, String> {
+    fn row(number: u64, texts: &[&str], is_whole: bool) -> Result<Row, String> {
         Ok(Row {
             number,
             texts: texts.iter().map(|t| (*t).to_owned()).collect(),
             id: None,
+            is_whole,
         })
     }
 
@@ -294,14 +298,46 @@ mod tests {
         assert_eq!(
             rows,
             [
-                row(1, &["one"]),
-                row(2, &[""]),
-                row(3, &[" two "]),
+                row(1, &["one"], true),
+                row(2, &[""], true),
+                row(3, &[" two "], true),
                 bad,
-                row(5, &["last"])
+                row(5, &["last"], false)
             ]
         );
         assert!(read(false, false, b"").is_empty());
+    }
+
+    /// A file that grows behind its last line, which was half written, when it was read.
+    #[test]
+    fn what_follows_the_end_is_not_read() {
+        struct Growing<'a>(std::slice::Iter<'a, &'a [u8]>);
+        impl Read for Growing<'_> {
+            fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+                self.0.next().map_or(Ok(0), |part| {
+                    let mut part = *part;
+                    part.read(to)
+                })
+            }
+        }
+        let texts = texts(Source::Stdin, false, Id::None);
+        for parts in [
+            &[&b"one\ntw"[..], b"", b"o\nthree\n"],
+            &[b"one\n", b"tw", b""],
+        ] {
+            let rows = texts.plain(Growing(parts.iter()));
+            let rows: Vec<_> = rows.map(|row| Ok(row.unwrap())).collect();
+            assert_eq!(rows, [row(1, &["one"], true), row(2, &["tw"], false)]);
+        }
+        for (parts, is_whole) in [
+            (&[&b"text\na\nb"[..], b"", b"c\nd\n"][..], [true, false]),
+            (&[b"text\na\n\"b\"\n"], [true, true]),
+        ] {
+            let meter = Meter::new(&texts.budget, 4, String::new);
+            let rows = csv::rows(Growing(parts.iter()), b',', &texts.fields, meter).unwrap();
+            let rows: Vec<bool> = rows.map(|(_, row)| row.unwrap().is_whole).collect();
+            assert_eq!(rows, is_whole);
+        }
     }
 
     #[test]
@@ -316,7 +352,7 @@ mod tests {
             .filter_map(|r| r.as_ref().err())
             .map(String::as_str)
             .collect();
-        assert_eq!(rows[0], row(1, &["a"]));
+        assert_eq!(rows[0], row(1, &["a"], true));
         assert_eq!(
             said,
             [
@@ -332,7 +368,7 @@ mod tests {
             true,
             b"{\"text\": [\"a\", \"\"]}\n{\"text\": \"a\"}\n{\"text\": []}\n{\"text\": [1]}",
         );
-        assert_eq!(chunks[0], row(1, &["a", ""]));
+        assert_eq!(chunks[0], row(1, &["a", ""], true));
         let said: Vec<&str> = chunks
             .iter()
             .filter_map(|r| r.as_ref().err())

@@ -8,7 +8,7 @@ use serde_json::Value;
 use thane_engine::embed::output::Format;
 use thane_mil::types::DType;
 
-use super::journal::Stored;
+use super::records::Stored;
 use super::table::Table;
 use crate::exit::Failure;
 use crate::{npy, out};

@@ -1,26 +1,23 @@
-//! Embeds rows in windows: reads and tokenizes a window, embeds it in batches of similar length,
-//! and returns the rows in order.
+//! Embeds rows in windows: reads and tokenizes a window, and embeds it in batches of similar
+//! length.
 
 use serde_json::Value;
-use sha2::{Digest, Sha256};
 use thane_engine::embed::Watch;
 use thane_engine::embed::output::Format;
 use thane_mil::budget::OverBudget;
 
-use super::journal::{Counts, Stored, hex};
+use super::reader::Reader;
+use super::records::{Counts, Stored, TextHash, WINDOW_ROWS};
 use crate::app::App;
 use crate::exit::{Code, Failure, Outcome};
 use thane_texts::row::Row;
-use thane_texts::rows::{Rows, Texts};
+use thane_texts::rows::Texts;
 
-/// Rows of the first window; each further one has twice as many. An interrupted run so loses about
-/// half of its time at most.
-const FIRST_ROWS: usize = 256;
-/// Most rows of a window: enough to find rows of similar length for a batch.
-const WINDOW_ROWS: usize = 4096;
-/// Most tokens of a window, except for its last row. A run that is killed loses one window, some
-/// minutes of work of a large model.
-const WINDOW_TOKENS: usize = 1 << 17;
+/// Rows of the first window, so that the first vectors come soon; each further one has twice as
+/// many, up to [`WINDOW_ROWS`]: enough to find rows of similar length for a batch.
+const FIRST_ROWS: u64 = 256;
+/// Most tokens of a window, except for its last row.
+const WINDOW_TOKENS: u64 = 1 << 17;
 
 /// A run over texts.
 pub struct Job<'a, E> {
@@ -39,9 +36,9 @@ pub trait Engine {
     /// What is embedded of a row.
     type Content;
 
-    /// A row as it is embedded. What is refused here is refused before anything of its window is
-    /// computed.
-    fn encode(&self, row: Row) -> Result<Encoded<Self::Content>, Failure>;
+    /// A row as it is embedded, and whether it was truncated. What is refused here is refused
+    /// before anything of its window is computed.
+    fn encode(&self, row: &Row) -> Result<(Self::Content, bool), Failure>;
 
     /// Number of tokens, or about as many.
     fn n_tokens(&self, content: &Self::Content) -> usize;
@@ -49,10 +46,13 @@ pub trait Engine {
     /// Most elements that the vectors of these rows have.
     fn n_elements(&self, window: &[Encoded<Self::Content>]) -> usize;
 
-    /// Embeds rows; `None` after an interrupt.
+    /// Which rows of a window share a batch: their indices in it.
+    fn batches(&self, window: &[Encoded<Self::Content>]) -> Vec<Vec<usize>>;
+
+    /// Embeds the rows of a batch; `None` after an interrupt.
     fn vectors(
         &mut self,
-        window: &[Encoded<Self::Content>],
+        batch: &[&Encoded<Self::Content>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vectors>, Failure>;
 }
@@ -66,108 +66,60 @@ pub struct Vectors {
 
 /// A row that is ready to be embedded.
 pub struct Encoded<C> {
+    pub index: u64,
+    pub text: TextHash,
     pub number: u64,
     pub id: Option<Value>,
+    /// See [`Row`].
+    pub is_whole: bool,
     pub content: C,
     pub truncated: bool,
 }
 
-/// Rows that were embedded, in order.
+/// The rows of a batch that was embedded. Batches are in the order in which they were finished.
 pub struct Done {
     pub counts: Counts,
     pub rows: Vec<Stored>,
-    /// Hash of all texts so far.
-    pub texts: Sha256,
 }
 
 /// Receives rows that were embedded.
 pub type Sink<'a> = dyn FnMut(Done) -> Outcome + 'a;
-
-/// The remaining rows, and the hash of the rows so far.
-struct Reader<'a> {
-    rows: Rows<'a>,
-    texts: Sha256,
-}
-
-impl Reader<'_> {
-    fn next(&mut self) -> Result<Option<Row>, Failure> {
-        let row = self
-            .rows
-            .next()
-            .transpose()
-            .map_err(|e| Failure::new(Code::Usage, in_a_line(e)))?;
-        if let Some(row) = &row {
-            self.texts.update((row.texts.len() as u64).to_le_bytes());
-            for text in &row.texts {
-                self.texts.update((text.len() as u64).to_le_bytes());
-                self.texts.update(text);
-            }
-            if let Some(id) = &row.id {
-                self.texts.update(id.to_string());
-            }
-        }
-        Ok(row)
-    }
-}
 
 /// The failure of memory that is not there.
 pub fn usage(error: OverBudget) -> Failure {
     Failure::new(Code::Usage, error)
 }
 
-/// Joins an error and its causes into one line. An error of memory is kept, since it has its own
-/// exit code.
-pub fn in_a_line(error: anyhow::Error) -> anyhow::Error {
-    match error.chain().any(|cause| cause.is::<OverBudget>()) {
-        true => error,
-        false => anyhow::anyhow!("{error:#}"),
-    }
-}
-
 impl<E: Engine> Job<'_, E> {
-    /// Embeds all rows after the first `skip`, whose texts must have the hash `skipped`; the file
-    /// `begun` has what an earlier run made of them. If fewer rows than `counted` follow, the file
-    /// was changed, which is an error.
+    /// Embeds the rows that are left. If the source has fewer rows than `counted`, the file was
+    /// changed, which is an error.
     pub fn run(
         &mut self,
-        skip: u64,
-        skipped: &str,
-        begun: &str,
+        mut reader: Reader<'_>,
         counted: Option<u64>,
         sink: &mut Sink<'_>,
     ) -> Result<Counts, Failure> {
-        let texts = self.texts;
-        let mut reader = Reader {
-            rows: texts.rows().map_err(|e| Failure::new(Code::Usage, e))?,
-            texts: Sha256::new(),
-        };
-        let mut n_skipped = 0;
-        while n_skipped < skip && reader.next()?.is_some() {
-            n_skipped += 1;
-        }
-        if n_skipped < skip || skip > 0 && hex(reader.texts.clone()) != skipped {
-            let error = anyhow::anyhow!(
-                "{}: its first {skip} texts are not those that were embedded",
-                texts.name()
-            );
-            return Err(Failure::new(Code::Usage, error)
-                .remedy("the texts that the run was started with")
-                .remedy(format!("remove {begun}, to start over")));
-        }
         let mut counts = Counts::default();
         let mut most_rows = FIRST_ROWS;
         loop {
             let window = self.window(&mut reader, most_rows)?;
             most_rows = (most_rows * 2).min(WINDOW_ROWS);
             if window.is_empty() {
-                return match counted.filter(|counted| *counted > skip + counts.rows) {
-                    Some(counted) => Err(self.shrunk(counted, skip + counts.rows)),
+                return match counted.filter(|counted| *counted > reader.n_read()) {
+                    Some(counted) => Err(self.shrunk(counted, reader.n_read())),
                     None => Ok(counts),
                 };
             }
-            let done = self.embed(&window, reader.texts.clone())?;
-            counts.add(&done.counts);
-            sink(done)?;
+            // What may be half a line is embedded last and alone, so that it can be removed from
+            // the journal without losing anything else.
+            let n_whole = window.iter().take_while(|row| row.is_whole).count();
+            let (together, alone) = window.split_at(n_whole);
+            let mut sink = |done: Done| {
+                counts.add(&done.counts);
+                sink(done)
+            };
+            self.embed(together, &mut sink)?;
+            self.embed(alone, &mut sink)?;
         }
     }
 
@@ -180,26 +132,39 @@ impl<E: Engine> Job<'_, E> {
             .remedy("a copy of the file that nobody writes to")
     }
 
+    /// The next rows that are not done. The first window has all rows before one that is.
     fn window(
         &self,
         reader: &mut Reader<'_>,
-        most_rows: usize,
+        most_rows: u64,
     ) -> Result<Vec<Encoded<E::Content>>, Failure> {
         // As many tokens of a whole window as it has of its rows.
         let most_tokens = WINDOW_TOKENS / WINDOW_ROWS * most_rows;
         let mut window: Vec<Encoded<E::Content>> = Vec::new();
-        let mut n_tokens = 0;
-        while window.len() < most_rows && n_tokens < most_tokens {
-            let Some(row) = reader.next()? else { break };
-            let encoded = self.engine.encode(row)?;
-            n_tokens += self.engine.n_tokens(&encoded.content);
-            window.push(encoded);
+        let (mut n_tokens, end) = (0, reader.n_read() + WINDOW_ROWS);
+        let is_full =
+            |n_rows: usize, n_tokens: u64| n_rows as u64 >= most_rows || n_tokens >= most_tokens;
+        while reader.has_kept() || !is_full(window.len(), n_tokens) {
+            let Some((index, text, row)) = reader.next(end)? else {
+                break;
+            };
+            let (content, truncated) = self.engine.encode(&row)?;
+            n_tokens += self.engine.n_tokens(&content) as u64;
+            window.push(Encoded {
+                index,
+                text,
+                number: row.number,
+                id: row.id,
+                is_whole: row.is_whole,
+                content,
+                truncated,
+            });
         }
         Ok(window)
     }
 
-    /// Embeds a window.
-    fn embed(&mut self, window: &[Encoded<E::Content>], texts: Sha256) -> Result<Done, Failure> {
+    /// Embeds rows batch by batch.
+    fn embed(&mut self, rows: &[Encoded<E::Content>], sink: &mut Sink<'_>) -> Outcome {
         let app = self.app;
         let interrupted = || app.interrupt.is_set();
         let mut progress = |n: usize| app.output.advance(n as u64);
@@ -207,35 +172,45 @@ impl<E: Engine> Job<'_, E> {
             interrupted: &interrupted,
             progress: &mut progress,
         };
-        let what = || format!("the vectors of {} texts", window.len());
-        // Three copies: as computed, as stored and as written.
-        let n_bytes = self.engine.n_elements(window).saturating_mul(12);
+        let what = || format!("the vectors of {} texts", rows.len());
+        // Most copies, where rows wait for the one before them: as computed, stored and written.
+        let n_bytes = self.engine.n_elements(rows).saturating_mul(12);
         let _held = app.budget.reserve(n_bytes, what).map_err(usage)?;
-        let vectors = self.engine.vectors(window, &mut watch)?;
-        let vectors = vectors
-            .ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+        for batch in self.engine.batches(rows) {
+            let batch: Vec<&Encoded<E::Content>> = batch.iter().map(|i| &rows[*i]).collect();
+            let vectors = match interrupted() {
+                true => None,
+                false => self.engine.vectors(&batch, &mut watch)?,
+            };
+            let vectors = vectors
+                .ok_or_else(|| Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")))?;
+            sink(self.done(&batch, vectors)?)?;
+        }
+        Ok(())
+    }
+
+    /// The rows of a batch as they are stored.
+    fn done(&self, batch: &[&Encoded<E::Content>], vectors: Vectors) -> Result<Done, Failure> {
         let mut counts = Counts {
-            rows: window.len() as u64,
+            rows: batch.len() as u64,
             tokens: vectors.n_tokens,
             ..Counts::default()
         };
-        let mut rows = Vec::with_capacity(window.len());
-        for (encoded, values) in window.iter().zip(vectors.rows) {
+        let mut rows = Vec::with_capacity(batch.len());
+        for (encoded, values) in batch.iter().zip(vectors.rows) {
             counts.truncated += u64::from(encoded.truncated);
             let vectors = self
                 .stored(&values)
                 .map_err(|e| at(self.texts, encoded.number, e))?;
             counts.vectors += (vectors.len() / self.format.stored_bytes(self.dim)) as u64;
             rows.push(Stored {
+                index: encoded.index,
+                text: encoded.text,
                 id: encoded.id.clone(),
                 vectors,
             });
         }
-        Ok(Done {
-            counts,
-            rows,
-            texts,
-        })
+        Ok(Done { counts, rows })
     }
 
     /// Converts vectors to the stored format.

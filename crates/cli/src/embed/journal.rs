@@ -1,72 +1,31 @@
-//! The journal of a run: a file beside the output with the rows so far, so that a run that was
-//! killed continues where it stopped, without losing or repeating a row.
+//! The journal of a run: a file beside the output with the rows that are done, so that a run that
+//! stopped for any reason continues where it stopped, without losing or repeating a row.
 //!
-//! The first line has the settings of the run as JSON. Each window is a line of JSON with counts
-//! and hashes, and the bytes of its rows. A row has the number of its vectors and the length of its
-//! id as u32, the id as JSON, then the vectors in their stored format. An incomplete window, or one
-//! whose counts are wrong, is ignored with everything after it.
+//! The first line has the settings of the run as JSON, then follow batches ([`super::records`]) in
+//! the order in which they were finished. A batch that is incomplete or damaged is ignored with
+//! everything after it. Until a row is done, no row [`WINDOW_ROWS`] or more behind it is, so
+//! reading rows in order takes bounded memory.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::io::{self, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use sha2::{Digest, Sha256};
 
 use thane_mil::budget::Budget;
 
-use crate::begun::{self, Begun, Kind, Settings, read_line};
+use super::records::{self, Counts, InOrder, Stored, WINDOW_ROWS, whole_batch};
+use crate::begun::{self, Begun, Kind, Settings};
 use crate::exit::Failure;
-use thane_texts::row::MAX_ROW_BYTES;
 
-/// Most bytes of an id: each byte of a row can take six bytes of JSON.
-const MAX_ID_BYTES: u64 = MAX_ROW_BYTES * 6 + 2;
+/// Rows or tokens after which the journal is flushed to the disk. A program that is killed loses
+/// nothing of what was written; a machine that loses power loses at most this.
+const FLUSH_ROWS: u64 = 256;
+const FLUSH_TOKENS: u64 = 1 << 13;
 
 const KIND: Kind = Kind {
     verb: "embed",
-    version: 2,
+    version: 3,
 };
-
-/// Counts of rows that were embedded.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
-    pub rows: u64,
-    pub vectors: u64,
-    pub tokens: u64,
-    /// Rows that were too long and were truncated.
-    pub truncated: u64,
-}
-
-impl Counts {
-    pub fn add(&mut self, other: &Counts) {
-        self.rows = self.rows.saturating_add(other.rows);
-        self.vectors = self.vectors.saturating_add(other.vectors);
-        self.tokens = self.tokens.saturating_add(other.tokens);
-        self.truncated = self.truncated.saturating_add(other.truncated);
-    }
-}
-
-/// A row that was embedded.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stored {
-    /// See [`thane_texts::row::Row`].
-    pub id: Option<Value>,
-    /// The vectors, concatenated.
-    pub vectors: Vec<u8>,
-}
-
-/// The line before the rows of a window.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Window {
-    counts: Counts,
-    /// Bytes and hash of the rows.
-    bytes: u64,
-    sha256: String,
-    /// Hash of all texts up to the end of this window.
-    texts: String,
-}
 
 /// An open journal.
 pub struct Journal {
@@ -75,10 +34,18 @@ pub struct Journal {
     /// Bytes of a vector.
     vector_bytes: usize,
     budget: Budget,
-    /// Offset of the first window.
+    /// Offsets of the first batch and of the end of the last one.
     start: u64,
+    end: u64,
     done: Counts,
-    texts: String,
+    /// What was appended since the last flush.
+    unflushed: Counts,
+    /// Number of rows before the first that is not done.
+    n_leading: u64,
+    /// Indices of the rows behind it that are done.
+    ahead: BTreeSet<u64>,
+    /// Offset of the last batch, if it only has the last of all rows.
+    last_alone: Option<u64>,
 }
 
 impl Journal {
@@ -100,15 +67,27 @@ impl Journal {
             vector_bytes,
             budget: budget.clone(),
             start,
+            end: start,
             done: Counts::default(),
-            texts: String::new(),
+            unflushed: Counts::default(),
+            n_leading: 0,
+            ahead: BTreeSet::new(),
+            last_alone: None,
         };
         if goes_on {
-            this.go_on().map_err(|e| {
-                Failure::from(anyhow::Error::new(e).context(path.display().to_string()))
-            })?;
+            this.go_on().map_err(|e| this.fault(e))?;
         }
         Ok(this)
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The failure of reading or writing the file.
+    pub fn fault(&self, error: io::Error) -> Failure {
+        let path = self.path.display().to_string();
+        Failure::from(anyhow::Error::new(error).context(path))
     }
 
     /// Counts of all rows so far.
@@ -116,30 +95,41 @@ impl Journal {
         &self.done
     }
 
-    /// Hash of the texts so far; empty if there are none.
-    pub fn texts(&self) -> &str {
-        &self.texts
+    /// Number of rows before the first that is not done.
+    pub fn n_leading(&self) -> u64 {
+        self.n_leading
     }
 
-    /// Appends rows; `texts` is the hash of all texts so far. The rows are on the disk when this
-    /// returns.
-    pub fn append(&mut self, counts: &Counts, rows: &[u8], texts: &Sha256) -> io::Result<()> {
-        let texts = hex(texts.clone());
-        let sha256 = hex(Sha256::new_with_prefix(rows));
-        let window = Window {
-            counts: counts.clone(),
-            bytes: rows.len() as u64,
-            sha256,
-            texts: texts.clone(),
-        };
-        let mut bytes = serde_json::to_vec(&window)?;
-        bytes.push(b'\n');
-        bytes.extend(rows);
+    /// Appends the rows of a batch.
+    pub fn append(&mut self, counts: &Counts, rows: &[Stored]) -> io::Result<()> {
+        let bytes = records::encode(counts, rows, self.vector_bytes)?;
+        self.file.seek(SeekFrom::Start(self.end))?;
         self.file.write_all(&bytes)?;
-        self.file.sync_data()?;
-        self.done.add(counts);
-        self.texts = texts;
+        self.unflushed.add(counts);
+        if self.unflushed.rows >= FLUSH_ROWS || self.unflushed.tokens >= FLUSH_TOKENS {
+            self.file.sync_data()?;
+            self.unflushed = Counts::default();
+        }
+        let indices: Vec<u64> = rows.iter().map(|row| row.index).collect();
+        let is_new = self.admit(&indices, counts, self.end + bytes.len() as u64);
+        debug_assert!(is_new, "a window has rows that are not done");
         Ok(())
+    }
+
+    /// Removes the last batch if it only has the row before the first that is not done, which is
+    /// the last row of all. False if there is no such batch.
+    pub fn forget_last(&mut self) -> io::Result<bool> {
+        let Some(offset) = self.last_alone else {
+            return Ok(false);
+        };
+        self.file.set_len(offset)?;
+        self.go_on()?;
+        Ok(true)
+    }
+
+    /// The rows so far, in the order of their indices.
+    pub fn in_order(&self) -> io::Result<InOrder<'_>> {
+        InOrder::new(&self.file, self.start, self.end, self.vector_bytes)
     }
 
     /// Calls `take` with every row, in order. Lengths were checked when the file was opened.
@@ -147,138 +137,69 @@ impl Journal {
         &self,
         take: &mut dyn FnMut(&Stored) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        let mut reader = BufReader::new(&self.file);
-        reader.seek(SeekFrom::Start(self.start))?;
+        let mut rows = self.in_order()?;
         let mut held = self.budget.reserve(0, String::new)?;
-        while let Some(window) = read_window(&mut reader)? {
-            for _ in 0..window.counts.rows {
-                let (n_vectors, id_bytes) = read_lengths(&mut reader)?;
-                let len = n_vectors as usize * self.vector_bytes;
-                let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
-                held.grow(more, || format!("a row of {}", self.path.display()))?;
-                let id = id_bytes
-                    .map(|n| read_bytes(&mut reader, n as usize))
-                    .transpose()?;
-                let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
-                take(&Stored {
-                    id,
-                    vectors: read_bytes(&mut reader, len)?,
-                })?;
+        while let Some(head) = rows.next()? {
+            let (len, id_bytes) = (head.n_vectors as usize * self.vector_bytes, head.id_bytes);
+            let more = (len + id_bytes.unwrap_or(0) as usize * 2).saturating_sub(held.bytes());
+            held.grow(more, || format!("a row of {}", self.path.display()))?;
+            let id = id_bytes.map(|n| rows.read(n as usize)).transpose()?;
+            let id = id.map(|id| serde_json::from_slice(&id)).transpose()?;
+            take(&Stored {
+                index: head.index,
+                text: head.text,
+                id,
+                vectors: rows.read(len)?,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Finds the batches, and cuts off what is behind the last whole one.
+    fn go_on(&mut self) -> io::Result<()> {
+        (self.end, self.done) = (self.start, Counts::default());
+        (self.n_leading, self.ahead, self.last_alone) = (0, BTreeSet::new(), None);
+        let file = self.file.try_clone()?;
+        let mut reader = BufReader::new(&file);
+        reader.seek(SeekFrom::Start(self.start))?;
+        while let Some((counts, indices)) = whole_batch(&mut reader, self.vector_bytes)? {
+            let end = reader.stream_position()?;
+            if !self.admit(&indices, &counts, end) {
+                break;
             }
         }
-        Ok(())
+        self.file.set_len(self.end)
     }
 
-    fn go_on(&mut self) -> io::Result<()> {
-        let mut reader = BufReader::new(&self.file);
-        reader.seek(SeekFrom::Start(self.start))?;
-        let mut end = self.start;
-        while let Some(window) = whole_window(&mut reader, self.vector_bytes)? {
-            end = reader.stream_position()?;
-            self.done.add(&window.counts);
-            self.texts = window.texts;
+    /// Counts the rows of a batch that ends at `end`; false if they cannot be there, because they
+    /// are done already or too far behind a row that is not.
+    fn admit(&mut self, indices: &[u64], counts: &Counts, end: u64) -> bool {
+        let unique: BTreeSet<u64> = indices.iter().copied().collect();
+        let fits = |index: &u64| {
+            index
+                .checked_sub(self.n_leading)
+                .is_some_and(|n| n < WINDOW_ROWS)
+                && !self.ahead.contains(index)
+        };
+        if unique.len() != indices.len() || !unique.iter().all(fits) {
+            return false;
         }
-        self.file.set_len(end)?;
-        self.file.seek(SeekFrom::Start(end))?;
-        Ok(())
-    }
-}
-
-/// The length of the id of a row without one.
-const NO_ID: u32 = u32::MAX;
-
-/// The bytes of rows in a window; a vector has `vector_bytes` bytes.
-pub fn frame(rows: &[Stored], vector_bytes: usize) -> Vec<u8> {
-    let mut out = Vec::new();
-    for row in rows {
-        let id = row.id.as_ref().map(Value::to_string);
-        out.extend(((row.vectors.len() / vector_bytes) as u32).to_le_bytes());
-        out.extend(
-            id.as_ref()
-                .map_or(NO_ID, |id| id.len() as u32)
-                .to_le_bytes(),
-        );
-        out.extend(id.unwrap_or_default().as_bytes());
-        out.extend(&row.vectors);
-    }
-    out
-}
-
-/// Number of vectors of a row, and bytes of its id if it has one.
-fn read_lengths(reader: &mut impl Read) -> io::Result<(u32, Option<u32>)> {
-    let mut read = || -> io::Result<u32> {
-        let mut n = [0; 4];
-        reader.read_exact(&mut n)?;
-        Ok(u32::from_le_bytes(n))
-    };
-    Ok((read()?, Some(read()?).filter(|n| *n != NO_ID)))
-}
-
-fn read_bytes(reader: &mut impl Read, len: usize) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    reader.read_exact(&mut bytes)?;
-    Ok(bytes)
-}
-
-fn read_window(reader: &mut impl BufRead) -> io::Result<Option<Window>> {
-    Ok(read_line(reader)?.and_then(|(line, _)| serde_json::from_slice(&line).ok()))
-}
-
-/// The next window, if it is complete and its counts are right. Skips its rows.
-fn whole_window(reader: &mut impl BufRead, vector_bytes: usize) -> io::Result<Option<Window>> {
-    let Some(window) = read_window(reader)? else {
-        return Ok(None);
-    };
-    let mut rows = Hashing {
-        from: reader.take(window.bytes),
-        sha: Sha256::new(),
-    };
-    let counted = count_rows(&mut rows, &window.counts, vector_bytes);
-    let n_left = io::copy(&mut rows, &mut io::sink())?;
-    let is_whole = match counted {
-        Ok(is_counted) => is_counted && n_left == 0 && rows.from.limit() == 0,
-        Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => false,
-        Err(e) => return Err(e),
-    };
-    Ok((is_whole && hex(rows.sha) == window.sha256).then_some(window))
-}
-
-/// Whether the numbers of rows and vectors are those of `counts`.
-fn count_rows(reader: &mut impl Read, counts: &Counts, vector_bytes: usize) -> io::Result<bool> {
-    let mut n_vectors = 0u64;
-    for _ in 0..counts.rows {
-        let (n, id_bytes) = read_lengths(reader)?;
-        let id_bytes = u64::from(id_bytes.unwrap_or(0));
-        n_vectors += u64::from(n);
-        let len = id_bytes + u64::from(n) * vector_bytes as u64;
-        if id_bytes > MAX_ID_BYTES || io::copy(&mut reader.take(len), &mut io::sink())? != len {
-            return Ok(false);
+        let is_last = indices == [self.n_leading] && self.ahead.is_empty();
+        self.last_alone = is_last.then_some(self.end);
+        self.ahead.extend(unique);
+        while self.ahead.remove(&self.n_leading) {
+            self.n_leading += 1;
         }
+        self.done.add(counts);
+        self.end = end;
+        true
     }
-    Ok(n_vectors == counts.vectors)
-}
-
-/// Hashes what is read.
-struct Hashing<R> {
-    from: R,
-    sha: Sha256,
-}
-
-impl<R: Read> Read for Hashing<R> {
-    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let n = self.from.read(buf)?;
-        self.sha.update(&buf[..n]);
-        Ok(n)
-    }
-}
-
-/// A hash in hexadecimal.
-pub fn hex(sha: Sha256) -> String {
-    sha.finalize().iter().map(|b| format!("{b:02x}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::*;
 
     fn settings(format: &str) -> Settings {
@@ -289,77 +210,120 @@ mod tests {
         Journal::open(path, &settings(format), 2, &Budget::new(1 << 20))
     }
 
-    fn append(journal: &mut Journal, rows: &[&[u8]], texts: &str) {
-        let vectors = rows.iter().map(|row| row.len() as u64 / 2).sum();
+    /// Rows whose vectors tell their index; those of odd index have an id and two vectors.
+    fn stored(index: u64) -> Stored {
+        let id = (index % 2 == 1).then(|| index.into());
+        let vectors = [index as u8; 2].repeat(1 + index as usize % 2);
+        Stored {
+            index,
+            text: [index as u8; 32],
+            id,
+            vectors,
+        }
+    }
+
+    fn batch(indices: &[u64]) -> (Counts, Vec<Stored>) {
+        let rows: Vec<Stored> = indices.iter().copied().map(stored).collect();
         let counts = Counts {
             rows: rows.len() as u64,
-            vectors,
+            vectors: rows.iter().map(|row| row.vectors.len() as u64 / 2).sum(),
             tokens: 5,
             truncated: 0,
         };
-        let id = |row: &[u8]| (row.len() == 4).then(|| Value::from("four"));
-        let rows: Vec<Stored> = rows
-            .iter()
-            .map(|row| Stored {
-                id: id(row),
-                vectors: row.to_vec(),
-            })
-            .collect();
-        journal
-            .append(&counts, &frame(&rows, 2), &Sha256::new_with_prefix(texts))
-            .unwrap();
+        (counts, rows)
     }
 
-    fn rows(journal: &Journal) -> Vec<Vec<u8>> {
+    fn append(journal: &mut Journal, indices: &[u64]) {
+        let (counts, rows) = batch(indices);
+        journal.append(&counts, &rows).unwrap();
+    }
+
+    fn rows(journal: &Journal) -> Vec<Stored> {
         let mut out = Vec::new();
         let mut take = |row: &Stored| {
-            assert_eq!(
-                row.id,
-                (row.vectors.len() == 4).then(|| Value::from("four"))
-            );
-            out.push(row.vectors.clone());
+            out.push(row.clone());
             Ok(())
         };
         journal.each_row(&mut take).unwrap();
         out
     }
 
+    fn all(indices: Range<u64>) -> Vec<Stored> {
+        indices.map(stored).collect()
+    }
+
     #[test]
-    fn wherever_it_is_cut_whole_windows_stay() {
+    fn wherever_it_is_cut_whole_batches_stay() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.partial");
         let mut journal = open(&path, "int8").unwrap();
         let head = journal.start as usize;
-        append(&mut journal, &[b"ab", b"cdef"], "a");
-        let first = std::fs::metadata(&path).unwrap().len() as usize;
-        append(&mut journal, &[b"", b"gh"], "ab");
+        append(&mut journal, &[3, 1]);
+        let first = journal.end as usize;
+        append(&mut journal, &[0, 4]);
         drop(journal);
         let whole = std::fs::read(&path).unwrap();
         for cut in head..=whole.len() {
             std::fs::write(&path, &whole[..cut]).unwrap();
             let mut journal = open(&path, "int8").unwrap();
-            let (n_rows, texts) = if cut == whole.len() {
-                (4, "ab")
-            } else if cut >= first {
-                (2, "a")
-            } else {
-                (0, "")
+            let (n_rows, n_leading, left) = match cut {
+                _ if cut == whole.len() => (4, 2, &[2][..]),
+                _ if cut >= first => (2, 0, &[2, 0, 4][..]),
+                _ => (0, 0, &[4, 0, 2, 3, 1][..]),
             };
-            assert_eq!(journal.done().rows, n_rows, "cut at {cut}");
-            let hash = hex(Sha256::new_with_prefix(texts));
-            assert_eq!(journal.texts(), if n_rows == 0 { "" } else { &hash });
-            append(&mut journal, &[b"xy"], "z");
-            let expected = [
-                &[&b"ab"[..], b"cdef", b"", b"gh"][..n_rows as usize],
-                &[b"xy"],
-            ]
-            .concat();
-            assert_eq!(rows(&journal), expected, "cut at {cut}");
+            assert_eq!(
+                (journal.done().rows, journal.n_leading()),
+                (n_rows, n_leading),
+                "cut at {cut}"
+            );
+            append(&mut journal, left);
+            assert_eq!(rows(&journal), all(0..5), "cut at {cut}");
+            assert_eq!(journal.n_leading(), 5);
         }
-        let mut damaged = whole.clone();
-        *damaged.last_mut().unwrap() ^= 1;
-        std::fs::write(&path, damaged).unwrap();
-        assert_eq!(open(&path, "int8").unwrap().done().rows, 2);
+        for damaged in [whole.len() - 1, first + 20] {
+            let mut bytes = whole.clone();
+            bytes[damaged] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(open(&path, "int8").unwrap().done().rows, 2, "{damaged}");
+        }
+    }
+
+    /// What is left of a failed write, as on a full disk, is overwritten.
+    #[test]
+    fn a_failed_write_leaves_no_trace() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.partial");
+        let mut journal = open(&path, "int8").unwrap();
+        append(&mut journal, &[0]);
+        journal.file.write_all(b"half of a batch").unwrap();
+        append(&mut journal, &[1, 2]);
+        drop(journal);
+        assert_eq!(rows(&open(&path, "int8").unwrap()), all(0..3));
+    }
+
+    #[test]
+    fn only_the_last_row_is_forgotten_and_only_if_it_is_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("out.partial");
+        for (batches, is_forgotten) in [
+            (&[&[1, 0][..], &[2]][..], true),
+            (&[&[0], &[2], &[1]], false),
+            (&[&[0], &[2, 1]], false),
+            (&[&[0], &[2]], false),
+        ] {
+            let mut journal = open(&path, "int8").unwrap();
+            batches.iter().for_each(|batch| append(&mut journal, batch));
+            drop(journal);
+            let mut journal = open(&path, "int8").unwrap();
+            let n_rows = journal.done().rows;
+            assert_eq!(journal.forget_last().unwrap(), is_forgotten, "{batches:?}");
+            assert_eq!(journal.done().rows, n_rows - u64::from(is_forgotten));
+            if is_forgotten {
+                append(&mut journal, &[3, 2]);
+                assert_eq!(rows(&journal), all(0..4));
+            }
+            std::fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]
@@ -393,31 +357,24 @@ mod tests {
         );
     }
 
-    /// Issue 30, 3.5: a journal whose window says that a row has 2^32 - 2 vectors, with the hash of
+    /// Issue 30, 3.5: a journal whose batch says that a row has 2^32 - 2 vectors, with the hash of
     /// just these bytes.
     #[test]
     fn a_crafted_journal_asks_for_no_memory() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("out.partial");
-        let craft = |counts: &Counts, rows: &[u8]| {
-            drop(open(&path, "int8").unwrap());
-            let sha256 = hex(Sha256::new_with_prefix(rows));
-            let window = Window {
-                counts: counts.clone(),
-                bytes: rows.len() as u64,
-                sha256,
-                texts: "0".repeat(64),
+        let craft = |counts: &Counts, crafted: &[u8]| {
+            let mut bytes = {
+                drop(open(&path, "int8").unwrap());
+                std::fs::read(&path).unwrap()
             };
-            let mut bytes = std::fs::read(&path).unwrap();
-            bytes.extend(serde_json::to_vec(&window).unwrap());
-            bytes.push(b'\n');
-            bytes.extend(rows);
+            bytes.extend(records::with_line(counts, crafted).unwrap());
             std::fs::write(&path, bytes).unwrap();
             let journal = open(&path, "int8").unwrap();
-            let done = journal.done().clone();
-            assert_eq!(rows_of(&journal), done.rows);
+            let n_rows = journal.done().rows;
+            assert_eq!(rows(&journal).len() as u64, n_rows);
             std::fs::remove_file(&path).unwrap();
-            done.rows
+            n_rows
         };
         let counts = |rows: u64, vectors: u64| Counts {
             rows,
@@ -425,41 +382,38 @@ mod tests {
             tokens: 1,
             truncated: 0,
         };
-        let row = |n_vectors: u32, id: u32, rest: &[u8]| {
-            [&n_vectors.to_le_bytes(), &id.to_le_bytes(), rest].concat()
+        let row = |index: u64, n_vectors: u32, id: u32, rest: &[u8]| {
+            let lengths = [n_vectors.to_le_bytes(), id.to_le_bytes()].concat();
+            [&index.to_le_bytes(), &[0; 32][..], &lengths, rest].concat()
         };
-        assert_eq!(
-            craft(&counts(1, 1), &row(1, NO_ID, b"ab")),
-            1,
-            "as it should be"
-        );
+        let none = u32::MAX;
+        let good = row(0, 1, none, b"ab");
+        assert_eq!(craft(&counts(1, 1), &good), 1, "as it should be");
         for (counts, rows) in [
-            (counts(1, 0xffff_fffe), row(0xffff_fffe, NO_ID, b"ab")),
-            (counts(1, 1), row(1, 0xffff_fffe, b"ab")),
-            (counts(u64::MAX, 1), row(1, NO_ID, b"ab")),
-            (counts(1, 2), row(1, NO_ID, b"ab")),
-            (counts(1, 1), row(1, NO_ID, b"abcd")),
-            (counts(0, 0), row(0, NO_ID, b"")),
+            (counts(1, 0xffff_fffe), row(0, 0xffff_fffe, none, b"ab")),
+            (counts(1, 1), row(0, 1, 0xffff_fffe, b"ab")),
+            (counts(u64::MAX, 1), good.clone()),
+            (counts(1, 2), good.clone()),
+            (counts(1, 1), row(0, 1, none, b"abcd")),
+            (counts(0, 0), row(0, 0, none, b"")),
+            (counts(2, 2), good.repeat(2)),
+            (counts(1, 1), row(WINDOW_ROWS, 1, none, b"ab")),
+            (counts(1, 1), row(u64::MAX, 1, none, b"ab")),
         ] {
             assert_eq!(craft(&counts, &rows), 0, "{counts:?}");
         }
         // A row that is there, and larger than what may be allocated.
-        let large = vec![7; 3 << 20];
-        append(&mut open(&path, "int8").unwrap(), &[&large], "a");
+        let (mut counts, mut large) = batch(&[0]);
+        large[0].vectors = vec![7; 3 << 20];
+        counts.vectors = 3 << 19;
+        open(&path, "int8")
+            .unwrap()
+            .append(&counts, &large)
+            .unwrap();
         let error = open(&path, "int8")
             .unwrap()
             .each_row(&mut |_| Ok(()))
             .unwrap_err();
         assert!(error.is::<thane_mil::budget::OverBudget>(), "{error:#}");
-    }
-
-    fn rows_of(journal: &Journal) -> u64 {
-        let mut n = 0;
-        let mut count = |_: &Stored| {
-            n += 1;
-            Ok(())
-        };
-        journal.each_row(&mut count).unwrap();
-        n
     }
 }

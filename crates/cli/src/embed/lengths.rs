@@ -10,7 +10,7 @@ use thane_audit::plan::bucket::Histogram;
 use thane_mil::package::read_small;
 use thane_runtime::{TOKENIZER_BYTES, TextEncoder};
 
-use super::job::in_a_line;
+use super::reader::in_a_line;
 use crate::app::App;
 use crate::exit::{Code, Failure};
 use thane_texts::rows::Texts;

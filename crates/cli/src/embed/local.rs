@@ -29,7 +29,7 @@ pub struct Local<'a> {
 impl Engine for Local<'_> {
     type Content = Tokens;
 
-    fn encode(&self, row: Row) -> Result<Encoded<Tokens>, Failure> {
+    fn encode(&self, row: &Row) -> Result<(Tokens, bool), Failure> {
         let max_tokens = self.embedder.max_tokens();
         let text_bytes: usize = row.texts.iter().map(String::len).sum();
         let what = || format!("the tokens of {}", self.texts.place(row.number));
@@ -57,12 +57,7 @@ impl Engine for Local<'_> {
                     max_tokens,
                 },
             )),
-            _ => Ok(Encoded {
-                number: row.number,
-                id: row.id,
-                content: tokens,
-                truncated,
-            }),
+            _ => Ok((tokens, truncated)),
         }
     }
 
@@ -75,17 +70,25 @@ impl Engine for Local<'_> {
         n_vectors.saturating_mul(self.embedder.engine.dim())
     }
 
+    fn batches(&self, window: &[Encoded<Tokens>]) -> Vec<Vec<usize>> {
+        if self.encoding == Encoding::Chunks {
+            return (0..window.len()).map(|idx| vec![idx]).collect();
+        }
+        let lengths: Vec<usize> = window.iter().map(|e| e.content.n_tokens()).collect();
+        self.embedder.engine.batches(&lengths)
+    }
+
     fn vectors(
         &mut self,
-        window: &[Encoded<Tokens>],
+        batch: &[&Encoded<Tokens>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vectors>, Failure> {
-        let Some(rows) = self.whole(window, watch)? else {
+        let Some(rows) = self.whole(batch, watch)? else {
             return Ok(None);
         };
         let dim = self.embedder.engine.dim();
         let keep = |row| shorten(row, dim, self.kept);
-        let n_tokens = window.iter().map(|e| e.content.n_tokens());
+        let n_tokens = batch.iter().map(|e| e.content.n_tokens());
         Ok(Some(Vectors {
             n_tokens: n_tokens.sum::<usize>() as u64,
             rows: rows.into_iter().map(keep).collect(),
@@ -112,15 +115,15 @@ impl Local<'_> {
     /// The vectors of each row with all dimensions, concatenated; `None` after an interrupt.
     fn whole(
         &mut self,
-        window: &[Encoded<Tokens>],
+        batch: &[&Encoded<Tokens>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
         let sequences = || -> Vec<Sequence> {
-            let text = |e: &Encoded<Tokens>| match &e.content {
+            let text = |e: &&Encoded<Tokens>| match &e.content {
                 Tokens::Text(sequence) => sequence.clone(),
                 Tokens::Chunks(_) => Sequence::default(),
             };
-            window.iter().map(text).collect()
+            batch.iter().map(text).collect()
         };
         let embedder = &mut self.embedder.engine;
         let dim = embedder.dim();
@@ -132,9 +135,9 @@ impl Local<'_> {
                 let tokens = sequences().into_iter().map(|s| s.tokens);
                 embedder.tokens(&tokens.collect::<Vec<_>>(), watch)
             }
-            Encoding::Chunks => return self.documents(window, watch),
+            Encoding::Chunks => return self.documents(batch, watch),
         };
-        done.map_err(|e| match e.index().and_then(|index| window.get(index)) {
+        done.map_err(|e| match e.index().and_then(|index| batch.get(index)) {
             Some(encoded) => self.refused(encoded.number, e),
             None => Failure::new(Code::Usage, e),
         })
@@ -142,14 +145,11 @@ impl Local<'_> {
 
     fn documents(
         &mut self,
-        window: &[Encoded<Tokens>],
+        batch: &[&Encoded<Tokens>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vec<Vec<f32>>>, Failure> {
-        let mut out = Vec::with_capacity(window.len());
-        for encoded in window {
-            if (watch.interrupted)() {
-                return Ok(None);
-            }
+        let mut out = Vec::with_capacity(batch.len());
+        for encoded in batch {
             let Tokens::Chunks(document) = &encoded.content else {
                 continue;
             };

@@ -26,13 +26,8 @@ pub struct Remote<'a> {
 impl Engine for Remote<'_> {
     type Content = String;
 
-    fn encode(&self, row: Row) -> Result<Encoded<String>, Failure> {
-        Ok(Encoded {
-            number: row.number,
-            id: row.id,
-            content: row.texts.concat(),
-            truncated: false,
-        })
+    fn encode(&self, row: &Row) -> Result<(String, bool), Failure> {
+        Ok((row.texts.concat(), false))
     }
 
     fn n_tokens(&self, text: &String) -> usize {
@@ -43,44 +38,41 @@ impl Engine for Remote<'_> {
         window.len().saturating_mul(self.dim)
     }
 
+    fn batches(&self, window: &[Encoded<String>]) -> Vec<Vec<usize>> {
+        let (mut batches, mut n_bytes) = (Vec::<Vec<usize>>::new(), 0);
+        for (idx, row) in window.iter().enumerate() {
+            n_bytes += row.content.len();
+            match batches.last_mut() {
+                Some(batch) if batch.len() < MAX_TEXTS && n_bytes <= MAX_BYTES => batch.push(idx),
+                _ => {
+                    n_bytes = row.content.len();
+                    batches.push(vec![idx]);
+                }
+            }
+        }
+        batches
+    }
+
     fn vectors(
         &mut self,
-        window: &[Encoded<String>],
+        batch: &[&Encoded<String>],
         watch: &mut Watch<'_>,
     ) -> Result<Option<Vectors>, Failure> {
-        let mut out = Vectors {
-            rows: Vec::with_capacity(window.len()),
-            n_tokens: 0,
-        };
-        while let Some(rest) = window.get(out.rows.len()..).filter(|rest| !rest.is_empty()) {
-            if (watch.interrupted)() {
-                return Ok(None);
-            }
-            let mut n_bytes = 0;
-            let fits = |row: &&Encoded<String>| {
-                n_bytes += row.content.len();
-                n_bytes <= MAX_BYTES
-            };
-            let n = rest.iter().take(MAX_TEXTS).take_while(fits).count().max(1);
-            let batch = &rest[..n];
-            let texts: Vec<&str> = batch.iter().map(|row| row.content.as_str()).collect();
-            let answer = self.client.embed(self.model, &texts, self.asked_dim);
-            let (rows, n_tokens) = answer.map_err(|e| self.refused(e, batch))?;
-            if let Some(row) = rows.iter().find(|row| row.len() != self.dim) {
-                let what = format!("expected vectors of {}, found {}", self.dim, row.len());
-                return Err(self.client.answer(what).into());
-            }
-            out.rows.extend(rows);
-            out.n_tokens += n_tokens;
-            (watch.progress)(n);
+        let texts: Vec<&str> = batch.iter().map(|row| row.content.as_str()).collect();
+        let answer = self.client.embed(self.model, &texts, self.asked_dim);
+        let (rows, n_tokens) = answer.map_err(|e| self.refused(e, batch))?;
+        if let Some(row) = rows.iter().find(|row| row.len() != self.dim) {
+            let what = format!("expected vectors of {}, found {}", self.dim, row.len());
+            return Err(self.client.answer(what).into());
         }
-        Ok(Some(out))
+        (watch.progress)(batch.len());
+        Ok(Some(Vectors { rows, n_tokens }))
     }
 }
 
 impl Remote<'_> {
     /// Names the row that the server refuses, if it says which (`input[3]: ..`), or embeds wrongly.
-    fn refused(&self, error: ClientError, batch: &[Encoded<String>]) -> Failure {
+    fn refused(&self, error: ClientError, batch: &[&Encoded<String>]) -> Failure {
         let index = match &error {
             ClientError::Refused { message, .. } => message
                 .strip_prefix("input[")

@@ -3,7 +3,8 @@
 use serde_json::Value;
 use thane_engine::embed::output::Format;
 
-use super::journal::{Journal, Stored};
+use super::journal::Journal;
+use super::records::Stored;
 
 /// The vectors of a finished run, and what a file says about them.
 pub struct Table<'a> {

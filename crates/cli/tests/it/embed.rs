@@ -7,7 +7,7 @@ use std::process::{Output, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::fixture::{Home, assert_ends, json as report, stderr, stdout, until};
+use crate::fixture::{Home, assert_ends, json as report, stderr, stdout};
 
 /// The embedding models.
 fn names() -> Vec<String> {
@@ -70,7 +70,7 @@ impl Golden {
 }
 
 /// A folder with texts as JSON lines.
-fn with_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> (Home, String) {
+pub fn with_texts<'a>(texts: impl IntoIterator<Item = &'a str>) -> (Home, String) {
     let home = Home::new();
     let file = home.path("texts.jsonl");
     let lines = texts
@@ -102,7 +102,7 @@ fn error(found: &[f32], expected: &[f32]) -> f64 {
 }
 
 /// Texts of several lengths, each another.
-fn many(n: usize) -> Vec<String> {
+pub fn many(n: usize) -> Vec<String> {
     let words = [
         "the", "sea", "stone", "warm", "cat", "sleeps", "above", "village", "ridge", "station",
     ];
@@ -795,81 +795,6 @@ fn what_cannot_be_embedded_is_named_before_anything_is_lost() {
     );
 }
 
-/// A limit on the length of files ends the process in the midst of its fifth window.
-#[cfg(target_os = "linux")]
-#[test]
-fn a_run_that_is_cut_off_goes_on() {
-    let texts: Vec<String> = (0..5000).map(|i| i.to_string()).collect();
-    let (home, file) = with_texts(texts.iter().map(String::as_str));
-    let out = home.path("x.npy");
-    let flags = [
-        "embed",
-        model("bert-mean").to_str().unwrap(),
-        "--file",
-        &file,
-        "-o",
-        out.to_str().unwrap(),
-    ]
-    .map(str::to_owned);
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let undisturbed = home.run(&[&flags[..5], &[home.path("y.npy").to_str().unwrap()]].concat());
-    assert_ends(&undisturbed, 0, &[]);
-    let mut shell = std::process::Command::new("/bin/sh");
-    home.surround(&mut shell);
-    // The first 3,840 rows take 661 kB, the window behind them 200 kB; a block of sh's `ulimit -f`
-    // has 512 bytes.
-    shell
-        .args([
-            "-c",
-            "ulimit -c 0 && ulimit -f 1500 && exec \"$@\"",
-            "sh",
-            env!("CARGO_BIN_EXE_thane"),
-        ])
-        .args(&flags);
-    let output = shell.output().unwrap();
-    assert_ends(
-        &output,
-        1,
-        &["File too large", "which resumes after 3840 texts"],
-    );
-    assert!(!out.exists());
-    // Other flags, or other texts, are another run.
-    let partial = home.path("x.npy.partial");
-    let before = std::fs::read(&partial).unwrap();
-    let other = home.run(&[&flags[..], &["--format", "int8"]].concat());
-    assert_ends(
-        &other,
-        2,
-        &[
-            "x.npy.partial was started with other flags: --format was float, now it is int8",
-            "try: remove ",
-        ],
-    );
-    let (elsewhere, other_texts) = with_texts(["else"]);
-    let other = home.run(&[&flags[..3], &[other_texts.as_str()], &flags[4..]].concat());
-    assert_ends(
-        &other,
-        2,
-        &["its first 3840 texts are not those that were embedded"],
-    );
-    drop(elsewhere);
-    assert!(
-        before.starts_with(&std::fs::read(&partial).unwrap()),
-        "what was done is still there"
-    );
-    let output = home.run(&flags);
-    assert_ends(
-        &output,
-        0,
-        &["resuming after 3840 texts", "5000 texts, 5000 vectors"],
-    );
-    assert!(
-        std::fs::read(&out).unwrap() == std::fs::read(home.path("y.npy")).unwrap(),
-        "the same bytes"
-    );
-    assert!(!partial.exists());
-}
-
 /// Issue 30, 2.5: CSV, and ids that are kept beside the vectors.
 #[test]
 fn ids_are_kept_in_the_output() {
@@ -962,113 +887,6 @@ fn ids_of(path: &str) -> Vec<String> {
             .to_string()
     })
     .collect()
-}
-
-/// `thane embed` of this many rows, each padded to 100 bytes, and its file.
-fn rows_of_100_bytes(home: &Home, n: usize) -> String {
-    let line = |i: usize| format!("{:<99}\n", format!("{{\"text\": \"{i}\"}}"));
-    std::fs::write(
-        home.path("texts.jsonl"),
-        (0..n).map(line).collect::<String>(),
-    )
-    .unwrap();
-    home.path("texts.jsonl").to_str().unwrap().to_owned()
-}
-
-/// Starts embedding, and waits until the first of its windows of 4,096 rows is on the disk.
-#[cfg(unix)]
-fn started(home: &Home, file: &str, out: &str) -> std::process::Child {
-    let mut command = home.thane(&[
-        "embed",
-        model("bert-mean").to_str().unwrap(),
-        "--file",
-        file,
-        "-o",
-        out,
-    ]);
-    let child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let partial = format!("{out}.partial");
-    until("the first window is on the disk", || {
-        std::fs::metadata(&partial).is_ok_and(|m| m.len() >= 100_000)
-    });
-    child
-}
-
-/// Issue 30, 3.8: a `.jsonl` that shrinks while it is embedded.
-#[cfg(unix)]
-#[test]
-fn a_file_that_shrinks_is_an_error_that_loses_nothing() {
-    let home = Home::new();
-    let (file, out) = (
-        rows_of_100_bytes(&home, 13_000),
-        home.path("x.npy").to_str().unwrap().to_owned(),
-    );
-    let child = started(&home, &file, &out);
-    // The third window begins at row 8,192, and some rows behind it are in the reader's hands
-    // already.
-    std::fs::OpenOptions::new()
-        .write(true)
-        .open(&file)
-        .unwrap()
-        .set_len(100 * 10_000)
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    let texts = [
-        "texts.jsonl had 13000 texts when they were counted, and has 10000 now: it was changed",
-        "try: the same command, which resumes after 10000 texts",
-    ];
-    assert_ends(&output, 2, &texts);
-    assert!(!home.path("x.npy").exists());
-    let again = home.run(&[
-        "embed",
-        model("bert-mean").to_str().unwrap(),
-        "--file",
-        &file,
-        "-o",
-        &out,
-    ]);
-    assert_ends(
-        &again,
-        0,
-        &["resuming after 10000 texts", "10000 texts, 10000 vectors"],
-    );
-}
-
-/// Issue 30, 3.4: what an interrupt leaves is what going on needs.
-#[cfg(unix)]
-#[test]
-fn an_interrupt_leaves_what_going_on_needs_and_nothing_else() {
-    let home = Home::new();
-    let (file, out) = (
-        rows_of_100_bytes(&home, 9_000),
-        home.path("x.npy").to_str().unwrap().to_owned(),
-    );
-    let mut child = started(&home, &file, &out);
-    let status = std::process::Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
-    let left = home
-        .files("")
-        .into_iter()
-        .filter(|name| !name.starts_with("cache"));
-    assert_eq!(left.collect::<Vec<_>>(), ["texts.jsonl", "x.npy.partial"]);
-    let again = home.run(&[
-        "embed",
-        model("bert-mean").to_str().unwrap(),
-        "--file",
-        &file,
-        "-o",
-        &out,
-    ]);
-    assert_ends(&again, 0, &["resuming after ", "9000 texts, 9000 vectors"]);
-    assert!(!home.path("x.npy.partial").exists());
 }
 
 /// Issue 30, 3.5: what one row takes is bounded by `--memory`, and the error says what needed how

@@ -296,13 +296,17 @@ fn embed_resumes_with_a_server() {
         "secret",
     ];
     let args = [&args[..], &["--file", file, "-o", out]].concat();
-    let resumes = "the same command, which resumes after 768 texts";
-    assert_ends(&home.run(&args), 2, &["texts.txt, line 1001", resumes]);
+    let said = [
+        "texts.txt, line 1001",
+        "try: the same command again; ",
+        "out.npy.partial keeps 1000 finished texts",
+    ];
+    assert_ends(&home.run(&args), 2, &said);
     std::fs::write(file, texts.join("\n")).unwrap();
     assert_ends(
         &home.run(&args),
         0,
-        &["resuming after 768 texts", "1000 texts, 1000 vectors"],
+        &["resuming after 1000 texts", "1000 texts, 1000 vectors"],
     );
 }
 

@@ -120,7 +120,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn read(stream: TcpStream) -> Self {
+    pub fn read(stream: TcpStream) -> Self {
         let mut rest = BufReader::new(stream);
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {

@@ -202,7 +202,7 @@ fn the_page_needs_no_key_and_the_rest_does() {
 
 /// The value of a line of the metrics.
 #[track_caller]
-fn metric(text: &str, line: &str) -> f64 {
+pub fn metric(text: &str, line: &str) -> f64 {
     let found = text
         .lines()
         .find_map(|l| l.strip_prefix(line)?.strip_prefix(' '));

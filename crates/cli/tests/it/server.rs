@@ -1,7 +1,7 @@
 //! A web server on a port of this machine that answers as a test wants, and a Hub built on it.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +13,8 @@ pub struct Request {
     pub method: String,
     pub path: String,
     pub headers: HashMap<String, String>,
+    /// The body, if the request gives its length.
+    pub body: Vec<u8>,
 }
 
 pub struct Reply {
@@ -130,19 +132,28 @@ trait WriteSlowly: Write {
 impl WriteSlowly for &TcpStream {}
 
 fn read(stream: &TcpStream) -> Option<Request> {
-    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    let first = lines.next()?;
+    let mut from = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        from.read_line(&mut line).ok()?;
+        Some(line.trim_end().to_owned()).filter(|line| !line.is_empty())
+    };
+    let first = line()?;
     let mut words = first.split(' ');
     let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
     let mut headers = HashMap::new();
-    for line in lines.take_while(|line| !line.is_empty()) {
+    while let Some(line) = line() {
         let (name, value) = line.split_once(':')?;
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
+    let length = headers.get("content-length").and_then(|n| n.parse().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    from.read_exact(&mut body).ok()?;
     Some(Request {
         method,
         path,
         headers,
+        body,
     })
 }
 

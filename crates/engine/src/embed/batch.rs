@@ -101,7 +101,13 @@ mod tests {
                 let cost = |batch: Vec<usize>| {
                     CALL_TOKENS + batch.len() * batch.iter().map(|i| lengths[*i]).max().unwrap()
                 };
-                let found: usize = plan(&lengths, budget).into_iter().map(cost).sum();
+                let batches = plan(&lengths, budget);
+                for batch in &batches {
+                    // `Embedder::batches` promises it.
+                    let alone: Vec<usize> = batch.iter().map(|i| lengths[*i]).collect();
+                    assert_eq!(plan(&alone, budget).len(), 1, "{alone:?}, {budget}");
+                }
+                let found: usize = batches.into_iter().map(cost).sum();
                 assert_eq!(found, tried(&sorted, budget), "{lengths:?}, {budget}");
             }
         }

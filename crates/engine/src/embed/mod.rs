@@ -206,6 +206,16 @@ impl Embedder {
         self.limits
     }
 
+    /// The sequences that share a call, as indices into their lengths in tokens. Sequences of
+    /// similar length share one, so that little padding is computed. A batch is computed in one
+    /// call, also if its sequences are passed alone.
+    pub fn batches(&self, lengths: &[usize]) -> Vec<Vec<usize>> {
+        match self.lengths {
+            Lengths::Any => batch::plan(lengths, self.limits.batch_tokens),
+            Lengths::Buckets { .. } => (0..lengths.len()).map(|idx| vec![idx]).collect(),
+        }
+    }
+
     /// Computes one vector for each sequence, row by row in the order of `sequences`. Returns
     /// `None` if the caller interrupts. The program must have the function `encode`.
     ///
@@ -370,11 +380,7 @@ impl Embedder {
     ) -> Result<bool, EmbedError> {
         self.check(sequences)?;
         let lengths: Vec<usize> = sequences.iter().map(|s| s.len()).collect();
-        let batches = match self.lengths {
-            Lengths::Any => batch::plan(&lengths, self.limits.batch_tokens),
-            Lengths::Buckets { .. } => (0..sequences.len()).map(|idx| vec![idx]).collect(),
-        };
-        for batch in batches {
+        for batch in self.batches(&lengths) {
             let members: Vec<&[u32]> = batch.iter().map(|idx| sequences[*idx]).collect();
             let longest = members.iter().map(|s| s.len()).max().unwrap_or(0);
             let (function, n_tokens) = self.route(output.function(), longest);

@@ -316,6 +316,7 @@ impl Rows {
             number: self.number,
             texts: vec![text.to_owned()],
             id,
+            is_whole: true,
         })
     }
 }

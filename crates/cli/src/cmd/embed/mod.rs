@@ -2,6 +2,7 @@
 
 mod flags;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -17,9 +18,11 @@ use thane_serve::Client;
 use crate::app::App;
 use crate::begun::Settings;
 use crate::embed::files::{self, Kind, Line, Numbers};
-use crate::embed::job::{self, Engine, Job};
-use crate::embed::journal::{self, Counts, Journal, Stored};
+use crate::embed::job::{Engine, Job};
+use crate::embed::journal::Journal;
 use crate::embed::local::Local;
+use crate::embed::reader::{Reader, in_a_line};
+use crate::embed::records::{Counts, Stored};
 use crate::embed::remote::Remote;
 use crate::embed::table::Table;
 use crate::exit::{Code, Failure, Outcome};
@@ -31,7 +34,8 @@ use thane_texts::rows::Texts;
 pub use flags::Args;
 use flags::{dimensions, format, prompt, target, texts};
 
-/// How long an interrupted run may take to end by itself. Files are consistent at any moment.
+/// How long an interrupted run may take to end by itself. Files are consistent at any moment, so a
+/// call of a large model or a request to a server is not awaited.
 const GRACE: Duration = Duration::from_millis(300);
 /// The same while the output is written: writing ends between two rows or after a flush.
 const WRITE_GRACE: Duration = Duration::from_secs(10);
@@ -82,7 +86,7 @@ pub fn run(args: &Args, app: &App) -> Outcome {
         .as_deref()
         .map(|out| target(out, is_ragged, args))
         .transpose()?;
-    let n_rows = texts.check().map_err(|e| usage(job::in_a_line(e)))?;
+    let n_rows = texts.check().map_err(|e| usage(in_a_line(e)))?;
     if n_rows == Some(0) {
         return Err(nothing(&texts));
     }
@@ -308,11 +312,16 @@ fn to_file<E: Engine>(
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."));
     create_folders(folder).map_err(|e| out::unwritten(out.path, e))?;
-    let in_file =
-        |e: io::Error| Failure::from(anyhow::Error::new(e).context(partial.display().to_string()));
     let (app, format, dim) = (job.app, job.format, job.dim);
-    let vector_bytes = format.stored_bytes(dim);
-    let mut journal = Journal::open(&partial, settings, vector_bytes, &app.budget)?;
+    let mut journal = Journal::open(&partial, settings, format.stored_bytes(dim), &app.budget)?;
+    let remedy = |n: u64| {
+        let done = counted(n, "finished text");
+        format!("the same command again; {} keeps {done}", partial.display())
+    };
+    if journal.done().rows > 0 {
+        app.interrupt.set_remedy(&remedy(journal.done().rows));
+    }
+    let reader = Reader::behind(job.texts, &mut journal)?;
     report.resumed_rows = journal.done().rows;
     if report.resumed_rows > 0 {
         app.output.say(&format!(
@@ -323,22 +332,18 @@ fn to_file<E: Engine>(
     }
     app.output.count("embedding", n_rows, report.resumed_rows);
     let cooperative = app.interrupt.cooperate(Some(GRACE));
-    let (skip, texts) = (report.resumed_rows, journal.texts().to_owned());
-    let begun = partial.display().to_string();
-    let run = job.run(skip, &texts, &begun, n_rows, &mut |done| {
+    let run = job.run(reader, n_rows, &mut |done| {
         journal
-            .append(
-                &done.counts,
-                &journal::frame(&done.rows, vector_bytes),
-                &done.texts,
-            )
-            .map_err(in_file)
+            .append(&done.counts, &done.rows)
+            .map_err(|e| journal.fault(e))?;
+        app.interrupt.set_remedy(&remedy(journal.done().rows));
+        Ok(())
     });
     drop(cooperative);
     app.output.clear();
     let n = journal.done().rows;
     if n == 0 {
-        std::fs::remove_file(&partial).map_err(in_file)?;
+        std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
         return Err(match run {
             Err(failure) if failure.code() == Code::Interrupted => Failure::new(
                 Code::Interrupted,
@@ -348,37 +353,33 @@ fn to_file<E: Engine>(
             Ok(_) => nothing(job.texts),
         });
     }
-    let resumable = |failure: Failure| {
-        let behind = counted(n, "text");
-        failure.remedy(format!(
-            "the same command, which resumes after {behind} in {}",
-            partial.display()
-        ))
-    };
+    let resumable = |failure: Failure| failure.remedy(remedy(n));
     run.map_err(resumable)?;
-    let interrupted = || app.interrupt.is_set();
-    let is_ragged = job.is_ragged;
-    let table = Table {
-        journal: &journal,
-        format,
-        dim,
-        is_ragged,
-        model: report.model,
-        interrupted: &interrupted,
-    };
-    let cooperative = app.interrupt.cooperate(Some(WRITE_GRACE));
-    let _writing = app.interrupt.writing(out.path);
-    let written = files::write(&table, out.kind, out.path, out.force).map_err(|failure| {
-        match interrupted() {
-            true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
-            false => failure,
-        }
-    });
-    written.map_err(resumable)?;
-    std::fs::remove_file(&partial).map_err(in_file)?;
-    drop(cooperative);
+    write(&job, &journal, out, report.model).map_err(resumable)?;
+    app.interrupt.set_remedy("");
+    std::fs::remove_file(&partial).map_err(|e| journal.fault(e))?;
     report.counts = journal.done().clone();
     Ok(())
+}
+
+/// Writes the output of a finished run.
+fn write<E>(job: &Job<'_, E>, journal: &Journal, out: &Output<'_>, model: &str) -> Outcome {
+    let interrupt = &job.app.interrupt;
+    let interrupted = || interrupt.is_set();
+    let table = Table {
+        journal,
+        format: job.format,
+        dim: job.dim,
+        is_ragged: job.is_ragged,
+        model,
+        interrupted: &interrupted,
+    };
+    let _cooperative = interrupt.cooperate(Some(WRITE_GRACE));
+    let _writing = interrupt.writing(out.path);
+    files::write(&table, out.kind, out.path, out.force).map_err(|failure| match interrupted() {
+        true => Failure::new(Code::Interrupted, anyhow::anyhow!("interrupted")),
+        false => failure,
+    })
 }
 
 fn nothing(texts: &Texts) -> Failure {
@@ -398,6 +399,9 @@ fn to_stdout<E: Engine>(
     let (app, format, dim, is_ragged) = (job.app, job.format, job.dim, job.is_ragged);
     let keeps = app.output.is_json() || similarity.is_some();
     let mut kept: Vec<Stored> = Vec::new();
+    // Rows that wait for the one before them.
+    let mut waiting: BTreeMap<u64, Stored> = BTreeMap::new();
+    let mut next = 0;
     let mut held = app
         .budget
         .reserve(0, String::new)
@@ -405,7 +409,8 @@ fn to_stdout<E: Engine>(
     if keeps {
         app.output.count("embedding", n_rows, 0);
     }
-    let counts = job.run(0, "", "", n_rows, &mut |done| {
+    let reader = Reader::new(job.texts)?;
+    let counts = job.run(reader, n_rows, &mut |done| {
         if keeps {
             let n_numbers = usize::try_from(done.counts.vectors)
                 .unwrap_or(usize::MAX)
@@ -416,12 +421,16 @@ fn to_stdout<E: Engine>(
             grown.map_err(|e| {
                 Failure::new(Code::Usage, e).remedy("-o FILE, which keeps them on the disk")
             })?;
-            kept.extend(done.rows);
-            return Ok(());
         }
+        waiting.extend(done.rows.into_iter().map(|row| (row.index, row)));
         let mut lines = String::new();
-        for row in &done.rows {
-            let line = Line::of(format, dim, is_ragged, row);
+        while let Some(row) = waiting.remove(&next) {
+            next += 1;
+            if keeps {
+                kept.push(row);
+                continue;
+            }
+            let line = Line::of(format, dim, is_ragged, &row);
             lines.push_str(&serde_json::to_string(&line).map_err(io::Error::from)?);
             lines.push('\n');
         }
