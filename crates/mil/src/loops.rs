@@ -74,7 +74,7 @@ impl Loops {
         if self.depth == 0 {
             return Ok(());
         }
-        self.add(elements(def.kind, args, results))
+        self.add(elements(def, args, results))
     }
 
     /// Counts elements that are read or written, if that is inside of a loop.
@@ -95,12 +95,12 @@ impl Loops {
 }
 
 /// Elements that an op reads and writes, with its multiplications.
-fn elements<T: HostTensor>(kind: OpKind, args: &[Option<Value<T>>], results: &[TensorType]) -> f64 {
+fn elements<T: HostTensor>(def: &OpDef, args: &[Option<Value<T>>], results: &[TensorType]) -> f64 {
     let written: f64 = results
         .iter()
         .map(|ty| ty.n_elements().unwrap_or(0) as f64)
         .sum();
-    if kind.moves() {
+    if def.kind.moves() {
         return written;
     }
     let given = args.iter().flatten().flat_map(Value::tensors);
@@ -110,12 +110,40 @@ fn elements<T: HostTensor>(kind: OpKind, args: &[Option<Value<T>>], results: &[T
         let [first, second] = largest;
         largest = [first.max(len), second.max(first.min(len))];
     }
-    let multiplications = match kind {
+    let arg = |name: &str| {
+        let values = def.param_index(name).and_then(|i| args.get(i)?.as_ref())?;
+        values.tensors().first()
+    };
+    let multiplications = match (def.kind, def.name) {
+        // Each output adds up a window of the weight [outputs, inputs, ..]. Of a transposed
+        // convolution, each input is multiplied with what belongs to it of [inputs, outputs, ..].
+        (_, "conv") => written * per_row(arg("weight")),
+        (_, "conv_transpose") => arg("x").map_or(0.0, len) * per_row(arg("weight")),
+        (OpKind::Pool, _) => written * product(arg("kernel_sizes")),
+        (_, "local_response_norm") => written * product(arg("size")),
         // n * k, k * m and n * m elements take n * k * m multiplications.
-        OpKind::Product | OpKind::Attention | OpKind::Other => {
+        (OpKind::Product | OpKind::Attention | OpKind::Other, _) => {
             (largest[0] * largest[1] * written.max(1.0)).sqrt()
         }
         _ => 0.0,
     };
     read + written + multiplications / MULTIPLICATIONS
+}
+
+fn len<T: HostTensor>(tensor: &T) -> f64 {
+    tensor.n_elements() as f64
+}
+
+/// Elements of a row of a weight.
+fn per_row<T: HostTensor>(weight: Option<&T>) -> f64 {
+    weight.map_or(0.0, |w| len(w) / w.shape().first().map_or(1.0, |n| *n as f64))
+}
+
+/// The product of the elements.
+fn product<T: HostTensor>(sizes: Option<&T>) -> f64 {
+    let mut product = 1.0;
+    if let Some(sizes) = sizes {
+        sizes.each(|size| product *= size);
+    }
+    product
 }

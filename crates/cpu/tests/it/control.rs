@@ -292,6 +292,32 @@ fn elements_of_loops_are_bounded() {
     let shape = [200, 200];
     assert!(fails(&product, &shape, elements(40_000_000)));
     assert!(!fails(&product, &shape, elements(80_000_000)));
+    // 100 rounds of 81 multiplications for each of 40,000 elements.
+    let windows = |op: &str, more: &str| {
+        let ty = "tensor<fp32, [1, 1, 200, 200]>";
+        let ints = |values: &str, n: usize| format!("tensor<int32, [{n}]>([{values}])");
+        let (ones, pad) = (ints("1, 1", 2), ints("4, 4, 4, 4", 4));
+        let body = format!(
+            "{ty} NEW = {op}(x = OLD, strides = {ones}, pad_type = string(\"custom\"), \
+             pad = {pad}, {more});"
+        );
+        nested(2, 10, ty, &body)
+    };
+    let pool = windows("max_pool", "kernel_sizes = tensor<int32, [2]>([9, 9])");
+    let row = format!("[{}]", ["0x1p+0"; 9].join(", "));
+    let ones = format!("[[[{}]]]", vec![row; 9].join(", "));
+    let conv = windows(
+        "conv",
+        &format!(
+            "weight = tensor<fp32, [1, 1, 9, 9]>({ones}), groups = int32(1), \
+             dilations = tensor<int32, [2]>([1, 1])"
+        ),
+    );
+    for program in [pool, conv] {
+        let shape = [1, 1, 200, 200];
+        assert!(fails(&program, &shape, elements(20_000_000)));
+        assert!(!fails(&program, &shape, elements(40_000_000)));
+    }
     let lists = nested(
         2,
         10,
