@@ -235,12 +235,5 @@ pub(super) fn refuse_other_forms(c: &Config) -> Result<(), ModelError> {
             ));
         }
     }
-    if let Some(n) = c.opt_usize("chunk_size_feed_forward")?.filter(|n| *n > 0) {
-        return Err(ModelError::unsupported(
-            "chunk_size_feed_forward",
-            n,
-            "expected 0",
-        ));
-    }
     Ok(())
 }
