@@ -225,7 +225,7 @@ impl Config {
     }
 
     /// Whether the key is present and an object. This does not count as reading the key.
-    pub(super) fn is_object(&self, key: &str) -> bool {
+    pub(crate) fn is_object(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_object)
     }
 

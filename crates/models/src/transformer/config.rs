@@ -1,5 +1,7 @@
 //! Reads a [`Transformer`] from `config.json`.
 
+use serde_json::Value;
+
 use super::{Layer, Norms, Transformer};
 use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -248,10 +250,21 @@ pub fn whole_heads(rope: &RopeConfig) -> Result<RopeConfig, ModelError> {
     }
 }
 
-/// Tells the user that a share of rotated elements is not used.
+/// Tells the user that a share of rotated elements is not used, wherever a file has one.
 pub fn note_whole_heads(c: &Config) {
-    let reason = "this family rotates whole heads, as its class in transformers does";
-    c.note_unused("partial_rotary_factor", reason);
+    let key = "partial_rotary_factor";
+    if c.value(key).and_then(Value::as_f64) != Some(1.0) {
+        let reason = "this family rotates whole heads, as its class in transformers does";
+        c.note_unused(key, reason);
+    }
+    let [full, sliding] = ["full_attention", "sliding_attention"];
+    for name in ["rope_parameters", "rope_scaling", full, sliding] {
+        if c.is_object(name)
+            && let Ok(Some(inner)) = c.opt_object(name)
+        {
+            note_whole_heads(&inner);
+        }
+    }
 }
 
 /// The rotary embedding that all layers share.
@@ -390,7 +403,7 @@ pub fn sliding_by_switch(
         return Err(ModelError::unsupported(
             "layer_types",
             "sliding_attention",
-            "expected full_attention, because use_sliding_window is not true or sliding_window is 0",
+            "expected full_attention, because use_sliding_window is not true or the window is 0",
         ));
     }
     model.window = window;

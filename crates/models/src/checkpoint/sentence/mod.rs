@@ -291,8 +291,8 @@ fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
     Ok(plausible.map(|n| n as usize))
 }
 
-/// Reads some keys of `tokenizer_config.json`, and refuses those that are not supported. A file that
-/// is absent counts as empty.
+/// Reads some keys of `tokenizer_config.json`, and refuses those that are not supported. A file
+/// that is absent counts as empty.
 pub(crate) fn read_tokenizer_config<T>(
     folder: &Path,
     read: impl FnOnce(&Config) -> Result<T, ConfigError>,
