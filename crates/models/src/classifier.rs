@@ -80,7 +80,6 @@ impl Scores {
 
 /// What changes scores, and no vectors.
 pub(crate) const SCORE_KEYS: &[&str] = &[
-    "problem_type",
     "sbert_ce_default_activation_function",
     "sentence_transformers",
 ];
@@ -88,7 +87,6 @@ pub(crate) const SCORE_KEYS: &[&str] = &[
 /// The activation that `config.json` names, in the spelling of sentence-transformers since 4 or
 /// before.
 fn in_config(c: &Config) -> Result<Option<String>, ModelError> {
-    c.acknowledge(&["problem_type"]);
     let old = c.opt_str("sbert_ce_default_activation_function")?;
     let Some(new) = c.opt_object("sentence_transformers")? else {
         return Ok(old.map(str::to_owned));

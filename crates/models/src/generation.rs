@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::checkpoint::keys::{Class, GENERATION, Key};
 use crate::checkpoint::{
     Checkpoint, Config, ConfigError, Gguf, HuggingFace, Range, Source, as_token_ids, shorten,
 };
@@ -52,169 +53,9 @@ pub struct Generation {
     pub xtc_threshold: Option<f64>,
 }
 
-/// Keys that are read here.
-const READ: &[&str] = &[
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "do_sample",
-    "encoder_no_repeat_ngram_size",
-    "encoder_repetition_penalty",
-    "eos_token_id",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "exponential_decay_length_penalty",
-    "max_length",
-    "max_new_tokens",
-    "min_length",
-    "min_new_tokens",
-    "min_p",
-    "no_repeat_ngram_size",
-    "repetition_penalty",
-    "sequence_bias",
-    "stop_strings",
-    "suppress_tokens",
-    "temperature",
-    "top_h",
-    "top_k",
-    "top_p",
-    "typical_p",
-];
-
-/// A key that changes the answers of transformers and not those of Thane.
-struct NotApplied {
-    key: &'static str,
-    /// Whether a value changes answers.
-    matters: fn(&Value) -> bool,
-    /// What the key asks for.
-    what: &'static str,
-}
-
-/// Whether a number is another than 1.
-fn is_not_1(value: &Value) -> bool {
-    value.as_f64() != Some(1.0)
-}
-
-/// Whether a value is anything but `false` and empty lists.
-fn is_set(value: &Value) -> bool {
-    *value != Value::Bool(false) && value.as_array().is_none_or(|list| !list.is_empty())
-}
-
-const NOT_APPLIED: &[NotApplied] = &[
-    NotApplied {
-        key: "constraints",
-        matters: is_set,
-        what: "constrained beam search",
-    },
-    NotApplied {
-        key: "dola_layers",
-        matters: is_set,
-        what: "contrasts of layers",
-    },
-    NotApplied {
-        key: "force_words_ids",
-        matters: is_set,
-        what: "constrained beam search",
-    },
-    NotApplied {
-        key: "forced_bos_token_id",
-        matters: is_set,
-        what: "a fixed token after prompts of one token",
-    },
-    NotApplied {
-        key: "forced_eos_token_id",
-        matters: is_set,
-        what: "a fixed last token of answers that reach their greatest length",
-    },
-    NotApplied {
-        key: "guidance_scale",
-        matters: is_not_1,
-        what: "classifier-free guidance",
-    },
-    NotApplied {
-        key: "max_time",
-        matters: is_set,
-        what: "a time limit",
-    },
-    NotApplied {
-        key: "num_beams",
-        matters: is_not_1,
-        what: "beam search",
-    },
-    NotApplied {
-        key: "penalty_alpha",
-        matters: |value| value.as_f64() != Some(0.0),
-        what: "contrastive search",
-    },
-    NotApplied {
-        key: "token_healing",
-        matters: is_set,
-        what: "healing of the prompt's last token",
-    },
-    NotApplied {
-        key: "watermarking_config",
-        matters: is_set,
-        what: "a watermark",
-    },
-];
-
-/// Keys that change no answer: of beam search, which [`NOT_APPLIED`] speaks of, of speculation,
-/// which keeps the distribution, of memory and output, and what other programs read.
-const HARMLESS: &[&str] = &[
-    "_commit_hash",
-    "_from_model_config",
-    "assistant_confidence_threshold",
-    "assistant_early_exit",
-    "assistant_ensemble_weight",
-    "assistant_lookbehind",
-    "assistant_token_id",
-    "bos_token_id",
-    "cache_config",
-    "cache_implementation",
-    "chat_format",
-    "compile_config",
-    "continuous_batching_config",
-    "decoder_start_token_id",
-    "disable_compile",
-    "diversity_penalty",
-    "early_stopping",
-    "is_assistant",
-    "length_penalty",
-    "low_memory",
-    "max_cache_len",
-    "max_matching_ngram_size",
-    "max_window_size",
-    "num_assistant_tokens",
-    "num_assistant_tokens_schedule",
-    "num_beam_groups",
-    "num_return_sequences",
-    "output_attentions",
-    "output_hidden_states",
-    "output_logits",
-    "output_scores",
-    "pad_token_id",
-    "prefill_chunk_size",
-    "prompt_lookup_num_tokens",
-    // Logits that are no numbers are errors here.
-    "remove_invalid_values",
-    // The probabilities are the same.
-    "renormalize_logits",
-    "return_dict",
-    "return_dict_in_generate",
-    "speculation_type",
-    "target_lookbehind",
-    "transformers.js_config",
-    "transformers_version",
-    "trust_remote_code",
-    "use_cache",
-    "use_mtp",
-    "user_token_id",
-];
-
 /// All known keys, which old files have in `config.json`.
 pub(crate) fn keys() -> impl Iterator<Item = &'static str> {
-    let not_applied = NOT_APPLIED.iter().map(|row| row.key);
-    let others = READ.iter().chain(HARMLESS).copied();
-    others.chain(not_applied)
+    GENERATION.keys.iter().map(|row| row.name)
 }
 
 /// What answers are generated with, and notes on keys that are not applied.
@@ -243,8 +84,7 @@ fn of_folder(folder: &HuggingFace) -> Result<Read, ConfigError> {
     let mut read = match &folder.generation_config {
         Some(config) => {
             let read = of_config(config)?;
-            config.acknowledge(HARMLESS);
-            config.reject_unread()?;
+            GENERATION.settle(config)?;
             read
         }
         // As transformers: the text part may have what the whole has not.
@@ -334,17 +174,29 @@ fn of_config(c: &Config) -> Result<Read, ConfigError> {
         ..Generation::default()
     };
     c.acknowledge(&["eos_token_id"]);
-    let note = |row: &NotApplied| {
-        let value = c.value(row.key).filter(|value| (row.matters)(value))?;
+    Ok((generation, notes(c)))
+}
+
+/// Notes on keys that are not applied.
+fn notes(c: &Config) -> Vec<String> {
+    let note = |row: &Key| {
+        let Class::Noted(unless) = row.class else {
+            return None;
+        };
+        let value = c.value(row.name)?;
+        let number = value.as_f64();
+        if c.says_nothing(row.name) || number.is_some() && number == unless.map(|n| n as f64) {
+            return None;
+        }
         Some(format!(
             "{} asks for {} ({} {}), which is not applied",
             c.file(),
-            row.what,
-            row.key,
+            row.note,
+            row.name,
             shorten(value)
         ))
     };
-    Ok((generation, NOT_APPLIED.iter().filter_map(note).collect()))
+    GENERATION.keys.iter().filter_map(note).collect()
 }
 
 /// Token ids; negative ones, which are those of no token, are left out.

@@ -199,8 +199,7 @@ fn unknown_keys_and_bad_values_are_errors() {
     let cases = [
         (
             json!({"top_q": 0.5, "temperature": 1.0}),
-            "generation_config.json: keys that are not known and may change the answers: top_q; \
-             remove those that do not",
+            "generation_config.json: `top_q` may change the computation; remove it if it does not",
         ),
         (
             json!({"do_sample": true, "top_k": -1}),

@@ -9,6 +9,7 @@ mod data;
 mod embed;
 mod files;
 mod hostile;
+mod keys;
 mod pages;
 #[path = "../../../../tests/support/processor_time.rs"]
 mod processor_time;

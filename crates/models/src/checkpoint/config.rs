@@ -40,23 +40,18 @@ pub enum ConfigError {
         expected: &'static str,
         found: String,
     },
-    #[error(
-        "keys that are not known and may change the answers: {}; remove those that do not",
-        .keys.join(", ")
-    )]
-    Unknown {
-        file: &'static str,
-        keys: Vec<String>,
-    },
     #[error("{}", faults.join("; "))]
-    Keys { faults: Vec<String> },
+    Keys {
+        file: &'static str,
+        faults: Vec<String>,
+    },
 }
 
 impl ConfigError {
     /// Name of the file.
     pub fn file(&self) -> &'static str {
         match self {
-            Self::Type { file, .. } | Self::Value { file, .. } | Self::Unknown { file, .. } => file,
+            Self::Type { file, .. } | Self::Value { file, .. } | Self::Keys { file, .. } => file,
             _ => "config.json",
         }
     }
@@ -230,7 +225,7 @@ impl Config {
     }
 
     /// Whether the key is present and an object. This does not count as reading the key.
-    pub(super) fn is_object(&self, key: &str) -> bool {
+    pub(crate) fn is_object(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_object)
     }
 
@@ -318,16 +313,6 @@ impl Config {
             expected,
             found: self.value(key).map(shorten).unwrap_or_default(),
         }
-    }
-
-    /// Rejects keys that were neither read nor acknowledged.
-    pub(crate) fn reject_unread(&self) -> Result<(), ConfigError> {
-        let keys = self.unread();
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let file = self.file;
-        Err(ConfigError::Unknown { file, keys })
     }
 
     fn typed<'a, T>(

@@ -89,8 +89,11 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         return read_text(c, DEFAULTS);
     };
     c.acknowledge(&[
+        "boi_token_id",
         "boi_token_index",
+        "eoi_token_id",
         "eoi_token_index",
+        "image_token_id",
         "image_token_index",
         "mm_tokens_per_image",
         "vision_config",
@@ -102,9 +105,13 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         sizes: PART_SIZES,
         ..DEFAULTS
     };
+    let model = read_text(&text, defaults)?;
+    let reason = "transformers caps no logits of a model that takes images";
+    text.note_unused(LOGITS_CAP, reason);
     Ok(Transformer {
         tied: c.bool_or("tie_word_embeddings", true)?,
-        ..read_text(&text, defaults)?
+        logits_soft_cap: None,
+        ..model
     })
 }
 
@@ -146,25 +153,14 @@ fn read_text(c: &Config, d: Defaults) -> Result<Transformer, ModelError> {
     };
     model.set_masks(&masks);
     model.window = config::read_window(c, Some(4096))?;
-    refuse_scores_cap(SCORES_CAP, c.opt_f64(SCORES_CAP)?)?;
-    let cap = c.opt_number("final_logit_softcapping", &Range::SOFT_CAP)?;
+    let reason = "Gemma 3 normalizes queries and keys instead of capping scores";
+    c.note_unused(SCORES_CAP, reason);
+    let cap = c.opt_number(LOGITS_CAP, &Range::SOFT_CAP)?;
     Ok(finished(model, scale, cap.map(|cap| cap as f32)))
 }
 
 const SCORES_CAP: &str = "attn_logit_softcapping";
-
-/// Refuses a soft cap of scores, which Gemma 2 has: the class of transformers 5.24 has the key for
-/// Gemma 3 too, and does not cap.
-fn refuse_scores_cap(key: &str, cap: Option<f64>) -> Result<(), ModelError> {
-    match cap {
-        None => Ok(()),
-        Some(cap) => Err(ModelError::unsupported(
-            key,
-            cap,
-            "expected none, because Gemma 3 normalizes queries and keys instead of capping scores",
-        )),
-    }
-}
+const LOGITS_CAP: &str = "final_logit_softcapping";
 
 /// Keys that llama.cpp's converter always writes. Source: `Gemma3Model` of its conversion/gemma.py
 /// (b11434).
@@ -203,9 +199,11 @@ fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {
     } else {
         head_dim
     };
-    let scores_cap = keys.opt_cap(SCORES_CAP)?;
-    refuse_scores_cap(&keys.key(SCORES_CAP), scores_cap.map(f64::from))?;
-    let cap = keys.opt_cap("final_logit_softcapping")?;
+    if let Some(cap) = keys.opt_cap(SCORES_CAP)? {
+        let reason = "expected none, because Gemma 3 normalizes queries and keys instead";
+        return Err(ModelError::unsupported(&keys.key(SCORES_CAP), cap, reason));
+    }
+    let cap = keys.opt_cap(LOGITS_CAP)?;
     Ok(finished(model, (scalar as f64).powf(-0.5), cap))
 }
 

@@ -1,6 +1,7 @@
 //! Checks of configuration values that families share. Each check returns the value or an error
 //! that names the key.
 
+use crate::checkpoint::keys::{CONFIG, Class};
 use crate::checkpoint::{Config, Range};
 use crate::error::ModelError;
 use crate::generation;
@@ -18,54 +19,34 @@ pub(crate) fn reject_unknown_keys(
     }
 }
 
+/// Rejects keys of `config.json` that nobody read.
+pub(crate) fn reject_unread(family: &'static str, c: &Config) -> Result<(), ModelError> {
+    let mut keys = c.unread();
+    keys.retain(|key| refusal(key).is_none() || !c.says_nothing(key));
+    for key in &mut keys {
+        if let Some(reason) = refusal(key) {
+            *key = format!("{key} ({reason})");
+        }
+    }
+    reject_unknown_keys(family, keys)
+}
+
+/// Why a key is refused, if all families refuse it. The text part of a model has the same keys.
+fn refusal(key: &str) -> Option<&'static str> {
+    let row = CONFIG.row(key.strip_prefix("text_config.").unwrap_or(key))?;
+    (row.class == Class::Refused).then_some(row.note)
+}
+
 /// Marks the keys of `config.json` as read that do not affect the forward computation: names,
 /// training, other software, and those of generation, which [`generation`] reads.
 pub(crate) fn acknowledge_common(c: &Config) {
-    c.acknowledge(IGNORED_KEYS);
-    let unset = UNSET_KEYS.iter().filter(|key| c.says_nothing(key));
-    unset.for_each(|key| c.acknowledge(&[key]));
-    generation::keys().for_each(|key| c.acknowledge(&[key]));
+    let harmless = CONFIG
+        .keys
+        .iter()
+        .filter(|row| row.class == Class::Harmless);
+    let names = harmless.map(|row| row.name).chain(generation::keys());
+    names.for_each(|key| c.acknowledge(&[key]));
 }
-
-/// Keys of all classes of transformers that change nothing where they are false or empty.
-const UNSET_KEYS: &[&str] = &[
-    "add_cross_attention",
-    "is_decoder",
-    "is_encoder_decoder",
-    "prefix",
-    "pruned_heads",
-];
-
-/// Keys of names, training, memory and other software.
-const IGNORED_KEYS: &[&str] = &[
-    "_attn_implementation",
-    "_model_name_or_path",
-    "_name_or_path",
-    "architectures",
-    "attention_dropout",
-    "chunk_size_feed_forward",
-    "dtype",
-    "eos_token_id",
-    "finetuning_task",
-    "gradient_checkpointing",
-    "id2label",
-    "initializer_range",
-    "label2id",
-    "model_type",
-    "pretraining_tp",
-    "problem_type",
-    "sep_token_id",
-    "task_specific_params",
-    "tf_legacy_loss",
-    "tie_encoder_decoder",
-    "tokenizer_class",
-    "torch_dtype",
-    "torchscript",
-    "unk_token_id",
-    "unsloth_fixed",
-    "unsloth_version",
-    "use_bfloat16",
-];
 
 /// Largest accepted number of layers; published models have up to 126 (Llama 3.1 405B).
 const MAX_LAYERS: usize = 1024;

@@ -5,7 +5,7 @@
 //! frequency scaling as a tensor of divisors.
 
 use super::{DecoderResult, EncoderResult, Family, GGUF_NORMS_BEFORE};
-use crate::checkpoint::{Config, Gguf, RopeScaling};
+use crate::checkpoint::{Config, Gguf};
 use crate::error::ModelError;
 use crate::layers::rope::Style;
 use crate::transformer::config::{self, Defaults};
@@ -59,13 +59,7 @@ fn read(c: &Config, w: &Weights<'_>) -> Result<Transformer, ModelError> {
             "expected false, because llama rotates halves of a head",
         ));
     }
-    let mut rope = config::uniform_rope(c)?;
-    // Without a scaling, the class of transformers rotates whole heads whatever the file says. With
-    // one, it fails.
-    if rope.scaling == RopeScaling::Default {
-        rope.partial_rotary_factor = None;
-    }
-    let mut model = config::read_with_ropes(c, &Defaults::LLAMA, &[rope])?;
+    let mut model = config::read(c, &Defaults::LLAMA)?;
     let (attention, mlp) = (("attention_bias", false), ("mlp_bias", false));
     config::read_biases(c, &mut model, Some(attention), Some(mlp))?;
     Ok(model)

@@ -45,7 +45,9 @@ mod starcoder2;
 
 use thane_mil::program::Function;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors};
+use crate::checkpoint::{
+    Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors, read_tokenizer_config,
+};
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
@@ -55,7 +57,7 @@ use crate::layers::encoder::EncoderPlan;
 use crate::transformer::Transformer;
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
-use keys::{acknowledge_common, reject_unknown_keys};
+use keys::{acknowledge_common, reject_unknown_keys, reject_unread};
 use lower::{lower, lower_classifier, lower_encoder};
 
 /// A model family: the architectures that it lowers, and how it reads the configuration of each
@@ -375,13 +377,14 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
         }
         Source::HuggingFace(folder) => {
             let (family, architecture) = family(checkpoint, |f| f.config.is_some())?;
+            check_tokenizer(folder)?;
             let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
             acknowledge_common(&folder.config);
             let decoder = family
                 .config
                 .map(|read| read(&folder.config, &weights))
                 .transpose()?;
-            reject_unknown_keys(family.names[0], folder.config.unread())?;
+            reject_unread(family.names[0], &folder.config)?;
             (weights, decoder, architecture)
         }
     };
@@ -399,6 +402,11 @@ pub(crate) fn build(checkpoint: &Checkpoint, options: &Options) -> Result<Model,
     let (_, notes) = generation::read(checkpoint)?;
     notes.into_iter().for_each(|note| weights.note(note));
     lower(architecture, &decoder, &weights, options)
+}
+
+/// Refuses keys of `tokenizer_config.json` that are not supported.
+fn check_tokenizer(folder: &HuggingFace) -> Result<(), ModelError> {
+    Ok(read_tokenizer_config(&folder.folder, |_| Ok(()))?)
 }
 
 /// A note on ids of `eos_token_id` that no token has.
@@ -439,6 +447,7 @@ pub(crate) fn build_encoder(
             "in GGUF files, the encoders bert, nomic-bert, qwen3 and gemma-embedding are supported",
         ));
     };
+    check_tokenizer(folder)?;
     let sentence = SentenceConfig::read(folder)?;
     let mut tensors = checkpoint.tensors.clone();
     if let Some(sentence) = &sentence {
@@ -462,7 +471,7 @@ pub(crate) fn build_encoder(
         },
         None => SentenceConfig::default(),
     });
-    reject_unknown_keys(family.names[0], folder.config.unread())?;
+    reject_unread(family.names[0], &folder.config)?;
     lower_encoder(architecture, encoder.as_ref(), &weights, sentence, options)
 }
 
@@ -479,6 +488,7 @@ pub(crate) fn build_classifier(
             "rerankers are only supported as Hugging Face folders",
         ));
     };
+    check_tokenizer(folder)?;
     let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
     acknowledge_common(&folder.config);
     let encoder = read(&folder.config, &weights)?;
@@ -486,6 +496,6 @@ pub(crate) fn build_classifier(
         return Err(ModelError::NoLabels(architecture));
     };
     let scores = Scores::read(folder, &architecture, n_labels)?;
-    reject_unknown_keys(family.names[0], folder.config.unread())?;
+    reject_unread(family.names[0], &folder.config)?;
     lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

@@ -18,7 +18,7 @@ use crate::layers::decoder::Mask;
 use crate::layers::encoder::{self, Direction, Io};
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotary, Rotation, Style};
-use crate::transformer::config::require_whole_heads;
+use crate::transformer::config::whole_heads;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -269,10 +269,8 @@ fn ropes(c: &Config) -> Result<(RopeConfig, RopeConfig), ModelError> {
     match c.rope()? {
         rope @ Rope::PerLayerType(_) if c.has("rope_parameters") => {
             let part = |name: &str| rope.layer_type(name).cloned().unwrap_or_else(|| of(None));
-            let parts = (part("full_attention"), part("sliding_attention"));
-            require_whole_heads(&parts.0)?;
-            require_whole_heads(&parts.1)?;
-            Ok(parts)
+            let (global, local) = (part("full_attention"), part("sliding_attention"));
+            Ok((whole_heads(&global)?, whole_heads(&local)?))
         }
         // Files written before transformers 5 have a key for each base.
         Rope::Uniform(rope) if rope == of(None) => Ok((of(global), of(local))),

@@ -14,7 +14,7 @@ use crate::layers::activation::Activation;
 use crate::layers::attention::Attention;
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::{Rotation, Style};
-use crate::transformer::config::require_whole_heads;
+use crate::transformer::config::{note_whole_heads, whole_heads};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
@@ -147,7 +147,8 @@ fn from_transformers(
             ));
         }
     };
-    require_whole_heads(&rope)?;
+    note_whole_heads(c);
+    let rope = whole_heads(&rope)?;
     let none = Positions::Rotary {
         rotation: None,
         n_positions,

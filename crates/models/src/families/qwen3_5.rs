@@ -3,7 +3,7 @@
 
 use super::keys::{acknowledge_common, check_size};
 use super::{DecoderResult, Family};
-use crate::checkpoint::{Config, Gguf};
+use crate::checkpoint::{Config, ConfigError, Gguf};
 use crate::error::ModelError;
 use crate::layers::attention::QkNorm;
 use crate::layers::delta_net::DeltaNet;
@@ -69,13 +69,25 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
         "vision_start_token_id",
     ]);
     acknowledge_common(&text);
-    // The head belongs to the whole model, so the outer key decides whether it is tied.
-    text.acknowledge(&["tie_word_embeddings"]);
-    let tied = c.bool_or("tie_word_embeddings", false)?;
     Ok(Transformer {
-        tied,
+        tied: is_tied(c, &text)?,
         ..read_text(&text)?
     })
+}
+
+/// Whether the head is tied. The class of the whole model in transformers reads the outer key, and
+/// the class of the language model the inner one.
+fn is_tied(c: &Config, text: &Config) -> Result<bool, ModelError> {
+    let key = "tie_word_embeddings";
+    match (c.opt_bool(key)?, text.opt_bool(key)?) {
+        (Some(outer), Some(inner)) if outer != inner => Err(ConfigError::Contradiction {
+            first: c.path(key),
+            second: text.path(key),
+            detail: format!("{outer} and {inner}"),
+        }
+        .into()),
+        (outer, inner) => Ok(outer.or(inner).unwrap_or(false)),
+    }
 }
 
 fn read_text(c: &Config) -> Result<Transformer, ModelError> {

@@ -1,5 +1,7 @@
 //! Reads a [`Transformer`] from `config.json`.
 
+use serde_json::Value;
+
 use super::{Layer, Norms, Transformer};
 use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
@@ -163,6 +165,9 @@ pub fn read_with_ropes(
     let context = "max_position_embeddings";
     let context = check_size(context, c.opt_usize(context)?.unwrap_or(d.max_context))?;
     let share = default_share(c, d)?;
+    if share.is_none() {
+        note_whole_heads(c);
+    }
     let rotation = |rope: &RopeConfig| read_rotation(d, share, rope, head_dim);
     Ok(Transformer {
         rotations: ropes.iter().map(rotation).collect::<Result<_, _>>()?,
@@ -209,29 +214,56 @@ fn read_rotation(
     rope: &RopeConfig,
     head_dim: usize,
 ) -> Result<Rotation, ModelError> {
-    if share.is_none() {
-        require_whole_heads(rope)?;
-    }
-    let rope = RopeConfig {
-        partial_rotary_factor: rope.partial_rotary_factor.or(share),
-        ..rope.clone()
+    let rope = match share {
+        None => whole_heads(rope)?,
+        Some(share) => RopeConfig {
+            partial_rotary_factor: rope.partial_rotary_factor.or(Some(share)),
+            ..rope.clone()
+        },
     };
     Rotation::new(&rope, d.theta, head_dim, d.style)
 }
 
-/// Refuses a share of rotated elements, for families whose class in transformers has none.
+/// A rotary embedding without a share of rotated elements, for families whose class in transformers
+/// has none. Without a scaling, the class rotates whole heads whatever the file says; with one, it
+/// fails.
 ///
 /// # Errors
 ///
-/// If the share is not 1.
-pub fn require_whole_heads(rope: &RopeConfig) -> Result<(), ModelError> {
+/// If the embedding is scaled, and the share is not 1.
+pub fn whole_heads(rope: &RopeConfig) -> Result<RopeConfig, ModelError> {
+    // The class of `hunyuan` computes the base by itself.
+    let own = matches!(
+        rope.scaling,
+        RopeScaling::Default | RopeScaling::NtkAlpha { .. }
+    );
     match rope.partial_rotary_factor {
-        Some(share) if share != 1.0 => Err(ModelError::unsupported(
+        Some(share) if share != 1.0 && !own => Err(ModelError::unsupported(
             "partial_rotary_factor",
             share,
             "expected 1, because this family rotates whole heads",
         )),
-        _ => Ok(()),
+        _ => Ok(RopeConfig {
+            partial_rotary_factor: None,
+            ..rope.clone()
+        }),
+    }
+}
+
+/// Tells the user that a share of rotated elements is not used, wherever a file has one.
+pub fn note_whole_heads(c: &Config) {
+    let key = "partial_rotary_factor";
+    if c.value(key).and_then(Value::as_f64) != Some(1.0) {
+        let reason = "this family rotates whole heads, as its class in transformers does";
+        c.note_unused(key, reason);
+    }
+    let [full, sliding] = ["full_attention", "sliding_attention"];
+    for name in ["rope_parameters", "rope_scaling", full, sliding] {
+        if c.is_object(name)
+            && let Ok(Some(inner)) = c.opt_object(name)
+        {
+            note_whole_heads(&inner);
+        }
     }
 }
 
@@ -348,18 +380,19 @@ pub fn sliding_by_switch(
     slides: fn(usize, usize) -> bool,
 ) -> Result<(), ModelError> {
     let switch = c.bool_or("use_sliding_window", false)?;
-    let window = if switch {
+    c.acknowledge(&["sliding_window"]);
+    // Files without a window may say 0, and none of their layers may slide.
+    let is_zero = switch && c.opt_usize("sliding_window")? == Some(0);
+    let window = if switch && !is_zero {
         read_window(c, Some(4096))?
     } else {
-        // Files without a window may say 0.
-        c.acknowledge(&["sliding_window"]);
         None
     };
     let first = c.opt_usize("max_window_layers")?.unwrap_or(28);
     let n_layers = model.layers.len();
     let named = layer_masks(c, n_layers)?;
     let by_number = |i: usize| {
-        if window.is_some() && slides(i, first) {
+        if (is_zero || window.is_some()) && slides(i, first) {
             Mask::Sliding
         } else {
             Mask::Full
@@ -370,7 +403,7 @@ pub fn sliding_by_switch(
         return Err(ModelError::unsupported(
             "layer_types",
             "sliding_attention",
-            "expected full_attention, because use_sliding_window is not true",
+            "expected full_attention, because use_sliding_window is not true or the window is 0",
         ));
     }
     model.window = window;

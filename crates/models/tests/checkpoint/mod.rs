@@ -7,6 +7,7 @@ mod config;
 mod fixtures;
 mod folder;
 mod gguf;
+pub mod keys;
 mod llama2c;
 mod numbers;
 mod range;

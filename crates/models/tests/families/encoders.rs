@@ -195,11 +195,6 @@ fn forms_of_nomic_bert_that_are_not_computed_are_refused() {
 fn rotations_that_the_reference_does_not_compute_are_refused() {
     for (name, changes, parts) in [
         (
-            "nomic-bert-new",
-            json!({"partial_rotary_factor": 0.5}),
-            ["partial_rotary_factor", "0.5", "whole heads"],
-        ),
-        (
             "modernbert-mean",
             json!({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
             [

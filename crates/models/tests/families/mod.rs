@@ -5,6 +5,7 @@ mod gguf;
 mod gguf_families;
 mod gguf_hybrids;
 mod hugging_face;
+mod keys;
 mod list;
 mod mixtures;
 mod numbers;

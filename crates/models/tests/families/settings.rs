@@ -96,6 +96,25 @@ fn keys_that_change_nothing_give_notes() {
             "config.json: `layer_types` is not used: the layers of this class are all alike",
         ),
         (
+            "mistral",
+            json!({"partial_rotary_factor": 0.5}),
+            "config.json: `partial_rotary_factor` is not used: this family rotates whole heads, as \
+             its class in transformers does",
+        ),
+        (
+            "mistral",
+            json!({"rope_parameters": {"rope_type": "default", "rope_theta": 700.0,
+                "partial_rotary_factor": 0.5}}),
+            "config.json: `rope_parameters.partial_rotary_factor` is not used: this family rotates \
+             whole heads, as its class in transformers does",
+        ),
+        (
+            "gemma3",
+            json!({"attn_logit_softcapping": 50.0}),
+            "config.json: `attn_logit_softcapping` is not used: Gemma 3 normalizes queries and keys \
+             instead of capping scores",
+        ),
+        (
             "qwen2",
             json!({"eos_token_id": [2, 97]}),
             "`eos_token_id` 97 ends no answer: the vocabulary has 97 tokens",

@@ -13,6 +13,10 @@ pub static SENTENCE_TRANSFORMERS: FileKeys = FileKeys {
         read("model_type", "expected SentenceTransformer or CrossEncoder"),
         read("activation_fn", "activation of a reranker's scores"),
         harmless("__version__", "versions that wrote the files"),
+        harmless(
+            "keep_in_fp32_modules",
+            "which modules of a reranker stay in fp32 where others do not",
+        ),
         harmless("requirements", "versions of Python packages"),
     ],
 };

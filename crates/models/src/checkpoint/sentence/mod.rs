@@ -269,6 +269,7 @@ fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
 fn check_name(c: &Config, key: &str, expected: &str) -> Result<(), ConfigError> {
     match c.opt_str(key)? {
         Some(found) if found != expected => Err(ConfigError::Keys {
+            file: c.file(),
             faults: vec![format!(
                 "key {:?}: expected {expected:?}, found {found:?}: models of another kind are not \
                  supported here",
@@ -290,8 +291,9 @@ fn tokenizer_length(folder: &Path) -> Result<Option<usize>, CheckpointError> {
     Ok(plausible.map(|n| n as usize))
 }
 
-/// Reads some keys of `tokenizer_config.json`. A file that is absent counts as empty.
-pub(super) fn read_tokenizer_config<T>(
+/// Reads some keys of `tokenizer_config.json`, and refuses those that are not supported. A file
+/// that is absent counts as empty.
+pub(crate) fn read_tokenizer_config<T>(
     folder: &Path,
     read: impl FnOnce(&Config) -> Result<T, ConfigError>,
 ) -> Result<T, CheckpointError> {
@@ -301,7 +303,9 @@ pub(super) fn read_tokenizer_config<T>(
     } else {
         Config::of("tokenizer_config.json", Map::new())
     };
-    in_file(&path, read(&config))
+    let value = in_file(&path, read(&config))?;
+    in_file(&path, keys::TOKENIZER.refuse(&config))?;
+    Ok(value)
 }
 
 /// Reads a file by its table of keys.
