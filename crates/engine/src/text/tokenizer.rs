@@ -218,17 +218,10 @@ impl Tokenizer {
         let sep = id_of("sep_token", &config.sep_token)?;
         let unk = unknown_token(hf.get_model()).or(config.unk_token.as_deref());
         let unk = unk.and_then(|token| hf.token_to_id(token));
-        if let Some(&id) = config
-            .eos_ids
-            .iter()
-            .find(|&&id| id as usize >= config.n_vocab)
-        {
-            return Err(TextError::IdOutOfRange {
-                what: "eos_token_id",
-                id,
-                n_vocab: config.n_vocab,
-            });
-        }
+        // transformers compares the ids of other tokens too, which no model gives.
+        let is_token = |id: &u32| (*id as usize) < config.n_vocab;
+        let eos_ids = config.eos_ids.iter().copied().filter(is_token);
+        let end_ids = eos.into_iter().chain(eos_ids).collect();
         let named = config
             .named_tokens
             .iter()
@@ -244,7 +237,7 @@ impl Tokenizer {
             sep,
             unk,
             cut: config.truncation_side.or(in_file).unwrap_or_default(),
-            end_ids: eos.into_iter().chain(config.eos_ids).collect(),
+            end_ids,
             named,
             add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
             add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
