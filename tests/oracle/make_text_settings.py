@@ -6,6 +6,9 @@ A row has the folder of the model, the files that are changed (keys replaced, nu
 folder lacks is made), texts, and what the reference answers: of rerankers (CrossEncoder) the logits, scores and order for a
 query, of embedding models the vectors. Every change must move something, unless the row says that it is idle.
 
+It also makes tests/models/text-classes.json (text_classes.py): what the classes of tokenizers rebuild of a tokenizer.json.
+`make_text_settings.py classes` makes that file alone.
+
 It also holds WITH_TYPES of crates/models/src/checkpoint/token_types.rs to the classes of transformers, of which the row
 `classes` says whether they give token types.
 Needs what make_tiny_rerank.py needs.
@@ -13,6 +16,7 @@ Needs what make_tiny_rerank.py needs.
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +26,7 @@ need("torch", "transformers", "sentence_transformers")
 
 import numpy
 import sentence_transformers
+import text_classes
 import torch
 import transformers
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
@@ -137,6 +142,9 @@ def classes():
 
 def main():
     torch.set_num_threads(1)
+    write_json(MODELS / "text-classes.json", {"transformers": transformers.__version__} | text_classes.value())
+    if sys.argv[1:] == ["classes"]:
+        return
     write_json(MODELS / "text-settings.json", {
         "made_by": "tests/oracle/make_text_settings.py", "transformers": transformers.__version__,
         "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "texts": texts(),

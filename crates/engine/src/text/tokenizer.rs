@@ -19,7 +19,7 @@
 
 use super::bpe::{self, Bpe};
 use super::decoding::Decoding;
-use super::guard::{self, TextCost};
+use super::guard::{self, Checked};
 use super::hf::Hf;
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
@@ -173,13 +173,13 @@ impl Tokenizer {
     ///
     /// If the file is damaged, or would take too much memory or time.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
-        let cost = guard::check(json)?;
-        guard::catch_panics(|| Self::from_checked_json(json, cost, config))
+        let checked = guard::check(json)?;
+        guard::catch_panics(|| Self::from_checked_json(json, checked, config))
     }
 
     fn from_checked_json(
         json: &[u8],
-        cost: TextCost,
+        checked: Checked,
         config: TokenizerConfig,
     ) -> Result<Self, TextError> {
         let bad = |reason: String| TextError::Json {
@@ -196,6 +196,10 @@ impl Tokenizer {
         hf.with_truncation(None)
             .map_err(|error| bad(error.to_string()))?
             .with_padding(None);
+        let cost = match &config.settings {
+            Some(settings) => settings.apply(&mut hf, checked, config.n_vocab)?,
+            None => checked.cost,
+        };
         let decoder =
             serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
         let decoding = Decoding::of(&decoder)?;
@@ -206,7 +210,10 @@ impl Tokenizer {
             Vec::new()
         };
         let id_of = |what, token: &Option<String>| -> Result<Option<u32>, TextError> {
-            let Some(token) = token else { return Ok(None) };
+            let named = || config.settings.as_ref()?.token(what);
+            let Some(token) = token else {
+                return Ok(named().and_then(|token| hf.token_to_id(token)));
+            };
             let id = hf.token_to_id(token);
             id.map(Some).ok_or_else(|| TextError::UnknownToken {
                 what,
@@ -227,7 +234,7 @@ impl Tokenizer {
             .iter()
             .filter_map(|token| hf.token_to_id(token));
         let named = named.collect();
-        let post_processor = hf.get_post_processor().is_some();
+        let adds = hf.get_post_processor().is_none() && config.settings.is_none();
         let mut tokenizer = Self {
             engine: Engine::Json(Hf::new(hf.into_inner(), cost)),
             table,
@@ -239,8 +246,8 @@ impl Tokenizer {
             cut: config.truncation_side.or(in_file).unwrap_or_default(),
             end_ids,
             named,
-            add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
-            add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
+            add_bos: adds && config.add_bos_token.unwrap_or(false),
+            add_eos: adds && config.add_eos_token.unwrap_or(false),
             asks_eos: config.add_eos_token.unwrap_or(false),
             space_prefix: decoding.space_prefix,
             lost_bytes,
