@@ -40,6 +40,12 @@ TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
 CROSS = {"model_type": "CrossEncoder"}
 LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
+SENTENCE_BERT = "sentence_bert_config.json"
+POSITIONS = {"max_position_embeddings": 64}
+LONGER = {"config.json": POSITIONS, SENTENCE_BERT: {"max_seq_length": 150}}
+LATE = {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}, "tokenizer.json": {"normalizer": {
+    "type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "T"}, "content": "q"}, {"type": "Lowercase"}]}}}
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
 
 # (model, label, files, whether nothing may move)
@@ -68,6 +74,19 @@ EMBED = [
     ("bert-mean", "generic class", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}}, True),
     ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
     ("qwen3-embedding", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("nomic-bert-new", "longer than its positions", LONGER, False),
+    ("modernbert-mean", "longer than its positions", LONGER, False),
+    ("qwen3-embedding", "longer than its positions", LONGER, False),
+    ("qwen3-embedding", "the tokenizer's length beyond its positions",
+     {"config.json": POSITIONS, TOKENIZER: {"model_max_length": 150}, SENTENCE_BERT: {"max_seq_length": None}}, False),
+    ("bert-mean", "lowercased by two files", {SENTENCE_BERT: {"do_lower_case": True}}, True),
+    ("bert-mean", "lowercased behind other steps", LATE, False),
+    ("bert-mean", "lowercased by two files behind other steps", LATE | {SENTENCE_BERT: {"do_lower_case": True}}, False),
+    ("bert-mean", "letters as they are", {TOKENIZER: {"do_lower_case": False}}, False),
+    ("bert-mean", "letters as they are in tokenizer.json", {"tokenizer.json": {"normalizer": None}}, True),
+    ("bert-mean", "a map of special tokens", {"special_tokens_map.json": {"cls_token": "[MASK]"},
+                                              TOKENIZER: {"added_tokens_decoder": None}}, False),
+    ("roberta", "a space before the text", {TOKENIZER: {"add_prefix_space": True}}, False),
 ]
 
 

@@ -382,7 +382,8 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Lowercases texts before anything else, as some embedding models require. It has no effect on
+    /// Lowercases texts before anything else, as some embedding models require, unless a step of the
+    /// normalizer is that alone, as in sentence-transformers (6.2). It has no effect on
     /// the SentencePiece vocabularies of GGUF files, which are never lowercased.
     pub fn lower_case(&mut self) {
         match &mut self.engine {
