@@ -268,17 +268,34 @@ def cases():
         yield from rows_of(model, "unigram", name, *xlm[1:4])
 
 
+    for model, label, keys in [("mistral", "the pattern of Mistral", {"fix_mistral_regex": True}),
+                               ("mistral", "another pattern", {"fix_mistral_regex": False}),
+                               ("llama", "no model of Mistral", {"fix_mistral_regex": True})]:
+        for name, parts in [("one step", {}), ("two steps", {"pre_tokenizer": DIGITS})]:
+            yield (f"{model}: {label}, {name}", model, "byte-level",
+                   {TOKENIZER: keys, "tokenizer.json": parts | {"fillers": 100_000}, "config.json": {}})
+    for version in ["4.57.3", "5.0.0rc1", "5.0.0", "5.1.0"]:
+        yield (f"mistral: the pattern of Mistral, {version}", "mistral", "byte-level",
+               {TOKENIZER: {"fix_mistral_regex": True}, "tokenizer.json": {"fillers": 100_000},
+                "config.json": {"transformers_version": version}})
+
+
 def write(folder, model, base, files):
     document = BASES[base]()
+    # Tokens that no text has.
+    first = len(document["model"]["vocab"])
+    for i in range(files.get("tokenizer.json", {}).pop("fillers", 0)):
+        document["model"]["vocab"][f"filler {first + i}"] = first + i
     for key, value in files.get("tokenizer.json", {}).items():
         document[key] = document[key] | value if key == "model" else value
-    for name, keys in (files | {"tokenizer.json": document, "config.json": {"model_type": model}}).items():
+    config = files.get("config.json", {}) | {"model_type": model}
+    for name, keys in (files | {"tokenizer.json": document, "config.json": config}).items():
         (folder / name).write_text(json.dumps(keys), encoding="utf-8")
 
 
 def row(label, model, base, files):
     with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), model, base, files)
+        write(Path(folder), model, base, copy.deepcopy(files))
         tokenizer = AutoTokenizer.from_pretrained(folder)
     plain = tokenizer(TEXTS[1], add_special_tokens=False)["input_ids"]
     return {

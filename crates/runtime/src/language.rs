@@ -112,6 +112,7 @@ impl LanguageData {
             template: template.as_deref(),
             model_type: of_model["model_type"].as_str(),
             class: of_model["tokenizer_class"].as_str(),
+            version: of_model["transformers_version"].as_str(),
         };
         let mut ends = TokenizerConfig::default();
         if let Some(path) = file("generation_config.json").or_else(|| file("config.json")) {
@@ -201,6 +202,7 @@ struct TokenizerFiles<'a> {
     template: Option<&'a Path>,
     model_type: Option<&'a str>,
     class: Option<&'a str>,
+    version: Option<&'a str>,
 }
 
 impl<'a> TokenizerFiles<'a> {
@@ -214,6 +216,7 @@ impl<'a> TokenizerFiles<'a> {
             template: folder.chat_template.as_deref(),
             model_type: key("model_type"),
             class: key("tokenizer_class"),
+            version: key("transformers_version"),
         }
     }
 
@@ -276,6 +279,7 @@ impl<'a> TokenizerFiles<'a> {
             added_tokens: added.as_deref(),
             model_type: self.model_type,
             class: self.class,
+            version: self.version,
         };
         Ok(TokenizerConfig::from_files(&files, n_vocab)?)
     }

@@ -21,6 +21,8 @@ pub struct TokenizerFiles<'a> {
     pub model_type: Option<&'a str>,
     /// `tokenizer_class` of `config.json`.
     pub class: Option<&'a str>,
+    /// `transformers_version` of `config.json`.
+    pub version: Option<&'a str>,
 }
 
 /// The settings that `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
@@ -93,7 +95,8 @@ impl TokenizerConfig {
                 .any(|bytes| bytes == name)
         };
         let class = Class::of(&declared, is_byte_level);
-        let settings = Settings::read(class, &keys, added.as_ref())?;
+        let mut settings = Settings::read(class, &keys, added.as_ref())?;
+        settings.read_mistral(&keys, files);
         let mut config = Self::of(&Value::Object(keys), n_vocab)?;
         let names = settings.all_named().map(str::to_owned);
         config.named_tokens.extend(names);

@@ -3,6 +3,8 @@
 
 use crate::data;
 use serde_json::{Value, json};
+use std::fs;
+use std::path::Path;
 use thane_engine::text::class::{Class, Declared};
 use thane_engine::text::{Cut, EncodeOptions, Tokenizer, TokenizerConfig, TokenizerFiles};
 
@@ -26,6 +28,13 @@ fn document(golden: &Value, row: &Value) -> Value {
                 let model = document["model"].as_object_mut().unwrap();
                 model.extend(keys.clone());
             }
+            value if key == "fillers" => {
+                // Tokens that no text has.
+                let vocab = document["model"]["vocab"].as_object_mut().unwrap();
+                let first = vocab.len() as u64;
+                let fillers = first..first + value.as_u64().unwrap();
+                vocab.extend(fillers.map(|id| (format!("filler {id}"), json!(id))));
+            }
             value => document[key] = value.clone(),
         }
     }
@@ -47,6 +56,7 @@ fn config(row: &Value, tokenizer: &[u8], n_vocab: usize) -> TokenizerConfig {
         added_tokens: added.as_deref(),
         model_type: row["model_type"].as_str(),
         class: None,
+        version: row["files"]["config.json"]["transformers_version"].as_str(),
     };
     TokenizerConfig::from_files(&files, n_vocab).unwrap()
 }
@@ -251,4 +261,59 @@ fn damaged_settings_are_refused() {
     ] {
         assert_eq!(refusal(config, added), message);
     }
+}
+
+/// The tokenizers of the tiny embedding models, whose files agree as published ones do.
+#[test]
+fn tokenizers_of_tiny_models_are_those_of_transformers() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/models/tiny-embed");
+    let mut n = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let model = entry.unwrap().path();
+        let read = |name: &str| fs::read(model.join(name)).ok();
+        let (Some(json), Some(golden)) = (read("tokenizer.json"), read("golden.json")) else {
+            continue;
+        };
+        let golden: Value = serde_json::from_slice(&golden).unwrap();
+        let of_model: Value = serde_json::from_slice(&read("config.json").unwrap()).unwrap();
+        let config = read("tokenizer_config.json");
+        let map = read("special_tokens_map.json");
+        let files = TokenizerFiles {
+            tokenizer: &json,
+            config: config.as_deref(),
+            special_tokens_map: map.as_deref(),
+            model_type: of_model["model_type"].as_str(),
+            ..TokenizerFiles::default()
+        };
+        let n_vocab = of_model["vocab_size"].as_u64().unwrap() as usize;
+        let config = TokenizerConfig::from_files(&files, n_vocab).unwrap();
+        let mut tokenizer = Tokenizer::from_json(&json, config).unwrap();
+        let sentence = read("sentence_bert_config.json").unwrap_or(b"{}".to_vec());
+        let sentence: Value = serde_json::from_slice(&sentence).unwrap();
+        if sentence["do_lower_case"] == true {
+            tokenizer.lower_case();
+        }
+        tokenizer.end_texts().unwrap();
+        let most = golden["max_seq_len"].as_u64().unwrap();
+        for text in golden["texts"].as_array().unwrap() {
+            if text["n_tokens"].as_u64().unwrap() >= most {
+                // It may be cut.
+                continue;
+            }
+            let name = text["prompt"]
+                .as_str()
+                .or(golden["default_prompt"].as_str());
+            let prompt = name.and_then(|name| golden["prompts"][name].as_str());
+            let (prompt, body) = (prompt.unwrap_or_default(), text["text"].as_str().unwrap());
+            let found = tokenizer.encode(&format!("{prompt}{body}"), USUAL).unwrap();
+            assert_eq!(
+                json!(found),
+                text["ids"],
+                "{}: {prompt}{body}",
+                model.display()
+            );
+            n += 1;
+        }
+    }
+    assert!(n > 250, "{n}");
 }

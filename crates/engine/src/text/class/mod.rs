@@ -7,6 +7,7 @@
 //! `tokenization_utils_tokenizers.py` and `models/*/tokenization_*.py`.
 
 mod choose;
+mod mistral;
 mod parts;
 mod rebuild;
 
@@ -32,6 +33,9 @@ pub struct Settings {
     legacy: bool,
     /// Whether special tokens in a text are encoded as text.
     split_special: bool,
+    /// Whether a large vocabulary gets the pattern of [`mistral`].
+    #[serde(default)]
+    mistral_pattern: bool,
     /// The tokens that the files or the class name.
     named: Vec<Named>,
     /// Further special tokens.

@@ -105,11 +105,11 @@ impl Settings {
     }
 }
 
-fn sequence(parts: [Value; 2]) -> Value {
+pub(super) fn sequence(parts: [Value; 2]) -> Value {
     json!({"type": "Sequence", "pretokenizers": parts})
 }
 
-fn split(pattern: &str) -> Value {
+pub(super) fn split(pattern: &str) -> Value {
     json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": false})
 }
 

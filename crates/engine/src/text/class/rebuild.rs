@@ -59,6 +59,7 @@ impl Settings {
             hf.with_added_vocabulary(AddedVocabulary::new());
         }
         self.add_tokens(hf, own, cost, n_vocab)?;
+        let cost = self.set_mistral_pattern(hf, cost)?;
         self.set_around(hf)?;
         hf.set_encode_special_tokens(self.split_special);
         Ok(cost)
@@ -308,11 +309,11 @@ fn charsmap(normalizer: &Value) -> Option<Value> {
         .cloned()
 }
 
-fn part<T: DeserializeOwned>(value: Value) -> Result<T, TextError> {
+pub(super) fn part<T: DeserializeOwned>(value: Value) -> Result<T, TextError> {
     serde_json::from_value(value).map_err(bad)
 }
 
-fn bad(error: impl ToString) -> TextError {
+pub(super) fn bad(error: impl ToString) -> TextError {
     TextError::Json {
         file: FILE,
         reason: error.to_string(),
