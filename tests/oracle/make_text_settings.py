@@ -161,7 +161,7 @@ def classes():
 
 def main():
     torch.set_num_threads(1)
-    write_json(MODELS / "text-classes.json", {"transformers": transformers.__version__} | text_classes.value())
+    text_classes.write_all(MODELS / "text-classes.json")
     if sys.argv[1:] == ["classes"]:
         return
     write_json(MODELS / "text-settings.json", {

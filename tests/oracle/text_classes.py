@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from unittest import mock
 
+import transformers
 from transformers import AutoTokenizer
 from transformers.tokenization_utils_base import PreTrainedTokenizerBase
 
@@ -352,8 +353,14 @@ def choices():
     return found
 
 
-def value():
-    return {
-        "made_by": "tests/oracle/make_text_settings.py", "texts": TEXTS,
-        "bases": {name: base() for name, base in BASES.items()}, "rows": list(rows()), "choices": choices(),
-    }
+def write_all(path):
+    """A line for each row."""
+    compact = lambda part: json.dumps(part, ensure_ascii=False, separators=(",", ":"))
+    found = {"bases": {name: base() for name, base in BASES.items()}, "choices": choices()}
+    parts = [f'"made_by": "tests/oracle/make_text_settings.py", "transformers": {compact(transformers.__version__)}',
+             f'"texts": {compact(TEXTS)}']
+    for name, values in found.items():
+        lines = ",\n".join(f"{compact(key)}: {compact(value)}" for key, value in values.items())
+        parts.append(f'"{name}": {{\n{lines}}}')
+    parts.append('"rows": [\n' + ",\n".join(map(compact, rows())) + "]")
+    path.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")

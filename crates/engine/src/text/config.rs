@@ -96,7 +96,7 @@ impl TokenizerConfig {
         };
         let class = Class::of(&declared, is_byte_level);
         let mut settings = Settings::read(class, &keys, added.as_ref())?;
-        settings.read_mistral(&keys, files);
+        settings.read_mistral(&keys, files.model_type, files.version);
         let mut config = Self::of(&Value::Object(keys), n_vocab)?;
         let names = settings.all_named().map(str::to_owned);
         config.named_tokens.extend(names);

@@ -382,9 +382,9 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Lowercases texts before anything else, as some embedding models require, unless a step of the
-    /// normalizer is that alone, as in sentence-transformers (6.2). It has no effect on
-    /// the SentencePiece vocabularies of GGUF files, which are never lowercased.
+    /// Lowercases texts before anything else, as some embedding models require, unless a step of
+    /// the normalizer is that alone, as in sentence-transformers (6.2). It has no effect on the
+    /// SentencePiece vocabularies of GGUF files, which are never lowercased.
     pub fn lower_case(&mut self) {
         match &mut self.engine {
             Engine::Json(hf) => hf.lower_case(),

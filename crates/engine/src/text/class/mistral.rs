@@ -7,8 +7,8 @@ use tokenizers::Tokenizer;
 
 use super::Settings;
 use super::rebuild::part;
+use crate::text::TextError;
 use crate::text::guard::{self, TextCost};
-use crate::text::{TextError, TokenizerFiles};
 
 /// The model types whose files may be wrong.
 const MODELS: [&str; 5] = ["mistral", "mistral3", "voxtral", "ministral", "pixtral"];
@@ -21,15 +21,17 @@ const PATTERN: &str = concat!(
 );
 
 impl Settings {
-    /// Reads `fix_mistral_regex`, which counts for files that transformers before 5 wrote.
+    /// Reads `fix_mistral_regex`, which counts for files that transformers before 5 wrote:
+    /// `version` is that of transformers in `config.json`.
     pub(in crate::text) fn read_mistral(
         &mut self,
         keys: &Map<String, Value>,
-        files: &TokenizerFiles,
+        model_type: Option<&str>,
+        version: Option<&str>,
     ) {
         let asks = keys.get("fix_mistral_regex") == Some(&Value::Bool(true));
-        let is_old = files.version.is_none_or(is_before_5);
-        let is_mistral = files.model_type.is_none_or(|model| MODELS.contains(&model));
+        let is_old = version.is_none_or(is_before_5);
+        let is_mistral = model_type.is_none_or(|model| MODELS.contains(&model));
         self.mistral_pattern = asks && is_old && is_mistral;
     }
 
