@@ -6,6 +6,9 @@ A row has the folder of the model, the files that are changed (keys replaced, nu
 folder lacks is made), texts, and what the reference answers: of rerankers (CrossEncoder) the logits, scores and order for a
 query, of embedding models the vectors. Every change must move something, unless the row says that it is idle.
 
+It also makes tests/models/text-classes.json (text_classes.py): what the classes of tokenizers rebuild of a tokenizer.json.
+`make_text_settings.py classes` makes that file alone.
+
 It also holds WITH_TYPES of crates/models/src/checkpoint/token_types.rs to the classes of transformers, of which the row
 `classes` says whether they give token types.
 Needs what make_tiny_rerank.py needs.
@@ -13,6 +16,7 @@ Needs what make_tiny_rerank.py needs.
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,6 +26,7 @@ need("torch", "transformers", "sentence_transformers")
 
 import numpy
 import sentence_transformers
+import text_classes
 import torch
 import transformers
 from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
@@ -35,6 +40,12 @@ TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
 MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
 CROSS = {"model_type": "CrossEncoder"}
 LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
+SENTENCE_BERT = "sentence_bert_config.json"
+POSITIONS = {"max_position_embeddings": 64}
+LONGER = {"config.json": POSITIONS, SENTENCE_BERT: {"max_seq_length": 150}}
+LATE = {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}, "tokenizer.json": {"normalizer": {
+    "type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "T"}, "content": "q"}, {"type": "Lowercase"}]}}}
 IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
 
 # (model, label, files, whether nothing may move)
@@ -64,6 +75,19 @@ EMBED = [
     ("bert-mean", "generic class", {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}}, True),
     ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
     ("qwen3-embedding", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("nomic-bert-new", "longer than its positions", LONGER, False),
+    ("modernbert-mean", "longer than its positions", LONGER, False),
+    ("qwen3-embedding", "longer than its positions", LONGER, False),
+    ("qwen3-embedding", "the tokenizer's length beyond its positions",
+     {"config.json": POSITIONS, TOKENIZER: {"model_max_length": 150}, SENTENCE_BERT: {"max_seq_length": None}}, False),
+    ("bert-mean", "lowercased by two files", {SENTENCE_BERT: {"do_lower_case": True}}, True),
+    ("bert-mean", "lowercased behind other steps", LATE, False),
+    ("bert-mean", "lowercased by two files behind other steps", LATE | {SENTENCE_BERT: {"do_lower_case": True}}, False),
+    ("bert-mean", "letters as they are", {TOKENIZER: {"do_lower_case": False}}, False),
+    ("bert-mean", "letters as they are in tokenizer.json", {"tokenizer.json": {"normalizer": None}}, True),
+    ("bert-mean", "a map of special tokens", {"special_tokens_map.json": {"cls_token": "[MASK]"},
+                                              TOKENIZER: {"added_tokens_decoder": None}}, False),
+    ("roberta", "a space before the text", {TOKENIZER: {"add_prefix_space": True}}, False),
 ]
 
 
@@ -138,6 +162,9 @@ def classes():
 
 def main():
     torch.set_num_threads(1)
+    text_classes.write_all(MODELS / "text-classes.json")
+    if sys.argv[1:] == ["classes"]:
+        return
     write_json(MODELS / "text-settings.json", {
         "made_by": "tests/oracle/make_text_settings.py", "transformers": transformers.__version__,
         "sentence_transformers": sentence_transformers.__version__, "torch": torch.__version__, "texts": texts(),

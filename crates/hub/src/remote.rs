@@ -389,6 +389,7 @@ fn is_small(file: &str) -> bool {
     let exact = [
         "config.json",
         "generation_config.json",
+        "added_tokens.json",
         "special_tokens_map.json",
         "modules.json",
         "config_sentence_transformers.json",

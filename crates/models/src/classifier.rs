@@ -3,7 +3,7 @@
 
 use thane_mil::program::Program;
 
-use crate::checkpoint::{Config, HuggingFace, SentenceConfig, gives_token_types};
+use crate::checkpoint::{Config, HuggingFace, MaxTokens, SentenceConfig, gives_token_types};
 use crate::error::ModelError;
 use crate::numbers::StoredWeight;
 
@@ -50,7 +50,7 @@ pub(crate) struct Scores {
     pub sigmoid: bool,
     /// Whether the tokenizer gives the types of tokens.
     pub token_types: bool,
-    pub max_tokens: Option<usize>,
+    pub max_tokens: MaxTokens,
     pub lower_case: bool,
 }
 

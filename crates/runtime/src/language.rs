@@ -4,7 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use thane_engine::text::{ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab};
+use serde_json::Value;
+use thane_engine::text::{
+    self, ChatTemplate, TemplateError, Texts, Tokenizer, TokenizerConfig, Vocab,
+};
 use thane_models::checkpoint::llama2c::read_tokenizer;
 use thane_models::checkpoint::{Checkpoint, Gguf, HuggingFace, Source};
 
@@ -97,11 +100,19 @@ impl LanguageData {
         let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
         let (json, model) = (file("tokenizer.json"), file("tokenizer.model"));
         let (config, template) = (file("tokenizer_config.json"), file("chat_template.jinja"));
+        let of_model = match file("config.json") {
+            Some(path) => serde_json::from_slice(&read(&path)?).unwrap_or_default(),
+            None => Value::Null,
+        };
         let files = TokenizerFiles {
+            folder,
             json: json.as_deref(),
             model: model.as_deref(),
             config: config.as_deref(),
             template: template.as_deref(),
+            model_type: of_model["model_type"].as_str(),
+            class: of_model["tokenizer_class"].as_str(),
+            version: of_model["transformers_version"].as_str(),
         };
         let mut ends = TokenizerConfig::default();
         if let Some(path) = file("generation_config.json").or_else(|| file("config.json")) {
@@ -182,21 +193,30 @@ fn from_gguf(gguf: &Gguf, n_vocab: usize) -> Result<Option<LanguageData>, Langua
     }))
 }
 
-/// Paths of tokenizer files, each if there is one.
+/// Paths of tokenizer files, each if there is one, and what `config.json` says of the tokenizer.
 struct TokenizerFiles<'a> {
+    folder: &'a Path,
     json: Option<&'a Path>,
     model: Option<&'a Path>,
     config: Option<&'a Path>,
     template: Option<&'a Path>,
+    model_type: Option<&'a str>,
+    class: Option<&'a str>,
+    version: Option<&'a str>,
 }
 
 impl<'a> TokenizerFiles<'a> {
     fn of(folder: &'a HuggingFace) -> Self {
+        let key = |name: &str| folder.config.value(name).and_then(Value::as_str);
         Self {
+            folder: &folder.folder,
             json: folder.tokenizer_json.as_deref(),
             model: folder.tokenizer_model.as_deref(),
             config: folder.tokenizer_config.as_deref(),
             template: folder.chat_template.as_deref(),
+            model_type: key("model_type"),
+            class: key("tokenizer_class"),
+            version: key("transformers_version"),
         }
     }
 
@@ -205,9 +225,12 @@ impl<'a> TokenizerFiles<'a> {
         if self.json.is_none() && self.model.is_none() {
             return Ok(None);
         }
-        let mut config = match self.config {
-            Some(path) => TokenizerConfig::from_tokenizer_config(&read(path)?, n_vocab)?,
-            None => TokenizerConfig {
+        let file = |path: Option<&Path>| path.map(read).transpose();
+        let (json, of_config) = (file(self.json)?, file(self.config)?);
+        let mut config = match (&json, &of_config) {
+            (Some(json), of_config) => self.config_beside(json, of_config.as_deref(), n_vocab)?,
+            (None, Some(config)) => TokenizerConfig::from_tokenizer_config(config, n_vocab)?,
+            (None, None) => TokenizerConfig {
                 n_vocab,
                 ..TokenizerConfig::default()
             },
@@ -217,22 +240,15 @@ impl<'a> TokenizerFiles<'a> {
             config.chat_template = Some(text.map_err(|_| LanguageError::NotUtf8(path.to_owned()))?);
         }
         config.eos_ids.extend(ends);
-        let text_of = |token: &Option<String>| token.clone().unwrap_or_default();
-        let (bos, eos) = (text_of(&config.bos_token), text_of(&config.eos_token));
+        let (bos, eos) = (config.bos_text().to_owned(), config.eos_text().to_owned());
         let template = config
             .chat_template
             .clone()
             .map(|text| TemplateSource { text, bos, eos });
-        let tokenizer = match (self.json, self.model) {
-            (Some(json), _) => TokenizerData::Json {
-                tokenizer: read(json)?,
-                config,
-            },
+        let tokenizer = match (json, self.model) {
+            (Some(tokenizer), _) => TokenizerData::Json { tokenizer, config },
             (None, Some(model)) => {
-                let added = match self.config {
-                    Some(path) => added_tokens(&read(path)?),
-                    None => Vec::new(),
-                };
+                let added = of_config.map_or_else(Vec::new, |config| added_tokens(&config));
                 TokenizerData::Lists(vocabulary(&read(model)?, &config, &added)?)
             }
             (None, None) => return Ok(None),
@@ -242,13 +258,38 @@ impl<'a> TokenizerFiles<'a> {
             template,
         }))
     }
+
+    /// The settings of the files beside a `tokenizer.json`.
+    fn config_beside(
+        &self,
+        tokenizer: &[u8],
+        config: Option<&[u8]>,
+        n_vocab: usize,
+    ) -> Result<TokenizerConfig, LanguageError> {
+        let beside = |name: &str| {
+            let path = Some(self.folder.join(name)).filter(|path| path.is_file());
+            path.map(|path| read(&path)).transpose()
+        };
+        let map = beside("special_tokens_map.json")?;
+        let added = beside("added_tokens.json")?;
+        let files = text::TokenizerFiles {
+            tokenizer,
+            config,
+            special_tokens_map: map.as_deref(),
+            added_tokens: added.as_deref(),
+            model_type: self.model_type,
+            class: self.class,
+            version: self.version,
+        };
+        Ok(TokenizerConfig::from_files(&files, n_vocab)?)
+    }
 }
 
 /// The tokens in `added_tokens_decoder` of a `tokenizer_config.json`.
 fn added_tokens(config: &[u8]) -> Vec<Added> {
-    let config: serde_json::Value = serde_json::from_slice(config).unwrap_or_default();
+    let config: Value = serde_json::from_slice(config).unwrap_or_default();
     let tokens = config["added_tokens_decoder"].as_object();
-    let token = |(id, token): (&String, &serde_json::Value)| {
+    let token = |(id, token): (&String, &Value)| {
         Some(Added {
             id: id.parse().ok()?,
             text: token["content"].as_str()?.to_owned(),

@@ -2,8 +2,28 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::class::{self, Class, Declared, Settings};
 use super::{Cut, TextError};
-use serde_json::Value;
+use serde_json::{Map, Value};
+
+/// The files that describe a tokenizer, and what `config.json` says of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TokenizerFiles<'a> {
+    /// `tokenizer.json`.
+    pub tokenizer: &'a [u8],
+    /// `tokenizer_config.json`.
+    pub config: Option<&'a [u8]>,
+    /// `special_tokens_map.json`.
+    pub special_tokens_map: Option<&'a [u8]>,
+    /// `added_tokens.json`.
+    pub added_tokens: Option<&'a [u8]>,
+    /// `model_type` of `config.json`.
+    pub model_type: Option<&'a str>,
+    /// `tokenizer_class` of `config.json`.
+    pub class: Option<&'a str>,
+    /// `transformers_version` of `config.json`.
+    pub version: Option<&'a str>,
+}
 
 /// The settings that `tokenizer_config.json`, `generation_config.json` and `config.json` add to a
 /// `tokenizer.json`.
@@ -24,8 +44,8 @@ pub struct TokenizerConfig {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub named_tokens: Vec<String>,
     /// Whether to add the beginning-of-text token. This and `add_eos_token` apply only if
-    /// `tokenizer.json` has no post-processor, which otherwise decides. (transformers 5.23,
-    /// `tokenization_utils_base.py`, ignores both if there is a `tokenizer.json`.)
+    /// `tokenizer.json` has no post-processor, which otherwise decides, and there are no
+    /// [`Settings`]: transformers (5.24) ignores both if there is a `tokenizer.json`.
     pub add_bos_token: Option<bool>,
     /// Whether to add the end-of-text token; see `add_bos_token` and
     /// [`Tokenizer::end_texts`](super::Tokenizer::end_texts).
@@ -39,29 +59,94 @@ pub struct TokenizerConfig {
     /// may say.
     #[serde(default)]
     pub truncation_side: Option<Cut>,
+    /// What transformers makes of a `tokenizer.json`; `None` if the file counts as it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settings: Option<Settings>,
     /// Number of rows of the model's embedding.
     pub n_vocab: usize,
 }
 
 impl TokenizerConfig {
-    /// Reads `tokenizer_config.json`. If there are several chat templates, the one named `default`
-    /// is used.
+    /// Reads the files beside a `tokenizer.json` as transformers (5.24) does. If there are several
+    /// chat templates, the one named `default` is used.
+    ///
+    /// # Errors
+    ///
+    /// If a file is not valid.
+    pub fn from_files(files: &TokenizerFiles, n_vocab: usize) -> Result<Self, TextError> {
+        let read = |file, json: Option<&[u8]>| json.map(|json| object(file, json)).transpose();
+        let config = read(CONFIG, files.config)?.unwrap_or_default();
+        let keys = class::merge(
+            config,
+            read("special_tokens_map.json", files.special_tokens_map)?,
+        );
+        let added = read("added_tokens.json", files.added_tokens)?;
+        let declared = Declared {
+            model_type: files.model_type,
+            in_config: files.class,
+            in_tokenizer_config: keys.get("tokenizer_class").and_then(Value::as_str),
+            has_code: keys.get("auto_map").is_some_and(has_code),
+        };
+        let is_byte_level = || {
+            let name = br#""ByteLevel""#;
+            files
+                .tokenizer
+                .windows(name.len())
+                .any(|bytes| bytes == name)
+        };
+        let class = Class::of(&declared, is_byte_level);
+        let mut settings = Settings::read(class, &keys, added.as_ref())?;
+        settings.read_mistral(&keys, files.model_type, files.version);
+        let mut config = Self::of(&Value::Object(keys), n_vocab)?;
+        let names = settings.all_named().map(str::to_owned);
+        config.named_tokens.extend(names);
+        config.settings = Some(settings);
+        Ok(config)
+    }
+
+    /// Reads `tokenizer_config.json` alone.
+    ///
+    /// # Errors
+    ///
+    /// If the file is not valid.
     pub fn from_tokenizer_config(json: &[u8], n_vocab: usize) -> Result<Self, TextError> {
-        let json = parse("tokenizer_config.json", json)?;
+        Self::of(&Value::Object(object(CONFIG, json)?), n_vocab)
+    }
+
+    fn of(json: &Value, n_vocab: usize) -> Result<Self, TextError> {
         Ok(Self {
-            bos_token: token(&json, "bos_token"),
-            eos_token: token(&json, "eos_token"),
-            unk_token: token(&json, "unk_token"),
-            pad_token: token(&json, "pad_token"),
-            sep_token: token(&json, "sep_token"),
-            named_tokens: named_tokens(&json),
+            bos_token: token(json, "bos_token"),
+            eos_token: token(json, "eos_token"),
+            unk_token: token(json, "unk_token"),
+            pad_token: token(json, "pad_token"),
+            sep_token: token(json, "sep_token"),
+            named_tokens: named_tokens(json),
             add_bos_token: json["add_bos_token"].as_bool(),
             add_eos_token: json["add_eos_token"].as_bool(),
             chat_template: chat_template(&json["chat_template"]),
             eos_ids: Vec::new(),
             truncation_side: side(&json["truncation_side"])?,
+            settings: None,
             n_vocab,
         })
+    }
+
+    /// The text of the beginning-of-text token, which the class of the tokenizer may name.
+    pub fn bos_text(&self) -> &str {
+        self.text_of(self.bos_token.as_deref(), "bos_token")
+    }
+
+    /// The text of the end-of-text token, which the class of the tokenizer may name.
+    pub fn eos_text(&self) -> &str {
+        self.text_of(self.eos_token.as_deref(), "eos_token")
+    }
+
+    fn text_of<'a>(&'a self, in_file: Option<&'a str>, key: &str) -> &'a str {
+        let named = self
+            .settings
+            .as_ref()
+            .and_then(|settings| settings.token(key));
+        in_file.or(named).unwrap_or_default()
     }
 
     /// Adds the `eos_token_id` (one id or a list) of `generation_config.json` or `config.json`.
@@ -86,6 +171,24 @@ impl TokenizerConfig {
             }
         }
         Ok(())
+    }
+}
+
+const CONFIG: &str = "tokenizer_config.json";
+
+/// Whether an `auto_map` names code for the tokenizer.
+fn has_code(map: &Value) -> bool {
+    map.is_array() || !map["AutoTokenizer"].is_null()
+}
+
+/// The object in a file.
+fn object(file: &'static str, json: &[u8]) -> Result<Map<String, Value>, TextError> {
+    match parse(file, json)? {
+        Value::Object(keys) => Ok(keys),
+        _ => Err(TextError::Json {
+            file,
+            reason: "expected a JSON object".to_owned(),
+        }),
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
+use tokenizers::AddedToken;
 
 use super::TextError;
 
@@ -103,6 +104,13 @@ struct Growth {
     plus: usize,
 }
 
+impl Growth {
+    /// The most bytes that a text of `len` bytes becomes.
+    fn of(self, len: usize) -> usize {
+        len.saturating_mul(self.times).saturating_add(self.plus)
+    }
+}
+
 impl TextCost {
     /// The cost of tokenizers whose normalizers and patterns are built in: at most they compose
     /// characters.
@@ -113,10 +121,7 @@ impl TextCost {
 
     /// Rejects a text that would become too long.
     pub(super) fn check(&self, text: &str) -> Result<(), TextError> {
-        let most = text
-            .len()
-            .saturating_mul(self.growth.times)
-            .saturating_add(self.growth.plus);
+        let most = self.growth.of(text.len());
         if most > MAX_NORMALIZED_BYTES {
             let most = MAX_NORMALIZED_BYTES.saturating_sub(self.growth.plus) / self.growth.times;
             return Err(TextError::TooLong {
@@ -152,8 +157,19 @@ struct Model {
     #[serde(rename = "type", default)]
     kind: String,
     max_input_chars_per_word: Option<u64>,
+    unk_id: Option<usize>,
+    byte_fallback: Option<bool>,
     #[serde(default)]
     vocab: Sizes,
+}
+
+/// What is known of a checked tokenizer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Checked {
+    pub(super) cost: TextCost,
+    /// The unknown token of a Unigram model.
+    pub(super) unk_id: Option<usize>,
+    pub(super) byte_fallback: bool,
 }
 
 /// Total and maximum token length of a vocabulary, which is a map of tokens or a list of tokens
@@ -199,7 +215,7 @@ impl<'de> Deserialize<'de> for Sizes {
 }
 
 /// Checks a `tokenizer.json` before the crate reads it.
-pub(super) fn check(json: &[u8]) -> Result<TextCost, TextError> {
+pub(super) fn check(json: &[u8]) -> Result<Checked, TextError> {
     let bad = |reason: String| TextError::Json { file: FILE, reason };
     at_most("the file", json.len(), MAX_FILE_BYTES)?;
     let file: File = serde_json::from_slice(json).map_err(|error| bad(error.to_string()))?;
@@ -219,33 +235,54 @@ pub(super) fn check(json: &[u8]) -> Result<TextCost, TextError> {
             "max_input_chars_per_word: expected at most {MAX_WORD_CHARS}, found {n}"
         )));
     }
+    let cost = cost_of(&file.normalizer, &file.pre_tokenizer)?;
+    let added = file.added_tokens.iter();
+    check_sizes(
+        added.map(|token| (token.content.len(), token.normalized)),
+        cost,
+    )?;
+    Ok(Checked {
+        cost,
+        unk_id: file.model.unk_id,
+        byte_fallback: file.model.byte_fallback.unwrap_or(false),
+    })
+}
+
+/// What texts cost by a normalizer and a pre-tokenizer.
+pub(super) fn cost_of(normalizer: &Value, pre_tokenizer: &Value) -> Result<TextCost, TextError> {
+    let bad = |reason: String| TextError::Json { file: FILE, reason };
     let mut steps = Steps::default();
-    let growth = steps.growth(&file.normalizer).map_err(bad)?;
-    steps.patterns(&file.pre_tokenizer).map_err(bad)?;
-    let len = |token: &Added| match token.normalized {
-        true => token
-            .content
-            .len()
-            .saturating_mul(growth.times)
-            .saturating_add(growth.plus),
-        false => token.content.len(),
-    };
-    let longest = file
-        .added_tokens
-        .iter()
-        .map(|token| token.content.len())
-        .max();
-    at_most("an added token", longest.unwrap_or(0), MAX_ADDED_BYTES)?;
-    let all = file
-        .added_tokens
-        .iter()
-        .map(len)
-        .fold(0, usize::saturating_add);
-    at_most("the added tokens together", all, MAX_ALL_ADDED_BYTES)?;
+    let growth = steps.growth(normalizer).map_err(bad)?;
+    steps.patterns(pre_tokenizer).map_err(bad)?;
     Ok(TextCost {
         growth,
         is_slow: steps.is_slow,
     })
+}
+
+/// Checks the tokens that are added to a tokenizer.
+pub(super) fn check_added<'a>(
+    tokens: impl Iterator<Item = &'a AddedToken>,
+    cost: TextCost,
+) -> Result<(), TextError> {
+    check_sizes(
+        tokens.map(|token| (token.content.len(), token.normalized)),
+        cost,
+    )
+}
+
+/// Checks the lengths of added tokens, with whether each is normalized.
+fn check_sizes(
+    tokens: impl Iterator<Item = (usize, bool)>,
+    cost: TextCost,
+) -> Result<(), TextError> {
+    let (mut longest, mut all) = (0, 0usize);
+    for (len, normalized) in tokens {
+        longest = longest.max(len);
+        all = all.saturating_add(if normalized { cost.growth.of(len) } else { len });
+    }
+    at_most("an added token", longest, MAX_ADDED_BYTES)?;
+    at_most("the added tokens together", all, MAX_ALL_ADDED_BYTES)
 }
 
 /// An error if `what` has more than `most` bytes.

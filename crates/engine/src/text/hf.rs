@@ -195,8 +195,16 @@ impl<M: Model + Clone + Send + Sync + 'static> Hf<M> {
         })
     }
 
-    /// Adds a normalizer that lowercases texts first.
+    /// Adds a normalizer that lowercases texts first, unless a normalizer lowercases them.
     pub(super) fn lower_case(&mut self) {
+        let is_lower = |step: &NormalizerWrapper| matches!(step, NormalizerWrapper::Lowercase(_));
+        let has_lower = match self.parsing.get_normalizer() {
+            Some(NormalizerWrapper::Sequence(steps)) => steps.as_ref().iter().any(is_lower),
+            step => step.is_some_and(is_lower),
+        };
+        if has_lower {
+            return;
+        }
         let mut steps = vec![NormalizerWrapper::from(Lowercase)];
         steps.extend(self.parsing.get_normalizer().cloned());
         let mut tokenizer = self.parsing.as_ref().clone();

@@ -4,6 +4,7 @@
 //! lists of a GGUF file. Start reading at [`tokenizer::Tokenizer`].
 
 mod bpe;
+pub mod class;
 pub mod config;
 mod decoding;
 mod gemma4;
@@ -22,7 +23,7 @@ pub mod tokenizer;
 pub mod vocab;
 mod wordpiece;
 
-pub use config::TokenizerConfig;
+pub use config::{TokenizerConfig, TokenizerFiles};
 pub use pair::{Cut, Pair};
 pub use stream::{StreamOptions, TextStream};
 pub use template::{ChatTemplate, Message, Rendered, TemplateError, TemplateInput};

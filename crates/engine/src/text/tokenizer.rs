@@ -19,7 +19,7 @@
 
 use super::bpe::{self, Bpe};
 use super::decoding::Decoding;
-use super::guard::{self, TextCost};
+use super::guard::{self, Checked};
 use super::hf::Hf;
 use super::pair::{Cut, Pair};
 use super::pre::PreRule;
@@ -173,13 +173,13 @@ impl Tokenizer {
     ///
     /// If the file is damaged, or would take too much memory or time.
     pub fn from_json(json: &[u8], config: TokenizerConfig) -> Result<Self, TextError> {
-        let cost = guard::check(json)?;
-        guard::catch_panics(|| Self::from_checked_json(json, cost, config))
+        let checked = guard::check(json)?;
+        guard::catch_panics(|| Self::from_checked_json(json, checked, config))
     }
 
     fn from_checked_json(
         json: &[u8],
-        cost: TextCost,
+        checked: Checked,
         config: TokenizerConfig,
     ) -> Result<Self, TextError> {
         let bad = |reason: String| TextError::Json {
@@ -196,6 +196,10 @@ impl Tokenizer {
         hf.with_truncation(None)
             .map_err(|error| bad(error.to_string()))?
             .with_padding(None);
+        let cost = match &config.settings {
+            Some(settings) => settings.apply(&mut hf, checked, config.n_vocab)?,
+            None => checked.cost,
+        };
         let decoder =
             serde_json::to_value(hf.get_decoder()).map_err(|error| bad(error.to_string()))?;
         let decoding = Decoding::of(&decoder)?;
@@ -206,7 +210,10 @@ impl Tokenizer {
             Vec::new()
         };
         let id_of = |what, token: &Option<String>| -> Result<Option<u32>, TextError> {
-            let Some(token) = token else { return Ok(None) };
+            let named = || config.settings.as_ref()?.token(what);
+            let Some(token) = token else {
+                return Ok(named().and_then(|token| hf.token_to_id(token)));
+            };
             let id = hf.token_to_id(token);
             id.map(Some).ok_or_else(|| TextError::UnknownToken {
                 what,
@@ -218,23 +225,16 @@ impl Tokenizer {
         let sep = id_of("sep_token", &config.sep_token)?;
         let unk = unknown_token(hf.get_model()).or(config.unk_token.as_deref());
         let unk = unk.and_then(|token| hf.token_to_id(token));
-        if let Some(&id) = config
-            .eos_ids
-            .iter()
-            .find(|&&id| id as usize >= config.n_vocab)
-        {
-            return Err(TextError::IdOutOfRange {
-                what: "eos_token_id",
-                id,
-                n_vocab: config.n_vocab,
-            });
-        }
+        // transformers compares the ids of other tokens too, which no model gives.
+        let is_token = |id: &u32| (*id as usize) < config.n_vocab;
+        let eos_ids = config.eos_ids.iter().copied().filter(is_token);
+        let end_ids = eos.into_iter().chain(eos_ids).collect();
         let named = config
             .named_tokens
             .iter()
             .filter_map(|token| hf.token_to_id(token));
         let named = named.collect();
-        let post_processor = hf.get_post_processor().is_some();
+        let adds = hf.get_post_processor().is_none() && config.settings.is_none();
         let mut tokenizer = Self {
             engine: Engine::Json(Hf::new(hf.into_inner(), cost)),
             table,
@@ -244,10 +244,10 @@ impl Tokenizer {
             sep,
             unk,
             cut: config.truncation_side.or(in_file).unwrap_or_default(),
-            end_ids: eos.into_iter().chain(config.eos_ids).collect(),
+            end_ids,
             named,
-            add_bos: !post_processor && config.add_bos_token.unwrap_or(false),
-            add_eos: !post_processor && config.add_eos_token.unwrap_or(false),
+            add_bos: adds && config.add_bos_token.unwrap_or(false),
+            add_eos: adds && config.add_eos_token.unwrap_or(false),
             asks_eos: config.add_eos_token.unwrap_or(false),
             space_prefix: decoding.space_prefix,
             lost_bytes,
@@ -382,8 +382,9 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Lowercases texts before anything else, as some embedding models require. It has no effect on
-    /// the SentencePiece vocabularies of GGUF files, which are never lowercased.
+    /// Lowercases texts before anything else, as some embedding models require, unless a step of
+    /// the normalizer is that alone, as in sentence-transformers (6.2). It has no effect on the
+    /// SentencePiece vocabularies of GGUF files, which are never lowercased.
     pub fn lower_case(&mut self) {
         match &mut self.engine {
             Engine::Json(hf) => hf.lower_case(),

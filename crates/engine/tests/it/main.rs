@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::print_stderr)]
 
 mod chat;
+mod classes;
 mod data;
 mod embed;
 mod files;

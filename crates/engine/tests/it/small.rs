@@ -555,14 +555,6 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
         refusal(&json, strange),
         "bos_token: expected a token of the vocabulary, found '<bos>'"
     );
-    let beyond = TokenizerConfig {
-        eos_ids: vec![901],
-        ..config(901)
-    };
-    assert_eq!(
-        refusal(&json, beyond),
-        "eos_token_id: expected a token id below 901, the number of tokens, found 901"
-    );
     let error = Tokenizer::from_json(b"{}", config(901)).unwrap_err();
     assert!(
         matches!(
@@ -581,6 +573,26 @@ fn a_tokenizer_json_that_does_not_fit_is_refused() {
         message.starts_with("tokenizer.json: decoder '{\"type\":\"WordPiece\""),
         "{message}"
     );
+}
+
+/// As in transformers, where no token has such an id.
+#[test]
+fn ids_beyond_the_vocabulary_end_nothing() {
+    let json = data::bytes("byte_level.tokenizer.json");
+    let named = Some("</s>".to_owned());
+    for (ids, eos_token, expected) in [
+        (&[901][..], None, &[][..]),
+        (&[901], named.clone(), &[1]),
+        (&[u32::MAX, 900], named, &[1, 900]),
+    ] {
+        let config = TokenizerConfig {
+            eos_ids: ids.to_vec(),
+            eos_token,
+            ..config(901)
+        };
+        let tokenizer = Tokenizer::from_json(&json, config).unwrap();
+        assert_eq!(tokenizer.end_ids(), expected, "{ids:?}");
+    }
 }
 
 #[test]

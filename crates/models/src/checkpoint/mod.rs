@@ -59,7 +59,7 @@ pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
 pub use scaled::{Scaled, ScaledParts};
 pub(crate) use sentence::read_tokenizer_config;
-pub use sentence::{Dense, DenseActivation, SentenceConfig, Step};
+pub use sentence::{Dense, DenseActivation, MaxTokens, SentenceConfig, Step};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 pub(crate) use token_types::gives_token_types;
 

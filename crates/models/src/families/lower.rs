@@ -147,6 +147,7 @@ pub(super) fn lower_encoder(
     options: &EncoderOptions,
 ) -> Result<BuiltEncoder, ModelError> {
     let sizes = encoder.sizes();
+    let [n_positions, max_tokens] = sizes.lengths(sentence.max_tokens)?;
     let pooling = options.pooling.or(sentence.pooling);
     // Token vectors are not pooled, so any pooling will do.
     let pooling = pooling.or((options.encoding == Encoding::Tokens).then(|| Pooling::Mean.into()));
@@ -176,7 +177,14 @@ pub(super) fn lower_encoder(
         token_types: false,
     };
     let shared = SharedConstants::default();
-    let functions = encoder_functions(encoder, weights, &options.target, head, &shared)?;
+    let functions = encoder_functions(
+        encoder,
+        n_positions,
+        weights,
+        &options.target,
+        head,
+        &shared,
+    )?;
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
@@ -184,12 +192,9 @@ pub(super) fn lower_encoder(
         architecture,
         n_layers: sizes.n_layers,
         vocab_size: sizes.vocab_size,
-        n_positions: sizes.n_positions,
+        n_positions,
         dim,
-        max_tokens: sentence
-            .max_tokens
-            .unwrap_or(sizes.n_positions)
-            .min(sizes.n_positions),
+        max_tokens,
         pooling,
         normalize: sentence.normalizes(),
         truncate_dim: sentence.truncate_dim.filter(|n| *n < dim),
@@ -216,6 +221,7 @@ pub(super) fn lower_classifier(
     target: &Target,
 ) -> Result<Classifier, ModelError> {
     let sizes = encoder.sizes();
+    let [n_positions, max_tokens] = sizes.lengths(scores.max_tokens)?;
     let head = Head {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
@@ -225,7 +231,7 @@ pub(super) fn lower_classifier(
         token_types: encoder.has_token_types() && scores.token_types,
     };
     let shared = SharedConstants::default();
-    let functions = encoder_functions(encoder, weights, target, head, &shared)?;
+    let functions = encoder_functions(encoder, n_positions, weights, target, head, &shared)?;
     weights.finish()?;
     let stored = shared.borrow().stored();
     numbers::check(&stored, Some(SMALL_BYTES))?;
@@ -233,11 +239,8 @@ pub(super) fn lower_classifier(
         architecture,
         n_layers: sizes.n_layers,
         vocab_size: sizes.vocab_size,
-        n_positions: sizes.n_positions,
-        max_tokens: scores
-            .max_tokens
-            .unwrap_or(sizes.n_positions)
-            .min(sizes.n_positions),
+        n_positions,
+        max_tokens,
         n_labels: scores.n_labels,
         token_types: head.token_types,
         sigmoid: scores.sigmoid,
@@ -269,15 +272,16 @@ fn output_dim(mut dim: usize, steps: &[Step]) -> Result<usize, ModelError> {
 }
 
 /// The functions of an encoder: for the portable reference one of any length; for the Neural Engine
-/// one for the length of each bucket and, if `flexible` is set, one of any length.
+/// one for the length of each bucket and, if `flexible` is set, one of any length. A text has at
+/// most `n_positions` tokens.
 fn encoder_functions(
     encoder: &dyn Encoder,
+    n_positions: usize,
     weights: &Weights<'_>,
     target: &Target,
     head: Head<'_>,
     shared: &SharedConstants,
 ) -> Result<Vec<Function>, ModelError> {
-    let n_positions = encoder.sizes().n_positions;
     let name = head.encoding.function();
     let build = |name: &str, form, residual_divisor, tokens, chunks| {
         let extent = Extent {

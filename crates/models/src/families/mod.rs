@@ -46,7 +46,8 @@ mod starcoder2;
 use thane_mil::program::Function;
 
 use crate::checkpoint::{
-    Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors, read_tokenizer_config,
+    Checkpoint, Config, Gguf, HuggingFace, MaxTokens, SentenceConfig, Source, Tensors,
+    read_tokenizer_config,
 };
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
@@ -54,10 +55,11 @@ use crate::error::ModelError;
 use crate::generation;
 use crate::graph::Graph;
 use crate::layers::encoder::EncoderPlan;
+use crate::layers::rope::Rotation;
 use crate::transformer::Transformer;
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
-use keys::{acknowledge_common, reject_unknown_keys, reject_unread};
+use keys::{acknowledge_common, check_size, reject_unknown_keys, reject_unread};
 use lower::{lower, lower_classifier, lower_encoder};
 
 /// A model family: the architectures that it lowers, and how it reads the configuration of each
@@ -228,7 +230,26 @@ struct EncoderSizes {
     n_layers: usize,
     vocab_size: usize,
     hidden: usize,
+    /// Positions that the model was trained with.
     n_positions: usize,
+    /// Whether positions beyond those are computed as those are.
+    is_open: bool,
+}
+
+impl EncoderSizes {
+    /// The largest number of tokens that the program takes, and the most of a text unless a caller
+    /// asks for others. As in sentence-transformers (6.2), a length that its files name may exceed
+    /// the positions of the model; where positions are rows of a table it cannot.
+    fn lengths(&self, most: MaxTokens) -> Result<[usize; 2], ModelError> {
+        let n = self.n_positions;
+        let beyond = most.given.filter(|given| self.is_open && *given > n);
+        let longest = match beyond {
+            Some(given) => check_size("max_seq_length", given)?,
+            None => n,
+        };
+        let asked = most.given.or(most.by_tokenizer.map(|most| most.min(n)));
+        Ok([longest, asked.unwrap_or(n).min(longest)])
+    }
 }
 
 impl Encoder for Transformer {
@@ -247,6 +268,7 @@ impl Encoder for Transformer {
             vocab_size: self.vocab_size,
             hidden: self.hidden,
             n_positions: self.max_context,
+            is_open: !self.learned_positions && self.rotations.iter().all(Rotation::is_fixed),
         }
     }
 

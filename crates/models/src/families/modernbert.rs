@@ -100,6 +100,7 @@ impl Encoder for ModernBert {
             vocab_size: self.vocab_size,
             hidden: self.attention.hidden,
             n_positions: self.n_positions,
+            is_open: self.global.is_fixed() && self.local.is_fixed(),
         }
     }
 }

@@ -240,6 +240,12 @@ impl Encoder for PostNorm {
             vocab_size: self.vocab_size,
             hidden: self.attention.hidden,
             n_positions: self.positions.count(),
+            is_open: match &self.positions {
+                Positions::Learned(_) => false,
+                Positions::Rotary { rotation, .. } => {
+                    rotation.as_ref().is_none_or(Rotation::is_fixed)
+                }
+            },
         }
     }
 }

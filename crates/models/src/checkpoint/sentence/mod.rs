@@ -43,7 +43,7 @@ pub struct SentenceConfig {
     /// How many elements of a vector are kept unless the caller says otherwise; `None` for all.
     pub truncate_dim: Option<usize>,
     /// Maximum number of tokens of a text.
-    pub max_tokens: Option<usize>,
+    pub max_tokens: MaxTokens,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
     /// Prompts by task name; a prompt precedes the text.
@@ -52,6 +52,16 @@ pub struct SentenceConfig {
     pub default_prompt: Option<String>,
     /// The similarity function, such as `cosine`.
     pub similarity: Option<String>,
+}
+
+/// The maximum number of tokens of a text, by the files that may say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MaxTokens {
+    /// A setting of sentence-transformers, which counts where positions are computed even if the
+    /// model was trained with fewer.
+    pub given: Option<usize>,
+    /// `tokenizer_config.json`, which counts up to the positions of the model.
+    pub by_tokenizer: Option<usize>,
 }
 
 /// The files that describe the transformer. The first that is not empty counts.
@@ -159,8 +169,8 @@ impl SentenceConfig {
                 break;
             }
         }
-        if self.max_tokens.is_none() {
-            self.max_tokens = tokenizer_length(folder)?;
+        if self.max_tokens.given.is_none() {
+            self.max_tokens.by_tokenizer = tokenizer_length(folder)?;
         }
         Ok(())
     }
@@ -169,12 +179,13 @@ impl SentenceConfig {
     /// tokenizer is made with.
     fn read_limits(&mut self, c: &Config) -> Result<(), ConfigError> {
         self.lower_case = c.bool_or("do_lower_case", false)?;
-        self.max_tokens = c.opt_usize("max_seq_length")?;
+        let mut given = c.opt_usize("max_seq_length")?;
         for key in ["tokenizer_args", "processor_kwargs"] {
             let made_with = c.opt_object(key)?;
             let length = made_with.map(|made_with| made_with.opt_usize("model_max_length"));
-            self.max_tokens = length.transpose()?.flatten().or(self.max_tokens);
+            given = length.transpose()?.flatten().or(given);
         }
+        self.max_tokens.given = given;
         let Some(text) = c
             .opt_object("processing_kwargs")?
             .map(|all| all.opt_object("text"))
@@ -195,7 +206,7 @@ impl SentenceConfig {
                 });
             }
         }
-        self.max_tokens = text.opt_usize("max_length")?.or(self.max_tokens);
+        self.max_tokens.given = text.opt_usize("max_length")?.or(given);
         Ok(())
     }
 

@@ -97,6 +97,11 @@ impl Rotation {
         self
     }
 
+    /// Whether the frequencies are the same for texts of all lengths.
+    pub fn is_fixed(&self) -> bool {
+        self.long.is_none()
+    }
+
     /// Number of pairs of elements that are rotated.
     pub fn n_pairs(&self) -> usize {
         self.frequencies.len()

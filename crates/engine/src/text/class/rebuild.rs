@@ -1,0 +1,321 @@
+//! Puts in place what the class of a tokenizer makes of it.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use tokenizers::models::unigram::Unigram;
+use tokenizers::{
+    AddedToken, AddedVocabulary, DecoderWrapper, ModelWrapper, NormalizerWrapper,
+    PostProcessorWrapper, PreTokenizerWrapper, Tokenizer,
+};
+
+use super::parts::Around;
+use super::{Class, Named, Settings};
+use crate::text::TextError;
+use crate::text::guard::{self, Checked, TextCost};
+
+const FILE: &str = "tokenizer.json";
+
+impl Settings {
+    /// Makes of the tokenizer in a `tokenizer.json` what transformers makes of it, for a model
+    /// with `n_vocab` tokens. Returns what its texts cost.
+    ///
+    /// A class needs the kind of model that it was written for. transformers fails, or gives
+    /// tokens that no model was trained with, where the file has another; there the file counts.
+    pub(in crate::text) fn apply(
+        &self,
+        hf: &mut Tokenizer,
+        checked: Checked,
+        n_vocab: usize,
+    ) -> Result<TextCost, TextError> {
+        let class = if self.fits(hf.get_model()) {
+            self.class
+        } else {
+            Class::Backend
+        };
+        let settings = Self {
+            class,
+            ..self.clone()
+        };
+        settings.apply_fitting(hf, checked, n_vocab)
+    }
+
+    fn apply_fitting(
+        &self,
+        hf: &mut Tokenizer,
+        checked: Checked,
+        n_vocab: usize,
+    ) -> Result<TextCost, TextError> {
+        let mut cost = checked.cost;
+        let own: BTreeMap<u32, AddedToken> = hf.get_added_tokens_decoder().into_iter().collect();
+        let normalizer = serde_json::to_value(hf.get_normalizer()).map_err(bad)?;
+        if let Some(parts) = self.parts(charsmap(&normalizer)) {
+            cost = guard::cost_of(&parts.normalizer, &parts.pre_tokenizer)?;
+            self.rebuild_model(hf, &checked)?;
+            hf.with_normalizer(part::<Option<NormalizerWrapper>>(parts.normalizer)?);
+            hf.with_pre_tokenizer(part::<Option<PreTokenizerWrapper>>(parts.pre_tokenizer)?);
+            hf.with_decoder(part::<Option<DecoderWrapper>>(parts.decoder)?);
+            hf.with_added_vocabulary(AddedVocabulary::new());
+        }
+        self.add_tokens(hf, own, cost, n_vocab)?;
+        let cost = self.set_mistral_pattern(hf, cost)?;
+        self.set_around(hf)?;
+        hf.set_encode_special_tokens(self.split_special);
+        Ok(cost)
+    }
+
+    /// Whether the class has this kind of model.
+    fn fits(&self, model: &ModelWrapper) -> bool {
+        match model {
+            ModelWrapper::BPE(_) => self.class.bpe().is_some(),
+            ModelWrapper::WordPiece(_) => matches!(self.class, Class::Bert | Class::Mpnet),
+            ModelWrapper::Unigram(_) => self.class.unigram_unknown(None).is_some(),
+            ModelWrapper::WordLevel(_) => false,
+        }
+    }
+
+    /// Gives the model the settings of the class. The vocabulary and the merges stay.
+    fn rebuild_model(&self, hf: &mut Tokenizer, checked: &Checked) -> Result<(), TextError> {
+        let unknown = self.token("unk_token");
+        match hf.get_model() {
+            ModelWrapper::BPE(old) => {
+                let Some(form) = self.class.bpe() else {
+                    return Ok(());
+                };
+                let unk_token = unknown.filter(|_| form.has_unknown).map(str::to_owned);
+                let settings = (unk_token, form.fuse_unk, form.byte_fallback, false, None);
+                let now = (
+                    old.unk_token.clone(),
+                    old.fuse_unk,
+                    old.byte_fallback,
+                    old.ignore_merges,
+                    old.dropout,
+                );
+                if settings != now {
+                    let mut new = old.clone();
+                    (
+                        new.unk_token,
+                        new.fuse_unk,
+                        new.byte_fallback,
+                        new.ignore_merges,
+                        new.dropout,
+                    ) = settings;
+                    hf.with_model(new);
+                }
+            }
+            ModelWrapper::WordPiece(old) => {
+                let settings = (unknown.unwrap_or("None"), "##", 100);
+                let prefix = old.continuing_subword_prefix.as_str();
+                if settings != (&old.unk_token, prefix, old.max_input_chars_per_word) {
+                    let mut new = old.clone();
+                    settings.0.clone_into(&mut new.unk_token);
+                    settings.1.clone_into(&mut new.continuing_subword_prefix);
+                    new.max_input_chars_per_word = settings.2;
+                    hf.with_model(new);
+                }
+            }
+            ModelWrapper::Unigram(old) => {
+                let position = old
+                    .iter()
+                    .position(|(text, _)| Some(text.as_str()) == unknown);
+                let id = self.class.unigram_unknown(position);
+                if (checked.unk_id, checked.byte_fallback) != (id, false) {
+                    let new = Unigram::from(old.iter().cloned().collect(), id, false);
+                    hf.with_model(new.map_err(|error| bad(error))?);
+                }
+            }
+            ModelWrapper::WordLevel(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Adds tokens in transformers' order: those with ids, those that are named, and others.
+    fn add_tokens(
+        &self,
+        hf: &mut Tokenizer,
+        own: BTreeMap<u32, AddedToken>,
+        cost: TextCost,
+        n_vocab: usize,
+    ) -> Result<(), TextError> {
+        let known = hf.get_added_tokens_decoder().into_values();
+        let known: HashMap<String, AddedToken> =
+            known.map(|token| (token.content.clone(), token)).collect();
+        let mut by_id = self.added.clone();
+        if !self.replaces_added {
+            by_id.extend(own);
+        }
+        let mut by_id: Vec<AddedToken> = by_id.into_values().collect();
+        let named = named_as(&self.named, &by_id);
+        let texts: HashSet<&str> = self
+            .named
+            .iter()
+            .map(|named| &*named.token.content)
+            .collect();
+        for token in &mut by_id {
+            token.special |= texts.contains(&*token.content);
+        }
+        let texts: HashSet<&str> = by_id.iter().map(|token| &*token.content).collect();
+        let is_known = |text: &str| texts.contains(text) || known.contains_key(text);
+        let missing = named
+            .iter()
+            .chain(&self.extra)
+            .filter(|token| !is_known(&token.content));
+        let missing: Vec<AddedToken> = missing.cloned().collect();
+        let again = match self.class {
+            // It adds the texts of its special tokens once more.
+            Class::Qwen2 => self
+                .all_named()
+                .map(|text| AddedToken::from(text, true))
+                .collect(),
+            Class::Cohere => named
+                .iter()
+                .chain(&self.extra)
+                .cloned()
+                .map(|token| token.special(true))
+                .collect(),
+            _ => Vec::new(),
+        };
+        guard::check_added(by_id.iter().chain(&missing), cost).map_err(|error| match error {
+            TextError::Json { reason, .. } => super::bad(super::CONFIG, reason),
+            error => error,
+        })?;
+        // Most files agree, and each call searches all tokens anew.
+        by_id.retain(|token| known.get(&token.content) != Some(token));
+        for (tokens, is_given) in [(by_id, true), (missing, false), (again, false)] {
+            let tokens = if is_given {
+                tokens
+            } else {
+                within(hf, tokens, n_vocab)
+            };
+            if !tokens.is_empty() {
+                hf.add_tokens(&tokens);
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the tokens around texts that the class makes itself.
+    fn set_around(&self, hf: &mut Tokenizer) -> Result<(), TextError> {
+        let processor = match self.class.around() {
+            Around::File => return Ok(()),
+            Around::Bert => self.template(hf, "cls_token A:0 sep_token:0", "B:1 sep_token:1")?,
+            Around::Roberta => {
+                let (cls, sep) = (self.id(hf, "cls_token")?, self.id(hf, "sep_token")?);
+                json!({
+                    "type": "RobertaProcessing", "sep": [sep.0, sep.1], "cls": [cls.0, cls.1],
+                    "trim_offsets": true, "add_prefix_space": false,
+                })
+            }
+            Around::XlmRoberta => {
+                self.template(hf, "bos_token A eos_token", "eos_token B eos_token")?
+            }
+            Around::T5 => self.template(hf, "A eos_token", "B eos_token")?,
+            Around::Bos => self.template(hf, "bos_token A", "bos_token:1 B:1")?,
+            Around::Nothing => self.template(hf, "A", "B:1")?,
+        };
+        hf.with_post_processor(part::<Option<PostProcessorWrapper>>(processor)?);
+        Ok(())
+    }
+
+    /// A post-processor: what surrounds one text, and what follows that for a second text. Names
+    /// are those of tokens, with a token type behind a colon.
+    fn template(&self, hf: &Tokenizer, single: &str, second: &str) -> Result<Value, TextError> {
+        let mut tokens = Map::new();
+        let mut pieces = |words: &str| -> Result<Vec<Value>, TextError> {
+            let mut pieces = Vec::new();
+            for word in words.split(' ') {
+                let (name, kind) = word.split_once(':').unwrap_or((word, "0"));
+                let kind = u32::from(kind == "1");
+                pieces.push(if name.len() == 1 {
+                    json!({"Sequence": {"id": name, "type_id": kind}})
+                } else {
+                    let (text, id) = self.id(hf, name)?;
+                    tokens.insert(
+                        text.to_owned(),
+                        json!({"id": text, "ids": [id], "tokens": [text]}),
+                    );
+                    json!({"SpecialToken": {"id": text, "type_id": kind}})
+                });
+            }
+            Ok(pieces)
+        };
+        let single = pieces(single)?;
+        let pair = [single.clone(), pieces(second)?].concat();
+        Ok(json!({
+            "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens,
+        }))
+    }
+
+    /// The text and the id of a named token.
+    fn id(&self, hf: &Tokenizer, key: &str) -> Result<(&str, u32), TextError> {
+        let what = super::NAMES
+            .into_iter()
+            .find(|name| *name == key)
+            .unwrap_or("a token");
+        let text = self.token(key).unwrap_or("null");
+        let id = hf.token_to_id(text);
+        let id = id.ok_or_else(|| TextError::UnknownToken {
+            what,
+            token: text.to_owned(),
+        })?;
+        Ok((text, id))
+    }
+}
+
+/// Named tokens with the properties that they have among the tokens with ids. Tokens that only the
+/// class names keep their own.
+fn named_as(named: &[Named], by_id: &[AddedToken]) -> Vec<AddedToken> {
+    let by_text: HashMap<&str, &AddedToken> =
+        by_id.iter().map(|token| (&*token.content, token)).collect();
+    let of_file = |named: &Named| {
+        let found = by_text
+            .get(&*named.token.content)
+            .filter(|_| !named.is_default);
+        found.map_or(&named.token, |token| token).clone()
+    };
+    named.iter().map(of_file).collect()
+}
+
+/// The tokens that have an id, or get one below the number of the model's tokens. transformers adds
+/// the others too, which the model cannot take.
+fn within(hf: &Tokenizer, tokens: Vec<AddedToken>, n_vocab: usize) -> Vec<AddedToken> {
+    let added = hf.get_added_tokens_decoder().into_keys().max();
+    let mut next = hf
+        .get_vocab_size(false)
+        .max(added.map_or(0, |id| id as usize + 1));
+    let mut new = HashSet::new();
+    let mut fits = |token: &AddedToken| {
+        if hf.token_to_id(&token.content).is_some() || new.contains(&token.content) {
+            return true;
+        }
+        if next >= n_vocab {
+            return false;
+        }
+        next += 1;
+        new.insert(token.content.clone());
+        true
+    };
+    tokens.into_iter().filter(|token| fits(token)).collect()
+}
+
+/// The character map of SentencePiece in a normalizer.
+fn charsmap(normalizer: &Value) -> Option<Value> {
+    let parts = normalizer["normalizers"].as_array();
+    let parts = parts.map_or(std::slice::from_ref(normalizer), Vec::as_slice);
+    parts
+        .iter()
+        .find(|part| part["type"] == "Precompiled")
+        .cloned()
+}
+
+pub(super) fn part<T: DeserializeOwned>(value: Value) -> Result<T, TextError> {
+    serde_json::from_value(value).map_err(bad)
+}
+
+pub(super) fn bad(error: impl ToString) -> TextError {
+    TextError::Json {
+        file: FILE,
+        reason: error.to_string(),
+    }
+}
