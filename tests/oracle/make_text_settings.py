@@ -32,10 +32,14 @@ TOKENIZER = "tokenizer_config.json"
 SENTENCE = "config_sentence_transformers.json"
 NAMES = {"model_input_names": ["input_ids", "attention_mask"]}
 TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
-MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+MODULES, BERT = "modules.json", "sentence_bert_config.json"
+ROWS = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
 CROSS = {"model_type": "CrossEncoder"}
+TASK = {"transformer_task": "sequence-classification"}
+SHORT = TASK | {"max_seq_length": 20}
+PROMPT = {"prompts": {"question": "title: the sea "}, "default_prompt_name": "question"}
 LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
-IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 
 # (model, label, files, whether nothing may move)
 RERANK = [
@@ -55,6 +59,24 @@ RERANK = [
     ("bert", "cut at the right, against tokenizer.json", {"tokenizer.json": {"truncation": LEFT},
                                                           TOKENIZER: {"truncation_side": "right"}}, True),
     ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    # The files of sentence-transformers count beside a modules.json of CrossEncoder only.
+    ("bert", "no modules", {SENTENCE: CROSS | SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules of no class", {MODULES: ROWS, SENTENCE: SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules of no class and no file", {MODULES: ROWS, BERT: SHORT}, True),
+    ("bert", "modules of another class",
+     {MODULES: ROWS, SENTENCE: {"model_type": "SentenceTransformer"} | SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules and no settings", {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK}, True),
+    ("bert", "score", {MODULES: ROWS, SENTENCE: CROSS | SIGMOID, BERT: TASK}, False),
+    ("bert", "score is null", {MODULES: ROWS, SENTENCE: CROSS | {"activation_fn": None}, BERT: TASK}, True),
+    ("bert", "length", {MODULES: ROWS, SENTENCE: CROSS, BERT: SHORT}, False),
+    ("bert", "length of a call",
+     {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK | {"processing_kwargs": {"text": {"max_length": 20}}}}, False),
+    ("bert", "prompt", {MODULES: ROWS, SENTENCE: CROSS | PROMPT, BERT: TASK}, False),
+    ("bert", "prompt of no modules", {SENTENCE: CROSS | PROMPT, BERT: TASK}, True),
+    ("bert", "prompt that is not the default", {MODULES: ROWS, SENTENCE: CROSS | {"prompts": {"a": "b"}}, BERT: TASK},
+     True),
+    ("bert", "empty prompt", {MODULES: ROWS, SENTENCE: CROSS | {"prompts": {"a": ""}, "default_prompt_name": "a"},
+                              BERT: TASK}, True),
 ]
 EMBED = [
     ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),

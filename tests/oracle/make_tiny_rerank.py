@@ -2,9 +2,10 @@
 
     python3 tests/oracle/make_tiny_rerank.py [NAME ...]
 
-Each folder is what CrossEncoder of sentence-transformers loads: config.json, model.safetensors, tokenizer. golden.json holds
-what it answers (eager attention, float32) to one query and texts from nothing to longer than the model takes: token ids and
-types of the pairs, logits, scores, and the order of the texts.
+Each folder is what CrossEncoder of sentence-transformers loads: config.json, model.safetensors, tokenizer. A case that is
+`saved` is what CrossEncoder itself saves of that folder, with modules.json and its other files. golden.json holds what
+CrossEncoder answers (eager attention, float32) to one query and texts from nothing to longer than the model takes: token ids
+and types of the pairs, logits, scores, and the order of the texts.
 
 As in make_tiny_embed.py every weight is random, and before a golden is written:
 - the ids and types are those of the tokenizers library with the truncation `longest_first`;
@@ -34,11 +35,12 @@ import transformers
 
 import embed_tokenizers
 from embed_case import CONFIG, REMOVED
-from embed_encoders import BERT_TOKENIZER, bert_config
+from embed_encoders import BERT_TOKENIZER, MODERNBERT_SPECIALS, MODERNBERT_TOKENIZER, bert_config, modernbert_config
 from embed_families import NAMES, SPECIALS, roberta_config
 from make_tiny_embed import QUERIES_AND_KEYS, TEXTS, distance, respelled, write, write_tensors
 
 BITES = 3e-3
+SENTENCE = "config_sentence_transformers.json"
 QUERY = "where does the cat sleep"
 LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
@@ -110,7 +112,61 @@ def distilbert():
     }
 
 
-CASES = {"bert": bert, "xlm-roberta": xlm_roberta, "distilbert": distilbert}
+def modernbert():
+    """gte-reranker-modernbert-base: the mean of all tokens, and a head whose layers have no biases but the last."""
+    tokenizer = embed_tokenizers.modernbert(MODERNBERT_SPECIALS, 30)
+    return {
+        "seed": 504,
+        "config": modernbert_config(
+            tokenizer, architectures=["ModernBertForSequenceClassification"], global_attn_every_n_layers=3,
+            global_rope_theta=4000.0, local_rope_theta=150.0, num_hidden_layers=4, problem_type=None,
+            max_position_embeddings=60, transformers_version="4.48.0", torch_dtype="float32", **LABEL),
+        "tokenizer": tokenizer,
+        "tokenizer_config": MODERNBERT_TOKENIZER | {"model_max_length": 8192},
+        "idle": (),
+        "mutations": {
+            "pooling": {CONFIG: {"classifier_pooling": "cls"}},
+            "activation of the head": {CONFIG: {"classifier_activation": "relu"}},
+            "norm_eps": {CONFIG: {"norm_eps": 1e-5}},
+            "length": {CONFIG: {"max_position_embeddings": 50}},
+        },
+        "max_len": 60,
+    }
+
+
+def modernbert_saved():
+    """The first token, all biases, and what a trained CrossEncoder saves: another length, no sigmoid, a prompt."""
+    tokenizer = embed_tokenizers.modernbert(MODERNBERT_SPECIALS, 30)
+    return {
+        "seed": 505,
+        "config": modernbert_config(
+            tokenizer, architectures=["ModernBertForSequenceClassification"], attention_bias=True, mlp_bias=True,
+            norm_bias=True, classifier_bias=True, classifier_pooling="cls", classifier_activation="silu",
+            num_hidden_layers=3, max_position_embeddings=60, **LABEL),
+        "tokenizer": tokenizer,
+        "tokenizer_config": MODERNBERT_TOKENIZER | {"model_max_length": 60},
+        "saved": {
+            "max_length": 44, "activation_fn": torch.nn.Identity(),
+            "prompts": {"question": "query: ", "other": "title: "}, "default_prompt_name": "question",
+        },
+        "idle": (),
+        "mutations": {
+            "pooling": {CONFIG: {"classifier_pooling": "mean"}},
+            "activation of the head": {CONFIG: {"classifier_activation": "gelu"}},
+            "score": {SENTENCE: {"activation_fn": None}},
+            "prompt": {SENTENCE: {"default_prompt_name": None}},
+            "kind": {SENTENCE: {"model_type": "SentenceTransformer"}},
+            "length": {"tokenizer_config.json": {"model_max_length": 30}},
+        },
+        "prompt": "query: ",
+        "max_len": 44,
+    }
+
+
+CASES = {
+    "bert": bert, "xlm-roberta": xlm_roberta, "distilbert": distilbert, "modernbert": modernbert,
+    "modernbert-saved": modernbert_saved,
+}
 
 
 def texts_of(case):
@@ -141,13 +197,18 @@ def save(case, folder):
             draw = (2.4 if name.endswith(QUERIES_AND_KEYS) else 1.6) * draw / numpy.sqrt(parameter.shape[1])
         tensors[name] = torch.tensor(draw, dtype=torch.float32)
     write_tensors(folder / "model.safetensors", dict(sorted(tensors.items())))
+    if "saved" in case:
+        with tempfile.TemporaryDirectory() as other:
+            model = load(shutil.move(folder, Path(other) / "base"), **case["saved"])
+            model.save(str(folder), create_model_card=False)
+        (folder / "model.safetensors").chmod(0o644)
 
 
-def load(folder, change=None):
+def load(folder, change=None, **options):
     with tempfile.TemporaryDirectory() as other:
         return sentence_transformers.CrossEncoder(
             str(respelled(folder, change or {}, other)), device="cpu",
-            model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"})
+            model_kwargs={"dtype": torch.float32, "attn_implementation": "eager"}, **options)
 
 
 def pairs_of(case, model, texts):
@@ -156,10 +217,11 @@ def pairs_of(case, model, texts):
     backend.enable_truncation(case["max_len"], strategy="longest_first")
     rows = []
     for text in texts.values():
-        features = model.preprocess([[QUERY, text]])
+        prompt = case.get("prompt", "")
+        features = model.preprocess([[QUERY, text]], prompt=prompt or None)
         ids = features["input_ids"][0].tolist()
         types = features["token_type_ids"][0].tolist() if "token_type_ids" in features else [0] * len(ids)
-        encoding = backend.encode(QUERY, text)
+        encoding = backend.encode(prompt + QUERY, text)
         if ids != encoding.ids or ("token_type_ids" in features and types != encoding.type_ids):
             sys.exit(f"'{text[:40]}': the reference gives other tokens than tokenizer.json")
         rows.append((ids, types, bool(encoding.overflowing)))

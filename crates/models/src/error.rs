@@ -81,8 +81,8 @@ pub enum ModelError {
     /// Scores were requested, but the model is not a sequence classifier.
     #[error(
         "architecture `{0}`: expected a sequence classifier of BERT, RoBERTa, XLM-RoBERTa, \
-         CamemBERT, DistilBERT, MPNet or Nomic BERT, found another model: choose such a reranker (a \
-         cross-encoder)"
+         CamemBERT, DistilBERT, MPNet, Nomic BERT or ModernBERT, found another model: choose such a \
+         reranker (a cross-encoder)"
     )]
     NoLabels(String),
     /// The requested context length is not supported by the model.

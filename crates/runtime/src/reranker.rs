@@ -1,5 +1,6 @@
 //! Scores pairs of texts: a reranker on a backend, with its tokenizer.
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 
 use thane_engine::embed::{self, Limits, Watch};
@@ -138,7 +139,11 @@ impl Reranker {
 
     /// A query, tokenized once for all texts.
     pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
-        Ok(Query(self.tokenizer.encode(query, HALF)?))
+        let query = match &self.info.prompt {
+            Some(prompt) => Cow::Owned(format!("{prompt}{query}")),
+            None => Cow::Borrowed(query),
+        };
+        Ok(Query(self.tokenizer.encode(&query, HALF)?))
     }
 
     /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.

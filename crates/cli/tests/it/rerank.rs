@@ -8,7 +8,13 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stdout};
 
-const NAMES: [&str; 3] = ["bert", "distilbert", "xlm-roberta"];
+const NAMES: [&str; 5] = [
+    "bert",
+    "distilbert",
+    "modernbert",
+    "modernbert-saved",
+    "xlm-roberta",
+];
 
 pub fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -225,7 +231,7 @@ fn models_and_flags_that_do_not_fit_are_refused() {
 #[test]
 fn the_encoder_of_a_reranker_gives_vectors_with_a_pooling() {
     let home = Home::new();
-    for name in ["bert", "distilbert", "xlm-roberta"] {
+    for name in NAMES {
         let model = model(name);
         let args = [
             "embed",

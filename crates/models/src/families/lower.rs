@@ -235,13 +235,15 @@ pub(super) fn lower_classifier(
         vocab_size: sizes.vocab_size,
         n_positions: sizes.n_positions,
         max_tokens: scores
+            .settings
             .max_tokens
             .unwrap_or(sizes.n_positions)
             .min(sizes.n_positions),
         n_labels: scores.n_labels,
         token_types: head.token_types,
         sigmoid: scores.sigmoid,
-        lower_case: scores.lower_case,
+        lower_case: scores.settings.lower_case,
+        prompt: scores.settings.prompt,
     };
     Ok(Classifier {
         program: Program::new(functions),

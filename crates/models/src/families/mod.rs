@@ -45,7 +45,9 @@ mod starcoder2;
 
 use thane_mil::program::Function;
 
-use crate::checkpoint::{Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors};
+use crate::checkpoint::{
+    Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors, is_saved_reranker,
+};
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
 use crate::error::ModelError;
@@ -334,7 +336,8 @@ fn family(
 }
 
 /// Whether a checkpoint is an embedding model. If the architecture serves both purposes, a
-/// `modules.json` of sentence-transformers beside the weights decides; in a GGUF file, a pooling.
+/// `modules.json` of sentence-transformers beside the weights decides, unless it is that of a
+/// reranker; in a GGUF file, a pooling.
 pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     let architecture = architecture(checkpoint)?;
     let same_name = FAMILIES
@@ -347,7 +350,7 @@ pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelE
         )
     });
     let pools = match &checkpoint.source {
-        Source::HuggingFace(f) => f.folder.join("modules.json").is_file(),
+        Source::HuggingFace(f) => is_saved_reranker(&f.folder)? == Some(false),
         Source::Gguf(gguf) => gguf_encoder::names_pooling(gguf, &architecture)?,
     };
     Ok(encodes && (!answers || pools))
@@ -358,9 +361,12 @@ pub(crate) fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError>
     let Source::HuggingFace(folder) = &checkpoint.source else {
         return Ok(false);
     };
+    if let Some(is_reranker) = is_saved_reranker(&folder.folder)? {
+        return Ok(is_reranker);
+    }
     let classes = folder.config.opt_strs("architectures")?.unwrap_or_default();
     let classifies = |class: &&str| class.ends_with("ForSequenceClassification");
-    Ok(classes.iter().any(classifies) && !folder.folder.join("modules.json").is_file())
+    Ok(classes.iter().any(classifies))
 }
 
 /// Lowers a checkpoint of a language model; see [`crate::build`].

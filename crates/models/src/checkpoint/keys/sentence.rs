@@ -12,6 +12,7 @@ pub static SENTENCE_TRANSFORMERS: FileKeys = FileKeys {
         read("truncate_dim", "elements of a vector that are kept"),
         read("model_type", "expected SentenceTransformer or CrossEncoder"),
         read("activation_fn", "activation of a reranker's scores"),
+        harmless("keep_in_fp32_modules", "all modules compute in fp32"),
         harmless("__version__", "versions that wrote the files"),
         harmless("requirements", "versions of Python packages"),
     ],

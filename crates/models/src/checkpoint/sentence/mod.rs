@@ -6,6 +6,7 @@
 //! similarity function, `sentence_bert_config.json` the maximum length; since sentence-transformers
 //! 6, `tokenizer_config.json` holds that length.
 
+mod cross;
 mod modules;
 
 use std::collections::BTreeMap;
@@ -20,6 +21,7 @@ use super::keys::{self, FileKeys};
 use super::{Tensors, map};
 use crate::pooling::Poolings;
 
+pub(crate) use cross::{RerankConfig, is_saved_reranker};
 pub use modules::{Dense, DenseActivation, Step};
 
 /// Largest accepted file; published ones are below 20 KB.
@@ -66,14 +68,15 @@ const TRANSFORMER_FILES: [&str; 7] = [
 ];
 
 impl SentenceConfig {
-    /// Reads the files of a folder; `None` if the folder has no `modules.json`.
+    /// Reads the files of a folder; `None` if the folder has no `modules.json`, or that of a
+    /// reranker.
     ///
     /// # Errors
     ///
     /// If a file is not valid or describes a module that is not supported.
     pub fn read(folder: &HuggingFace) -> Result<Option<Self>, CheckpointError> {
         let list = folder.folder.join("modules.json");
-        if !list.is_file() {
+        if is_saved_reranker(&folder.folder)? != Some(false) {
             return Ok(None);
         }
         let mut sentence = Self {
@@ -87,25 +90,6 @@ impl SentenceConfig {
         })?;
         modules::read(&mut sentence, folder, &list)?;
         Ok(Some(sentence))
-    }
-
-    /// Reads only the maximum length and the case of texts, which rerankers have too.
-    pub(crate) fn read_lengths(folder: &Path) -> Result<Self, CheckpointError> {
-        let mut lengths = Self::default();
-        lengths.read_transformer(folder, "sequence-classification")?;
-        Ok(lengths)
-    }
-
-    /// The activation of a reranker's scores, if `config_sentence_transformers.json` names it.
-    pub(crate) fn read_activation(folder: &Path) -> Result<Option<String>, CheckpointError> {
-        let path = folder.join(keys::SENTENCE_TRANSFORMERS.file);
-        read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
-            let mut unused = Self::default();
-            unused.read_prompts(c)?;
-            c.value("model_type");
-            c.value("truncate_dim");
-            Ok(c.opt_str("activation_fn")?.map(str::to_owned))
-        })
     }
 
     /// Whether vectors have length 1.
@@ -228,6 +212,11 @@ impl SentenceConfig {
 /// Refuses settings by which a transformer gives something else than hidden states of a text, or by
 /// which other settings than those of the files hold.
 fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
+    let is_embedding = task == "feature-extraction";
+    // Without the key, a transformer gives the features of tokens.
+    if !is_embedding {
+        c.str("transformer_task")?;
+    }
     check_name(c, "transformer_task", task)?;
     for key in ["model_args", "model_kwargs", "config_args", "config_kwargs"] {
         c.opt_object(key)?;
@@ -236,7 +225,6 @@ fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
         c.value("module_output_name");
         return Ok(());
     };
-    let is_embedding = task == "feature-extraction";
     let (output, name) = if is_embedding {
         ("last_hidden_state", "token_embeddings")
     } else {

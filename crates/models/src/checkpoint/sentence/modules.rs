@@ -172,6 +172,11 @@ pub(super) fn read(
         }
         add(sentence, folder, list, module)?;
     }
+    check_own_folder(list, &modules)
+}
+
+/// Refuses a transformer in another folder than the model's.
+fn check_own_folder(list: &Path, modules: &[Module]) -> Result<(), CheckpointError> {
     match modules.first() {
         Some(first) if !first.path.is_empty() => {
             let expected = "an empty path, because config.json is read from the model's folder: \
@@ -180,6 +185,17 @@ pub(super) fn read(
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that a reranker is a transformer alone, without further modules.
+pub(super) fn check_reranker(list: &Path) -> Result<(), CheckpointError> {
+    let modules = read_list(list)?;
+    let kinds: Vec<&str> = modules.iter().map(Module::kind).collect();
+    if kinds != ["Transformer"] {
+        let expected = "one Transformer, because rerankers with other modules are not supported";
+        return Err(wrong(list, "type", expected, &kinds.join(", ")));
+    }
+    check_own_folder(list, &modules)
 }
 
 fn read_list(path: &Path) -> Result<Vec<Module>, CheckpointError> {
