@@ -36,6 +36,8 @@ MODULES, BERT = "modules.json", "sentence_bert_config.json"
 ROWS = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
 CROSS = {"model_type": "CrossEncoder"}
 TASK = {"transformer_task": "sequence-classification"}
+LOGITS = {"method": "forward", "method_output_name": "logits"}
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}<|im_end|>{% endfor %}a"
 SHORT = TASK | {"max_seq_length": 20}
 PROMPT = {"prompts": {"question": "title: the sea "}, "default_prompt_name": "question"}
 LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
@@ -77,6 +79,17 @@ RERANK = [
      True),
     ("bert", "empty prompt", {MODULES: ROWS, SENTENCE: CROSS | {"prompts": {"a": ""}, "default_prompt_name": "a"},
                               BERT: TASK}, True),
+    ("qwen3-yes-no", "format by the template", {BERT: {"modality_config": {"text": LOGITS, "message": LOGITS}}}, True),
+    ("qwen3-yes-no", "texts alone", {BERT: {"modality_config": {"text": LOGITS}}}, False),
+    ("qwen3-yes-no", "no modalities", {BERT: {"modality_config": None}}, False),
+    ("qwen3-yes-no", "end that is cut",
+     {BERT: {"processing_kwargs": {"chat_template": {"add_generation_prompt": True, "restore_suffix": False}}}}, False),
+    ("qwen3-yes-no", "length of a call",
+     {BERT: {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}, "text": {"max_length": 90}}}}, False),
+    ("qwen3-yes-no", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("qwen3-pairs", "template of no modules", {TOKENIZER: {"chat_template": TEMPLATE}}, False),
+    ("qwen3-pairs", "template of parts of no modules",
+     {TOKENIZER: {"chat_template": TEMPLATE.replace("message.content", "message.content[0].text")}}, False),
 ]
 EMBED = [
     ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),

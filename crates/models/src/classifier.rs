@@ -3,7 +3,7 @@
 
 use thane_mil::program::Program;
 
-use crate::checkpoint::{Config, HuggingFace, RerankConfig, gives_token_types};
+use crate::checkpoint::{Config, HuggingFace, PairMessages, RerankConfig, gives_token_types};
 use crate::error::ModelError;
 use crate::numbers::StoredWeight;
 
@@ -42,8 +42,10 @@ pub struct ClassifierInfo {
     pub sigmoid: bool,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
-    /// The prompt that precedes each query.
+    /// The prompt that precedes each query, or that is a system message before its message.
     pub prompt: Option<String>,
+    /// How pairs become messages; `None` if the model takes two texts.
+    pub messages: Option<PairMessages>,
 }
 
 /// What the files say of scores and lengths.
@@ -61,9 +63,8 @@ impl Scores {
     pub fn read(
         folder: &HuggingFace,
         architecture: &str,
-        n_labels: usize,
+        (mut settings, n_labels): (RerankConfig, usize),
     ) -> Result<Self, ModelError> {
-        let mut settings = RerankConfig::read(&folder.folder)?;
         let named = in_config(&folder.config)?;
         let named = settings.activation.take().or(named);
         Ok(Self {

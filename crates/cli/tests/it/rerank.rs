@@ -8,11 +8,13 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stdout};
 
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 7] = [
     "bert",
     "distilbert",
     "modernbert",
     "modernbert-saved",
+    "qwen3-labels",
+    "qwen3-yes-no",
     "xlm-roberta",
 ];
 
@@ -210,6 +212,9 @@ fn models_and_flags_that_do_not_fit_are_refused() {
     let reranker = reranker.to_str().unwrap();
     let found = home.run(&["embed", reranker, "a text"]);
     assert_ends(&found, 2, &["sequence classifier (`bert`)", "thane rerank"]);
+    let package = home.path("a.mlpackage");
+    let found = home.run(&["convert", reranker, "-o", package.to_str().unwrap()]);
+    assert_ends(&found, 2, &["found a reranker", "thane rerank"]);
     for (flags, parts) in [
         (["--max-length", "57"], "the model has 56 positions"),
         (

@@ -14,11 +14,15 @@ use thane_models::{Classifier, Engine, NormForm, Target, build_classifier};
 
 use crate::golden::{folder, ids, instance, on_each_isa};
 
-const NAMES: [&str; 5] = [
+const NAMES: [&str; 9] = [
     "bert",
     "distilbert",
     "modernbert",
     "modernbert-saved",
+    "qwen3-labels",
+    "qwen3-pairs",
+    "qwen3-token",
+    "qwen3-yes-no",
     "xlm-roberta",
 ];
 

@@ -58,8 +58,8 @@ pub use range::Range;
 pub use rope::{Rope, RopeConfig, RopeScaling, Yarn};
 pub use safetensors::SafetensorsError;
 pub use scaled::{Scaled, ScaledParts};
-pub use sentence::{Dense, DenseActivation, SentenceConfig, Step};
-pub(crate) use sentence::{RerankConfig, is_saved_reranker};
+pub use sentence::{Dense, DenseActivation, PairMessages, SentenceConfig, Step};
+pub(crate) use sentence::{RerankConfig, ScoreTokens, is_saved_reranker};
 pub use tensor::{RefusedTensor, Tensor, TensorType};
 pub(crate) use token_types::gives_token_types;
 

@@ -244,6 +244,7 @@ pub(super) fn lower_classifier(
         sigmoid: scores.sigmoid,
         lower_case: scores.settings.lower_case,
         prompt: scores.settings.prompt,
+        messages: scores.settings.messages,
     };
     Ok(Classifier {
         program: Program::new(functions),

@@ -46,7 +46,8 @@ mod starcoder2;
 use thane_mil::program::Function;
 
 use crate::checkpoint::{
-    Checkpoint, Config, Gguf, HuggingFace, SentenceConfig, Source, Tensors, is_saved_reranker,
+    Checkpoint, Config, Gguf, HuggingFace, RerankConfig, SentenceConfig, Source, Tensors,
+    is_saved_reranker,
 };
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
@@ -54,7 +55,7 @@ use crate::error::ModelError;
 use crate::generation;
 use crate::graph::Graph;
 use crate::layers::encoder::EncoderPlan;
-use crate::transformer::Transformer;
+use crate::transformer::{Labels, Transformer};
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
 use keys::{acknowledge_common, reject_unknown_keys};
@@ -239,6 +240,10 @@ impl Encoder for Transformer {
         plan: &EncoderPlan<'_>,
     ) -> Result<Function, ModelError> {
         self.encoder_function(g, w, plan)
+    }
+
+    fn n_labels(&self) -> Option<usize> {
+        self.labels.map(|labels| labels.count())
     }
 
     fn sizes(&self) -> EncoderSizes {
@@ -477,8 +482,9 @@ pub(crate) fn build_classifier(
     checkpoint: &Checkpoint,
     target: &Target,
 ) -> Result<BuiltClassifier, ModelError> {
-    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
-    let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+    let reads = |f: &Family| f.encoder.is_some() || f.config.is_some();
+    let (family, architecture) = family(checkpoint, reads)?;
+    let Source::HuggingFace(folder) = &checkpoint.source else {
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
@@ -486,12 +492,23 @@ pub(crate) fn build_classifier(
         ));
     };
     let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
-    acknowledge_common(&folder.config);
-    let encoder = read(&folder.config, &weights)?;
-    let Some(n_labels) = encoder.n_labels() else {
+    let config = &folder.config;
+    acknowledge_common(config);
+    let settings = RerankConfig::read(&folder.folder)?;
+    let encoder: Option<Box<dyn Encoder>> = match (family.config, family.encoder) {
+        (Some(read), _) => {
+            let mut decoder = read(config, &weights)?;
+            decoder.labels = Labels::read(config, &weights, settings.tokens)?;
+            Some(Box::new(decoder))
+        }
+        (None, Some(read)) if settings.tokens.is_none() => Some(read(config, &weights)?),
+        (None, _) => None,
+    };
+    let labeled = encoder.and_then(|encoder| Some((encoder.n_labels()?, encoder)));
+    let Some((n_labels, encoder)) = labeled else {
         return Err(ModelError::NoLabels(architecture));
     };
-    let scores = Scores::read(folder, &architecture, n_labels)?;
+    let scores = Scores::read(folder, &architecture, (settings, n_labels))?;
     reject_unknown_keys(family.names[0], folder.config.unread())?;
     lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

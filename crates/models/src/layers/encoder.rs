@@ -216,6 +216,26 @@ impl Io {
         g.expand_dims(columns, &[2])
     }
 
+    /// The hidden state [batch, features] of the last token, or of the last whose id is not
+    /// `padding`.
+    pub fn last(
+        &self,
+        g: &mut Graph,
+        hidden: ValueId,
+        padding: Option<usize>,
+    ) -> Result<ValueId, ModelError> {
+        let rows = Self::to_rows(g, hidden)?;
+        let mut io = *self;
+        if let Some(padding) = padding {
+            let padding = g.int(i32::try_from(padding).unwrap_or(i32::MAX))?;
+            let args = [("x", self.input_ids), ("y", padding)];
+            let counts = g.op("not_equal", "is_text", args)?;
+            let counts = g.cast(counts, g.form().float)?;
+            io.pooled = g.mul(self.pooled, counts)?;
+        }
+        pool(g, &io, rows, Pooling::LastToken)
+    }
+
     /// Converts hidden states from the layout of the graph to [batch, tokens, features].
     pub(super) fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
         if g.form().layout == Layout::Rows {

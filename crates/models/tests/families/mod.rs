@@ -10,6 +10,7 @@ mod mixtures;
 mod numbers;
 mod quantized;
 mod recurrent;
+mod rerankers;
 mod settings;
 mod tensors;
 

@@ -10,9 +10,9 @@ use std::path::Path;
 use super::super::config::ConfigError;
 use super::super::error::CheckpointError;
 use super::super::keys;
-use super::{
-    MAX_BYTES, SentenceConfig, in_file, modules, parse, read_opt_config, tokenizer_length,
-};
+use super::modules::{self, ScoreTokens};
+use super::transformer::{Given, PairMessages};
+use super::{MAX_BYTES, SentenceConfig, in_file, parse, read_opt_config, tokenizer_length};
 
 /// The `model_type` of rerankers.
 const CLASS: &str = "CrossEncoder";
@@ -26,8 +26,12 @@ pub(crate) struct RerankConfig {
     pub lower_case: bool,
     /// The class of torch.nn that makes a score of a logit.
     pub activation: Option<String>,
-    /// The prompt that precedes each query.
+    /// The prompt that precedes each query, or that is a system message before its message.
     pub prompt: Option<String>,
+    /// The tokens of whose logits a score is made, if the model is a language model.
+    pub tokens: Option<ScoreTokens>,
+    /// How pairs become messages, if they do.
+    pub messages: Option<PairMessages>,
 }
 
 /// Whether the class of sentence-transformers that saved a folder is that of rerankers; `None` if
@@ -55,12 +59,17 @@ impl RerankConfig {
         if is_saved_reranker(folder)? != Some(true) {
             return Ok(Self {
                 max_tokens: tokenizer_length(folder)?,
+                messages: Some(PairMessages::default()),
                 ..Self::default()
             });
         }
-        modules::check_reranker(&folder.join("modules.json"))?;
+        let tokens = modules::read_reranker(folder, &folder.join("modules.json"))?;
+        let given = match tokens {
+            Some(_) => Given::Vocabulary,
+            None => Given::Labels,
+        };
         let mut texts = SentenceConfig::default();
-        texts.read_transformer(folder, "sequence-classification")?;
+        let messages = texts.read_transformer(folder, given)?;
         let path = folder.join(keys::SENTENCE_TRANSFORMERS.file);
         let activation = read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
             texts.read_prompts(c)?;
@@ -72,6 +81,8 @@ impl RerankConfig {
             lower_case: texts.lower_case,
             activation,
             prompt: in_file(&path, default_prompt(&texts))?,
+            tokens,
+            messages,
         })
     }
 }

@@ -8,6 +8,7 @@
 
 mod cross;
 mod modules;
+mod transformer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +23,10 @@ use super::{Tensors, map};
 use crate::pooling::Poolings;
 
 pub(crate) use cross::{RerankConfig, is_saved_reranker};
+pub(crate) use modules::ScoreTokens;
 pub use modules::{Dense, DenseActivation, Step};
+use transformer::Given;
+pub use transformer::PairMessages;
 
 /// Largest accepted file; published ones are below 20 KB.
 const MAX_BYTES: u64 = 1 << 20;
@@ -83,7 +87,7 @@ impl SentenceConfig {
             include_prompt: true,
             ..Self::default()
         };
-        sentence.read_transformer(&folder.folder, "feature-extraction")?;
+        sentence.read_transformer(&folder.folder, Given::Tokens)?;
         let path = folder.folder.join(keys::SENTENCE_TRANSFORMERS.file);
         read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
             sentence.read_settings(c)
@@ -130,13 +134,18 @@ impl SentenceConfig {
     }
 
     /// Reads the first file that describes the transformer, and the length in
-    /// `tokenizer_config.json` if that file has none.
-    fn read_transformer(&mut self, folder: &Path, task: &str) -> Result<(), CheckpointError> {
+    /// `tokenizer_config.json` if that file has none. Gives how texts become messages, if they do.
+    fn read_transformer(
+        &mut self,
+        folder: &Path,
+        given: Given,
+    ) -> Result<Option<PairMessages>, CheckpointError> {
+        let mut messages = None;
         for name in TRANSFORMER_FILES {
             let path = folder.join(name);
             let is_empty = read_opt_config(&path, &keys::SENTENCE_BERT, |c| {
                 self.read_limits(c)?;
-                check_transformer(c, task)?;
+                messages = transformer::read(c, given)?;
                 Ok(c.keys().next().is_none())
             })?;
             if !is_empty {
@@ -146,7 +155,7 @@ impl SentenceConfig {
         if self.max_tokens.is_none() {
             self.max_tokens = tokenizer_length(folder)?;
         }
-        Ok(())
+        Ok(messages)
     }
 
     /// Length and case of texts. What a call of the tokenizer is given counts first, then what the
@@ -207,50 +216,6 @@ impl SentenceConfig {
         }
         Ok(all)
     }
-}
-
-/// Refuses settings by which a transformer gives something else than hidden states of a text, or by
-/// which other settings than those of the files hold.
-fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
-    let is_embedding = task == "feature-extraction";
-    // Without the key, a transformer gives the features of tokens.
-    if !is_embedding {
-        c.str("transformer_task")?;
-    }
-    check_name(c, "transformer_task", task)?;
-    for key in ["model_args", "model_kwargs", "config_args", "config_kwargs"] {
-        c.opt_object(key)?;
-    }
-    let Some(modalities) = c.opt_object("modality_config")? else {
-        c.value("module_output_name");
-        return Ok(());
-    };
-    let (output, name) = if is_embedding {
-        ("last_hidden_state", "token_embeddings")
-    } else {
-        ("logits", "scores")
-    };
-    check_name(c, "module_output_name", name)?;
-    let text = modalities.object("text")?;
-    check_name(&text, "method", "forward")?;
-    check_name(&text, "method_output_name", output)?;
-    for modality in modalities.keys().filter(|modality| *modality != "text") {
-        // Texts become messages where a model takes them.
-        if modality == "message" {
-            let (key, found) = (modalities.path(modality), "an object".to_owned());
-            let expected = "no such key, because texts are not rendered as messages: save the \
-                            model with the modality `text` alone";
-            return Err(ConfigError::Value {
-                file: keys::SENTENCE_BERT.file,
-                key,
-                expected,
-                found,
-            });
-        }
-        // Only texts are embedded.
-        modalities.value(modality);
-    }
-    Ok(())
 }
 
 /// Refuses a value other than `expected`; a key that is absent or null is accepted.
