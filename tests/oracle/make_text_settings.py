@@ -37,16 +37,21 @@ TOKENIZER = "tokenizer_config.json"
 SENTENCE = "config_sentence_transformers.json"
 NAMES = {"model_input_names": ["input_ids", "attention_mask"]}
 TYPED = {"model_input_names": ["input_ids", "token_type_ids", "attention_mask"]}
-MODULES = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
+MODULES, BERT = "modules.json", "sentence_bert_config.json"
+ROWS = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.base.modules.transformer.Transformer"}]
 CROSS = {"model_type": "CrossEncoder"}
+TASK = {"transformer_task": "sequence-classification"}
+LOGITS = {"method": "forward", "method_output_name": "logits"}
+TEMPLATE = "{% for message in messages %}{{ message.role }}: {{ message.content }}<|im_end|>{% endfor %}a"
+SHORT = TASK | {"max_seq_length": 20}
+PROMPT = {"prompts": {"question": "title: the sea "}, "default_prompt_name": "question"}
 LEFT = {"direction": "Left", "max_length": 20, "strategy": "LongestFirst", "stride": 0}
-SENTENCE_BERT = "sentence_bert_config.json"
 POSITIONS = {"max_position_embeddings": 64}
-LONGER = {"config.json": POSITIONS, SENTENCE_BERT: {"max_seq_length": 150}}
+LONGER = {"config.json": POSITIONS, BERT: {"max_seq_length": 150}}
 LATE = {TOKENIZER: {"tokenizer_class": "TokenizersBackend"}, "tokenizer.json": {"normalizer": {
     "type": "Sequence", "normalizers": [
         {"type": "Replace", "pattern": {"String": "T"}, "content": "q"}, {"type": "Lowercase"}]}}}
-IDENTITY, SIGMOID = "torch.nn.modules.linear.Identity", "torch.nn.modules.activation.Sigmoid"
+SIGMOID = {"activation_fn": "torch.nn.modules.activation.Sigmoid"}
 
 # (model, label, files, whether nothing may move)
 RERANK = [
@@ -66,6 +71,35 @@ RERANK = [
     ("bert", "cut at the right, against tokenizer.json", {"tokenizer.json": {"truncation": LEFT},
                                                           TOKENIZER: {"truncation_side": "right"}}, True),
     ("xlm-roberta", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    # The files of sentence-transformers count beside a modules.json of CrossEncoder only.
+    ("bert", "no modules", {SENTENCE: CROSS | SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules of no class", {MODULES: ROWS, SENTENCE: SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules of no class and no file", {MODULES: ROWS, BERT: SHORT}, True),
+    ("bert", "modules of another class",
+     {MODULES: ROWS, SENTENCE: {"model_type": "SentenceTransformer"} | SIGMOID, BERT: SHORT}, True),
+    ("bert", "modules and no settings", {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK}, True),
+    ("bert", "score", {MODULES: ROWS, SENTENCE: CROSS | SIGMOID, BERT: TASK}, False),
+    ("bert", "score is null", {MODULES: ROWS, SENTENCE: CROSS | {"activation_fn": None}, BERT: TASK}, True),
+    ("bert", "length", {MODULES: ROWS, SENTENCE: CROSS, BERT: SHORT}, False),
+    ("bert", "length of a call",
+     {MODULES: ROWS, SENTENCE: CROSS, BERT: TASK | {"processing_kwargs": {"text": {"max_length": 20}}}}, False),
+    ("bert", "prompt", {MODULES: ROWS, SENTENCE: CROSS | PROMPT, BERT: TASK}, False),
+    ("bert", "prompt of no modules", {SENTENCE: CROSS | PROMPT, BERT: TASK}, True),
+    ("bert", "prompt that is not the default", {MODULES: ROWS, SENTENCE: CROSS | {"prompts": {"a": "b"}}, BERT: TASK},
+     True),
+    ("bert", "empty prompt", {MODULES: ROWS, SENTENCE: CROSS | {"prompts": {"a": ""}, "default_prompt_name": "a"},
+                              BERT: TASK}, True),
+    ("qwen3-yes-no", "format by the template", {BERT: {"modality_config": {"text": LOGITS, "message": LOGITS}}}, True),
+    ("qwen3-yes-no", "texts alone", {BERT: {"modality_config": {"text": LOGITS}}}, False),
+    ("qwen3-yes-no", "no modalities", {BERT: {"modality_config": None}}, False),
+    ("qwen3-yes-no", "end that is cut",
+     {BERT: {"processing_kwargs": {"chat_template": {"add_generation_prompt": True, "restore_suffix": False}}}}, False),
+    ("qwen3-yes-no", "length of a call",
+     {BERT: {"processing_kwargs": {"chat_template": {"add_generation_prompt": True}, "text": {"max_length": 90}}}}, False),
+    ("qwen3-yes-no", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
+    ("qwen3-pairs", "template of no modules", {TOKENIZER: {"chat_template": TEMPLATE}}, False),
+    ("qwen3-pairs", "template of parts of no modules",
+     {TOKENIZER: {"chat_template": TEMPLATE.replace("message.content", "message.content[0].text")}}, False),
 ]
 EMBED = [
     ("bert-mean", "cut at the left", {TOKENIZER: {"truncation_side": "left"}}, False),
@@ -79,10 +113,10 @@ EMBED = [
     ("modernbert-mean", "longer than its positions", LONGER, False),
     ("qwen3-embedding", "longer than its positions", LONGER, False),
     ("qwen3-embedding", "the tokenizer's length beyond its positions",
-     {"config.json": POSITIONS, TOKENIZER: {"model_max_length": 150}, SENTENCE_BERT: {"max_seq_length": None}}, False),
-    ("bert-mean", "lowercased by two files", {SENTENCE_BERT: {"do_lower_case": True}}, True),
+     {"config.json": POSITIONS, TOKENIZER: {"model_max_length": 150}, BERT: {"max_seq_length": None}}, False),
+    ("bert-mean", "lowercased by two files", {BERT: {"do_lower_case": True}}, True),
     ("bert-mean", "lowercased behind other steps", LATE, False),
-    ("bert-mean", "lowercased by two files behind other steps", LATE | {SENTENCE_BERT: {"do_lower_case": True}}, False),
+    ("bert-mean", "lowercased by two files behind other steps", LATE | {BERT: {"do_lower_case": True}}, False),
     ("bert-mean", "letters as they are", {TOKENIZER: {"do_lower_case": False}}, False),
     ("bert-mean", "letters as they are in tokenizer.json", {"tokenizer.json": {"normalizer": None}}, True),
     ("bert-mean", "a map of special tokens", {"special_tokens_map.json": {"cls_token": "[MASK]"},

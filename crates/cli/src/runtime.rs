@@ -99,6 +99,9 @@ fn remedies(error: &RuntimeError) -> Vec<String> {
             "--form engine, for a package that has a tokenizer of its own".to_owned(),
         ],
         RuntimeError::EmbedsOnly { path } => vec![format!("thane embed {} TEXT", path.display())],
+        RuntimeError::Reranks { path } => {
+            vec![format!("thane rerank {} QUERY TEXT", path.display())]
+        }
         RuntimeError::GeneratesOnly { path } => {
             vec![format!("thane run {} PROMPT", path.display())]
         }

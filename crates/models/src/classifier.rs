@@ -3,7 +3,7 @@
 
 use thane_mil::program::Program;
 
-use crate::checkpoint::{Config, HuggingFace, MaxTokens, SentenceConfig, gives_token_types};
+use crate::checkpoint::{Config, HuggingFace, PairMessages, RerankConfig, gives_token_types};
 use crate::error::ModelError;
 use crate::numbers::StoredWeight;
 
@@ -42,6 +42,10 @@ pub struct ClassifierInfo {
     pub sigmoid: bool,
     /// Whether text is lowercased before tokenization.
     pub lower_case: bool,
+    /// The prompt that precedes each query, or that is a system message before its message.
+    pub prompt: Option<String>,
+    /// How pairs become messages; `None` if the model takes two texts.
+    pub messages: Option<PairMessages>,
 }
 
 /// What the files say of scores and lengths.
@@ -50,8 +54,7 @@ pub(crate) struct Scores {
     pub sigmoid: bool,
     /// Whether the tokenizer gives the types of tokens.
     pub token_types: bool,
-    pub max_tokens: MaxTokens,
-    pub lower_case: bool,
+    pub settings: RerankConfig,
 }
 
 impl Scores {
@@ -60,11 +63,10 @@ impl Scores {
     pub fn read(
         folder: &HuggingFace,
         architecture: &str,
-        n_labels: usize,
+        (mut settings, n_labels): (RerankConfig, usize),
     ) -> Result<Self, ModelError> {
-        let lengths = SentenceConfig::read_lengths(&folder.folder)?;
         let named = in_config(&folder.config)?;
-        let named = SentenceConfig::read_activation(&folder.folder)?.or(named);
+        let named = settings.activation.take().or(named);
         Ok(Self {
             n_labels,
             sigmoid: match named {
@@ -72,8 +74,7 @@ impl Scores {
                 Some(name) => is_sigmoid(&name)?,
             },
             token_types: gives_token_types(folder, architecture)?,
-            max_tokens: lengths.max_tokens,
-            lower_case: lengths.lower_case,
+            settings,
         })
     }
 }

@@ -78,11 +78,18 @@ pub enum ModelError {
          vectors: rank texts with it, or name a pooling to get the vectors of its encoder"
     )]
     Classifies(String),
+    /// Layers that only a decoder can have.
+    #[error(
+        "{0} are not supported in models that read whole texts at once, such as rerankers: choose \
+         a model without them"
+    )]
+    EncoderForm(&'static str),
     /// Scores were requested, but the model is not a sequence classifier.
     #[error(
         "architecture `{0}`: expected a sequence classifier of BERT, RoBERTa, XLM-RoBERTa, \
-         CamemBERT, DistilBERT, MPNet or Nomic BERT, found another model: choose such a reranker (a \
-         cross-encoder)"
+         CamemBERT, DistilBERT, MPNet, Nomic BERT or ModernBERT, or a language model that \
+         CrossEncoder saved as a reranker (modules.json), found another model: choose such a \
+         reranker"
     )]
     NoLabels(String),
     /// The requested context length is not supported by the model.

@@ -470,8 +470,8 @@ pub fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     families::is_embedding_model(checkpoint)
 }
 
-/// Whether a checkpoint is a sequence classifier, such as a reranker, by the class that its
-/// `config.json` names.
+/// Whether a checkpoint is a sequence classifier, such as a reranker: by the class that
+/// sentence-transformers saved, or else by the class that `config.json` names.
 pub fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     families::is_classifier(checkpoint)
 }

@@ -77,6 +77,15 @@ pub enum RuntimeError {
         /// The package.
         path: PathBuf,
     },
+    /// The operation is for models that answer or embed.
+    #[error(
+        "{}: expected a language model or an embedding model, found a reranker: rank texts with it",
+        path.display()
+    )]
+    Reranks {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// The checkpoint does not become a program.
     #[error("{}", path.display())]
     Model {
@@ -522,6 +531,21 @@ pub enum LanguageError {
     /// The tokenizer cannot be used.
     #[error(transparent)]
     Text(#[from] TextError),
+    /// The chat template cannot be used.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// A reranker's chat template leaves out one of the two texts.
+    #[error(
+        "expected a chat template that renders messages with the roles query and document, found \
+         one that leaves out {0:?}: put a template for pairs into chat_template.jinja"
+    )]
+    LostRole(&'static str),
+    /// A reranker renders pairs by a chat template and has none.
+    #[error(
+        "expected a chat template, because sentence_bert_config.json has the modality `message`, \
+         found none: put one into chat_template.jinja"
+    )]
+    NoTemplate,
     /// A key of the GGUF file has the wrong type.
     #[error(transparent)]
     Metadata(#[from] MetadataError),

@@ -35,6 +35,7 @@ mod calls;
 pub mod chat;
 mod chunks;
 pub mod contract;
+mod conversation;
 mod embedder;
 mod error;
 pub mod files;

@@ -97,8 +97,13 @@ impl Model {
         fingerprint(&self.path)
     }
 
-    /// What the model does.
+    /// What the model does, unless it is a reranker.
     pub fn task(&self) -> Result<Task, RuntimeError> {
+        if self.is_reranker()? {
+            return Err(RuntimeError::Reranks {
+                path: self.path.clone(),
+            });
+        }
         let embeds = match &self.files {
             Files::Checkpoint(checkpoint) => thane_models::is_embedding_model(checkpoint)
                 .map_err(|e| RuntimeError::model(&self.path, e))?,

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use thane_engine::embed::{self, Limits, Watch};
 use thane_engine::text::{Cut, EncodeOptions, Pair, Tokenizer};
 use thane_mil::backend::Backend;
+use thane_models::checkpoint::Checkpoint;
 use thane_models::{ClassifierInfo, Target};
 
+use crate::conversation::Conversation;
 use crate::embedder::EmbedOptions;
 use crate::error::{LanguageError, RuntimeError};
 use crate::language::LanguageData;
@@ -42,11 +44,17 @@ pub struct Reranker {
     pub info: ClassifierInfo,
     engine: embed::Embedder,
     tokenizer: Tokenizer,
+    /// How pairs are rendered; `None` if the model takes two texts.
+    conversation: Option<Conversation>,
 }
 
 /// A query in the form that pairs are made of.
 #[derive(Clone, Debug)]
-pub struct Query(Vec<u32>);
+pub struct Query {
+    text: String,
+    /// Empty where a chat template renders the text.
+    tokens: Vec<u32>,
+}
 
 /// How each text of a pair is tokenized; the tokens around both are added to the pair.
 const HALF: EncodeOptions = EncodeOptions {
@@ -67,7 +75,7 @@ pub struct Ranked {
 
 impl Model {
     /// Starts the model as a reranker on a backend. The model must be a checkpoint of a sequence
-    /// classifier with one label.
+    /// classifier with one label, or of a language model that was saved as a reranker.
     pub fn reranker(
         self,
         options: &RerankOptions,
@@ -92,20 +100,11 @@ impl Model {
                 positions: info.n_positions,
             });
         }
-        let mut tokenizer = LanguageData::from_checkpoint(checkpoint, info.vocab_size)
-            .and_then(|data| {
-                data.ok_or(LanguageError::NoTokenizer(
-                    "it has no tokenizer: no tokenizer.json",
-                ))
-            })
-            .and_then(|data| data.tokenizer.into_tokenizer())
-            .map_err(|source| RuntimeError::Language {
-                path: path.clone(),
-                source,
-            })?;
-        if info.lower_case {
-            tokenizer.lower_case();
-        }
+        let language = language(checkpoint, &info).map_err(|source| RuntimeError::Language {
+            path: path.clone(),
+            source,
+        });
+        let (tokenizer, conversation) = language?;
         let program = compile(classifier.program, path, observer)?;
         let instance = backend
             .load(&program)?
@@ -121,8 +120,34 @@ impl Model {
             name: self.name,
             info,
             tokenizer,
+            conversation,
         })
     }
+}
+
+/// The tokenizer, and how pairs are rendered if they are.
+fn language(
+    checkpoint: &Checkpoint,
+    info: &ClassifierInfo,
+) -> Result<(Tokenizer, Option<Conversation>), LanguageError> {
+    let data = LanguageData::from_checkpoint(checkpoint, info.vocab_size)?;
+    let data = data.ok_or(LanguageError::NoTokenizer(
+        "it has no tokenizer: no tokenizer.json",
+    ))?;
+    let mut tokenizer = data.tokenizer.into_tokenizer()?;
+    if info.lower_case {
+        tokenizer.lower_case();
+    }
+    let conversation = match (&info.messages, &data.template) {
+        (Some(form), Some(template)) => {
+            let of_model = (info.architecture.as_str(), info.prompt.clone());
+            let made = Conversation::new(template, form, of_model, &tokenizer);
+            Some(made?)
+        }
+        (Some(form), None) if form.needs_template => return Err(LanguageError::NoTemplate),
+        _ => None,
+    };
+    Ok((tokenizer, conversation))
 }
 
 impl Reranker {
@@ -136,16 +161,42 @@ impl Reranker {
         self.tokenizer.cut()
     }
 
-    /// A query, tokenized once for all texts.
+    /// A query, tokenized once for all texts if the model takes two texts.
     pub fn query(&self, query: &str) -> Result<Query, RuntimeError> {
-        Ok(Query(self.tokenizer.encode(query, HALF)?))
+        let text = query.to_owned();
+        if self.conversation.is_some() {
+            let tokens = Vec::new();
+            return Ok(Query { text, tokens });
+        }
+        let prompt = self.info.prompt.as_deref().unwrap_or_default();
+        let tokens = self.tokenizer.encode(&format!("{prompt}{query}"), HALF)?;
+        Ok(Query { text, tokens })
+    }
+
+    /// Bytes of text that [`Self::tokenize`] tokenizes for a query and a text. Where a chat
+    /// template renders the pair, the query is tokenized with each text.
+    pub fn tokenized_len(&self, query: &Query, text: &str) -> usize {
+        let around = self.conversation.as_ref().map_or(0, |conversation| {
+            conversation.template_len().saturating_add(query.text.len())
+        });
+        text.len().saturating_add(around)
     }
 
     /// The tokens of a query and a text, cut to [`Self::max_tokens`] at one side.
     pub fn tokenize(&self, query: &Query, text: &str, cut: Cut) -> Result<Pair, RuntimeError> {
-        let text = self.tokenizer.encode(text, HALF)?;
         let limit = (self.max_tokens(), cut);
-        Ok(self.tokenizer.join([&query.0, &text], limit)?)
+        let Some(conversation) = &self.conversation else {
+            let text = self.tokenizer.encode(text, HALF)?;
+            return Ok(self.tokenizer.join([&query.tokens, &text], limit)?);
+        };
+        let pair = conversation.tokenize(&self.tokenizer, [&query.text, text], limit);
+        pair.map_err(|source| match source {
+            LanguageError::Text(source) => source.into(),
+            source => RuntimeError::Language {
+                path: self.path.clone(),
+                source,
+            },
+        })
     }
 
     /// Scores pairs, in their order. Returns `None` if the caller interrupts.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 use tempfile::TempDir;
 use thane_cpu::{Cpu, Numerics};
+use thane_engine::embed::Watch;
 use thane_hub::{Hub, Places};
 use thane_models::checkpoint::Checkpoint;
 use thane_models::{Target, build_classifier};
@@ -61,12 +62,12 @@ fn changed(row: &Value) -> TempDir {
     folder
 }
 
-fn open(folder: &TempDir) -> Model {
+fn open(folder: &Path) -> Model {
     let hub = Hub {
         offline: true,
         ..Hub::new(Places::in_folder("no-cache"))
     };
-    Model::open(folder.path().to_str().unwrap(), &hub, &()).unwrap()
+    Model::open(folder.to_str().unwrap(), &hub, &()).unwrap()
 }
 
 fn floats(values: &Value) -> Vec<f64> {
@@ -95,7 +96,7 @@ fn rerankers_score_as_the_reference_does() {
     let backend = Cpu::new(Numerics::F32, 2);
     for (label, row) in rows {
         let folder = changed(row);
-        let mut reranker = open(&folder)
+        let mut reranker = open(folder.path())
             .reranker(&RerankOptions::default(), &backend, &())
             .unwrap_or_else(|error| panic!("{label}: {error}"));
         let found = reranker
@@ -120,6 +121,98 @@ fn rerankers_score_as_the_reference_does() {
     }
 }
 
+/// Tokens of pairs, those that are cut, logits and scores, in all folders of `tiny-rerank`.
+#[test]
+fn pairs_of_tiny_rerankers_are_tokenized_and_scored_as_the_reference_does() {
+    let backend = Cpu::new(Numerics::F32, 2);
+    let folders = fs::read_dir(models().join("tiny-rerank")).unwrap();
+    let folders: Vec<PathBuf> = folders.map(|entry| entry.unwrap().path()).collect();
+    assert!(folders.len() > 8, "{}", folders.len());
+    for folder in folders {
+        let name = folder.file_name().unwrap().to_str().unwrap();
+        let golden: Value =
+            serde_json::from_slice(&fs::read(folder.join("golden.json")).unwrap()).unwrap();
+        let opened = open(&folder);
+        assert!(opened.is_reranker().unwrap(), "{name}");
+        let mut reranker = opened
+            .reranker(&RerankOptions::default(), &backend, &())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(reranker.max_tokens() as u64, golden["max_tokens"], "{name}");
+        let query = reranker.query(golden["query"].as_str().unwrap()).unwrap();
+        let texts = golden["texts"].as_array().unwrap();
+        let mut pairs = Vec::new();
+        for text in texts {
+            let label = format!("{name}, {}", text["name"]);
+            let said = text["text"].as_str().unwrap();
+            let pair = reranker.tokenize(&query, said, reranker.cut()).unwrap();
+            assert_eq!(Value::from(pair.tokens.clone()), text["ids"], "{label}");
+            assert_eq!(pair.is_cut, text["cut"], "{label}");
+            pairs.push(pair);
+        }
+        assert!(pairs.iter().any(|pair| pair.is_cut), "{name}");
+        let mut watch = Watch {
+            interrupted: &|| false,
+            progress: &mut |_| {},
+        };
+        let found = reranker.score(&pairs, &mut watch).unwrap().unwrap();
+        for (found, text) in found.iter().zip(texts) {
+            for (value, key) in [(found.logit, "logit"), (found.score, "score")] {
+                let error = (f64::from(value) - text[key].as_f64().unwrap()).abs();
+                assert!(error < 1e-5, "{name}, {}, {key}: {error}", text["name"]);
+            }
+        }
+    }
+}
+
+/// Chat templates that a reranker cannot use.
+#[test]
+fn templates_that_lose_a_text_are_refused() {
+    let backend = Cpu::new(Numerics::F32, 1);
+    let template = |text: &str| {
+        serde_json::json!({
+            "model": "tiny-rerank/qwen3-pairs",
+            "files": {"tokenizer_config.json": {"chat_template": text}},
+        })
+    };
+    let message = serde_json::json!({"method": "forward", "method_output_name": "logits"});
+    let logit = serde_json::json!([
+        {"type": "sentence_transformers.base.modules.transformer.Transformer", "path": ""},
+    ]);
+    let without_template = serde_json::json!({
+        "model": "tiny-rerank/qwen3-pairs",
+        "files": {
+            "modules.json": logit,
+            "config_sentence_transformers.json": {"model_type": "CrossEncoder"},
+            "sentence_bert_config.json": {
+                "transformer_task": "sequence-classification",
+                "modality_config": {"text": message, "message": message},
+            },
+        },
+    });
+    for (row, part) in [
+        (
+            template("{{ messages[0].content }}"),
+            "leaves out \"document\"",
+        ),
+        (
+            template("{{ messages[1].content }}"),
+            "leaves out \"query\"",
+        ),
+        (
+            template("{% for m in messages if m.role == 'user' %}x{% endfor %}"),
+            "\"query\"",
+        ),
+        (template("{% if %}"), "the chat template is not valid"),
+        (without_template, "found none"),
+    ] {
+        let folder = changed(&row);
+        let made = open(folder.path()).reranker(&RerankOptions::default(), &backend, &());
+        let error = made.err().unwrap();
+        let text = format!("{error}: {}", std::error::Error::source(&error).unwrap());
+        assert!(text.contains(part), "expected {part}, found {text}");
+    }
+}
+
 #[test]
 fn texts_are_cut_and_embedded_as_the_reference_does() {
     let golden = golden();
@@ -128,7 +221,7 @@ fn texts_are_cut_and_embedded_as_the_reference_does() {
     let backend = Cpu::new(Numerics::F32, 2);
     for (label, row) in rows {
         let folder = changed(row);
-        let mut embedder: Embedder = open(&folder).embedder(&backend).unwrap();
+        let mut embedder: Embedder = open(folder.path()).embedder(&backend).unwrap();
         let vectors = row["vectors"].as_array().unwrap();
         let text_encoder = embedder.text();
         let none = text_encoder.prefix(String::new(), embedder.max_tokens());

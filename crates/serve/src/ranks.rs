@@ -158,7 +158,8 @@ fn rank(
         if is_gone() {
             return Ok(None);
         }
-        let _held = reserve(budget, text.len()).map_err(|e| lacks_memory(&e))?;
+        let n_bytes = reranker.tokenized_len(&query, text);
+        let _held = reserve(budget, n_bytes).map_err(|e| lacks_memory(&e))?;
         let cut = question.cut.unwrap_or_default();
         let pair = reranker.tokenize(&query, text, cut);
         let pair = pair.map_err(|e| of_cause(&e, |said| at(idx, &said)))?;

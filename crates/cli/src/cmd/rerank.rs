@@ -226,7 +226,8 @@ fn tokenized(
         let row = row.map_err(usage)?;
         let (number, text) = (row.number, row.texts.concat());
         let what = || format!("the tokens of {}", source.place(number));
-        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
+        let n_bytes = reranker.tokenized_len(&query, &text);
+        let n_bytes = n_bytes.saturating_mul(TOKENIZER_BYTES);
         let tokenizing = app.budget.reserve(n_bytes, what);
         let _tokenizing = tokenizing.map_err(|e| Failure::new(Code::Usage, e))?;
         let pair = reranker

@@ -8,7 +8,15 @@ use serde_json::{Value, json};
 
 use crate::fixture::{Home, assert_ends, json as report, stdout};
 
-const NAMES: [&str; 3] = ["bert", "distilbert", "xlm-roberta"];
+const NAMES: [&str; 7] = [
+    "bert",
+    "distilbert",
+    "modernbert",
+    "modernbert-saved",
+    "qwen3-labels",
+    "qwen3-yes-no",
+    "xlm-roberta",
+];
 
 pub fn model(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -204,6 +212,9 @@ fn models_and_flags_that_do_not_fit_are_refused() {
     let reranker = reranker.to_str().unwrap();
     let found = home.run(&["embed", reranker, "a text"]);
     assert_ends(&found, 2, &["sequence classifier (`bert`)", "thane rerank"]);
+    let package = home.path("a.mlpackage");
+    let found = home.run(&["convert", reranker, "-o", package.to_str().unwrap()]);
+    assert_ends(&found, 2, &["found a reranker", "thane rerank"]);
     for (flags, parts) in [
         (["--max-length", "57"], "the model has 56 positions"),
         (
@@ -225,7 +236,7 @@ fn models_and_flags_that_do_not_fit_are_refused() {
 #[test]
 fn the_encoder_of_a_reranker_gives_vectors_with_a_pooling() {
     let home = Home::new();
-    for name in ["bert", "distilbert", "xlm-roberta"] {
+    for name in NAMES {
         let model = model(name);
         let args = [
             "embed",

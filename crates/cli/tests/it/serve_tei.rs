@@ -171,6 +171,32 @@ fn ranks_are_those_of_the_reference() {
     assert_eq!(found["usage"]["total_tokens"], n_tokens);
 }
 
+/// Folders that sentence-transformers saved with `modules.json`, one of them of a language model.
+#[test]
+fn saved_rerankers_are_served_as_rerankers() {
+    let names = ["modernbert-saved", "qwen3-yes-no"];
+    let server = Server::of_models(&names.map(reranker), &["--numerics", "f32"], &[]);
+    let models = server.get("/v1/models", "").json();
+    for (i, name) in names.into_iter().enumerate() {
+        assert_eq!(models["data"][i]["task"], "rerank", "{models}");
+        let golden = golden(name);
+        let rows = golden["texts"].as_array().unwrap();
+        let texts: Vec<&Value> = rows.iter().map(|row| &row["text"]).collect();
+        let body = json!({"model": name, "query": golden["query"], "documents": texts});
+        let found = post(&server, "/v1/rerank", body).json();
+        let results = found["results"].as_array().unwrap();
+        let order: Vec<&Value> = results.iter().map(|result| &result["index"]).collect();
+        let expected: Vec<&Value> = golden["order"].as_array().unwrap().iter().collect();
+        assert_eq!(order, expected, "{name}");
+        for result in results {
+            let row = &rows[result["index"].as_u64().unwrap() as usize];
+            let expected = 1.0 / (1.0 + (-row["logit"].as_f64().unwrap()).exp());
+            let error = result["relevance_score"].as_f64().unwrap() - expected;
+            assert!(error.abs() < 1e-5, "{name}: {result}");
+        }
+    }
+}
+
 #[test]
 fn models_say_what_they_are() {
     let server = server();

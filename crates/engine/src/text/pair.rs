@@ -16,7 +16,7 @@ pub enum Cut {
 
 impl Cut {
     /// `n` of the tokens, or all if there are fewer.
-    pub(super) fn keep(self, tokens: &[u32], n: usize) -> &[u32] {
+    pub fn keep(self, tokens: &[u32], n: usize) -> &[u32] {
         let n = n.min(tokens.len());
         match self {
             Self::Start => &tokens[tokens.len() - n..],

@@ -1,6 +1,8 @@
 //! Checks of configuration values that families share. Each check returns the value or an error
 //! that names the key.
 
+use serde_json::Map;
+
 use crate::checkpoint::keys::{CONFIG, Class};
 use crate::checkpoint::{Config, Range};
 use crate::error::ModelError;
@@ -90,6 +92,16 @@ pub(crate) fn check_layers(key: &str, value: usize) -> Result<usize, ModelError>
         ));
     }
     Ok(value)
+}
+
+/// Number of labels of a sequence classifier: how many `config.json` names, or 2 as in
+/// transformers.
+pub(crate) fn n_labels(c: &Config) -> Result<usize, ModelError> {
+    let named = c.value("id2label").and_then(|names| names.as_object());
+    match named.map(Map::len).or(c.opt_usize("num_labels")?) {
+        Some(n) => check_size("id2label", n),
+        None => Ok(2),
+    }
 }
 
 /// Rejects a number that cannot be used as a divisor or under a root or logarithm.

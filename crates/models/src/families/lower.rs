@@ -221,7 +221,7 @@ pub(super) fn lower_classifier(
     target: &Target,
 ) -> Result<Classifier, ModelError> {
     let sizes = encoder.sizes();
-    let [n_positions, max_tokens] = sizes.lengths(scores.max_tokens)?;
+    let [n_positions, max_tokens] = sizes.lengths(scores.settings.max_tokens)?;
     let head = Head {
         encoding: Encoding::Labels,
         pooling: Pooling::Cls.into(),
@@ -244,7 +244,9 @@ pub(super) fn lower_classifier(
         n_labels: scores.n_labels,
         token_types: head.token_types,
         sigmoid: scores.sigmoid,
-        lower_case: scores.lower_case,
+        lower_case: scores.settings.lower_case,
+        prompt: scores.settings.prompt,
+        messages: scores.settings.messages,
     };
     Ok(Classifier {
         program: Program::new(functions),

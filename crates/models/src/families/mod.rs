@@ -46,8 +46,8 @@ mod starcoder2;
 use thane_mil::program::Function;
 
 use crate::checkpoint::{
-    Checkpoint, Config, Gguf, HuggingFace, MaxTokens, SentenceConfig, Source, Tensors,
-    read_tokenizer_config,
+    Checkpoint, Config, Gguf, HuggingFace, MaxTokens, RerankConfig, SentenceConfig, Source,
+    Tensors, is_saved_reranker, read_tokenizer_config,
 };
 use crate::classifier::{Classifier as BuiltClassifier, SCORE_KEYS, Scores};
 use crate::encoder::{Encoder as BuiltEncoder, EncoderOptions, Target};
@@ -56,7 +56,7 @@ use crate::generation;
 use crate::graph::Graph;
 use crate::layers::encoder::EncoderPlan;
 use crate::layers::rope::Rotation;
-use crate::transformer::Transformer;
+use crate::transformer::{Labels, Transformer};
 use crate::weights::{Names, Weights};
 use crate::{Model, Options, Pooling};
 use keys::{acknowledge_common, check_size, reject_unknown_keys, reject_unread};
@@ -262,6 +262,10 @@ impl Encoder for Transformer {
         self.encoder_function(g, w, plan)
     }
 
+    fn n_labels(&self) -> Option<usize> {
+        self.labels.map(|labels| labels.count())
+    }
+
     fn sizes(&self) -> EncoderSizes {
         EncoderSizes {
             n_layers: self.layers.len(),
@@ -358,7 +362,8 @@ fn family(
 }
 
 /// Whether a checkpoint is an embedding model. If the architecture serves both purposes, a
-/// `modules.json` of sentence-transformers beside the weights decides; in a GGUF file, a pooling.
+/// `modules.json` of sentence-transformers beside the weights decides, unless it is that of a
+/// reranker; in a GGUF file, a pooling.
 pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelError> {
     let architecture = architecture(checkpoint)?;
     let same_name = FAMILIES
@@ -371,7 +376,7 @@ pub(crate) fn is_embedding_model(checkpoint: &Checkpoint) -> Result<bool, ModelE
         )
     });
     let pools = match &checkpoint.source {
-        Source::HuggingFace(f) => f.folder.join("modules.json").is_file(),
+        Source::HuggingFace(f) => is_saved_reranker(&f.folder)? == Some(false),
         Source::Gguf(gguf) => gguf_encoder::names_pooling(gguf, &architecture)?,
     };
     Ok(encodes && (!answers || pools))
@@ -382,9 +387,12 @@ pub(crate) fn is_classifier(checkpoint: &Checkpoint) -> Result<bool, ModelError>
     let Source::HuggingFace(folder) = &checkpoint.source else {
         return Ok(false);
     };
+    if let Some(is_reranker) = is_saved_reranker(&folder.folder)? {
+        return Ok(is_reranker);
+    }
     let classes = folder.config.opt_strs("architectures")?.unwrap_or_default();
     let classifies = |class: &&str| class.ends_with("ForSequenceClassification");
-    Ok(classes.iter().any(classifies) && !folder.folder.join("modules.json").is_file())
+    Ok(classes.iter().any(classifies))
 }
 
 /// Lowers a checkpoint of a language model; see [`crate::build`].
@@ -502,8 +510,9 @@ pub(crate) fn build_classifier(
     checkpoint: &Checkpoint,
     target: &Target,
 ) -> Result<BuiltClassifier, ModelError> {
-    let (family, architecture) = family(checkpoint, |f| f.encoder.is_some())?;
-    let (Source::HuggingFace(folder), Some(read)) = (&checkpoint.source, family.encoder) else {
+    let reads = |f: &Family| f.encoder.is_some() || f.config.is_some();
+    let (family, architecture) = family(checkpoint, reads)?;
+    let Source::HuggingFace(folder) = &checkpoint.source else {
         return Err(ModelError::unsupported(
             "general.architecture",
             architecture,
@@ -512,12 +521,23 @@ pub(crate) fn build_classifier(
     };
     check_tokenizer(folder)?;
     let weights = family.weights(&checkpoint.notes, &checkpoint.tensors);
-    acknowledge_common(&folder.config);
-    let encoder = read(&folder.config, &weights)?;
-    let Some(n_labels) = encoder.n_labels() else {
+    let config = &folder.config;
+    acknowledge_common(config);
+    let settings = RerankConfig::read(&folder.folder)?;
+    let encoder: Option<Box<dyn Encoder>> = match (family.config, family.encoder) {
+        (Some(read), _) => {
+            let mut decoder = read(config, &weights)?;
+            decoder.labels = Labels::read(config, &weights, settings.tokens)?;
+            Some(Box::new(decoder))
+        }
+        (None, Some(read)) if settings.tokens.is_none() => Some(read(config, &weights)?),
+        (None, _) => None,
+    };
+    let labeled = encoder.and_then(|encoder| Some((encoder.n_labels()?, encoder)));
+    let Some((n_labels, encoder)) = labeled else {
         return Err(ModelError::NoLabels(architecture));
     };
-    let scores = Scores::read(folder, &architecture, n_labels)?;
+    let scores = Scores::read(folder, &architecture, (settings, n_labels))?;
     reject_unread(family.names[0], &folder.config)?;
     lower_classifier(architecture, encoder.as_ref(), &weights, scores, target)
 }

@@ -1,4 +1,4 @@
-//! ModernBERT encoders: ModernBERT, gte-modernbert, nomic-modernbert.
+//! ModernBERT encoders: ModernBERT, gte-modernbert, nomic-modernbert; gte-reranker-modernbert.
 //!
 //! Layers normalize before attention and MLP, except before the first attention, and use rotary
 //! positions. Every third layer has full attention, the others a sliding window; each kind has its
@@ -7,28 +7,40 @@
 
 use thane_mil::program::{Function, ValueId};
 
-use super::keys::{HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks};
+use super::keys::{
+    HeadKeys, check_heads, check_layers, check_size, default_head_dim, layer_masks, n_labels,
+};
 use super::{Encoder, EncoderPlan, EncoderResult, EncoderSizes, Family};
 use crate::checkpoint::{Config, Range, Rope, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, Projected};
+use crate::layers::classifier::Classifier;
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Direction, Io};
-use crate::layers::norm::LayerNorm;
+use crate::layers::encoder::{self, Direction, Encoding, Io};
+use crate::layers::norm::{LayerNorm, Norm};
 use crate::layers::rope::{Rotary, Rotation, Style};
+use crate::pooling::Pooling;
 use crate::transformer::config::whole_heads;
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["modernbert"],
-    about: "ModernBERT, gte-modernbert",
-    checked: &["tiny-embed/modernbert-cls", "tiny-embed/modernbert-mean"],
+    about: "ModernBERT, gte-modernbert, gte-reranker-modernbert",
+    checked: &[
+        "tiny-embed/modernbert-cls",
+        "tiny-embed/modernbert-mean",
+        "tiny-rerank/modernbert",
+        "tiny-rerank/modernbert-saved",
+    ],
     base: "model",
     encoder: Some(from_config),
     ..Family::NONE
 };
+
+/// Module of the last layer of a sequence classifier.
+const OUTPUT: &str = "classifier";
 
 /// Default rotary bases. Source: ModernBertConfig.
 const GLOBAL_THETA: f64 = 160_000.0;
@@ -48,6 +60,8 @@ struct ModernBert {
     local: Rotation,
     vocab_size: usize,
     n_positions: usize,
+    /// The head, if the file is that of a sequence classifier.
+    classifier: Option<Classifier>,
 }
 
 impl Encoder for ModernBert {
@@ -91,7 +105,20 @@ impl Encoder for ModernBert {
             h = g_.add(h, m)?;
         }
         let h = self.normed(g_, w, "model.final_norm", h)?;
-        encoder::finish(g, w, &io, h, plan.head)
+        match (plan.head.encoding, &self.classifier) {
+            (Encoding::Labels, Some(classifier)) => {
+                classifier.finish(g, w, &io, h, self.attention.hidden)
+            }
+            _ => {
+                w.ignore_module("head");
+                w.ignore_module(OUTPUT);
+                encoder::finish(g, w, &io, h, plan.head)
+            }
+        }
+    }
+
+    fn n_labels(&self) -> Option<usize> {
+        self.classifier.map(|classifier| classifier.n_labels)
     }
 
     fn sizes(&self) -> EncoderSizes {
@@ -202,16 +229,19 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             Mask::Sliding
         }
     };
-    let epsilon = c.opt_number("norm_eps", &Range::EPSILON)?;
+    let epsilon = c.opt_number("norm_eps", &Range::EPSILON)?.unwrap_or(1e-5);
+    let norm = LayerNorm {
+        epsilon: epsilon as f32,
+    };
+    let norm_bias = c.bool_or("norm_bias", false)?;
+    let classifies = w.has(OUTPUT, "weight");
     let model = ModernBert {
         attention: Attention::multi_head(hidden, n_heads, head_dim, bias),
         intermediate: check_size("intermediate_size", c.usize("intermediate_size")?)?,
         activation: Activation::from_name("hidden_activation", activation)?,
         mlp_bias: c.bool_or("mlp_bias", false)?,
-        norm: LayerNorm {
-            epsilon: epsilon.unwrap_or(1e-5) as f32,
-        },
-        norm_bias: c.bool_or("norm_bias", false)?,
+        norm,
+        norm_bias,
         masks: layer_masks(c, n_layers)?.unwrap_or_else(|| (0..n_layers).map(by_number).collect()),
         // Half of the window is on each side.
         window: check_size(
@@ -226,8 +256,37 @@ fn from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
             "max_position_embeddings",
             c.opt_usize("max_position_embeddings")?.unwrap_or(8192),
         )?,
+        classifier: classifies
+            .then(|| classifier(c, (norm, norm_bias)))
+            .transpose()?,
     };
     Ok(Box::new(model))
+}
+
+/// The head of a sequence classifier.
+fn classifier(c: &Config, (norm, bias): (LayerNorm, bool)) -> Result<Classifier, ModelError> {
+    let activation = c.opt_str("classifier_activation")?.unwrap_or("gelu");
+    let pooling = match c.opt_str("classifier_pooling")?.unwrap_or("cls") {
+        "cls" => Pooling::Cls,
+        "mean" => Pooling::Mean,
+        other => {
+            let expected = "expected cls or mean";
+            return Err(ModelError::unsupported(
+                "classifier_pooling",
+                other,
+                expected,
+            ));
+        }
+    };
+    Ok(Classifier {
+        pooling,
+        dense: "head.dense",
+        dense_bias: c.bool_or("classifier_bias", false)?,
+        activation: Activation::from_name("classifier_activation", activation)?,
+        norm: Some(("head.norm", Norm::Layer { norm, bias })),
+        output: OUTPUT,
+        n_labels: n_labels(c)?,
+    })
 }
 
 /// Ignores keys and modules of training, which do not affect the encoder.
@@ -252,10 +311,8 @@ fn ignore_training(c: &Config, w: &Weights<'_>) {
         "layer_norm_eps",
         "tie_word_embeddings",
     ]);
-    // Heads that are used in training only.
-    for module in ["head", "decoder", "classifier"] {
-        w.ignore_module(module);
-    }
+    // Predicts the tokens that training masks.
+    w.ignore_module("decoder");
 }
 
 /// The rotary embeddings of full-attention layers and of sliding-window layers.

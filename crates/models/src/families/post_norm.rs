@@ -2,20 +2,21 @@
 //! layer. A family file has the names of its modules and reads its configuration into a
 //! [`PostNorm`]; what differs between the families is in its fields.
 
-use serde_json::Map;
 use thane_mil::program::{Function, ValueId};
 
-use super::keys::check_size;
+use super::keys::n_labels;
 use super::{Encoder, EncoderPlan, EncoderSizes};
 use crate::checkpoint::Config;
 use crate::error::ModelError;
 use crate::graph::{Graph, ValueResult};
 use crate::layers::activation::Activation;
 use crate::layers::attention::{Attention, AttentionInputs, Projected};
+use crate::layers::classifier::Classifier;
 use crate::layers::decoder::Mask;
-use crate::layers::encoder::{self, Classifier, Direction, Encoding, Io};
+use crate::layers::encoder::{self, Direction, Encoding, Io};
 use crate::layers::norm::LayerNorm;
 use crate::layers::rope::Rotation;
+use crate::pooling::Pooling;
 use crate::weights::Weights;
 
 /// The configuration of an encoder of the BERT kind.
@@ -141,15 +142,10 @@ impl Buckets {
 }
 
 impl Modules {
-    /// Number of labels, if the file has the layers of a sequence classifier: how many
-    /// `config.json` names, or 2 as in transformers.
+    /// Number of labels, if the file has the layers of a sequence classifier.
     pub fn n_labels(&self, c: &Config, w: &Weights<'_>) -> Result<Option<usize>, ModelError> {
-        let named = c.value("id2label").and_then(|names| names.as_object());
-        let count = match (named.map(Map::len), c.opt_usize("num_labels")?) {
-            (Some(n), _) | (None, Some(n)) => check_size("id2label", n)?,
-            (None, None) => 2,
-        };
-        Ok(w.has(self.classifier.output, "weight").then_some(count))
+        let classifies = w.has(self.classifier.output, "weight");
+        classifies.then(|| n_labels(c)).transpose()
     }
 }
 
@@ -210,8 +206,11 @@ impl Encoder for PostNorm {
                     output,
                 } = self.modules.classifier;
                 let classifier = Classifier {
+                    pooling: Pooling::Cls,
                     dense,
+                    dense_bias: true,
                     activation,
+                    norm: None,
                     output,
                     n_labels,
                 };

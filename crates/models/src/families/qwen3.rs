@@ -1,5 +1,5 @@
-//! Qwen3: the decoder, Qwen3-Embedding (the same weights with last-token pooling) and pplx-embed
-//! (bidirectional attention).
+//! Qwen3: the decoder, Qwen3-Embedding (the same weights with last-token pooling), Qwen3-Reranker
+//! (two logits of the last token, or a classifier) and pplx-embed (bidirectional attention).
 //!
 //! The architecture is Llama's with a norm of each query and key head before rotation.
 
@@ -12,12 +12,12 @@ use crate::layers::encoder::Direction;
 use crate::layers::norm::Norm;
 use crate::pooling::Pooling;
 use crate::transformer::config::{self, Defaults, KvHeads};
-use crate::transformer::{Transformer, gguf};
+use crate::transformer::{Labels, Transformer, gguf};
 use crate::weights::Weights;
 
 pub(super) const FAMILY: Family = Family {
     names: &["qwen3"],
-    about: "Qwen3, Qwen3-Embedding",
+    about: "Qwen3, Qwen3-Embedding, Qwen3-Reranker",
     checked: &[
         "tiny/qwen3",
         "tiny/qwen3-sliding",
@@ -26,6 +26,10 @@ pub(super) const FAMILY: Family = Family {
         "tiny/fp8",
         "tiny-gguf/qwen3",
         "tiny-embed-gguf/qwen3-embedding",
+        "tiny-rerank/qwen3-labels",
+        "tiny-rerank/qwen3-pairs",
+        "tiny-rerank/qwen3-token",
+        "tiny-rerank/qwen3-yes-no",
     ],
     gguf_names: GGUF_NORMS_BEFORE,
     config: Some(|c, w| config::decoder(read(c)?, w)),
@@ -75,7 +79,9 @@ fn read(c: &Config) -> Result<Transformer, ModelError> {
 
 fn encoder_from_config(c: &Config, w: &Weights<'_>) -> EncoderResult {
     w.ignore("lm_head.weight");
-    Ok(Box::new(read(c)?))
+    let mut model = read(c)?;
+    model.labels = Labels::read(c, w, None)?;
+    Ok(Box::new(model))
 }
 
 fn from_gguf(file: &Gguf, w: &Weights<'_>) -> DecoderResult {

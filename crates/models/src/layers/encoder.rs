@@ -10,7 +10,6 @@
 use thane_mil::program::{Function, ValueId};
 use thane_mil::types::{DType, Dim, TensorType};
 
-use super::activation::Activation;
 use super::attention::AttentionInputs;
 use super::decoder::Mask;
 use super::rope::{Rotary, Rotation};
@@ -217,8 +216,28 @@ impl Io {
         g.expand_dims(columns, &[2])
     }
 
+    /// The hidden state [batch, features] of the last token, or of the last whose id is not
+    /// `padding`.
+    pub fn last(
+        &self,
+        g: &mut Graph,
+        hidden: ValueId,
+        padding: Option<usize>,
+    ) -> Result<ValueId, ModelError> {
+        let rows = Self::to_rows(g, hidden)?;
+        let mut io = *self;
+        if let Some(padding) = padding {
+            let padding = g.int(i32::try_from(padding).unwrap_or(i32::MAX))?;
+            let args = [("x", self.input_ids), ("y", padding)];
+            let counts = g.op("not_equal", "is_text", args)?;
+            let counts = g.cast(counts, g.form().float)?;
+            io.pooled = g.mul(self.pooled, counts)?;
+        }
+        pool(g, &io, rows, Pooling::LastToken)
+    }
+
     /// Converts hidden states from the layout of the graph to [batch, tokens, features].
-    fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
+    pub(super) fn to_rows(g: &mut Graph, hidden: ValueId) -> ValueResult {
         if g.form().layout == Layout::Rows {
             return Ok(hidden);
         }
@@ -386,47 +405,6 @@ pub fn finish(
     Ok(g.finish(name, vectors))
 }
 
-/// The layers of a sequence classifier over the hidden state of the first token:
-/// `output(activation(dense(x)))`.
-#[derive(Clone, Copy, Debug)]
-pub struct Classifier {
-    /// Module of the first layer, which keeps the size.
-    pub dense: &'static str,
-    /// Activation after the first layer.
-    pub activation: Activation,
-    /// Module of the second layer.
-    pub output: &'static str,
-    /// Number of labels.
-    pub n_labels: usize,
-}
-
-impl Classifier {
-    /// Computes the logits and finishes the function.
-    pub fn finish(
-        &self,
-        mut g: Graph,
-        w: &Weights<'_>,
-        io: &Io,
-        hidden: ValueId,
-        size: usize,
-    ) -> Result<Function, ModelError> {
-        let g_ = &mut g;
-        g_.at_module("");
-        let rows = Io::to_rows(g_, hidden)?; // [batch, tokens, features]
-        let first = pool(g_, io, rows, Pooling::Cls)?; // [batch, features]
-        let layer = |g: &mut Graph, module: &str, x, outputs: usize| {
-            g.at_module(module);
-            let weight = w.get(module, "weight", &[outputs, size]);
-            let bias = w.get(module, "bias", &[outputs]);
-            g.rows_linear("product", x, &weight, Some(&bias))
-        };
-        let x = layer(g_, self.dense, first, size)?;
-        let x = self.activation.apply(g_, x)?;
-        let logits = layer(g_, self.output, x, self.n_labels)?;
-        Ok(g.finish("logits", logits))
-    }
-}
-
 /// The vector of the first token: [batch, tokens, features] to [batch, features].
 fn first_of(g: &mut Graph, rows: ValueId) -> ValueResult {
     let (first, axis) = (g.int(0)?, g.int(1)?);
@@ -435,7 +413,12 @@ fn first_of(g: &mut Graph, rows: ValueId) -> ValueResult {
 }
 
 /// Pools [batch, tokens, features] to [batch, features].
-fn pool(g: &mut Graph, io: &Io, rows: ValueId, pooling: Pooling) -> Result<ValueId, ModelError> {
+pub(super) fn pool(
+    g: &mut Graph,
+    io: &Io,
+    rows: ValueId,
+    pooling: Pooling,
+) -> Result<ValueId, ModelError> {
     let float = g.form().float;
     // The least sum of weights: a text without tokens gives a vector of zeros instead of NaN.
     let mut least = 1.0;

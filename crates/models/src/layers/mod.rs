@@ -6,6 +6,7 @@ mod attention_apart;
 mod attention_channels;
 mod attention_lanes;
 mod attention_variants;
+pub mod classifier;
 pub mod decoder;
 pub mod delta_net;
 mod delta_rule;

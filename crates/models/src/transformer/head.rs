@@ -5,8 +5,9 @@ use std::ops::Range;
 use thane_mil::program::ValueId;
 
 use super::Transformer;
+use crate::checkpoint::Tensor;
 use crate::error::ModelError;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueResult};
 use crate::layers::attention::soft_capped;
 use crate::layers::decoder::{Io, Lowering};
 use crate::weights::Weights;
@@ -42,15 +43,26 @@ impl Transformer {
         rows: Range<usize>,
     ) -> Result<ValueId, ModelError> {
         g.at_module("lm_head");
-        let weight = w.stored_rows(
-            self.head_module(),
-            rows.clone(),
-            [self.vocab_size, self.hidden],
-        );
+        let (weight, bias) = self.head_rows(w, rows);
+        let product = g.linear("product", h, &weight, bias.as_ref())?;
+        Ok(self.finished_logits(g, product)?)
+    }
+
+    /// The matrix and the bias of the head, for a range of tokens.
+    pub(super) fn head_rows(
+        &self,
+        w: &Weights<'_>,
+        rows: Range<usize>,
+    ) -> (Tensor, Option<Tensor>) {
+        let shape = [self.vocab_size, self.hidden];
         let bias = self
             .head_bias
-            .then(|| w.bias_rows("lm_head", rows, self.vocab_size));
-        let mut logits = g.linear("product", h, &weight, bias.as_ref())?;
+            .then(|| w.bias_rows("lm_head", rows.clone(), self.vocab_size));
+        (w.stored_rows(self.head_module(), rows, shape), bias)
+    }
+
+    /// Logits of what the head's matrix gives.
+    pub(super) fn finished_logits(&self, g: &mut Graph, mut logits: ValueId) -> ValueResult {
         if self.logits_factor != 1.0 {
             logits = g.scale(logits, self.logits_factor)?;
         }

@@ -7,6 +7,7 @@
 pub mod config;
 pub mod gguf;
 mod head;
+mod labels;
 mod layer;
 pub mod mixture;
 mod parts;
@@ -20,12 +21,13 @@ use crate::error::ModelError;
 use crate::graph::Graph;
 use crate::layers::attention::{Attention, Remembered};
 use crate::layers::decoder::{Extent, Io, Lowering, Mask, Mode, fixed};
-use crate::layers::encoder::{self, Direction, EncoderPlan};
+use crate::layers::encoder::{self, Direction, EncoderPlan, Encoding};
 use crate::layers::norm::Norm;
 use crate::layers::per_layer::PerLayer;
-use crate::layers::rope::{Rotary, Rotation};
+use crate::layers::rope::{Rotary, Rotation, Style};
 use crate::pooling::Pooling;
 use crate::weights::Weights;
+pub use labels::Labels;
 use layer::LayerInputs;
 pub use layer::{Layer, Norms};
 
@@ -71,6 +73,8 @@ pub struct Transformer {
     /// The pooling of the architecture, and whether the model itself gives int8 and bits, for
     /// embedding models whose files do not say.
     pub default_pooling: Option<(Pooling, bool)>,
+    /// The labels of a text, if the model is a sequence classifier or used as one.
+    pub labels: Option<Labels>,
 }
 
 impl Transformer {
@@ -95,6 +99,7 @@ impl Transformer {
             direction: Direction::Causal,
             residual_divisor: RESIDUAL_DIVISOR,
             default_pooling: None,
+            labels: None,
         }
     }
 
@@ -215,6 +220,7 @@ impl Transformer {
         plan: &EncoderPlan<'_>,
     ) -> Result<Function, ModelError> {
         let g_ = &mut g;
+        self.refuse_for_encoder()?;
         g_.divide_residual(plan.residual_divisor);
         // A bidirectional window has one half on each side.
         let window = self.window.map(|window| match self.direction {
@@ -261,7 +267,13 @@ impl Transformer {
             ))
         })?;
         let h = self.final_norm(g_, w, h)?;
-        encoder::finish(g, w, &io, h, plan.head)
+        match (plan.head.encoding, &self.labels) {
+            (Encoding::Labels, Some(labels)) => self.classify(g, w, (&io, h), labels),
+            _ => {
+                w.ignore_module(labels::SCORE);
+                encoder::finish(g, w, &io, h, plan.head)
+            }
+        }
     }
 
     /// Elements of the cache for one token, in all layers together. In functions of fixed length,
@@ -344,6 +356,34 @@ impl Transformer {
         match refused.iter().find(|(_, has)| *has) {
             None => Ok(()),
             Some((what, _)) => Err(ModelError::EngineForm(what)),
+        }
+    }
+
+    /// What functions without a cache, of many texts at once, cannot have.
+    fn refuse_for_encoder(&self) -> Result<(), ModelError> {
+        let any = |has: fn(&Layer) -> bool| self.layers.iter().any(has);
+        let turns = |has: &dyn Fn(&Rotation) -> bool| self.rotations.iter().any(has);
+        let refused = [
+            (
+                "rotary embeddings that depend on the length of a text",
+                turns(&|rotation| rotation.depends_on_length(self.max_context)),
+            ),
+            (
+                "rotary embeddings of neighboring elements",
+                turns(&|rotation| rotation.style() == Style::Interleaved),
+            ),
+            ("convolutions", any(|layer| layer.conv.is_some())),
+            ("delta nets", any(|layer| layer.delta.is_some())),
+            ("mixtures of experts", any(|layer| layer.experts.is_some())),
+            (
+                "shared keys and values",
+                any(|layer| layer.shares.is_some()),
+            ),
+            ("per-layer embeddings", self.per_layer.is_some()),
+        ];
+        match refused.iter().find(|(_, has)| *has) {
+            None => Ok(()),
+            Some((what, _)) => Err(ModelError::EncoderForm(what)),
         }
     }
 

@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use thane_mil::program::difference;
-use thane_models::{
-    Classifier, Encoder, EncoderOptions, ModelError, Pooling, Target, build_classifier,
-    build_encoder,
-};
+use thane_models::{Encoder, EncoderOptions, ModelError, Pooling, build_encoder};
 
 use crate::checkpoint::builder::{Folder, assert_says};
 
-fn tiny(name: &str) -> PathBuf {
+pub fn tiny(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../tests/models/tiny-embed")
         .join(name)
@@ -268,80 +265,6 @@ fn sizes_that_contradict_the_tensors_are_refused() {
     }
 }
 
-/// A tiny reranker with these keys of its configuration replaced.
-fn classifier(name: &str, changes: &Value) -> Result<Classifier, ModelError> {
-    let folder = tiny("../tiny-rerank").join(name);
-    let read = |file: &str| fs::read(folder.join(file)).unwrap();
-    let mut config: Value = serde_json::from_slice(&read("config.json")).unwrap();
-    for (key, value) in changes.as_object().unwrap() {
-        config[key] = value.clone();
-    }
-    let folder = Folder::new()
-        .with("config.json", config.to_string())
-        .with("model.safetensors", read("model.safetensors"));
-    build_classifier(&folder.open("")?, &Target::Portable)
-}
-
-#[test]
-fn scores_are_sigmoids_unless_a_file_says_otherwise() {
-    let key = "sbert_ce_default_activation_function";
-    let is_sigmoid = |changes: Value| classifier("bert", &changes).unwrap().info.sigmoid;
-    assert!(!is_sigmoid(json!({})));
-    assert!(is_sigmoid(json!({key: null})));
-    assert!(is_sigmoid(
-        json!({key: "torch.nn.modules.activation.Sigmoid"})
-    ));
-    // The newer key is read first.
-    let newer = json!({"activation_fn": "torch.nn.modules.activation.Sigmoid", "version": "5"});
-    assert!(is_sigmoid(json!({"sentence_transformers": newer})));
-}
-
-#[test]
-fn classifiers_that_do_not_fit_their_configuration_are_refused() {
-    let key = "sbert_ce_default_activation_function";
-    for (name, changes, parts) in [
-        (
-            "bert",
-            json!({key: "torch.nn.Tanh"}),
-            ["activation_fn", "torch.nn.Tanh", "Identity"],
-        ),
-        (
-            "bert",
-            json!({"id2label": {"0": "a", "1": "b", "2": "c"}}),
-            ["`classifier.weight`", "[3, 30]", "[1, 30]"],
-        ),
-        (
-            "xlm-roberta",
-            json!({"id2label": null}),
-            ["`classifier.out_proj.weight`", "[2, 27]", "[1, 27]"],
-        ),
-        (
-            "distilbert",
-            json!({"made_up": 1}),
-            ["distilbert", "made_up", "may change"],
-        ),
-    ] {
-        match classifier(name, &changes) {
-            Ok(_) => panic!("{name}, {changes}: expected an error, found a model"),
-            Err(error) => assert_says(&error.to_string(), &parts),
-        }
-    }
-    let model = Folder::new()
-        .with(
-            "config.json",
-            fs::read(tiny("roberta").join("config.json")).unwrap(),
-        )
-        .with(
-            "model.safetensors",
-            fs::read(tiny("roberta").join("model.safetensors")).unwrap(),
-        );
-    let error = build_classifier(&model.open("").unwrap(), &Target::Portable).unwrap_err();
-    assert_says(
-        &error.to_string(),
-        &["`roberta`", "expected a sequence classifier"],
-    );
-}
-
 /// The tiny GGUF file with the bytes of one value replaced.
 fn gguf(name: &str, key: &str, value: &[u8]) -> Result<Encoder, ModelError> {
     let file = tiny("../tiny-embed-gguf").join(format!("{name}.gguf"));
@@ -490,7 +413,7 @@ fn tables_of_few_buckets_take_the_texts_that_the_reference_takes() {
 }
 
 /// All files below a folder, by their paths in it.
-fn files(folder: &Path, within: &str, out: &mut Vec<(String, Vec<u8>)>) {
+pub fn files(folder: &Path, within: &str, out: &mut Vec<(String, Vec<u8>)>) {
     for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
         let name = format!("{within}{}", entry.file_name().to_str().unwrap());
         if entry.path().is_dir() {

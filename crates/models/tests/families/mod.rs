@@ -11,6 +11,7 @@ mod mixtures;
 mod numbers;
 mod quantized;
 mod recurrent;
+mod rerankers;
 mod settings;
 mod tensors;
 

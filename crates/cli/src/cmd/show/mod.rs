@@ -187,6 +187,9 @@ pub fn run(args: &Args, app: &App) -> Outcome {
     };
     let options = args.flags.options(false);
     let opened = Model::open(model, &app.hub, app.output.as_ref())?;
+    if let (true, Files::Checkpoint(checkpoint)) = (opened.is_reranker()?, &opened.files) {
+        return show_reranker(args, &opened, checkpoint, app);
+    }
     if opened.task()? == ModelTask::Embed {
         return show_encoder(args, &opened, app);
     }

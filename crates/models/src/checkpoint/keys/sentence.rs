@@ -12,6 +12,7 @@ pub static SENTENCE_TRANSFORMERS: FileKeys = FileKeys {
         read("truncate_dim", "elements of a vector that are kept"),
         read("model_type", "expected SentenceTransformer or CrossEncoder"),
         read("activation_fn", "activation of a reranker's scores"),
+        harmless("keep_in_fp32_modules", "all modules compute in fp32"),
         harmless("__version__", "versions that wrote the files"),
         harmless(
             "keep_in_fp32_modules",
@@ -57,7 +58,12 @@ pub static SENTENCE_BERT: FileKeys = FileKeys {
         harmless("processing_kwargs.audio", "only texts are embedded"),
         harmless("processing_kwargs.image", "only texts are embedded"),
         harmless("processing_kwargs.video", "only texts are embedded"),
+        // Rerankers read all its keys.
         harmless("processing_kwargs.chat_template", "texts are not messages"),
+        harmless(
+            "processing_kwargs.text.logits_to_keep",
+            "only the last token's logits make a score",
+        ),
         harmless("unpad_inputs", "padding changes no vector"),
         refused("query_length", LENGTH_BY_TASK),
         refused("document_length", LENGTH_BY_TASK),
@@ -181,6 +187,16 @@ const FEATURE: &str = "sentence_embedding behind the pooling, token_embeddings b
 pub static LAYER_NORM: FileKeys = FileKeys {
     file: "LayerNorm: config.json",
     keys: &[read("dimension", "the size of a vector")],
+};
+
+/// The `config.json` of the score of a language model.
+pub static LOGIT_SCORE: FileKeys = FileKeys {
+    file: "LogitScore: config.json",
+    keys: &[
+        read("true_token_id", "the token whose logit is the score"),
+        read("false_token_id", "the token whose logit is taken away"),
+        read("module_input_name", "expected causal_logits"),
+    ],
 };
 
 /// The `config.json` of a normalization to length 1, which may be absent.

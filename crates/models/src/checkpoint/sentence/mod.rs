@@ -6,7 +6,9 @@
 //! similarity function, `sentence_bert_config.json` the maximum length; since sentence-transformers
 //! 6, `tokenizer_config.json` holds that length.
 
+mod cross;
 mod modules;
+mod transformer;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +22,11 @@ use super::keys::{self, FileKeys};
 use super::{Tensors, map};
 use crate::pooling::Poolings;
 
+pub(crate) use cross::{RerankConfig, is_saved_reranker};
+pub(crate) use modules::ScoreTokens;
 pub use modules::{Dense, DenseActivation, Step};
+use transformer::Given;
+pub use transformer::PairMessages;
 
 /// Largest accepted file; published ones are below 20 KB.
 const MAX_BYTES: u64 = 1 << 20;
@@ -76,46 +82,28 @@ const TRANSFORMER_FILES: [&str; 7] = [
 ];
 
 impl SentenceConfig {
-    /// Reads the files of a folder; `None` if the folder has no `modules.json`.
+    /// Reads the files of a folder; `None` if the folder has no `modules.json`, or that of a
+    /// reranker.
     ///
     /// # Errors
     ///
     /// If a file is not valid or describes a module that is not supported.
     pub fn read(folder: &HuggingFace) -> Result<Option<Self>, CheckpointError> {
         let list = folder.folder.join("modules.json");
-        if !list.is_file() {
+        if is_saved_reranker(&folder.folder)? != Some(false) {
             return Ok(None);
         }
         let mut sentence = Self {
             include_prompt: true,
             ..Self::default()
         };
-        sentence.read_transformer(&folder.folder, "feature-extraction")?;
+        sentence.read_transformer(&folder.folder, Given::Tokens)?;
         let path = folder.folder.join(keys::SENTENCE_TRANSFORMERS.file);
         read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
             sentence.read_settings(c)
         })?;
         modules::read(&mut sentence, folder, &list)?;
         Ok(Some(sentence))
-    }
-
-    /// Reads only the maximum length and the case of texts, which rerankers have too.
-    pub(crate) fn read_lengths(folder: &Path) -> Result<Self, CheckpointError> {
-        let mut lengths = Self::default();
-        lengths.read_transformer(folder, "sequence-classification")?;
-        Ok(lengths)
-    }
-
-    /// The activation of a reranker's scores, if `config_sentence_transformers.json` names it.
-    pub(crate) fn read_activation(folder: &Path) -> Result<Option<String>, CheckpointError> {
-        let path = folder.join(keys::SENTENCE_TRANSFORMERS.file);
-        read_opt_config(&path, &keys::SENTENCE_TRANSFORMERS, |c| {
-            let mut unused = Self::default();
-            unused.read_prompts(c)?;
-            c.value("model_type");
-            c.value("truncate_dim");
-            Ok(c.opt_str("activation_fn")?.map(str::to_owned))
-        })
     }
 
     /// Whether vectors have length 1.
@@ -156,13 +144,18 @@ impl SentenceConfig {
     }
 
     /// Reads the first file that describes the transformer, and the length in
-    /// `tokenizer_config.json` if that file has none.
-    fn read_transformer(&mut self, folder: &Path, task: &str) -> Result<(), CheckpointError> {
+    /// `tokenizer_config.json` if that file has none. Gives how texts become messages, if they do.
+    fn read_transformer(
+        &mut self,
+        folder: &Path,
+        given: Given,
+    ) -> Result<Option<PairMessages>, CheckpointError> {
+        let mut messages = None;
         for name in TRANSFORMER_FILES {
             let path = folder.join(name);
             let is_empty = read_opt_config(&path, &keys::SENTENCE_BERT, |c| {
                 self.read_limits(c)?;
-                check_transformer(c, task)?;
+                messages = transformer::read(c, given)?;
                 Ok(c.keys().next().is_none())
             })?;
             if !is_empty {
@@ -172,7 +165,7 @@ impl SentenceConfig {
         if self.max_tokens.given.is_none() {
             self.max_tokens.by_tokenizer = tokenizer_length(folder)?;
         }
-        Ok(())
+        Ok(messages)
     }
 
     /// Length and case of texts. What a call of the tokenizer is given counts first, then what the
@@ -234,46 +227,6 @@ impl SentenceConfig {
         }
         Ok(all)
     }
-}
-
-/// Refuses settings by which a transformer gives something else than hidden states of a text, or by
-/// which other settings than those of the files hold.
-fn check_transformer(c: &Config, task: &str) -> Result<(), ConfigError> {
-    check_name(c, "transformer_task", task)?;
-    for key in ["model_args", "model_kwargs", "config_args", "config_kwargs"] {
-        c.opt_object(key)?;
-    }
-    let Some(modalities) = c.opt_object("modality_config")? else {
-        c.value("module_output_name");
-        return Ok(());
-    };
-    let is_embedding = task == "feature-extraction";
-    let (output, name) = if is_embedding {
-        ("last_hidden_state", "token_embeddings")
-    } else {
-        ("logits", "scores")
-    };
-    check_name(c, "module_output_name", name)?;
-    let text = modalities.object("text")?;
-    check_name(&text, "method", "forward")?;
-    check_name(&text, "method_output_name", output)?;
-    for modality in modalities.keys().filter(|modality| *modality != "text") {
-        // Texts become messages where a model takes them.
-        if modality == "message" {
-            let (key, found) = (modalities.path(modality), "an object".to_owned());
-            let expected = "no such key, because texts are not rendered as messages: save the \
-                            model with the modality `text` alone";
-            return Err(ConfigError::Value {
-                file: keys::SENTENCE_BERT.file,
-                key,
-                expected,
-                found,
-            });
-        }
-        // Only texts are embedded.
-        modalities.value(modality);
-    }
-    Ok(())
 }
 
 /// Refuses a value other than `expected`; a key that is absent or null is accepted.

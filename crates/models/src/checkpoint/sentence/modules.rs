@@ -9,7 +9,7 @@ use super::super::error::CheckpointError;
 use super::super::folder::HuggingFace;
 use super::super::keys;
 use super::super::{json, map};
-use super::{MAX_BYTES, SentenceConfig, in_file, read_config, read_opt_config, wrong};
+use super::{MAX_BYTES, SentenceConfig, check_name, in_file, read_config, read_opt_config, wrong};
 use crate::pooling::{Pooling, Poolings};
 
 /// What a module does to a vector. The modules before the pooling do it to the vector of each
@@ -66,6 +66,15 @@ pub enum DenseActivation {
     Prelu,
     /// `a * sigmoid(b)` of the halves a and b.
     Glu,
+}
+
+/// The tokens of whose logits a score is made: that of one token, less that of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScoreTokens {
+    /// The token of a text that answers the query.
+    pub wanted: usize,
+    /// The token of a text that does not.
+    pub unwanted: Option<usize>,
 }
 
 /// The classes of `torch.nn` (2.15) that can be made without arguments and give a vector for a
@@ -172,6 +181,11 @@ pub(super) fn read(
         }
         add(sentence, folder, list, module)?;
     }
+    check_own_folder(list, &modules)
+}
+
+/// Refuses a transformer in another folder than the model's.
+fn check_own_folder(list: &Path, modules: &[Module]) -> Result<(), CheckpointError> {
     match modules.first() {
         Some(first) if !first.path.is_empty() => {
             let expected = "an empty path, because config.json is read from the model's folder: \
@@ -179,6 +193,36 @@ pub(super) fn read(
             Err(wrong(list, "path", expected, &first.path))
         }
         _ => Ok(()),
+    }
+}
+
+/// Reads the modules of a reranker: a transformer, and the tokens of whose logits a score is made,
+/// if that is a language model.
+pub(super) fn read_reranker(
+    folder: &Path,
+    list: &Path,
+) -> Result<Option<ScoreTokens>, CheckpointError> {
+    let modules = read_list(list)?;
+    let kinds: Vec<&str> = modules.iter().map(Module::kind).collect();
+    match kinds[..] {
+        ["Transformer"] => check_own_folder(list, &modules).map(|()| None),
+        ["Transformer", "LogitScore"] => {
+            check_own_folder(list, &modules)?;
+            let path = modules[1].file(folder, list, "config.json")?;
+            let score = |c: &Config| {
+                check_name(c, "module_input_name", "causal_logits")?;
+                Ok(ScoreTokens {
+                    wanted: c.usize("true_token_id")?,
+                    unwanted: c.opt_usize("false_token_id")?,
+                })
+            };
+            read_config(&path, &keys::LOGIT_SCORE, score).map(Some)
+        }
+        _ => {
+            let expected = "a Transformer, and a LogitScore if that is a language model, because \
+                rerankers with other modules are not supported";
+            Err(wrong(list, "type", expected, &kinds.join(", ")))
+        }
     }
 }
 

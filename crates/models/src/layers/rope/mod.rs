@@ -144,6 +144,18 @@ impl Rotation {
         self.long.as_ref()?.dynamic_contexts()
     }
 
+    /// Whether texts of up to `context` tokens have different frequencies by their length.
+    pub fn depends_on_length(&self, context: usize) -> bool {
+        self.long
+            .as_ref()
+            .is_some_and(|long| context > long.trained)
+    }
+
+    /// Which elements of a head are rotated together.
+    pub fn style(&self) -> Style {
+        self.style
+    }
+
     /// The inverse frequencies in a program for `context` tokens.
     fn frequencies(&self, context: usize) -> Cow<'_, [f32]> {
         match &self.long {
