@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read, Seek, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use serde_json::{Value, json};
@@ -82,7 +83,7 @@ fn locked(path: &Path) -> Result<File, Failure> {
     options.read(true).write(true).create(true).truncate(false);
     let file = open_regular_with(&mut options, path);
     let file = file.with_context(|| path.display().to_string())?;
-    match file.try_lock() {
+    match lock_soon(&file) {
         Ok(()) => Ok(file),
         Err(TryLockError::WouldBlock) => refuse("is being written by another thane"),
         Err(TryLockError::Error(e)) => {
@@ -90,6 +91,19 @@ fn locked(path: &Path) -> Result<File, Failure> {
             Err(error.into())
         }
     }
+}
+
+/// Locks a file, within a second: a process that is being started holds the locks of the one that
+/// starts it until it runs its own program.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    const ATTEMPTS: u32 = 20;
+    for _ in 1..ATTEMPTS {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(50)),
+            other => return other,
+        }
+    }
+    file.try_lock()
 }
 
 /// Refuses a file with another first line.
