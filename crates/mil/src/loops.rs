@@ -136,7 +136,9 @@ fn len<T: HostTensor>(tensor: &T) -> f64 {
 
 /// Elements of a row of a weight.
 fn per_row<T: HostTensor>(weight: Option<&T>) -> f64 {
-    weight.map_or(0.0, |w| len(w) / w.shape().first().map_or(1.0, |n| *n as f64))
+    weight.map_or(0.0, |w| {
+        len(w) / w.shape().first().map_or(1.0, |n| *n as f64)
+    })
 }
 
 /// The product of the elements.
