@@ -147,6 +147,24 @@ fn engine(name: &str, file: &str) -> LanguageModel {
     )
 }
 
+/// What a delta net reads is a sum that cancels: without the second part of its states, the first
+/// was 1.5e-3.
+#[test]
+fn fp16_states_of_delta_nets_lose_little() {
+    for name in ["tiny/qwen3_5", "tiny/qwen3_5-image"] {
+        let options = LanguageOptions {
+            context: Some(CONTEXT),
+            cache: DType::Fp16,
+            ..LanguageOptions::default()
+        };
+        let model = Model::from_files(files(models().join(name)));
+        let model = model.and_then(|model| model.language_model(&options, &()));
+        let found = worst(name, &model.unwrap(), Numerics::F32);
+        println!("{name}: {found:.1e}");
+        assert!(found < 6e-4, "{name}: {found:.1e}");
+    }
+}
+
 /// Whether all caches have one size, so that one state can hold them.
 pub fn has_one_state(name: &str) -> bool {
     !name.starts_with("tiny/gemma4")

@@ -79,11 +79,16 @@ enum Past<'a> {
 }
 
 /// The states of a layer, and whether they hold something.
+///
+/// States of Core ML are fp16, so each has two parts along its first axis: the values, and what
+/// their rounding lost. What a token reads is a sum that cancels, and a norm makes it large again:
+/// with the second part logits are five times as exact (docs/numerics.md). fp32 states have one
+/// part.
 #[derive(Clone, Copy, Debug)]
 struct States {
-    /// The last products before the convolution, [1, taps - 1, channels].
+    /// The last products before the convolution, [parts, taps - 1, channels].
     conv: ValueId,
-    /// The memories, [1, value heads, key elements, value elements].
+    /// The memories, [parts, value heads, key elements, value elements].
     memory: ValueId,
     /// 0 if the call begins at position 0, 1 if not; [1] fp32.
     continues: ValueId,
@@ -91,6 +96,33 @@ struct States {
     follows: ValueId,
     /// Element type of the states.
     dtype: DType,
+}
+
+impl States {
+    /// What a state holds, in fp32.
+    fn read(&self, g: &mut Graph, state: ValueId, name: &str) -> ValueResult {
+        let kept = g.op("read_state", name, [("input", state)])?;
+        let kept = g.cast(kept, DType::Fp32)?;
+        if self.dtype != DType::Fp16 {
+            return Ok(kept);
+        }
+        let [rounded, lost] = g.halves(kept, 0)?;
+        g.add(rounded, lost)
+    }
+
+    /// Keeps fp32 values in a state.
+    fn write(&self, g: &mut Graph, state: ValueId, value: ValueId) -> Result<(), BuildError> {
+        let mut kept = g.cast(value, self.dtype)?;
+        if self.dtype == DType::Fp16 {
+            let rounded = g.cast(kept, DType::Fp32)?;
+            let lost = g.sub(value, rounded)?;
+            let lost = g.cast(lost, self.dtype)?;
+            kept = g.join("concat", &[kept, lost], 0)?;
+        }
+        let args = [("state", state), ("value", kept)];
+        g.op("coreml_update_state", "stored", args)?;
+        Ok(())
+    }
 }
 
 impl<'a> DeltaInputs<'a> {
@@ -139,8 +171,9 @@ impl DeltaNet {
             let ty = TensorType::new(dtype, shape.iter().copied());
             g.input(&format!("recurrent_{name}_{layer}"), Type::State(ty))
         };
-        let conv = state(g, "conv", &[1, self.taps - 1, self.channels()]);
-        let shape = [1, self.n_value_heads, self.key_dim, self.value_dim];
+        let n_parts = if dtype == DType::Fp16 { 2 } else { 1 };
+        let conv = state(g, "conv", &[n_parts, self.taps - 1, self.channels()]);
+        let shape = [n_parts, self.n_value_heads, self.key_dim, self.value_dim];
         let memory = state(g, "memory", &shape);
         let (zero, start) = (g.ints(&[0])?, g.float(0.0)?);
         let continues = g.op("greater", "continues", [("x", position), ("y", zero)])?;
@@ -273,14 +306,11 @@ impl DeltaNet {
                 return as_rows(g, active);
             }
         };
-        let past = g.op("read_state", "past", [("input", states.conv)])?;
-        let past = g.cast(past, DType::Fp32)?;
+        let past = states.read(g, states.conv, "past")?;
         let past = g.mul(past, states.continues)?;
         let window = g.join("concat", &[past, x], 1)?; // [1, taps - 1 + tokens, channels]
         let kept = self.last_products(g, window)?;
-        let kept = g.cast(kept, states.dtype)?;
-        let args = [("state", states.conv), ("value", kept)];
-        g.op("coreml_update_state", "stored", args)?;
+        states.write(g, states.conv, kept)?;
         let columns = g.transpose(window, &[0, 2, 1])?;
         let mixed = depthwise(g, w, &conv, columns, (sizes, 1.0))?;
         let active = g.op("silu", "active", [("x", mixed)])?;
@@ -448,16 +478,13 @@ impl DeltaNet {
                 return Ok(output);
             }
         };
-        let memory = g.op("read_state", "memory", [("input", states.memory)])?;
-        let memory = g.cast(memory, DType::Fp32)?;
+        let memory = states.read(g, states.memory, "memory")?;
         let (memory, output) = if inputs.n_tokens.is_some() {
             step(g, memory, rows)?
         } else {
             loop_over_tokens(g, memory, rows)?
         };
-        let memory = g.cast(memory, states.dtype)?;
-        let args = [("state", states.memory), ("value", memory)];
-        g.op("coreml_update_state", "stored", args)?;
+        states.write(g, states.memory, memory)?;
         Ok(output)
     }
 }
