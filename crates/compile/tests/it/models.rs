@@ -118,7 +118,8 @@ fn check(
     let before = logits(&model.program, numerics, &tokens, n_decoded);
     let after = logits(&compiled, numerics, &tokens, n_decoded);
     let apart = relative_error(&after, &before);
-    if name.starts_with("gemma4") || has_loops {
+    // gpt2-f16 has another scale of scores in each layer.
+    if name.starts_with("gemma4") || has_loops || name == "gpt2-f16" {
         // Values are computed by other kernels when the program is smooth.
         assert!(
             apart <= 1e-6 || numerics == Numerics::Fast && apart <= 1e-3,
