@@ -64,7 +64,8 @@ impl Engine for Remote<'_> {
             let n = rest.iter().take(MAX_TEXTS).take_while(fits).count().max(1);
             let batch = &rest[..n];
             let texts: Vec<&str> = batch.iter().map(|row| row.content.as_str()).collect();
-            let answer = self.client.embed(self.model, &texts, self.asked_dim);
+            let dims = (self.asked_dim, self.dim);
+            let answer = self.client.embed(self.model, &texts, dims);
             let (rows, n_tokens) = answer.map_err(|e| self.refused(e, batch))?;
             if let Some(row) = rows.iter().find(|row| row.len() != self.dim) {
                 let what = format!("expected vectors of {}, found {}", self.dim, row.len());
