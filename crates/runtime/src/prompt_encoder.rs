@@ -91,6 +91,11 @@ impl PromptEncoder {
         given: &TemplateInput,
     ) -> Result<Rendered, RuntimeError> {
         let template = self.template.as_ref().ok_or(RuntimeError::NoTemplate)?;
+        let fields = messages.iter().flat_map(|message| message.fields.values());
+        let given_values = fields.chain(&given.tools).chain(given.variables.values());
+        let n_bytes = given_values.map(template_bytes).sum();
+        let what = || "what the chat template is given".to_owned();
+        let _held = self.budget.reserve(n_bytes, what)?;
         let rendered = template.render_with(messages, true, given);
         rendered.map_err(|e| self.template_error(e))
     }
@@ -130,6 +135,22 @@ impl PromptEncoder {
         RuntimeError::Template {
             model: self.name.clone(),
             source,
+        }
+    }
+}
+
+/// Bytes of memory that a value takes in a template, beside itself.
+fn template_bytes(value: &Value) -> usize {
+    /// Of a text, or a list or object with room for four.
+    const NODE: usize = 160;
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => size_of::<Value>(),
+        Value::String(text) => NODE + text.len(),
+        Value::Array(list) => NODE + list.iter().map(template_bytes).sum::<usize>(),
+        Value::Object(map) => {
+            let entry =
+                |(name, value): (&String, &Value)| NODE + name.len() + template_bytes(value);
+            NODE + map.iter().map(entry).sum::<usize>()
         }
     }
 }
