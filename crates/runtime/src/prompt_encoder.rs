@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use thane_engine::text::{
     ChatTemplate, EncodeOptions, Message, Rendered, TemplateError, TemplateInput, Tokenizer,
 };
-use thane_mil::budget::{Budget, Reservation};
+use thane_mil::budget::Budget;
 
 use crate::chat::ChatSyntax;
 use crate::error::RuntimeError;
 use crate::grammar::Grammars;
-use crate::language::{Language, TOKENIZER_BYTES};
+use crate::language::{Language, TokenizerMemory};
 
 /// Tokenizer and chat template of a language model.
 pub struct PromptEncoder {
@@ -124,11 +124,9 @@ impl PromptEncoder {
     }
 
     /// The memory that the tokenizer takes for a text. A template may render a long one.
-    fn reserve(&self, text: &str) -> Result<Reservation, RuntimeError> {
-        let n_bytes = text.len().saturating_mul(TOKENIZER_BYTES);
-        Ok(self.budget.reserve(n_bytes, || {
-            format!("the tokens of a prompt of {} bytes", text.len())
-        })?)
+    fn reserve(&self, text: &str) -> Result<TokenizerMemory, RuntimeError> {
+        let reserved = TokenizerMemory::reserve(&self.budget, text.len(), "prompt");
+        Ok(reserved?)
     }
 
     fn template_error(&self, source: TemplateError) -> RuntimeError {

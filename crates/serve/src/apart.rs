@@ -11,14 +11,18 @@ use axum::http::{Method, Response};
 use axum::middleware::Next;
 use axum::response::IntoResponse;
 use hyper::body::Body as _;
+use thane_runtime::return_freed_memory;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::error::ApiError;
-use crate::log::in_record;
+use crate::log::{held_bytes, in_record};
 
 /// Longest body of a small request: it is read and shaped within a few milliseconds.
 const MAX_SMALL_BYTES: u64 = 64 << 10;
+/// Memory of a request that goes back to the system with it: the allocator would keep it for the
+/// thread.
+const LARGE_BYTES: usize = 32 << 20;
 
 /// Requests that share threads.
 #[derive(Clone, Copy)]
@@ -92,7 +96,15 @@ pub(crate) async fn apart(
     };
     // Ends with the connection.
     let mut tasks = JoinSet::new();
-    tasks.spawn_on(in_record(next.run(request)), runtime.handle());
+    let answer = async {
+        let response = next.run(request).await;
+        if held_bytes() >= LARGE_BYTES {
+            // What the request was made of is free now.
+            return_freed_memory();
+        }
+        response
+    };
+    tasks.spawn_on(in_record(answer), runtime.handle());
     match tasks.join_next().await {
         Some(Ok(response)) => response,
         _ => ApiError::failed("the request could not be answered").into_response(),

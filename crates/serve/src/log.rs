@@ -187,6 +187,12 @@ pub(crate) fn hold(memory: Reservation) {
     let _ = RECORD.try_with(|record| *record.held() = Some(memory));
 }
 
+/// Bytes that the current request holds.
+pub(crate) fn held_bytes() -> usize {
+    let held = RECORD.try_with(|record| record.held().as_ref().map_or(0, Reservation::bytes));
+    held.unwrap_or(0)
+}
+
 /// Lets so many bytes more count until the current request has its answer. `what` names them.
 pub(crate) fn hold_more(n_bytes: usize, what: impl FnOnce() -> String) -> Result<(), OverBudget> {
     let held = RECORD.try_with(|record| {

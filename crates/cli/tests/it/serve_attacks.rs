@@ -593,6 +593,32 @@ fn values_count_as_memory_before_they_are_there() {
     assert_eq!(server.post(chat, &body, "").status, 200);
 }
 
+/// What the tokens of a long text took goes back to the system, not to the heap of the thread.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn memory_of_long_texts_is_given_back() {
+    let models = [
+        crate::rerank::model("bert"),
+        crate::embed::model("bert-mean"),
+    ];
+    let server = Server::of_models(&models, &[], &[]);
+    let resident = || {
+        let metrics = server.get("/metrics", "").text();
+        let name = "process_resident_memory_bytes ";
+        let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+        line.unwrap().parse::<usize>().unwrap()
+    };
+    let text = "##a ##b ".repeat(50_000);
+    let rerank = json!({"model": "bert", "query": "x", "documents": [text]});
+    let embed = json!({"model": "bert-mean", "input": text});
+    let before = resident();
+    for (path, body) in [("/v1/rerank", rerank), ("/v1/embeddings", embed)] {
+        server.post(path, &body.to_string(), "").text();
+        let after = resident();
+        assert!(after < before + (48 << 20), "{path}: {before} {after}");
+    }
+}
+
 /// What has come of bodies counts as memory. A request without room is told to come again.
 #[test]
 fn bodies_that_never_end_fill_memory_and_no_more() {
