@@ -31,6 +31,8 @@ enum Class {
     /// Of conversations that the server keeps, which may be large.
     Kept,
     Large,
+    /// What the server counts, which takes a millisecond to write.
+    Metrics,
 }
 
 impl Class {
@@ -40,8 +42,12 @@ impl Class {
         if n_bytes.is_none_or(|n| n > MAX_SMALL_BYTES) {
             return Some(Self::Large);
         }
-        if request.uri().path().starts_with("/v1/responses") {
+        let path = request.uri().path();
+        if path.starts_with("/v1/responses") {
             return Some(Self::Kept);
+        }
+        if path == "/metrics" {
+            return Some(Self::Metrics);
         }
         (request.method() == Method::POST).then_some(Self::Small)
     }
@@ -52,13 +58,14 @@ impl Class {
             Self::Small => ("small", 4),
             Self::Kept => ("kept", 2),
             Self::Large => ("large", 2),
+            Self::Metrics => ("metrics", 1),
         }
     }
 }
 
 /// The threads of each class, which its first request starts.
 #[derive(Default)]
-pub(crate) struct Apart([OnceLock<Option<Runtime>>; 3]);
+pub(crate) struct Apart([OnceLock<Option<Runtime>>; 4]);
 
 impl Apart {
     /// `None` if the system has no threads.
@@ -139,6 +146,7 @@ mod tests {
         for (method, path, n_bytes, expected) in [
             ("GET", "/health", 0, connections),
             ("GET", "/v1/models", 0, connections),
+            ("GET", "/metrics", 0, "metrics"),
             ("POST", "/v1/embeddings", 9, "small"),
             ("POST", "/v1/chat/completions", 65_536, "small"),
             ("POST", "/v1/chat/completions", 65_537, "large"),
