@@ -1,7 +1,7 @@
 //! A web server on a port of this machine that answers as a test wants, and a Hub built on it.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -130,7 +130,8 @@ trait WriteSlowly: Write {
 impl WriteSlowly for &TcpStream {}
 
 fn read(stream: &TcpStream) -> Option<Request> {
-    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let mut reader = BufReader::new(stream);
+    let mut lines = reader.by_ref().lines().map_while(Result::ok);
     let first = lines.next()?;
     let mut words = first.split(' ');
     let (method, path) = (words.next()?.to_owned(), words.next()?.to_owned());
@@ -139,6 +140,10 @@ fn read(stream: &TcpStream) -> Option<Request> {
         let (name, value) = line.split_once(':')?;
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
+    // A connection that is closed before all was read loses the answer.
+    let n_bytes = headers.get("content-length").and_then(|n| n.parse().ok());
+    let body = &mut reader.take(n_bytes.unwrap_or(0));
+    std::io::copy(body, &mut std::io::sink()).ok()?;
     Some(Request {
         method,
         path,
