@@ -209,8 +209,8 @@ pub(crate) fn memory_of(value: &Value) -> usize {
     size_of::<Value>() + beside
 }
 
-/// At least as many bytes as [`memory_of`] the value of a JSON text: its strings, and what its lists
-/// and objects have room for.
+/// At least as many bytes as [`memory_of`] the value of a JSON text: its strings, and what its
+/// lists and objects have room for.
 pub(crate) fn most_memory_of(json: &[u8]) -> usize {
     /// The parser refuses a text that is nested deeper.
     const MOST_NESTED: usize = 128;
