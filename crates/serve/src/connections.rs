@@ -43,6 +43,7 @@ pub(crate) struct Connection {
 #[derive(Default)]
 struct State {
     used: u64,
+    has_asked: bool,
     /// Answers that were not sent to their end.
     n_running: usize,
 }
@@ -76,7 +77,7 @@ impl Connections {
             has_key: AtomicBool::new(false),
             state: Mutex::new(State {
                 used: open.n_uses,
-                n_running: 0,
+                ..State::default()
             }),
             closed: Notify::new(),
         });
@@ -203,11 +204,15 @@ impl Service<Request<Incoming>> for Answering {
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let running = Running::start(&self.connection, &self.all);
+        let is_first = !std::mem::replace(&mut self.connection.state().has_asked, true);
         let connection = Arc::clone(&self.connection);
         request.extensions_mut().insert(connection);
         let answer = self.service.call(request);
         Box::pin(async move {
-            tokio::task::yield_now().await;
+            // Others had their turn while the connection was accepted.
+            if !is_first {
+                tokio::task::yield_now().await;
+            }
             let response = answer.await?;
             // The body is dropped when it was sent, and `running` with it.
             Ok(response.map(|body| {
